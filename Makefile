@@ -1,0 +1,57 @@
+# Everything runs in .venv, made from pyproject.toml with the versions of constraints.txt.
+PYTHON ?= python3
+PY := .venv/bin/python
+DEMO := corpora_configs/demo.yaml
+CORPUS := data/corpora/demo
+RUN := runs/demo
+
+.PHONY: demo check fix test test-fast test-ray test-slow bench wheel
+
+demo: .venv/installed
+	@$(PY) corpora_configs/demo_text.py data/demo
+	@$(PY) -m pipelines build $(DEMO) --workers 2
+	@$(PY) -m trainers pretrain demo_decoder corpus=$(CORPUS) run=$(RUN) --workers 2
+	@$(PY) -m trainers generate $(RUN) --prompt "To be"
+	@printf '\n%s\n' \
+	  "corpus report   $(CORPUS)/report.html" \
+	  "run directory   $(RUN)" \
+	  "exported model  $(RUN)/export" \
+	  "" \
+	  "Try next:" \
+	  "  $(PY) -m pipelines inspect $(CORPUS) --rule dedup_minhash" \
+	  "  $(PY) -m pipelines plan $(DEMO) 'steps.filter=[{signal: word_count, at_least: 100}]'" \
+	  "  $(PY) -m trainers generate $(RUN) --prompt 'def main(' --temperature 0.7" \
+	  "  copy $(DEMO), name your own sources in it, and build that"
+
+.venv/installed: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "$(PYTHON) is too old: gristmill needs Python 3.11 or newer; run make PYTHON=python3.11"; exit 1; }
+	@echo "Installing into .venv (about 2 GB, a few minutes the first time)"
+	@$(PYTHON) -m venv .venv
+	@$(PY) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+check: .venv/installed
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy
+
+fix: .venv/installed
+	$(PY) -m ruff check --fix .
+	$(PY) -m ruff format .
+
+test: test-fast test-ray
+
+test-fast: .venv/installed
+	$(PY) -m pytest -n 2 -m "not ray and not deepspeed and not slow and not gpu"
+
+test-slow: .venv/installed
+	$(PY) -m pytest -m "slow and not ray and not deepspeed and not gpu"
+
+test-ray: .venv/installed
+	$(PY) -m pytest -m "(ray or deepspeed) and not gpu"
+
+bench: .venv/installed
+	$(PY) -m benchmarks.stages $(DEMO)
+
+wheel: .venv/installed
+	$(PY) -m pip wheel --quiet --no-deps --wheel-dir dist .

@@ -1,0 +1,133 @@
+"""PII, one core: Presidio's recognizers behind our gate beside the same recognizers over the whole text, in one run.
+
+    python -m benchmarks.pii [FILE.jsonl.gz ...] [--megabytes 8] [--posts 100] [--regions US GB DE]
+
+FILEs are gzipped JSON lines with a `text`; without any, forum posts and English Wikipedia of $GRISTMILL_DATA/prose. The
+ungated recognizers are so slow that they read only --posts documents, spread over the file; on these the spans of both
+are compared before any speed is printed. Times are CPU seconds of this process. "first" has seen no text before; "again"
+reads the same text once more and remembers it, which bounds what repetition in a corpus can save.
+"""
+
+import argparse
+import gzip
+import json
+import os
+import platform
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+
+import pyarrow as pa
+
+from pipelines.stages.pii import Detection, Pii
+
+DEFAULT = ("forum_20news", "wiki_en")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("files", nargs="*", type=Path, metavar="FILE")
+    parser.add_argument("--megabytes", type=float, default=8)
+    parser.add_argument("--posts", type=int, default=100)
+    parser.add_argument("--regions", nargs="*", default=["GB", "DE"], help="phone regions to add to US, one by one")
+    options = parser.parse_args()
+    for path in options.files or default_files():
+        texts = read(path, options.megabytes * 1e6)
+        print(f"{path.name}: {megabytes(texts):.1f} MB, {len(texts):,} documents")
+        compare(texts, options.posts)
+        regions = ["US"]
+        for region in options.regions:
+            regions.append(region)
+            stage = ready(Pii(phone_regions=tuple(regions)))
+            report(f"gated, first, phones of {' '.join(regions)}", megabytes(texts), timed(stage, texts), None)
+    names = ("presidio-analyzer", "phonenumbers", "tldextract")
+    print(", ".join(f"{name} {version(name)}" for name in names) + f", Python {platform.python_version()}")
+    print(f"{os.cpu_count()} cores, {platform.machine()}, load {os.getloadavg()[0]:.1f}, {datetime.now(UTC):%Y-%m-%d}")
+
+
+def compare(texts: list[str], posts: int) -> None:
+    stage = ready(Pii())
+    sample = texts[:: max(1, len(texts) // posts)]
+    alone: list[list[Detection]] = []
+    peer = once(lambda: alone.extend(ungated(stage, text) for text in sample))
+    docs = table(sample)
+    gated: list[list[Detection]] = [[] for _ in sample]
+    for row, detection in ready(Pii()).detector.detect(docs["text"], docs["id"]):
+        gated[row].append(detection)
+    spans = sum(map(len, alone))
+    same = [sorted(found) for found in gated] == alone
+    print(f"  {spans:,} spans in {len(sample):,} documents equal: {'yes' if same else 'NO'}")
+    if not same:
+        raise SystemExit("error: gated and ungated differ; speeds of different results are not compared")
+    rate = megabytes(sample) / peer
+    report("Presidio's recognizers, ungated", megabytes(sample), peer, rate)
+    report("gated, the same documents", megabytes(sample), timed(ready(Pii()), sample), rate)
+    stage = ready(Pii())
+    report("gated, first", megabytes(texts), timed(stage, texts), rate)
+    report("gated, again", megabytes(texts), timed(stage, texts), rate)
+
+
+def ungated(stage: Pii, text: str) -> list[Detection]:
+    found = []
+    for entity, recognizer in stage.detector.recognizers.items():
+        for result in recognizer.analyze(text, [entity]):
+            start, end = len(text[: result.start].encode()), len(text[: result.end].encode())
+            found.append(Detection(start, end, entity, float(result.score)))
+    return sorted(found)
+
+
+def report(name: str, size: float, seconds: float, rate: float | None) -> None:
+    ratio = f"{size / seconds / rate:8.0f} x" if rate else ""
+    print(f"  {name:38s} {size:8.2f} MB {seconds:8.2f} s {size / seconds:9.3f} MB/s {ratio}")
+
+
+def ready(stage: Pii) -> Pii:
+    """With Presidio imported and the kernels compiled, and nothing remembered of any text."""
+    stage.setup()
+    stage.annotate(table(["650-253-0000 a@example.com 1.2.3.4 DE89370400440532013000"]))
+    return stage
+
+
+def timed(stage: Pii, texts: list[str]) -> float:
+    docs = table(texts)
+    return once(lambda: stage.annotate(docs))
+
+
+def once(run: Callable[[], object]) -> float:
+    start = time.process_time()
+    run()
+    return time.process_time() - start
+
+
+def table(texts: list[str]) -> pa.Table:
+    ids = pa.array([row.to_bytes(16) for row in range(len(texts))], pa.binary(16))
+    return pa.table({"id": ids, "text": pa.array(texts, pa.large_string())})
+
+
+def megabytes(texts: list[str]) -> float:
+    return sum(len(text.encode()) for text in texts) / 1e6
+
+
+def read(path: Path, limit: float) -> list[str]:
+    texts: list[str] = []
+    size = 0
+    with gzip.open(path, "rt", encoding="utf-8") as lines:
+        for line in lines:
+            texts.append(json.loads(line)["text"])
+            size += len(texts[-1].encode())
+            if size >= limit:
+                break
+    return texts
+
+
+def default_files() -> list[Path]:
+    root = os.environ.get("GRISTMILL_DATA")
+    if root is None:
+        raise SystemExit("error: name FILEs, or set GRISTMILL_DATA to the folder of shared data")
+    return [Path(root) / "prose" / f"{name}.jsonl.gz" for name in DEFAULT]
+
+
+if __name__ == "__main__":
+    main()

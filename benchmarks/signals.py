@@ -1,0 +1,145 @@
+"""Quality signals and Gopher quality verdicts from text, one core, beside peers in the same process.
+
+    python -m benchmarks.signals [FILE.jsonl.gz ...]      default: $GRISTMILL_DATA/prose/wiki_en.jsonl.gz
+
+Peers: the rules in plain Python over `str.split` and `splitlines`, which is how dolma and NeMo Curator compute them,
+and datatrove's filter where it is installed. The first call is shown apart: it compiles the kernels, or loads them from
+disk.
+"""
+
+import gzip
+import importlib.util
+import json
+import os
+import platform
+import sys
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import pyarrow as pa
+
+PEER_BYTES = 2_000_000
+
+
+def load(arguments: list[str], most: int = 60_000_000) -> tuple[list[str], list[str]]:
+    """(names, texts) of the first `most` bytes of text in JSON-lines files with a field `text`."""
+    paths = [Path(argument) for argument in arguments]
+    if not paths:
+        if "GRISTMILL_DATA" not in os.environ:
+            raise SystemExit("give a .jsonl.gz file with a field `text`, or set GRISTMILL_DATA")
+        paths = [Path(os.environ["GRISTMILL_DATA"]) / "prose" / "wiki_en.jsonl.gz"]
+    texts: list[str] = []
+    size = 0
+    for path in paths:
+        with gzip.open(path, "rt", encoding="utf-8") as lines:
+            for line in lines:
+                text = json.loads(line)["text"]
+                size += len(text.encode())
+                if size > most:
+                    return [path.name for path in paths], texts
+                texts.append(text)
+    return [path.name for path in paths], texts
+
+
+def machine() -> str:
+    """What a number was measured on: processor, cores, load, Python, date."""
+    cpu = platform.processor() or platform.machine()
+    if Path("/proc/cpuinfo").exists():
+        names = [line.split(":")[1] for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line]
+        cpu = names[0].strip() if names else cpu
+    load_average = os.getloadavg()[0]
+    date = time.strftime("%Y-%m-%d")
+    return f"{cpu}, {os.cpu_count()} cores, load {load_average:.1f}, Python {platform.python_version()}, {date}"
+
+
+def rate(work: Callable[[], object], size: int, repeat: int = 3) -> float:
+    """MB/s of processor time, best of `repeat`: processor time, so that a neighbour on the machine weighs less."""
+    seconds = []
+    for _ in range(repeat):
+        begin = time.process_time()
+        work()
+        seconds.append(time.process_time() - begin)
+    return size / 1e6 / min(seconds)
+
+
+def first_call(work: Callable[[], object]) -> float:
+    """Wall seconds of a first call."""
+    begin = time.perf_counter()
+    work()
+    return time.perf_counter() - begin
+
+
+def head(texts: Iterable[str], most: int) -> tuple[list[str], int]:
+    """The first texts up to about `most` bytes, and their bytes."""
+    taken: list[str] = []
+    size = 0
+    for text in texts:
+        taken.append(text)
+        size += len(text.encode())
+        if size >= most:
+            break
+    return taken, size
+
+
+STOP_WORDS = {"the", "be", "to", "of", "and", "that", "have", "with"}
+
+
+def plain_python(text: str) -> bool:
+    """Gopher quality as peers write it: does the document stay?"""
+    words = text.split()
+    lines = text.splitlines()
+    if not 50 <= len(words) <= 100_000 or not 3 <= sum(map(len, words)) / len(words) <= 10:
+        return False
+    if text.count("#") / len(words) > 0.1 or (text.count("...") + text.count("…")) / len(words) > 0.1:
+        return False
+    if sum(line.lstrip().startswith(("•", "-")) for line in lines) / len(lines) > 0.9:
+        return False
+    if sum(line.rstrip().endswith(("...", "…")) for line in lines) / len(lines) > 0.3:
+        return False
+    if sum(any(character.isalpha() for character in word) for word in words) / len(words) < 0.8:
+        return False
+    return len(STOP_WORDS & set(words)) >= 2
+
+
+def by_datatrove(texts: list[str]) -> Callable[[], object] | None:
+    """datatrove's Gopher quality filter over the texts; None where datatrove is not installed."""
+    if importlib.util.find_spec("datatrove") is None:
+        return None
+    from datatrove.data import Document
+    from datatrove.pipeline.filters import GopherQualityFilter
+
+    quality = GopherQualityFilter()
+    return lambda: [quality.filter(Document(text=text, id="")) for text in texts]
+
+
+def main() -> None:
+    from pipelines.stages.filter import Filter
+    from pipelines.stages.quality_signals import QualitySignals
+    from pipelines.stages.rules import Rule
+
+    names, texts = load(sys.argv[1:])
+    docs = pa.table({"text": pa.array(texts, pa.large_string())})
+    size = sum(len(text.encode()) for text in texts)
+    signals, decide = QualitySignals(), Filter((Rule(rules="gopher_quality@massivetext"),))
+    print(machine())
+    print(f"{', '.join(names)}: {len(texts):,} documents, {size / 1e6:.1f} MB; MB/s of one core's processor time")
+    seconds = first_call(lambda: signals.annotate(docs[:1]))
+    print(f"first call (kernels compiled or loaded, Unicode tables built): {seconds:.2f} s")
+    ours = rate(lambda: decide.annotate(signals.annotate(docs)), size)
+    print(f"quality_signals + filter          {ours:8.2f} MB/s")
+    sample, sample_size = head(texts, PEER_BYTES)
+    peers = {
+        "plain Python, verdict alone": lambda: [plain_python(text) for text in sample],
+        "datatrove": by_datatrove(sample),
+    }
+    for name, work in peers.items():
+        if work is None:
+            print(f"{name:<33} not installed")
+        else:
+            peer = rate(work, sample_size, repeat=1)
+            print(f"{name:<33} {peer:8.2f} MB/s   we are {ours / peer:.1f} x")
+
+
+if __name__ == "__main__":
+    main()

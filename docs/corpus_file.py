@@ -1,0 +1,98 @@
+"""Write docs/corpus_file.md from the dataclasses that parse corpus files: `python docs/corpus_file.py`."""
+
+import ast
+import dataclasses
+import inspect
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from pipelines.corpus import CorpusConfig, Source
+from pipelines.stages import STAGES
+from pipelines.stages.rules import RULE_SETS, Rule
+
+HEAD = """\
+# The corpus file
+
+One YAML file describes one corpus: where its texts come from and what happens to them. This page is generated from the
+dataclasses that parse it (`python docs/corpus_file.py`); a test fails when they differ.
+
+Precedence: defaults, then the file, then `a.b=value` arguments. `steps.language.model=PATH` reaches the step with the key or
+the name `language`; `sources.web.encoding=latin-1` the source named `web`; `steps.filter[0].at_least=0.7` the first rule of the
+filter. Relative paths are relative to the working directory. An unknown field, a wrong type and a value out of range are errors
+that name the file, the path, the value and the nearest allowed name.
+"""
+
+STEPS = """\
+## steps
+
+A list. Each entry is `{STAGE: knobs}`; beside the stage's key may stand:
+
+| field | type | meaning |
+|---|---|---|
+| `name` | text | name of the step, to tell several steps of one stage apart; default: the stage's name |
+| `sources` | list of text | limit the step to these sources; for the others its columns are null |
+| `where` | text | name of an earlier step: annotate only documents that no step up to it dropped |
+
+Measuring stages write columns for every document. Only `filter` and the dedup stages drop; all filters come before the first
+dedup, so that no winner of a cluster is lost later. A stage may read text with earlier edits through `text: text@STEP`.
+"""
+
+
+def field_notes(cls: type) -> dict[str, str]:
+    """The string literal under each field of a dataclass: its documentation."""
+    body = ast.parse(textwrap.dedent(inspect.getsource(cls))).body[0]
+    assert isinstance(body, ast.ClassDef)
+    notes = {}
+    for before, node in zip(body.body, body.body[1:], strict=False):
+        if (
+            isinstance(before, ast.AnnAssign)
+            and isinstance(before.target, ast.Name)
+            and isinstance(node, ast.Expr)
+            and isinstance(node.value, ast.Constant)
+        ):
+            notes[before.target.id] = " ".join(str(node.value.value).split())
+    return notes
+
+
+def table(cls: Any) -> str:
+    """A table of the fields of a dataclass: type, default, meaning."""
+    notes = field_notes(cls)
+    rows = ["| field | type | default | meaning |", "|---|---|---|---|"]
+    for field in dataclasses.fields(cls):
+        kind = field.type if isinstance(field.type, str) else getattr(field.type, "__name__", str(field.type))
+        if not isinstance(field.type, type):
+            kind = str(field.type).replace("typing.", "").replace("pipelines.stages.rules.", "")
+        default = "required" if field.default is dataclasses.MISSING else f"`{field.default!r}`"
+        rows.append(f"| `{field.name}` | {kind} | {default} | {notes[field.name]} |".replace(" | None", " or nothing"))
+    return "\n".join(rows) + "\n"
+
+
+def page() -> str:
+    """The whole page."""
+    notes = field_notes(CorpusConfig)
+    pieces = [HEAD, "## The file\n", "| field | meaning |\n|---|---|"]
+    pieces[-1] += "".join(f"\n| `{name}` | {note} |" for name, note in notes.items()) + "\n"
+    pieces += ["## sources\n", inspect.getdoc(Source) or "", "", table(Source), STEPS]
+    for name, cls in sorted(STAGES.items()):
+        pieces += [f"### {name}\n", inspect.getdoc(cls) or "", ""]
+        if dataclasses.fields(cls):
+            pieces.append(table(cls))
+        stage = cls.__new__(cls)
+        try:
+            columns = stage.writes()
+        except AttributeError:
+            columns = None
+        if columns is not None and columns.names:
+            pieces.append("Writes: " + ", ".join(f"`{n}` ({columns.field(n).type})" for n in columns.names) + ".\n")
+    pieces += ["## Rules of `filter`\n", inspect.getdoc(Rule) or "", "", table(Rule), "Named rule sets:\n"]
+    for name, rules in RULE_SETS.items():
+        pieces.append(f"- `{name}`: " + ", ".join(f"`{rule.reason()}`" for rule in rules))
+    return "\n".join(pieces) + "\n"
+
+
+if __name__ == "__main__":
+    Path(__file__).with_name("corpus_file.md").write_text(page())

@@ -1,0 +1,143 @@
+"""The command line of the pipelines: `python -m pipelines plan | build | inspect | export`."""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from pipelines.contracts.errors import UserError
+
+_OVERRIDES = (
+    "fields of the corpus file to change, as a.b=value; steps.language.model=... picks the step with that key or name"
+)
+
+
+def parser() -> argparse.ArgumentParser:
+    """All commands and their arguments."""
+    top = argparse.ArgumentParser(
+        prog="python -m pipelines", description="Turn raw text into a documented corpus of token shards."
+    )
+    commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    plan = commands.add_parser("plan", help="show the steps of a build, what is finished, what will run and why")
+    _config_arguments(plan)
+    plan.add_argument("--check", action="store_true", help="only validate the file and the step graph; touch no source")
+    build = commands.add_parser("build", help="run what the plan says is not finished")
+    _config_arguments(build)
+    build.add_argument(
+        "--workers", type=int, default=os.cpu_count() or 1, help="Ray workers on this machine (default: its cores)"
+    )
+    build.add_argument("--in-process", action="store_true", help="run every task in this process, without Ray")
+    build.add_argument("--address", help="join the Ray cluster at this address instead of starting one")
+    inspect = commands.add_parser("inspect", help="tell the story of a document, or sample what a rule dropped")
+    inspect.add_argument("corpus", type=Path, help="output directory of a corpus")
+    what = inspect.add_mutually_exclusive_group(required=True)
+    what.add_argument("--doc", metavar="ID", help="a document: source/path#record, or its id in hex")
+    what.add_argument(
+        "--rule", metavar="RULE", help="sample documents that this rule dropped, or this reason quarantined"
+    )
+    inspect.add_argument("--samples", type=int, default=5, help="how many documents to sample (default 5)")
+    inspect.add_argument(
+        "--raw", action="store_true", help="show stored text, personal data included, instead of the edited view"
+    )
+    export = commands.add_parser("export", help="write the kept, edited text as Parquet or JSONL")
+    export.add_argument("corpus", type=Path, help="output directory of a corpus")
+    export.add_argument("output", type=Path, help="directory to write to; made if missing, must be empty")
+    export.add_argument("--format", choices=("parquet", "jsonl"), default="parquet", help="default parquet")
+    export.add_argument("--sources", nargs="*", metavar="SOURCE", help="only these sources (default: all)")
+    return top
+
+
+def _config_arguments(command: argparse.ArgumentParser) -> None:
+    command.add_argument("config", type=Path, help="a corpus YAML, for example corpora_configs/demo.yaml")
+    command.add_argument("overrides", nargs="*", metavar="a.b=value", help=_OVERRIDES)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; 0 on success, 2 for errors that the user can mend, 130 when interrupted."""
+    top = parser()
+    options, rest = top.parse_known_args(arguments)
+    # argparse takes no positional arguments after an option that follows one, and a=b belongs at the end of a command line.
+    if rest and (not hasattr(options, "overrides") or any(word.startswith("-") for word in rest)):
+        top.error(f"unrecognized arguments: {' '.join(rest)}")
+    if rest:
+        options.overrides += rest
+    try:
+        return int(_COMMANDS[options.command](options))
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+    except OSError as error:
+        place = f"{error.filename}: " if error.filename else ""
+        print(f"error: {place}{error.strerror or error}; mend that and run the same command again", file=sys.stderr)
+    except KeyboardInterrupt:
+        print("interrupted; the same command goes on where it stopped", file=sys.stderr)
+        return 130
+    return 2
+
+
+def _plan(options: argparse.Namespace) -> int:
+    from pipelines.build import claim
+    from pipelines.corpus import load_corpus_config
+    from pipelines.inventory import Inventory, take_inventory
+    from pipelines.plan import make_plan
+    from pipelines.show import show_plan
+
+    config = load_corpus_config(options.config, options.overrides)
+    if options.check:
+        plan = make_plan(config, {source.name: Inventory((), ()) for source in config.sources})
+        print(f"{options.config}: valid: {len(config.sources)} sources, {len(plan.steps)} steps")
+        return 0
+    claim(Path(config.output), config.name, write=False)
+    show_plan(make_plan(config, take_inventory(config.sources, Path(config.output))), Path(config.output))
+    return 0
+
+
+def _build(options: argparse.Namespace) -> int:
+    from pipelines.build import build, claim
+    from pipelines.cluster import LocalCluster, RayCluster
+    from pipelines.corpus import load_corpus_config
+    from pipelines.inventory import take_inventory
+    from pipelines.plan import make_plan
+    from pipelines.show import ProgressDisplay, show_funnel
+
+    if options.workers < 1:
+        raise UserError(f"--workers: got {options.workers}, expected 1 or more")
+    config = load_corpus_config(options.config, options.overrides)
+    output = Path(config.output)
+    claim(output, config.name, write=False)
+    with ProgressDisplay() as display:
+        display.say(f"corpus {config.name}: looking at the files of {len(config.sources)} sources")
+        plan = make_plan(config, take_inventory(config.sources, output))
+        local = options.in_process and options.address is None
+        cluster = (
+            LocalCluster(display.progress) if local else RayCluster(options.workers, options.address, display.progress)
+        )
+        try:
+            corpus = build(plan, cluster, display.say)
+        finally:
+            cluster.close()
+    show_funnel(corpus)
+    return 0
+
+
+def _inspect(options: argparse.Namespace) -> int:
+    from pipelines.inspection import show_document, show_rule
+
+    if options.doc is not None:
+        show_document(options.corpus, options.doc, raw=options.raw)
+    else:
+        show_rule(options.corpus, options.rule, options.samples, raw=options.raw)
+    return 0
+
+
+def _export(options: argparse.Namespace) -> int:
+    from pipelines.export import export_corpus
+
+    export_corpus(options.corpus, options.output, options.format, options.sources)
+    return 0
+
+
+_COMMANDS = {"plan": _plan, "build": _build, "inspect": _inspect, "export": _export}
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,347 @@
+"""Build: for each step, finished? skip : run, then publish.
+
+Part stages whose inputs are there are fused into one task per part: one read of the text, one annotation file per stage.
+"""
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipelines.cluster import LocalCluster, RayCluster
+from pipelines.contracts.annotations import DOCUMENT_COLUMNS, Annotation, Part
+from pipelines.contracts.edits import check_edits, map_back
+from pipelines.contracts.errors import ConflictError, DocumentError, UserError
+from pipelines.contracts.manifest import (
+    CorpusManifest,
+    PartRecord,
+    StepManifest,
+    StepOutput,
+    check_accounting,
+    load_step,
+    publish,
+    records_of,
+    schema_facts,
+    write_table,
+)
+from pipelines.contracts.stage import DROP, EDITS_COLUMN, CorpusStage, PartStage, in_order
+from pipelines.contracts.store import FileRecord, write_atomic, write_json
+from pipelines.plan import Plan, Step
+from pipelines.publish import publish_corpus
+from pipelines.read_step import run_reads
+
+AnyCluster = LocalCluster | RayCluster
+
+
+@dataclass
+class Build:
+    """A build in progress: what is published so far, by label."""
+
+    plan: Plan
+    root: Path
+    cluster: AnyCluster
+    say: Callable[[str], None]
+    published: dict[str, StepManifest]
+
+    def record_run(self, step: Step, seconds: float, text_bytes: int, elapsed: float) -> None:
+        """Write `run.json`: times and rates of a step, kept apart from its manifest. `seconds` are task seconds added up."""
+        run = {"seconds": round(seconds, 3), "wall_seconds": round(elapsed, 3), "text_bytes": text_bytes}
+        host = {"workers": self.cluster.workers, "host": os.uname().nodename, "finished": round(time.time(), 3)}
+        write_json(self.root / step.directory / "run.json", run | host)
+
+
+def build(plan: Plan, cluster: AnyCluster, say: Callable[[str], None]) -> CorpusManifest:
+    """Run every step of the plan that is not published, then publish the corpus. Returns its manifest."""
+    root = Path(plan.config.output)
+    claim(root, plan.config.name, write=True)
+    state = Build(plan, root, cluster, say, {})
+    for step in plan.steps:
+        manifest = load_step(root, step.directory)
+        if manifest is not None:
+            state.published[step.label] = manifest
+            StepOutput(root, step.directory).finish()
+    finished = len(state.published)
+    if finished == len(plan.steps):
+        say(f"all {finished} steps are already built: nothing is recomputed")
+    else:
+        say(
+            f"{finished} of {len(plan.steps)} steps are already built"
+            if finished
+            else f"{len(plan.steps)} steps to build"
+        )
+    run_reads(state)
+    _refuse_nothing(state)
+    while pending := [step for step in plan.steps if step.label not in state.published]:
+        fused = _fusable(pending, state)
+        if fused:
+            _annotate(fused, state)
+        else:
+            ready = [step for step in pending if all(label in state.published for label in step.inputs())]
+            _run_corpus_step(ready[0], state)
+    return publish_corpus(state)
+
+
+def _refuse_nothing(state: Build) -> None:
+    """UserError where no source holds a document: later stages would have nothing to work on."""
+    reads = [state.published[f"read.{source.name}"] for source in state.plan.config.sources]
+    if not any(manifest.parts for manifest in reads):
+        reasons = [f"{m.source}: {m.counts[m.source]['quarantined']}" for m in reads if m.source]
+        raise UserError(
+            f"no source holds a document, every record was quarantined ({'; '.join(reasons)}); check `encoding` and `format`"
+        )
+
+
+def claim(root: Path, corpus: str, *, write: bool) -> None:
+    """ConflictError where `root` holds something else than this corpus; with `write`, make it this corpus's directory."""
+    marker = root / "corpus.txt"
+    try:
+        owner = marker.read_text(encoding="utf-8").strip()
+    except FileNotFoundError:
+        owner = None
+    if owner is None and root.exists() and any(not path.name.startswith(".") for path in root.iterdir()):
+        raise ConflictError(f"{root}: is not empty and not the output of a corpus; choose another `output`")
+    if owner not in (None, corpus):
+        raise ConflictError(f"{root}: belongs to the corpus {owner!r}, not to {corpus!r}; choose another `output`")
+    if owner is None and write:
+        write_atomic(marker, f"{corpus}\n".encode())
+
+
+def _fusable(pending: Sequence[Step], state: Build) -> list[Step]:
+    """All part steps that can run now: their inputs are published or part steps of the same group."""
+    group: list[Step] = []
+    labels = set(state.published)
+    for step in pending:
+        if isinstance(step.stage, PartStage) and all(label in labels for label in step.inputs()):
+            group.append(step)
+            labels.add(step.label)
+    return group
+
+
+def part_of(state: Build, source: str, record: PartRecord, visible: Sequence[str]) -> Part:
+    """A part with the annotations of the published steps among `visible` (labels)."""
+    read = state.plan.step(f"read.{source}")
+    manifest = state.published[read.label]
+    share = next(s.tokenizer_share for s in state.plan.config.sources if s.name == source)
+    annotations = []
+    for label in visible:
+        if label in state.published:
+            step, found = state.plan.step(label), state.published[label]
+            file = next(p.file for p in found.parts if (p.source, p.index) == (source, record.index))
+            annotations.append(Annotation(step.name, state.root / step.directory, file, found.schema))
+    directory = state.root / read.directory
+    return Part(
+        source, record.index, record.rows, record.text_bytes, directory, record.file, manifest.schema,
+        state.plan.types, state.plan.order, tuple(annotations), share,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _StageWork:
+    """One stage's share of a task."""
+
+    name: str
+    key: str
+    stage: PartStage
+    where: str | None
+    visible: tuple[str, ...]
+    out: StepOutput
+
+
+@dataclass(frozen=True)
+class _AnnotateTask:
+    part: Part
+    works: tuple[_StageWork, ...]
+
+
+_READY: dict[str, PartStage] = {}  # stages after setup(), by step directory: a worker process loads a model once
+
+
+def annotate_documents(task: _AnnotateTask) -> tuple[dict[str, dict[str, Any]], dict[str, float]]:
+    """Run the stages of a task over one part and commit each one's columns; (receipts, seconds) by step directory."""
+    part, receipts, seconds = task.part, {}, {}
+    available = {annotation.step: annotation for annotation in part.annotations}
+    part = replace(part, loaded=part.table(DOCUMENT_COLUMNS))
+    for work in task.works:
+        started = time.perf_counter()
+        unit = f"{part.source}-{part.index:05d}"
+        receipt = work.out.receipt(unit)
+        table = None
+        if receipt is None:
+            view = replace(part, annotations=tuple(available[name] for name in work.visible))
+            table = _run_stage(work, view)
+            receipt = work.out.commit(unit, {f"parts/{unit}.arrow": write_table(table)}, _counts(table, part.rows))
+        available[work.name] = Annotation(
+            work.name, work.out.directory, records_of(receipt)[0], schema_facts(work.stage.writes()), table
+        )
+        receipts[work.out.name] = receipt
+        seconds[work.out.name] = time.perf_counter() - started
+    return receipts, seconds
+
+
+def _run_stage(work: _StageWork, part: Part) -> pa.Table:
+    """The columns that a stage writes for a part, checked, with edits in the coordinates of the stored text."""
+    stage = _READY.get(work.key)
+    if stage is None:
+        stage = work.stage
+        stage.setup()
+        _READY[work.key] = stage
+    docs = part.table(("id", *stage.reads()))
+    rows = None
+    if work.where is not None:
+        rows = pc.indices_nonzero(pc.is_null(part.drop(work.where)))
+        docs = docs.take(rows).combine_chunks()
+    try:
+        table = stage.annotate(docs)
+    except UserError:
+        raise
+    except Exception as error:
+        row = _first_failing_row(stage, docs)
+        identifier = docs["id"][row].as_py().hex() if row is not None else "unknown"
+        raise DocumentError(
+            f"{work.name}: document {identifier} of part {part.name}: {type(error).__name__}"
+        ) from error
+    assert table.num_rows == docs.num_rows, f"{work.name}: {table.num_rows} rows for {docs.num_rows} documents"
+    table = table.cast(stage.writes()).combine_chunks()
+    if EDITS_COLUMN in table.column_names:
+        table = _checked_edits(table, docs, stage, part, rows)
+    if rows is not None:
+        positions = pc.index_in(pa.array(range(part.rows), pa.int64()), value_set=pc.cast(rows, pa.int64()))
+        table = table.take(positions).combine_chunks()
+    return table
+
+
+def _checked_edits(table: pa.Table, docs: pa.Table, stage: PartStage, part: Part, rows: Any) -> pa.Table:
+    text = next(name for name in stage.reads() if name == "edited_text" or name.split("@")[0] == "text")
+    edits = _single(table[EDITS_COLUMN])
+    check_edits(_single(docs[text]), edits)
+    if text != "text":
+        applied = part.edits(text.partition("@")[2] or None)
+        if applied is not None:
+            edits = map_back(applied if rows is None else applied.take(rows), edits)
+            table = table.set_column(table.schema.get_field_index(EDITS_COLUMN), EDITS_COLUMN, edits)
+    return table
+
+
+def _single(column: pa.ChunkedArray) -> pa.Array:
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
+def _first_failing_row(stage: PartStage, docs: pa.Table) -> int | None:
+    """The first document that alone makes the stage raise, by halving; None where only their company does."""
+    low, high = 0, docs.num_rows
+    while high - low > 1:
+        middle = (low + high) // 2
+        if _raises(stage, docs.slice(low, middle - low)):
+            high = middle
+        else:
+            low = middle
+    return low if high > low and _raises(stage, docs.slice(low, 1)) else None
+
+
+def _raises(stage: PartStage, docs: pa.Table) -> bool:
+    try:
+        stage.annotate(docs.combine_chunks())
+    except Exception:
+        return True
+    return False
+
+
+def _counts(table: pa.Table, rows: int) -> dict[str, Any]:
+    dropped = {}
+    if DROP in table.column_names:
+        counted = pc.value_counts(table[DROP].drop_null())
+        dropped = {str(entry["values"]): int(entry["counts"]) for entry in sorted(counted.to_pylist(), key=str)}
+    return {"in": rows, "kept": rows - sum(dropped.values()), "dropped": dropped, "quarantined": {}}
+
+
+def _annotate(group: Sequence[Step], state: Build) -> None:
+    """Run fused part steps over all parts, then publish each."""
+    started = time.perf_counter()
+    names = ", ".join(dict.fromkeys(step.name for step in group))
+    state.say(f"annotate: {names}")
+    tasks = []
+    for source in dict.fromkeys(step.source for step in group):
+        assert source is not None
+        steps = [step for step in group if step.source == source]
+        works = tuple(_work(step, source, state) for step in steps)
+        visible = dict.fromkeys(label for step in steps for label in step.visible[source])
+        for record in state.published[f"read.{source}"].parts:
+            tasks.append(_AnnotateTask(part_of(state, source, record, tuple(visible)), works))
+    results = in_order(
+        state.cluster.map(annotate_documents, tasks, lambda task: f"{names}: part {task.part.name}"), len(tasks)
+    )
+    for step in group:
+        receipts = [receipts[step.directory] for receipts, _ in results if step.directory in receipts]
+        parts = [task.part for task in tasks if task.part.source == step.source]
+        seconds = sum(spent.get(step.directory, 0.0) for _, spent in results)
+        publish_annotations(step, parts, receipts, {}, state)
+        state.record_run(step, seconds, sum(part.text_bytes for part in parts), time.perf_counter() - started)
+
+
+def _work(step: Step, source: str, state: Build) -> _StageWork:
+    assert isinstance(step.stage, PartStage)
+    visible = tuple(state.plan.step(label).name for label in step.visible[source])
+    return _StageWork(
+        step.name, step.directory, step.stage, step.where, visible, StepOutput(state.root, step.directory)
+    )
+
+
+def publish_annotations(
+    step: Step, parts: Sequence[Part], receipts: Sequence[dict[str, Any]], facts: dict[str, Any], state: Build
+) -> None:
+    """Publish a step that wrote one annotation file per part, after its accounting holds."""
+    records, counts = [], {}
+    for part, receipt in zip(parts, receipts, strict=True):
+        records.append(PartRecord(part.source, part.index, part.rows, 0, records_of(receipt)[0]))
+        counts[part.name] = receipt["counts"]
+    manifest = StepManifest(
+        step.label, step.source, step.fingerprint, step.identity, schema_facts(step.stage.writes()), tuple(records),
+        (), _totals(counts), facts,
+    )  # fmt: skip
+    check_accounting(manifest, {(part.source, part.index): part.rows for part in parts}, counts)
+    publish(state.root, step.directory, manifest)
+    state.published[step.label] = manifest
+
+
+def _totals(counts: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """Counts per source: in, kept, dropped by rule, quarantined by reason."""
+    totals: dict[str, Any] = {}
+    for name, count in counts.items():
+        entry = totals.setdefault(name.rpartition("/")[0], {"in": 0, "kept": 0, "dropped": {}, "quarantined": {}})
+        entry["in"] += count["in"]
+        entry["kept"] += count["kept"]
+        for kind in ("dropped", "quarantined"):
+            for rule, number in count[kind].items():
+                entry[kind][rule] = entry[kind].get(rule, 0) + number
+    return totals
+
+
+def _run_corpus_step(step: Step, state: Build) -> None:
+    """Run a corpus stage. One that writes columns commits a unit `SOURCE-INDEX` per part; other units are its files."""
+    assert isinstance(step.stage, CorpusStage)
+    started = time.perf_counter()
+    state.say(f"{step.label}")
+    inputs = {name: state.root / state.plan.step(label).directory for name, label in step.files.items()}
+    out = StepOutput(state.root, step.directory, inputs)
+    parts = []
+    for source in step.sources:
+        for record in state.published[f"read.{source}"].parts:
+            parts.append(part_of(state, source, record, step.visible[source]))
+    facts = step.stage.run(parts, out, state.cluster)
+    if step.stage.writes().names:
+        receipts = [out.receipt(f"{part.source}-{part.index:05d}") for part in parts]
+        missing = [part.name for part, receipt in zip(parts, receipts, strict=True) if receipt is None]
+        assert not missing, f"{step.label}: no annotations for the parts {missing[:5]}"
+        publish_annotations(step, parts, [receipt for receipt in receipts if receipt is not None], facts, state)
+    else:
+        files = tuple(FileRecord(**record) for record in facts.pop("files", ()))
+        manifest = StepManifest(step.label, None, step.fingerprint, step.identity, {}, (), files, {}, facts)
+        publish(state.root, step.directory, manifest)
+        state.published[step.label] = manifest
+    elapsed = time.perf_counter() - started
+    state.record_run(step, elapsed, sum(part.text_bytes for part in parts), elapsed)

@@ -1,0 +1,161 @@
+"""Where tasks run: Ray tasks on one machine or many, or the same tasks in this process. The only file here that imports ray.
+
+A task that raises is tried three times with growing pauses; what a user must act on (UserError) stops at once. Tasks in flight
+are bounded, so the driver never holds more than a few results.
+"""
+
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pipelines.contracts.errors import DocumentError, UserError
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+Progress = Callable[[str, int, int], None]
+_ATTEMPTS = 3
+_PAUSE_SECONDS = 0.5
+
+
+def _no_progress(title: str, done: int, total: int) -> None:
+    return None
+
+
+@dataclass
+class LocalCluster:
+    """Runs every task in this process, one after the other: for tests, for debugging, for people without a cluster."""
+
+    progress: Progress = _no_progress
+    workers: int = 1
+
+    def map(
+        self, function: Callable[[Item], Result], items: Sequence[Item], label: Callable[[Item], str]
+    ) -> Iterator[tuple[int, Result]]:
+        """See pipelines.contracts.stage.Cluster."""
+        title = _title(function)
+        self.progress(title, 0, len(items))
+        for position, item in enumerate(items):
+            yield position, _attempt(function, item, label(item))
+            self.progress(title, position + 1, len(items))
+
+    def close(self) -> None:
+        """Nothing to release."""
+
+
+def _attempt(function: Callable[[Item], Result], item: Item, label: str) -> Result:
+    for attempt in range(1, _ATTEMPTS + 1):
+        try:
+            return function(item)
+        except UserError:
+            raise
+        except Exception as error:
+            if attempt == _ATTEMPTS:
+                raise _failure(label, error) from error
+            time.sleep(_PAUSE_SECONDS * attempt)
+    raise AssertionError("unreachable")
+
+
+def _failure(label: str, error: BaseException) -> UserError:
+    if isinstance(error, OSError) and error.errno is not None:
+        place = f"{error.filename}: " if error.filename else ""
+        return UserError(
+            f"{label}: {place}{os.strerror(error.errno)}; mend that and run the same command, which goes on where it stopped"
+        )
+    if isinstance(error, DocumentError):
+        return UserError(f"{label}: failed {_ATTEMPTS} times: {error}")
+    # The message of a library's exception may quote the text it choked on, so only its type and place are shown.
+    place = ""
+    trace = error.__traceback__
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        place = f" in {Path(code.co_filename).name}:{trace.tb_lineno}"
+        trace = trace.tb_next
+    return UserError(f"{label}: failed {_ATTEMPTS} times, last with {type(error).__name__}{place}")
+
+
+def _title(function: Callable[..., Any]) -> str:
+    return function.__name__.strip("_").replace("_", " ")
+
+
+@dataclass
+class RayCluster:
+    """Runs tasks as Ray Core tasks of one CPU each. `address` None starts Ray here with `workers` CPUs; else it joins."""
+
+    workers: int
+    address: str | None = None
+    progress: Progress = _no_progress
+    _started: bool = field(default=False, init=False)
+
+    def _start(self) -> None:
+        if self._started:
+            return
+        import logging
+
+        import ray
+
+        options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+        if self.address is None:
+            # Ray warns and slows down when /dev/shm is small; parts go through files, so a small object store is enough.
+            options.update(num_cpus=self.workers, include_dashboard=False, object_store_memory=256 << 20)
+        else:
+            options.update(address=self.address)
+        try:
+            ray.init(**options)
+        except Exception as error:
+            where = "start on this machine" if self.address is None else f"join the cluster at {self.address}"
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise UserError(
+                f"Ray did not {where}: {reason}; run the command again, or build with --in-process"
+            ) from error
+        if self.address is not None:
+            self.workers = max(1, int(ray.cluster_resources().get("CPU", 1)))
+        self._started = True
+
+    def map(
+        self, function: Callable[[Item], Result], items: Sequence[Item], label: Callable[[Item], str]
+    ) -> Iterator[tuple[int, Result]]:
+        """See pipelines.contracts.stage.Cluster."""
+        title = _title(function)
+        self.progress(title, 0, len(items))
+        if not items:
+            return
+        self._start()
+        import ray
+
+        remote = ray.remote(num_cpus=1, max_retries=0)(function)
+        waiting = list(range(len(items)))[::-1]
+        failures = dict.fromkeys(waiting, 0)
+        running: dict[Any, int] = {}
+        done = 0
+        while waiting or running:
+            while waiting and len(running) < 2 * self.workers:
+                position = waiting.pop()
+                running[remote.remote(items[position])] = position
+            ready, _ = ray.wait(list(running), num_returns=1)
+            position = running.pop(ready[0])
+            try:
+                result = ray.get(ready[0])
+            except Exception as error:
+                cause = getattr(error, "cause", None) or error
+                failures[position] += 1
+                if isinstance(cause, UserError):
+                    raise cause from None
+                if failures[position] == _ATTEMPTS:
+                    raise _failure(label(items[position]), cause) from error
+                time.sleep(_PAUSE_SECONDS * failures[position])
+                waiting.append(position)
+                continue
+            done += 1
+            self.progress(title, done, len(items))
+            yield position, result
+
+    def close(self) -> None:
+        """Stop the local Ray, or leave the cluster that was joined."""
+        if self._started:
+            import ray
+
+            ray.shutdown()
+            self._started = False

@@ -1,0 +1,94 @@
+"""Documents: the Arrow schema of a document part, and ids that survive moving the data.
+
+An id is 16 bytes: the big-endian 64-bit key of (source name, path relative to the source's root), xxh3_64 of
+`source NUL path`, and a big-endian 64-bit record number within that file. Ids sort by file, then by record. They are printed
+`source/path#record`; a member of an archive has the path `archive!member`.
+"""
+
+import numpy as np
+import pyarrow as pa
+import xxhash
+
+from pipelines.contracts.errors import UserError
+
+ID = pa.binary(16)
+DOCUMENT = pa.schema(
+    [
+        pa.field("id", ID, nullable=False),
+        pa.field("text", pa.large_string(), nullable=False),
+        pa.field("source", pa.dictionary(pa.int32(), pa.string()), nullable=False),
+        pa.field("url", pa.string()),
+        pa.field("meta", pa.string()),
+    ]
+)
+
+QUARANTINE = pa.schema(
+    [
+        pa.field("path", pa.string(), nullable=False),
+        pa.field("record", pa.int64(), nullable=False),
+        pa.field("reason", pa.string(), nullable=False),
+        pa.field("bytes", pa.int64()),
+    ]
+)
+"""A record set aside: its place, its reason (a key of `pipelines.reading.source.REASONS`), its bytes where they are known."""
+
+FILES = pa.schema(
+    [
+        pa.field("path", pa.string(), nullable=False),
+        pa.field("key", pa.uint64(), nullable=False),
+        pa.field("first_record", pa.int64(), nullable=False),
+        pa.field("records", pa.int64(), nullable=False),
+        pa.field("first_row", pa.int64(), nullable=False),
+        pa.field("rows", pa.int64(), nullable=False),
+        pa.field("quarantined", pa.int64(), nullable=False),
+        pa.field("decoded_bytes", pa.int64(), nullable=False),
+        pa.field("control_characters", pa.int64(), nullable=False),
+    ]
+)
+"""One file's, or archive member's, share of one part: records `first_record` to `first_record + records` of the path,
+of which `rows` are documents, at `first_row` of the part and sorted by record, and `quarantined` are not.
+`decoded_bytes` are the bytes of those records before normalisation, as far as known; `control_characters` is how many
+normalisation removed.
+"""
+
+FILE_INDEX = FILES.append(pa.field("part", pa.string(), nullable=False))
+"""`files/UNIT.arrow` of a read step: FILES, and the name of the part that the rows are in."""
+
+
+def file_key(source: str, path: str) -> int:
+    """The 64-bit key of a file: xxh3_64 of the source name, a NUL and the relative path, both UTF-8."""
+    return xxhash.xxh3_64_intdigest(f"{source}\0{path}".encode("utf-8", "surrogateescape"))
+
+
+def document_id(key: int, record: int) -> bytes:
+    """The 16-byte id of record number `record` (from 0) of the file with that key."""
+    return key.to_bytes(8, "big") + record.to_bytes(8, "big")
+
+
+def split_id(identifier: bytes) -> tuple[int, int]:
+    """(file key, record number) of a 16-byte id."""
+    return int.from_bytes(identifier[:8], "big"), int.from_bytes(identifier[8:], "big")
+
+
+def format_id(source: str, path: str, record: int) -> str:
+    """The printed form of an id: `source/path#record`."""
+    return f"{source}/{path}#{record}"
+
+
+def parse_id(printed: str) -> tuple[str, str, int]:
+    """(source, path, record) of a printed id; UserError where it is not of the form `source/path#record`."""
+    source, slash, rest = printed.partition("/")
+    path, hash_mark, record = rest.rpartition("#")
+    if not (source and slash and path and hash_mark and record.isdecimal()):
+        raise UserError(
+            f"{printed!r}: not a document id; expected source/path#record, for example web/2024/a.jsonl.gz#17"
+        )
+    return source, path, int(record)
+
+
+def ids_as_integers(ids: pa.FixedSizeBinaryArray) -> np.ndarray:
+    """Ids as a structured array of (`key`, `record`) uint64 in native byte order, shape [n]; it sorts as the bytes do."""
+    raw = np.frombuffer(ids.buffers()[1], dtype=">u8", count=2 * len(ids), offset=16 * ids.offset).reshape(-1, 2)
+    out = np.empty(len(ids), dtype=[("key", "u8"), ("record", "u8")])
+    out["key"], out["record"] = raw[:, 0], raw[:, 1]
+    return out

@@ -1,0 +1,163 @@
+"""Edits: how a stage changes text without writing it again. One place composes and applies them.
+
+An edit replaces the bytes [start, end) of the stored text, start < end, both on code-point boundaries, by `replacement`; `rule`
+says why (an entity, a line rule). Edits of one step are sorted and do not overlap.
+
+Between steps: a later edit swallows earlier ones inside it. Where two overlap otherwise, the longer one wins, then the earlier
+step; the winner grows over the loser's range, so that no byte that any step removed comes back.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+EDIT = pa.struct([("start", pa.int64()), ("end", pa.int64()), ("replacement", pa.string()), ("rule", pa.string())])
+EDITS = pa.list_(EDIT)
+
+_Edit = tuple[int, int, str, str]  # start, end, replacement, rule
+
+
+def no_edits(rows: int) -> pa.Array:
+    """An `edits` column of `rows` empty lists."""
+    return pa.ListArray.from_arrays(pa.array(np.zeros(rows + 1, np.int32)), pa.array([], EDIT))
+
+
+def edits_column(per_document: Sequence[Sequence[_Edit]]) -> pa.Array:
+    """An `edits` column from (start, end, replacement, rule) tuples, sorted per document."""
+    names = ("start", "end", "replacement", "rule")
+    return pa.array([[dict(zip(names, edit, strict=True)) for edit in edits] for edits in per_document], EDITS)
+
+
+def check_edits(text: pa.LargeStringArray, edits: pa.Array) -> None:
+    """AssertionError unless every edit lies inside its text, sorted, apart, on code-point boundaries."""
+    document, start, end = _positions(edits)
+    if not len(document):
+        return
+    offsets, data = _buffers(text)
+    length = np.diff(offsets)[document]
+    assert bool(((start >= 0) & (start < end) & (end <= length)).all()), "an edit lies outside its text"
+    same = document[1:] == document[:-1]
+    assert bool((start[1:][same] >= end[:-1][same]).all()), "edits of one document overlap or are not sorted"
+    for position in (start, end):
+        inner = position < length
+        at = data[(offsets[:-1][document] + position)[inner]]
+        assert bool(((at & 0xC0) != 0x80).all()), "an edit splits a character"
+
+
+def apply_edits(text: pa.LargeStringArray, edits: pa.Array) -> pa.LargeStringArray:
+    """The edited text. Cost grows with the bytes and the number of edits, not with the number of documents."""
+    document, start, end = _positions(edits)
+    if not len(document):
+        return text
+    offsets, data = _buffers(text)
+    replacements = [r.encode() for r in edits.flatten().field("replacement").to_pylist()]
+    base = offsets[:-1][document]
+    view = memoryview(data.data)
+    pieces: list[bytes | memoryview] = []
+    at = int(offsets[0])
+    for low, high, replacement in zip((base + start).tolist(), (base + end).tolist(), replacements, strict=True):
+        pieces.append(view[at:low])
+        pieces.append(replacement)
+        at = high
+    pieces.append(view[at : int(offsets[-1])])
+    change = np.fromiter(map(len, replacements), np.int64, len(replacements)) - (end - start)
+    lengths = np.diff(offsets) + np.bincount(document, weights=change, minlength=len(text)).astype(np.int64)
+    edited = np.concatenate([[0], np.cumsum(lengths)])
+    return pa.LargeStringArray.from_buffers(
+        len(text), pa.py_buffer(edited.astype(np.int64)), pa.py_buffer(b"".join(pieces))
+    )
+
+
+def edited_lengths(lengths: np.ndarray, edits: pa.Array) -> np.ndarray:
+    """UTF-8 bytes of each text after its edits, int64 [rows], from the lengths before."""
+    document, start, end = _positions(edits)
+    if not len(document):
+        return lengths
+    replaced = pc.fill_null(pc.binary_length(edits.flatten().field("replacement")), 0).to_numpy().astype(np.int64)
+    change = np.bincount(document, weights=replaced - (end - start), minlength=len(lengths))
+    return lengths + change.astype(np.int64)
+
+
+def compose(columns: Sequence[pa.Array]) -> pa.Array:
+    """One `edits` column that has the effect of several steps' columns (at least one), given in the order of the steps."""
+    rows = len(columns[0])
+    columns = [column for column in columns if len(column.flatten())]
+    if len(columns) <= 1:
+        return columns[0] if columns else no_edits(rows)
+    merged: dict[int, list[_Edit]] = {}
+    for column in columns:
+        touched = np.flatnonzero(pc.fill_null(pc.list_value_length(column), 0).to_numpy())
+        for row in touched.tolist():
+            new = [(e["start"], e["end"], e["replacement"], e["rule"]) for e in column[row].as_py()]
+            merged[row] = _merge(merged[row], new) if row in merged else new
+    return edits_column([merged.get(row, ()) for row in range(rows)])
+
+
+def _merge(earlier: list[_Edit], later: list[_Edit]) -> list[_Edit]:
+    """Edits of a document after a later step's edits join those of all earlier ones."""
+    result = list(earlier)
+    for edit in later:
+        while True:
+            touching = [e for e in result if e[0] < edit[1] and edit[0] < e[1]]
+            if not touching:
+                break
+            rivals = [e for e in touching if not (edit[0] <= e[0] and e[1] <= edit[1])]
+            winner = edit
+            for rival in rivals:
+                if rival[1] - rival[0] >= winner[1] - winner[0]:
+                    winner = rival
+            low, high = min(e[0] for e in (*touching, edit)), max(e[1] for e in (*touching, edit))
+            result = [e for e in result if e not in touching]
+            edit = (low, high, winner[2], winner[3])
+        result.append(edit)
+    return sorted(result)
+
+
+def map_back(applied: pa.Array, edits: pa.Array) -> pa.Array:
+    """Edits found in an edited text, in the coordinates of the stored text. `applied` are the edits that made the edited text.
+
+    An edit that touches a replacement covers all that was replaced.
+    """
+    if not len(applied.flatten()):
+        return edits
+    result: list[list[_Edit]] = []
+    for row in range(len(edits)):
+        new, old = edits[row].as_py() or [], applied[row].as_py() or []
+        mapped: list[_Edit] = []
+        for edit in new:
+            low, high = _stored(edit["start"], old, 0), _stored(edit["end"], old, 1)
+            if mapped and low < mapped[-1][1]:
+                low, high = mapped[-1][0], max(high, mapped.pop()[1])
+            mapped.append((low, high, edit["replacement"], edit["rule"]))
+        result.append(mapped)
+    return edits_column(result)
+
+
+def _stored(position: int, old: list[dict[str, int]], side: int) -> int:
+    """Stored offset of an offset in the edited text; `side` 0 for a start, 1 for an end."""
+    shift = 0
+    for edit in old:
+        size = len(str(edit["replacement"]).encode())
+        low = edit["start"] + shift
+        if position < low or (side and position == low):
+            break
+        if position < low + size or (side and position == low + size):
+            return edit["end"] if side else edit["start"]
+        shift += size - (edit["end"] - edit["start"])
+    return position - shift
+
+
+def _positions(edits: pa.Array) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(row, start, end) of every edit, int64."""
+    rows = np.asarray(pc.list_parent_indices(edits)).astype(np.int64)
+    flat = edits.flatten()
+    return rows, np.asarray(flat.field("start")), np.asarray(flat.field("end"))
+
+
+def _buffers(text: pa.LargeStringArray) -> tuple[np.ndarray, np.ndarray]:
+    """(offsets int64 [n + 1], bytes uint8) of a string array; the offsets index the bytes."""
+    _, offsets, data = text.buffers()
+    positions = np.frombuffer(offsets, np.int64, len(text) + 1, text.offset * 8) if offsets else np.zeros(1, np.int64)
+    return positions, np.frombuffer(data, np.uint8) if data is not None else np.zeros(0, np.uint8)

@@ -1,0 +1,29 @@
+"""Errors that a user can act on. The command lines print them as one line; anything else is a defect and shows a traceback."""
+
+
+class UserError(ValueError):
+    """Base of all errors for users: the message says where, what was found, what is allowed and what to do."""
+
+
+class ConfigError(UserError):
+    """A configuration names a field, type or value that is not allowed."""
+
+
+class SourceError(UserError):
+    """A source cannot be read as declared: a missing root, an empty glob, a missing column."""
+
+
+class CorruptFileError(UserError):
+    """A file's bytes are not those that its manifest recorded."""
+
+
+class AccountingError(UserError):
+    """A step's counts do not add up: some document is unaccounted for, so the step is not published."""
+
+
+class ConflictError(UserError):
+    """A directory belongs to another corpus or run."""
+
+
+class DocumentError(RuntimeError):
+    """A stage failed on one document. The message holds its id and the kind of failure, never its text."""

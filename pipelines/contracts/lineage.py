@@ -1,0 +1,364 @@
+"""Lineage: the way from a document's id to its history, from a published corpus directory alone.
+
+The corpus manifest names its steps, the read step's file index says in which part and row a document is, or that it is
+in quarantine, and every step's manifest says where its columns for that part are. No configuration and no source is
+needed.
+"""
+
+import difflib
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipelines.contracts.annotations import DOCUMENT_COLUMNS, Annotation, Part
+from pipelines.contracts.config import near_match
+from pipelines.contracts.document import (
+    FILE_INDEX,
+    ID,
+    QUARANTINE,
+    document_id,
+    file_key,
+    format_id,
+    parse_id,
+    split_id,
+)
+from pipelines.contracts.errors import CorruptFileError, UserError
+from pipelines.contracts.manifest import (
+    CorpusManifest,
+    PartRecord,
+    ShardRecord,
+    StepManifest,
+    load_corpus,
+    load_step,
+    read_table,
+    schema_facts,
+)
+from pipelines.contracts.shards import Shard, open_shard
+from pipelines.contracts.store import FileRecord, verify
+
+_SIMILAR_PATHS = 5000  # paths compared for a near match: enough for a typing error, bounded for a source of millions
+
+
+@dataclass(frozen=True)
+class PublishedStep:
+    """A step of a published corpus: its label, its name without the source, its directory and its manifest."""
+
+    label: str
+    directory: Path
+    manifest: StepManifest
+
+    @property
+    def name(self) -> str:
+        """The name of the configured step: `language` of `language.web`."""
+        return self.label.partition(".")[0]
+
+    @property
+    def stage(self) -> str:
+        """The YAML name of the step's stage."""
+        return str(self.manifest.identity["stage"])
+
+    @cached_property
+    def part_files(self) -> dict[tuple[str, int], FileRecord]:
+        """The file of every part by (source, index)."""
+        return {(part.source, part.index): part.file for part in self.manifest.parts}
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a record came from: record number `record` of the file, or archive member, `path` of a source."""
+
+    id: bytes
+    source: str
+    path: str
+    record: int
+
+    @property
+    def printed(self) -> str:
+        """`source/path#record`."""
+        return format_id(self.source, self.path, self.record)
+
+
+@dataclass(frozen=True)
+class Located(Origin):
+    """A document: row `row` of a part that carries the annotations of all steps."""
+
+    part: Part
+    row: int
+
+
+@dataclass(frozen=True)
+class Quarantined(Origin):
+    """A record that was set aside when it was read: why, and its length in bytes where known. No text is stored."""
+
+    reason: str
+    bytes: int | None
+
+
+@dataclass(frozen=True)
+class ShardRow:
+    """Where a document is in a shard set: `path` relative to the corpus, row in that shard, number of its tokens."""
+
+    shard_set: str
+    split: str
+    path: str
+    row: int
+    tokens: int
+
+
+def open_corpus(directory: Path) -> "Corpus":
+    """Open a published corpus. UserError where there is none, CorruptFileError where a step is not as recorded."""
+    manifest = load_corpus(directory)
+    root = directory.parent if directory.suffix == ".json" else directory
+    steps = []
+    for entry in manifest.steps:
+        step = load_step(root, entry["directory"])
+        if step is None or step.fingerprint != entry["fingerprint"]:
+            found = "is not there" if step is None else f"is {step.fingerprint}"
+            raise CorruptFileError(
+                f"{root / entry['directory']}: step {entry['step']} {found}, the corpus manifest recorded "
+                f"{entry['fingerprint']}; build the corpus again"
+            )
+        steps.append(PublishedStep(entry["step"], root / entry["directory"], step))
+    return Corpus(root, manifest, tuple(steps))
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """A published corpus. `steps` are in the order of the build; those that read come first."""
+
+    directory: Path
+    manifest: CorpusManifest
+    steps: tuple[PublishedStep, ...]
+
+    def check_source(self, source: str, where: str = "source") -> None:
+        """UserError with the near match unless the corpus has this source."""
+        if source not in self.manifest.sources:
+            names = list(self.manifest.sources)
+            raise UserError(
+                f"{where}: the corpus {self.manifest.corpus!r} has no source {source!r}{near_match(source, names)}"
+            )
+
+    def read_step(self, source: str) -> PublishedStep:
+        """The step that read a source."""
+        return next(step for step in self.steps if step.label == f"read.{source}")
+
+    def parts(self, source: str | None = None) -> Iterator[Part]:
+        """The parts of a source (default: of all), in order, each with the annotations of all steps."""
+        if source is not None:
+            self.check_source(source)
+        for name in self.manifest.sources if source is None else (source,):
+            for record in self.read_step(name).manifest.parts:
+                yield self._part(name, record)
+
+    def find(self, identifier: str) -> Located | Quarantined:
+        """The record with a printed id, `source/path#record`, or one of 32 hex digits.
+
+        UserError for an unknown source, an unknown path (with a near match) and a record beyond its file.
+        """
+        raw = _from_hex(identifier)
+        if raw is not None:
+            return self._locate(raw, *self._file(raw))
+        source, path, record = parse_id(identifier)
+        self.check_source(source, identifier)
+        if record >= 1 << 64:
+            raise UserError(f"{identifier}: record numbers have at most 64 bits")
+        key = file_key(source, path)
+        shares = [share for share in self._shares(source, key) if share["path"] == path]
+        if not shares:
+            raise UserError(
+                f"{identifier}: the source {source!r} has no file {path!r}{self._similar_path(source, path)}"
+            )
+        return self._locate(document_id(key, record), source, shares)
+
+    def printed_id(self, identifier: bytes) -> str:
+        """The printed form of a 16-byte id; UserError where no file of the corpus has its key."""
+        source, shares = self._file(identifier)
+        return format_id(source, shares[0]["path"], split_id(identifier)[1])
+
+    def printed_ids(self, part: Part) -> list[str]:
+        """The printed ids of all rows of a part of this corpus."""
+        read = self.read_step(part.source)
+        name = Path(part.documents.path).stem
+        index = _index(read.directory, _file_record(read, "files", name.rpartition("-")[0]))
+        index = index.filter(pc.equal(index["part"], name)).sort_by("first_row")
+        paths: np.ndarray = np.repeat(np.asarray(index["path"].to_pylist(), object), index["rows"].to_numpy())
+        ids = part.table(("id",))["id"].to_pylist()
+        return [
+            format_id(part.source, path, split_id(identifier)[1]) for path, identifier in zip(paths, ids, strict=True)
+        ]
+
+    def quarantined(self, source: str) -> Iterator[Quarantined]:
+        """All records of a source that were set aside, in the order they were read."""
+        read = self.read_step(source)
+        for record in read.manifest.files:
+            if record.path.startswith("quarantine/"):
+                table = read_table(read.directory, record, QUARANTINE.names, schema_facts(QUARANTINE))
+                for row in table.to_pylist():
+                    identifier = document_id(file_key(source, row["path"]), row["record"])
+                    yield Quarantined(identifier, source, row["path"], row["record"], row["reason"], row["bytes"])
+
+    def shard_rows(self, identifier: bytes) -> list[ShardRow]:
+        """Where a document is in each shard set; empty for one that was dropped or set aside.
+
+        Shards hold documents in the order of parts and rows, so a few shards are opened, not all.
+        """
+        source, shares = self._file(identifier)
+        found = self._locate(identifier, source, shares)
+        rows = []
+        for name, shard_set in self.manifest.shard_sets.items():
+            for split in ("train", "validation"):
+                shards = [s for s in shard_set.shards if (s.source, s.split) == (source, split)]
+                if isinstance(found, Located) and shards:
+                    place = (found.part.index, found.row)
+                    record = shards[max(0, bisect_right(shards, place, key=self._first_place) - 1)]
+                    shard = self._open(record)
+                    row = pc.index(shard.doc_ids, pa.scalar(identifier, ID)).as_py()
+                    if row >= 0:
+                        tokens = int(shard.offsets[row + 1] - shard.offsets[row])
+                        rows.append(ShardRow(name, split, record.path, row, tokens))
+        return rows
+
+    def _open(self, record: ShardRecord) -> Shard:
+        return open_shard(self.directory, record.file)
+
+    def _first_place(self, record: ShardRecord) -> tuple[int, int]:
+        """(part, row) of a shard's first document."""
+        first = self._open(record).doc_ids[0].as_py()
+        found = self._locate(first, *self._file(first))
+        if isinstance(found, Quarantined):
+            raise CorruptFileError(f"{record.path}: holds {found.printed}, which was set aside; build the corpus again")
+        return found.part.index, found.row
+
+    def _part(self, source: str, record: PartRecord) -> Part:
+        read = self.read_step(source)
+        annotations = []
+        for step in self.steps:
+            file = step.part_files.get((source, record.index))
+            if file is not None and step.stage != "read":
+                annotations.append(Annotation(step.name, step.directory, file, step.manifest.schema))
+        order = tuple(dict.fromkeys(step.name for step in self.steps if step.stage not in ("read", "funnel")))
+        return Part(
+            source, record.index, record.rows, record.text_bytes, read.directory, record.file, read.manifest.schema,
+            self._types, order, tuple(annotations),
+        )  # fmt: skip
+
+    @cached_property
+    def _types(self) -> pa.Schema:
+        """Type of every annotation column; null for one that no part has."""
+        types: dict[str, pa.DataType] = {}
+        for step in self.steps:
+            if step.stage != "read":
+                for name in step.manifest.schema:
+                    types.setdefault(name, pa.null())
+                if step.manifest.parts and step.manifest.schema:
+                    with pa.OSFile(str(verify(step.directory, step.manifest.parts[0].file))) as source:
+                        schema = pa.ipc.open_file(source).schema
+                    types.update({name: schema.field(name).type for name in schema.names})
+        return pa.schema(list(types.items()))
+
+    def _shares(self, source: str, key: int) -> list[dict[str, Any]]:
+        """Rows of the file index for a file key, in the order of the records; `unit` says which unit read them."""
+        read = self.read_step(source)
+        shares = []
+        for record in read.manifest.files:
+            if record.path.startswith("files/"):
+                index = _index(read.directory, record)
+                rows = index.filter(pc.equal(index["key"], pa.scalar(key, pa.uint64()))).to_pylist()
+                shares += [{**row, "unit": Path(record.path).stem} for row in rows]
+        return sorted(shares, key=lambda share: share["first_record"])
+
+    def _file(self, identifier: bytes) -> tuple[str, list[dict[str, Any]]]:
+        """The source of an id and the index rows of its file."""
+        key = split_id(identifier)[0]
+        for source in self.manifest.sources:
+            shares = self._shares(source, key)
+            if shares:
+                return source, shares
+        raise UserError(f"{identifier.hex()}: no file of the corpus {self.manifest.corpus!r} has the key {key:016x}")
+
+    def _locate(self, identifier: bytes, source: str, shares: Sequence[dict[str, Any]]) -> Located | Quarantined:
+        record, path = split_id(identifier)[1], shares[0]["path"]
+        share = next((s for s in shares if s["first_record"] <= record < s["first_record"] + s["records"]), None)
+        if share is None:
+            count = max(s["first_record"] + s["records"] for s in shares)
+            held = f"{count:,} records, 0 to {count - 1}" if count else "no record"
+            raise UserError(f"{format_id(source, path, record)!r}: the file holds {held}")
+        read = self.read_step(source)
+        if share["rows"]:
+            file = f"parts/{share['part']}.arrow"
+            part = self._part(source, next(p for p in read.manifest.parts if p.file.path == file))
+            row = share["first_row"] + record - share["first_record"]
+            if share["quarantined"]:
+                ids = part.table(("id",))["id"].combine_chunks().slice(share["first_row"], share["rows"])
+                position = pc.index(ids, pa.scalar(identifier, ID)).as_py()
+                row = share["first_row"] + position if position >= 0 else -1
+            if row >= 0:
+                return Located(identifier, source, path, record, part, row)
+        aside = read_table(
+            read.directory, _file_record(read, "quarantine", share["unit"]), QUARANTINE.names, schema_facts(QUARANTINE)
+        )
+        aside = aside.filter(pc.and_(pc.equal(aside["path"], path), pc.equal(aside["record"], record)))
+        if not aside.num_rows:
+            name = format_id(source, path, record)
+            raise CorruptFileError(f"{name!r}: indexed by {read.directory}, but neither a document nor quarantined")
+        row = aside.to_pylist()[0]
+        return Quarantined(identifier, source, path, record, row["reason"], row["bytes"])
+
+    def _similar_path(self, source: str, path: str) -> str:
+        """The end of the message about an unknown path."""
+        read = self.read_step(source)
+        paths: dict[str, None] = {}
+        for record in read.manifest.files:
+            if record.path.startswith("files/"):
+                index = _index(read.directory, record)["path"]
+                tail = path.rpartition("!")[2].rpartition("/")[2]
+                same_name = index.filter(pc.ends_with(index, tail)).to_pylist()
+                if same_name:
+                    return f"; did you mean {same_name[0]!r}?"
+                paths.update(dict.fromkeys(index.slice(0, _SIMILAR_PATHS - len(paths)).to_pylist()))
+        found = difflib.get_close_matches(path, list(paths), n=1, cutoff=0.6)
+        if found:
+            return f"; did you mean {found[0]!r}?"
+        return f"; its first file is {next(iter(paths))!r}" if paths else ""
+
+
+def select_rows(part: Part, rows: Sequence[int]) -> Part:
+    """A part in memory of some rows of another, with all their annotations."""
+    taken = pa.array(rows, pa.int64())
+    documents = part.table(DOCUMENT_COLUMNS).take(taken).combine_chunks()
+    annotations = []
+    for annotation in part.annotations:
+        table = annotation.table
+        if table is None:
+            assert annotation.file is not None
+            table = read_table(annotation.directory, annotation.file, list(annotation.schema), annotation.schema)
+        annotations.append(replace(annotation, table=table.take(taken).combine_chunks()))
+    text_bytes = sum(pc.binary_length(documents["text"]).to_pylist())
+    return replace(part, rows=len(rows), text_bytes=text_bytes, loaded=documents, annotations=tuple(annotations))
+
+
+def _from_hex(identifier: str) -> bytes | None:
+    """The 16 bytes of an id of 32 hex digits, else None."""
+    if len(identifier) != 32:
+        return None
+    try:
+        raw = bytes.fromhex(identifier)
+    except ValueError:
+        return None
+    return raw if len(raw) == 16 else None
+
+
+def _file_record(read: PublishedStep, folder: str, unit: str) -> FileRecord:
+    return next(record for record in read.manifest.files if record.path == f"{folder}/{unit}.arrow")
+
+
+@lru_cache(maxsize=64)
+def _index(directory: Path, record: FileRecord) -> pa.Table:
+    return read_table(directory, record, FILE_INDEX.names, schema_facts(FILE_INDEX))

@@ -1,0 +1,268 @@
+"""Manifests: what a published step and a published corpus are. A step without a manifest does not exist.
+
+A step's directory holds `manifest.json` (written last), `parts/` (annotation or document parts), other files, and while it is
+being built `units/` with one receipt per finished unit of work. Times, hosts and rates go to `run.json`, never into a manifest.
+"""
+
+import shutil
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import pyarrow as pa
+
+from pipelines.contracts.errors import AccountingError, CorruptFileError, UserError
+from pipelines.contracts.store import FileRecord, digest, read_json, record_file, verify, write_atomic, write_json
+
+STEP_FORMAT = "gristmill-step/1"
+CORPUS_FORMAT = "gristmill-corpus/1"
+Content = bytes | Callable[[BinaryIO], None]
+
+
+@dataclass(frozen=True)
+class PartRecord:
+    """A part of a step: its rows, the UTF-8 bytes of its stored text (document parts only) and its file."""
+
+    source: str
+    index: int
+    rows: int
+    text_bytes: int
+    file: FileRecord
+
+
+@dataclass(frozen=True)
+class StepManifest:
+    """A published step.
+
+    `identity` is what the fingerprint is the digest of: stage, version, knobs, libraries and the fingerprints of its inputs.
+    `counts` are the totals by source and rule; `facts` whatever the stage publishes beside its columns.
+    """
+
+    step: str
+    source: str | None
+    fingerprint: str
+    identity: dict[str, Any]
+    schema: dict[str, str]
+    parts: tuple[PartRecord, ...] = ()
+    files: tuple[FileRecord, ...] = ()
+    counts: dict[str, Any] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class StepOutput:
+    """The directory of a step that is being built; picklable, so that tasks commit their own units.
+
+    `inputs` maps the names of the steps whose files this step reads (`reads()` says `step:NAME`) to their directories.
+    """
+
+    root: Path
+    name: str
+    inputs: Mapping[str, Path] = field(default_factory=dict)
+
+    @property
+    def directory(self) -> Path:
+        """Where the step's files are."""
+        return self.root / self.name
+
+    def receipt(self, unit: str) -> dict[str, Any] | None:
+        """The receipt of a unit that is finished, else None."""
+        try:
+            return read_json(self.directory / "units" / f"{unit}.json")
+        except FileNotFoundError:
+            return None
+
+    def write(self, relative: str, content: Content) -> FileRecord:
+        """Write one file of the step atomically and return its record."""
+        write_atomic(self.directory / relative, content)
+        return record_file(self.directory, relative)
+
+    def finish_unit(self, unit: str, files: Iterable[FileRecord], counts: Mapping[str, Any]) -> dict[str, Any]:
+        """Write a unit's receipt: the unit is finished if and only if the receipt is there."""
+        receipt = {"unit": unit, "files": [asdict(record) for record in files], "counts": dict(counts)}
+        write_json(self.directory / "units" / f"{unit}.json", receipt)
+        return receipt
+
+    def commit(self, unit: str, files: Mapping[str, Content], counts: Mapping[str, Any]) -> dict[str, Any]:
+        """Write a unit's files, then its receipt."""
+        return self.finish_unit(unit, [self.write(relative, content) for relative, content in files.items()], counts)
+
+    def finish(self) -> None:
+        """Remove receipts, intermediate files and what killed attempts left of a step that is published."""
+        for leftover in self.directory.rglob(".*.tmp"):
+            leftover.unlink(missing_ok=True)
+        for name in ("units", "work"):
+            if (self.directory / name).exists():
+                shutil.rmtree(self.directory / name)
+
+
+def records_of(receipt: Mapping[str, Any]) -> list[FileRecord]:
+    """The files that a receipt names."""
+    return [FileRecord(**record) for record in receipt["files"]]
+
+
+def schema_facts(schema: pa.Schema) -> dict[str, str]:
+    """Column names and types as text, as manifests record them."""
+    return {name: str(schema.field(name).type) for name in schema.names}
+
+
+def write_table(table: pa.Table) -> Callable[[BinaryIO], None]:
+    """A function that writes `table` to a sink as one Arrow IPC file with zstd buffers: how all parts are stored."""
+
+    def write(sink: BinaryIO) -> None:
+        options = pa.ipc.IpcWriteOptions(compression="zstd")
+        with pa.ipc.new_file(sink, table.schema, options=options) as writer:
+            writer.write_table(table)
+
+    return write
+
+
+def read_table(directory: Path, record: FileRecord, columns: Iterable[str], expected: Mapping[str, str]) -> pa.Table:
+    """Some columns of a part, each as one chunk, after checking the file's checksum and exact schema."""
+    path = verify(directory, record)
+    wanted = list(columns)
+    with pa.OSFile(str(path)) as source:
+        schema = pa.ipc.open_file(source).schema
+        if schema_facts(schema) != dict(expected):
+            raise CorruptFileError(
+                f"{path}: its columns are {schema_facts(schema)}, its manifest recorded {dict(expected)}"
+            )
+        positions = sorted(schema.get_field_index(name) for name in wanted)
+        source.seek(0)
+        table = pa.ipc.open_file(source, options=pa.ipc.IpcReadOptions(included_fields=positions)).read_all()
+    return table.select(wanted).combine_chunks()
+
+
+def check_accounting(
+    manifest: StepManifest, rows_expected: Mapping[tuple[str, int], int], counts: Mapping[str, Any]
+) -> None:
+    """AccountingError unless every document of every part is kept, dropped by a rule, or quarantined for a reason.
+
+    `counts` maps `source/part` to {"in", "kept", "dropped": {rule: n}, "quarantined": {reason: n}}.
+    """
+    where = f"step {manifest.step}"
+    for part in manifest.parts:
+        name = f"{part.source}/{part.index:05d}"
+        count = counts.get(name)
+        if count is None:
+            raise AccountingError(f"{where}, part {name}: no counts were recorded; the step is not published")
+        leaving = count["kept"] + sum(count["dropped"].values()) + sum(count["quarantined"].values())
+        if count["in"] != leaving:
+            raise AccountingError(
+                f"{where}, part {name}: {count['in']} documents came in, {leaving} are accounted for; the step is not published"
+            )
+        expected = rows_expected.get((part.source, part.index), count["in"])
+        if count["in"] != expected:
+            raise AccountingError(
+                f"{where}, part {name}: {count['in']} documents came in, its input holds {expected}; the step is not published"
+            )
+    if {(p.source, p.index) for p in manifest.parts} != set(rows_expected):
+        raise AccountingError(f"{where}: its parts are not those of its input; the step is not published")
+
+
+def publish(root: Path, name: str, manifest: StepManifest) -> None:
+    """Write the manifest, the last file of a step, then remove what only unfinished steps need."""
+    write_json(root / name / "manifest.json", {"format": STEP_FORMAT, **asdict(manifest)})
+    StepOutput(root, name).finish()
+
+
+def load_step(root: Path, name: str) -> StepManifest | None:
+    """The manifest of a step's directory, verified; None where the step is not published."""
+    try:
+        value = read_json(root / name / "manifest.json")
+    except FileNotFoundError:
+        return None
+    if value.pop("format") != STEP_FORMAT:
+        raise CorruptFileError(f"{root / name}: not a manifest of this version; remove the directory and build again")
+    value.pop("checksum")
+    value["parts"] = tuple(PartRecord(**{**part, "file": FileRecord(**part["file"])}) for part in value["parts"])
+    value["files"] = tuple(FileRecord(**record) for record in value["files"])
+    if digest(value["identity"]) != value["fingerprint"]:
+        raise CorruptFileError(f"{root / name}: its identity does not match its fingerprint; remove the directory")
+    return StepManifest(**value)
+
+
+@dataclass(frozen=True)
+class ShardRecord:
+    """One shard of a shard set: its file, documents, tokens, and UTF-8 bytes of its text."""
+
+    path: str
+    bytes: int
+    xxh3_128: str
+    source: str
+    split: str
+    documents: int
+    tokens: int
+    text_bytes: int
+
+    @property
+    def file(self) -> FileRecord:
+        """The file's record, relative to the corpus directory."""
+        return FileRecord(self.path, self.bytes, self.xxh3_128)
+
+
+@dataclass(frozen=True)
+class TokenizerRecord:
+    """The tokenizer of a shard set: `path` of its tokenizer.json relative to the corpus directory, and what it is."""
+
+    path: str
+    bytes: int
+    xxh3_128: str
+    vocab_size: int
+    kind: str
+    specials: dict[str, int]
+
+    @property
+    def file(self) -> FileRecord:
+        """The file's record, relative to the corpus directory."""
+        return FileRecord(self.path, self.bytes, self.xxh3_128)
+
+
+@dataclass(frozen=True)
+class ShardSet:
+    """All shards made with one tokenizer. `dtype` is uint16 or uint32; `columns` are the optional columns written."""
+
+    tokenizer: TokenizerRecord
+    dtype: str
+    columns: tuple[str, ...]
+    shards: tuple[ShardRecord, ...]
+
+
+@dataclass(frozen=True)
+class CorpusManifest:
+    """A published corpus: everything a trainer needs is reached from here."""
+
+    corpus: str
+    fingerprint: str
+    config: dict[str, Any]
+    sources: dict[str, dict[str, Any]]
+    shard_sets: dict[str, ShardSet]
+    steps: tuple[dict[str, Any], ...]
+    funnel: tuple[dict[str, Any], ...]
+    mixtures: dict[str, dict[str, float]]
+
+
+def save_corpus(directory: Path, manifest: CorpusManifest) -> None:
+    """Publish a corpus: write `manifest.json` into its directory."""
+    write_json(directory / "manifest.json", {"format": CORPUS_FORMAT, **asdict(manifest)})
+
+
+def load_corpus(directory: Path) -> CorpusManifest:
+    """The manifest of a corpus directory (or the path of the manifest itself). UserError where there is none."""
+    path = directory if directory.suffix == ".json" else directory / "manifest.json"
+    try:
+        value = read_json(path)
+    except (FileNotFoundError, NotADirectoryError):
+        raise UserError(f"{path}: no corpus here; build one with: python -m pipelines build CONFIG") from None
+    if value.pop("format", None) != CORPUS_FORMAT:
+        raise UserError(f"{path}: not a corpus manifest of this version ({CORPUS_FORMAT})")
+    value.pop("checksum")
+    value["shard_sets"] = {name: _shard_set(entry) for name, entry in value["shard_sets"].items()}
+    value["steps"], value["funnel"] = tuple(value["steps"]), tuple(value["funnel"])
+    return CorpusManifest(**value)
+
+
+def _shard_set(entry: dict[str, Any]) -> ShardSet:
+    shards = tuple(ShardRecord(**record) for record in entry["shards"])
+    return ShardSet(TokenizerRecord(**entry["tokenizer"]), entry["dtype"], tuple(entry["columns"]), shards)

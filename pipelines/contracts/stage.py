@@ -1,0 +1,87 @@
+"""What a stage is: a frozen dataclass whose fields are its knobs, with the columns it reads and writes declared.
+
+Column names a stage may read: `text` (as stored), `text@STEP` (with the edits up to STEP applied), `edited_text` (with all
+earlier edits applied), `source`, `url`, `meta`, `drop` (the first non-null drop of all earlier steps), and any column that an
+earlier step writes; `column?` is left out where no step writes it. `id` always comes along. A corpus stage may also read
+`step:NAME` (the files of an earlier step) and `tokenizer_share` (the sources' shares, as `Part.tokenizer_share`).
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from importlib.metadata import version as library_version
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
+
+import pyarrow as pa
+
+if TYPE_CHECKING:
+    from pipelines.contracts.annotations import Part
+    from pipelines.contracts.manifest import StepOutput
+
+DROP = "drop"
+EDITS_COLUMN = "edits"
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+def library_versions(*distributions: str) -> dict[str, str]:
+    """Installed versions by distribution name, for `depends()`."""
+    return {name: library_version(name) for name in distributions}
+
+
+class Cluster(Protocol):
+    """Where tasks run: in this process or on Ray. pipelines/cluster.py holds both."""
+
+    def map(
+        self, function: Callable[[Item], Result], items: Sequence[Item], label: Callable[[Item], str]
+    ) -> Iterator[tuple[int, Result]]:
+        """Apply a module-level function to every item; yields (position, result) as they finish, in any order.
+
+        A task that fails three times raises UserError with `label(item)` and the reason.
+        """
+        ...
+
+
+class Stage:
+    """What every stage declares."""
+
+    version: ClassVar[int] = 1  # raise it whenever the same input would give another output
+
+    def reads(self) -> tuple[str, ...]:
+        """Names of the columns this stage is given."""
+        raise NotImplementedError
+
+    def writes(self) -> pa.Schema:
+        """The columns this stage adds; `drop` and `edits` have their reserved meaning."""
+        return pa.schema([])
+
+    def depends(self) -> dict[str, str]:
+        """Versions of libraries and checksums of model files that the output depends on."""
+        return {}
+
+    def check(self) -> None:
+        """Raise ValueError("knob: what is wrong") for values out of range."""
+
+
+class PartStage(Stage):
+    """A stage that annotates one part at a time. Pure: the same rows give the same columns, in any company."""
+
+    def setup(self) -> None:
+        """Called once per worker process before the first `annotate`: load models here."""
+
+    def annotate(self, docs: pa.Table) -> pa.Table:
+        """The columns of `writes()` for the rows of `docs`, same number, same order. `docs` holds `id` and `reads()`."""
+        raise NotImplementedError
+
+
+class CorpusStage(Stage):
+    """A stage with barriers of its own: clustering, training, materialising."""
+
+    def run(self, parts: Sequence["Part"], out: "StepOutput", cluster: Cluster) -> dict[str, Any]:
+        """Do the work, commit files through `out`; what is returned is the `facts` of the step's manifest."""
+        raise NotImplementedError
+
+
+def in_order(results: Iterable[tuple[int, Result]], count: int) -> list[Result]:
+    """Results of `Cluster.map` in the order of its items."""
+    ordered: dict[int, Result] = dict(results)
+    assert len(ordered) == count, f"{len(ordered)} results for {count} tasks"
+    return [ordered[position] for position in range(count)]

@@ -1,0 +1,134 @@
+"""Files that are either whole or absent: atomic writes, whole-file checksums, verification on first touch.
+
+A file is written under a name unique to the attempt, fsynced and renamed; the directory is fsynced after it. A process that
+is killed at any instant leaves at most a file whose name ends in `.tmp`, which no reader looks at.
+"""
+
+import json
+import os
+import uuid
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import xxhash
+
+from pipelines.contracts.errors import CorruptFileError
+
+_CHUNK = 1 << 20
+
+
+@dataclass(frozen=True)
+class FileRecord:
+    """A finished file: path relative to its manifest's directory, size in bytes, xxh3_128 of all its bytes in hex."""
+
+    path: str
+    bytes: int
+    xxh3_128: str
+
+
+def write_atomic(path: Path, content: bytes | Callable[[BinaryIO], None]) -> None:
+    """Write `path` so that it appears whole or not at all. `content` is the bytes, or a function that writes to a sink."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+    try:
+        with open(temporary, "wb") as sink:
+            if callable(content):
+                content(sink)
+            else:
+                sink.write(content)
+            sink.flush()
+            os.fsync(sink.fileno())
+        os.rename(temporary, path)
+    except BaseException:
+        with suppress(OSError):
+            temporary.unlink()
+        raise
+    fsync_directory(path.parent)
+
+
+def fsync_directory(directory: Path) -> None:
+    """Make the renames inside `directory` durable."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def file_checksum(path: Path) -> str:
+    """xxh3_128 of the whole file, in hex."""
+    digest = xxhash.xxh3_128()
+    with open(path, "rb") as source:
+        while chunk := source.read(_CHUNK):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def record_file(directory: Path, relative: str) -> FileRecord:
+    """The record of a finished file under `directory`."""
+    path = directory / relative
+    return FileRecord(relative, path.stat().st_size, file_checksum(path))
+
+
+def verify(directory: Path, record: FileRecord) -> Path:
+    """The path of a recorded file, checked against its record once per process; CorruptFileError names a file that differs."""
+    path = directory / record.path
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        raise CorruptFileError(
+            f"{path}: recorded in its manifest but missing; remove {directory} and build again"
+        ) from None
+    _verify_once(str(path), status.st_size, status.st_mtime_ns, status.st_ino, record.bytes, record.xxh3_128)
+    return path
+
+
+@lru_cache(maxsize=1 << 16)
+def _verify_once(path: str, size: int, mtime_ns: int, inode: int, expected_size: int, expected_checksum: str) -> None:
+    found = file_checksum(Path(path)) if size == expected_size else f"{size} bytes"
+    wanted = expected_checksum if size == expected_size else f"{expected_size} bytes"
+    if found != wanted:
+        directory = Path(path).parent
+        raise CorruptFileError(
+            f"{path}: is {found}, its manifest recorded {wanted}; remove {directory} and build again"
+        )
+
+
+def canonical_json(value: Any) -> bytes:
+    """JSON with sorted keys and no spaces: equal values give equal bytes."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False).encode()
+
+
+def digest(value: Any) -> str:
+    """xxh3_128 of the canonical JSON of a value, in hex: 32 digits."""
+    return xxhash.xxh3_128_hexdigest(canonical_json(value))
+
+
+def write_json(path: Path, value: dict[str, Any]) -> None:
+    """Write a JSON object atomically, with its own checksum in the field `checksum`; indented, keys in the order given."""
+    body = {name: field for name, field in value.items() if name != "checksum"}
+    body["checksum"] = digest(body)
+    write_atomic(path, (json.dumps(body, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode())
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a JSON object written by `write_json` and verify its checksum.
+
+    Raises FileNotFoundError where there is none and CorruptFileError where the content is not what was written.
+    """
+    data = path.read_bytes()
+    try:
+        value = json.loads(data)
+        body = {name: field for name, field in value.items() if name != "checksum"}
+        intact = value.get("checksum") == digest(body)
+    except (ValueError, AttributeError, TypeError):
+        intact = False
+    if not intact:
+        raise CorruptFileError(
+            f"{path}: its content does not match its own checksum; remove {path.parent} and build again"
+        )
+    return dict(value)

@@ -1,0 +1,211 @@
+"""Frozen dataclasses that mirror a corpus YAML, field for field. docs/corpus_file.md is generated from them."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from pipelines.contracts.config import load_yaml, near_match, override, parse, plain
+from pipelines.contracts.errors import ConfigError
+from pipelines.contracts.stage import CorpusStage, PartStage
+from pipelines.reading.formats import check_format
+from pipelines.stages import STAGES
+
+_NAME = re.compile(r"[a-z][a-z0-9_]*")
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where one kind of text comes from and how it is read."""
+
+    name: str
+    """Lower-case letters, digits and underscores; part of every document id."""
+    root: str
+    """Directory (or one file) that the documents lie under; relative to the working directory. Not part of any id."""
+    format: Literal["text", "jsonl", "parquet", "message"]
+    """text: a file is a document. jsonl: a line is a record. parquet: a row is a record. message: header lines, an empty
+    line, and the body, which is the text."""
+    include: tuple[str, ...] = ("**",)
+    """Globs relative to root; `**` crosses directories. Each must match at least one file."""
+    exclude: tuple[str, ...] = ()
+    """Globs relative to root of files to leave out."""
+    members: tuple[str, ...] = ()
+    """Globs over member names of tar, zip and wheel archives; empty means all. Members are streamed, never extracted."""
+    encoding: str = "utf-8"
+    """Encoding of the bytes, decoded strictly: what does not decode is quarantined."""
+    text_field: str = "text"
+    """Field of a jsonl or parquet record that holds the text."""
+    url_field: str = "url"
+    """Field of a record that holds its URL; records may lack it. All other fields are kept in `meta`."""
+    unicode_form: Literal["NFC", "none"] = "NFC"
+    """Unicode normalisation of the stored text. Control characters but line feed and tab are removed and line ends become
+    line feeds whatever is said here."""
+    max_document_bytes: int = 64 << 20
+    """A longer document is quarantined or split, as `oversized` says."""
+    oversized: Literal["quarantine", "split"] = "quarantine"
+    """What happens to a document over `max_document_bytes`; split cuts it at line ends where it can."""
+    max_decoded_bytes: int = 64 << 30
+    """Bytes one file may decompress to; beyond, the rest of the file is quarantined."""
+    part_bytes: int = 128 << 20
+    """Bytes of text after which a part is closed; bounds the memory of every later task."""
+    tokenizer_share: float = 1.0
+    """Weight of this source, relative to the others, in the text that tokenizers are trained on."""
+    licence: str = "unknown"
+    """Licence of the texts, for the corpus card."""
+    origin: str = ""
+    """Where the texts come from, for the corpus card."""
+
+    def check(self) -> None:
+        """Ranges."""
+        if not _NAME.fullmatch(self.name):
+            raise ValueError(f"name: got {self.name!r}, expected lower-case letters, digits and underscores")
+        for field in ("max_document_bytes", "max_decoded_bytes", "part_bytes"):
+            if getattr(self, field) < 1:
+                raise ValueError(f"{field}: got {getattr(self, field)}, expected a positive number of bytes")
+        for field in ("max_document_bytes", "part_bytes"):
+            if (
+                getattr(self, field) > 1 << 30
+            ):  # URLs and meta have 32-bit offsets, and tasks hold whole parts in memory
+                raise ValueError(f"{field}: got {getattr(self, field)}, expected at most 1 GiB")
+        if self.tokenizer_share < 0:
+            raise ValueError(f"tokenizer_share: got {self.tokenizer_share}, expected 0 or more")
+        if not self.include:
+            raise ValueError("include: got an empty list, expected at least one glob; leave it out to take every file")
+        check_format(self)
+
+
+@dataclass(frozen=True)
+class StepConfig:
+    """One entry of `steps`: a stage with its knobs, and where it stands.
+
+    `name` tells several steps of one stage apart (default: the stage's name); `sources` limits it to some sources; `where:
+    STEP` annotates only documents that no step up to STEP dropped.
+    """
+
+    name: str
+    stage: PartStage | CorpusStage
+    stage_name: str
+    sources: tuple[str, ...] | None = None
+    where: str | None = None
+
+
+@dataclass(frozen=True)
+class CorpusConfig:
+    """A whole corpus file."""
+
+    name: str
+    """The corpus; its output directory belongs to it alone."""
+    output: str
+    """Directory of everything that is built; relative to the working directory."""
+    sources: tuple[Source, ...]
+    """At least one."""
+    steps: tuple[StepConfig, ...]
+    """Stages in order: `{STAGE: knobs}`, with `name`, `sources` and `where` beside it where wanted."""
+
+
+def load_corpus_config(path: Path, assignments: Sequence[str] = ()) -> CorpusConfig:
+    """Parse a corpus YAML with `a.b=value` overrides. ConfigError names file, path, value and the near match."""
+    data = override(load_yaml(path), assignments)
+    where = path.name
+    steps = data.pop("steps", None)
+    if not isinstance(steps, list) or not steps:
+        raise ConfigError(
+            f"{where}: steps: expected a list of at least one {{stage: knobs}}; stages: {', '.join(sorted(STAGES))}"
+        )
+    head = parse(_Head, data, where)
+    config = CorpusConfig(head.name, head.output, head.sources, tuple(_step(s, i, where) for i, s in enumerate(steps)))
+    _check(config, where)
+    return config
+
+
+def plain_config(config: CorpusConfig) -> dict[str, Any]:
+    """The configuration as plain YAML data: a valid corpus file."""
+    steps = []
+    for step in config.steps:
+        entry: dict[str, Any] = {step.stage_name: _plain_knobs(step)}
+        if step.name != step.stage_name:
+            entry["name"] = step.name
+        if step.sources is not None:
+            entry["sources"] = list(step.sources)
+        if step.where is not None:
+            entry["where"] = step.where
+        steps.append(entry)
+    return {"name": config.name, "output": config.output, "sources": plain(config.sources), "steps": steps}
+
+
+@dataclass(frozen=True)
+class _Head:
+    name: str
+    output: str
+    sources: tuple[Source, ...]
+
+    def check(self) -> None:
+        if not _NAME.fullmatch(self.name):
+            raise ValueError(f"name: got {self.name!r}, expected lower-case letters, digits and underscores")
+        if not self.sources:
+            raise ValueError("sources: expected at least one source")
+        names = [source.name for source in self.sources]
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(f"sources: the name {name!r} stands twice")
+
+
+_PLACEMENT = ("name", "sources", "where")
+
+
+def _step(entry: Any, number: int, where: str) -> StepConfig:
+    at = f"steps[{number}]"
+    if not isinstance(entry, Mapping):
+        raise ConfigError(f"{where}: {at}: got {entry!r}, expected {{stage: knobs}}")
+    stages = [key for key in entry if key not in _PLACEMENT]
+    if len(stages) != 1:
+        raise ConfigError(
+            f"{where}: {at}: names {len(stages)} stages ({', '.join(map(str, stages))}), expected exactly one"
+        )
+    name = stages[0]
+    if name not in STAGES:
+        raise ConfigError(f"{where}: {at}.{name}: no such stage{near_match(str(name), list(STAGES))}")
+    kind, knobs = STAGES[name], entry[name]
+    list_knob = getattr(kind, "list_knob", None)
+    if list_knob is not None:
+        knobs = {list_knob: knobs}
+    stage = parse(kind, knobs, f"{where}: {at}.{name}")
+    placement = parse(_Placement, {key: entry[key] for key in _PLACEMENT if key in entry}, f"{where}: {at}")
+    return StepConfig(placement.name or name, stage, name, placement.sources, placement.where)
+
+
+@dataclass(frozen=True)
+class _Placement:
+    name: str | None = None
+    sources: tuple[str, ...] | None = None
+    where: str | None = None
+
+
+def _plain_knobs(step: StepConfig) -> Any:
+    knobs = plain(step.stage)
+    list_knob = getattr(step.stage, "list_knob", None)
+    return knobs[list_knob] if list_knob is not None else knobs
+
+
+def _check(config: CorpusConfig, where: str) -> None:
+    sources = {source.name for source in config.sources}
+    seen: list[str] = []
+    for number, step in enumerate(config.steps):
+        at = f"{where}: steps[{number}] ({step.name})"
+        if not _NAME.fullmatch(step.name):
+            raise ConfigError(f"{at}: name: got {step.name!r}, expected lower-case letters, digits and underscores")
+        if step.name in seen or step.name == "read":
+            raise ConfigError(f"{at}: the step name {step.name!r} stands twice; give this one a `name`")
+        for source in step.sources or ():
+            if source not in sources:
+                raise ConfigError(f"{at}: sources: no source named {source!r}; there are: {', '.join(sorted(sources))}")
+        if step.where is not None and step.where not in seen:
+            raise ConfigError(
+                f"{at}: where: got {step.where!r}, expected an earlier step: {', '.join(seen) or 'there is none'}"
+            )
+        if step.where is not None and isinstance(step.stage, CorpusStage):
+            raise ConfigError(
+                f"{at}: where: only stages that annotate parts can be limited so; this one reads `drop` itself"
+            )
+        seen.append(step.name)

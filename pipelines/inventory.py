@@ -1,0 +1,102 @@
+"""The inventory of a source: its files with sizes and checksums, so that planning knows whether anything changed."""
+
+import json
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from pipelines.contracts.config import plain
+from pipelines.contracts.document import DOCUMENT
+from pipelines.contracts.errors import SourceError
+from pipelines.contracts.manifest import schema_facts
+from pipelines.contracts.stage import Stage, library_versions
+from pipelines.contracts.store import digest, file_checksum, write_atomic
+from pipelines.corpus import Source
+from pipelines.stages import read
+from pipelines.stages.read import SourceFile, list_files, read_units
+
+# What does not change the documents that are read from the same files.
+_NOT_IDENTITY = ("root", "include", "exclude", "tokenizer_share", "licence", "origin")
+
+
+@dataclass(frozen=True)
+class Inventory:
+    """The files of a source in order, and one xxh3_128 each."""
+
+    files: tuple[SourceFile, ...]
+    checksums: tuple[str, ...]
+
+    @property
+    def bytes(self) -> int:
+        """Size of all files as stored."""
+        return sum(file.size for file in self.files)
+
+    @property
+    def digest(self) -> str:
+        """What identifies the content: relative paths, sizes and checksums."""
+        return digest([[f.path, f.size, c] for f, c in zip(self.files, self.checksums, strict=True)])
+
+    def units(self, unit_bytes: int) -> list[list[int]]:
+        """Positions of the files that are read by one task, in order."""
+        positions = {file.path: position for position, file in enumerate(self.files)}
+        return [[positions[file.path] for file in unit] for unit in read_units(self.files, unit_bytes)]
+
+
+@dataclass(frozen=True)
+class Read(Stage):
+    """The first step of every source: files to document parts. Its knobs are fields of the source."""
+
+    source: Source
+    version: ClassVar[int] = read.VERSION
+
+    def depends(self) -> dict[str, str]:
+        """What decodes and normalises."""
+        library = {"parquet": ("pyarrow",), "jsonl": ("orjson",)}.get(self.source.format, ())
+        return read.depends() | library_versions(*library)
+
+    def knobs(self) -> dict[str, Any]:
+        """The fields of the source that the documents depend on."""
+        return {name: value for name, value in plain(self.source).items() if name not in _NOT_IDENTITY}
+
+    def schema(self) -> dict[str, str]:
+        """Columns of a document part."""
+        return schema_facts(DOCUMENT)
+
+
+def take_inventory(sources: Sequence[Source], output: Path) -> dict[str, Inventory]:
+    """List and checksum the files of every source. Checksums are cached under `output` by path, size and modification time."""
+    cache_path = output / ".checksums.json"
+    cache = _load_cache(cache_path)
+    fresh: dict[str, list[Any]] = {}
+    inventories = {}
+    for source in sources:
+        files = list_files(source)
+        with ThreadPoolExecutor(4) as pool:
+            found = list(pool.map(lambda file: _cached_checksum(file, cache), files))
+        fresh.update({file.location: entry for file, entry in zip(files, found, strict=True)})
+        inventories[source.name] = Inventory(tuple(files), tuple(entry[2] for entry in found))
+    if fresh != cache and output.exists():
+        write_atomic(cache_path, json.dumps(fresh).encode())
+    return inventories
+
+
+def _cached_checksum(file: SourceFile, cache: dict[str, list[Any]]) -> list[Any]:
+    try:
+        status = os.stat(file.location)
+        known = cache.get(file.location)
+        if known and known[:2] == [status.st_size, status.st_mtime_ns]:
+            return known
+        return [status.st_size, status.st_mtime_ns, file_checksum(Path(file.location))]
+    except OSError as error:
+        raise SourceError(f"{file.location}: {error.strerror}; make it readable or exclude it") from None
+
+
+def _load_cache(path: Path) -> dict[str, list[Any]]:
+    try:
+        cache = json.loads(path.read_bytes())
+        return cache if isinstance(cache, dict) else {}
+    except (OSError, ValueError):
+        return {}

@@ -1,0 +1,132 @@
+"""MinHash signatures over word shingles, bit-identical to datasketch's "affine32" scheme with xxh32.
+
+From bytes to signature nothing becomes a Python object: words are lower-cased and joined by one space
+(`characters.lower_runs`), a shingle is then a slice of those bytes, hashed by xxh32 (seed 0), mixed once by
+MurmurHash3's finalizer, and permuted by a * h + b modulo 2^32.
+"""
+
+import numpy as np
+from numba import njit
+
+from pipelines.kernels.buffers import blocks
+from pipelines.kernels.characters import lower_runs
+from pipelines.kernels.tables import IN_WORD
+
+_MASK = np.uint64(0xFFFFFFFF)
+_PRIME1, _PRIME2, _PRIME3 = np.uint64(2654435761), np.uint64(2246822519), np.uint64(3266489917)
+_PRIME4, _PRIME5 = np.uint64(668265263), np.uint64(374761393)
+_BATCH = 512
+
+
+def signatures(
+    offsets: np.ndarray, data: np.ndarray, permutations: np.ndarray, ngram: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """(signatures uint32 [n, num_perm], shingles int64 [n]) of documents given as Arrow buffers.
+
+    `permutations` is uint32 [2, num_perm]: the factors and the summands. A document of fewer than `ngram` words, but at
+    least one, is a single shingle of all its words; one without words has no shingle and the signature 0xFFFFFFFF
+    throughout, which is datasketch's empty one.
+    """
+    n = len(offsets) - 1
+    out = np.full((n, permutations.shape[1]), 0xFFFFFFFF, np.uint32)
+    shingles = np.zeros(n, np.int64)
+    factors, summands = np.ascontiguousarray(permutations[0]), np.ascontiguousarray(permutations[1])
+    for first, last, block_offsets, block in blocks(offsets, data):
+        runs = lower_runs(block_offsets, block, IN_WORD)
+        _sign(*runs, ngram, factors, summands, out[first:last], shingles[first:last])
+    return out, shingles
+
+
+def xxh32(data: bytes) -> int:
+    """The kernel's xxh32 of some bytes, seed 0: for tests against the library."""
+    return int(_xxh32(np.frombuffer(data, np.uint8), 0, len(data)))
+
+
+@njit(cache=True, inline="always")
+def _rotate(value: np.uint64, bits: int) -> np.uint64:
+    return ((value << np.uint64(bits)) | (value >> np.uint64(32 - bits))) & _MASK
+
+
+@njit(cache=True, inline="always")
+def _word(data: np.ndarray, i: int) -> np.uint64:
+    """Four bytes, little-endian; LLVM makes it one load."""
+    low = np.uint32(data[i]) | (np.uint32(data[i + 1]) << np.uint32(8))
+    high = (np.uint32(data[i + 2]) << np.uint32(16)) | (np.uint32(data[i + 3]) << np.uint32(24))
+    return np.uint64(low | high)
+
+
+@njit(cache=True, inline="always")
+def _round(lane: np.uint64, value: np.uint64) -> np.uint64:
+    return (_rotate((lane + value * _PRIME2) & _MASK, 13) * _PRIME1) & _MASK
+
+
+@njit(cache=True)
+def _xxh32(data: np.ndarray, i: int, end: int) -> np.uint32:
+    size = np.uint64(end - i)
+    if end - i >= 16:
+        lane1, lane2 = (_PRIME1 + _PRIME2) & _MASK, _PRIME2
+        lane3, lane4 = np.uint64(0), (np.uint64(0) - _PRIME1) & _MASK
+        while end - i >= 16:
+            lane1, lane2 = _round(lane1, _word(data, i)), _round(lane2, _word(data, i + 4))
+            lane3, lane4 = _round(lane3, _word(data, i + 8)), _round(lane4, _word(data, i + 12))
+            i += 16
+        value = _rotate(lane1, 1) + _rotate(lane2, 7) + _rotate(lane3, 12) + _rotate(lane4, 18)
+    else:
+        value = _PRIME5
+    value = (value + size) & _MASK
+    while end - i >= 4:
+        value = (_rotate((value + _word(data, i) * _PRIME3) & _MASK, 17) * _PRIME4) & _MASK
+        i += 4
+    while i < end:
+        value = (_rotate((value + np.uint64(data[i]) * _PRIME5) & _MASK, 11) * _PRIME1) & _MASK
+        i += 1
+    value = ((value ^ (value >> np.uint64(15))) * _PRIME2) & _MASK
+    value = ((value ^ (value >> np.uint64(13))) * _PRIME3) & _MASK
+    return np.uint32(value ^ (value >> np.uint64(16)))
+
+
+@njit(cache=True)
+def _finalize(value: np.uint64) -> np.uint32:
+    """MurmurHash3's 32-bit finalizer: datasketch mixes every hash by it before the permutations."""
+    value = ((value ^ (value >> np.uint64(16))) * np.uint64(0x85EBCA6B)) & _MASK
+    value = ((value ^ (value >> np.uint64(13))) * np.uint64(0xC2B2AE35)) & _MASK
+    return np.uint32(value ^ (value >> np.uint64(16)))
+
+
+@njit(cache=True)
+def _take_minimum(hashes: np.ndarray, count: int, factors: np.ndarray, summands: np.ndarray, out: np.ndarray) -> None:
+    for p in range(len(out)):
+        factor, summand, least = factors[p], summands[p], out[p]
+        for k in range(count):
+            least = min(least, np.uint32(factor * hashes[k] + summand))
+        out[p] = least
+
+
+@njit(cache=True)
+def _sign(
+    data: np.ndarray,
+    offsets: np.ndarray,
+    starts: np.ndarray,
+    run_offsets: np.ndarray,
+    ngram: int,
+    factors: np.ndarray,
+    summands: np.ndarray,
+    out: np.ndarray,
+    shingles: np.ndarray,
+) -> None:
+    hashes = np.empty(_BATCH, np.uint32)
+    for d in range(len(offsets) - 1):
+        first, last = run_offsets[d], run_offsets[d + 1]
+        if first == last:
+            continue
+        shingles[d] = max(1, last - first - ngram + 1)
+        filled = 0
+        for k in range(first, first + shingles[d]):
+            after = k + ngram
+            end = starts[after] - 1 if after < last else offsets[d + 1]
+            hashes[filled] = _finalize(np.uint64(_xxh32(data, starts[k], end)))
+            filled += 1
+            if filled == _BATCH:
+                _take_minimum(hashes, filled, factors, summands, out[d])
+                filled = 0
+        _take_minimum(hashes, filled, factors, summands, out[d])

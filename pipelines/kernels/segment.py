@@ -1,0 +1,324 @@
+"""Segmentation: the words, lines, paragraphs and sentences of documents as byte spans over Arrow buffers.
+
+Characters are decoded and classed once (`characters.classify`); every segmentation below walks those classes, and every
+signal is computed from the spans, so no document is split twice and none becomes Python objects.
+
+**Word**: a maximal run of letters, numbers (N*), connectors (`_`), marks and format characters that begins with none of
+the last two. An apostrophe (' or U+2019) between two letters and `.` or `,` between two ASCII digits stay inside:
+"don't" and "3.14" are one word, "well-known" is two. Every Han and Hiragana character is a word; Katakana, Hangul and
+scripts written without spaces (Thai, Lao, Khmer, Burmese) form words of whole runs. Peers differ: `str.split` (dolma,
+NeMo Curator) keeps punctuation in the word and makes a Chinese sentence one; NLTK and spaCy (datatrove) make
+punctuation marks words of their own and split "don't"; Unicode's default word boundaries (UAX 29) are closest, but join
+`U.S.A` and keep Thai characters apart.
+
+**Token**: a maximal run of characters that are not white space: what `str.split` calls a word. Not stored as spans.
+
+**Line**: text between line feeds that holds a character other than white space, without the white space at its ends.
+Blank lines are no lines: peers count them, so that double spacing halves a share of lines.
+
+**Paragraph**: consecutive lines without a blank line between them.
+
+**Sentence**: sentences cover the document; white space between two belongs to the first. A sentence ends
+- at a blank line, always; a single line feed is white space, for texts are wrapped;
+- after a run of stops (. ! ? … and those of other scripts) and closing quotes or brackets, before white space, unless a
+  lower-case letter follows, or the stop is one full stop after a title or abbreviation of `ABBREVIATIONS`, after a
+  single letter other than I (initials, "e.g.", "U.S."), or after a number that begins the sentence (list items);
+- after the stops 。！？．｡ and closing quotes or brackets, whatever follows.
+Peers use NLTK's Punkt, which learns abbreviations; this list is short on purpose: an abbreviation it does not know ends
+a sentence before a capital or a digit ("approx. 5 km").
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numba import njit
+
+from pipelines.kernels.buffers import blocks, text_buffers
+from pipelines.kernels.characters import classify
+from pipelines.kernels.tables import ALONE, CLOSE, EXTEND, LETTER, LOWER, SPACE, STOP, WORD
+
+ABBREVIATIONS = (
+    *("adm", "brig", "capt", "cf", "cmdr", "col", "cpl", "det", "dr", "esq", "fig", "figs", "gen", "gov", "hon", "lt"),
+    *(
+        "maj",
+        "messrs",
+        "mlle",
+        "mme",
+        "mr",
+        "mrs",
+        "ms",
+        "msgr",
+        "mt",
+        "prof",
+        "rep",
+        "rev",
+        "sen",
+        "sgt",
+        "st",
+        "supt",
+    ),
+    "vs",
+)
+_LINE_FEED, _FULL_STOP, _COMMA, _APOSTROPHE = 10, 46, 44, 39
+_FIRST_OF_QUOTE, _LAST_OF_QUOTE, _SMALL_I = 0xE2, 0x99, 105  # bytes of U+2019; i
+_NONE, _PLAIN, _WIDE = 0, 1, 2
+
+
+class Spans(NamedTuple):
+    """Byte spans of a block: span k is [starts[k], ends[k]), those of document d are k in offsets[d]..offsets[d + 1] -
+    1."""
+
+    starts: np.ndarray  # int32 [spans], into the block's bytes
+    ends: np.ndarray  # int32 [spans]
+    offsets: np.ndarray  # int64 [documents + 1]
+
+
+class Segments(NamedTuple):
+    """A block of documents, segmented. `classes` holds the class bits of each byte's character."""
+
+    offsets: np.ndarray  # int64 [documents + 1], into data
+    data: np.ndarray  # uint8
+    classes: np.ndarray  # uint8, like data
+    words: Spans
+    lines: Spans
+    paragraphs: Spans
+    sentences: Spans
+
+
+def segment(offsets: np.ndarray, data: np.ndarray) -> Segments:
+    """Segment a block of documents (`buffers.blocks`). Scratch memory is at most 15 bytes per byte, 3 on prose."""
+    classes = classify(offsets, data)
+    lines, paragraphs = find_lines(offsets, data, classes)
+    words, sentences = find_words(offsets, data, classes), find_sentences(offsets, data, classes)
+    return Segments(offsets, data, classes, words, lines, paragraphs, sentences)
+
+
+def sentence_starts(text: pa.LargeStringArray) -> tuple[np.ndarray, np.ndarray]:
+    """Where sentences begin: (offsets int64 [n + 1], starts int64 [sentences]).
+
+    Document d has the sentences starts[offsets[d]:offsets[d + 1]], byte offsets within the document, ascending and on
+    code-point boundaries; the first is 0. An empty document has none.
+    """
+    offsets, data = text_buffers(text)
+    found = [np.zeros(0, np.int64)]
+    counts = np.zeros(len(offsets), np.int64)
+    for first, last, block_offsets, block in blocks(offsets, data):
+        spans = find_sentences(block_offsets, block, classify(block_offsets, block))
+        per_document = np.diff(spans.offsets)
+        found.append(spans.starts - np.repeat(block_offsets[:-1], per_document))
+        counts[first + 1 : last + 1] = per_document
+    return np.cumsum(counts), np.concatenate(found)
+
+
+def find_words(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray) -> Spans:
+    """The words of a block."""
+    spans = _room(len(data) // 2 + len(offsets) + 1, len(offsets))
+    _words(offsets, data, classes, *spans)
+    return _trimmed(spans)
+
+
+def find_lines(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray) -> tuple[Spans, Spans]:
+    """The lines and the paragraphs of a block."""
+    lines = _room(len(data) // 2 + len(offsets), len(offsets))
+    paragraphs = _room(len(data) // 3 + len(offsets), len(offsets))
+    _lines(offsets, data, classes, *lines, *paragraphs)
+    return _trimmed(lines), _trimmed(paragraphs)
+
+
+def find_sentences(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray) -> Spans:
+    """The sentences of a block."""
+    spans = _room(len(data) // 2 + len(offsets), len(offsets))
+    _sentences(offsets, data, classes, _PACKED_ABBREVIATIONS, *spans)
+    return _trimmed(spans)
+
+
+def pack(word: str) -> int:
+    """An ASCII word of up to 8 letters as one integer: its lower-cased bytes, the first the most significant."""
+    assert word.isascii()
+    assert len(word) <= 8
+    return int.from_bytes(word.lower().encode(), "big")
+
+
+_PACKED_ABBREVIATIONS = np.array([pack(word) for word in ABBREVIATIONS], np.uint64)
+_PACKED_ABBREVIATIONS.flags.writeable = False
+
+
+def _room(spans: int, offsets: int) -> Spans:
+    # np.empty takes pages only as they are written, so room for the worst case costs nothing on ordinary text.
+    return Spans(np.empty(spans, np.int32), np.empty(spans, np.int32), np.zeros(offsets, np.int64))
+
+
+def _trimmed(spans: Spans) -> Spans:
+    count = spans.offsets[-1]
+    return Spans(spans.starts[:count], spans.ends[:count], spans.offsets)
+
+
+@njit(cache=True)
+def _joiner(data: np.ndarray, classes: np.ndarray, begin: int, i: int, end: int) -> int:
+    """Bytes of an apostrophe or decimal mark at i that stays inside the word before it; 0 where there is none."""
+    size = 1
+    if data[i] == 0xE2 and i + 2 < end and data[i + 1] == 0x80 and data[i + 2] == 0x99:
+        size = 3
+    if i == begin or i + size >= end:
+        return 0
+    before, after = data[i - 1], data[i + size]
+    if data[i] == _FULL_STOP or data[i] == _COMMA:
+        return size if 48 <= before <= 57 and 48 <= after <= 57 else 0
+    if size == 3 or data[i] == _APOSTROPHE:
+        kind = np.int64(classes[i + size])
+        return size if classes[i - 1] & (LETTER | EXTEND) and kind & LETTER and not kind & ALONE else 0
+    return 0
+
+
+@njit(cache=True)
+def _words(
+    offsets: np.ndarray, data: np.ndarray, classes: np.ndarray, starts: np.ndarray, ends: np.ndarray, counts: np.ndarray
+) -> None:
+    begun, ended = 0, 0
+    for d in range(len(offsets) - 1):
+        begin, end = offsets[d], offsets[d + 1]
+        i, inside, alone = begin, 0, 0
+        while i < end:
+            kind, byte = np.int64(classes[i]), data[i]
+            word = kind & WORD
+            if kind & (ALONE | EXTEND) or alone:
+                if byte & 0xC0 == 0x80:
+                    i += 1
+                    continue
+                if kind & EXTEND:
+                    word &= inside
+                elif word and inside and (kind | alone) & ALONE:
+                    ends[ended] = i
+                    ended += 1
+                    inside = 0
+                alone = (alone if kind & EXTEND else kind & ALONE) if word else 0
+            elif (byte == _APOSTROPHE) | (byte == _COMMA) | (byte == _FULL_STOP) | (byte == _FIRST_OF_QUOTE):
+                size = _joiner(data, classes, begin, i, end)
+                if inside and size:
+                    i += size
+                    continue
+            # Written at every byte, counted only where a word begins or ends: no branch to mispredict at every word.
+            starts[begun], ends[ended] = i, i
+            begun += word & ~inside
+            ended += inside & ~word
+            inside = word
+            i += 1
+        ends[ended] = end
+        ended += inside
+        counts[d + 1] = ended
+
+
+@njit(cache=True)
+def _lines(
+    offsets: np.ndarray,
+    data: np.ndarray,
+    classes: np.ndarray,
+    line_starts: np.ndarray,
+    line_ends: np.ndarray,
+    line_counts: np.ndarray,
+    paragraph_starts: np.ndarray,
+    paragraph_ends: np.ndarray,
+    paragraph_counts: np.ndarray,
+) -> None:
+    line, paragraph = 0, 0
+    for d in range(len(offsets) - 1):
+        feeds, inside, any_line, last = 0, False, False, 0
+        for i in range(offsets[d], offsets[d + 1]):
+            if classes[i] & SPACE:
+                if data[i] == _LINE_FEED:
+                    feeds += 1
+                    if inside:
+                        line_ends[line - 1] = last
+                        paragraph_ends[paragraph - 1] = last
+                    inside = False
+                continue
+            last = i + 1
+            if not inside:
+                line_starts[line] = i
+                line += 1
+                if not any_line or feeds > 1:
+                    paragraph_starts[paragraph] = i
+                    paragraph += 1
+                feeds, inside, any_line = 0, True, True
+        if inside:
+            line_ends[line - 1] = last
+            paragraph_ends[paragraph - 1] = last
+        line_counts[d + 1] = line
+        paragraph_counts[d + 1] = paragraph
+
+
+@njit(cache=True)
+def _is_abbreviation(data: np.ndarray, classes: np.ndarray, opening: int, stop: int, abbreviations: np.ndarray) -> bool:
+    """Does the full stop at `stop` belong to the word before it: a title, an initial, the number of a list item?"""
+    i, packed, characters, digits = stop, np.uint64(0), 0, True
+    while i > opening and classes[i - 1] & WORD and stop - i < 9:
+        i -= 1
+        byte = np.uint64(data[i])
+        digits = digits and 48 <= byte <= 57
+        characters += byte & 0xC0 != 0x80 and not classes[i] & EXTEND
+        if stop - i <= 8:
+            packed |= (byte + np.uint64(32 if 65 <= byte <= 90 else 0)) << np.uint64(8 * (stop - i - 1))
+    if i == stop or (i > opening and classes[i - 1] & WORD):
+        return False
+    if digits:
+        return i == opening
+    if characters == 1:
+        after_apostrophe = i > opening and (data[i - 1] == _APOSTROPHE or data[i - 1] == _LAST_OF_QUOTE)
+        return classes[i] & LETTER != 0 and not classes[i] & ALONE and packed != _SMALL_I and not after_apostrophe
+    for abbreviation in abbreviations:  # noqa: SIM110 - numba compiles no generator in any()
+        if packed == abbreviation:
+            return True
+    return False
+
+
+@njit(cache=True)
+def _sentences(
+    offsets: np.ndarray,
+    data: np.ndarray,
+    classes: np.ndarray,
+    abbreviations: np.ndarray,
+    starts: np.ndarray,
+    ends: np.ndarray,
+    counts: np.ndarray,
+) -> None:
+    # Long because it is one state machine over the characters of a document.
+    sentence = 0
+    for d in range(len(offsets) - 1):
+        begin, end = offsets[d], offsets[d + 1]
+        ending, gap, feeds, opening = _NONE, False, 0, -1
+        if begin < end:
+            starts[sentence] = begin
+            sentence += 1
+        for i in range(begin, end):
+            kind = np.int64(classes[i])
+            if kind & SPACE:
+                gap = True
+                feeds += data[i] == _LINE_FEED
+                continue
+            if ending == _NONE and feeds < 2 and not kind & STOP and opening >= 0:
+                gap, feeds = False, 0
+                continue
+            if data[i] & 0xC0 == 0x80:
+                continue
+            attached = kind & STOP or (kind & CLOSE and not gap)
+            ended = ending == _WIDE or (ending == _PLAIN and gap and not kind & LOWER)
+            if opening < 0:
+                opening = i
+            elif feeds > 1 or (ended and not attached):
+                ends[sentence - 1] = i
+                starts[sentence] = i
+                sentence += 1
+                ending, opening = _NONE, i
+            if kind & STOP and kind & ALONE:
+                ending = _WIDE
+            elif kind & STOP:
+                single = ending == _NONE and data[i] == _FULL_STOP
+                if ending == _NONE and not (single and _is_abbreviation(data, classes, opening, i, abbreviations)):
+                    ending = _PLAIN
+            elif not attached:
+                ending = _NONE
+            gap, feeds = False, 0
+        if begin < end:
+            ends[sentence - 1] = end
+        counts[d + 1] = sentence

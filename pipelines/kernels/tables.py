@@ -1,0 +1,126 @@
+"""What the running Python's Unicode says about every code point, as tables for the kernels: classes and lower-casing.
+
+The tables come from `unicodedata`, `re` and `str.lower`, so they change with Python: stages whose output depends on
+them declare `unicode_version()`. This module imports no numba, so that planning stays light.
+"""
+
+import functools
+import re
+import unicodedata
+
+import numpy as np
+
+CODE_POINTS = 0x110000
+# The planes that Unicode assigns characters in. All others are unassigned or for private use: no letters, no spaces, no
+# case.
+_ASSIGNED = np.concatenate([np.arange(0x40000), np.arange(0xE0000, 0xE1000)])
+
+# Bits of a character's class.
+WORD = 1  # letter, mark, number, connector (_), format character: continues a word
+LETTER = 2  # categories L*: what str.isalpha() accepts
+SPACE = 4  # what str.isspace() accepts
+LOWER = 8  # lower-case letter (Ll)
+ALONE = 16  # with WORD: Han or Hiragana, a word by itself; with STOP: ends a sentence without a space after it
+STOP = 32  # ends a sentence
+CLOSE = 64  # closing or quoting punctuation that may follow a STOP
+EXTEND = 128  # mark or format character: continues a word, never begins one
+
+_STOPS = ".!?…‼⁇⁈⁉؟۔։।॥።၊။។៕"
+_WIDE_STOPS = "。｡！？．"
+_HAN_HIRAGANA = "[\u3005-\u3007\u3041-\u3096\u309d-\u309f\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003fffd]"
+_ZERO_WIDTH_SPACE = 0x200B
+
+# Bits of a code point's lower-casing.
+IN_WORD = 1  # matched by the regular expression \w
+IN_TOKEN = 2  # not white space
+CASED = 4
+CASE_IGNORABLE = 8
+CHANGES = 16  # lower-casing changes it
+SIGMA, SMALL_SIGMA, FINAL_SIGMA, DOTTED_I = 0x3A3, 0x3C3, 0x3C2, 0x130
+
+
+def unicode_version() -> dict[str, str]:
+    """For `depends()`: the Unicode version of the tables."""
+    return {"unicode": unicodedata.unidata_version}
+
+
+@functools.cache
+def _assigned_characters() -> str:
+    return "".join(map(chr, _ASSIGNED))
+
+
+def _matching(pattern: str) -> np.ndarray:
+    """Which of the assigned code points match a pattern for one character."""
+    found = np.zeros(len(_ASSIGNED), bool)
+    for match in re.finditer(f"{pattern}+", _assigned_characters()):
+        found[match.start() : match.end()] = True
+    return found
+
+
+def _table(bits: dict[int, np.ndarray], elsewhere: int = 0) -> np.ndarray:
+    table = np.full(CODE_POINTS, elsewhere, np.uint8)
+    table[_ASSIGNED] = 0
+    for bit, where in bits.items():
+        table[_ASSIGNED[where]] |= np.uint8(bit)
+    return _frozen(table)
+
+
+def _frozen(table: np.ndarray) -> np.ndarray:
+    table.flags.writeable = False
+    return table
+
+
+@functools.cache
+def character_classes() -> np.ndarray:
+    """The class bits of every code point, uint8 [0x110000]."""
+    category = np.array(list(map(unicodedata.category, _assigned_characters())))
+    major = category.astype("U1")
+    # A zero width space (Cf) separates words; the other format characters (joiners, soft hyphen) stand inside them.
+    extend = (major == "M") | ((category == "Cf") & (_ASSIGNED != _ZERO_WIDTH_SPACE))
+    word = (major == "L") | (major == "N") | (category == "Pc") | extend
+    wide = np.isin(_ASSIGNED, list(map(ord, _WIDE_STOPS)))
+    quotes = np.isin(_ASSIGNED, list(map(ord, "\"'")))
+    return _table(
+        {
+            WORD: word,
+            LETTER: major == "L",
+            SPACE: _matching(r"\s"),
+            LOWER: category == "Ll",
+            ALONE: (word & ~extend & _matching(_HAN_HIRAGANA)) | wide,
+            STOP: np.isin(_ASSIGNED, list(map(ord, _STOPS))) | wide,
+            CLOSE: np.isin(category, ["Pe", "Pf", "Pi"]) | quotes,
+            EXTEND: extend,
+        }
+    )
+
+
+def _ends_in_final_sigma(before: str) -> np.ndarray:
+    """For every assigned character c: does str.lower() make the capital sigma of `before` c Σ a final one?"""
+    probes = np.empty((len(_ASSIGNED), 4), np.uint32)
+    probes[:] = (ord(before), 0, SIGMA, ord("\n"))
+    probes[:, 1] = _ASSIGNED
+    probes[DOTTED_I, 1] = ord("I")  # a cased letter like it, but one that lower-cases to one character
+    lowered = probes.tobytes().decode("utf-32-le", "surrogatepass").lower().encode("utf-32-le", "surrogatepass")
+    return np.frombuffer(lowered, np.uint32).reshape(-1, 4)[:, 2] == FINAL_SIGMA
+
+
+@functools.cache
+def lower_case() -> tuple[np.ndarray, np.ndarray]:
+    """(lower-case code point int32 [0x110000], bits uint8 [0x110000]) of every code point.
+
+    Two are the kernel's business: İ (U+0130), the only one that becomes two characters (here the first of them), and
+    the capital sigma, whose lower case depends on its neighbours (here the one inside words).
+    """
+    text = _assigned_characters().replace(chr(DOTTED_I), "I").lower()
+    lower = np.arange(CODE_POINTS, dtype=np.int32)
+    lower[_ASSIGNED] = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.int32)
+    lower[SIGMA] = SMALL_SIGMA
+    after_cased, after_nothing = _ends_in_final_sigma("A"), _ends_in_final_sigma("\n")
+    bits = {
+        IN_WORD: _matching(r"\w"),
+        IN_TOKEN: ~_matching(r"\s"),
+        CASED: after_nothing,
+        CASE_IGNORABLE: after_cased & ~after_nothing,
+        CHANGES: lower[_ASSIGNED] != _ASSIGNED,
+    }
+    return _frozen(lower), _table(bits, elsewhere=IN_TOKEN)

@@ -1,0 +1,30 @@
+"""Mixture weights that a build suggests to trainers. A corpus file holds none: mixing happens when training reads."""
+
+from collections.abc import Mapping
+
+
+def proportional(tokens: Mapping[str, int]) -> dict[str, float]:
+    """Weight of a source = its share of all tokens."""
+    total = sum(tokens.values())
+    return {source: count / total for source, count in tokens.items()} if total else dict.fromkeys(tokens, 0.0)
+
+
+def temperature(tokens: Mapping[str, int], exponent: float = 0.3) -> dict[str, float]:
+    """Weight proportional to tokens ** exponent; 0.3 as in XLM-R (Conneau et al. 2020, section 3.1) and mT5 (Xue et al. 2021)."""
+    powers = {source: float(count) ** exponent if count else 0.0 for source, count in tokens.items()}
+    total = sum(powers.values())
+    return {source: power / total for source, power in powers.items()} if total else powers
+
+
+def unimax(tokens: Mapping[str, int], budget: float, max_epochs: float = 4.0) -> dict[str, float]:
+    """UniMax (Chung et al. 2023, algorithm 1): as uniform as possible with no source read more than `max_epochs` times.
+
+    `budget` is in tokens. Four epochs lose little against fresh data (Muennighoff et al. 2023).
+    """
+    left, allotted = float(budget), dict.fromkeys(tokens, 0.0)
+    smallest_first = sorted(tokens, key=lambda source: (tokens[source], source))
+    for position, source in enumerate(smallest_first):
+        allotted[source] = min(left / (len(smallest_first) - position), max_epochs * tokens[source])
+        left -= allotted[source]
+    total = sum(allotted.values())
+    return {source: amount / total for source, amount in allotted.items()} if total else allotted

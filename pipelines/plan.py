@@ -1,0 +1,255 @@
+"""The plan: a pure function from a configuration and the inventory of its sources to concrete steps.
+
+Every step has its fingerprint and directory before anything runs: stage name and version, knobs, versions and checksums it
+declares, and the fingerprints of the steps that write the columns it reads. Worker count, output root and log level do not
+enter.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from pipelines.contracts.annotations import DOCUMENT_COLUMNS
+from pipelines.contracts.config import near_match, plain
+from pipelines.contracts.errors import ConfigError
+from pipelines.contracts.manifest import StepManifest, load_step
+from pipelines.contracts.stage import DROP, EDITS_COLUMN, CorpusStage, PartStage, Stage
+from pipelines.contracts.store import digest
+from pipelines.corpus import CorpusConfig, StepConfig
+from pipelines.funnel import Funnel
+from pipelines.inventory import Inventory, Read
+from pipelines.summary import summary_columns
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step, concrete. Part stages and reads have a `source`; corpus stages span `sources`.
+
+    `visible` maps each source to the earlier steps (labels, in order) whose columns this step may see; `files` the names of
+    the steps whose files it reads to their labels.
+    """
+
+    name: str
+    source: str | None
+    sources: tuple[str, ...]
+    stage: Stage
+    where: str | None
+    identity: dict[str, Any]
+    visible: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    files: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def label(self) -> str:
+        """`language.web` or `dedup_minhash`: unique within a plan."""
+        return self.name if self.source is None else f"{self.name}.{self.source}"
+
+    @property
+    def fingerprint(self) -> str:
+        """32 hex digits."""
+        return digest(self.identity)
+
+    @property
+    def directory(self) -> str:
+        """Name of the step's directory under the output root."""
+        return f"{self.label}-{self.fingerprint[:12]}"
+
+    def inputs(self) -> tuple[str, ...]:
+        """Labels of all steps this one needs."""
+        labels = [f"read.{source}" for source in self.sources] if self.name != "read" else []
+        for visible in self.visible.values():
+            labels.extend(visible)
+        return tuple(dict.fromkeys([*labels, *self.files.values()]))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All steps of a build in an order in which each comes after its inputs; `types` of all columns they write."""
+
+    config: CorpusConfig
+    inventories: dict[str, Inventory]
+    steps: tuple[Step, ...]
+    types: pa.Schema
+
+    @property
+    def order(self) -> tuple[str, ...]:
+        """Names of the configured steps, in order."""
+        return tuple(entry.name for entry in self.config.steps)
+
+    def step(self, label: str) -> Step:
+        """The step with that label."""
+        return next(step for step in self.steps if step.label == label)
+
+
+def make_plan(config: CorpusConfig, inventories: Mapping[str, Inventory]) -> Plan:
+    """The plan. ConfigError for columns nobody writes, columns written twice, and drops after deduplication."""
+    _check_order(config)
+    steps: dict[str, Step] = {}
+    for source in config.sources:
+        read = Read(source)
+        identity = _identity("read", read, read.knobs(), {"files": inventories[source.name].digest})
+        step = Step("read", source.name, (source.name,), read, None, identity)
+        steps[step.label] = step
+    types: dict[str, pa.DataType] = {}
+    done: list[StepConfig] = []
+    for entry in config.steps:
+        for name in entry.stage.writes().names:
+            kind = entry.stage.writes().field(name).type
+            if types.setdefault(name, kind) != kind:
+                raise ConfigError(
+                    f"step {entry.name}: column {name!r} has type {kind} here and {types[name]} in an earlier step"
+                )
+        groups: list[str | None] = list(_sources(config, entry)) if isinstance(entry.stage, PartStage) else [None]
+        for group in groups:
+            step = _step(config, entry, done, steps, group, types)
+            steps[step.label] = step
+        done.append(entry)
+    funnel = StepConfig("funnel", Funnel(tuple(entry.name for entry in done), summary_columns(config)), "funnel")
+    last = _step(config, funnel, done, steps, None, types)
+    steps[last.label] = last
+    return Plan(config, dict(inventories), tuple(steps.values()), pa.schema(list(types.items())))
+
+
+def _sources(config: CorpusConfig, entry: StepConfig) -> tuple[str, ...]:
+    return entry.sources if entry.sources is not None else tuple(source.name for source in config.sources)
+
+
+def _identity(name: str, stage: Any, knobs: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    return {"stage": name, "version": stage.version, "knobs": knobs, "depends": stage.depends(), "inputs": dict(inputs)}
+
+
+def _step(
+    config: CorpusConfig,
+    entry: StepConfig,
+    done: list[StepConfig],
+    steps: Mapping[str, Step],
+    source: str | None,
+    types: Mapping[str, pa.DataType],
+) -> Step:
+    sources = (source,) if source is not None else _sources(config, entry)
+    columns = [name for name in entry.stage.reads() if not name.startswith("step:") and name != "tokenizer_share"]
+    visible = {name: _visible(config, entry, columns, done, name, types) for name in sources}
+    files = {}
+    for name in (name.removeprefix("step:") for name in entry.stage.reads() if name.startswith("step:")):
+        if not any(earlier.name == name and isinstance(earlier.stage, CorpusStage) for earlier in done):
+            names = [earlier.name for earlier in done if isinstance(earlier.stage, CorpusStage)]
+            raise ConfigError(f"step {entry.name}: needs an earlier step named {name!r}{near_match(name, names)}")
+        files[name] = name
+    step = Step(entry.name, source, sources, entry.stage, entry.where, {}, visible, files)
+    inputs: dict[str, Any] = {label: steps[label].fingerprint for label in step.inputs()}
+    # Ranks of sources, numbers of parts and the composition of edits depend on the order, which a mapping forgets.
+    inputs["order"] = list(step.inputs())
+    if entry.where is not None:
+        inputs["where"] = entry.where
+    if "tokenizer_share" in entry.stage.reads():
+        inputs["tokenizer_share"] = {s.name: s.tokenizer_share for s in config.sources if s.name in sources}
+    return replace(step, identity=_identity(entry.stage_name, entry.stage, plain(entry.stage), inputs))
+
+
+def _visible(
+    config: CorpusConfig,
+    entry: StepConfig,
+    columns: list[str],
+    done: list[StepConfig],
+    source: str,
+    types: Mapping[str, pa.DataType],
+) -> tuple[str, ...]:
+    """Labels of the earlier steps whose columns `entry` reads for one source, in order."""
+    here = [earlier for earlier in done if source in _sources(config, earlier)]
+    wanted: set[str] = set()
+    for column in columns:
+        if column == DROP:
+            wanted.update(e.name for e in here if DROP in e.stage.writes().names)
+        elif column == "edited_text" or column.startswith("text@"):
+            upto = column.partition("@")[2]
+            if upto and upto not in [earlier.name for earlier in done]:
+                raise ConfigError(f"step {entry.name}: reads {column!r}, but no earlier step is named {upto!r}")
+            wanted.update(e.name for e in _upto(done, upto or None) if EDITS_COLUMN in e.stage.writes().names)
+        elif column not in DOCUMENT_COLUMNS:
+            optional, column = column.endswith("?"), column.rstrip("?")
+            writers = [e.name for e in here if column in e.stage.writes().names]
+            if len(writers) > 1:
+                raise ConfigError(
+                    f"step {entry.name}: column {column!r} is written by {' and '.join(writers)} for {source}"
+                )
+            if column not in types and not optional:
+                raise ConfigError(
+                    f"step {entry.name}: reads the column {column!r}, which no earlier step writes"
+                    f"{near_match(column, list(types))}"
+                )
+            wanted.update(writers)
+    if entry.where is not None:
+        wanted.update(e.name for e in _upto(done, entry.where) if DROP in e.stage.writes().names)
+    return tuple(_label(e, source) for e in here if e.name in wanted)
+
+
+def _upto(entries: list[StepConfig], name: str | None) -> list[StepConfig]:
+    if name is None:
+        return entries
+    return entries[: [entry.name for entry in entries].index(name) + 1]
+
+
+def _label(entry: StepConfig, source: str) -> str:
+    return f"{entry.name}.{source}" if isinstance(entry.stage, PartStage) else entry.name
+
+
+def _check_order(config: CorpusConfig) -> None:
+    clustered: str | None = None
+    for entry in config.steps:
+        if DROP not in entry.stage.writes().names:
+            continue
+        if isinstance(entry.stage, CorpusStage):
+            clustered = entry.name
+        elif clustered is not None:
+            raise ConfigError(
+                f"step {entry.name}: drops documents after the deduplication step {clustered}, which would lose the winners "
+                f"of its clusters; move {entry.name} before {clustered}"
+            )
+
+
+def explain(step: Step, root: Path) -> str:
+    """Why a step is not finished: what changed since the last published step of the same label."""
+    last = _latest(step, root)
+    if last is None:
+        return "not built yet"
+    reasons = []
+    for name in ("stage", "version"):
+        if last.identity[name] != step.identity[name]:
+            reasons.append(f"{name} {last.identity[name]} -> {step.identity[name]}")
+    reasons.extend(_differences("", last.identity["knobs"], step.identity["knobs"]))
+    reasons.extend(_differences("", last.identity["depends"], step.identity["depends"]))
+    for name in sorted({*last.identity["inputs"], *step.identity["inputs"]}):
+        old, new = last.identity["inputs"].get(name), step.identity["inputs"].get(name)
+        if name == "order" and set(old or ()) == set(new or ()) and old != new:
+            reasons.append("its inputs are in another order")
+        elif name != "order" and old != new:
+            reasons.append({(True, False): f"without {name}", (False, True): f"with {name}"}.get(
+                (new is None, old is None), f"{name} changed"))  # fmt: skip
+    return "; ".join(reasons) or "its files are gone"
+
+
+def _differences(path: str, old: Any, new: Any) -> list[str]:
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        found = []
+        for key in sorted({*old, *new}):
+            found.extend(_differences(f"{path}.{key}".lstrip("."), old.get(key), new.get(key)))
+        return found
+    if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        return [
+            line for i, pair in enumerate(zip(old, new, strict=True)) for line in _differences(f"{path}[{i}]", *pair)
+        ]
+    return [] if old == new else [f"{path}: {_short(old)} -> {_short(new)}"]
+
+
+def _short(value: Any) -> str:
+    text = "nothing" if value is None else str(value)
+    return text if len(text) <= 40 else text[:37] + "..."
+
+
+def _latest(step: Step, root: Path) -> StepManifest | None:
+    """The newest other published step with the label of `step`."""
+    candidates = [path for path in root.glob(f"{step.label}-*/manifest.json") if path.parent.name != step.directory]
+    candidates.sort(key=lambda path: path.stat().st_mtime_ns)
+    return load_step(root, candidates[-1].parent.name) if candidates else None

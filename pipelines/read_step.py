@@ -1,0 +1,192 @@
+"""Run the read steps of a build: one task per group of files, streaming parts to disk, then publish what was read."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from pipelines.contracts.document import FILE_INDEX, QUARANTINE
+from pipelines.contracts.errors import AccountingError, SourceError
+from pipelines.contracts.manifest import (
+    PartRecord,
+    StepManifest,
+    StepOutput,
+    publish,
+    read_table,
+    records_of,
+    schema_facts,
+    write_table,
+)
+from pipelines.contracts.stage import in_order
+from pipelines.contracts.store import FileRecord
+from pipelines.corpus import Source
+from pipelines.inventory import Read
+from pipelines.plan import Step
+from pipelines.stages.read import SourceFile, content_checksum, read_documents
+
+if TYPE_CHECKING:
+    from pipelines.build import Build
+
+
+@dataclass(frozen=True)
+class _ReadTask:
+    out: StepOutput
+    source: Source
+    files: tuple[SourceFile, ...]
+    checksums: tuple[str, ...]
+    number: int
+
+    @property
+    def unit(self) -> str:
+        return f"{self.number:05d}"
+
+
+def read_files(task: _ReadTask) -> tuple[dict[str, Any], float]:
+    """Read one group of files and commit it as one unit; (receipt, seconds)."""
+    started = time.perf_counter()
+    receipt = task.out.receipt(task.unit) or _read_unit(task)
+    return receipt, time.perf_counter() - started
+
+
+def _read_unit(task: _ReadTask) -> dict[str, Any]:
+    """Read one group of files into parts, an index of files and the quarantined records."""
+    records, parts, indexes, quarantines = [], [], [], []
+    for number, part in enumerate(read_documents(task.source, task.files, task.source.part_bytes)):
+        name = f"{task.unit}-{number:03d}"
+        indexes.append(part.files.append_column("part", pa.array([name] * part.files.num_rows, pa.string())))
+        quarantines.append(part.quarantine)
+        if part.documents.num_rows:
+            text_bytes = int(pa.compute.sum(pa.compute.binary_length(part.documents["text"])).as_py())
+            records.append(task.out.write(f"parts/{name}.arrow", write_table(part.documents)))
+            parts.append({"name": name, "rows": part.documents.num_rows, "text_bytes": text_bytes})
+    _refuse_changes(task)
+    index, quarantine = pa.concat_tables(indexes).cast(FILE_INDEX), pa.concat_tables(quarantines)
+    records.append(task.out.write(f"files/{task.unit}.arrow", write_table(index)))
+    records.append(task.out.write(f"quarantine/{task.unit}.arrow", write_table(quarantine)))
+    reasons = sorted(quarantine["reason"].to_pylist())
+    counts = {
+        "in": pa.compute.sum(index["records"]).as_py() or 0,
+        "kept": sum(part["rows"] for part in parts),
+        "dropped": {},
+        "quarantined": {reason: reasons.count(reason) for reason in dict.fromkeys(reasons)},
+        "decoded_bytes": pa.compute.sum(index["decoded_bytes"]).as_py() or 0,
+        "control_characters": pa.compute.sum(index["control_characters"]).as_py() or 0,
+        "parts": parts,
+    }
+    return task.out.finish_unit(task.unit, records, counts)
+
+
+def _refuse_changes(task: _ReadTask) -> None:
+    for file, checksum in zip(task.files, task.checksums, strict=True):
+        if content_checksum(file.location) != checksum:
+            raise SourceError(
+                f"source {task.source.name!r}: {file.path} changed while it was being read; run the command again, "
+                "which plans with the new content"
+            )
+
+
+def run_reads(state: "Build") -> None:
+    """Run and publish every read step that is not published; then make sure that no two files share a key."""
+    steps = [step for step in state.plan.steps if isinstance(step.stage, Read) and step.label not in state.published]
+    tasks: list[_ReadTask] = []
+    owners: list[Step] = []
+    for step in steps:
+        assert isinstance(step.stage, Read)
+        source, inventory = step.stage.source, state.plan.inventories[step.sources[0]]
+        out = StepOutput(state.root, step.directory)
+        for number, unit in enumerate(inventory.units(source.part_bytes)):
+            files = tuple(inventory.files[i] for i in unit)
+            tasks.append(_ReadTask(out, source, files, tuple(inventory.checksums[i] for i in unit), number))
+            owners.append(step)
+    if not steps:
+        if "funnel" not in state.published:  # a build that was killed may have published its reads unchecked
+            _refuse_collisions(state)
+        return
+    state.say("read: " + ", ".join(step.sources[0] for step in steps))
+    started = time.perf_counter()
+    results = in_order(
+        state.cluster.map(read_files, tasks, lambda task: f"read {task.source.name}: files {task.unit}"), len(tasks)
+    )
+    elapsed = time.perf_counter() - started
+    for step in steps:
+        mine = [result for result, owner in zip(results, owners, strict=True) if owner is step]
+        _publish_read(step, [receipt for receipt, _ in mine], state)
+        decoded = state.published[step.label].counts[step.sources[0]]["decoded_bytes"]
+        state.record_run(step, sum(seconds for _, seconds in mine), decoded, elapsed)
+    _refuse_collisions(state)
+
+
+def _publish_read(step: Step, receipts: Sequence[dict[str, Any]], state: "Build") -> None:
+    source = step.sources[0]
+    parts: list[PartRecord] = []
+    files: list[FileRecord] = []
+    total: dict[str, Any] = {
+        "in": 0,
+        "kept": 0,
+        "dropped": {},
+        "quarantined": {},
+        "decoded_bytes": 0,
+        "control_characters": 0,
+    }
+    for receipt in receipts:
+        counts, records = receipt["counts"], {record.path: record for record in records_of(receipt)}
+        leaving = counts["kept"] + sum(counts["quarantined"].values())
+        rows = sum(part["rows"] for part in counts["parts"])
+        if counts["in"] != leaving or counts["kept"] != rows:
+            raise AccountingError(
+                f"step {step.label}, files {receipt['unit']}: {counts['in']} records came in, {leaving} are accounted for "
+                f"({rows} documents in parts); the step is not published"
+            )
+        for part in counts["parts"]:
+            record = records[f"parts/{part['name']}.arrow"]
+            parts.append(PartRecord(source, len(parts), part["rows"], part["text_bytes"], record))
+        files.extend(record for path, record in records.items() if not path.startswith("parts/"))
+        for name in ("in", "kept", "decoded_bytes", "control_characters"):
+            total[name] += counts[name]
+        for reason, number in counts["quarantined"].items():
+            total["quarantined"][reason] = total["quarantined"].get(reason, 0) + number
+    assert isinstance(step.stage, Read)
+    if not total["in"]:
+        raise SourceError(
+            f"source {source!r}: its {len(state.plan.inventories[source].files)} files hold no record; "
+            "check `format`, and `members` if they are archives"
+        )
+    manifest = StepManifest(
+        step.label,
+        source,
+        step.fingerprint,
+        step.identity,
+        step.stage.schema(),
+        tuple(parts),
+        tuple(files),
+        {source: total},
+    )
+    publish(state.root, step.directory, manifest)
+    state.published[step.label] = manifest
+
+
+def file_indexes(directory: Path, manifest: StepManifest) -> list[pa.Table]:
+    """The index of every unit of a published read step: columns of FILE_INDEX."""
+    records = [record for record in manifest.files if record.path.startswith("files/")]
+    return [read_table(directory, record, FILE_INDEX.names, schema_facts(FILE_INDEX)) for record in records]
+
+
+def quarantined(directory: Path, manifest: StepManifest) -> pa.Table:
+    """All quarantined records of a published read step: columns of QUARANTINE."""
+    records = [record for record in manifest.files if record.path.startswith("quarantine/")]
+    tables = [read_table(directory, record, QUARANTINE.names, schema_facts(QUARANTINE)) for record in records]
+    return pa.concat_tables(tables) if tables else QUARANTINE.empty_table()
+
+
+def _refuse_collisions(state: "Build") -> None:
+    owners: dict[int, str] = {}
+    for step in state.plan.steps:
+        if isinstance(step.stage, Read):
+            for index in file_indexes(state.root / step.directory, state.published[step.label]):
+                for key, path in zip(index["key"].to_pylist(), index["path"].to_pylist(), strict=True):
+                    name = f"{step.sources[0]}/{path}"
+                    if owners.setdefault(key, name) != name:
+                        raise SourceError(f"{name} and {owners[key]} have the same 64-bit key; rename one of the files")

@@ -1,0 +1,44 @@
+"""The formats that a corpus file may name, and the way from an entry to its records."""
+
+from collections.abc import Callable, Iterator
+
+from pipelines.reading.archives import Entry
+from pipelines.reading.json_lines import read_jsonl
+from pipelines.reading.parquet import read_parquet
+from pipelines.reading.plain import read_message, read_text
+from pipelines.reading.records import Bad, Found
+from pipelines.reading.source import BrokenInput, SourceSpec
+
+FORMATS: dict[str, Callable[[Entry, SourceSpec], Iterator[Found | Bad]]] = {
+    "text": read_text,
+    "jsonl": read_jsonl,
+    "parquet": read_parquet,
+    "message": read_message,
+}
+"""Each yields a Found or a Bad per record, in order, and lets BrokenInput pass."""
+
+
+def read_records(entry: Entry, source: SourceSpec) -> Iterator[Found | Bad]:
+    """The records of an entry. What a broken stream gave before it broke stands; the broken rest is one more record, a
+    Bad.
+    """
+    try:
+        yield from FORMATS[source.format](entry, source)
+    except BrokenInput as broken:
+        yield Bad(broken.reason)
+
+
+def check_format(source: SourceSpec) -> None:
+    """ValueError("field: ...") for a combination of fields that no file could be read with."""
+    if source.format not in FORMATS:
+        raise ValueError(f"format: got {source.format!r}, expected one of {', '.join(FORMATS)}")
+    try:
+        newline = "\n".encode(source.encoding)
+        "".encode(source.encoding).decode(source.encoding)
+    except LookupError:
+        raise ValueError(f"encoding: got {source.encoding!r}, which is no text encoding that Python knows") from None
+    if source.format == "jsonl" and newline != b"\n":
+        raise ValueError(
+            f"encoding: got {source.encoding!r}, in which a line feed is not one byte; jsonl is divided into lines "
+            "before it is decoded, so convert the files to UTF-8"
+        )

@@ -1,0 +1,72 @@
+"""Globs over relative paths, with the rules of a shell: `*` stays within a name, `**` crosses directories.
+
+`*`, `?` and `[abc]` do not match a leading dot, and neither does a name that `**` skips, so hidden files are read only
+where a pattern spells the dot. `**/` may match nothing: `**/*.py` also finds `setup.py` at the top.
+"""
+
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+
+_CLASS_SPECIAL = re.compile(r"[\\^\[\]&~|]")
+
+
+def matches(path: str, patterns: Sequence[str]) -> bool:
+    """Whether a relative POSIX path matches at least one pattern."""
+    return any(compile_glob(pattern).fullmatch(path) for pattern in patterns)
+
+
+def may_contain(directory: str, patterns: Sequence[str]) -> bool:
+    """Whether a file somewhere below a relative directory could match: lets a walk leave out whole trees."""
+    names = directory.split("/")
+    return any(_may_contain(names, pattern.split("/")) for pattern in patterns)
+
+
+def covers(directory: str, patterns: Sequence[str]) -> bool:
+    """Whether every file below a relative directory matches some pattern, because the pattern ends in `/**`."""
+    return any(p.endswith("/**") and compile_glob(p[:-3]).fullmatch(directory) for p in patterns)
+
+
+def _may_contain(names: list[str], segments: list[str]) -> bool:
+    for position, name in enumerate(names):
+        if position >= len(segments):
+            return False
+        if segments[position] == "**":
+            return True
+        if not compile_glob(segments[position]).fullmatch(name):
+            return False
+    return len(segments) > len(names)
+
+
+@lru_cache(maxsize=1024)
+def compile_glob(pattern: str) -> re.Pattern[str]:
+    """The regular expression of a glob over a whole relative path."""
+    segments = pattern.split("/")
+    parts = []
+    for position, segment in enumerate(segments):
+        last = position == len(segments) - 1
+        if segment == "**":
+            parts.append(r"(?:(?!\.)[^/]+/)*(?!\.)[^/]+" if last else r"(?:(?!\.)[^/]+/)*")
+        else:
+            parts.append(_segment(segment) + ("" if last else "/"))
+    return re.compile("".join(parts), re.DOTALL)
+
+
+def _segment(segment: str) -> str:
+    out = r"(?!\.)" if segment[:1] in ("*", "?", "[") else ""
+    position = 0
+    while position < len(segment):
+        character = segment[position]
+        position += 1
+        end = segment.find("]", position + 1) if character == "[" else -1
+        if character == "*":
+            out += "[^/]*"
+        elif character == "?":
+            out += "[^/]"
+        elif end > 0:
+            body, position = segment[position:end], end + 1
+            negated = "^" if body.startswith("!") else ""
+            out += "[" + negated + _CLASS_SPECIAL.sub(r"\\\g<0>", body.removeprefix("!")) + "]"
+        else:
+            out += re.escape(character)
+    return out

@@ -1,0 +1,138 @@
+"""JSON Lines: one record per line, read line by line with a bound on the length of a line."""
+
+import codecs
+import json
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from pipelines.reading.archives import Entry
+from pipelines.reading.records import BOM, Bad, Found, to_json
+from pipelines.reading.source import SourceSpec
+from pipelines.reading.split_json import split_record
+
+
+class LongLine:
+    """A line over the limit, as a stream of its pieces without the line feed; never held whole."""
+
+    def __init__(self, pieces: list[bytes], chunks: Iterator[bytes]) -> None:
+        self._pieces = self._stream(pieces, chunks)
+        self.rest = b""  # what follows the line in the last chunk read, once the line has been drained
+
+    def _stream(self, pieces: list[bytes], chunks: Iterator[bytes]) -> Iterator[bytes]:
+        yield from pieces
+        for chunk in chunks:
+            piece, newline, rest = chunk.partition(b"\n")
+            yield piece
+            if newline:
+                self.rest = rest
+                return
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self._pieces
+
+    def drain(self) -> int:
+        """Read to the end of the line; the number of bytes that were left."""
+        return sum(len(piece) for piece in self._pieces)
+
+
+def lines(chunks: Iterator[bytes], limit: int) -> Iterator[bytes | LongLine]:
+    """The lines of a stream without their line feeds, the last one with or without; a longer one as a LongLine."""
+    held: list[bytes] = []  # the pieces of a line whose end has not been seen
+    size = 0
+    rest = b""
+    while chunk := rest or next(chunks, b""):
+        rest = b""
+        whole = chunk.split(b"\n")
+        held.append(whole[0])
+        size += len(whole[0])
+        if len(whole) == 1:
+            if size > limit:
+                long = LongLine(held, chunks)
+                yield long
+                long.drain()
+                held, size, rest = [], 0, long.rest
+            continue
+        whole[0] = b"".join(held)
+        held, size = [whole[-1]], len(whole[-1])
+        for line in whole[:-1]:
+            yield line if len(line) <= limit else LongLine([line], iter(()))
+    if size:
+        yield b"".join(held) if size <= limit else LongLine(held, iter(()))
+
+
+def read_jsonl(entry: Entry, source: SourceSpec) -> Iterator[Found | Bad]:
+    """One record per line that is not blank. `text_field` is the text, `url_field` the URL where it is a string, and
+    all other fields are kept as JSON in `meta`. A line over `max_document_bytes` is not held beyond that bound: it is
+    `oversized`, or split by `split_record`.
+
+    NaN, Infinity and numbers beyond a double, which other readers choke on, become null in `meta`.
+    """
+    import orjson
+
+    loads, dumps = orjson.loads, orjson.dumps
+    utf8 = codecs.lookup(source.encoding).name == "utf-8"
+    first = True
+    for line in lines(entry.chunks, source.max_document_bytes):
+        if isinstance(line, LongLine):
+            if source.oversized == "split":
+                yield from split_record(iter(line), source)
+            else:
+                yield Bad("oversized", line.drain())
+        else:
+            if first and utf8:
+                line = line.removeprefix(BOM)
+            if line and not line.isspace():
+                try:
+                    value = loads(line if utf8 else line.decode(source.encoding))
+                    found = None if _lost_digits(value) else _record(value, len(line), source, dumps)
+                except (ValueError, TypeError, RecursionError):  # orjson refuses to write what is nested too deeply
+                    found = None
+                yield found or _read_exactly(line, source)
+        first = False
+
+
+def _read_exactly(line: bytes, source: SourceSpec) -> Found | Bad:
+    """One line by the standard library: slower, exact about integers, and it tells the ways of being wrong apart."""
+    try:
+        return _record(_EXACT.decode(line.decode(source.encoding)), len(line), source, to_json)
+    except UnicodeError:
+        return Bad("undecodable", len(line))
+    except (ValueError, RecursionError):
+        return Bad("not_json", len(line))
+
+
+def _record(value: Any, size: int, source: SourceSpec, write: Callable[[Any], bytes]) -> Found | Bad:
+    if type(value) is not dict:
+        return Bad("not_object", size)
+    text = value.pop(source.text_field, None)
+    if type(text) is not str:
+        return Bad("no_text" if text is None else "text_not_string", size)
+    url = value.pop(source.url_field, None)
+    if url is not None and type(url) is not str:
+        value[source.url_field], url = url, None
+    return Found(text, size, url, write(value) if value else None)
+
+
+def _lost_digits(value: Any) -> bool:
+    """Whether a number may have lost digits when orjson read it: it makes floats of integers beyond 64 bits."""
+    kind = type(value)
+    if kind is float:
+        return not -(2**63) < value < 2**63
+    if kind is dict:
+        value = value.values()
+    elif kind is not list:
+        return False
+    for item in value:
+        kind = type(item)
+        if kind is not str and kind is not int and _lost_digits(item):
+            return True
+    return False
+
+
+def _finite(digits: str) -> float | None:
+    number = float(digits)
+    return number if math.isfinite(number) else None
+
+
+_EXACT = json.JSONDecoder(parse_constant=lambda name: None, parse_float=_finite)

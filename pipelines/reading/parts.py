@@ -1,0 +1,235 @@
+"""Document parts as they come out of reading: documents, quarantined records and the rows that say which file they are
+of.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+
+from pipelines.contracts.document import DOCUMENT, FILES, ID, QUARANTINE, file_key
+from pipelines.reading.normalise import cut, normalise, normalise_all
+from pipelines.reading.records import Bad, Found
+from pipelines.reading.source import SourceSpec
+
+_BATCH_CHARACTERS = 1 << 20
+_BATCH_RECORDS = 1 << 12
+_BATCH_WORTHWHILE = 8  # fewer records are cheaper one by one
+_ROW_BYTES = 128  # about what a row costs in memory beside its strings
+
+
+@dataclass(frozen=True)
+class ReadPart:
+    """One part. `documents`: DOCUMENT, one chunk. `quarantine`: QUARANTINE. `files`: FILES, in reading order.
+
+    files.records = files.rows + files.quarantined in every row; the sums are the lengths of `documents` and
+    `quarantine`.
+    """
+
+    documents: pa.Table
+    quarantine: pa.Table
+    files: pa.Table
+
+
+@dataclass
+class _Share:
+    """The open entry's share of the part under construction."""
+
+    path: str
+    key: int
+    first_record: int
+    first_row: int
+    continued: bool = False  # earlier parts have a share of this entry too
+    records: int = 0
+    quarantined: int = 0
+    decoded_bytes: int = 0
+    control_characters: int = 0
+
+
+@dataclass
+class _Rows:
+    """The columns of a part under construction."""
+
+    text: bytearray = field(default_factory=bytearray)
+    lengths: list[int] = field(default_factory=list)
+    records: list[int] = field(default_factory=list)
+    urls: list[bytes | None] = field(default_factory=list)
+    metas: list[bytes | None] = field(default_factory=list)
+    quarantine: list[tuple[str, int, str, int | None]] = field(default_factory=list)
+    files: list[_Share] = field(default_factory=list)
+    cost: int = 0
+
+
+class PartBuilder:
+    """Collects the records of entries into parts of at most `part_bytes` bytes of memory, or of one larger document.
+
+    Records are normalised and stored about a megabyte at a time, which is what makes short documents cheap.
+    """
+
+    def __init__(self, source: SourceSpec, part_bytes: int) -> None:
+        self._source = source
+        self._part_bytes = part_bytes
+        self._rows = _Rows()
+        self._given = 0
+        self._share = _Share("", 0, 0, 0)
+        self._reading = False
+
+    def extend(self, path: str, first_record: int, records: Iterator[Found | Bad]) -> Iterator[ReadPart]:
+        """Add an entry whose first record has the number `first_record`; the parts that fill up on the way."""
+        self._share = _Share(path, file_key(self._source.name, path), first_record, len(self._rows.lengths))
+        self._reading = True
+        batch: list[Found] = []
+        characters = 0
+        for record in records:
+            if isinstance(record, Bad):
+                yield from self._store(batch)
+                batch, characters = [], 0
+                yield from self._set_aside(record.reason, record.size)
+                continue
+            batch.append(record)
+            characters += len(record.text)
+            if characters >= _BATCH_CHARACTERS or len(batch) >= _BATCH_RECORDS:
+                yield from self._store(batch)
+                batch, characters = [], 0
+        yield from self._store(batch)
+        self._reading = False
+        if self._share.records or not self._share.continued:
+            self._rows.files.append(self._share)
+            self._rows.cost += _ROW_BYTES + len(path)
+
+    @property
+    def next_record(self) -> int:
+        """The number that one more record of the last entry would have."""
+        return self._share.first_record + self._share.records
+
+    def finish(self) -> Iterator[ReadPart]:
+        """The last part, which may hold no document; none where parts were given and nothing is left."""
+        if self._rows.files or not self._given:
+            yield self._take()
+
+    def _store(self, batch: list[Found]) -> Iterator[ReadPart]:
+        if len(batch) < _BATCH_WORTHWHILE:
+            for record in batch:
+                yield from self._store_one(record)
+            return
+        metas = [record.meta for record in batch]
+        try:
+            urls = [None if record.url is None else record.url.encode() for record in batch]
+            texts = normalise_all([record.text for record in batch], self._source.unicode_form)
+        except UnicodeEncodeError:  # a lone surrogate; find out whose
+            texts = None
+        rows, share = self._rows, self._share
+        if texts is not None and min(texts.lengths) > 0 and max(texts.lengths) <= self._source.max_document_bytes:
+            cost = len(texts.data) + len(batch) * _ROW_BYTES + sum(map(len, filter(None, urls + metas)))
+            if rows.cost + cost <= self._part_bytes:
+                rows.cost += cost
+                rows.text += texts.data
+                rows.lengths.extend(texts.lengths)
+                rows.records.extend(range(self.next_record, self.next_record + len(batch)))
+                rows.urls += urls
+                rows.metas += metas
+                share.records += len(batch)
+                share.decoded_bytes += sum(record.size for record in batch)
+                share.control_characters += texts.removed
+                return
+        for record in batch:
+            yield from self._store_one(record)
+
+    def _store_one(self, record: Found) -> Iterator[ReadPart]:
+        limit = self._source.max_document_bytes
+        try:
+            data, removed = normalise(record.text, self._source.unicode_form)
+            url = None if record.url is None else record.url.encode()
+        except UnicodeEncodeError:
+            yield from self._set_aside("lone_surrogate", record.size)
+            return
+        if not data:
+            yield from self._set_aside("empty", record.size)
+        elif len(data) > limit and self._source.oversized == "quarantine":
+            yield from self._set_aside("oversized", record.size)
+        else:
+            size = record.size
+            for piece in cut(data, limit):
+                yield from self._room(len(piece) + _ROW_BYTES + len(url or b"") + len(record.meta or b""))
+                rows = self._rows
+                rows.text += piece
+                rows.lengths.append(len(piece))
+                rows.records.append(self.next_record)
+                rows.urls.append(url)
+                rows.metas.append(record.meta)
+                self._share.records += 1
+                # Counted once the piece is in: making room may have opened another part, with another share.
+                self._share.decoded_bytes += size
+                size = 0
+        self._share.control_characters += removed
+
+    def _set_aside(self, reason: str, size: int | None) -> Iterator[ReadPart]:
+        yield from self._room(_ROW_BYTES + len(self._share.path))
+        self._rows.quarantine.append((self._share.path, self.next_record, reason, size))
+        self._share.records += 1
+        self._share.quarantined += 1
+        self._share.decoded_bytes += size or 0
+
+    def _room(self, cost: int) -> Iterator[ReadPart]:
+        """Make room for something that costs this many bytes: where the part has none, the part is given out."""
+        if self._rows.cost and self._rows.cost + cost > self._part_bytes:
+            yield self._take()
+        self._rows.cost += cost
+
+    def _take(self) -> ReadPart:
+        """The part so far; the entry that is open goes on in the next one."""
+        rows, share = self._rows, self._share
+        if self._reading:
+            if share.records:
+                rows.files.append(share)
+            continued = share.continued or share.records > 0
+            self._share = _Share(share.path, share.key, share.first_record + share.records, 0, continued)
+        self._rows = _Rows()
+        self._given += 1
+        return ReadPart(_documents(rows, self._source.name), _quarantine(rows), _files(rows))
+
+
+def _documents(rows: _Rows, source: str) -> pa.Table:
+    count = len(rows.lengths)
+    identifiers: np.ndarray = np.empty((count, 2), dtype=">u8")
+    counts = [share.records - share.quarantined for share in rows.files]
+    identifiers[:, 0] = np.repeat(np.array([share.key for share in rows.files], dtype=np.uint64), counts)
+    identifiers[:, 1] = rows.records
+    offsets: np.ndarray = np.zeros(count + 1, dtype=np.int64)
+    np.cumsum(rows.lengths, out=offsets[1:])
+    columns = [
+        pa.FixedSizeBinaryArray.from_buffers(ID, count, [None, pa.py_buffer(identifiers)]),
+        pa.LargeStringArray.from_buffers(count, pa.py_buffer(offsets), pa.py_buffer(rows.text)),
+        pa.DictionaryArray.from_arrays(pa.array(np.zeros(count, dtype=np.int32)), pa.array([source])),
+        pa.array(rows.urls, pa.binary()).view(pa.string()),
+        pa.array(rows.metas, pa.binary()).view(pa.string()),
+    ]
+    return pa.Table.from_arrays(columns, schema=DOCUMENT)
+
+
+def _quarantine(rows: _Rows) -> pa.Table:
+    columns = zip(*rows.quarantine, strict=True) if rows.quarantine else ((),) * len(QUARANTINE)
+    return pa.Table.from_arrays(
+        [pa.array(column, field.type) for column, field in zip(columns, QUARANTINE, strict=True)], schema=QUARANTINE
+    )
+
+
+def _files(rows: _Rows) -> pa.Table:
+    return pa.Table.from_pylist(
+        [
+            {
+                "path": share.path,
+                "key": share.key,
+                "first_record": share.first_record,
+                "records": share.records,
+                "first_row": share.first_row,
+                "rows": share.records - share.quarantined,
+                "quarantined": share.quarantined,
+                "decoded_bytes": share.decoded_bytes,
+                "control_characters": share.control_characters,
+            }
+            for share in rows.files
+        ],
+        schema=FILES,
+    )

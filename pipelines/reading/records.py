@@ -1,0 +1,31 @@
+"""What a format yields: records found and records set aside; and the JSON of their other fields."""
+
+import json
+from typing import Any, NamedTuple
+
+BOM = b"\xef\xbb\xbf"
+
+
+class Found(NamedTuple):
+    """A record with text. `size`: bytes of the record in the decoded file. `meta`: JSON in UTF-8 or None."""
+
+    text: str
+    size: int
+    url: str | None = None
+    meta: bytes | None = None
+
+
+class Bad(NamedTuple):
+    """A record to quarantine for a reason of REASONS. `size`: its bytes, None where they were not all read."""
+
+    reason: str
+    size: int | None = None
+
+
+def to_json(value: Any) -> bytes:
+    """A record's other fields as JSON in UTF-8; a lone surrogate stays as its escape."""
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=str)
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        return json.dumps(value, allow_nan=False, separators=(",", ":"), default=str).encode()

@@ -1,0 +1,71 @@
+"""What reading needs to know of a source, and the reasons for which a record is set aside."""
+
+from typing import Protocol
+
+# ruff: noqa: D102 -- the fields of SourceSpec are described where they are defined, in pipelines.corpus
+
+CHUNK_BYTES = 1 << 18  # bytes asked of a file, a decompressor or an archive member at a time
+
+REASONS = {
+    "bad_header": "the header block of a message has a line that is neither `Name: value` nor a continuation",
+    "corrupt": "the bytes are not what the compression, archive or Parquet format allows; what came before is kept",
+    "decoded_limit": "the file decodes to more than max_decoded_bytes; what came before is kept",
+    "empty": "no text is left: the record, or what normalisation leaves of it, has zero bytes",
+    "encrypted": "the archive member or Parquet file is encrypted",
+    "lone_surrogate": "the text or the URL holds half of a surrogate pair, which no Unicode encoding can represent",
+    "nested_archive": "an archive inside an archive, or more than two layers of compression; it is not opened",
+    "no_text": "the record has no text field, or it is null",
+    "not_json": "the line is not JSON",
+    "not_object": "the line is JSON, but not an object",
+    "not_parquet": "not a Parquet file, or one inside an archive or a compressed file, where it cannot be read",
+    "not_regular": "the archive member is a link, a device or a pipe",
+    "oversized": "the record is longer than max_document_bytes",
+    "text_not_string": "the text field is not a string",
+    "trailing_bytes": "bytes follow the end mark of the archive; they are not read",
+    "truncated": "the file ends within compressed data, an archive or a member; what came before is kept",
+    "undecodable": "the bytes are not valid in the declared encoding",
+    "unsupported_compression": "the archive member is compressed in a way that Python cannot read",
+    "wrong_suffix": "the name promises a compression that the bytes do not have",
+}
+"""Every reason a record can be quarantined for, and what it says to a person."""
+
+
+class BrokenInput(Exception):
+    """The bytes of one file or member end early, for a reason of REASONS. Whatever was decoded before has been
+    delivered.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class SourceSpec(Protocol):
+    """The fields of a source that reading looks at; `pipelines.corpus.Source` says what each means."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def root(self) -> str: ...
+    @property
+    def format(self) -> str: ...
+    @property
+    def include(self) -> tuple[str, ...]: ...
+    @property
+    def exclude(self) -> tuple[str, ...]: ...
+    @property
+    def members(self) -> tuple[str, ...]: ...
+    @property
+    def encoding(self) -> str: ...
+    @property
+    def text_field(self) -> str: ...
+    @property
+    def url_field(self) -> str: ...
+    @property
+    def unicode_form(self) -> str: ...
+    @property
+    def max_document_bytes(self) -> int: ...
+    @property
+    def oversized(self) -> str: ...
+    @property
+    def max_decoded_bytes(self) -> int: ...

@@ -1,0 +1,101 @@
+"""From the fixed bins of a summary to what a chart shows: an axis, heights and quantiles."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pipelines.summary import bin_width
+
+_CELLS = 60  # of a chart's axis
+_LOG_FROM = 200.0  # axes that reach further than this are logarithmic
+_TAIL = 0.003  # share of the documents at either end that may lie beyond the axis
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A horizontal axis from `low` to `high`. A logarithmic one is linear near 0: position = sign(x) log10(1 + |x|)."""
+
+    low: float
+    high: float
+    logarithmic: bool
+    cells: int
+
+    def position(self, value: float) -> float:
+        """Where a value stands, 0 to 1 on the axis."""
+        low, high = self._bend(self.low), self._bend(self.high)
+        return (self._bend(value) - low) / (high - low)
+
+    def ticks(self) -> list[float]:
+        """About five round values."""
+        if self.logarithmic:
+            powers = [0.0, *(sign * 10.0**e for e in range(13) for sign in (-1, 1))]
+            inside = [p for p in sorted(powers) if self.low <= p <= self.high]
+            return inside[:: max(1, math.ceil(len(inside) / 6))]
+        step = _round_step((self.high - self.low) / 5)
+        first = math.ceil(round(self.low / step, 6))
+        return [round(i * step, 6) for i in range(first, math.floor(round(self.high / step, 6)) + 1)]
+
+    def _bend(self, value: float) -> float:
+        return math.copysign(math.log10(1 + abs(value)), value) if self.logarithmic else value
+
+
+def axis_for(histograms: Iterable[Mapping[str, Any]], bounds: Sequence[float]) -> Axis:
+    """One axis for the histograms of several sources that shows nearly all documents and all `bounds`."""
+    histograms = [h for h in histograms if h["bins"]]
+    whole = all(h["whole"] for h in histograms)
+    low = min([quantile(h, _TAIL) for h in histograms] + list(bounds))
+    high = max([_upper(h, quantile(h, 1 - _TAIL)) for h in histograms] + list(bounds))
+    logarithmic = max(abs(low), abs(high)) > _LOG_FROM
+    if logarithmic:
+        return Axis(low if low < 0 else 0.0 if low < 10 else low, high * 1.05, True, _CELLS)
+    low = 0.0 if 0 < low < high / 2 else low
+    width = max(_round_step((high - low) / _CELLS), 1.0 if whole else 0.01)
+    low, high = math.floor(low / width) * width, math.ceil(round(high / width, 6)) * width
+    if bounds and max(bounds) >= high:
+        high += 2 * width
+    if bounds and min(bounds) <= low:
+        low -= 2 * width
+    return Axis(low, high, False, max(1, round((high - low) / width)))
+
+
+def cell_counts(histogram: Mapping[str, Any], axis: Axis, which: int) -> np.ndarray:
+    """Documents per cell of the axis, [cells]; `which` 1 counts all, 2 the kept. What lies beyond counts at the ends.
+
+    A bin that spans several cells is spread over them evenly.
+    """
+    edges, cumulative = [0.0], [0.0]
+    for entry in histogram["bins"]:
+        low, high = axis.position(entry[0]), axis.position(_upper(histogram, entry[0]))
+        low, high = min(max(low, 0.0), 1 - 1e-9), min(max(high, 1e-9), 1.0)
+        edges += [low, high]
+        cumulative += [cumulative[-1], cumulative[-1] + entry[which]]
+    at = np.interp(np.linspace(0, 1, axis.cells + 1), edges, cumulative, left=0.0)
+    at[-1] = cumulative[-1]
+    return np.diff(at)
+
+
+def quantile(histogram: Mapping[str, Any], share: float, which: int = 1) -> float:
+    """Lower end of the bin in which that share of the documents is reached; the histogram must not be empty."""
+    total, seen = sum(entry[which] for entry in histogram["bins"]), 0
+    for entry in histogram["bins"]:
+        seen += entry[which]
+        if seen >= share * total and entry[which]:
+            return float(entry[0])
+    return float(histogram["bins"][-1][0])
+
+
+def _upper(histogram: Mapping[str, Any], floor: float) -> float:
+    """Where a bin ends, or the values in it: a ratio of exactly 1 would else reach to 1.1."""
+    least = floor + (1.0 if histogram["whole"] else 0.01)
+    return min(floor + bin_width(floor, histogram["whole"]), max(histogram["maximum"], least))
+
+
+def _round_step(width: float) -> float:
+    """The next of 1, 2, 5, 10, 20, ... (times a power of ten) that is not below `width`."""
+    if width <= 0:
+        return 0.01
+    power = 10.0 ** math.floor(math.log10(width))
+    return next(round(step * power, 10) for step in (1, 2, 5, 10) if step * power >= width * 0.999999)

@@ -1,0 +1,160 @@
+"""The numbers of the report: one JSON value, a pure function of a published corpus, without times and places."""
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from pipelines.contracts.lineage import Corpus
+from pipelines.contracts.manifest import CorpusManifest, ShardRecord, StepManifest
+from pipelines.contracts.store import digest
+from pipelines.plan import Plan
+from pipelines.show import bytes_per_token
+from pipelines.stages.filter import Filter
+from pipelines.stages.shards import Shards
+
+FORMAT = "gristmill-report/1"
+_PLACES = 3  # places named per source and reason of quarantined records
+
+
+def collect(
+    plan: Plan, published: Mapping[str, StepManifest], manifest: CorpusManifest, corpus: Corpus
+) -> dict[str, Any]:
+    """All numbers of the report except the samples. Counts are of documents unless their name says otherwise."""
+    facts = published["funnel"].facts
+    sources = [_source(name, manifest, published, corpus) for name in manifest.sources]
+    shard_sets = [_shard_set(name, plan, published, manifest) for name in manifest.shard_sets]
+    return {
+        "format": FORMAT,
+        "corpus": manifest.corpus,
+        "fingerprint": manifest.fingerprint,
+        "manifest": digest(asdict(manifest)),
+        "totals": _totals(sources, shard_sets),
+        "sources": sources,
+        "funnel": _funnel(manifest),
+        "thresholds": thresholds(plan),
+        "distributions": facts["distributions"],
+        "values": facts["values"],
+        "duplicates": [
+            {"step": label, **{name: step.facts[name] for name in ("clusters", "dropped", "cluster_sizes")}}
+            for label, step in published.items()
+            if "cluster_sizes" in step.facts
+        ],
+        "shard_sets": shard_sets,
+        "mixtures": manifest.mixtures,
+        "steps": [{**step, "parts": len(published[step["step"]].parts)} for step in manifest.steps],
+        "config": manifest.config,
+    }
+
+
+def _source(
+    name: str, manifest: CorpusManifest, published: Mapping[str, StepManifest], corpus: Corpus
+) -> dict[str, Any]:
+    """What was read from one source, what was set aside, and what is left of it."""
+    facts, rows = manifest.sources[name], [row for row in manifest.funnel if row["source"] == name]
+    read_bytes = sum(part.text_bytes for part in published[f"read.{name}"].parts)
+    config = next(source for source in manifest.config["sources"] if source["name"] == name)
+    return {
+        "source": name,
+        "licence": facts["licence"],
+        "origin": facts["origin"],
+        "format": config["format"],
+        "files": facts["files"],
+        "decoded_bytes": facts["decoded_bytes"],
+        "control_characters_removed": facts["control_characters"],
+        "records": facts["in"],
+        "documents": facts["kept"],
+        "text_bytes": read_bytes,
+        "quarantined": dict(sorted(facts["quarantined"].items())),
+        "quarantined_places": _places(name, corpus) if facts["quarantined"] else {},
+        "documents_kept": rows[-1]["documents_out"] if rows else facts["kept"],
+        "text_bytes_kept": rows[-1]["bytes_out"] if rows else read_bytes,
+    }
+
+
+def _places(source: str, corpus: Corpus) -> dict[str, list[str]]:
+    """The first places of quarantined records by reason, printed as ids."""
+    places: dict[str, list[str]] = {}
+    for record in corpus.quarantined(source):
+        found = places.setdefault(record.reason, [])
+        if len(found) < _PLACES:
+            found.append(record.printed)
+    return dict(sorted(places.items()))
+
+
+def _funnel(manifest: CorpusManifest) -> list[dict[str, Any]]:
+    """The rows of the manifest's funnel with tokens, estimated from each source's bytes per token in its shards."""
+    density = bytes_per_token(manifest)
+    rows = []
+    for row in manifest.funnel:
+        ratio = density.get(row["source"])
+        tokens = {
+            f"tokens_{side}_estimated": round(row[f"bytes_{side}"] / ratio) if ratio else None for side in ("in", "out")
+        }
+        rows.append({**row, **tokens})
+    return rows
+
+
+def thresholds(plan: Plan) -> list[dict[str, Any]]:
+    """Every test of every filter step, with the sources it applies to, in the order in which they decide."""
+    found = []
+    for entry in plan.config.steps:
+        if isinstance(entry.stage, Filter):
+            sources = list(entry.sources or [source.name for source in plan.config.sources])
+            for test in (test for rule in entry.stage.rules for test in rule.expand()):
+                place = {"step": entry.name, "rule": test.reason(), "signal": test.signal, "sources": sources}
+                bounds = {"at_least": test.at_least, "at_most": test.at_most}
+                found.append({**place, **bounds, "one_of": list(test.one_of), "none_of": list(test.none_of)})
+    return found
+
+
+def _shard_set(
+    name: str, plan: Plan, published: Mapping[str, StepManifest], manifest: CorpusManifest
+) -> dict[str, Any]:
+    """One shard set: its tokenizer, tokens by source and split, and the overlap that was measured between splits."""
+    shard_set, facts, stage = manifest.shard_sets[name], published[name].facts, plan.step(name).stage
+    assert isinstance(stage, Shards)
+    reason = facts["overlap"].get("not_measured")
+    measured = not isinstance(reason, str)
+    tokenizer = {key: value for key, value in asdict(shard_set.tokenizer).items() if key != "bytes"}
+    text_bytes, tokens = (sum(getattr(shard, name) for shard in shard_set.shards) for name in ("text_bytes", "tokens"))
+    return {
+        "name": name,
+        "tokenizer": {
+            **tokenizer,
+            "encoder": facts["encoder"],
+            "documents_compared": facts["documents_compared"],
+            "bytes_per_token": _ratio(text_bytes, tokens),
+        },
+        "dtype": shard_set.dtype,
+        "columns": list(shard_set.columns),
+        "split_by": stage.split_by,
+        "validation_share": stage.validation_share,
+        "tokens": [
+            _split([s for s in shard_set.shards if (s.source, s.split) == (source, split)], source, split)
+            for source in manifest.sources
+            for split in ("train", "validation")
+        ],
+        "overlap_not_measured": None if measured else reason,
+        "overlap": [{"source": source, **counts} for source, counts in facts["overlap"].items()] if measured else [],
+    }
+
+
+def _split(shards: list[ShardRecord], source: str, split: str) -> dict[str, Any]:
+    sizes = {name: sum(getattr(s, name) for s in shards) for name in ("documents", "tokens", "text_bytes")}
+    return {"source": source, "split": split, **sizes, "bytes_per_token": _ratio(sizes["text_bytes"], sizes["tokens"])}
+
+
+def _totals(sources: list[dict[str, Any]], shard_sets: list[dict[str, Any]]) -> dict[str, Any]:
+    """Sums over all sources; tokens are those of the first shard set, null where there is none."""
+    names = ("files", "decoded_bytes", "records", "documents", "text_bytes", "documents_kept", "text_bytes_kept")
+    totals: dict[str, Any] = {name: sum(source[name] for source in sources) for name in names}
+    totals["quarantined"] = totals["records"] - totals["documents"]
+    totals["dropped"] = totals["documents"] - totals["documents_kept"]
+    splits = shard_sets[0]["tokens"] if shard_sets else []
+    for name in ("train", "validation"):
+        totals[f"{name}_tokens"] = sum(s["tokens"] for s in splits if s["split"] == name) if shard_sets else None
+    return totals
+
+
+def _ratio(numerator: int, denominator: int) -> float | None:
+    return round(numerator / denominator, 4) if denominator else None

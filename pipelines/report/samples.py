@@ -1,0 +1,84 @@
+"""Sample documents of the report: as edited, personal data removed, made harmless to look at, clipped."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipelines.contracts.annotations import Part
+from pipelines.contracts.document import FILE_INDEX, format_id, split_id
+from pipelines.contracts.lineage import Corpus, select_rows
+from pipelines.contracts.manifest import read_table, schema_facts
+from pipelines.inspection import printable, without_personal_data
+
+CLIP_CHARACTERS = 480
+"""Code points of a sample that are shown."""
+
+
+def read_samples(corpus: Corpus, sampled: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The texts of sampled documents, in the order given; reads the parts that hold them, one at a time.
+
+    Each has `source`, `step` and `rule` that dropped it (null for kept ones), the printed `id`, `text` (clipped and
+    escaped), `text_bytes` of the edited text, `clipped`, and for duplicates the printed id `kept_instead`.
+    """
+    texts: dict[str, tuple[str, int]] = {}
+    winners: dict[str, bytes] = {}
+    wanted: dict[tuple[str, int], list[Mapping[str, Any]]] = {}
+    for entry in sampled:
+        wanted.setdefault((entry["source"], entry["part"]), []).append(entry)
+    for part in corpus.parts():
+        if (part.source, part.index) in wanted:
+            _read_part(corpus, part, wanted[part.source, part.index], texts, winners)
+    names = _printed_ids(corpus, {*map(bytes.fromhex, texts), *winners.values()})
+    return [_sample(entry, texts[entry["id"]], winners.get(entry["id"]), names) for entry in sampled]
+
+
+def _sample(
+    entry: Mapping[str, Any], text: tuple[str, int], winner: bytes | None, names: Mapping[bytes, str]
+) -> dict[str, Any]:
+    return {
+        "source": entry["source"],
+        "step": entry["step"],
+        "rule": entry["rule"],
+        "id": printable(names[bytes.fromhex(entry["id"])]),
+        "text": printable(text[0][:CLIP_CHARACTERS], lines=True),
+        "text_bytes": text[1],
+        "clipped": len(text[0]) > CLIP_CHARACTERS,
+        "kept_instead": printable(names[winner]) if winner is not None else None,
+    }
+
+
+def _read_part(
+    corpus: Corpus,
+    part: Part,
+    entries: Sequence[Mapping[str, Any]],
+    texts: dict[str, tuple[str, int]],
+    winners: dict[str, bytes],
+) -> None:
+    part = without_personal_data(corpus, select_rows(part, [entry["row"] for entry in entries]))
+    edited = part.table(("edited_text",))["edited_text"]
+    for entry, text in zip(entries, edited, strict=True):
+        data = text.as_buffer()
+        # A whole document may be 64 MB; 4 bytes per code point are enough to clip.
+        head = bytes(data[: 4 * CLIP_CHARACTERS + 4]).decode("utf-8", "ignore")
+        texts[entry["id"]] = (head, len(data))
+    for position, entry in enumerate(entries):
+        for annotation in part.annotations:
+            column = next((name for name in annotation.schema if name.endswith("_cluster")), None)
+            if annotation.step == entry["step"] and column is not None:
+                winners[entry["id"]] = annotation.column(column)[position].as_py()
+
+
+def _printed_ids(corpus: Corpus, identifiers: set[bytes]) -> dict[bytes, str]:
+    """Printed ids; one pass over the file indexes, of which one is in memory at a time."""
+    keys = pa.array(sorted({split_id(identifier)[0] for identifier in identifiers}), pa.uint64())
+    paths: dict[int, tuple[str, str]] = {}
+    for source in corpus.manifest.sources:
+        read = corpus.read_step(source)
+        for record in read.manifest.files:
+            if record.path.startswith("files/"):
+                index = read_table(read.directory, record, ("key", "path"), schema_facts(FILE_INDEX))
+                for row in index.filter(pc.is_in(index["key"], value_set=keys)).to_pylist():
+                    paths[row["key"]] = (source, row["path"])
+    return {raw: format_id(*paths[split_id(raw)[0]], split_id(raw)[1]) for raw in identifiers}

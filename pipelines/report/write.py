@@ -1,0 +1,51 @@
+"""Write the report of a published corpus beside its manifest, unless it is there already."""
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from pipelines.contracts.errors import CorruptFileError
+from pipelines.contracts.lineage import open_corpus
+from pipelines.contracts.manifest import CorpusManifest, StepManifest
+from pipelines.contracts.store import digest, read_json, write_atomic, write_json
+from pipelines.plan import Plan
+from pipelines.report.numbers import FORMAT, collect
+from pipelines.report.page import render
+from pipelines.report.samples import read_samples
+
+HTML, JSON = "report.html", "report.json"
+
+
+def write_report(plan: Plan, published: Mapping[str, StepManifest], manifest: CorpusManifest, root: Path) -> bool:
+    """Write `report.html` and `report.json` into `root`, where `manifest` has been saved; False where they are there.
+
+    The JSON is a function of the corpus; the page also shows the seconds of the steps, from their `run.json`.
+    """
+    if _is_current(root, digest(asdict(manifest))):
+        return False
+    corpus = open_corpus(root)
+    report = collect(plan, published, manifest, corpus)
+    report["samples"] = read_samples(corpus, published["funnel"].facts["samples"])
+    write_atomic(root / HTML, render(report, _runs(root, manifest)).encode())
+    write_json(root / JSON, report)  # last: it says that both are there
+    return True
+
+
+def _is_current(root: Path, manifest: str) -> bool:
+    try:
+        report = read_json(root / JSON)
+    except (FileNotFoundError, CorruptFileError):
+        return False
+    return (root / HTML).exists() and (report.get("format"), report.get("manifest")) == (FORMAT, manifest)
+
+
+def _runs(root: Path, manifest: CorpusManifest) -> dict[str, dict[str, Any]]:
+    """What `run.json` says of each step, by label; nothing for a step whose file is gone."""
+    runs = {}
+    for step in manifest.steps:
+        try:
+            runs[step["step"]] = read_json(root / step["directory"] / "run.json")
+        except FileNotFoundError:
+            continue
+    return runs

@@ -1,0 +1,170 @@
+"""What the plan and build commands print: the table of steps, live progress, and the funnel."""
+
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from pipelines.contracts.manifest import CorpusManifest, load_step
+from pipelines.plan import Plan, explain
+
+_PLAIN_INTERVAL_SECONDS = 10.0
+
+
+class ProgressDisplay:
+    """Bars on a terminal; elsewhere a line when a phase begins and then at most one every ten seconds."""
+
+    def __init__(self) -> None:
+        self._console = Console(highlight=False)
+        self._bars = Progress(
+            TextColumn("  {task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
+            console=self._console, transient=True,
+        )  # fmt: skip
+        self._live = sys.stdout.isatty()
+        self._task: TaskID | None = None
+        self._phase = ""
+        self._told = 0.0
+        self._started = time.perf_counter()
+
+    def __enter__(self) -> "ProgressDisplay":
+        if self._live:
+            self._bars.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live:
+            self._bars.stop()
+
+    def say(self, line: str) -> None:
+        """Print a line above the bars, with the seconds since the start."""
+        self._console.print(f"[dim]{time.perf_counter() - self._started:6.1f}s[/dim] {escape(line)}", soft_wrap=True)
+
+    def progress(self, phase: str, done: int, total: int) -> None:
+        """Show that `done` of `total` tasks of a phase are finished."""
+        if self._live:
+            if self._task is None or phase != self._phase:
+                if self._task is not None:
+                    self._bars.remove_task(self._task)
+                self._task = self._bars.add_task(phase, total=total)
+            self._bars.update(self._task, completed=done)
+        elif total > 1 and done and time.perf_counter() - self._told > _PLAIN_INTERVAL_SECONDS:
+            self._told = time.perf_counter()
+            self.say(f"  {phase}: {done} of {total}")
+        self._phase = phase
+
+
+def show_plan(plan: Plan, root: Path) -> None:
+    """Print the sources, then one row per step: finished or not, in how many parts, and why it will run."""
+    console = wide_console()
+    console.print(f"corpus [bold]{plan.config.name}[/bold] in {escape(plan.config.output)}")
+    for source in plan.config.sources:
+        inventory = plan.inventories[source.name]
+        console.print(
+            f"  source {source.name}: {len(inventory.files):,} files, {human_bytes(inventory.bytes)}, {source.format}"
+        )
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in ("step", "fingerprint", "parts", "state", "why"):
+        table.add_column(heading, overflow="fold", no_wrap=heading != "why")
+    pending = 0
+    for step in plan.steps:
+        manifest = load_step(root, step.directory)
+        if manifest is not None:
+            table.add_row(
+                step.label, step.fingerprint[:12], str(len(manifest.parts) or ""), "[green]finished[/green]", ""
+            )
+            continue
+        pending += 1
+        parts = ""
+        if step.name == "read":
+            source = next(s for s in plan.config.sources if s.name == step.source)
+            parts = f"~{max(1, round(plan.inventories[source.name].bytes / source.part_bytes))}"
+        table.add_row(
+            step.label, step.fingerprint[:12], parts, "[yellow]will run[/yellow]", escape(explain(step, root))
+        )
+    console.print(table)
+    console.print(f"{len(plan.steps) - pending} steps finished, {pending} will run")
+
+
+def show_funnel(manifest: CorpusManifest) -> None:
+    """Print per source what went into every step and what came out, and why the rest was dropped."""
+    console = wide_console()
+    density = bytes_per_token(manifest)
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column(f"corpus {manifest.corpus}", no_wrap=True)
+    for heading in ("documents", "text", "tokens"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("dropped or set aside", overflow="fold")
+    for source, facts in manifest.sources.items():
+        table.add_row(f"[bold]{source}[/bold]")
+        documents = _change(facts["in"], facts["kept"], "{:,}".format)
+        table.add_row("  read", documents, human_bytes(facts["decoded_bytes"]), "", _rules(facts["quarantined"]))
+        for row in (row for row in manifest.funnel if row["source"] == source):
+            tokens = ""
+            if source in density:
+                tokens = "~" + _change(
+                    row["bytes_in"] / density[source], row["bytes_out"] / density[source], human_count
+                )
+            documents = _change(row["documents_in"], row["documents_out"], "{:,}".format)
+            text = _change(row["bytes_in"], row["bytes_out"], human_bytes)
+            table.add_row(f"  {row['step']}", documents, text, tokens, _rules(row["dropped"]))
+        for name, shards in manifest.shard_sets.items():
+            for split in ("train", "validation"):
+                found = [shard for shard in shards.shards if (shard.source, shard.split) == (source, split)]
+                size = human_bytes(sum(shard.text_bytes for shard in found))
+                count, tokens_out = sum(shard.documents for shard in found), sum(shard.tokens for shard in found)
+                table.add_row(f"  {name}: {split}", f"{count:,}", size, f"{tokens_out:,}", "")
+    console.print(table)
+    console.print("[dim]~ estimated from the source's bytes per token in its shards[/dim]")
+
+
+def _change(before: float, after: float, form: Callable[[float], str]) -> str:
+    """`before → after`, or one figure where nothing changed."""
+    return form(before) if before == after else f"{form(before)} → {form(after)}"
+
+
+def bytes_per_token(manifest: CorpusManifest) -> dict[str, float]:
+    """UTF-8 bytes of text per token by source, over the first shard set."""
+    if not manifest.shard_sets:
+        return {}
+    shards = next(iter(manifest.shard_sets.values())).shards
+    result = {}
+    for source in manifest.sources:
+        tokens = sum(shard.tokens for shard in shards if shard.source == source)
+        if tokens:
+            result[source] = sum(shard.text_bytes for shard in shards if shard.source == source) / tokens
+    return result
+
+
+def _rules(counts: dict[str, int]) -> str:
+    return ", ".join(f"{escape(rule)} {number:,}" for rule, number in sorted(counts.items(), key=lambda item: -item[1]))
+
+
+def wide_console() -> Console:
+    """The terminal; where the output is a file or a pipe, 120 columns."""
+    return Console(highlight=False) if sys.stdout.isatty() else Console(highlight=False, width=120)
+
+
+def human_count(count: float) -> str:
+    """A count with three digits and a power of 1000: `1.47M`."""
+    for unit in ("", "k", "M", "G"):
+        if count < 1000:
+            return f"{count:.0f}" if not unit else f"{count:.3g}{unit}"
+        count /= 1000
+    return f"{count:.3g}T"
+
+
+def human_bytes(size: float) -> str:
+    """A size in powers of 1000: `12.3 MB`."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} TB"

@@ -1,0 +1,26 @@
+"""The stages by their YAML names."""
+
+from pipelines.contracts.stage import CorpusStage, PartStage
+from pipelines.stages.dedup_exact import DedupExact
+from pipelines.stages.dedup_minhash import DedupMinhash
+from pipelines.stages.filter import Filter
+from pipelines.stages.language import Language
+from pipelines.stages.learn_tokenizer import LearnTokenizer
+from pipelines.stages.minhash_signatures import MinhashSignatures
+from pipelines.stages.pii import Pii
+from pipelines.stages.quality_signals import QualitySignals
+from pipelines.stages.shards import Shards
+from pipelines.stages.text_hash import TextHash
+
+STAGES: dict[str, type[PartStage] | type[CorpusStage]] = {
+    "dedup_exact": DedupExact,
+    "dedup_minhash": DedupMinhash,
+    "filter": Filter,
+    "language": Language,
+    "learn_tokenizer": LearnTokenizer,
+    "minhash_signatures": MinhashSignatures,
+    "pii": Pii,
+    "quality_signals": QualitySignals,
+    "shards": Shards,
+    "text_hash": TextHash,
+}

@@ -1,0 +1,65 @@
+"""Reading: from the files of a source to document parts. The first step of every source.
+
+A record is a file (text, message), a line that is not blank (jsonl) or a row (parquet). Records are numbered from 0 in
+the order they stand in their file, or archive member; every number is a document or a quarantined record, and nothing
+else is. What no record could be told from (the rest of a truncated file, an encrypted member) counts as one quarantined
+record. A document that is split gives one record per piece. A name that stands twice in an archive goes on counting
+where it left off.
+"""
+
+import unicodedata
+from collections.abc import Iterator, Sequence
+
+from pipelines.contracts.document import FILES, QUARANTINE, file_key
+from pipelines.reading.archives import open_entries
+from pipelines.reading.files import SourceFile, content_checksum, list_files, read_units
+from pipelines.reading.formats import FORMATS, check_format, read_records
+from pipelines.reading.parts import PartBuilder, ReadPart
+from pipelines.reading.source import REASONS, SourceSpec
+
+__all__ = [
+    "FILES",
+    "FORMATS",
+    "QUARANTINE",
+    "REASONS",
+    "VERSION",
+    "ReadPart",
+    "SourceFile",
+    "check_format",
+    "content_checksum",
+    "depends",
+    "list_files",
+    "read_documents",
+    "read_units",
+]
+
+VERSION = 1
+"""Raise it whenever the same files would give other documents."""
+
+
+def depends() -> dict[str, str]:
+    """What the documents depend on beside the source's fields and files: the Unicode version that normalises them."""
+    return {"unicode": unicodedata.unidata_version}
+
+
+def read_documents(source: SourceSpec, files: Sequence[SourceFile], part_bytes: int) -> Iterator[ReadPart]:
+    """Read files of a source, in the order given, as a stream of parts; at least one, the last possibly without
+    documents.
+
+    A part holds at most `part_bytes` bytes of text, URLs, `meta` and bookkeeping, or one larger document. Memory is
+    bounded by `part_bytes` and a few times `max_document_bytes`, whatever the files hold. The parts are a function of
+    (source, the bytes of the files, `part_bytes`).
+
+    SourceError where a file cannot be opened or a Parquet file lacks the text column; everything else that is wrong
+    with the bytes is a quarantined record with a reason of REASONS.
+    """
+    builder = PartBuilder(source, part_bytes)
+    for file in files:
+        next_record: dict[int, int] = {}
+        for entry in open_entries(file, source):
+            key = file_key(source.name, entry.path)
+            yield from builder.extend(entry.path, next_record.get(key, 0), read_records(entry, source))
+            next_record[key] = builder.next_record
+        if not next_record:
+            yield from builder.extend(file.path, 0, iter(()))
+    yield from builder.finish()

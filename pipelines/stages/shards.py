@@ -1,0 +1,274 @@
+"""Materialise: kept, edited text to token shards, one shard set per tokenizer, split into training and validation.
+
+docs/shard_format.md describes the files. Neighbouring parts of a source share a shard up to `shard_bytes` of text.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+from urllib.parse import urlsplit
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import xxhash
+
+from pipelines.contracts.annotations import Part
+from pipelines.contracts.document import ids_as_integers
+from pipelines.contracts.errors import UserError
+from pipelines.contracts.manifest import Content, StepOutput, TokenizerRecord, records_of
+from pipelines.contracts.shards import write_shard
+from pipelines.contracts.stage import DROP, Cluster, CorpusStage, in_order, library_versions
+from pipelines.contracts.store import file_checksum, record_file
+from pipelines.overlap import measure_overlap
+
+_TRAIN, _VALIDATION = "train", "validation"
+
+
+@dataclass(frozen=True)
+class Shards(CorpusStage):
+    """Encode with one tokenizer; repeat the step under another `name` for another tokenizer."""
+
+    tokenizer: str
+    """Name of a learn_tokenizer step, or path of a `tokenizer.json`."""
+    split_by: Literal["cluster", "content", "file", "host"] = "cluster"
+    """What never straddles training and validation: duplicate clusters (documents outside one by content), documents of equal
+    text, files (an archive member is a file), or hosts of URLs."""
+    validation_share: float = 0.005
+    """Share of the groups named by `split_by` that are held out for validation."""
+    sentences: bool = False
+    """Write the column `sentences`: token offsets at which sentences begin."""
+    shard_bytes: int = 512 << 20
+    """UTF-8 bytes of text that a shard holds at most, unless a single part holds more."""
+    check_documents: int = 256
+    """Documents of the first part of each source that are encoded by both libraries; any difference stops the build."""
+    seed: int = 0
+    """Chooses another validation split."""
+
+    version: ClassVar[int] = 1
+
+    def check(self) -> None:
+        """Ranges."""
+        if not 0 <= self.validation_share < 1:
+            raise ValueError(f"validation_share: got {self.validation_share}, expected 0 or more and less than 1")
+        if not 0 <= self.seed < 1 << 63:
+            raise ValueError(f"seed: got {self.seed}, expected 0 to 2^63 - 1")
+        for name in ("shard_bytes", "check_documents"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}: got {getattr(self, name)}, expected 1 or more")
+
+    @property
+    def is_path(self) -> bool:
+        """Whether `tokenizer` names a file rather than a step."""
+        return self.tokenizer.endswith(".json")
+
+    def reads(self) -> tuple[str, ...]:
+        """Kept text, the tokenizer's files and what the split needs."""
+        tokenizer = () if self.is_path else (f"step:{self.tokenizer}",)
+        split = {
+            "cluster": ("minhash_cluster?", "exact_cluster?", "text_hash?"),
+            "content": ("text_hash?",),
+            "file": (),
+            "host": ("url",),
+        }[self.split_by]
+        return ("edited_text", DROP, "minhash?", *split, *tokenizer)
+
+    def depends(self) -> dict[str, str]:
+        """The encoder, and the checksum of a tokenizer given as a file."""
+        found = library_versions("tokenizers", "gigatoken")
+        if self.is_path:
+            if not Path(self.tokenizer).is_file():
+                raise UserError(f"shards: tokenizer: no file {self.tokenizer}")
+            found["tokenizer"] = file_checksum(Path(self.tokenizer))
+        return found
+
+    def run(self, parts: Sequence[Part], out: StepOutput, cluster: Cluster) -> dict[str, Any]:
+        """Check the encoders against each other, encode, measure the overlap of the splits."""
+        record, encoder = self._tokenizer(out)
+        first = list({part.source: part for part in reversed(parts)}.values())
+        checks = [_CheckTask(part, record.path, out, self.check_documents) for part in first]
+        compared = sum(
+            n for _, n in cluster.map(check_encoder, checks, lambda task: f"shards: encoder check on {task.part.name}")
+        )
+        sizes = in_order(cluster.map(Part.kept_text_bytes, parts, lambda part: f"shards: part {part.name}"), len(parts))
+        tasks = [
+            _EncodeTask(self, out, record.path, group, number)
+            for number, group in _groups(parts, sizes, self.shard_bytes)
+        ]
+        receipts = in_order(cluster.map(encode_documents, tasks, lambda task: f"shards: {task.unit}"), len(tasks))
+        shards = [shard for receipt in receipts for shard in receipt["counts"]["shards"]]
+        overlap = measure_overlap(self, parts, out, cluster)
+        files = [asdict(file) for receipt in receipts for file in records_of(receipt)]
+        if self.is_path:
+            files.append(asdict(record_file(out.directory, "tokenizer.json")))
+        return {
+            "files": files,
+            "tokenizer": asdict(record),
+            "encoder": encoder,
+            "documents_compared": compared,
+            "dtype": "uint16" if record.vocab_size <= 1 << 16 else "uint32",
+            "columns": ["sentences"] if self.sentences else [],
+            "shards": shards,
+            "overlap": overlap,
+        }
+
+    def _tokenizer(self, out: StepOutput) -> tuple[TokenizerRecord, str]:
+        """The tokenizer's record, its path relative to the output root; a tokenizer given as a file is copied into the step."""
+        from tokenizer.encode import Encoder
+
+        if self.is_path:
+            content = Path(self.tokenizer).read_bytes()
+            if xxhash.xxh3_128_hexdigest(content) != self.depends()["tokenizer"]:
+                raise UserError(f"shards: tokenizer: {self.tokenizer} changed while it was read; run the command again")
+            out.commit("tokenizer", {"tokenizer.json": content}, {})
+            path = out.directory / "tokenizer.json"
+        else:
+            path = out.inputs[self.tokenizer] / "tokenizer.json"
+        try:
+            encoder = Encoder.load(str(path))
+            if self.sentences:
+                encoder.definition.byte_lengths()  # refuses tokenizers whose tokens are not the bytes of the text
+        except ValueError as error:
+            raise UserError(f"shards: tokenizer: {error}") from None
+        record = record_file(out.root, str(path.relative_to(out.root)))
+        return TokenizerRecord(
+            **asdict(record), vocab_size=encoder.vocab_size, kind=encoder.kind, specials=encoder.specials
+        ), encoder.library
+
+
+def _groups(parts: Sequence[Part], sizes: Sequence[int], limit: int) -> list[tuple[int, tuple[Part, ...]]]:
+    """Neighbouring parts of one source whose kept text fits one shard, numbered per source."""
+    groups: list[list[Part]] = []
+    filled = 0
+    for part, size in zip(parts, sizes, strict=True):
+        if groups and groups[-1][0].source == part.source and filled + size <= limit:
+            groups[-1].append(part)
+            filled += size
+        else:
+            groups.append([part])
+            filled = size
+    counter: dict[str, int] = {}
+    numbered = []
+    for group in groups:
+        source = group[0].source
+        numbered.append((counter.get(source, 0), tuple(group)))
+        counter[source] = counter.get(source, 0) + 1
+    return numbered
+
+
+@dataclass(frozen=True)
+class _CheckTask:
+    part: Part
+    tokenizer: str
+    out: StepOutput
+    documents: int
+
+
+def check_encoder(task: _CheckTask) -> int:
+    """Encode the first kept documents of a part by both libraries; UserError names the document that differs."""
+    from tokenizer.encode import Encoder
+
+    table = task.part.table(("id", "edited_text", DROP))
+    table = table.filter(pc.is_null(table[DROP])).slice(0, task.documents).combine_chunks()
+    if not table.num_rows:
+        return 0
+    names = [f"{task.part.source} {identifier.hex()}" for identifier in table["id"].to_pylist()]
+    try:
+        return Encoder.load(str(task.out.root / task.tokenizer)).check(table["edited_text"].chunk(0), names)
+    except ValueError as error:
+        raise UserError(f"shards: {error}") from None
+
+
+@dataclass(frozen=True)
+class _EncodeTask:
+    stage: Shards
+    out: StepOutput
+    tokenizer: str
+    parts: tuple[Part, ...]
+    number: int
+
+    @property
+    def unit(self) -> str:
+        """Name of the unit: source and shard number."""
+        return f"{self.parts[0].source}-{self.number:05d}"
+
+
+def encode_documents(task: _EncodeTask) -> dict[str, Any]:
+    """Commit the training and the validation shard of a group of parts; a split without documents has no file."""
+    receipt = task.out.receipt(task.unit)
+    if receipt is None:
+        columns = [column for column in task.stage.reads() if not column.startswith("step:")]
+        tables = [part.table(("id", *columns)) for part in task.parts]
+        kept = pa.concat_tables([table.filter(pc.is_null(table[DROP])) for table in tables]).combine_chunks()
+        validation = held_out(task.stage, kept)
+        contents: dict[str, Content] = {}
+        shards = []
+        for split, mask in ((_TRAIN, ~validation), (_VALIDATION, validation)):
+            if mask.any():
+                name = f"{task.parts[0].source}/{split}-{task.number:05d}.arrow"
+                contents[name], counts = _shard(task, kept.filter(pa.array(mask)).combine_chunks(), split)
+                shards.append(
+                    {"path": f"{task.out.name}/{name}", "source": task.parts[0].source, "split": split, **counts}
+                )
+        receipt = task.out.commit(task.unit, contents, {"shards": shards})
+    for shard in receipt["counts"]["shards"]:
+        file = next(f for f in records_of(receipt) if shard["path"] == f"{task.out.name}/{f.path}")
+        shard.update(bytes=file.bytes, xxh3_128=file.xxh3_128)
+    return receipt
+
+
+def _shard(task: _EncodeTask, docs: pa.Table, split: str) -> tuple[Content, dict[str, int]]:
+    """The content of one shard, and its documents, tokens and text bytes."""
+    from tokenizer.encode import Encoder
+
+    encoder = Encoder.load(str(task.out.root / task.tokenizer))
+    text = docs["edited_text"].chunk(0)
+    tokens, offsets = encoder.encode(text)
+    n_bytes = pc.binary_length(text).to_numpy()
+    sentences = None
+    if task.stage.sentences:
+        from pipelines.kernels.segment import sentence_starts
+
+        start_offsets, starts = sentence_starts(text)
+        sentences = (encoder.token_offsets(tokens, offsets, starts, start_offsets), start_offsets)
+    facts = {"source": task.parts[0].source, "split": split, "tokenizer": encoder.kind}
+    ids = docs["id"].chunk(0)
+    counts = {"documents": docs.num_rows, "tokens": len(tokens), "text_bytes": int(n_bytes.sum())}
+    return (lambda sink: write_shard(sink, tokens, offsets, ids, n_bytes, facts, sentences)), counts
+
+
+def held_out(stage: Shards, docs: pa.Table) -> np.ndarray:
+    """Which documents go to validation, bool [n]: the hash of the group that `split_by` names, below the share."""
+    if not docs.num_rows:
+        return np.zeros(0, bool)
+    keys = _split_keys(stage.split_by, docs)
+    salt = stage.seed.to_bytes(8, "big", signed=True)
+    hashes = np.fromiter((xxhash.xxh3_64_intdigest(salt + key) for key in keys), np.uint64, len(keys))
+    return hashes / 2.0**64 < stage.validation_share
+
+
+def _split_keys(split_by: str, docs: pa.Table) -> list[bytes]:
+    """The group of each document as bytes."""
+    if split_by == "file":
+        return [int(key).to_bytes(8, "big") for key in ids_as_integers(docs["id"].combine_chunks())["key"]]
+    if split_by == "host":
+        files = _split_keys("file", docs)
+        hosts = (_host(url) for url in docs["url"].to_pylist())
+        return [host.encode() if host else file for host, file in zip(hosts, files, strict=True)]
+    if "text_hash" in docs.column_names:
+        keys = [key or b"" for key in docs["text_hash"].to_pylist()]
+    else:
+        keys = [xxhash.xxh3_128_digest(text.as_buffer()) for text in docs["edited_text"]]
+    for column in ("exact_cluster", "minhash_cluster"):
+        if split_by == "cluster" and column in docs.column_names:
+            keys = [cluster or key for cluster, key in zip(docs[column].to_pylist(), keys, strict=True)]
+    return keys
+
+
+def _host(url: str | None) -> str | None:
+    """The host of a URL in lower case; None where there is none or the URL is malformed."""
+    try:
+        return urlsplit(url or "").hostname
+    except ValueError:
+        return None

@@ -1,0 +1,104 @@
+"""What all tests share: the hypothesis profile, the data outside the repository, and small corpora to build."""
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+os.environ["RAY_AUTH_MODE"] = "disabled"  # else Ray writes a token under HOME
+os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+
+# Machines that run tests are shared and slow at times: a deadline would fail good code. Derandomised, a failure repeats.
+settings.register_profile("gristmill", deadline=None, derandomize=True, max_examples=50)
+settings.load_profile("gristmill")
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """Real data outside the repository, in $GRISTMILL_DATA; tests that need it are skipped where it is not set."""
+    place = os.environ.get("GRISTMILL_DATA")
+    if not place:
+        pytest.skip("set GRISTMILL_DATA to the directory of the development data to run this test")
+    return Path(place)
+
+
+PLACES = ["harbour", "mill", "orchard", "station", "library", "bridge", "market", "garden", "tower", "school"]
+VERBS = ["stands", "burned", "opened", "moved", "grew", "failed", "slept", "shone", "waited", "turned"]
+
+
+def paragraph(seed: int, words: int = 90) -> str:
+    """English-like text of that many words, different for every seed, that passes the Gopher quality rules."""
+    state, found = seed * 2654435761 + 1, []
+    while len(found) < words:
+        state = (state * 6364136223846793005 + 1442695040888963407) % 2**64
+        place, verb = PLACES[state >> 33 & 7], VERBS[state >> 43 & 7]
+        found.extend(
+            [
+                "The",
+                f"{place}{state >> 50}",
+                verb,
+                "with",
+                "the",
+                f"{PLACES[state >> 23 & 7]}",
+                "and",
+                "that",
+                "of",
+                f"{state >> 45}s.",
+            ]
+        )
+    return " ".join(found[:words])
+
+
+@pytest.fixture
+def raw_text(tmp_path: Path) -> Path:
+    """Two small sources with real flaws: `web` (JSON lines; copies, near-copies, short texts, an address) and `code` (files)."""
+    import json
+
+    web = tmp_path / "raw" / "web"
+    web.mkdir(parents=True)
+    texts = [paragraph(i) for i in range(40)]
+    texts[5] = texts[4]
+    texts[7] = texts[6].replace("stands", "stood", 1) + " The end."
+    texts[9] = "too short"
+    texts[10] += " Write to jane.roe@example.org about it."
+    for number in range(2):
+        lines = [
+            json.dumps({"text": text, "url": f"https://site{i % 5}.example/{i}"})
+            for i, text in enumerate(texts)
+            if i % 2 == number
+        ]
+        (web / f"{number}.jsonl").write_text("\n".join([*lines, "not json"]) + "\n")
+    code = tmp_path / "raw" / "code"
+    code.mkdir()
+    for number in range(12):
+        (code / f"m{number}.py").write_text(
+            f"def f{number}(x):\n    return x + {number}  # {paragraph(100 + number, 30)}\n"
+        )
+    (code / "empty.py").write_bytes(b"")
+    return tmp_path / "raw"
+
+
+@pytest.fixture
+def corpus_file(tmp_path: Path, raw_text: Path) -> Path:
+    """A corpus YAML over `raw_text` with most stages; its output is tmp_path/out."""
+    path = tmp_path / "small.yaml"
+    path.write_text(f"""\
+name: small
+output: {tmp_path}/out
+sources:
+  - {{name: web, root: {raw_text}/web, format: jsonl, part_bytes: 8000, licence: CC0-1.0}}
+  - {{name: code, root: {raw_text}/code, format: text, part_bytes: 2000, tokenizer_share: 0.5}}
+steps:
+  - quality_signals: {{}}
+    sources: [web]
+  - filter: [{{rules: gopher_quality@massivetext}}]
+    sources: [web]
+  - text_hash: {{}}
+  - dedup_exact: {{}}
+  - minhash_signatures: {{}}
+  - dedup_minhash: {{}}
+  - learn_tokenizer: {{vocab_size: 600, sample_bytes: 20000}}
+  - shards: {{tokenizer: learn_tokenizer, validation_share: 0.2}}
+""")
+    return path

@@ -1,0 +1,148 @@
+"""Configuration errors name file, path, value and the near match; overrides reach into lists."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipelines.contracts.config import load_yaml, override, parse, plain
+from pipelines.contracts.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Inner:
+    name: str
+    rate: float = 0.5
+    kind: Literal["a", "b"] = "a"
+
+    def check(self):
+        if not 0 <= self.rate <= 1:
+            raise ValueError(f"rate: got {self.rate}, expected 0 to 1")
+
+
+@dataclass(frozen=True)
+class Outer:
+    size: int
+    inner: tuple[Inner, ...] = ()
+    shares: dict[str, float] | None = None
+    flag: bool = False
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ({"size": 1, "iner": []}, "f.yaml: iner: no such field in Outer; did you mean 'inner'?"),
+        ({}, "f.yaml: size: missing"),
+        ({"size": "3"}, "f.yaml: size: got '3', expected a whole number"),
+        ({"size": 1.5}, "f.yaml: size: got 1.5, expected a whole number"),
+        ({"size": True}, "f.yaml: size: got True, expected a whole number"),
+        ({"size": 1, "inner": {"name": "x"}}, "f.yaml: inner: got a mapping, expected a list"),
+        (
+            {"size": 1, "inner": [{"name": "x", "kind": "c"}]},
+            r"f.yaml: inner\[0\].kind: got 'c', expected one of 'a', 'b'",
+        ),
+        (
+            {"size": 1, "inner": [{"name": "x"}, {"name": "y", "rate": 2}]},
+            r"f.yaml: inner\[1\].rate: got 2.0, expected 0 to 1",
+        ),
+        ({"size": 1, "shares": {"a": "b"}}, "f.yaml: shares.a: got 'b', expected a number"),
+        ({"size": 1, "flag": 1}, "f.yaml: flag: got 1, expected true or false"),
+        ({"size": float("inf")}, "f.yaml: size: got inf, expected a whole number"),
+        ({"size": 1, "shares": {"a": float("nan")}}, "f.yaml: shares.a: got nan, expected a number"),
+        ([], "f.yaml: the whole: got a list, expected a mapping"),
+    ],
+)
+def test_errors_name_file_path_value_and_what_is_allowed(data, message):
+    with pytest.raises(ConfigError, match=message):
+        parse(Outer, data, "f.yaml")
+
+
+CONFIGS = st.builds(
+    Outer,
+    st.integers(-5, 5),
+    st.lists(st.builds(Inner, st.text(), st.floats(0, 1), st.sampled_from(["a", "b"]))).map(tuple),
+    st.none() | st.dictionaries(st.text(), st.floats(0, 1)),
+    st.booleans(),
+)
+
+
+@given(CONFIGS)
+def test_plain_is_the_inverse_of_parse(config):
+    assert parse(Outer, plain(config), "f.yaml") == config
+
+
+def test_whole_numbers_may_be_written_with_an_exponent(tmp_path):
+    path = tmp_path / "c.yaml"
+    path.write_text("size: 2e9\n")
+    assert parse(Outer, load_yaml(path), "c.yaml").size == 2_000_000_000
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("size: 1\nsize: 2\n", "the key 'size' stands twice"),
+        ("- 1\n", "holds a list, expected a mapping"),
+        ("a: [", "not valid YAML"),
+        ("a: 2024-13-01\n", "not valid YAML"),
+        ("a: !!python/object/apply:os.system ['true']\n", "not valid YAML"),
+        ("a: &x [1]\nb: [" + "*x, " * 101 + "]\n", "more than 100 aliases"),
+    ],
+)
+def test_bad_yaml_is_refused_with_its_reason(tmp_path, text, message):
+    path = tmp_path / "bad.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=message):
+        load_yaml(path)
+
+
+def test_missing_file_and_bytes_that_are_no_text(tmp_path):
+    with pytest.raises(ConfigError, match="no such file"):
+        load_yaml(tmp_path / "none.yaml")
+    (tmp_path / "b.yaml").write_bytes(b"\xff\xfe")
+    with pytest.raises(ConfigError, match="not UTF-8 at byte 0"):
+        load_yaml(tmp_path / "b.yaml")
+
+
+DATA = {"a": 1, "steps": [{"language": None}, {"filter": [{"at_least": 1}], "name": "strict"}], "list": [1, 2]}
+
+
+@pytest.mark.parametrize(
+    ("assignment", "expected"),
+    [
+        ("a=2", {**DATA, "a": 2}),
+        ("list.1=5", {**DATA, "list": [1, 5]}),
+        ("list[0]=5", {**DATA, "list": [5, 2]}),
+        ("steps.language.model=x", {**DATA, "steps": [{"language": {"model": "x"}}, DATA["steps"][1]]}),
+        ("steps.language=x", {**DATA, "steps": [{"language": "x"}, DATA["steps"][1]]}),
+        (
+            "steps.strict.filter[0].at_least=0.7",
+            {**DATA, "steps": [DATA["steps"][0], {"filter": [{"at_least": 0.7}], "name": "strict"}]},
+        ),
+        ("new.b=[1, x]", {**DATA, "new": {"b": [1, "x"]}}),
+    ],
+)
+def test_override(assignment, expected):
+    assert override(DATA, [assignment]) == expected
+
+
+def test_override_leaves_the_original_alone():
+    override(DATA, ["steps.strict.filter[0].at_least=9", "list.0=9"])
+    assert DATA["steps"][1]["filter"] == [{"at_least": 1}]
+    assert DATA["list"] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("assignment", "message"),
+    [
+        ("a", "expected a.b=value"),
+        ("a.b=1", "lies inside 1, which has no fields"),
+        ("steps.languag.x=1", "no such entry; did you mean 'language'"),
+        ("list.7=1", "no such entry"),
+        ("a=[", "not valid YAML"),
+    ],
+)
+def test_bad_overrides_say_what_is_wrong(assignment, message):
+    with pytest.raises(ConfigError, match=message):
+        override(DATA, [assignment])

@@ -1,0 +1,42 @@
+"""Ids are a function of source, path and record alone, sort by file and record, and print as they parse."""
+
+import pyarrow as pa
+import pytest
+import xxhash
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipelines.contracts.document import ID, document_id, file_key, format_id, ids_as_integers, parse_id, split_id
+from pipelines.contracts.errors import UserError
+
+
+def test_the_key_is_xxh3_64_of_source_nul_path():
+    assert file_key("web", "a/b.jsonl") == xxhash.xxh3_64_intdigest(b"web\0a/b.jsonl")
+    assert file_key("a", "bc") != file_key("ab", "c")
+
+
+@given(st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1))
+def test_ids_split_into_what_they_were_made_of(key, record):
+    assert split_id(document_id(key, record)) == (key, record)
+
+
+@given(st.lists(st.tuples(st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1)), max_size=5))
+def test_ids_as_integers_sort_as_bytes_do(pairs):
+    ids = pa.array([document_id(*pair) for pair in pairs], ID)
+    integers = ids_as_integers(ids)
+    assert [tuple(row) for row in integers.tolist()] == pairs
+    assert [document_id(*row) for row in sorted(integers.tolist())] == sorted(ids.to_pylist())
+
+
+NAMES = st.text(st.characters(codec="utf-8", exclude_characters="/"), min_size=1)
+
+
+@given(NAMES, st.text(min_size=1), st.integers(0, 2**64 - 1))
+def test_printed_ids_parse_back(source, path, record):
+    assert parse_id(format_id(source, path, record)) == (source, path, record)
+
+
+@pytest.mark.parametrize("printed", ["", "web", "web/#3", "/a#3", "web/a", "web/a#", "web/a#x", "web/a#-1"])
+def test_other_strings_are_no_ids(printed):
+    with pytest.raises(UserError, match="expected source/path#record"):
+        parse_id(printed)

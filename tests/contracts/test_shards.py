@@ -1,0 +1,60 @@
+"""The shard format: what is written is what is mapped, without a copy."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipelines.contracts.document import ID, document_id
+from pipelines.contracts.errors import CorruptFileError
+from pipelines.contracts.shards import open_shard, write_shard
+from pipelines.contracts.store import record_file, write_atomic
+
+
+def write(path, documents, dtype=np.uint16, sentences=None):
+    tokens = np.array([token for document in documents for token in document], dtype)
+    offsets = np.cumsum([0, *map(len, documents)])
+    ids = pa.array([document_id(7, i) for i in range(len(documents))], ID)
+    n_bytes = np.array([3 * len(document) for document in documents], np.int64)
+    write_atomic(
+        path,
+        lambda sink: write_shard(sink, tokens, offsets, ids, n_bytes, {"source": "s", "split": "train"}, sentences),
+    )
+    return record_file(path.parent, path.name)
+
+
+@given(st.lists(st.lists(st.integers(0, 2**16 - 1), max_size=5), max_size=5), st.sampled_from([np.uint16, np.uint32]))
+def test_round_trip(tmp_path_factory, documents, dtype):
+    path = tmp_path_factory.mktemp("shard") / "s.arrow"
+    shard = open_shard(path.parent, write(path, documents, dtype))
+    assert shard.tokens.dtype == dtype
+    assert [shard.tokens[a:b].tolist() for a, b in zip(shard.offsets[:-1], shard.offsets[1:], strict=True)] == documents
+    assert shard.n_bytes.tolist() == [3 * len(document) for document in documents]
+    assert shard.doc_ids.to_pylist() == [document_id(7, i) for i in range(len(documents))]
+    assert shard.sentences is None
+    assert (shard.facts["source"], shard.facts["split"]) == ("s", "train")
+
+
+def test_sentences(tmp_path):
+    record = write(tmp_path / "s.arrow", [[1, 2, 3], [], [4]], sentences=(np.array([0, 2, 0]), np.array([0, 2, 2, 3])))
+    shard = open_shard(tmp_path, record)
+    assert shard.sentences.tolist() == [0, 2, 0]
+    assert shard.sentence_offsets.tolist() == [0, 2, 2, 3]
+
+
+def test_opening_copies_nothing(tmp_path):
+    before = pa.total_allocated_bytes()
+    shard = open_shard(tmp_path, write(tmp_path / "s.arrow", [list(range(1000))] * 1000))
+    assert not shard.tokens.flags.owndata
+    assert not shard.tokens.flags.writeable
+    assert pa.total_allocated_bytes() - before < 100_000
+    assert len(shard.tokens) == 1_000_000
+
+
+def test_another_arrow_file_is_no_shard(tmp_path):
+    table = pa.table({"tokens": [1]})
+    with pa.OSFile(str(tmp_path / "t.arrow"), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table)
+    with pytest.raises(CorruptFileError, match="format is None"):
+        open_shard(tmp_path, record_file(tmp_path, "t.arrow"))

@@ -1,0 +1,84 @@
+import unicodedata
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipelines.reading.normalise import cut, normalise, normalise_all
+
+HEBREW_AND_ARABIC = "\u0634\u0644\u0648\u0645 \u05e9\u05dc\u05d5\u05dd \u202bx\u202c"
+EMOJI = "\U0001f468\u200d\U0001f469\u200d\U0001f467 \U0001f1e9\U0001f1ea"
+TEXTS = st.text(
+    st.one_of(
+        st.characters(exclude_categories=["Cs"]),
+        st.sampled_from("\r\n\t\0\x1b\x7f\x80\x85\x9f\xa0e\u0301\u0300o\u1100\u1161\u212b\u2000"),
+    )
+)
+
+
+def reference(text: str, unicode_form: str) -> tuple[bytes, int]:
+    """The definition, one character at a time."""
+    text = text.replace("\r\n", "\n").replace("\r", "\n")
+    kept = "".join(c for c in text if c in "\n\t" or unicodedata.category(c) != "Cc")
+    return (unicodedata.normalize("NFC", kept) if unicode_form == "NFC" else kept).encode(), len(text) - len(kept)
+
+
+@given(TEXTS, st.sampled_from(["NFC", "none"]))
+def test_equals_the_definition(text: str, unicode_form: str) -> None:
+    assert normalise(text, unicode_form) == reference(text, unicode_form)
+
+
+@given(TEXTS)
+def test_is_idempotent(text: str) -> None:
+    once, _ = normalise(text)
+    assert normalise(once.decode()) == (once, 0)
+
+
+@given(st.lists(TEXTS, min_size=1), st.sampled_from(["NFC", "none"]))
+def test_many_at_once_equal_one_by_one(texts: list[str], unicode_form: str) -> None:
+    single = [normalise(text, unicode_form) for text in texts]
+    found = normalise_all(texts, unicode_form)
+    assert bytes(found.data) == b"".join(data for data, _ in single)
+    assert found.lengths == [len(data) for data, _ in single]
+    assert found.removed == sum(removed for _, removed in single)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected", "removed"),
+    [
+        ("plain\ttext\n", "plain\ttext\n", 0),
+        ("a\r\nb\rc\r\r\n", "a\nb\nc\n\n", 0),
+        ("nul\0 esc\x1b[31m bell\a", "nul esc[31m bell", 3),
+        ("cafe\u0301", "caf\u00e9", 0),
+        ("e\x00\u0301", "\u00e9", 1),  # what is removed first no longer stands between base and accent
+        (HEBREW_AND_ARABIC, HEBREW_AND_ARABIC, 0),
+        (EMOJI, EMOJI, 0),
+        ("next\x85line", "nextline", 1),
+    ],
+)
+def test_examples(text: str, expected: str, removed: int) -> None:
+    assert normalise(text) == (expected.encode(), removed)
+
+
+@pytest.mark.parametrize("text", ["a\ud800", "\udfff", "ok \udc80 ok"])
+def test_lone_surrogates_are_refused(text: str) -> None:
+    with pytest.raises(UnicodeEncodeError):
+        normalise(text)
+    with pytest.raises(UnicodeEncodeError):
+        normalise_all(["fine", text])
+
+
+@given(TEXTS, st.integers(1, 12))
+def test_cut_keeps_every_byte_and_the_limit(text: str, limit: int) -> None:
+    data = text.encode()
+    pieces = cut(data, limit)
+    assert b"".join(pieces) == data
+    for piece in pieces:
+        assert piece.decode()
+        assert len(piece) <= limit or len(piece.decode()) == 1
+
+
+def test_cut_prefers_line_ends() -> None:
+    assert cut(b"one\ntwo\nthree", 9) == [b"one\ntwo\n", b"three"]
+    assert cut(b"abcdef", 4) == [b"abcd", b"ef"]
+    assert cut("aé".encode(), 2) == [b"a", "é".encode()]

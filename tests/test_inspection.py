@@ -1,0 +1,195 @@
+"""What people see of documents: the whole story, safe on a terminal, personal data taken out unless asked for."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from pipelines.__main__ import main
+from pipelines.build import build
+from pipelines.cluster import LocalCluster
+from pipelines.contracts.errors import UserError
+from pipelines.corpus import CorpusConfig, Source, StepConfig
+from pipelines.inspection import printable, show_document, show_rule
+from pipelines.inventory import take_inventory
+from pipelines.plan import make_plan
+from pipelines.stages.dedup_exact import DedupExact
+from pipelines.stages.filter import Filter
+from pipelines.stages.pii import Pii
+from pipelines.stages.rules import Rule
+from pipelines.stages.text_hash import TextHash
+
+HOSTILE = (
+    "<script>alert(1)</script> [bold]not markup[/bold] :smile:\n"
+    "\u202eright to left override, \u05e9\u05dc\u05d5\u05dd \u0645\u0631\u062d\u0628\u0627\n"
+    "family \U0001f468\u200d\U0001f469\u200d\U0001f467 and 東京\n"
+)
+MAILED = "Grüße! Write to jane.roe@example.org, or to joe@example.com."
+WEB: list[dict[str, object]] = [
+    {
+        "text": HOSTILE,
+        "url": "https://a.example/\x1b]0;owned\x07",
+        "title": "\x1b[2J[red]x",
+        "size": 12345678901234567890,
+    },
+    {"text": MAILED, "author": "Jane <jane.roe@example.org>"},
+    {"text": "A copy of a copy."},
+    {"text": "A copy of a copy."},
+    {"text": f"Spam from spammer@example.net. {'x' * 9000}", "url": "spam", "author": "spammer@example.net"},
+    {"text": "line\n" * 500},
+    *({"text": f"More spam, number {i}", "url": "spam"} for i in range(20)),
+]
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("inspection")
+    (root / "web").mkdir()
+    lines = [*map(json.dumps, WEB), "not json"]
+    (root / "web" / "[red]w.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    (root / "code").mkdir()
+    (root / "code" / "mail.py").write_text("# by jane.roe@example.org\n", encoding="utf-8")
+    sources = (
+        Source("web", str(root / "web"), "jsonl", licence="CC0-1.0", origin="https://web.example"),
+        Source("code", str(root / "code"), "text"),
+    )
+    steps = (
+        StepConfig("filter", Filter((Rule(signal="url", none_of=("spam",), name="spam"),)), "filter"),
+        StepConfig("text_hash", TextHash(normalisation="none"), "text_hash"),
+        StepConfig("dedup_exact", DedupExact(), "dedup_exact"),
+        StepConfig("pii", Pii(entities=("EMAIL_ADDRESS",)), "pii", ("web",), where="filter"),
+    )
+    config = CorpusConfig("seen", str(root / "out"), sources, steps)
+    build(make_plan(config, take_inventory(sources, root / "out")), LocalCluster(), lambda line: None)
+    return root / "out"
+
+
+def story(capsys: pytest.CaptureFixture[str], corpus: Path, record: int | str, raw: bool = False) -> str:
+    show_document(corpus, f"web/[red]w.jsonl#{record}" if isinstance(record, int) else record, raw=raw)
+    return safe(capsys.readouterr().out)
+
+
+def safe(output: str) -> str:
+    assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", output)
+    return output
+
+
+def test_a_kept_document_cannot_steer_the_terminal(capsys: pytest.CaptureFixture[str], corpus: Path) -> None:
+    out = story(capsys, corpus, 0)
+    assert out.startswith("web/[red]w.jsonl#0\nkept\n")
+    for line in (
+        r"https://a.example/\x1b]0;owned\x07",
+        r"\x1b[2J[red]x",
+        "12345678901234567890",
+        "CC0-1.0",
+        "https://web.example",
+        "  | <script>alert(1)</script> [bold]not markup[/bold] :smile:",
+        "  | \\u202eright to left override, \u05e9\u05dc\u05d5\u05dd \u0645\u0631\u062d\u0628\u0627",
+        "  | family \U0001f468\u200d\U0001f469\u200d\U0001f467 and 東京",
+        "none: the corpus has no shards step",
+    ):
+        assert line in out
+
+
+def test_edits_are_listed_and_applied(capsys: pytest.CaptureFixture[str], corpus: Path) -> None:
+    out = story(capsys, corpus, 1)
+    assert "jane" not in out
+    assert "  | Grüße! Write to <EMAIL_ADDRESS>, or to <EMAIL_ADDRESS>." in out
+    assert "bytes 18 to 38: '<EMAIL_ADDRESS>'" in out
+    assert re.search(r"meta\.author +Jane <<EMAIL_ADDRESS>>", out)
+    assert re.search(r"pii_email_address +2\n", out)
+    raw = story(capsys, corpus, 1, raw=True)
+    assert f"  | {MAILED}" in raw
+    assert "'jane.roe@example.org' -> '<EMAIL_ADDRESS>'" in raw
+    assert "Jane <jane.roe@example.org>" in raw
+
+
+def test_a_dropped_document_says_why_and_shows_no_personal_data(
+    capsys: pytest.CaptureFixture[str], corpus: Path
+) -> None:
+    # The pii step never saw it: its `where` left out what filter drops.
+    out = story(capsys, corpus, 4)
+    assert out.startswith("web/[red]w.jsonl#4\ndropped by spam\n")
+    assert "drops: spam: url is spam, kept is none of spam" in out
+    assert "spammer" not in out
+    assert "  | Spam from <EMAIL_ADDRESS>. xxx" in out
+    assert "(5,027 more bytes not shown)" in out
+    assert "spammer@example.net" in story(capsys, corpus, 4, raw=True)
+
+
+def test_the_winner_of_a_cluster_is_named(capsys: pytest.CaptureFixture[str], corpus: Path) -> None:
+    assert "drops: dedup_exact, in favour of web/[red]w.jsonl#2\n" in story(capsys, corpus, 3)
+    out = story(capsys, corpus, 2)
+    assert "keeps: it is the one kept of its cluster" in out
+    assert re.search(r"exact_cluster_size +2\n", out)
+
+
+def test_long_documents_are_clipped_by_lines(capsys: pytest.CaptureFixture[str], corpus: Path) -> None:
+    out = story(capsys, corpus, 5)
+    assert out.count("  | line\n") == 80
+    assert f"({5 * 500 - 80 * 5 + 1:,} more bytes not shown)" in out
+
+
+def test_a_quarantined_record(capsys: pytest.CaptureFixture[str], corpus: Path) -> None:
+    out = story(capsys, corpus, len(WEB))
+    assert "set aside when it was read: not_json: the line is not JSON" in out
+    assert re.search(r"size +8 bytes", out)
+
+
+def test_hex_ids_and_sources_without_pii_step(capsys: pytest.CaptureFixture[str], corpus: Path) -> None:
+    out = story(capsys, corpus, "code/mail.py#0")
+    assert "no step looked for personal data in this source" in out
+    identifier = re.search(r"id +([0-9a-f]{32})\n", out)
+    assert identifier is not None
+    assert story(capsys, corpus, identifier[1]) == out
+
+
+def test_samples_of_a_rule_are_always_the_same(capsys: pytest.CaptureFixture[str], corpus: Path) -> None:
+    def sample(count: int, raw: bool = False) -> str:
+        show_rule(corpus, "spam", count, raw=raw)
+        return safe(capsys.readouterr().out)
+
+    out = sample(3)
+    assert out == sample(3)
+    assert "21 documents dropped (web 21), 3 of them here" in out
+    assert re.search(r"url +spam\n +kept is +none of spam\n", out)
+    names = re.findall(r"^web/\[red\]w\.jsonl#\d+$", out, re.MULTILINE)
+    assert len(names) == 3
+    everything = sample(100)
+    assert re.findall(r"^web/.*#\d+$", everything, re.MULTILINE)[:3] == names
+    assert everything.count("  | More spam, number") == 20
+    assert "spammer@" not in everything
+    assert "spammer@" in sample(100, raw=True)
+
+
+def test_samples_of_clusters_and_quarantine(capsys: pytest.CaptureFixture[str], corpus: Path) -> None:
+    show_rule(corpus, "dedup_exact", 5, raw=False)
+    out = safe(capsys.readouterr().out)
+    assert re.search(r"exact_cluster +web/\[red\]w\.jsonl#2\n", out)
+    assert "  | A copy of a copy." in out
+    show_rule(corpus, "not_json", 5, raw=False)
+    out = safe(capsys.readouterr().out)
+    assert "not_json: the line is not JSON\n1 records set aside (web 1), 1 of them here" in out
+    assert re.search(rf"8 bytes +web/\[red\]w\.jsonl#{len(WEB)}\n", out)
+
+
+def test_unknown_rules_are_told_with_counts(corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(
+        UserError, match=r"did you mean 'spam'\?; there are: spam \(21\), dedup_exact \(1\), not_json \(1\)"
+    ):
+        show_rule(corpus, "spamm", 5, raw=False)
+    with pytest.raises(UserError, match="--samples: got 0"):
+        show_rule(corpus, "spam", 0, raw=False)
+    assert main(["inspect", str(corpus), "--doc", "web/nothing#0"]) == 2
+    assert "error: web/nothing#0: the source 'web' has no file 'nothing'" in capsys.readouterr().err
+
+
+def test_printable_leaves_text_alone_and_shows_the_rest() -> None:
+    kept = "tab? no. é 東京 \u05e9 \U0001f468\u200d\U0001f469 \u0646\u200c\u0647 [b] \\ <b>"
+    assert printable(kept, lines=True) == kept
+    assert (
+        printable("a\nb\tc\x00\x7f\x9b\u2066\ufeff\U000e0041")
+        == "a\\x0ab\\x09c\\x00\\x7f\\x9b\\u2066\\ufeff\\U000e0041"
+    )
+    assert printable("a\nb\tc\r", lines=True) == "a\nb\tc\\x0d"

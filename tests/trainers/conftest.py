@@ -1,0 +1,77 @@
+"""A tiny corpus written through the contracts: three sources, several shards, a real tokenizer of 400 tokens."""
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from pipelines.contracts.document import document_id, file_key
+from pipelines.contracts.manifest import CorpusManifest, ShardRecord, ShardSet, TokenizerRecord, save_corpus
+from pipelines.contracts.shards import write_shard
+from pipelines.contracts.store import digest, record_file, write_atomic
+from tokenizer.specials import SPECIAL_IDS
+from tokenizer.train import train_byte_bpe
+
+VOCABULARY = 400
+# Documents per shard, by source: several shards, one short shard, and a source of a single document.
+TRAIN = {"plays": (60, 1, 40), "code": (50,), "notes": (1,)}
+VALIDATION = {"plays": (12,), "code": (6, 3)}
+
+
+def documents(rng: np.random.Generator, count: int) -> list[np.ndarray]:
+    """Walks along a fixed sparse graph over the ids 128 to 399: a model can learn what follows. Some are empty."""
+    successors = np.random.default_rng(7).integers(128, VOCABULARY, (VOCABULARY, 4))
+    walks = []
+    for _ in range(count):
+        length = int(rng.choice([0, 1, 5, 30, 90, 200], p=[0.02, 0.05, 0.13, 0.3, 0.3, 0.2]))
+        walk = np.empty(length, dtype=np.uint16)
+        token = int(rng.integers(128, VOCABULARY))
+        for i in range(length):
+            walk[i] = token
+            token = int(successors[token, rng.integers(0, 4)])
+        walks.append(walk)
+    return walks
+
+
+def build_corpus(directory: Path, seed: int = 0) -> Path:
+    """Write a corpus; another seed gives other documents, and so another fingerprint, with the same tokenizer."""
+    rng = np.random.default_rng(seed)
+    records = []
+    for split, layout in (("train", TRAIN), ("validation", VALIDATION)):
+        for source, shards in layout.items():
+            for number, count in enumerate(shards):
+                walks = documents(rng, count)
+                offsets = np.concatenate([[0], np.cumsum([len(walk) for walk in walks])]).astype(np.int64)
+                tokens = np.concatenate([*walks, np.empty(0, np.uint16)])
+                key = file_key(source, f"{split}-{number}")
+                ids = pa.array([document_id(key, i) for i in range(count)], pa.binary(16))
+                n_bytes = np.array([3 * len(walk) for walk in walks], dtype=np.int64)
+                path = f"shards/{source}/{split}-{number:05d}.arrow"
+
+                def write(sink, tokens=tokens, offsets=offsets, ids=ids, n_bytes=n_bytes):
+                    write_shard(sink, tokens, offsets, ids, n_bytes, {"source": "x"})
+
+                write_atomic(directory / path, write)
+                file = record_file(directory, path)
+                size = (count, len(tokens), int(n_bytes.sum()))
+                records.append(ShardRecord(file.path, file.bytes, file.xxh3_128, source, split, *size))
+    words = ["".join(letters) for letters in np.random.default_rng(1).choice(list("abcdefgh"), (60, 6))]
+    write_atomic(directory / "tokenizer.json", train_byte_bpe([" ".join(words)] * 3, VOCABULARY))
+    file = record_file(directory, "tokenizer.json")
+    tokenizer = TokenizerRecord(file.path, file.bytes, file.xxh3_128, VOCABULARY, "byte_bpe", dict(SPECIAL_IDS))
+    shard_set = ShardSet(tokenizer, "uint16", (), tuple(records))
+    fingerprint = digest([record.xxh3_128 for record in records])
+    sources = {name: {"licence": "none"} for name in TRAIN}
+    save_corpus(directory, CorpusManifest("tiny", fingerprint, {}, sources, {"shards": shard_set}, (), (), {}))
+    return directory
+
+
+@pytest.fixture(scope="session")
+def corpus_directory(tmp_path_factory):
+    return build_corpus(tmp_path_factory.mktemp("corpus"))
+
+
+@pytest.fixture(scope="session")
+def foreign_directory(tmp_path_factory):
+    return build_corpus(tmp_path_factory.mktemp("foreign"), seed=1)

@@ -1,0 +1,133 @@
+"""From shards to batches: what is in a sequence, what a rank gets, and what is refused."""
+
+import shutil
+
+import numpy as np
+import pytest
+
+from pipelines.contracts.errors import ConfigError, CorruptFileError, UserError
+from pipelines.contracts.shards import open_shard
+from tokenizer.specials import SPECIAL_IDS
+from trainers.data import open_corpus, training_data, validation_data
+from trainers.packing import IGNORED
+
+BOS, EOS, PAD = (SPECIAL_IDS[mark] for mark in ("<bos>", "<eos>", "<pad>"))
+LENGTH = 64
+
+
+def stream(source):
+    """What the packed stream of a source must be, document by document: inputs, targets."""
+    inputs, targets = [], []
+    for record in source.shards:
+        shard = open_shard(source.directory, record.file)
+        for i in range(record.documents):
+            document = shard.tokens[shard.offsets[i] : shard.offsets[i + 1]].tolist()
+            inputs += [BOS, *document]
+            targets += [*document, EOS]
+    return np.array(inputs), np.array(targets)
+
+
+def data(corpus, weights=None, length=LENGTH, seed=0):
+    return training_data(corpus, weights or dict.fromkeys(corpus.train, 1.0), length, seed)
+
+
+@pytest.fixture(scope="module")
+def corpus(corpus_directory):
+    return open_corpus((str(corpus_directory),), None)
+
+
+@pytest.mark.parametrize("source", ["plays", "code", "notes"])
+@pytest.mark.parametrize("length", [7, 64, 1000])
+def test_an_epoch_covers_every_token_of_a_source_once(corpus, source, length):
+    read = data(corpus, {source: 1.0}, length)
+    count = -(-read.sources[0].tokens // length)
+    samples = read.order.take(0, count)
+    batch = read.rows(samples)
+    in_order = np.argsort(samples.sequence)
+    expected_inputs, expected_targets = stream(read.sources[0])
+    kept = batch.targets[in_order].flatten() != IGNORED
+    np.testing.assert_array_equal(batch.inputs[in_order].flatten()[kept], expected_inputs)
+    np.testing.assert_array_equal(batch.targets[in_order].flatten()[kept], expected_targets)
+    assert kept.sum() == read.sources[0].tokens
+    assert (batch.inputs[in_order].flatten()[~kept] == PAD).all()
+
+
+def test_positions_and_segments_restart_at_every_document(corpus):
+    batch = data(corpus).rows(data(corpus).order.take(0, 50))
+    for inputs, positions, segments in zip(batch.inputs, batch.positions, batch.segments, strict=True):
+        starts = (inputs == BOS) | (np.arange(LENGTH) == 0) | (np.diff(inputs == PAD, prepend=False) & (inputs == PAD))
+        np.testing.assert_array_equal(positions == 0, starts)
+        np.testing.assert_array_equal(segments, np.cumsum(starts) - 1)
+        np.testing.assert_array_equal(np.diff(positions)[~starts[1:]], 1)
+
+
+def test_no_target_crosses_a_document(corpus):
+    batch = data(corpus).rows(data(corpus).order.take(0, 100))
+    ends = np.diff(batch.segments, axis=1) == 1
+    last = batch.targets[:, :-1][ends]
+    assert set(last.tolist()) <= {EOS, IGNORED}
+
+
+def test_a_sequence_holds_one_source(corpus):
+    read = data(corpus)
+    samples = read.order.take(0, 60)
+    batch = read.rows(samples)
+    flat = {i: stream(source)[0] for i, source in enumerate(read.sources)}
+    for row, (source, sequence) in enumerate(zip(samples.source, samples.sequence, strict=True)):
+        expected = flat[source][sequence * LENGTH : (sequence + 1) * LENGTH]
+        np.testing.assert_array_equal(batch.inputs[row, : len(expected)], expected)
+
+
+@pytest.mark.parametrize(("world", "size"), [(1, 12), (1, 5), (2, 3), (3, 4), (4, 2), (5, 1)])
+def test_world_size_and_micro_batch_do_not_change_the_batch(corpus, world, size):
+    whole = data(corpus).rows(data(corpus).order.take(24, 12))
+    found = {}
+    lengths = set()
+    for rank in range(world):
+        batches = list(data(corpus).micro_batches(24, 12, size, rank, world))
+        lengths.add(len(batches))
+        for batch in batches:
+            assert batch.inputs.shape == (size, LENGTH)
+            for row in range(size):
+                if (batch.targets[row] != IGNORED).any():
+                    found[batch.inputs[row].tobytes() + batch.targets[row].tobytes()] = batch.source[row]
+    assert len(lengths) == 1
+    expected = {
+        whole.inputs[row].tobytes() + whole.targets[row].tobytes(): whole.source[row]
+        for row in range(len(whole.inputs))
+    }
+    assert found == expected
+
+
+def test_validation_is_the_same_for_every_world_and_spread_over_the_split(corpus):
+    validation = validation_data(corpus, 256, LENGTH)
+    alone = sorted(b.inputs[i].tobytes() for b in validation.batches(4, 0, 1) for i in range(4))
+    shared = sorted(b.inputs[i].tobytes() for r in range(2) for b in validation.batches(2, r, 2) for i in range(2))
+    assert alone == shared
+    names = [validation.sources[source].name for source, _ in validation.rows]
+    assert names == ["code"] * 4 + ["plays"] * 4
+    whole = validation_data(corpus, 10**9, LENGTH)
+    targets = sum((batch.targets != IGNORED).sum() for batch in whole.batches(4, 0, 1))
+    assert targets == sum(source.tokens for source in whole.sources)
+
+
+def test_a_flipped_bit_in_a_shard_is_an_error(corpus_directory, tmp_path):
+    copy = shutil.copytree(corpus_directory, tmp_path / "copy")
+    shard = copy / "shards/code/train-00000.arrow"
+    content = bytearray(shard.read_bytes())
+    content[len(content) // 2] ^= 1
+    shard.write_bytes(content)
+    read = data(open_corpus((str(copy),), None))
+    with pytest.raises(CorruptFileError, match=r"code/train-00000\.arrow"):
+        read.rows(read.order.take(0, 50))
+
+
+def test_corpora_that_do_not_fit_together_are_refused(corpus_directory, tmp_path):
+    with pytest.raises(UserError, match="no corpus here"):
+        open_corpus((str(tmp_path),), None)
+    with pytest.raises(ConfigError, match="names no corpus"):
+        open_corpus((), None)
+    with pytest.raises(ConfigError, match=r"data\.shard_set: got 'bytes'"):
+        open_corpus((str(corpus_directory),), "bytes")
+    with pytest.raises(UserError, match="in an earlier corpus too"):
+        open_corpus((str(corpus_directory), str(corpus_directory)), None)

@@ -1,0 +1,45 @@
+"""Events become lines, also when another process writes them."""
+
+from trainers.progress import Progress, followed
+
+STEP = {
+    "step": 10,
+    "steps": 20,
+    "tokens": 12_345,
+    "loss": 3.21,
+    "learning_rate": 1e-3,
+    "gradient_norm": 0.5,
+    "tokens_per_second": 99.6,
+}
+
+
+def test_an_event_is_a_line_and_the_same_fields_in_the_log(tmp_path):
+    from pipelines.contracts.events import read_events
+
+    lines = []
+    progress = Progress(tmp_path / "log.jsonl", lines.append)
+    progress.write("step", **STEP)
+    progress.write("checkpoint", step=10, message="here")
+    progress.close()
+    assert lines == [
+        "step 10/20  tokens 12,345  loss 3.21  rate 0.001  gradient 0.5  tokens/s 100",
+        "checkpoint  here",
+    ]
+    assert read_events(tmp_path / "log.jsonl", "step")[0]["loss"] == 3.21
+
+
+def test_only_what_is_new_in_a_log_is_followed(tmp_path):
+    log = tmp_path / "log.jsonl"
+    old = Progress(log, None)
+    old.write("checkpoint", message="old")
+    lines = []
+    with followed(log, lines.append):
+        old.write("checkpoint", message="new")
+    old.close()
+    assert lines == ["checkpoint  new"]
+
+
+def test_workers_but_the_first_are_silent(tmp_path):
+    lines = []
+    Progress(None, lines.append).write("step", **STEP)
+    assert lines == []

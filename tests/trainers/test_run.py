@@ -1,0 +1,74 @@
+"""A run's directory: one run, one configuration, one corpus."""
+
+from dataclasses import replace
+
+import pytest
+
+from pipelines.contracts.config import override, parse, plain
+from pipelines.contracts.errors import ConflictError, UserError
+from pipelines.contracts.store import write_json
+from trainers.config import Pretraining
+from trainers.data import open_corpus
+from trainers.recipes import llama_tiny
+from trainers.resolve import resolve
+from trainers.run import locked, open_run, read_config, read_run
+
+
+@pytest.fixture
+def corpus(corpus_directory):
+    return open_corpus((str(corpus_directory),), None)
+
+
+def config(corpus, *assignments):
+    return resolve(parse(Pretraining, override(plain(llama_tiny()), assignments), "recipe"), corpus)
+
+
+def test_a_new_run_records_who_it_is_and_can_be_opened_again(tmp_path, corpus):
+    run = tmp_path / "run"
+    assert open_run(run, config(corpus), corpus).is_new
+    assert read_config(run) == config(corpus)
+    assert read_run(run)["fingerprints"]["corpus"] == corpus.fingerprint
+    opened = open_run(run, config(corpus), corpus)
+    assert (opened.is_new, opened.finished, opened.changed) == (False, None, ())
+
+
+def test_how_it_is_executed_may_change_and_is_said(tmp_path, corpus):
+    open_run(tmp_path / "run", config(corpus), corpus)
+    opened = open_run(tmp_path / "run", config(corpus, "execution.zero_stage=3"), corpus)
+    assert opened.changed == ("execution.zero_stage: 1 -> 3",)
+    assert read_config(tmp_path / "run").execution.zero_stage == 3
+
+
+def test_another_configuration_is_refused_with_the_difference_named(tmp_path, corpus):
+    open_run(tmp_path / "run", config(corpus), corpus)
+    with pytest.raises(ConflictError, match=r"optimizer.learning_rate: 0.005 -> 0.1"):
+        open_run(tmp_path / "run", config(corpus, "optimizer.learning_rate=0.1"), corpus)
+
+
+def test_a_foreign_corpus_and_a_foreign_tokenizer_are_refused(tmp_path, corpus, foreign_directory):
+    open_run(tmp_path / "run", config(corpus), corpus)
+    foreign = open_corpus((str(foreign_directory),), None)
+    with pytest.raises(ConflictError, match=f"began with the corpus {corpus.fingerprint}"):
+        open_run(tmp_path / "run", config(corpus), foreign)
+    other = replace(corpus, tokenizer=replace(corpus.tokenizer, xxh3_128="0" * 32))
+    with pytest.raises(ConflictError, match="began with the tokenizer"):
+        open_run(tmp_path / "run", config(corpus), other)
+
+
+def test_a_directory_with_other_files_is_refused(tmp_path, corpus):
+    (tmp_path / "thesis.tex").write_text("")
+    with pytest.raises(ConflictError, match="holds files but no run"):
+        open_run(tmp_path, config(corpus), corpus)
+    with pytest.raises(UserError, match="no run here"):
+        read_run(tmp_path)
+
+
+def test_a_finished_run_says_so(tmp_path, corpus):
+    open_run(tmp_path / "run", config(corpus), corpus)
+    write_json(tmp_path / "run" / "finished.json", {"step": 100, "tokens": 7})
+    assert open_run(tmp_path / "run", config(corpus), corpus).finished["step"] == 100
+
+
+def test_two_processes_do_not_train_in_one_directory(tmp_path):
+    with locked(tmp_path), pytest.raises(ConflictError, match="another process is training"), locked(tmp_path):
+        pass

@@ -1,0 +1,65 @@
+"""What the workers of one launch do for test_zero: train under every ZeRO stage, and resume, in the same processes.
+
+Started by torchrun as `zero_worker.py CORPUS OUTPUT`; each run is a directory below OUTPUT with its log.
+"""
+
+import shutil
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from trainers.config import Batch, Budget, Checkpoints, Validation
+from trainers.data import open_corpus
+from trainers.loop import train
+from trainers.recipes import llama_tiny
+from trainers.resolve import resolve
+from trainers.run import open_run
+
+RUNS = {
+    **{f"stage{stage}": {"zero_stage": stage} for stage in (0, 1, 2, 3)},
+    "accumulated": {"zero_stage": 2, "micro_batch": 1},
+    "uneven": {"zero_stage": 1, "micro_batch": 2},
+}
+
+
+def configuration(corpus, **execution):
+    """llama_tiny for 20 steps of 6 sequences, every step logged."""
+    recipe = llama_tiny()
+    small = replace(
+        recipe,
+        batch=Batch(sequences=6),
+        budget=Budget(steps=20),
+        validation=Validation(every=10, tokens=512),
+        checkpoints=Checkpoints(every=10, keep=3),
+        log_every=1,
+        execution=replace(recipe.execution, **{"micro_batch": 3, **execution}),
+    )
+    return resolve(small, corpus)
+
+
+def main() -> None:
+    corpus, output = open_corpus((sys.argv[1],), None), Path(sys.argv[2])
+    from trainers.engine import start_group
+
+    rank, _ = start_group()
+    import torch
+
+    for name, execution in RUNS.items():
+        run, resumed = output / name, output / f"{name}-resumed"
+        config = configuration(corpus, **execution)
+        if rank == 0:
+            open_run(run, config, corpus)
+        train(config, corpus, run, None)
+        if rank == 0:
+            shutil.copytree(
+                run, resumed, ignore=shutil.ignore_patterns("step-00000020", "finished.json", "export", "log*")
+            )
+        torch.distributed.barrier()
+        # A resumed run goes on under the next stage: checkpoints do not depend on it.
+        following = replace(config.execution, zero_stage=(config.execution.zero_stage + 1) % 4)
+        train(replace(config, execution=following), corpus, resumed, None)
+    torch.distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,55 @@
+"""The text files that the commands of `python -m tokenizer` read: plain text and JSON lines, gzip or not."""
+
+import gzip
+import json
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TextIO, cast
+
+JSON_LINES = (".jsonl", ".ndjson")
+
+
+def read_texts(path: str, field: str = "text") -> Iterator[str]:
+    """The documents of a UTF-8 file: `field` of every line where the name ends in .jsonl or .ndjson (also with .gz),
+    else the whole file as one document. Memory holds one document.
+
+    Raises ValueError with file and line for a missing or empty file, bytes that are not UTF-8, truncated gzip, a line
+    that is not a JSON object, and a line without text in `field`.
+    """
+    file = Path(path)
+    if not file.is_file():
+        raise ValueError(f"{path}: no such file; expected plain text or JSON lines, gzip or not")
+    name = file.name.removesuffix(".gz")
+    try:
+        with _open(file) as stream:
+            yield from _json_lines(stream, path, field) if name.endswith(JSON_LINES) else [stream.read()]
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: not UTF-8 ({error.reason}); convert the file to UTF-8") from error
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise ValueError(f"{path}: damaged gzip file ({error}); copy or download it again") from error
+
+
+def _open(file: Path) -> TextIO:
+    if file.name.endswith(".gz"):
+        return cast(TextIO, gzip.open(file, "rt", encoding="utf-8", newline=""))
+    return file.open(encoding="utf-8", newline="")
+
+
+def _json_lines(stream: TextIO, path: str, field: str) -> Iterator[str]:
+    for number, line in enumerate(stream, 1):
+        if not line.strip():
+            continue
+        try:
+            record = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise ValueError(f"{path}:{number}: not JSON ({error.msg} at column {error.colno})") from error
+        if not isinstance(record, dict) or not isinstance(record.get(field), str):
+            raise ValueError(f"{path}:{number}: no text in field {field!r}; name the right one with --field")
+        try:
+            record[field].encode()
+        except UnicodeEncodeError as error:
+            raise ValueError(
+                f"{path}:{number}: lone surrogate in field {field!r}; repair the line or leave it out"
+            ) from error
+        yield record[field]

@@ -1,0 +1,189 @@
+"""Commands: python -m trainers pretrain | evaluate | generate | export. Heavy libraries are imported when a command
+needs them.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pipelines.contracts.errors import ConfigError, UserError
+
+if TYPE_CHECKING:
+    from trainers.config import Pretraining
+    from trainers.data import Corpus
+    from trainers.run import Opened
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; 2 and one line for an error that a user can act on."""
+    options = parser().parse_args(arguments)
+    try:
+        result: int = options.command(options)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except OSError as error:
+        place = f"{error.filename}: " if error.filename else ""
+        print(f"error: {place}{error.strerror or error}; mend that and run the same command again", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("interrupted; the same command goes on from the last checkpoint", file=sys.stderr)
+        return 130
+    return result
+
+
+def parser() -> argparse.ArgumentParser:
+    """The commands and their arguments."""
+    parser = argparse.ArgumentParser(prog="python -m trainers", description="Pretrain and use language models.")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    pretrain = commands.add_parser("pretrain", help="train a recipe on a corpus; the same command resumes")
+    pretrain.add_argument("recipe", metavar="RECIPE", help="a recipe's name, or the path of a resolved.yaml")
+    pretrain.add_argument(
+        "settings",
+        metavar="a.b=value",
+        nargs="*",
+        help="corpus=DIR, run=DIR (data/runs/RECIPE), or any field of the recipe",
+    )
+    pretrain.add_argument(
+        "--workers", type=int, default=1, help="several run on Ray; under torchrun it does not matter"
+    )
+    pretrain.set_defaults(command=_pretrain)
+
+    evaluate = commands.add_parser("evaluate", help="validation loss and bits per byte of a run or an export")
+    evaluate.add_argument("model", metavar="RUN_OR_EXPORT", type=Path)
+    evaluate.add_argument("settings", metavar="corpus=DIR", nargs="*", help="the corpus; that of the run by default")
+    evaluate.add_argument("--tokens", type=int, help="validation tokens per source; the run's by default")
+    evaluate.set_defaults(command=_evaluate)
+
+    generate = commands.add_parser("generate", help="continue a prompt")
+    generate.add_argument("model", metavar="RUN_OR_EXPORT", type=Path)
+    generate.add_argument("--prompt", default="", help="text to continue; empty begins a document")
+    generate.add_argument("--tokens", type=int, default=100)
+    generate.add_argument("--temperature", type=float, default=0.8, help="0 takes the likeliest token")
+    generate.add_argument("--top-k", type=int, default=0, help="0 for all tokens")
+    generate.add_argument("--top-p", type=float, default=0.95)
+    generate.add_argument("--seed", type=int, default=0)
+    generate.set_defaults(command=_generate)
+
+    export = commands.add_parser("export", help="write a run's newest checkpoint in Hugging Face layout")
+    export.add_argument("run", metavar="RUN", type=Path)
+    export.add_argument("--output", metavar="DIR", type=Path, help="RUN/export by default")
+    export.set_defaults(command=_export)
+    return parser
+
+
+def _pretrain(options: argparse.Namespace) -> int:
+    from pipelines.contracts.config import load_yaml, override, parse, plain
+    from trainers.config import Pretraining
+    from trainers.data import open_corpus
+    from trainers.recipes import RECIPES
+    from trainers.resolve import resolve
+    from trainers.run import locked, open_run
+
+    if options.workers < 1:
+        raise ConfigError(f"--workers: got {options.workers}, allowed 1 and more")
+    named, overrides = _split(options.settings, ("corpus", "run"))
+    if options.recipe in RECIPES:
+        data, where = plain(RECIPES[options.recipe]()), f"recipe {options.recipe}"
+    elif options.recipe.endswith((".yaml", ".yml")):
+        data, where = load_yaml(Path(options.recipe)), options.recipe
+    else:
+        raise ConfigError(
+            f"{options.recipe!r}: no such recipe; there are {', '.join(RECIPES)}, or give a resolved.yaml"
+        )
+    config = parse(Pretraining, override(data, overrides), where)
+    if "corpus" in named:
+        config = replace(config, data=replace(config.data, corpora=tuple(named["corpus"].split(","))))
+    corpus = open_corpus(config.data.corpora, config.data.shard_set)
+    config = resolve(config, corpus)
+    run = Path(named.get("run", f"data/runs/{config.name}"))
+    if _is_follower():
+        return _launch(config, corpus, run, options.workers)
+    with locked(run):
+        opened = open_run(run, config, corpus)
+        if opened.finished:
+            print(f"{run}: finished at step {opened.finished['step']}, nothing to do; the model is in {run / 'export'}")
+            return 0
+        _describe(config, corpus, opened)
+        return _launch(config, corpus, run, options.workers)
+
+
+def _split(settings: Sequence[str], names: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+    """Settings with one of `names` as a mapping, and the others as they are."""
+    named = {key: value for key, _, value in (s.partition("=") for s in settings) if key in names}
+    return named, [setting for setting in settings if setting.partition("=")[0] not in names]
+
+
+def _is_follower() -> bool:
+    """Whether torchrun started this process as another worker than the first."""
+    return os.environ.get("RANK", "0") != "0"
+
+
+def _launch(config: "Pretraining", corpus: "Corpus", run: Path, workers: int) -> int:
+    from trainers.launch import launch
+
+    if (run / "finished.json").exists():
+        return 0
+    launch(config, corpus, run, workers, lambda line: print(line, flush=True))
+    if (run / "finished.json").exists() and not _is_follower():
+        print(f"run    {run}\nmodel  {run / 'export'}\ntry    python -m trainers generate {run} --prompt 'To be'")
+    return 0
+
+
+def _describe(config: "Pretraining", corpus: "Corpus", opened: "Opened") -> None:
+    """Print the resolved configuration, what the budget reads, and what changed since the run began."""
+    from trainers.data import training_data
+    from trainers.resolve import describe_data
+    from trainers.run import as_yaml
+
+    print(as_yaml(config))
+    weights = config.data.weights
+    assert isinstance(weights, dict)
+    order = training_data(corpus, weights, config.data.sequence_length, config.seed).order
+    print("\n".join(describe_data(config, corpus, order)))
+    for change in opened.changed:
+        print(f"changed since the run began: {change}")
+    print(f"run  {opened.path}  {'new' if opened.is_new else 'resumed'}", flush=True)
+
+
+def _evaluate(options: argparse.Namespace) -> int:
+    from pipelines.contracts.events import human_line
+    from trainers.evaluate import evaluate
+
+    named, others = _split(options.settings, ("corpus",))
+    if others:
+        raise ConfigError(f"{others[0]!r}: expected corpus=DIR")
+    corpora = tuple(filter(None, named.get("corpus", "").split(",")))
+    fields = evaluate(options.model, corpora, options.tokens)
+    rows = {"all": {key: fields[key] for key in ("loss", "bits_per_byte")}, **fields["sources"]}
+    for name, row in rows.items():
+        print(f"{name:20} {human_line(**{key: f'{v:.5f}' if isinstance(v, float) else v for key, v in row.items()})}")
+    return 0
+
+
+def _generate(options: argparse.Namespace) -> int:
+    from pipelines.contracts.config import parse
+    from trainers.generate import Sampling, generate
+
+    names = ("tokens", "temperature", "top_k", "top_p", "seed")
+    sampling = parse(Sampling, {name: getattr(options, name) for name in names}, "generate")
+    text = generate(options.model, options.prompt, sampling)
+    # A model may have learned control codes; on a terminal they would act.
+    print("".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text))
+    return 0
+
+
+def _export(options: argparse.Namespace) -> int:
+    from trainers.export import export_checkpoint
+
+    print(export_checkpoint(options.run, options.output or options.run / "export"))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,231 @@
+"""The configuration of a pretraining run, field for field what `resolved.yaml` holds.
+
+Defaults < recipe < `a.b=value`. `resolve` in `trainers.resolve` computes what is left open (null) here.
+"""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+
+def require(condition: bool, message: str) -> None:
+    """ValueError with `message` (`field: got X, allowed Y`) unless `condition`."""
+    if not condition:
+        raise ValueError(message)
+
+
+@dataclass(frozen=True)
+class Model:
+    """A `transformers` architecture and its sizes; `width` is the hidden size, `feed_forward` the inner size of a
+    block.
+
+    Left open: `feed_forward` (4 x width, GPT-2; 8/3 x width rounded up to 64, Llama), `key_value_heads` (= heads),
+    `vocab_size` (the tokenizer's, rounded up to a multiple of 64 for the matrix products).
+    """
+
+    architecture: Literal["gpt2", "llama"]
+    layers: int
+    width: int
+    heads: int
+    positions: int
+    key_value_heads: int | None = None
+    feed_forward: int | None = None
+    vocab_size: int | None = None
+    tied: bool = True
+    dropout: float = 0.0
+    initializer_range: float = 0.02
+    rope_base: float = 10000.0
+
+    def check(self) -> None:
+        """Sizes are positive and heads divide the width."""
+        for name in ("layers", "width", "heads", "positions"):
+            require(getattr(self, name) >= 1, f"{name}: got {getattr(self, name)}, allowed 1 and more")
+        require(self.width % self.heads == 0, f"heads: got {self.heads}, which does not divide width {self.width}")
+        shared = self.key_value_heads or self.heads
+        require(self.heads % shared == 0, f"key_value_heads: got {shared}, which does not divide heads {self.heads}")
+        require(
+            self.architecture == "llama" or shared == self.heads,
+            f"key_value_heads: got {shared}, gpt2 has as many as heads ({self.heads})",
+        )
+        require(0.0 <= self.dropout < 1.0, f"dropout: got {self.dropout}, allowed 0 to below 1")
+        require(
+            self.architecture == "gpt2" or self.dropout == 0.0,
+            f"dropout: got {self.dropout}, llama has none; set it to 0",
+        )
+
+
+@dataclass(frozen=True)
+class Data:
+    """What is read: corpora with one tokenizer, and how documents become sequences of `sequence_length` tokens.
+
+    `weights` are shares of the training tokens: a mapping over sources, `proportional` (to the sources' tokens),
+    `uniform`, or the name of a mixture that the corpus manifest suggests. `shard_set` picks one where a corpus has
+    several.
+    """
+
+    corpora: tuple[str, ...] = ()
+    shard_set: str | None = None
+    sequence_length: int = 1024
+    packing: Literal["concatenate"] = "concatenate"
+    weights: str | dict[str, float] = "proportional"
+
+    def check(self) -> None:
+        """Lengths are positive, weights are not negative."""
+        require(self.sequence_length >= 2, f"sequence_length: got {self.sequence_length}, allowed 2 and more")
+        if isinstance(self.weights, dict):
+            for source, weight in self.weights.items():
+                require(0.0 <= weight < float("inf"), f"weights.{source}: got {weight}, allowed 0 and more")
+            require(sum(self.weights.values()) > 0, "weights: all are 0, at least one source must be read")
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    """AdamW (Loshchilov and Hutter, 2019), weight decay decoupled and in groups.
+
+    Norm gains and biases are never decayed; embeddings only with `decay_embeddings`. `gradient_clipping` is the largest
+    global gradient norm, 0 for none.
+    """
+
+    learning_rate: float = 6e-4
+    weight_decay: float = 0.1
+    betas: tuple[float, ...] = (0.9, 0.95)
+    epsilon: float = 1e-8
+    gradient_clipping: float = 1.0
+    decay_embeddings: bool = False
+
+    def check(self) -> None:
+        """Rates are in range."""
+        require(self.learning_rate > 0, f"learning_rate: got {self.learning_rate}, allowed above 0")
+        require(self.weight_decay >= 0, f"weight_decay: got {self.weight_decay}, allowed 0 and more")
+        require(
+            len(self.betas) == 2 and all(0 <= beta < 1 for beta in self.betas),
+            f"betas: got {list(self.betas)}, allowed two numbers from 0 to below 1",
+        )
+        require(
+            self.gradient_clipping >= 0, f"gradient_clipping: got {self.gradient_clipping}, allowed 0 (none) and more"
+        )
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """The learning rate over the run: linear warm-up, then `kind` down to `final_fraction` of the peak.
+
+    `wsd` (warm-up, stable, decay; Hu et al., 2024) falls linearly over the last `decay_fraction` of the steps.
+    """
+
+    kind: Literal["constant", "linear", "cosine", "wsd"] = "cosine"
+    warmup_steps: int = 0
+    final_fraction: float = 0.1
+    decay_fraction: float = 0.2
+
+    def check(self) -> None:
+        """Fractions are fractions."""
+        require(self.warmup_steps >= 0, f"warmup_steps: got {self.warmup_steps}, allowed 0 and more")
+        require(0 <= self.final_fraction <= 1, f"final_fraction: got {self.final_fraction}, allowed 0 to 1")
+        require(0 < self.decay_fraction <= 1, f"decay_fraction: got {self.decay_fraction}, allowed above 0 to 1")
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One optimizer step's data over all workers: `tokens` or `sequences`; the other one is computed."""
+
+    tokens: int | None = None
+    sequences: int | None = None
+
+    def check(self) -> None:
+        """One of the two is given."""
+        require(self.tokens is not None or self.sequences is not None, "tokens: give batch.tokens or batch.sequences")
+        for name in ("tokens", "sequences"):
+            value = getattr(self, name)
+            require(value is None or value >= 1, f"{name}: got {value}, allowed 1 and more")
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How long to train: `steps` or `tokens`; the other one is computed, rounding steps down."""
+
+    tokens: int | None = None
+    steps: int | None = None
+
+    def check(self) -> None:
+        """One of the two is given."""
+        require(self.tokens is not None or self.steps is not None, "steps: give budget.steps or budget.tokens")
+        for name in ("tokens", "steps"):
+            value = getattr(self, name)
+            require(value is None or value >= 1, f"{name}: got {value}, allowed 1 and more")
+
+
+@dataclass(frozen=True)
+class Validation:
+    """Loss on the validation split, every `every` steps and at the end: `tokens` per source, evenly spread over it."""
+
+    every: int = 250
+    tokens: int = 65536
+
+    def check(self) -> None:
+        """Both are positive."""
+        for name in ("every", "tokens"):
+            require(getattr(self, name) >= 1, f"{name}: got {getattr(self, name)}, allowed 1 and more")
+
+
+@dataclass(frozen=True)
+class Checkpoints:
+    """A checkpoint every `every` steps and at the end; the newest `keep` are kept."""
+
+    every: int = 250
+    keep: int = 2
+
+    def check(self) -> None:
+        """Both are positive: one older checkpoint is what a corrupt newest one falls back to."""
+        require(self.every >= 1, f"every: got {self.every}, allowed 1 and more")
+        require(self.keep >= 1, f"keep: got {self.keep}, allowed 1 and more")
+
+
+@dataclass(frozen=True)
+class Execution:
+    """How the same numbers are computed: none of this is part of a run's identity.
+
+    `micro_batch` is the sequences per worker and backward pass; `zero_stage` DeepSpeed's ZeRO stage.
+    """
+
+    zero_stage: Literal[0, 1, 2, 3] = 2
+    micro_batch: int = 8
+
+    def check(self) -> None:
+        """The micro-batch is positive."""
+        require(self.micro_batch >= 1, f"micro_batch: got {self.micro_batch}, allowed 1 and more")
+
+
+@dataclass(frozen=True)
+class Pretraining:
+    """A pretraining run. `seed` sets the initial weights, the order of the data and dropout.
+
+    `precision` bf16 computes in bfloat16 and keeps weights and optimizer state in fp32.
+    """
+
+    name: str
+    model: Model
+    batch: Batch
+    budget: Budget
+    seed: int = 0
+    objective: Literal["causal"] = "causal"
+    precision: Literal["fp32", "bf16"] = "fp32"
+    log_every: int = 10
+    data: Data = field(default_factory=Data)
+    optimizer: Optimizer = field(default_factory=Optimizer)
+    schedule: Schedule = field(default_factory=Schedule)
+    validation: Validation = field(default_factory=Validation)
+    checkpoints: Checkpoints = field(default_factory=Checkpoints)
+    execution: Execution = field(default_factory=Execution)
+
+    def check(self) -> None:
+        """Rules that span several sections."""
+        require(self.log_every >= 1, f"log_every: got {self.log_every}, allowed 1 and more")
+        require(
+            self.data.sequence_length <= self.model.positions,
+            f"data.sequence_length: got {self.data.sequence_length}, the model has {self.model.positions} positions; "
+            f"shorten the sequences or raise model.positions",
+        )
+        require(
+            self.precision == "fp32" or self.execution.zero_stage >= 1,
+            "precision: bf16 keeps its fp32 weights in ZeRO's optimizer; set execution.zero_stage to 1 or more",
+        )

@@ -1,0 +1,245 @@
+"""From the shards of a build to batches: memory-mapped reading, packing, and which rows a worker takes.
+
+The stream of a source is cut into sequences once and for all; `trainers.order` says which sequence sample n is. So a
+batch depends on the corpus, the seed, the weights, the sequence length and the sample number, and on nothing else.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
+from pathlib import Path
+
+import numpy as np
+
+from pipelines.contracts.errors import ConfigError, UserError
+from pipelines.contracts.manifest import ShardRecord, TokenizerRecord, load_corpus
+from pipelines.contracts.shards import Shard, open_shard
+from pipelines.contracts.store import digest, verify
+from trainers.order import Order, Samples, Stream
+from trainers.packing import pack, pad
+
+SPLITS = ("train", "validation")
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Packed rows: `inputs`, `targets` (-100 where there is none), `positions`, `segments` [rows, length] int64;
+    `source` [rows].
+    """
+
+    inputs: np.ndarray
+    targets: np.ndarray
+    positions: np.ndarray
+    segments: np.ndarray
+    source: np.ndarray
+
+
+@dataclass(frozen=True)
+class Source:
+    """One split of a source: its shards in the manifest's order, opened when they are first read."""
+
+    name: str
+    directory: Path
+    shards: tuple[ShardRecord, ...]
+
+    @cached_property
+    def starts(self) -> list[int]:
+        """Stream position at which each shard begins, then the stream's length; a document has one separator."""
+        return list(accumulate((shard.tokens + shard.documents for shard in self.shards), initial=0))
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of one epoch, separators included."""
+        return self.starts[-1]
+
+    @property
+    def text_bytes(self) -> int:
+        """UTF-8 bytes of the text."""
+        return sum(shard.text_bytes for shard in self.shards)
+
+    @cached_property
+    def _opened(self) -> dict[int, Shard]:
+        return {}
+
+    def shard(self, number: int) -> Shard:
+        """Shard `number`, opened and verified at the first use in this process."""
+        if number not in self._opened:
+            self._opened[number] = open_shard(self.directory, self.shards[number].file)
+        return self._opened[number]
+
+    def fill(
+        self, starts: np.ndarray, rows: np.ndarray, filled: np.ndarray, batch: Batch, marks: Mapping[str, int]
+    ) -> None:
+        """Write the stream from positions `starts` on into `rows` of `batch`, and how much of each row into `filled`.
+
+        A row that reaches the end of a shard goes on in the next one.
+        """
+        arrays = (batch.inputs, batch.targets, batch.positions, batch.segments)
+        numbers = np.searchsorted(self.starts, starts, side="right") - 1
+        inside = starts - np.asarray(self.starts)[numbers]
+        while len(rows):
+            for number in np.unique(numbers):
+                shard, here = self.shard(number), numbers == number
+                pack(
+                    shard.tokens,
+                    shard.offsets,
+                    inside[here],
+                    rows[here],
+                    filled,
+                    marks["<bos>"],
+                    marks["<eos>"],
+                    *arrays,
+                )
+            going_on = (filled[rows] < batch.inputs.shape[1]) & (numbers < len(self.shards) - 1)
+            rows, numbers = rows[going_on], numbers[going_on] + 1
+            inside = np.zeros(len(rows), dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """The shards of one tokenizer over some corpora, by split and source; `directory` is that of the first corpus."""
+
+    fingerprint: str
+    tokenizer: TokenizerRecord
+    directory: Path
+    shard_set: str
+    mixtures: dict[str, dict[str, float]]
+    train: dict[str, Source]
+    validation: dict[str, Source]
+
+
+def open_corpus(directories: tuple[str, ...], shard_set: str | None) -> Corpus:
+    """Read the manifests of `directories` and check that they fit together. Opens no shard.
+
+    Raises UserError where a manifest is missing, sources share a name, or tokenizers differ.
+    """
+    if not directories:
+        raise ConfigError(
+            "data.corpora: names no corpus; give corpus=DIRECTORY, a directory that `pipelines build` wrote"
+        )
+    parts = [_open_one(Path(directory), shard_set) for directory in directories]
+    first = parts[0]
+    train: dict[str, Source] = {}
+    validation: dict[str, Source] = {}
+    for directory, part in zip(directories, parts, strict=True):
+        if part.tokenizer.xxh3_128 != first.tokenizer.xxh3_128:
+            raise UserError(
+                f"{directory}: made with tokenizer {part.tokenizer.xxh3_128}, {directories[0]} with "
+                f"{first.tokenizer.xxh3_128}; corpora read together need the same tokenizer"
+            )
+        shared = set(part.train) & set(train)
+        if shared:
+            raise UserError(
+                f"{directory}: the sources {', '.join(sorted(shared))} are in an earlier corpus too; rename them"
+            )
+        train.update(part.train)
+        validation.update(part.validation)
+    fingerprint = first.fingerprint if len(parts) == 1 else digest([part.fingerprint for part in parts])
+    mixtures = first.mixtures if len(parts) == 1 else {}
+    return Corpus(fingerprint, first.tokenizer, first.directory, first.shard_set, mixtures, train, validation)
+
+
+def _open_one(directory: Path, wanted: str | None) -> Corpus:
+    directory = directory.parent if directory.suffix == ".json" else directory
+    manifest = load_corpus(directory)
+    names = sorted(manifest.shard_sets)
+    if not names:
+        raise UserError(f"{directory}: the corpus has no shards; add a `shards` step and build it again")
+    if wanted is None and len(names) > 1:
+        raise ConfigError(f"{directory}: has the shard sets {', '.join(names)}; choose one with data.shard_set=NAME")
+    name = wanted or names[0]
+    if name not in manifest.shard_sets:
+        raise ConfigError(f"data.shard_set: got {name!r}, {directory} has {', '.join(names)}")
+    chosen = manifest.shard_sets[name]
+    by_split: dict[str, dict[str, Source]] = {split: {} for split in SPLITS}
+    for split, sources in by_split.items():
+        for source in manifest.sources:
+            records = tuple(s for s in chosen.shards if s.source == source and s.split == split and s.tokens)
+            if records:
+                sources[source] = Source(source, directory, records)
+    missing = [mark for mark in ("<pad>", "<bos>", "<eos>") if mark not in chosen.tokenizer.specials]
+    if missing:
+        raise UserError(f"{directory}: its tokenizer has no {', '.join(missing)}; readers need them to mark documents")
+    splits = (by_split["train"], by_split["validation"])
+    return Corpus(manifest.fingerprint, chosen.tokenizer, directory, name, manifest.mixtures, *splits)
+
+
+def verified_tokenizer(corpus: Corpus) -> Path:
+    """The path of the corpus's tokenizer.json after checking its checksum."""
+    return verify(corpus.directory, corpus.tokenizer.file)
+
+
+def packed_rows(
+    sources: Sequence[Source], source: np.ndarray, sequence: np.ndarray, length: int, specials: Mapping[str, int]
+) -> Batch:
+    """Sequence `sequence[i]` of source `source[i]` in row i; rows of padding where `source` is longer than `sequence`."""
+    arrays: np.ndarray = np.empty((4, len(source), length), dtype=np.int64)
+    batch = Batch(arrays[0], arrays[1], arrays[2], arrays[3], source)
+    filled = np.zeros(len(source), dtype=np.int64)
+    for index in np.unique(source[: len(sequence)]):
+        rows = np.flatnonzero(source[: len(sequence)] == index)
+        sources[index].fill(sequence[rows] * length, rows, filled, batch, specials)
+    pad(filled, specials["<pad>"], batch.inputs, batch.targets, batch.positions, batch.segments)
+    return batch
+
+
+@dataclass(frozen=True)
+class TrainingData:
+    """The training split in the order of a run."""
+
+    sources: tuple[Source, ...]
+    order: Order
+    specials: dict[str, int]
+
+    def rows(self, samples: Samples, minimum: int = 0) -> Batch:
+        """The sequences of `samples`, then rows of padding without targets up to `minimum` rows."""
+        missing = max(0, minimum - len(samples))
+        source = np.concatenate([samples.source, np.zeros(missing, dtype=np.int32)])
+        return packed_rows(self.sources, source, samples.sequence, self.order.sequence_length, self.specials)
+
+    def micro_batches(self, first: int, count: int, size: int, rank: int, world: int) -> Iterator[Batch]:
+        """Rank `rank`'s share of samples `first` to `first + count`: equally many batches of `size` rows on every rank.
+
+        Sample i of the step goes to rank (i // size) % world, so that short ranks come last and get rows of padding.
+        """
+        samples = self.order.take(first, count)
+        for start in range(rank * size, -(-count // (size * world)) * size * world, size * world):
+            chosen = np.arange(min(start, count), min(start + size, count))
+            yield self.rows(samples.select(chosen), minimum=size)
+
+
+def training_data(corpus: Corpus, weights: Mapping[str, float], sequence_length: int, seed: int) -> TrainingData:
+    """The training data of a run; `weights` are by source, and sources without one are not read."""
+    sources = tuple(corpus.train[name] for name in sorted(weights) if weights[name] > 0)
+    streams = [Stream(source.name, weights[source.name], source.tokens) for source in sources]
+    return TrainingData(sources, Order(streams, sequence_length, seed, corpus.fingerprint), corpus.tokenizer.specials)
+
+
+@dataclass(frozen=True)
+class ValidationData:
+    """Sequences spread evenly over each source's validation split: the same for every run of one sequence length."""
+
+    sources: tuple[Source, ...]
+    rows: tuple[tuple[int, int], ...]
+    sequence_length: int
+    specials: dict[str, int]
+
+    def batches(self, size: int, rank: int, world: int) -> Iterator[Batch]:
+        """Rank `rank`'s share in batches of `size` rows: the same number of batches on every rank."""
+        rows = np.array(self.rows, dtype=np.int64)
+        for first in range(rank * size, -(-len(rows) // (size * world)) * size * world, size * world):
+            here = rows[first : first + size]
+            source = np.concatenate([here[:, 0], np.zeros(size - len(here), dtype=np.int64)])
+            yield packed_rows(self.sources, source, here[:, 1], self.sequence_length, self.specials)
+
+
+def validation_data(corpus: Corpus, tokens: int, sequence_length: int) -> ValidationData:
+    """Validation rows of `tokens` tokens per source, rounded up to sequences, or all that a source has."""
+    sources = tuple(corpus.validation[name] for name in sorted(corpus.validation))
+    rows = []
+    for index, source in enumerate(sources):
+        there = -(-source.tokens // sequence_length)
+        wanted = min(there, -(-tokens // sequence_length))
+        rows += [(index, number * there // wanted) for number in range(wanted)]
+    return ValidationData(sources, tuple(rows), sequence_length, corpus.tokenizer.specials)

@@ -1,0 +1,209 @@
+"""The training loop: the same on one worker and on many, under any launcher."""
+
+import math
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from pipelines.contracts.errors import UserError
+from pipelines.contracts.store import write_json
+from trainers import checkpoint
+from trainers.config import Pretraining
+from trainers.data import Corpus, TrainingData, ValidationData, training_data, validation_data
+from trainers.engine import Engine, Totals, start_group
+from trainers.export import export_checkpoint
+from trainers.measure import validation_fields
+from trainers.models import build_model
+from trainers.progress import Progress
+from trainers.run import STOP, fingerprints
+from trainers.schedule import rate_fraction
+
+
+def train(config: Pretraining, corpus: Corpus, run: Path, show: Callable[[str], None] | None) -> None:
+    """Train from the newest checkpoint of `run`, or from the start, to the end of the budget; then export the model.
+
+    Called on every worker with the resolved configuration. `show` prints lines on the first worker. Returns early,
+    after a checkpoint, when a worker got SIGTERM.
+    """
+    rank, world = start_group()
+    progress = Progress(run / "log.jsonl" if rank == 0 else None, show)
+    try:
+        Training(config, corpus, run, progress, world).run()
+    finally:
+        progress.close()
+
+
+class Training:
+    """One worker's view of a run."""
+
+    def __init__(self, config: Pretraining, corpus: Corpus, run: Path, progress: Progress, world: int) -> None:
+        """Open the data, build the model and restore the newest checkpoint."""
+        self.config, self.corpus, self.path, self.progress = config, corpus, run, progress
+        self.steps, self.sequences = config.budget.steps or 0, config.batch.sequences or 0
+        weights = config.data.weights if isinstance(config.data.weights, dict) else {}
+        length = config.data.sequence_length
+        self.data: TrainingData = training_data(corpus, weights, length, config.seed)
+        self.held_out: ValidationData = validation_data(corpus, config.validation.tokens, length)
+        self.micro_batch = min(config.execution.micro_batch, -(-self.sequences // world))
+        accumulation = -(-self.sequences // (self.micro_batch * world))
+        model = build_model(config.model, corpus.tokenizer.specials, config.seed)
+        parameters = sum(parameter.numel() for parameter in model.parameters())
+        self.engine = Engine(model, config, self.micro_batch, accumulation)
+        self.start, self.tokens = self._restore()
+        self.stop = _stop_signal()
+        progress.write(
+            "start",
+            step=self.start,
+            parameters=parameters,
+            workers=world,
+            zero_stage=config.execution.zero_stage,
+            micro_batch=self.micro_batch,
+            accumulation=accumulation,
+            device=str(torch.accelerator.current_accelerator() or "cpu") if torch.cuda.is_available() else "cpu",
+        )
+
+    def run(self) -> None:
+        """The loop."""
+        interval = _Interval(len(self.data.sources))
+        for step in range(self.start, self.steps):
+            totals, norm, rate = self._step(step)
+            interval.add(totals)
+            self.tokens += int(totals.targets.sum())
+            done = step + 1
+            last = done == self.steps
+            if done % self.config.log_every == 0 or last or totals.stops:
+                self._report(done, interval, norm, rate)
+                interval = _Interval(len(self.data.sources))
+            if done % self.config.validation.every == 0 or last:
+                self._validate(done)
+                interval.restart_clock()
+            if done % self.config.checkpoints.every == 0 or last or totals.stops:
+                self._save(done)
+                interval.restart_clock()
+            if totals.stops and not last:
+                message = f"at step {done}, checkpoint saved; the same command goes on"
+                self.progress.write("stopped", step=done, message=message)
+                (self.path / STOP).unlink(missing_ok=True)
+                return
+        self._finish()
+
+    def _step(self, step: int) -> tuple[Totals, float, float]:
+        rate = self.config.optimizer.learning_rate * rate_fraction(self.config.schedule, step, self.steps)
+        share = (self.micro_batch, self.engine.rank, self.engine.world)
+        batches = list(self.data.micro_batches(step * self.sequences, self.sequences, *share))
+        totals, norm = self.engine.train_step(batches, step, rate, len(self.data.sources), self._asked_to_stop())
+        if not (math.isfinite(totals.loss) and math.isfinite(norm)):
+            raise UserError(
+                f"step {step + 1}: the loss is {totals.loss}, the gradient norm {norm}; the last checkpoint is intact. "
+                f"Lower optimizer.learning_rate or lengthen schedule.warmup_steps"
+            )
+        return totals, norm, rate
+
+    def _asked_to_stop(self) -> bool:
+        return self.stop.is_set() or (self.engine.rank == 0 and (self.path / STOP).exists())
+
+    def _report(self, step: int, interval: "_Interval", norm: float, rate: float) -> None:
+        losses = interval.nats / np.maximum(interval.targets, 1)
+        read = {s.name: float(losses[i]) for i, s in enumerate(self.data.sources) if interval.targets[i]}
+        self.progress.write(
+            "step",
+            step=step,
+            steps=self.steps,
+            tokens=self.tokens,
+            loss=float(interval.nats.sum() / interval.targets.sum()),
+            learning_rate=rate,
+            gradient_norm=norm,
+            tokens_per_second=interval.tokens_per_second(),
+            sources=read,
+        )
+
+    def _validate(self, step: int) -> None:
+        if not self.held_out.sources:
+            return
+        share = (self.micro_batch, self.engine.rank, self.engine.world)
+        totals = self.engine.evaluate(self.held_out.batches(*share), len(self.held_out.sources))
+        fields = validation_fields(totals.nats, totals.targets, self.held_out)
+        self.progress.write("validation", step=step, tokens=self.tokens, **fields)
+
+    def _save(self, step: int) -> None:
+        state = self.engine.state()
+        failed = 0
+        if self.engine.rank == 0:
+            marks = fingerprints(self.config, self.corpus)
+            try:
+                path = checkpoint.save(self.path, step, self.tokens, marks, state, self.config.checkpoints.keep)
+                self.progress.write("checkpoint", step=step, message=str(path))
+            except UserError as error:
+                self.progress.write("error", step=step, message=str(error))
+                failed = 1
+        for _ in state:
+            pass
+        if self.engine.agree(failed):
+            raise UserError(f"{self.path}: the checkpoint of step {step} could not be written; the log says why")
+
+    def _restore(self) -> tuple[int, int]:
+        """(steps done, tokens seen) after restoring the newest intact checkpoint; the first worker decides which that
+        is.
+        """
+        found, failed = None, 0
+        if self.engine.rank == 0:
+            try:
+                found = checkpoint.newest(self.path, lambda message: self.progress.write("warning", message=message))
+            except UserError as error:
+                self.progress.write("error", message=str(error))
+                failed = 1
+        if self.engine.agree(failed):
+            raise UserError(f"{self.path}: no intact checkpoint to go on from; the log says why")
+        step = self.engine.agree(found.step if found else 0)
+        if step == 0:
+            return 0, 0
+        found = found or checkpoint.load(self.path / "checkpoints" / f"step-{step:08d}")
+        self.engine.restore(checkpoint.read_state(found), step)
+        ours = fingerprints(self.config, self.corpus)["code"]
+        if found.fingerprints["code"] != ours:
+            message = f"the checkpoint of step {step} was written by code {found.fingerprints['code']}, this is {ours}"
+            self.progress.write("warning", message=message)
+        self.progress.write(
+            "resume", step=step, tokens=found.tokens, message=f"from step {step}, {found.tokens:,} tokens"
+        )
+        return step, found.tokens
+
+    def _finish(self) -> None:
+        if self.engine.rank == 0:
+            self.progress.write("export", message=str(export_checkpoint(self.path, self.path / "export")))
+            write_json(self.path / "finished.json", {"step": self.steps, "tokens": self.tokens})
+            self.progress.write("finished", step=self.steps, tokens=self.tokens)
+        self.engine.agree(0)
+
+
+class _Interval:
+    """Sums since the last log line; the clock counts training alone."""
+
+    def __init__(self, sources: int) -> None:
+        self.nats, self.targets = np.zeros(sources), np.zeros(sources)
+        self._seconds, self._began = 0.0, time.perf_counter()
+
+    def add(self, totals: Totals) -> None:
+        self.nats += totals.nats
+        self.targets += totals.targets
+        now = time.perf_counter()
+        self._seconds, self._began = self._seconds + now - self._began, now
+
+    def restart_clock(self) -> None:
+        self._began = time.perf_counter()
+
+    def tokens_per_second(self) -> float:
+        return float(self.targets.sum() / max(1e-9, self._seconds))
+
+
+def _stop_signal() -> threading.Event:
+    """An event that SIGTERM sets, where this thread may install a handler."""
+    stop = threading.Event()
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    return stop

@@ -1,0 +1,166 @@
+"""The order of training sequences: a pure function of the global sample number.
+
+Which source sample n comes from is Tijdeman's solution of the chairman assignment problem (Discrete Mathematics 32,
+1980): among the sources that are due, the one whose deadline is nearest. At every n the tokens drawn from a source
+differ from its weight times all tokens drawn by less than one sequence. Within a source every epoch reads each sequence
+once, in an order given by a keyed Feistel permutation, which needs no memory; the last, shorter sequence of a source
+comes last in its epoch.
+
+World size, micro-batch and workers do not enter. The state is one integer: reaching sample n from 0 replays n
+decisions, about ten million a second.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numba
+import numpy as np
+import xxhash
+
+_CHUNK = 1 << 20
+_U = np.uint64
+_ROUNDS = 6
+
+
+@dataclass(frozen=True)
+class Stream:
+    """A source as the order sees it: its share of the tokens and the tokens of one epoch."""
+
+    name: str
+    weight: float
+    tokens: int
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Consecutive samples, arrays of shape [n]: index of the source, number of the sequence in it, its tokens."""
+
+    first: int
+    source: np.ndarray
+    sequence: np.ndarray
+    tokens: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def select(self, rows: np.ndarray) -> "Samples":
+        """The samples at `rows`; `first` then no longer means anything and is -1."""
+        return Samples(-1, self.source[rows], self.sequence[rows], self.tokens[rows])
+
+
+class Order:
+    """The samples of a run. Sources of weight 0 are never drawn."""
+
+    def __init__(self, streams: Sequence[Stream], sequence_length: int, seed: int, fingerprint: str) -> None:
+        """Weights are normalised; `fingerprint` is the corpus's: another corpus has another order."""
+        self.streams = tuple(streams)
+        self.sequence_length = sequence_length
+        weights = np.array([stream.weight for stream in streams], dtype=np.float64)
+        self._weights = weights / weights.sum()
+        epochs = np.array([stream.tokens for stream in streams], dtype=np.int64)
+        self._full, self._short = epochs // sequence_length, epochs % sequence_length
+        names = [f"{fingerprint}/{seed}/{sequence_length}/{stream.name}" for stream in streams]
+        self._keys = np.array([xxhash.xxh3_64_intdigest(name.encode()) for name in names], dtype=np.uint64)
+        self._restart()
+
+    @property
+    def weights(self) -> np.ndarray:
+        """Shares of the tokens by source, shape [sources], summing to 1."""
+        return self._weights
+
+    def take(self, first: int, count: int) -> Samples:
+        """Samples `first` to `first + count` of the run."""
+        if first < self._next:
+            self._restart()
+        while self._next < first:
+            self._draw(min(_CHUNK, first - self._next))
+        return self._draw(count)
+
+    def drawn(self, samples: int) -> tuple[np.ndarray, np.ndarray]:
+        """(sequences, tokens) drawn from each source by the first `samples` samples, each of shape [sources] int64."""
+        self.take(samples, 0)
+        return self._counts.copy(), self._tokens.copy()
+
+    def _restart(self) -> None:
+        self._next = 0
+        self._counts: np.ndarray = np.zeros(len(self.streams), dtype=np.int64)
+        self._tokens: np.ndarray = np.zeros(len(self.streams), dtype=np.int64)
+
+    def _draw(self, count: int) -> Samples:
+        source: np.ndarray = np.empty(count, dtype=np.int32)
+        sequence: np.ndarray = np.empty(count, dtype=np.int64)
+        tokens: np.ndarray = np.empty(count, dtype=np.int64)
+        sizes = (self._full, self._short, np.int64(self.sequence_length))
+        _schedule(self._weights, *sizes, self._keys, self._counts, self._tokens, source, sequence, tokens)
+        samples = Samples(self._next, source, sequence, tokens)
+        self._next += count
+        return samples
+
+
+@numba.njit(cache=True, nogil=True)
+def _schedule(
+    weights: np.ndarray,
+    full: np.ndarray,
+    short: np.ndarray,
+    length: int,
+    keys: np.ndarray,
+    counts: np.ndarray,
+    drawn: np.ndarray,
+    source: np.ndarray,
+    sequence: np.ndarray,
+    tokens: np.ndarray,
+) -> None:
+    """Fill `source`, `sequence`, `tokens` with the next samples and advance `counts` and `drawn`, both [sources]."""
+    live = 0
+    for s in range(len(weights)):
+        live += weights[s] > 0
+    due = 1.0 / (2 * live - 2) if live > 1 else 0.0
+    total = drawn.sum()
+    for n in range(len(source)):
+        best, best_deadline, latest, latest_lag = -1, 0.0, 0, -np.inf
+        for s in range(len(weights)):
+            if weights[s] == 0:
+                continue
+            lag = (weights[s] * (total + length) - drawn[s]) / length
+            if lag > latest_lag:
+                latest, latest_lag = s, lag
+            deadline = (1.0 - due - lag) / weights[s]
+            if lag >= due and (best < 0 or deadline < best_deadline):
+                best, best_deadline = s, deadline
+        # Short sequences can leave nobody due for a moment; then the source that is furthest behind is next.
+        chosen = best if best >= 0 else latest
+        in_epoch: Any = full[chosen] + (1 if short[chosen] > 0 else 0)
+        epoch, position = divmod(counts[chosen], in_epoch)
+        size = short[chosen] if position == full[chosen] else length
+        source[n], tokens[n] = chosen, size
+        sequence[n] = position if position == full[chosen] else _permuted(position, full[chosen], keys[chosen], epoch)
+        counts[chosen] += 1
+        drawn[chosen] += size
+        total += size
+
+
+@numba.njit(cache=True, nogil=True)
+def _mix(x: np.uint64) -> np.uint64:
+    """The finaliser of SplitMix64 (Steele et al., 2014): a bijection of 64-bit integers."""
+    x = (x ^ (x >> _U(30))) * _U(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> _U(27))) * _U(0x94D049BB133111EB)
+    return x ^ (x >> _U(31))
+
+
+@numba.njit(cache=True, nogil=True)
+def _permuted(index: int, size: int, key: np.uint64, epoch: int) -> np.int64:
+    """Place `index` of a keyed permutation of range(size): a Feistel network over 2^2h >= size, walked until inside."""
+    half = _U(1)
+    while (_U(1) << (_U(2) * half)) < _U(size):
+        half += _U(1)
+    mask = (_U(1) << half) - _U(1)
+    epoch_key = _mix(key + _U(epoch) * _U(0x9E3779B97F4A7C15))
+    value = _U(index)
+    while True:
+        left, right = value >> half, value & mask
+        for number in range(_ROUNDS):
+            left, right = right, left ^ (_mix(right + epoch_key + _U(number) * _U(0xD1B54A32D192ED03)) & mask)
+        value = (left << half) | right
+        if value < _U(size):
+            return np.int64(value)

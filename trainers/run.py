@@ -1,0 +1,138 @@
+"""A run's directory: whose it is, what it was told, whether it is finished.
+
+`run.json` (identity), `resolved.yaml`, `tokenizer.json`, `log.jsonl`, `checkpoints/`, `export/`, and `finished.json`
+once it is done. A file named `stop` asks a run to save a checkpoint and end.
+"""
+
+import fcntl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from pipelines.contracts.config import load_yaml, parse, plain
+from pipelines.contracts.errors import ConflictError, UserError
+from pipelines.contracts.store import digest, file_checksum, read_json, write_atomic, write_json
+from trainers.config import Pretraining
+from trainers.data import Corpus, verified_tokenizer
+from trainers.resolve import differences, identity, is_free
+
+FORMAT = "gristmill-run/1"
+STOP = "stop"
+_SHOWN = 5
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A run's directory after checks: whether it existed, is finished, and which free fields changed since it began."""
+
+    path: Path
+    is_new: bool
+    finished: dict[str, Any] | None
+    changed: tuple[str, ...]
+
+
+def open_run(path: Path, config: Pretraining, corpus: Corpus) -> Opened:
+    """Make a run's directory, or check that an existing one began with the same configuration, corpus and tokenizer.
+
+    ConflictError names the difference. `resolved.yaml` is written unless the run is finished.
+    """
+    if not (path / "run.json").exists():
+        # A run that was killed while it began may have left these; they are written again.
+        begun = {".lock", "resolved.yaml", "tokenizer.json"}
+        if path.exists() and any(e.name not in begun and not e.name.endswith(".tmp") for e in path.iterdir()):
+            raise ConflictError(f"{path}: holds files but no run; give another run=DIRECTORY")
+        _write(path, config)
+        tokenizer = verified_tokenizer(corpus)
+        write_atomic(path / "tokenizer.json", tokenizer.read_bytes())
+        record = {"format": FORMAT, "name": config.name, "specials": corpus.tokenizer.specials}
+        write_json(path / "run.json", {**record, "fingerprints": fingerprints(config, corpus)})
+        return Opened(path, True, None, ())
+    began = read_run(path)["fingerprints"]
+    for what, given in (("corpus", corpus.fingerprint), ("tokenizer", corpus.tokenizer.xxh3_128)):
+        if began[what] != given:
+            raise ConflictError(
+                f"{path}: this run began with the {what} {began[what]}, the one given is {given}; "
+                f"give the corpus it began with, or another run=DIRECTORY"
+            )
+    found = differences(read_config(path), config)
+    fixed = [f"{name}: {old!r} -> {new!r}" for name, old, new in found if not is_free(name)]
+    if fixed:
+        more = f" and {len(fixed) - _SHOWN} more" if len(fixed) > _SHOWN else ""
+        raise ConflictError(
+            f"{path}: this run began with another configuration ({'; '.join(fixed[:_SHOWN])}{more}); "
+            f"give the one it began with, or another run=DIRECTORY"
+        )
+    finished = read_json(path / "finished.json") if (path / "finished.json").exists() else None
+    if found and finished is None:
+        _write(path, config)
+    return Opened(path, False, finished, tuple(f"{name}: {old!r} -> {new!r}" for name, old, new in found))
+
+
+def read_run(path: Path) -> dict[str, Any]:
+    """A run's `run.json`; UserError where `path` is no run."""
+    try:
+        record = read_json(path / "run.json")
+    except (FileNotFoundError, NotADirectoryError):
+        raise UserError(
+            f"{path}: no run here; start one with: python -m trainers pretrain RECIPE corpus=DIR run={path}"
+        ) from None
+    if record.get("format") != FORMAT:
+        raise UserError(f"{path}: format is {record.get('format')!r}, this version reads {FORMAT!r}")
+    return record
+
+
+def read_config(path: Path) -> Pretraining:
+    """The resolved configuration of a run."""
+    file = path / "resolved.yaml"
+    return parse(Pretraining, load_yaml(file), str(file))
+
+
+def as_yaml(config: Pretraining) -> str:
+    """A configuration as the YAML that `read_config` reads."""
+    return yaml.safe_dump(plain(config), sort_keys=False, allow_unicode=True)
+
+
+def _write(path: Path, config: Pretraining) -> None:
+    write_atomic(path / "resolved.yaml", as_yaml(config).encode())
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold a run's directory; ConflictError where another process trains in it."""
+    path.mkdir(parents=True, exist_ok=True)
+    with open(path / ".lock", "w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConflictError(
+                f"{path}: another process is training in this directory; wait for it or end it"
+            ) from None
+        yield
+
+
+def fingerprints(config: Pretraining, corpus: Corpus) -> dict[str, str]:
+    """Of code, configuration, corpus and tokenizer, as run and checkpoints record them."""
+    return {
+        "code": code_version(),
+        "config": digest(identity(config)),
+        "corpus": corpus.fingerprint,
+        "tokenizer": corpus.tokenizer.xxh3_128,
+    }
+
+
+@lru_cache(maxsize=1)
+def code_version() -> str:
+    """The release, and a digest of this package's source files: a changed line shows."""
+    here = Path(__file__).parent
+    files = {str(path.relative_to(here)): file_checksum(path) for path in sorted(here.rglob("*.py"))}
+    try:
+        release = version("gristmill")
+    except PackageNotFoundError:
+        release = "checkout"
+    return f"{release}+{digest(files)[:12]}"
