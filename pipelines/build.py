@@ -286,9 +286,10 @@ def _annotate(group: Sequence[Step], state: Build) -> None:
 def _work(step: Step, source: str, state: Build) -> _StageWork:
     assert isinstance(step.stage, PartStage)
     visible = tuple(state.plan.step(label).name for label in step.visible[source])
-    return _StageWork(
-        step.name, step.directory, step.stage, step.where, visible, StepOutput(state.root, step.directory)
-    )
+    stage = step.stage
+    if step.files:
+        stage = stage.use({name: state.published[label].facts for name, label in step.files.items()})
+    return _StageWork(step.name, step.directory, stage, step.where, visible, StepOutput(state.root, step.directory))
 
 
 def publish_annotations(

@@ -21,6 +21,8 @@ from pipelines.contracts.store import digest
 from pipelines.corpus import CorpusConfig, StepConfig
 from pipelines.funnel import Funnel
 from pipelines.inventory import Inventory, Read
+from pipelines.quantiles import Quantiles
+from pipelines.stages.filter import Filter
 from pipelines.summary import summary_columns
 
 
@@ -101,6 +103,14 @@ def make_plan(config: CorpusConfig, inventories: Mapping[str, Inventory]) -> Pla
                 raise ConfigError(
                     f"step {entry.name}: column {name!r} has type {kind} here and {types[name]} in an earlier step"
                 )
+        if isinstance(entry.stage, Filter) and entry.stage.quantiles():
+            before = StepConfig(_quantiles(entry.name), Quantiles(entry.stage.quantiles()), "quantiles", entry.sources)
+            if any(other.name == before.name for other in config.steps):
+                raise ConfigError(
+                    f"step {before.name}: this is the name of the step that computes the thresholds of "
+                    f"{entry.name}; choose another"
+                )
+            steps[before.name] = _step(config, before, done, steps, None, types)
         groups: list[str | None] = list(_sources(config, entry)) if isinstance(entry.stage, PartStage) else [None]
         for group in groups:
             step = _step(config, entry, done, steps, group, types)
@@ -110,6 +120,11 @@ def make_plan(config: CorpusConfig, inventories: Mapping[str, Inventory]) -> Pla
     last = _step(config, funnel, done, steps, None, types)
     steps[last.label] = last
     return Plan(config, dict(inventories), tuple(steps.values()), pa.schema(list(types.items())))
+
+
+def _quantiles(name: str) -> str:
+    """The step that computes the thresholds of the filter of that name."""
+    return f"{name}_quantiles"
 
 
 def _sources(config: CorpusConfig, entry: StepConfig) -> tuple[str, ...]:
@@ -129,7 +144,9 @@ def _step(
     types: Mapping[str, pa.DataType],
 ) -> Step:
     sources = (source,) if source is not None else _sources(config, entry)
-    columns = [name for name in entry.stage.reads() if not name.startswith("step:") and name != "tokenizer_share"]
+    columns = [
+        n for n in entry.stage.reads() if not n.startswith("step:") and n not in ("tokenizer_share", "quantiles")
+    ]
     visible = {name: _visible(config, entry, columns, done, name, types) for name in sources}
     files = {}
     for name in (name.removeprefix("step:") for name in entry.stage.reads() if name.startswith("step:")):
@@ -137,6 +154,8 @@ def _step(
             names = [earlier.name for earlier in done if isinstance(earlier.stage, CorpusStage)]
             raise ConfigError(f"step {entry.name}: needs an earlier step named {name!r}{near_match(name, names)}")
         files[name] = name
+    if "quantiles" in entry.stage.reads():
+        files["quantiles"] = _quantiles(entry.name)
     step = Step(entry.name, source, sources, entry.stage, entry.where, {}, visible, files)
     inputs: dict[str, Any] = {label: steps[label].fingerprint for label in step.inputs()}
     # Ranks of sources, numbers of parts and the composition of edits depend on the order, which a mapping forgets.

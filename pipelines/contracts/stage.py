@@ -3,10 +3,11 @@
 Column names a stage may read: `text` (as stored), `text@STEP` (with the edits up to STEP applied), `edited_text` (with all
 earlier edits applied), `source`, `url`, `meta`, `drop` (the first non-null drop of all earlier steps), and any column that an
 earlier step writes; `column?` is left out where no step writes it. `id` always comes along. A corpus stage may also read
-`step:NAME` (the files of an earlier step) and `tokenizer_share` (the sources' shares, as `Part.tokenizer_share`).
+`step:NAME` (the files of an earlier step) and `tokenizer_share` (the sources' shares, as `Part.tokenizer_share`). A part stage
+may read `quantiles`: what the step that computes its thresholds found.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import version as library_version
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
@@ -66,6 +67,10 @@ class PartStage(Stage):
 
     def setup(self) -> None:
         """Called once per worker process before the first `annotate`: load models here."""
+
+    def use(self, facts: Mapping[str, Any]) -> "PartStage":
+        """The stage that annotates, given the facts of the steps it reads by name. Only for stages that read some."""
+        raise NotImplementedError
 
     def annotate(self, docs: pa.Table) -> pa.Table:
         """The columns of `writes()` for the rows of `docs`, same number, same order. `docs` holds `id` and `reads()`."""

@@ -1,14 +1,18 @@
 """Filter: the one place where thresholds decide. Rules are data over columns that earlier steps measured."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipelines.contracts.errors import ConfigError
 from pipelines.contracts.stage import DROP, PartStage
-from pipelines.stages.rules import Rule
+from pipelines.stages.rules import Quantile, Rule
+
+Thresholds = Mapping[Quantile, Mapping[str, float]]
+"""Computed thresholds by group: the value of `per`, "" where it is null, or where there is no `per`."""
 
 
 @dataclass(frozen=True)
@@ -26,8 +30,10 @@ class Filter(PartStage):
     list_knob: ClassVar[str] = "rules"
 
     def reads(self) -> tuple[str, ...]:
-        """The columns that the rules test."""
-        return tuple(dict.fromkeys(rule.signal for rule in self._tests() if rule.signal is not None))
+        """The columns that the rules test, and the thresholds that have to be computed."""
+        rules = self.tests()
+        columns = [name for rule in rules for name in (rule.signal, rule.per) if name]
+        return tuple(dict.fromkeys([*columns, *(["quantiles"] if self.quantiles() else [])]))
 
     def writes(self) -> pa.Schema:
         """`drop`: the name of the first rule that fails."""
@@ -46,14 +52,65 @@ class Filter(PartStage):
 
     def annotate(self, docs: pa.Table) -> pa.Table:
         """The `drop` of each document."""
+        return self.decide(docs, {})
+
+    def use(self, facts: Mapping[str, Any]) -> PartStage:
+        """The filter with its quantiles' values."""
+        thresholds = {}
+        for entry in facts["quantiles"]["thresholds"]:
+            request = Quantile(entry["signal"], entry["side"], entry["quantile"], entry["per"])
+            thresholds[request] = {group: found["value"] for group, found in entry["groups"].items()}
+        return _Resolved(self, thresholds)
+
+    def decide(self, docs: pa.Table, thresholds: Thresholds) -> pa.Table:
+        """The `drop` of each document, given the values of the quantiles."""
         drop = pa.nulls(docs.num_rows, pa.string())
-        for rule in self._tests():
-            failed = pc.and_(pc.is_null(drop), fails(rule, _values(docs[rule.signal])))
-            drop = pc.if_else(failed, pa.scalar(rule.reason(), pa.string()), drop)
+        for rule in self.tests():
+            bad = fails(rule, values_of(docs[rule.signal]))
+            for request in rule.quantiles():
+                groups = values_of(docs[rule.per]) if rule.per else None
+                beyond = _beyond(request, values_of(docs[rule.signal]), groups, thresholds[request])
+                bad = pc.or_(bad, beyond)
+            drop = pc.if_else(pc.and_(pc.is_null(drop), bad), pa.scalar(rule.reason(), pa.string()), drop)
         return pa.table({DROP: drop}, schema=self.writes())
 
-    def _tests(self) -> list[Rule]:
+    def tests(self) -> list[Rule]:
+        """The rules with named sets spelled out."""
         return [rule for entry in self.rules for rule in entry.expand()]
+
+    def quantiles(self) -> tuple[Quantile, ...]:
+        """The thresholds that have to be computed before this filter runs, each once."""
+        return tuple(dict.fromkeys(request for rule in self.tests() for request in rule.quantiles()))
+
+
+@dataclass(frozen=True)
+class _Resolved(PartStage):
+    """A filter whose quantiles are known."""
+
+    filter: Filter
+    thresholds: Thresholds
+
+    def reads(self) -> tuple[str, ...]:
+        return tuple(name for name in self.filter.reads() if name != "quantiles")
+
+    def writes(self) -> pa.Schema:
+        return self.filter.writes()
+
+    def annotate(self, docs: pa.Table) -> pa.Table:
+        return self.filter.decide(docs, self.thresholds)
+
+
+def _beyond(request: Quantile, values: pa.Array, groups: pa.Array | None, thresholds: Mapping[str, float]) -> pa.Array:
+    """Where a value lies on the wrong side of its group's threshold, boolean [n]; false where it is null."""
+    compare = pc.greater_equal if request.side == "at_least" else pc.less_equal
+    # Thresholds are values of the column, and stand in its own type. A group without one has no value to test.
+    if groups is None:
+        bounds = pa.scalar(thresholds.get(""), values.type)
+    else:
+        known = pa.array(list(thresholds.values()), values.type)
+        names = pc.fill_null(pc.cast(groups, pa.string()), "")
+        bounds = known.take(pc.index_in(names, value_set=pa.array(list(thresholds), pa.string())))
+    return pc.and_(pc.is_valid(values), pc.invert(pc.fill_null(compare(values, bounds), True)))
 
 
 def fails(rule: Rule, values: pa.Array) -> pa.Array:
@@ -66,13 +123,14 @@ def fails(rule: Rule, values: pa.Array) -> pa.Array:
         tests.append(pc.is_in(values, value_set=_set(rule, rule.one_of, values.type)))
     if rule.none_of:
         tests.append(pc.invert(pc.is_in(values, value_set=_set(rule, rule.none_of, values.type))))
-    holds = tests[0]
-    for test in tests[1:]:
+    holds = pa.scalar(True)
+    for test in tests:
         holds = pc.and_(holds, test)
     return pc.and_(pc.is_valid(values), pc.invert(pc.fill_null(holds, True)))
 
 
-def _values(column: pa.ChunkedArray) -> pa.Array:
+def values_of(column: pa.ChunkedArray) -> pa.Array:
+    """A column as one array that rules can test."""
     values = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
     return values.dictionary_decode() if pa.types.is_dictionary(values.type) else values
 

@@ -4,10 +4,32 @@ A rule says what a kept document satisfies. A set is data: to write another one,
 YAML.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 Value = str | bool | int | float
+
+
+@dataclass(frozen=True)
+class Quantile:
+    """A threshold that is to be computed: quantile `q` of `signal` among the documents that share their value of `per`."""
+
+    signal: str
+    side: str  # at_least or at_most
+    q: float
+    per: str
+
+    def rank(self, count: int) -> int:
+        """Which of `count` > 0 values in ascending order, from 0, is the threshold."""
+        if self.side == "at_least":
+            return min(math.floor(self.q * count), count - 1)
+        return max(math.ceil(self.q * count) - 1, 0)
+
+    def facts(self) -> dict[str, Any]:
+        """What a manifest says of it."""
+        return {"signal": self.signal, "side": self.side, "quantile": self.q, "per": self.per}
 
 
 @dataclass(frozen=True)
@@ -33,10 +55,19 @@ class Rule:
     """Keep where the value is none of these."""
     name: str | None = None
     """What `drop` holds where the rule fails; default: the signal."""
+    at_least_quantile: float | None = None
+    """Keep the upper part: values at or above this quantile, 0 to 1, of the documents that no earlier step dropped. 0.9 keeps
+    a tenth, and what equals its lowest value."""
+    at_most_quantile: float | None = None
+    """Keep the lower part: values at or below this quantile, 0 to 1."""
+    per: str = ""
+    """The quantile is computed for each value of this column by itself, such as source or language; default: for all
+    documents that the step sees together."""
 
     def check(self) -> None:
         """Exactly one of `rules` and `signal`; a signal needs a test; a range must not be empty."""
-        tests = [name for name in ("at_least", "at_most", "one_of", "none_of") if getattr(self, name) not in (None, ())]
+        names = ("at_least", "at_most", "one_of", "none_of", "at_least_quantile", "at_most_quantile")
+        tests = [name for name in names if getattr(self, name) not in (None, ())]
         if (self.rules is None) == (self.signal is None):
             raise ValueError(f"signal: got {self.signal!r} with rules {self.rules!r}, expected exactly one of the two")
         if self.rules is not None:
@@ -46,9 +77,23 @@ class Rule:
                 extra = ", ".join([*tests, "name"] if self.name is not None else tests)
                 raise ValueError(f"rules: {self.rules!r} brings its own tests and names; remove {extra}")
         elif not tests:
-            raise ValueError(f"signal: {self.signal!r} is given no test; add at_least, at_most, one_of or none_of")
+            raise ValueError(
+                f"signal: {self.signal!r} is given no test; add at_least, at_most, one_of, none_of or a quantile"
+            )
         if self.at_least is not None and self.at_most is not None and self.at_least > self.at_most:
             raise ValueError(f"at_least: got {self.at_least}, above at_most {self.at_most}: nothing would be kept")
+        for name in names[4:]:
+            q = getattr(self, name)
+            if q is not None and not 0 <= q <= 1:
+                raise ValueError(f"{name}: got {q}, allowed from 0 to 1")
+        if self.per and not self.quantiles():
+            raise ValueError(f"per: got {self.per!r} without a quantile; add at_least_quantile or at_most_quantile")
+
+    def quantiles(self) -> tuple[Quantile, ...]:
+        """The thresholds that this rule needs computed."""
+        assert self.signal is not None or self.rules is not None
+        sides = (("at_least", self.at_least_quantile), ("at_most", self.at_most_quantile))
+        return tuple(Quantile(self.signal or "", side, q, self.per) for side, q in sides if q is not None)
 
     def expand(self) -> tuple["Rule", ...]:
         """The tests this entry stands for."""

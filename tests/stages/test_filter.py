@@ -98,7 +98,7 @@ def test_no_documents():
         ([{"rules": "gopher"}], r"rules\[0\].rules: no set named 'gopher'; there are: gopher_quality@massivetext"),
         ([{"rules": "gopher_quality@massivetext", "at_least": 1}], r"brings its own tests and names; remove at_least"),
         ([{"rules": "gopher_quality@massivetext", "signal": "x"}], r"expected exactly one of the two"),
-        ([{"signal": "x"}], r"rules\[0\].signal: 'x' is given no test; add at_least, at_most, one_of or none_of"),
+        ([{"signal": "x"}], r"rules\[0\].signal: 'x' is given no test; add at_least, at_most, one_of, none_of or a quantile"),
         ([{"signal": "x", "at_least": 2, "at_most": 1}], r"at_least: got 2.0, above at_most 1.0"),
         ([{"signal": "x", "atleast": 2}], r"rules\[0\].atleast: no such field in Rule; did you mean 'at_least'"),
         ([{"signal": "x", "at_least": 2}, {"signal": "x", "at_most": 3}], r"rules\[1\]: 'x' also names rules\[0\]"),
