@@ -28,6 +28,11 @@ def parser() -> argparse.ArgumentParser:
         "--workers", type=int, default=os.cpu_count() or 1, help="Ray workers on this machine (default: its cores)"
     )
     build.add_argument("--in-process", action="store_true", help="run every task in this process, without Ray")
+    build.add_argument(
+        "--quarantine-poison",
+        action="store_true",
+        help="set documents aside that break a stage or the reader, instead of stopping; they are listed in poison.json",
+    )
     build.add_argument("--address", help="join the Ray cluster at this address instead of starting one")
     inspect = commands.add_parser("inspect", help="tell the story of a document, or sample what a rule dropped")
     inspect.add_argument("corpus", type=Path, help="output directory of a corpus")
@@ -80,6 +85,7 @@ def _plan(options: argparse.Namespace) -> int:
     from pipelines.corpus import load_corpus_config
     from pipelines.inventory import Inventory, take_inventory
     from pipelines.plan import make_plan
+    from pipelines.poison import load_poison
     from pipelines.show import show_plan
 
     config = load_corpus_config(options.config, options.overrides)
@@ -88,16 +94,16 @@ def _plan(options: argparse.Namespace) -> int:
         print(f"{options.config}: valid: {len(config.sources)} sources, {len(plan.steps)} steps")
         return 0
     claim(Path(config.output), config.name, write=False)
-    show_plan(make_plan(config, take_inventory(config.sources, Path(config.output))), Path(config.output))
+    output = Path(config.output)
+    show_plan(make_plan(config, take_inventory(config.sources, output), load_poison(output)), output)
     return 0
 
 
 def _build(options: argparse.Namespace) -> int:
-    from pipelines.build import build, claim
+    from pipelines.build import claim, plan_and_build
     from pipelines.cluster import LocalCluster, RayCluster
     from pipelines.corpus import load_corpus_config
     from pipelines.inventory import take_inventory
-    from pipelines.plan import make_plan
     from pipelines.show import ProgressDisplay, show_funnel
 
     if options.workers < 1:
@@ -107,13 +113,13 @@ def _build(options: argparse.Namespace) -> int:
     claim(output, config.name, write=False)
     with ProgressDisplay() as display:
         display.say(f"corpus {config.name}: looking at the files of {len(config.sources)} sources")
-        plan = make_plan(config, take_inventory(config.sources, output))
+        inventories = take_inventory(config.sources, output)
         local = options.in_process and options.address is None
         cluster = (
             LocalCluster(display.progress) if local else RayCluster(options.workers, options.address, display.progress)
         )
         try:
-            corpus = build(plan, cluster, display.say)
+            corpus = plan_and_build(config, inventories, cluster, display.say, quarantine=options.quarantine_poison)
         finally:
             cluster.close()
     show_funnel(corpus)

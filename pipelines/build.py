@@ -5,7 +5,7 @@ Part stages whose inputs are there are fused into one task per part: one read of
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from pipelines.cluster import LocalCluster, RayCluster
 from pipelines.contracts.annotations import DOCUMENT_COLUMNS, Annotation, Part
 from pipelines.contracts.edits import check_edits, map_back
-from pipelines.contracts.errors import ConflictError, DocumentError, UserError
+from pipelines.contracts.errors import ConflictError, PoisonError, UserError
 from pipelines.contracts.manifest import (
     CorpusManifest,
     PartRecord,
@@ -31,7 +31,10 @@ from pipelines.contracts.manifest import (
 )
 from pipelines.contracts.stage import DROP, EDITS_COLUMN, CorpusStage, PartStage, in_order
 from pipelines.contracts.store import FileRecord, write_atomic, write_json
-from pipelines.plan import Plan, Step
+from pipelines.corpus import CorpusConfig
+from pipelines.inventory import Inventory
+from pipelines.plan import Plan, Step, make_plan
+from pipelines.poison import load_poison, set_aside
 from pipelines.publish import publish_corpus
 from pipelines.read_step import run_reads
 
@@ -53,6 +56,28 @@ class Build:
         run = {"seconds": round(seconds, 3), "wall_seconds": round(elapsed, 3), "text_bytes": text_bytes}
         host = {"workers": self.cluster.workers, "host": os.uname().nodename, "finished": round(time.time(), 3)}
         write_json(self.root / step.directory / "run.json", run | host)
+
+
+def plan_and_build(
+    config: CorpusConfig,
+    inventories: Mapping[str, Inventory],
+    cluster: AnyCluster,
+    say: Callable[[str], None],
+    *,
+    quarantine: bool = False,
+) -> CorpusManifest:
+    """Plan without the documents that were set aside, and build. With `quarantine`, a document that breaks a step is set
+    aside too, and the build planned again; else it stops the build with PoisonError.
+    """
+    output = Path(config.output)
+    while True:
+        try:
+            return build(make_plan(config, inventories, load_poison(output)), cluster, say)
+        except PoisonError as error:
+            if not quarantine:
+                raise
+            set_aside(output, error)
+            say(f"set aside: {error.document} of {error.source}, which breaks {error.step} ({error.reason})")
 
 
 def build(plan: Plan, cluster: AnyCluster, say: Callable[[str], None]) -> CorpusManifest:
@@ -197,14 +222,18 @@ def _run_stage(work: _StageWork, part: Part) -> pa.Table:
         docs = docs.take(rows).combine_chunks()
     try:
         table = stage.annotate(docs)
-    except UserError:
+    except (UserError, OSError, MemoryError):
         raise
     except Exception as error:
         row = _first_failing_row(stage, docs)
-        identifier = docs["id"][row].as_py().hex() if row is not None else "unknown"
-        raise DocumentError(
-            f"{work.name}: document {identifier} of part {part.name}: {type(error).__name__}"
-        ) from error
+        if row is None:
+            raise
+        identifier, reason = docs["id"][row].as_py().hex(), type(error).__name__
+        raise PoisonError(
+            f"{work.name}: document {identifier} of part {part.name} breaks it with {reason}, alone and repeatedly; mend the "
+            "stage, or set the document aside with build --quarantine-poison",
+            work.name, part.source, identifier, reason,
+        ) from error  # fmt: skip
     assert table.num_rows == docs.num_rows, f"{work.name}: {table.num_rows} rows for {docs.num_rows} documents"
     table = table.cast(stage.writes()).combine_chunks()
     if EDITS_COLUMN in table.column_names:

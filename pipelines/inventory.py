@@ -20,6 +20,8 @@ from pipelines.stages.read import SourceFile, list_files, read_units
 
 # What does not change the documents that are read from the same files.
 _NOT_IDENTITY = ("root", "include", "exclude", "tokenizer_share", "licence", "origin")
+# The libraries that decode a format.
+_LIBRARIES = {"parquet": ("pyarrow",), "jsonl": ("orjson",), "arrow": ("pyarrow",), "hf_dataset": ("pyarrow",)}
 
 
 @dataclass(frozen=True)
@@ -47,14 +49,18 @@ class Inventory:
 
 @dataclass(frozen=True)
 class Read(Stage):
-    """The first step of every source: files to document parts. Its knobs are fields of the source."""
+    """The first step of every source: files to document parts. Its knobs are fields of the source.
+
+    `poison` names the records, as `path#record`, that are set aside without being parsed.
+    """
 
     source: Source
+    poison: tuple[str, ...] = ()
     version: ClassVar[int] = read.VERSION
 
     def depends(self) -> dict[str, str]:
         """What decodes and normalises."""
-        library = {"parquet": ("pyarrow",), "jsonl": ("orjson",)}.get(self.source.format, ())
+        library = _LIBRARIES.get(self.source.format, ())
         return read.depends() | library_versions(*library)
 
     def knobs(self) -> dict[str, Any]:

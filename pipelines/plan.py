@@ -21,6 +21,7 @@ from pipelines.contracts.store import digest
 from pipelines.corpus import CorpusConfig, StepConfig
 from pipelines.funnel import Funnel
 from pipelines.inventory import Inventory, Read
+from pipelines.poison import Poison, SetAside
 from pipelines.quantiles import Quantiles
 from pipelines.stages.filter import Filter
 from pipelines.summary import summary_columns
@@ -85,46 +86,68 @@ class Plan:
         return next(step for step in self.steps if step.label == label)
 
 
-def make_plan(config: CorpusConfig, inventories: Mapping[str, Inventory]) -> Plan:
-    """The plan. ConfigError for columns nobody writes, columns written twice, and drops after deduplication."""
+def make_plan(config: CorpusConfig, inventories: Mapping[str, Inventory], poison: Poison | None = None) -> Plan:
+    """The plan; `poison` names documents that steps are not shown.
+
+    ConfigError for columns nobody writes, columns written twice, and drops after deduplication.
+    """
     _check_order(config)
+    poison = poison or {}
     steps: dict[str, Step] = {}
     for source in config.sources:
-        read = Read(source)
-        identity = _identity("read", read, read.knobs(), {"files": inventories[source.name].digest})
-        step = Step("read", source.name, (source.name,), read, None, identity)
+        read = Read(source, poison.get(("read", source.name), ()))
+        inputs: dict[str, Any] = {"files": inventories[source.name].digest}
+        if read.poison:
+            inputs["poison"] = list(read.poison)
+        step = Step("read", source.name, (source.name,), read, None, _identity("read", read, read.knobs(), inputs))
         steps[step.label] = step
     types: dict[str, pa.DataType] = {}
     done: list[StepConfig] = []
     for entry in config.steps:
-        for name in entry.stage.writes().names:
-            kind = entry.stage.writes().field(name).type
-            if types.setdefault(name, kind) != kind:
-                raise ConfigError(
-                    f"step {entry.name}: column {name!r} has type {kind} here and {types[name]} in an earlier step"
-                )
+        _add_types(types, entry)
         if isinstance(entry.stage, Filter) and entry.stage.quantiles():
-            before = StepConfig(_quantiles(entry.name), Quantiles(entry.stage.quantiles()), "quantiles", entry.sources)
-            if any(other.name == before.name for other in config.steps):
-                raise ConfigError(
-                    f"step {before.name}: this is the name of the step that computes the thresholds of "
-                    f"{entry.name}; choose another"
-                )
+            before = _quantiles_step(config, entry)
             steps[before.name] = _step(config, before, done, steps, None, types)
+        aside = {source: documents for (name, source), documents in poison.items() if name == entry.name}
         groups: list[str | None] = list(_sources(config, entry)) if isinstance(entry.stage, PartStage) else [None]
         for group in groups:
-            step = _step(config, entry, done, steps, group, types)
+            shown = _without(entry, aside[group]) if group in aside else entry
+            step = _step(config, shown, done, steps, group, types)
             steps[step.label] = step
-        done.append(entry)
+        done.append(_without(entry, ()) if aside else entry)
     funnel = StepConfig("funnel", Funnel(tuple(entry.name for entry in done), summary_columns(config)), "funnel")
     last = _step(config, funnel, done, steps, None, types)
     steps[last.label] = last
     return Plan(config, dict(inventories), tuple(steps.values()), pa.schema(list(types.items())))
 
 
+def _add_types(types: dict[str, pa.DataType], entry: StepConfig) -> None:
+    written = entry.stage.writes()
+    for name in written.names:
+        kind = written.field(name).type
+        if types.setdefault(name, kind) != kind:
+            raise ConfigError(
+                f"step {entry.name}: column {name!r} has type {kind} here and {types[name]} in an earlier step"
+            )
+
+
+def _quantiles_step(config: CorpusConfig, entry: StepConfig) -> StepConfig:
+    """The step that computes the thresholds of a filter."""
+    assert isinstance(entry.stage, Filter)
+    name = _quantiles(entry.name)
+    if any(other.name == name for other in config.steps):
+        raise ConfigError(f"step {name}: the thresholds of {entry.name} are computed under this name; choose another")
+    return StepConfig(name, Quantiles(entry.stage.quantiles()), "quantiles", entry.sources)
+
+
 def _quantiles(name: str) -> str:
-    """The step that computes the thresholds of the filter of that name."""
     return f"{name}_quantiles"
+
+
+def _without(entry: StepConfig, documents: tuple[str, ...]) -> StepConfig:
+    """The entry with a stage that is not shown some documents."""
+    assert isinstance(entry.stage, PartStage)
+    return replace(entry, stage=SetAside(entry.stage, documents))
 
 
 def _sources(config: CorpusConfig, entry: StepConfig) -> tuple[str, ...]:
@@ -164,7 +187,11 @@ def _step(
         inputs["where"] = entry.where
     if "tokenizer_share" in entry.stage.reads():
         inputs["tokenizer_share"] = {s.name: s.tokenizer_share for s in config.sources if s.name in sources}
-    return replace(step, identity=_identity(entry.stage_name, entry.stage, plain(entry.stage), inputs))
+    stage = entry.stage
+    if isinstance(stage, SetAside):
+        inputs["poison"] = list(stage.documents)
+        stage = stage.stage
+    return replace(step, identity=_identity(entry.stage_name, stage, plain(stage), inputs))
 
 
 def _visible(

@@ -1,6 +1,7 @@
 """Builds: every document accounted for, the same bytes whatever interrupts them, nothing recomputed that did not change."""
 
 import json
+import pickle
 import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,16 +12,25 @@ import pytest
 
 import pipelines.contracts.manifest as manifests
 import pipelines.contracts.store as store
-from pipelines.build import build
+from pipelines.build import build, plan_and_build
 from pipelines.cluster import LocalCluster
 from pipelines.contracts.edits import EDITS, edits_column
-from pipelines.contracts.errors import AccountingError, ConfigError, ConflictError, CorruptFileError, UserError
+from pipelines.contracts.errors import (
+    AccountingError,
+    ConfigError,
+    ConflictError,
+    CorruptFileError,
+    PoisonError,
+    UserError,
+)
+from pipelines.contracts.lineage import open_corpus
 from pipelines.contracts.manifest import load_corpus, load_step, write_table
 from pipelines.contracts.shards import open_shard
 from pipelines.contracts.stage import PartStage
 from pipelines.corpus import StepConfig, load_corpus_config
 from pipelines.inventory import take_inventory
 from pipelines.plan import explain, make_plan
+from pipelines.poison import load_poison, set_aside
 from pipelines.read_step import file_indexes, quarantined
 
 
@@ -329,7 +339,7 @@ def test_a_stage_that_reads_edited_text_edits_the_stored_text(corpus_file):
 
 
 def test_a_document_that_breaks_a_stage_is_named_and_its_text_is_not(corpus_file):
-    with pytest.raises(UserError, match=r"part web/\d+.*a: document [0-9a-f]{32} of part .*RuntimeError") as caught:
+    with pytest.raises(UserError, match=r"^a: document [0-9a-f]{32} of part web/\d+ .*RuntimeError") as caught:
         run(corpus_file, steps=(StepConfig("a", Shout("explode", ""), "shout"),))
     assert "jane" not in str(caught.value)
 
@@ -431,3 +441,58 @@ def test_planning_does_not_touch_the_directory_of_another_corpus(corpus_file, tm
     (tmp_path / "full" / "thesis.doc").write_text("")
     assert main(["plan", str(corpus_file), f"output={tmp_path}/full"]) == 2
     assert [path.name for path in (tmp_path / "full").iterdir()] == ["thesis.doc"]
+
+
+@dataclass(frozen=True)
+class Fragile(PartStage):
+    """Breaks on every document that holds a word."""
+
+    word: str
+
+    def reads(self):
+        return ("text",)
+
+    def writes(self):
+        return pa.schema([("length", pa.int64())])
+
+    def annotate(self, docs):
+        lengths = []
+        for text in docs["text"].to_pylist():
+            if self.word in text:
+                raise RuntimeError(text)
+            lengths.append(len(text))
+        return pa.table({"length": lengths})
+
+
+def test_poison_stops_the_build_or_is_set_aside_and_counted(corpus_file, tmp_path):
+    config = load_corpus_config(corpus_file)
+    fragile = StepConfig("fragile", Fragile("jane.roe"), "fragile", ("web",))
+    config = replace(config, steps=(fragile, *config.steps))
+    inventories = take_inventory(config.sources, tmp_path / "out")
+    said = []
+    with pytest.raises(PoisonError, match=r"fragile: document [0-9a-f]{32} .* RuntimeError"):
+        plan_and_build(config, inventories, LocalCluster(), said.append)
+    corpus = plan_and_build(config, inventories, LocalCluster(), said.append, quarantine=True)
+    row = next(row for row in corpus.funnel if row["step"] == "fragile")
+    assert row["dropped"] == {"poison": 1}
+    assert row["documents_in"] - row["documents_out"] == 1
+    opened = open_corpus(tmp_path / "out")
+    columns = pa.concat_tables(part.table(("text", "length", "drop")) for part in opened.parts("web")).to_pylist()
+    (aside,) = [row for row in columns if row["drop"] == "poison"]
+    assert "jane.roe" in aside["text"]
+    assert aside["length"] is None
+    assert all(row["length"] == len(row["text"]) for row in columns if row is not aside)
+    assert sum("set aside" in line for line in said) == 1
+    # What was set aside stays so, and nothing is recomputed; without it the other source's steps are the same.
+    plan = make_plan(config, inventories, load_poison(tmp_path / "out"))
+    assert not unfinished(plan)
+    assert plan.step("fragile.web").fingerprint != make_plan(config, inventories).step("fragile.web").fingerprint
+    assert plan.step("text_hash.code") == make_plan(config, inventories).step("text_hash.code")
+
+
+def test_a_step_that_breaks_on_the_same_document_again_does_not_go_round_in_circles(tmp_path):
+    error = PoisonError("broken", "read", "web", "a#1", "crash")
+    assert str(pickle.loads(pickle.dumps(error))) == "broken"
+    set_aside(tmp_path, error)
+    with pytest.raises(PoisonError):
+        set_aside(tmp_path, error)

@@ -25,5 +25,12 @@ class ConflictError(UserError):
     """A directory belongs to another corpus or run."""
 
 
-class DocumentError(RuntimeError):
-    """A stage failed on one document. The message holds its id and the kind of failure, never its text."""
+class PoisonError(UserError):
+    """A document stops a step. The message holds its id and the kind of failure, never its text."""
+
+    def __init__(self, message: str, step: str, source: str, document: str, reason: str) -> None:
+        super().__init__(message, step, source, document, reason)  # all of them, so that it can be pickled
+        self.step, self.source, self.document, self.reason = step, source, document, reason
+
+    def __str__(self) -> str:
+        return str(self.args[0])
