@@ -23,9 +23,9 @@ class Source:
     """Lower-case letters, digits and underscores; part of every document id."""
     root: str
     """Directory (or one file) that the documents lie under; relative to the working directory. Not part of any id."""
-    format: Literal["text", "jsonl", "parquet", "message"]
+    format: Literal["text", "jsonl", "parquet", "message", "arrow"]
     """text: a file is a document. jsonl: a line is a record. parquet: a row is a record. message: header lines, an empty
-    line, and the body, which is the text."""
+    line, and the body, which is the text. arrow: a row of an Arrow IPC file or stream is a record."""
     include: tuple[str, ...] = ("**",)
     """Globs relative to root; `**` crosses directories. Each must match at least one file."""
     exclude: tuple[str, ...] = ()

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 
 from pipelines.reading.archives import Entry
+from pipelines.reading.arrow import read_arrow
 from pipelines.reading.json_lines import read_jsonl
 from pipelines.reading.parquet import read_parquet
 from pipelines.reading.plain import read_message, read_text
@@ -14,6 +15,7 @@ FORMATS: dict[str, Callable[[Entry, SourceSpec], Iterator[Found | Bad]]] = {
     "jsonl": read_jsonl,
     "parquet": read_parquet,
     "message": read_message,
+    "arrow": read_arrow,
 }
 """Each yields a Found or a Bad per record, in order, and lets BrokenInput pass."""
 
