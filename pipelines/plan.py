@@ -191,7 +191,8 @@ def _step(
     if isinstance(stage, SetAside):
         inputs["poison"] = list(stage.documents)
         stage = stage.stage
-    return replace(step, identity=_identity(entry.stage_name, stage, plain(stage), inputs))
+    knobs = {name: value for name, value in plain(stage).items() if name not in stage.paths}
+    return replace(step, identity=_identity(entry.stage_name, stage, knobs, inputs))
 
 
 def _visible(

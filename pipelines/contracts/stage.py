@@ -45,6 +45,7 @@ class Stage:
     """What every stage declares."""
 
     version: ClassVar[int] = 1  # raise it whenever the same input would give another output
+    paths: ClassVar[tuple[str, ...]] = ()  # knobs that say where a file lies: `depends` holds its checksum instead
 
     def reads(self) -> tuple[str, ...]:
         """Names of the columns this stage is given."""
