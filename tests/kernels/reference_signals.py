@@ -78,25 +78,22 @@ def ngrams(words: Sequence[str], n: int) -> list[tuple[str, ...]]:
 def chars_of_top_ngram(words: Sequence[str], n: int) -> int:
     """Characters of the words inside an occurrence of the most frequent n-gram, each word once; 0 unless it occurs twice.
 
-    Of n-grams that are equally frequent, the one with most characters; then the one that comes first.
+    Of n-grams that are equally frequent, the one that comes first.
     """
     grams = ngrams(words, n)
     counts = Counter(grams)
     if not counts or max(counts.values()) < 2:
         return 0
-    top = max(counts, key=lambda gram: (counts[gram], size(gram)))  # max keeps the first of equals; Counter keeps order
+    top = max(counts, key=lambda gram: counts[gram])  # max takes the first of equals; a Counter keeps the order
     inside = {i + k for i, gram in enumerate(grams) if gram == top for k in range(n)}
     return size([words[i] for i in inside])
 
 
 def chars_of_duplicate_ngrams(words: Sequence[str], n: int) -> int:
-    """Characters of the words inside an n-gram that equals an earlier one (which may overlap it), each word once."""
-    seen: set[tuple[str, ...]] = set()
-    inside: set[int] = set()
-    for i, gram in enumerate(ngrams(words, n)):
-        if gram in seen:
-            inside.update(range(i, i + n))
-        seen.add(gram)
+    """Characters of the words inside an n-gram that occurs twice or more, the first occurrence included, each word once."""
+    grams = ngrams(words, n)
+    counts = Counter(grams)
+    inside = {i + k for i, gram in enumerate(grams) if counts[gram] > 1 for k in range(n)}
     return size([words[i] for i in inside])
 
 
@@ -135,10 +132,13 @@ CURRENCY = frozenset("$£€¥฿₽﷼₴₠₡₢₣₤₥₦₧₨₩₪₫�
 HYPHENS = frozenset("-–—~")
 DIGITS = frozenset("0123456789")
 WITH_STOP = frozenset(
-    "a.m. Adm. Bros. co. Co. Corp. D.C. Dr. e.g. E.g. E.G. Gen. Gov. i.e. I.e. I.E. Inc. Jr. Ltd. Md. Messrs. Mo. Mont. "
-    "Mr. Mrs. Ms. p.m. Ph.D. Prof. Rep. Rev. Sen. St. vs. v.s. Mt. Ak. Ala. Apr. Ariz. Ark. Aug. Calif. Colo. Conn. Dec. "
-    "Del. Feb. Fla. Ga. Ia. Id. Ill. Ind. Jan. Jul. Jun. Kan. Kans. Ky. La. Mar. Mass. Mich. Minn. Miss. Neb. Nebr. Nev. "
-    "Nov. Oct. Okla. Ore. Pa. Sep. Sept. Tenn. Va. Wash. Wis.".split()  # noqa: SIM905 - to be read
+    re.findall(
+        r"\S+",
+        "a.m. Adm. Bros. co. Co. Corp. D.C. Dr. e.g. E.g. E.G. Gen. Gov. i.e. I.e. I.E. Inc. Jr. Ltd. Md. Messrs. Mo. Mont. "
+        "Mr. Mrs. Ms. p.m. Ph.D. Prof. Rep. Rev. Sen. St. vs. v.s. Mt. Ak. Ala. Apr. Ariz. Ark. Aug. Calif. Colo. Conn. Dec. "
+        "Del. Feb. Fla. Ga. Ia. Id. Ill. Ind. Jan. Jul. Jun. Kan. Kans. Ky. La. Mar. Mass. Mich. Minn. Miss. Neb. Nebr. Nev. "
+        "Nov. Oct. Okla. Ore. Pa. Sep. Sept. Tenn. Va. Wash. Wis.",
+    )
 )
 CLITICS = ("n't", "'re", "'ve", "'ll", "'s", "'m", "'d")  # in any case; ’ stands for '
 
@@ -389,10 +389,11 @@ def c4_lines(text: str, variant: str) -> Iterator[C4Line]:
 
 def verdict_paper(line: str) -> str:
     """By the words of the paper: markers removed, then the line rules in its order. The page rules look at all lines."""
+    words = reference_words(MARKER.sub(" ", line))  # those outside markers
     line = MARKER.sub("", line).strip()
     if not line.endswith((".", "!", "?", '"', "”")):
         return "no_end_mark"
-    if len(reference_words(line)) < 5:
+    if len(words) < 5:
         return "few_words"
     return after_page_tests(line)
 
