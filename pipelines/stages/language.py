@@ -1,24 +1,40 @@
-"""Language identification: one label and one score per document."""
+"""Language identification: the label, its score and the second guess of a document, and of each paragraph on request."""
 
-import itertools
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import pyarrow as pa
 
-from pipelines.contracts.errors import UserError
 from pipelines.contracts.stage import PartStage, library_versions
 from pipelines.contracts.store import file_checksum
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    import numpy as np
 
-LANGUAGE = pa.schema([("language", pa.string()), ("language_score", pa.float32())])
+    from pipelines.stages.fasttext_model import FastTextModel
+
+LANGUAGE = pa.schema(
+    [
+        ("language", pa.string()),
+        ("language_score", pa.float32()),
+        ("language_2", pa.string()),
+        ("language_2_score", pa.float32()),
+    ]
+)
+PARAGRAPH = pa.struct([("start", pa.int64()), ("end", pa.int64()), ("language", pa.string()), ("score", pa.float32())])
+PARAGRAPHS = pa.schema([("language_share", pa.float32()), ("language_paragraphs", pa.list_(PARAGRAPH))])
 FARTHEST = 1200  # resiliparse's own limit: "values above 1200 are usually false results"
-_LABEL = "__label__"
-_BATCH = 256  # texts per call of fastText
+_RESILIPARSE = "resiliparse"
+
+
+class _Guesses(NamedTuple):
+    """Two guesses a text, best first: places in `names` (-1 where there is none), and scores."""
+
+    names: tuple[str, ...]
+    places: "np.ndarray"  # int32 [n, 2]
+    scores: "np.ndarray"  # float32 [n, 2]
 
 
 @dataclass(frozen=True)
@@ -29,33 +45,45 @@ class Language(PartStage):
     language's profile; the score is 1 - distance / 1200, which is 0 where resiliparse itself stops giving an answer.
     The scales differ, and thresholds do not carry over: most English pages score 0.4 to 0.85 by the latter.
 
-    `language` is null and the score 0 where there is no answer: fewer than `min_bytes`, or too far from every profile.
+    `language_2` and `language_2_score` are the second guess. A label is null and its score 0 where there is no answer:
+    fewer than `min_bytes`, too far from every profile, or (fastText) less probable than 1e-5.
+
+    With `paragraphs`, `language_paragraphs` holds start and end (UTF-8 bytes of the stored text), language and score of
+    each paragraph, and `language_share` the bytes of paragraphs with the document's language divided by the bytes of
+    paragraphs with any; null where no paragraph or not the document has one. What happens to mixed documents is then a
+    rule: `filter: [{signal: language, one_of: [en]}, {signal: language_share, at_least: 0.8}]`.
     """
 
-    model: str = "resiliparse"
+    model: str = _RESILIPARSE
     """`resiliparse` (101 languages), or the path of a supervised fastText model such as lid.176.ftz."""
     max_bytes: int = 65_536
     """How much of the beginning of a text is looked at, in UTF-8 bytes, cut before a character. Cost grows with it."""
     min_bytes: int = 20
     """Texts with fewer UTF-8 bytes that are not ASCII white space get no language: both models guess on less."""
+    paragraphs: bool = False
+    """Whether each paragraph is labelled too."""
+
+    version: ClassVar[int] = 2
+    paths: ClassVar[tuple[str, ...]] = ("model",)
 
     def reads(self) -> tuple[str, ...]:
         """The stored text."""
         return ("text",)
 
     def writes(self) -> pa.Schema:
-        """`language` and `language_score`."""
-        return LANGUAGE
+        """Labels and scores; with `paragraphs`, those of paragraphs and the share of the document's language."""
+        return pa.schema([*LANGUAGE, *PARAGRAPHS]) if self.paragraphs else LANGUAGE
 
     def depends(self) -> dict[str, str]:
-        """The library's version, and the checksum of a model file."""
-        if self.model == "resiliparse":
-            return library_versions("resiliparse")
-        return library_versions("fasttext-numpy2") | {"model xxh3_128": file_checksum(Path(self.model))}
+        """resiliparse's version, or the checksum of the model file; the Unicode version where paragraphs are found."""
+        from pipelines.kernels.tables import unicode_version
+
+        model = library_versions(_RESILIPARSE) if self.model == _RESILIPARSE else {"model xxh3_128": self._checksum}
+        return model | unicode_version() if self.paragraphs else model
 
     def check(self) -> None:
         """ValueError for a model that is no file, or limits out of range."""
-        if self.model != "resiliparse" and not Path(self.model).is_file():
+        if self.model != _RESILIPARSE and not Path(self.model).is_file():
             raise ValueError(
                 f"model: got {self.model!r}, which is no file; expected resiliparse, or the path of a fastText model "
                 "from the working directory, such as models/lid.176.ftz"
@@ -66,69 +94,95 @@ class Language(PartStage):
             raise ValueError(f"max_bytes: got {self.max_bytes}, allowed from min_bytes = {self.min_bytes}")
 
     def setup(self) -> None:
-        """Load the fastText model, where there is one."""
-        if self.model != "resiliparse":
+        """Load the fastText model, where there is one. UserError where it is none, or not the one that was planned."""
+        if self.model != _RESILIPARSE:
             _ = self._fasttext
 
     @cached_property
-    def _fasttext(self) -> Any:
-        """The model. UserError where the file is not a supervised fastText model."""
-        import fasttext
+    def _checksum(self) -> str:
+        """xxh3_128 of the model file when it was first asked for, which is when the build is planned."""
+        return file_checksum(Path(self.model))
 
-        try:
-            model = fasttext.load_model(self.model)
-            model.predict("a")
-        except ValueError as error:
-            raise UserError(f"language: {self.model}: not a supervised fastText model ({error})") from None
-        return model
+    @cached_property
+    def _fasttext(self) -> "FastTextModel":
+        from pipelines.stages.fasttext_model import load_fasttext
+
+        return load_fasttext(Path(self.model), self._checksum, "language")
 
     def annotate(self, docs: pa.Table) -> pa.Table:
-        """Language and score of each document."""
-        texts = self._beginnings(docs["text"])
-        rows = [row for row, text in enumerate(texts) if text is not None]
-        find = _resiliparse if self.model == "resiliparse" else self._predict
-        languages: list[str | None] = [None] * len(texts)
-        scores = [0.0] * len(texts)
-        for row, (language, score) in zip(rows, find([text for text in texts if text is not None]), strict=True):
-            languages[row], scores[row] = language, score
-        return pa.table([pa.array(languages, pa.string()), pa.array(scores, pa.float32())], schema=LANGUAGE)
+        """Guesses of each document."""
+        import numpy as np
 
-    def _beginnings(self, column: pa.ChunkedArray) -> list[str | None]:
-        """The part of each text that is looked at; None where it is too short."""
         from pipelines.kernels.buffers import text_buffers
 
-        offsets, data = text_buffers(column)
-        bounds = offsets.tolist()
-        result: list[str | None] = []
-        for start, end in itertools.pairwise(bounds):
-            beginning = data[start : min(end, start + self.max_bytes)].tobytes()
-            enough = _is_filled(beginning[: 4 * self.min_bytes], self.min_bytes) or _is_filled(
-                beginning, self.min_bytes
-            )
-            # A cut may leave part of a character at the end, and nothing else can be wrong with the bytes.
-            result.append(beginning.decode("utf-8", "ignore") if enough else None)
-        return result
+        offsets, data = text_buffers(docs["text"])
+        ends, found = self._guess(data, offsets[:-1], offsets[1:])
+        names = pa.array(found.names, pa.string())
+        columns = []
+        for guess in range(2):
+            places = found.places[:, guess]
+            columns += [names.take(pa.array(places, mask=places < 0)), pa.array(found.scores[:, guess])]
+        if self.paragraphs:
+            heads = np.column_stack([offsets[:-1], ends])
+            columns += self._by_paragraph(offsets, data, heads, found)
+        return pa.table(columns, schema=self.writes())
 
-    def _predict(self, texts: "Sequence[str]") -> "list[tuple[str | None, float]]":
-        """fastText's first label and its probability. It reads one line, so line ends become spaces."""
-        result: list[tuple[str | None, float]] = []
-        for first in range(0, len(texts), _BATCH):
-            lines = [text.replace("\n", " ") for text in texts[first : first + _BATCH]]
-            for labels, probabilities in zip(*self._fasttext.predict(lines), strict=True):
-                if len(labels):
-                    result.append((labels[0].removeprefix(_LABEL), min(1.0, float(probabilities[0]))))
-                else:
-                    result.append((None, 0.0))
-        return result
+    def _guess(self, data: "np.ndarray", starts: "np.ndarray", ends: "np.ndarray") -> tuple["np.ndarray", _Guesses]:
+        """(ends of what was looked at, guesses) of the texts data[start:end]."""
+        import numpy as np
+
+        from pipelines.kernels.beginnings import beginnings
+
+        ends, filled = beginnings(data, starts, ends, self.max_bytes, self.min_bytes)
+        some = _resiliparse if self.model == _RESILIPARSE else self._predict
+        names, places, scores = some(data, starts[filled], ends[filled])
+        all_places, all_scores = np.full((len(starts), 2), -1, np.int32), np.zeros((len(starts), 2), np.float32)
+        all_places[filled], all_scores[filled] = places, scores
+        return ends, _Guesses(names, all_places, all_scores)
+
+    def _predict(self, data: "np.ndarray", starts: "np.ndarray", ends: "np.ndarray") -> _Guesses:
+        return _Guesses(self._fasttext.labels, *self._fasttext.predict(data, starts, ends, 2))
+
+    def _by_paragraph(
+        self, offsets: "np.ndarray", data: "np.ndarray", heads: "np.ndarray", documents: _Guesses
+    ) -> list[pa.Array]:
+        """`language_share` and `language_paragraphs`; `heads` are start and end of what is looked at."""
+        import numpy as np
+
+        from pipelines.stages.text_units import text_units
+
+        rows, starts, ends = text_units(offsets, data, "paragraph")
+        inside = starts < heads[rows, 1]
+        rows, starts, ends = rows[inside], starts[inside], np.minimum(ends, heads[rows, 1])[inside]
+        _, found = self._guess(data, starts, ends)
+        places, sizes = found.places[:, 0], ends - starts
+        languages = pa.array(found.names, pa.string()).take(pa.array(places, mask=places < 0))
+        labels = np.array([documents.names[place] if place >= 0 else "" for place in documents.places[:, 0]], object)
+        same = np.array(languages.to_pylist(), object) == labels[rows]
+        count = len(heads)
+        ours = np.bincount(rows[same], sizes[same], count)
+        labelled = np.bincount(rows[places >= 0], sizes[places >= 0], count)
+        missing = (documents.places[:, 0] < 0) | (labelled == 0)
+        share = (ours / np.maximum(labelled, 1)).astype(np.float32)
+        begins = heads[rows, 0]
+        fields = [pa.array(starts - begins), pa.array(ends - begins), languages, pa.array(found.scores[:, 0])]
+        bounds = np.searchsorted(rows, np.arange(count + 1)).astype(np.int32)
+        entries = pa.StructArray.from_arrays(fields, fields=list(PARAGRAPH))
+        return [pa.array(share, mask=missing), pa.ListArray.from_arrays(pa.array(bounds), entries)]
 
 
-def _is_filled(text: bytes, least: int) -> bool:
-    """Whether at least so many bytes are not ASCII white space."""
-    return len(text.translate(None, b" \t\n\r\v\f")) >= least
-
-
-def _resiliparse(texts: "Sequence[str]") -> "list[tuple[str | None, float]]":
+def _resiliparse(data: "np.ndarray", starts: "np.ndarray", ends: "np.ndarray") -> _Guesses:
+    import numpy as np
     from resiliparse.parse.lang import detect_fast
 
-    found = (detect_fast(text, cutoff=FARTHEST) for text in texts)
-    return [(None, 0.0) if name == "unknown" else (name, 1 - distance / FARTHEST) for name, distance in found]
+    names: dict[str, int] = {}
+    places, scores = np.full((len(starts), 2), -1, np.int32), np.zeros((len(starts), 2), np.float32)
+    for row, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
+        text = data[start:end].tobytes().decode()
+        found = detect_fast(text, cutoff=FARTHEST, n_results=2)
+        if len(found) == 2 and found[0][1] == found[1][1] and detect_fast(text, cutoff=FARTHEST)[0] == found[1][0]:
+            found = found[::-1]  # of equal ones, the library's only answer is the first
+        for guess, (name, distance) in enumerate(found):
+            places[row, guess] = names.setdefault(name, len(names))
+            scores[row, guess] = 1 - distance / FARTHEST
+    return _Guesses(tuple(names), places, scores)

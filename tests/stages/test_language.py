@@ -1,6 +1,8 @@
 """The language stage: what it says for plain cases, short and odd texts, both models against their libraries."""
 
 import os
+import pickle
+import shutil
 from pathlib import Path
 
 import pyarrow as pa
@@ -9,7 +11,10 @@ import pytest
 from pipelines.contracts.config import parse
 from pipelines.contracts.errors import UserError
 from pipelines.contracts.store import file_checksum
-from pipelines.stages.language import LANGUAGE, Language
+from pipelines.corpus import load_corpus_config
+from pipelines.inventory import Inventory
+from pipelines.plan import make_plan
+from pipelines.stages.language import LANGUAGE, PARAGRAPHS, Language
 
 ENGLISH = (
     "It was a bright cold day in the town, and the people who lived there had gone out to look at the river. They said "
@@ -32,7 +37,7 @@ def table(*texts):
 
 def annotated(stage, *texts):
     result = stage.annotate(table(*texts))
-    assert result.schema == stage.writes() == LANGUAGE
+    assert result.schema == stage.writes()
     return list(zip(result["language"].to_pylist(), result["language_score"].to_pylist(), strict=True))
 
 
@@ -104,10 +109,11 @@ def test_fasttext_equals_its_library(model):
     stage.setup()
     texts = [ENGLISH, GERMAN, f"{ENGLISH}\n\n{GERMAN}\r\n", "x" * 30, "\0" * 30, "🙂" * 10]
     peer = fasttext.load_model(model)
-    for text, (language, score) in zip(texts, annotated(stage, *texts), strict=True):
-        labels, probabilities = peer.predict(text.replace("\n", " "))
-        assert f"__label__{language}" == labels[0]
-        assert score == pytest.approx(min(1.0, probabilities[0]), abs=1e-6)
+    for text, row in zip(texts, stage.annotate(table(*texts)).to_pylist(), strict=True):
+        labels, probabilities = peer.predict(text.replace("\n", " "), 2)
+        assert [f"__label__{row['language']}", f"__label__{row['language_2']}"] == list(labels)
+        scores = [min(1.0, float(probability)) for probability in probabilities]
+        assert [row["language_score"], row["language_2_score"]] == pytest.approx(scores, abs=1e-6)
     assert [language for language, _ in annotated(stage, ENGLISH, "", GERMAN)] == ["en", None, "de"]
 
 
@@ -122,11 +128,64 @@ def test_fasttext_says_nothing(model, capfd):
     assert capfd.readouterr() == ("", "")
 
 
-def test_output_depends_on_the_library_and_the_model_file(model):
+def test_output_depends_on_the_library_or_the_model_file(model):
     assert list(Language().depends()) == ["resiliparse"]
-    depends = Language(model=model).depends()
-    assert set(depends) == {"fasttext-numpy2", "model xxh3_128"}
-    assert depends["model xxh3_128"] == file_checksum(Path(model))
+    assert Language(model=model).depends() == {"model xxh3_128": file_checksum(Path(model))}
+    assert list(Language(paragraphs=True).depends()) == ["resiliparse", "unicode"]
+
+
+def test_where_the_model_lies_is_not_part_of_a_step(model, corpus_file, tmp_path):
+    text = corpus_file.read_text().replace("steps:\n", f"steps:\n  - language: {{model: {model}}}\n")
+    corpus_file.write_text(text)
+    elsewhere = shutil.copy(model, tmp_path / "same.bin")
+    found = []
+    for place in (model, elsewhere):
+        config = load_corpus_config(corpus_file, [f"steps.language.model={place}"])
+        plan = make_plan(config, {source.name: Inventory((), ()) for source in config.sources})
+        found.append(plan.step("language.web").fingerprint)
+    assert found[0] == found[1]
+
+
+def test_a_model_that_changed_after_planning_is_refused(model, tmp_path):
+    path = Path(shutil.copy(model, tmp_path / "model.bin"))
+    stage = Language(model=str(path))
+    stage.depends()
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
+    with pytest.raises(UserError, match=r"model\.bin: its xxh3_128 is .*, the build was planned with"):
+        pickle.loads(pickle.dumps(stage)).setup()
+
+
+def test_the_second_guess_of_resiliparse():
+    from resiliparse.parse.lang import detect_fast
+
+    [row] = Language().annotate(table(ENGLISH)).to_pylist()
+    (_, _), (name, distance) = detect_fast(ENGLISH, n_results=2)
+    assert (row["language_2"], row["language_2_score"]) == (name, pytest.approx(1 - distance / 1200, abs=1e-6))
+    assert Language().annotate(table("")).to_pylist()[0]["language_2"] is None
+
+
+def test_paragraphs_and_the_share_of_the_documents_language(model):
+    stage = Language(model=model, paragraphs=True)
+    text = f"  {ENGLISH}\n\n{GERMAN}\n \nshort\n\n{ENGLISH}\n{ENGLISH}"
+    result = stage.annotate(table("", text, "hi", GERMAN))
+    assert result.schema == stage.writes() == pa.schema([*LANGUAGE, *PARAGRAPHS])
+    empty, mixed, short, german = result.to_pylist()
+    assert (empty["language_share"], empty["language_paragraphs"]) == (None, [])
+    assert (short["language"], short["language_share"]) == (None, None)
+    assert [entry["language"] for entry in short["language_paragraphs"]] == [None]
+    assert (german["language_share"], len(german["language_paragraphs"])) == (1, 1)
+    pieces = [text.encode()[p["start"] : p["end"]].decode() for p in mixed["language_paragraphs"]]
+    assert pieces == [ENGLISH, GERMAN, "short", f"{ENGLISH}\n{ENGLISH}"]
+    assert [p["language"] for p in mixed["language_paragraphs"]] == ["en", "de", None, "en"]
+    english, other = len(ENGLISH.encode()) * 3 + 1, len(GERMAN.encode())
+    assert mixed["language_share"] == pytest.approx(english / (english + other))
+
+
+def test_paragraphs_end_where_the_beginning_does(model):
+    stage = Language(model=model, paragraphs=True, max_bytes=len(ENGLISH) + 30)
+    [row] = stage.annotate(table(f"{ENGLISH}\n\n{RUSSIAN}\n\n{GERMAN}")).to_pylist()
+    pieces = [(p["start"], p["end"]) for p in row["language_paragraphs"]]
+    assert pieces == [(0, len(ENGLISH)), (len(ENGLISH) + 2, len(ENGLISH) + 2 + len(RUSSIAN[:15].encode()))]
 
 
 def test_a_file_that_is_no_model_is_an_error(tmp_path):

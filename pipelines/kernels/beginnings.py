@@ -1,0 +1,29 @@
+"""Beginnings of texts: where to cut, and whether enough is there."""
+
+import numpy as np
+from numba import njit
+
+
+@njit(cache=True)
+def beginnings(
+    data: np.ndarray, starts: np.ndarray, ends: np.ndarray, most: int, least: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """(ends int64 [n], filled bool [n]) of the first `most` bytes of the texts data[starts[n]:ends[n]].
+
+    A cut is never within a character. A text is filled if at least `least` bytes of its beginning are not ASCII white space.
+    """
+    cuts, filled = np.zeros(len(starts), np.int64), np.zeros(len(starts), np.bool_)
+    for text in range(len(starts)):
+        cut = ends[text]
+        if cut - starts[text] > most:
+            cut = starts[text] + most
+            while cut > starts[text] and data[cut] & 0xC0 == 0x80:
+                cut -= 1
+        cuts[text], found = cut, 0
+        for i in range(starts[text], cut):
+            if data[i] != 32 and not 9 <= data[i] <= 13:
+                found += 1
+                if found >= least:
+                    filled[text] = True
+                    break
+    return cuts, filled
