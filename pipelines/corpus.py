@@ -23,9 +23,11 @@ class Source:
     """Lower-case letters, digits and underscores; part of every document id."""
     root: str
     """Directory (or one file) that the documents lie under; relative to the working directory. Not part of any id."""
-    format: Literal["text", "jsonl", "parquet", "message", "arrow"]
+    format: Literal["text", "jsonl", "parquet", "message", "arrow", "csv", "json", "markdown"]
     """text: a file is a document. jsonl: a line is a record. parquet: a row is a record. message: header lines, an empty
-    line, and the body, which is the text. arrow: a row of an Arrow IPC file or stream is a record."""
+    line, and the body, which is the text. arrow: a row of an Arrow IPC file or stream is a record. csv: a
+    row of a CSV or TSV file whose first row names the fields. json: an element of one array of objects, or one object.
+    markdown: a file is a document, its YAML front matter `meta`."""
     include: tuple[str, ...] = ("**",)
     """Globs relative to root; `**` crosses directories. Each must match at least one file."""
     exclude: tuple[str, ...] = ()
@@ -35,7 +37,7 @@ class Source:
     encoding: str = "utf-8"
     """Encoding of the bytes, decoded strictly: what does not decode is quarantined."""
     text_field: str = "text"
-    """Field of a jsonl or parquet record that holds the text."""
+    """Field, or column, of a record that holds the text."""
     url_field: str = "url"
     """Field of a record that holds its URL; records may lack it. All other fields are kept in `meta`."""
     unicode_form: Literal["NFC", "none"] = "NFC"

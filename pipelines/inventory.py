@@ -21,7 +21,13 @@ from pipelines.stages.read import SourceFile, list_files, read_units
 # What does not change the documents that are read from the same files.
 _NOT_IDENTITY = ("root", "include", "exclude", "tokenizer_share", "licence", "origin")
 # The libraries that decode a format.
-_LIBRARIES = {"parquet": ("pyarrow",), "jsonl": ("orjson",), "arrow": ("pyarrow",), "hf_dataset": ("pyarrow",)}
+_LIBRARIES = {
+    "parquet": ("pyarrow",),
+    "jsonl": ("orjson",),
+    "json": ("orjson",),
+    "arrow": ("pyarrow",),
+    "markdown": ("pyyaml",),
+}
 
 
 @dataclass(frozen=True)

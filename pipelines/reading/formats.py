@@ -1,10 +1,14 @@
 """The formats that a corpus file may name, and the way from an entry to its records."""
 
+import codecs
 from collections.abc import Callable, Iterator
 
 from pipelines.reading.archives import Entry
 from pipelines.reading.arrow import read_arrow
+from pipelines.reading.csv_rows import read_csv
+from pipelines.reading.json_document import read_json
 from pipelines.reading.json_lines import read_jsonl
+from pipelines.reading.markdown import read_markdown
 from pipelines.reading.parquet import read_parquet
 from pipelines.reading.plain import read_message, read_text
 from pipelines.reading.records import Bad, Found
@@ -16,6 +20,9 @@ FORMATS: dict[str, Callable[[Entry, SourceSpec], Iterator[Found | Bad]]] = {
     "parquet": read_parquet,
     "message": read_message,
     "arrow": read_arrow,
+    "csv": read_csv,
+    "json": read_json,
+    "markdown": read_markdown,
 }
 """Each yields a Found or a Bad per record, in order, and lets BrokenInput pass."""
 
@@ -39,8 +46,10 @@ def check_format(source: SourceSpec) -> None:
         "".encode(source.encoding).decode(source.encoding)
     except LookupError:
         raise ValueError(f"encoding: got {source.encoding!r}, which is no text encoding that Python knows") from None
-    if source.format == "jsonl" and newline != b"\n":
+    if source.format in ("jsonl", "csv") and newline != b"\n":
         raise ValueError(
-            f"encoding: got {source.encoding!r}, in which a line feed is not one byte; jsonl is divided into lines "
-            "before it is decoded, so convert the files to UTF-8"
+            f"encoding: got {source.encoding!r}, in which a line feed is not one byte; {source.format} is divided into "
+            "lines before it is decoded, so convert the files to UTF-8"
         )
+    if source.format == "json" and codecs.lookup(source.encoding).name != "utf-8":
+        raise ValueError(f"encoding: got {source.encoding!r}; JSON documents are UTF-8 (RFC 8259, section 8.1)")

@@ -12,11 +12,25 @@ from pipelines.reading.source import SourceSpec
 from pipelines.reading.split_json import split_record
 
 
-class LongLine:
-    """A line over the limit, as a stream of its pieces without the line feed; never held whole."""
+class LongRecord:
+    """A record over the limit, as a stream of its pieces; never held whole."""
+
+    def __init__(self, pieces: Iterator[bytes]) -> None:
+        self._pieces = pieces
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self._pieces
+
+    def drain(self) -> int:
+        """Read to its end; the number of bytes that were left."""
+        return sum(len(piece) for piece in self._pieces)
+
+
+class _LongLine(LongRecord):
+    """A long line, without its line feed."""
 
     def __init__(self, pieces: list[bytes], chunks: Iterator[bytes]) -> None:
-        self._pieces = self._stream(pieces, chunks)
+        super().__init__(self._stream(pieces, chunks))
         self.rest = b""  # what follows the line in the last chunk read, once the line has been drained
 
     def _stream(self, pieces: list[bytes], chunks: Iterator[bytes]) -> Iterator[bytes]:
@@ -28,16 +42,9 @@ class LongLine:
                 self.rest = rest
                 return
 
-    def __iter__(self) -> Iterator[bytes]:
-        return self._pieces
 
-    def drain(self) -> int:
-        """Read to the end of the line; the number of bytes that were left."""
-        return sum(len(piece) for piece in self._pieces)
-
-
-def lines(chunks: Iterator[bytes], limit: int) -> Iterator[bytes | LongLine]:
-    """The lines of a stream without their line feeds, the last one with or without; a longer one as a LongLine."""
+def lines(chunks: Iterator[bytes], limit: int) -> Iterator[bytes | LongRecord]:
+    """The lines of a stream without their line feeds, the last one with or without; a longer one as a LongRecord."""
     held: list[bytes] = []  # the pieces of a line whose end has not been seen
     size = 0
     rest = b""
@@ -48,7 +55,7 @@ def lines(chunks: Iterator[bytes], limit: int) -> Iterator[bytes | LongLine]:
         size += len(whole[0])
         if len(whole) == 1:
             if size > limit:
-                long = LongLine(held, chunks)
+                long = _LongLine(held, chunks)
                 yield long
                 long.drain()
                 held, size, rest = [], 0, long.rest
@@ -56,9 +63,9 @@ def lines(chunks: Iterator[bytes], limit: int) -> Iterator[bytes | LongLine]:
         whole[0] = b"".join(held)
         held, size = [whole[-1]], len(whole[-1])
         for line in whole[:-1]:
-            yield line if len(line) <= limit else LongLine([line], iter(()))
+            yield line if len(line) <= limit else LongRecord(iter([line]))
     if size:
-        yield b"".join(held) if size <= limit else LongLine(held, iter(()))
+        yield b"".join(held) if size <= limit else LongRecord(iter(held))
 
 
 def read_jsonl(entry: Entry, source: SourceSpec) -> Iterator[Found | Bad]:
@@ -68,32 +75,37 @@ def read_jsonl(entry: Entry, source: SourceSpec) -> Iterator[Found | Bad]:
 
     NaN, Infinity and numbers beyond a double, which other readers choke on, become null in `meta`.
     """
+    yield from json_records(lines(entry.chunks, source.max_document_bytes), source)
+
+
+def json_records(texts: Iterator[bytes | LongRecord], source: SourceSpec) -> Iterator[Found | Bad]:
+    """The records of JSON texts; blank ones are none."""
     import orjson
 
     loads, dumps = orjson.loads, orjson.dumps
     utf8 = codecs.lookup(source.encoding).name == "utf-8"
     first = True
-    for line in lines(entry.chunks, source.max_document_bytes):
-        if isinstance(line, LongLine):
+    for text in texts:
+        if isinstance(text, LongRecord):
             if source.oversized == "split":
-                yield from split_record(iter(line), source)
+                yield from split_record(iter(text), source)
             else:
-                yield Bad("oversized", line.drain())
+                yield Bad("oversized", text.drain())
         else:
             if first and utf8:
-                line = line.removeprefix(BOM)
-            if line and not line.isspace():
+                text = text.removeprefix(BOM)
+            if text and not text.isspace():
                 try:
-                    value = loads(line if utf8 else line.decode(source.encoding))
-                    found = None if _lost_digits(value) else _record(value, len(line), source, dumps)
+                    value = loads(text if utf8 else text.decode(source.encoding))
+                    found = None if _lost_digits(value) else _record(value, len(text), source, dumps)
                 except (ValueError, TypeError, RecursionError):  # orjson refuses to write what is nested too deeply
                     found = None
-                yield found or _read_exactly(line, source)
+                yield found or _read_exactly(text, source)
         first = False
 
 
 def _read_exactly(line: bytes, source: SourceSpec) -> Found | Bad:
-    """One line by the standard library: slower, exact about integers, and it tells the ways of being wrong apart."""
+    """One text by the standard library: slower, exact about integers, and it tells the ways of being wrong apart."""
     try:
         return _record(_EXACT.decode(line.decode(source.encoding)), len(line), source, to_json)
     except UnicodeError:

@@ -17,7 +17,7 @@ _WHOLE = re.compile(
     r"|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})*+"
 )
 _LONGEST_ESCAPE = len(r"\ud83d\ude00")
-_SPACE = re.compile(r"[ \t\r]*")
+_SPACE = re.compile(r"[ \t\r\n]*")
 _DECODER = json.JSONDecoder(parse_constant=lambda name: None)
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipelines.corpus import Source
-from pipelines.reading.json_lines import LongLine, lines
+from pipelines.reading.json_lines import LongRecord, lines
 from pipelines.stages.read import list_files, read_documents
 
 
@@ -138,7 +138,7 @@ def test_lines_equal_split(content: list[bytes], chunk: int, limit: int, ended: 
         expected.pop()
     found: list[bytes | int] = []
     for line in lines((data[i : i + chunk] for i in range(0, len(data), chunk)), limit):
-        found.append(line.drain() if isinstance(line, LongLine) else line)
+        found.append(line.drain() if isinstance(line, LongRecord) else line)
     assert found == [line if len(line) <= limit else len(line) for line in expected]
 
 
