@@ -332,7 +332,7 @@ def quality_datatrove(text: str) -> Columns:
     }
 
 
-# --- C4 (Raffel et al. 2020, section 2.2) ---
+# --- C4 (Raffel et al. 2020, section 2.2): pipelines/kernels/c4_lines.py finds lines, verdicts and the text of kept lines ---
 
 LOREM, CURLY, KEPT = "lorem_ipsum", "curly_bracket", "kept"
 POLICIES = ("terms of use", "privacy policy", "cookie policy", "uses cookies", "use of cookies", "use cookies")
