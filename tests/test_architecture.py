@@ -16,7 +16,7 @@ HOMES = {
     "ray": ("pipelines/cluster.py", "trainers/launch.py"),
     "deepspeed": ("trainers/engine.py",),
     "presidio_analyzer": ("pipelines/stages/pii",),
-    "tldextract": ("pipelines/stages/pii",),
+    "tldextract": ("pipelines/stages/pii", "pipelines/stages/url_rules.py"),
     "phonenumbers": ("pipelines/stages/pii",),
     "datasketch": ("pipelines/stages/minhash_signatures.py",),
     "fasttext": ("pipelines/stages/",),

@@ -1,7 +1,7 @@
 """The stages by their YAML names."""
 
 from pipelines.contracts.stage import CorpusStage, PartStage
-from pipelines.stages.dedup_exact import DedupExact
+from pipelines.stages.dedup_exact import DedupExact, DedupUrl
 from pipelines.stages.dedup_minhash import DedupMinhash
 from pipelines.stages.filter import Filter
 from pipelines.stages.language import Language
@@ -11,10 +11,12 @@ from pipelines.stages.pii import Pii
 from pipelines.stages.quality_signals import QualitySignals
 from pipelines.stages.shards import Shards
 from pipelines.stages.text_hash import TextHash
+from pipelines.stages.url_rules import UrlRules
 
 STAGES: dict[str, type[PartStage] | type[CorpusStage]] = {
     "dedup_exact": DedupExact,
     "dedup_minhash": DedupMinhash,
+    "dedup_url": DedupUrl,
     "filter": Filter,
     "language": Language,
     "learn_tokenizer": LearnTokenizer,
@@ -23,4 +25,5 @@ STAGES: dict[str, type[PartStage] | type[CorpusStage]] = {
     "quality_signals": QualitySignals,
     "shards": Shards,
     "text_hash": TextHash,
+    "url_rules": UrlRules,
 }

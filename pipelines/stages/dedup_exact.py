@@ -1,7 +1,8 @@
-"""Exact deduplication: of documents with the same normalised text, one stays.
+"""Exact deduplication: of documents with the same normalised text, or the same normalised URL, one stays.
 
 The keep rule: the source that stands first in `prefer`, then the lowest document id (file, then record). Lee et al. 2022,
-"Deduplicating Training Data Makes Language Models Better", section 4, describes why exact copies must go.
+"Deduplicating Training Data Makes Language Models Better", section 4, describes why exact copies must go; Penedo et al.
+2023 (RefinedWeb, arXiv 2306.01116), section 3.3, drop URLs that other parts of the crawl have visited already.
 """
 
 from collections.abc import Sequence
@@ -29,23 +30,54 @@ class DedupExact(CorpusStage):
     """Sources in order of preference; sources not named come last and are equal."""
 
     version: ClassVar[int] = 1
+    rule: ClassVar[str] = "dedup_exact"
+    compared: ClassVar[str] = "text_hash"
+    cluster: ClassVar[str] = "exact_cluster"
 
     def reads(self) -> tuple[str, ...]:
-        """The hash and the drops so far."""
-        return ("text_hash", DROP)
+        """What is compared, and the drops so far."""
+        return (self.compared, DROP)
 
     def writes(self) -> pa.Schema:
-        """`exact_cluster` is the id of the kept copy, null where a text is unique; `exact_cluster_size` counts all copies."""
-        return pa.schema([(DROP, pa.string()), ("exact_cluster", ID), ("exact_cluster_size", pa.int32())])
+        """The id of the kept copy, null where a document has no copy, and the number of all copies, the kept one included."""
+        return pa.schema([(DROP, pa.string()), (self.cluster, ID), (f"{self.cluster}_size", pa.int32())])
+
+    def hashes(self, values: pa.Array) -> pa.FixedSizeBinaryArray:
+        """16 bytes for each value, equal where the values mean the same."""
+        return values
 
     def run(self, parts: Sequence[Part], out: StepOutput, cluster: Cluster) -> dict[str, Any]:
         """Shuffle by hash, keep one of each."""
         partitions = partitions_for(sum(part.rows for part in parts))
-        tasks = [_HashTask(out, part, number, partitions, self.prefer) for number, part in enumerate(parts)]
+        tasks = [_HashTask(out, part, number, partitions, self) for number, part in enumerate(parts)]
         files = in_order(
-            cluster.map(scatter_hashes, tasks, lambda task: f"dedup_exact: part {task.part.name}"), len(tasks)
+            cluster.map(scatter_hashes, tasks, lambda task: f"{self.rule}: part {task.part.name}"), len(tasks)
         )
-        return settle(out, parts, files, partitions, "dedup_exact", self.writes(), cluster)
+        return settle(out, parts, files, partitions, self.rule, self.writes(), cluster)
+
+
+@dataclass(frozen=True)
+class DedupUrl(DedupExact):
+    """Drop documents that were fetched from the same place, by `url_normal` without `http://` or `https://` and `www.`.
+
+    Only documents that no earlier step dropped compete; one without a URL is kept. Every crawl index compares URLs
+    without these prefixes, because sites move from one form to the other and serve the same pages under both. Text is
+    not looked at: a page that changed between two visits is kept as it was in the preferred source, or the lowest id.
+    """
+
+    prefer: tuple[str, ...] = ()
+    """Sources in order of preference; sources not named come last and are equal."""
+
+    rule: ClassVar[str] = "dedup_url"
+    compared: ClassVar[str] = "url_normal"
+    cluster: ClassVar[str] = "url_cluster"
+
+    def hashes(self, values: pa.Array) -> pa.FixedSizeBinaryArray:
+        """xxh3_128 of each URL without the prefixes."""
+        from xxhash import xxh3_128_digest
+
+        bare = pc.replace_substring_regex(values, "^https?://(www\\.)?", "")
+        return pa.array([xxh3_128_digest(url.encode()) for url in bare.to_pylist()], pa.binary(16))
 
 
 @dataclass(frozen=True)
@@ -54,7 +86,7 @@ class _HashTask:
     part: Part
     number: int
     partitions: int
-    prefer: tuple[str, ...]
+    stage: DedupExact
 
 
 def scatter_hashes(task: _HashTask) -> FileRecord:
@@ -62,11 +94,12 @@ def scatter_hashes(task: _HashTask) -> FileRecord:
     unit = f"hashes-{task.number:05d}"
     receipt = task.out.receipt(unit)
     if receipt is None:
-        table = task.part.table(("id", "text_hash", DROP))
-        rows = np.flatnonzero(pc.is_null(table[DROP]).to_numpy() & pc.is_valid(table["text_hash"]).to_numpy())
+        compared = task.stage.compared
+        table = task.part.table(("id", compared, DROP))
+        rows = np.flatnonzero(pc.is_null(table[DROP]).to_numpy() & pc.is_valid(table[compared]).to_numpy())
         table = table.take(pa.array(rows)).combine_chunks()
-        hashes = table["text_hash"].combine_chunks()
-        found = members(task.part, task.number, table["id"], rows, hashes, task.prefer)
+        hashes = task.stage.hashes(table[compared].combine_chunks())
+        found = members(task.part, task.number, table["id"], rows, hashes, task.stage.prefer)
         first = np.frombuffer(hashes.buffers()[1] or b"", np.uint64, 2 * len(hashes), hashes.offset * 16)[::2]
         partition = (first % np.uint64(task.partitions)).astype(np.int64)
         receipt = task.out.commit(unit, {f"work/{unit}.arrow": scattered(found, partition, task.partitions)}, {})

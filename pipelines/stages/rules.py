@@ -131,4 +131,13 @@ RULE_SETS: Mapping[str, tuple[Rule, ...]] = {
         # two different ones; dolma and datatrove count occurrences, so there "the ... the" passes.
         Rule(signal="stop_word_count", at_least=2),
     ),
+    # Penedo et al. 2023 (RefinedWeb, arXiv 2306.01116), appendix G.1: a block-list, then a page goes for one strict or hard
+    # word in its URL, or for two soft ones. The lists are knobs of `url_rules`.
+    "refinedweb_url@paper": _named(
+        "refinedweb_url",
+        Rule(signal="url_blocked", none_of=(True,)),
+        Rule(signal="url_strict_words", at_most=0),
+        Rule(signal="url_hard_words", at_most=0),
+        Rule(signal="url_soft_words", at_most=1),
+    ),
 }

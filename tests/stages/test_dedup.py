@@ -16,7 +16,7 @@ from pipelines.contracts.document import DOCUMENT, document_id, file_key
 from pipelines.contracts.errors import UserError
 from pipelines.contracts.manifest import StepOutput, read_table, records_of, schema_facts, write_table
 from pipelines.contracts.store import record_file, write_atomic
-from pipelines.stages.dedup_exact import DedupExact
+from pipelines.stages.dedup_exact import DedupExact, DedupUrl
 from pipelines.stages.dedup_minhash import DedupMinhash, band_keys
 
 
@@ -109,6 +109,22 @@ def test_documents_dropped_earlier_do_not_compete(bench):
     assert [row["drop"] for row in rows] == [None, None, "dedup_exact"]
     assert rows[0]["exact_cluster"] is None
     assert rows[2]["exact_cluster"] == rows[1]["id"]
+
+
+def test_one_document_of_each_url_is_kept(bench):
+    urls = [
+        ["http://www.a.org/x", None, "https://b.org/?x=1", "ftp://a.org/x", ""],
+        ["https://a.org/x", "http://a.org/X", None, "http://www.www.a.org/x", "http://b.org/?x=1", "http://a.org/x"],
+    ]
+    dropped = [[None, None, "rule", None, None], [None] * 6]
+    parts = [bench.part(s, 0, "url_normal", u, pa.string(), d) for s, u, d in zip("xy", urls, dropped, strict=True)]
+    rows, facts = bench.run(DedupUrl(prefer=("y",)), parts)
+    assert [row["drop"] for row in rows] == ["dedup_url", *[None] * 9, "dedup_url"]
+    winner = document_id(file_key("y", "0.txt"), 0)
+    assert [(row["url_cluster"], row["url_cluster_size"]) for row in rows if row["url_cluster"]] == [(winner, 3)] * 3
+    assert facts == {"clusters": 1, "dropped": 2, "cluster_sizes": {"3": 1}}
+    halves = [bench.part("y", 1, "url_normal", urls[0], pa.string(), dropped[0]), parts[1]]
+    assert bench.run(DedupUrl(), halves, "other")[1] == facts
 
 
 def brute_force_clusters(signatures, alive, bands, rows):

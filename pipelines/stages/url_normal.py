@@ -1,0 +1,130 @@
+"""URLs in one form: what is equal after normalisation names the same page.
+
+Equivalences are those of RFC 3986, section 6.2.2 (case, percent-encoding, dot segments) and 6.2.3 (scheme's port, empty
+path). Beyond the RFC, because pages of a crawl are meant: fragment and user information go, a name ends without a dot,
+names in other scripts become ASCII (IDNA 2003, as Python's codec has it), parameters are sorted by name, empty ones and
+those that only tell the visitor's way or session go.
+"""
+
+import re
+from contextlib import suppress
+from typing import NamedTuple
+from urllib.parse import quote, unquote
+
+_HIERARCHICAL = re.compile(r"(?:([a-z][a-z0-9+.-]*):)?//", re.ASCII | re.IGNORECASE)
+_OPAQUE = re.compile(r"([a-z][a-z0-9+.-]*):(?![0-9])", re.ASCII | re.IGNORECASE)  # `localhost:8080` has no scheme
+_REST = re.compile(r"([^/?#]*)([^?#]*)(?:\?([^#]*))?", re.DOTALL)
+_AUTHORITY = re.compile(r"(\[[^\]]*\]|[^:\[\]]*)(?::([0-9]*))?", re.ASCII)
+_PLAIN_HOST = re.compile(r"[a-z0-9_.-]+|\[[0-9a-f:.]+\]", re.ASCII)
+_PLAIN = re.compile(r"[A-Za-z0-9._~!$&'()*+,;=:@/?-]*", re.ASCII)  # RFC 3986: what path and query hold unescaped
+_ESCAPE = re.compile(r"%([0-9A-Fa-f]{2})?", re.ASCII)
+_ALLOWED = "!$&'()*+,;=:@/?%"
+_UNRESERVED = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
+_PORTS = {"http": "80", "https": "443", "ftp": "21"}
+_MAX_HOST = 253  # characters of a name, RFC 1035, section 2.3.4
+
+# Parameters that their makers document as campaign, click, visitor or session identifiers: Google Analytics and Ads,
+# Meta, Microsoft, Yandex, X, TikTok, LinkedIn, Mailchimp, HubSpot, Marketo; sessions of PHP and Java servlets.
+_TRACKING = frozenset((
+    "_ga", "_gl", "gclid", "gclsrc", "dclid", "gbraid", "wbraid", "fbclid", "igshid", "msclkid", "yclid", "twclid", "ttclid",
+    "li_fat_id", "mc_cid", "mc_eid", "_hsenc", "_hsmi", "mkt_tok", "phpsessid", "jsessionid",
+))  # fmt: skip
+_TRACKING_PREFIX = "utm_"
+
+
+class Url(NamedTuple):
+    """A URL in normal form. `host` is None where there is none; then `path` is all that follows the scheme."""
+
+    scheme: str
+    host: str | None
+    port: str
+    path: str
+    query: str
+
+    def __str__(self) -> str:
+        if self.host is None:
+            return f"{self.scheme}:{self.path}" if self.scheme else self.path
+        port = f":{self.port}" if self.port else ""
+        return f"{self.scheme}://{self.host}{port}{self.path}{f'?{self.query}' if self.query else ''}"
+
+
+def normalised(url: str) -> Url:
+    """The normal form of any text that stands for a URL. One without a scheme is read as http, as block-lists write them.
+
+    The host is None for schemes without one (`mailto:`), for paths, and where it is no name of at most 253 characters.
+    """
+    url = url.strip().replace("\t", "").replace("\n", "").replace("\r", "")
+    found = _HIERARCHICAL.match(url)
+    if found is None:
+        opaque = _OPAQUE.match(url)
+        if opaque is not None or url[:1] in ("/", "?", "#", ""):
+            scheme = opaque[1].lower() if opaque is not None else ""
+            rest = url[opaque.end() :] if opaque is not None else url
+            return Url(scheme, None, "", _escaped(rest.partition("#")[0]), "")
+    scheme = (found[1] or "http").lower() if found is not None else "http"
+    rest = _REST.match(url, found.end() if found is not None else 0)
+    assert rest is not None
+    authority = _AUTHORITY.fullmatch(rest[1].rpartition("@")[2])
+    host = _host(authority[1]) if authority is not None else None
+    if authority is None or host is None:
+        return Url(scheme, None, "", "//" + _escaped(rest[0]).replace("%5B", "[").replace("%5D", "]"), "")
+    port = (authority[2] or "").lstrip("0")
+    path = _without_dots(_escaped(rest[2]))
+    return Url(scheme, host, "" if port == _PORTS.get(scheme) else port, path, _query(rest[3] or ""))
+
+
+def _host(host: str) -> str | None:
+    host = host.lower().rstrip(".")
+    if len(host) <= _MAX_HOST and _PLAIN_HOST.fullmatch(host):
+        return host
+    if host.startswith("["):
+        return None
+    host = unquote(host).lower().rstrip(".")
+    if not host or len(host) > _MAX_HOST:
+        return None
+    if not host.isascii():
+        with suppress(UnicodeError):
+            host = host.encode("idna").decode("ascii").lower()
+    return quote(host, safe="!$&'()*+,;=~")
+
+
+def _escaped(text: str) -> str:
+    """Percent-encoding: upper-case digits, nothing encoded that need not be, everything that must be."""
+    if _PLAIN.fullmatch(text):
+        return text
+    return quote(_ESCAPE.sub(_escape, text), safe=_ALLOWED)
+
+
+def _escape(found: re.Match[str]) -> str:
+    if found[1] is None:
+        return "%25"
+    character = chr(int(found[1], 16))
+    return character if character in _UNRESERVED else found[0].upper()
+
+
+def _without_dots(path: str) -> str:
+    """RFC 3986, section 5.2.4, for a path that is empty or absolute."""
+    if "/." not in path:
+        return path or "/"
+    segments = path.split("/")[1:]
+    kept: list[str] = []
+    for segment in segments:
+        if segment == "..":
+            del kept[-1:]
+        elif segment != ".":
+            kept.append(segment)
+    if segments[-1] in (".", ".."):
+        kept.append("")
+    return "/" + "/".join(kept)
+
+
+def _query(query: str) -> str:
+    """Parameters sorted by name; those of one name keep their order, which may have a meaning."""
+    parameters = [parameter for parameter in _escaped(query).split("&") if parameter]
+    named = [(parameter.partition("=")[0], parameter) for parameter in parameters]
+    kept = [entry for entry in named if not _tracks(entry[0].lower())]
+    return "&".join(parameter for _, parameter in sorted(kept, key=lambda entry: entry[0]))
+
+
+def _tracks(name: str) -> bool:
+    return name in _TRACKING or name.startswith(_TRACKING_PREFIX)
