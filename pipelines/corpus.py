@@ -23,11 +23,13 @@ class Source:
     """Lower-case letters, digits and underscores; part of every document id."""
     root: str
     """Directory (or one file) that the documents lie under; relative to the working directory. Not part of any id."""
-    format: Literal["text", "jsonl", "parquet", "message", "arrow", "csv", "json", "markdown"]
+    format: Literal["text", "jsonl", "parquet", "message", "arrow", "csv", "json", "markdown", "mediawiki", "warc", "html"]
     """text: a file is a document. jsonl: a line is a record. parquet: a row is a record. message: header lines, an empty
     line, and the body, which is the text. arrow: a row of an Arrow IPC file or stream is a record. csv: a
     row of a CSV or TSV file whose first row names the fields. json: an element of one array of objects, or one object.
-    markdown: a file is a document, its YAML front matter `meta`."""
+    markdown: a file is a document, its YAML front matter `meta`. mediawiki: a page of a MediaWiki XML
+    dump is a record, its wikitext brought to plain text. warc: records of WARC, WET and ARC files, of which HTTP responses with HTML
+    and plain-text conversions become documents. html: a file is a page."""
     include: tuple[str, ...] = ("**",)
     """Globs relative to root; `**` crosses directories. Each must match at least one file."""
     exclude: tuple[str, ...] = ()
@@ -47,6 +49,18 @@ class Source:
     """A longer document is quarantined or split, as `oversized` says."""
     oversized: Literal["quarantine", "split"] = "quarantine"
     """What happens to a document over `max_document_bytes`; split cuts it at line ends where it can."""
+    extract: Literal["resiliparse", "trafilatura"] = "resiliparse"
+    """What takes the main text out of HTML. resiliparse is tens of times faster; trafilatura is an extra to install."""
+    max_html_bytes: int = 16 << 20
+    """A longer page is quarantined, as `html_bytes`. (Common Crawl cuts pages at 5 MiB.)"""
+    max_html_nodes: int = 1_000_000
+    """A page with more elements is quarantined, as `html_nodes`."""
+    max_html_depth: int = 512
+    """A page whose elements nest deeper is quarantined, as `html_depth`. 512 is where Chromium stops nesting."""
+    page_cpu_seconds: int = 60
+    """CPU time for one page; reading stops at a page that takes more, and names it. No clock decides about a page."""
+    page_memory_bytes: int = 2 << 30
+    """Memory for parsing one page; reading stops at a page that takes more, and names it."""
     max_decoded_bytes: int = 64 << 30
     """Bytes one file may decompress to; beyond, the rest of the file is quarantined."""
     part_bytes: int = 128 << 20
@@ -62,10 +76,13 @@ class Source:
         """Ranges."""
         if not _NAME.fullmatch(self.name):
             raise ValueError(f"name: got {self.name!r}, expected lower-case letters, digits and underscores")
-        for field in ("max_document_bytes", "max_decoded_bytes", "part_bytes"):
+        for field in ("max_document_bytes", "max_decoded_bytes", "part_bytes", "max_html_bytes", "page_memory_bytes"):
             if getattr(self, field) < 1:
                 raise ValueError(f"{field}: got {getattr(self, field)}, expected a positive number of bytes")
-        for field in ("max_document_bytes", "part_bytes"):
+        for field in ("max_html_nodes", "max_html_depth", "page_cpu_seconds"):
+            if getattr(self, field) < 1:
+                raise ValueError(f"{field}: got {getattr(self, field)}, expected at least 1")
+        for field in ("max_document_bytes", "part_bytes", "max_html_bytes"):
             if (
                 getattr(self, field) > 1 << 30
             ):  # URLs and meta have 32-bit offsets, and tasks hold whole parts in memory

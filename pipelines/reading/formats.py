@@ -9,12 +9,14 @@ from pipelines.reading.csv_rows import read_csv
 from pipelines.reading.json_document import read_json
 from pipelines.reading.json_lines import read_jsonl
 from pipelines.reading.markdown import read_markdown
+from pipelines.reading.mediawiki import read_mediawiki
 from pipelines.reading.parquet import read_parquet
 from pipelines.reading.plain import read_message, read_text
-from pipelines.reading.records import Bad, Found
+from pipelines.reading.records import Bad, Found, Page
 from pipelines.reading.source import BrokenInput, SourceSpec
+from pipelines.reading.warc import read_html, read_warc
 
-FORMATS: dict[str, Callable[[Entry, SourceSpec], Iterator[Found | Bad]]] = {
+FORMATS: dict[str, Callable[[Entry, SourceSpec], Iterator[Found | Bad | Page]]] = {
     "text": read_text,
     "jsonl": read_jsonl,
     "parquet": read_parquet,
@@ -23,11 +25,17 @@ FORMATS: dict[str, Callable[[Entry, SourceSpec], Iterator[Found | Bad]]] = {
     "csv": read_csv,
     "json": read_json,
     "markdown": read_markdown,
+    "mediawiki": read_mediawiki,
+    "warc": read_warc,
+    "html": read_html,
 }
-"""Each yields a Found or a Bad per record, in order, and lets BrokenInput pass."""
+"""Each yields a Found, a Bad or a Page per record, in order, and lets BrokenInput pass."""
+
+PAGES = ("warc", "html")
+"""The formats whose records can be pages."""
 
 
-def read_records(entry: Entry, source: SourceSpec) -> Iterator[Found | Bad]:
+def read_records(entry: Entry, source: SourceSpec) -> Iterator[Found | Bad | Page]:
     """The records of an entry. What a broken stream gave before it broke stands; the broken rest is one more record, a
     Bad.
     """
@@ -53,3 +61,14 @@ def check_format(source: SourceSpec) -> None:
         )
     if source.format == "json" and codecs.lookup(source.encoding).name != "utf-8":
         raise ValueError(f"encoding: got {source.encoding!r}; JSON documents are UTF-8 (RFC 8259, section 8.1)")
+    if source.format in PAGES:
+        if codecs.lookup(source.encoding).name != "utf-8":
+            raise ValueError(
+                f"encoding: got {source.encoding!r}; in format {source.format} every page has its own, which is found from "
+                "what is declared and from its bytes, so leave `encoding` out"
+            )
+    elif source.extract != "resiliparse":
+        raise ValueError(
+            f"extract: got {source.extract!r}; format {source.format} holds no pages to extract text from, only "
+            f"{' and '.join(PAGES)} do"
+        )

@@ -1,0 +1,164 @@
+"""Wikitext to plain text, as far as that goes without the wiki's own templates.
+
+What stays: paragraphs, headings over text, list items as lines, labels of links, contents of formatting and code, LaTeX
+source of formulas. What goes: templates with all that they would expand to, tables, references, galleries, files,
+categories, comments, magic words. The grammar is https://www.mediawiki.org/wiki/Markup_spec as far as real pages use
+it; what is left unclosed stands as it is, as it does in MediaWiki. Every pass is linear in the length of the page.
+"""
+
+import html
+import re
+from collections.abc import Callable
+
+FILES_AND_CATEGORIES = ("file", "image", "media", "category")
+"""Namespaces whose links are not text, by the names that every wiki understands."""
+
+_COMMENT = re.compile(r"<!--.*?(?:-->|\Z)", re.DOTALL)
+# Elements whose contents are no wikitext, and are kept as they stand; elements that are left out with their contents.
+_LITERAL = ("nowiki", "pre", "code", "syntaxhighlight", "source", "math", "chem", "ce")
+_DROPPED = (
+    "ref", "references", "gallery", "timeline", "imagemap", "score", "graph", "mapframe", "maplink", "templatestyles",
+    "templatedata", "indicator", "inputbox", "categorytree", "table", "style", "script",
+)  # fmt: skip
+_PLAIN = (
+    "abbr", "b", "bdi", "bdo", "big", "blockquote", "br", "caption", "center", "cite", "data", "dd", "del", "dfn",
+    "div", "dl", "dt", "em", "font", "h1", "h2", "h3", "h4", "h5", "h6", "hr", "i", "includeonly", "ins", "kbd",
+    "li", "mark", "noinclude", "ol", "onlyinclude", "p", "poem", "q", "rb", "rp", "rt", "ruby", "s", "samp",
+    "section", "small", "span", "strike", "strong", "sub", "sup", "time", "tt", "u", "ul", "var", "wbr",
+)  # fmt: skip
+
+
+def _tags(names: tuple[str, ...]) -> re.Pattern[str]:
+    return re.compile(rf"<(/?)({'|'.join(names)})\b([^<>]*)>", re.IGNORECASE)
+
+
+_LITERAL_TAGS, _DROPPED_TAGS, _PLAIN_TAGS = _tags(_LITERAL), _tags(_DROPPED), _tags(_PLAIN)
+_BRACES = re.compile(r"\{\{|\}\}|^[ \t:]*\{\||^[ \t]*\|\}(?!\}(?!\}))", re.MULTILINE)
+_BRACKETS = re.compile(r"\[\[|\]\](?!\](?!\]))")  # of three that close, the first belongs to what is inside
+_EXTERNAL = re.compile(r"\[(?:https?:|ftps?:|mailto:|news:|irc:)?(?://)?[^\s\[\]]+[ \t]+([^\[\]\n]*)\]")
+_BARE_EXTERNAL = re.compile(r"\[(?:https?:|ftps?:)//[^\s\[\]]+\]")
+_EXTERNAL_START = ("http:", "https:", "ftp:", "ftps:", "mailto:", "news:", "irc:", "//")
+_QUOTES = re.compile(r"'{2,}")
+_MAGIC = re.compile(r"__[A-Z]{3,}__")
+_HEADING = re.compile(r"(={1,6})[ \t]*(.+?)[ \t]*\1[ \t]*")
+_LIST_MARK = re.compile(r"[*#:;]+[ \t]*")
+_RULE = re.compile(r"-{4,}")
+_EMPTY_PARENTHESES = re.compile(r"[ \t]?\([ \t,;:/]*\)")
+_BLANK_LINES = re.compile(r"\n{3,}")
+_SPACES = re.compile(r"[ \t\xa0]+")
+_MARK = re.compile("\x7f([0-9]+)\x7f")
+
+
+def plain_text(wikitext: str, hidden: tuple[str, ...] = ()) -> str:
+    """The text of a page. `hidden` are names of the file and category namespaces in the wiki's language, lower case."""
+    kept: list[str] = []
+
+    def keep(content: str) -> str:
+        kept.append(html.unescape(content))
+        return f"\x7f{len(kept) - 1}\x7f"
+
+    # A mark that text cannot hold stands for literal contents, as MediaWiki does it with the same character.
+    text = _COMMENT.sub("", wikitext.replace("\x7f", ""))
+    text = _elements(text, _LITERAL_TAGS, keep)
+    text = _elements(text, _DROPPED_TAGS, lambda content: "")
+    text = _without_braces(text)
+    text = _links(text, {*FILES_AND_CATEGORIES, *hidden})
+    text = _BARE_EXTERNAL.sub("", text)
+    text = _EXTERNAL.sub(lambda match: match[1] if match[0][1:].lower().startswith(_EXTERNAL_START) else match[0], text)
+    text = _PLAIN_TAGS.sub(lambda match: "\n" if match[2].lower() in ("br", "hr", "li", "p") else "", text)
+    text = _QUOTES.sub(lambda match: "'" * (1 if len(match[0]) == 4 else max(0, len(match[0]) - 5)), text)
+    text = _lines(html.unescape(_MAGIC.sub("", text)))
+    return _MARK.sub(lambda match: kept[int(match[1])], text).strip("\n")
+
+
+def _elements(text: str, tags: re.Pattern[str], replaced: Callable[[str], str]) -> str:
+    """The text with each outermost closed element replaced by what `replaced` makes of its contents."""
+    last_end = {tag[2].lower(): tag.start() for tag in tags.finditer(text) if tag[1]}
+    pieces, position = [], 0
+    name, depth, opened, inside = "", 0, 0, 0
+    for tag in tags.finditer(text):
+        closing, found, alone = bool(tag[1]), tag[2].lower(), tag[3].rstrip().endswith("/")
+        if depth and found == name and not alone:
+            depth += -1 if closing else 1 if name == "table" else 0
+            if not depth:
+                pieces += [text[position:opened], replaced(text[inside : tag.start()])]
+                position = tag.end()
+        elif not depth and not closing and alone:
+            pieces.append(text[position : tag.start()])
+            position = tag.end()
+        elif not depth and not closing and last_end.get(found, 0) > tag.start():
+            name, depth, opened, inside = found, 1, tag.start(), tag.end()
+    return "".join([*pieces, text[position:]])
+
+
+def _without_braces(text: str) -> str:
+    """The text without templates, `{{...}}`, and tables, `{|` to `|}`, however they nest."""
+    spans: list[tuple[int, int]] = []
+    open_at: list[tuple[str, int]] = []
+    for token in _BRACES.finditer(text):
+        kind = token[0].strip(" \t:")
+        if kind in ("{{", "{|"):
+            open_at.append((kind, token.start()))
+            continue
+        opener = "{{" if kind == "}}" else "{|"
+        while open_at and open_at[-1][0] != opener and any(kind == opener for kind, _ in open_at[-64:]):
+            open_at.pop()  # unclosed within what closes here
+        if open_at and open_at[-1][0] == opener:
+            start = open_at.pop()[1]
+            while spans and spans[-1][0] > start:
+                spans.pop()
+            spans.append((start, token.end()))
+    pieces, position = [], 0
+    for start, end in spans:
+        pieces.append(text[position:start])
+        position = end
+    return "".join([*pieces, text[position:]])
+
+
+def _links(text: str, hidden: set[str]) -> str:
+    """The text with each `[[link]]` replaced by its label, and links to files and categories left out."""
+    pieces: list[list[str]] = [[]]
+    position = 0
+    for token in _BRACKETS.finditer(text):
+        pieces[-1].append(text[position : token.start()])
+        position = token.end()
+        if token[0] == "[[":
+            pieces.append([])
+        elif len(pieces) > 1:
+            content = "".join(pieces.pop())
+            pieces[-1].append(_label(content, hidden))
+        else:
+            pieces[-1].append("]]")
+    pieces[-1].append(text[position:])
+    return "[[".join("".join(piece) for piece in pieces)
+
+
+def _label(content: str, hidden: set[str]) -> str:
+    target, _, label = content.partition("|")
+    namespace = target.partition(":")[0].strip().lower() if ":" in target else ""
+    if namespace in hidden:
+        return ""
+    return label or target.strip().removeprefix(":")
+
+
+def _lines(text: str) -> str:
+    """Headings over nothing, list marks and rules taken away, white space put in order."""
+    found: list[tuple[int, str]] = []  # (level of a heading, 0 for text; line)
+    for raw in text.split("\n"):
+        line = _EMPTY_PARENTHESES.sub("", _SPACES.sub(" ", raw)).strip()
+        heading = _HEADING.fullmatch(line)
+        if heading:
+            found.append((len(heading[1]), heading[2]))
+        else:
+            line = _LIST_MARK.sub("", line, count=1) if line[:1] in ("*", "#", ":", ";") else line
+            found.append((0, "" if _RULE.fullmatch(line) else line))
+    kept: list[str] = []
+    below = 7  # level of the heading that comes next; 0 where text does; 1 to 6 are headings
+    end = True
+    for level, line in reversed(found):
+        if level and (end or 0 < below <= level):
+            continue
+        kept.append(line)
+        if line:
+            below, end = level, False
+    return _BLANK_LINES.sub("\n\n", "\n".join(reversed(kept)))
