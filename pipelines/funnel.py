@@ -1,19 +1,26 @@
 """The funnel: what each step let through, per source, which rules dropped the rest, and what the documents are like."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import xxhash
 
 from pipelines.contracts.annotations import Part
+from pipelines.contracts.document import ID
 from pipelines.contracts.edits import compose, edited_lengths
 from pipelines.contracts.errors import AccountingError
-from pipelines.contracts.manifest import StepOutput
+from pipelines.contracts.manifest import StepOutput, write_table
 from pipelines.contracts.stage import DROP, EDITS_COLUMN, Cluster, CorpusStage
 from pipelines.summary import KEPT, Summary, summarise
+
+SAMPLE = "sample.arrow"
+SAMPLE_ROWS = 2048
+"""Documents of each source whose columns are published, so that a what-if need not read the corpus: a share of theirs lies
+within 2.2 percentage points of the source's in 95 of 100 cases."""
 
 
 @dataclass(frozen=True)
@@ -27,26 +34,33 @@ class Funnel(CorpusStage):
     steps: tuple[str, ...]
     columns: tuple[str, ...] = ()
 
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
 
     def reads(self) -> tuple[str, ...]:
         """Everything that removes text, and every column that is summarised."""
         return (DROP, "edited_text", *(f"{column}?" for column in self.columns))
 
     def run(self, parts: Sequence[Part], out: StepOutput, cluster: Cluster) -> dict[str, Any]:
-        """Facts: `rows`, one per source and step that removes text; `distributions`, `values` by source; `samples`."""
+        """Facts: `rows`, one per source and step that removes text; `distributions`, `values` by source; `samples`.
+
+        Files: SAMPLE, the columns of SAMPLE_ROWS documents of each source, those with the lowest hash of their id.
+        """
         tasks = [_CountTask(part, self.columns) for part in parts]
         rows: dict[tuple[str, str], dict[str, Any]] = {}
         summaries: dict[str, Summary] = {part.source: Summary() for part in parts}
+        sampled: dict[str, pa.Table] = {}
         counted = cluster.map(count_part, tasks, lambda task: f"funnel: part {task.part.name}")
-        for position, (counts, summary) in counted:
+        for position, (counts, summary, columns) in counted:
             part = parts[position]
             _check(part, counts)
             _add_rows(rows, part.source, counts)
             summaries[part.source].add(summary)
+            sampled[part.source] = _lowest([*([sampled[part.source]] if part.source in sampled else []), columns])
         order = {name: position for position, name in enumerate(self.steps)}
         sources = list(summaries)
+        record = out.write(SAMPLE, write_table(pa.concat_tables(sampled[source] for source in sources)))
         return {
+            "files": [asdict(record)],
             "rows": sorted(rows.values(), key=lambda row: (sources.index(row["source"]), order[row["step"]])),
             "distributions": {
                 source: {name: summary.histograms[name].facts() for name in sorted(summary.histograms)}
@@ -100,8 +114,8 @@ class _CountTask:
     columns: tuple[str, ...]
 
 
-def count_part(task: _CountTask) -> tuple[list[dict[str, Any]], Summary]:
-    """Per step that removes documents or bytes, in order: what came in, what left, drops by rule. And the summary."""
+def count_part(task: _CountTask) -> tuple[list[dict[str, Any]], Summary, pa.Table]:
+    """Per step that removes documents or bytes, in order: what came in, what left, drops by rule. The summary. The sample."""
     part = task.part
     text_bytes = pc.binary_length(part.table(("text",))["text"].combine_chunks())
     stored = text_bytes.to_numpy().astype(np.int64)
@@ -126,7 +140,50 @@ def count_part(task: _CountTask) -> tuple[list[dict[str, Any]], Summary]:
             lengths = edited_lengths(stored, compose(edits))
         count |= {"documents_out": int(alive.sum()), "bytes_out": int(lengths[alive].sum())}
         counts.append(count)
-    return counts, summarise(part, task.columns, text_bytes, groups | {KEPT: alive})
+    summary = summarise(part, task.columns, text_bytes, groups | {KEPT: alive})
+    return counts, summary, _sample_columns(part, task.columns, text_bytes, groups)
+
+
+def sample_schema(columns: Sequence[str], types: pa.Schema) -> pa.Schema:
+    """Columns of SAMPLE: where a document is, which step dropped it by which rule, its bytes, and what was measured."""
+    measured = [
+        (name, pa.string() if pa.types.is_dictionary(kind := types.field(name).type) else kind) for name in columns
+    ]
+    return pa.schema(
+        [("hash", pa.uint64()), ("id", ID), ("source", pa.string()), ("part", pa.int64()), ("row", pa.int64()),
+         ("drop_step", pa.string()), ("drop", pa.string()), ("text_bytes", pa.int64()), *measured]
+    )  # fmt: skip
+
+
+def _sample_columns(
+    part: Part, columns: Sequence[str], text_bytes: pa.Array, groups: dict[tuple[str, str], np.ndarray]
+) -> pa.Table:
+    ids = part.table(("id",))["id"]
+    hashes = np.fromiter((xxhash.xxh3_64_intdigest(identifier.as_py()) for identifier in ids), np.uint64, part.rows)
+    rows = np.argsort(hashes, kind="stable")[:SAMPLE_ROWS]
+    dropped: list[tuple[str | None, str | None]] = [(None, None)] * len(rows)
+    for (step, rule), mask in groups.items():
+        for place in np.flatnonzero(mask[rows]).tolist():
+            dropped[place] = (step, rule)
+    schema = sample_schema(columns, part.types)
+    known = {
+        "hash": hashes[rows], "id": ids.take(pa.array(rows)), "source": [part.source] * len(rows), "part": [part.index] * len(rows),
+        "row": rows, "drop_step": [step for step, _ in dropped], "drop": [rule for _, rule in dropped],
+        "text_bytes": text_bytes.take(pa.array(rows)),
+    }  # fmt: skip
+    for name in columns:
+        column = part.table((name,))[name] if part.has(name) else pa.nulls(part.rows, part.types.field(name).type)
+        known[name] = column.take(pa.array(rows))
+    arrays = [pa.chunked_array(v) if isinstance(v, pa.ChunkedArray) else pa.array(v) for v in known.values()]
+    return pa.table(dict(zip(known, arrays, strict=True))).cast(schema)
+
+
+def _lowest(tables: Sequence[pa.Table]) -> pa.Table:
+    """The sample of several parts' samples."""
+    table = pa.concat_tables(tables)
+    return table.take(
+        pc.sort_indices(table, [("hash", "ascending"), ("id", "ascending")])[:SAMPLE_ROWS]
+    ).combine_chunks()
 
 
 def _fallen(drop: pa.Array, alive: np.ndarray) -> dict[str, np.ndarray]:

@@ -7,7 +7,6 @@ out, unless the raw text is asked for.
 import difflib
 import heapq
 import json
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,8 +15,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
-from rich.console import Console
-from rich.text import Text
 
 from pipelines.contracts.annotations import Annotation, Part
 from pipelines.contracts.config import parse
@@ -25,60 +22,11 @@ from pipelines.contracts.edits import map_back
 from pipelines.contracts.errors import ConfigError, UserError
 from pipelines.contracts.lineage import Corpus, Located, Origin, PublishedStep, Quarantined, open_corpus, select_rows
 from pipelines.contracts.stage import DROP, EDITS_COLUMN
+from pipelines.terminal import Page, printable
 
 _DOCUMENT = (4000, 80)  # characters and lines shown of a document,
 _EXCERPT = (600, 10)  # of a sample,
-_VALUE = 200  # characters of a single value,
 _EDITS = 20  # and edits of a step.
-
-# Control characters, and what reorders or hides text: bidirectional controls, invisible operators, line separators,
-# tags. Joiners stay: emoji and several scripts need them.
-_UNSAFE = re.compile(
-    "[\x00-\x1f\x7f-\x9f\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\U000e0000-\U000e007f]"
-)
-
-
-def printable(text: str, lines: bool = False) -> str:
-    r"""Text that is safe on a terminal: control and invisible characters become `\x1b` or `\u202e`.
-
-    Line feeds and tabs stay where `lines` says so.
-    """
-    return _UNSAFE.sub(lambda found: found[0] if lines and found[0] in "\n\t" else _escaped(found[0]), text)
-
-
-def _escaped(character: str) -> str:
-    code = ord(character)
-    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
-
-
-class _Page:
-    """Lines on the terminal; nothing in them is taken for markup, and what its encoding lacks is escaped."""
-
-    def __init__(self) -> None:
-        self._console = Console(highlight=False, markup=False, emoji=False)
-
-    def line(self, text: str = "", style: str = "") -> None:
-        encoding = self._console.encoding
-        text = text.encode(encoding, "backslashreplace").decode(encoding)
-        self._console.print(Text(text, style=style), soft_wrap=True)
-
-    def heading(self, text: str) -> None:
-        self.line()
-        self.line(printable(text), "bold")
-
-    def field(self, name: str, value: str, indent: int = 2) -> None:
-        if len(value) > _VALUE:
-            value = f"{value[:_VALUE]}... ({len(value) - _VALUE:,} more characters)"
-        self.line(f"{' ' * indent}{printable(name):<{26 - indent}} {printable(value)}")
-
-    def text(self, text: str, limits: tuple[int, int]) -> None:
-        characters, lines = limits
-        shown = "\n".join(text[:characters].split("\n")[:lines])
-        for line in printable(shown, lines=True).split("\n"):
-            self.line(f"  | {line}")
-        hidden = len(text.encode()) - len(shown.encode())
-        if hidden:
-            self.line(f"  ({hidden:,} more bytes not shown)")
 
 
 def show_document(corpus: Path, identifier: str, *, raw: bool) -> None:
@@ -89,7 +37,7 @@ def show_document(corpus: Path, identifier: str, *, raw: bool) -> None:
     """
     opened = open_corpus(corpus)
     found = opened.find(identifier)
-    page = _Page()
+    page = Page()
     page.line(printable(found.printed), "bold")
     if isinstance(found, Quarantined):
         page.line(f"set aside when it was read: {_reason(found.reason)}", "bold red")
@@ -122,7 +70,7 @@ def show_rule(corpus: Path, rule: str, samples: int, *, raw: bool) -> None:
     dropped, aside = _counts(opened, "dropped"), _counts(opened, "quarantined")
     if rule not in dropped and rule not in aside:
         raise UserError(f"--rule {rule!r}: {_no_such_rule(rule, dropped, aside)}")
-    page = _Page()
+    page = Page()
     if rule in dropped:
         _title(page, rule, dropped[rule], "documents dropped", samples)
         _show_dropped(page, opened, rule, samples, list(dropped[rule]), raw)
@@ -140,7 +88,7 @@ def _reason(reason: str) -> str:
     return f"{reason}: {REASONS[reason]}" if reason in REASONS else reason
 
 
-def _show_origin(page: _Page, corpus: Corpus, found: Origin, fields: Sequence[tuple[str, str]]) -> None:
+def _show_origin(page: Page, corpus: Corpus, found: Origin, fields: Sequence[tuple[str, str]]) -> None:
     facts = corpus.manifest.sources[found.source]
     page.heading("origin")
     page.field("source", found.source)
@@ -219,7 +167,7 @@ def _view(corpus: Corpus, part: Part) -> str:
     return "edited view" if _pii_steps(corpus, part) else "edited view; no step looked for personal data in this source"
 
 
-def _show_steps(page: _Page, corpus: Corpus, found: Located, part: Part, raw: bool) -> None:
+def _show_steps(page: Page, corpus: Corpus, found: Located, part: Part, raw: bool) -> None:
     """What every step wrote for the one document of a part, in order."""
     page.heading("steps")
     steps = {step.directory: step for step in corpus.steps}
@@ -246,7 +194,7 @@ def _show_steps(page: _Page, corpus: Corpus, found: Located, part: Part, raw: bo
         page.line("  none of this corpus annotates documents of this source")
 
 
-def _show_edits(page: _Page, part: Part, edits: list[dict[str, Any]] | None, raw: bool) -> None:
+def _show_edits(page: Page, part: Part, edits: list[dict[str, Any]] | None, raw: bool) -> None:
     """Rule, place and replacement of each edit; what it replaced only if `raw`."""
     edits = edits or []
     page.field("edits", f"{len(edits)}", 4)
@@ -309,7 +257,7 @@ def _tests(step: PublishedStep) -> dict[str, tuple[str, str]]:
     return tests
 
 
-def _show_shards(page: _Page, corpus: Corpus, found: Located) -> None:
+def _show_shards(page: Page, corpus: Corpus, found: Located) -> None:
     page.heading("shard rows")
     rows = corpus.shard_rows(found.id)
     for row in rows:
@@ -342,7 +290,7 @@ def _no_such_rule(rule: str, dropped: dict[str, dict[str, int]], aside: dict[str
     return f"it dropped nothing{f'; did you mean {near[0]!r}?' if near else ''}; there are: {listed}"
 
 
-def _title(page: _Page, rule: str, sources: dict[str, int], what: str, samples: int) -> None:
+def _title(page: Page, rule: str, sources: dict[str, int], what: str, samples: int) -> None:
     total = sum(sources.values())
     by_source = ", ".join(f"{source} {number:,}" for source, number in sources.items())
     page.line(printable(rule), "bold")
@@ -354,7 +302,7 @@ def _rank(identifier: bytes) -> int:
     return int(xxhash.xxh3_64_intdigest(identifier))
 
 
-def _show_dropped(page: _Page, corpus: Corpus, rule: str, samples: int, sources: Sequence[str], raw: bool) -> None:
+def _show_dropped(page: Page, corpus: Corpus, rule: str, samples: int, sources: Sequence[str], raw: bool) -> None:
     chosen = heapq.nsmallest(samples, (entry for source in sources for entry in _dropped(corpus, rule, source)))
     places: dict[tuple[str, int], list[tuple[int, int]]] = {}
     for number, (_, _, source, index, row) in enumerate(chosen):
@@ -380,7 +328,7 @@ def _dropped(corpus: Corpus, rule: str, source: str) -> Iterator[tuple[int, byte
                 yield _rank(identifier), identifier, source, part.index, row
 
 
-def _show_sample(page: _Page, corpus: Corpus, rule: str, part: Part, raw: bool) -> None:
+def _show_sample(page: Page, corpus: Corpus, rule: str, part: Part, raw: bool) -> None:
     """What a rule looked at in the one document of a part, and how its text begins."""
     steps = {step.directory: step for step in corpus.steps}
     for annotation in part.annotations:

@@ -46,7 +46,7 @@ def corpus_manifest(plan: "Plan", published: Mapping[str, StepManifest]) -> Corp
     return CorpusManifest(
         plan.config.name,
         digest([step["fingerprint"] for step in steps]),
-        _without_places(plain_config(plan.config)),
+        without_places(plain_config(plan.config)),
         sources,
         sets,
         tuple(steps),
@@ -55,7 +55,7 @@ def corpus_manifest(plan: "Plan", published: Mapping[str, StepManifest]) -> Corp
     )
 
 
-def _without_places(config: dict[str, Any]) -> dict[str, Any]:
+def without_places(config: dict[str, Any]) -> dict[str, Any]:
     """The configuration without the directories of one machine: the manifest is the same wherever it was built."""
     sources = [{name: value for name, value in source.items() if name != "root"} for source in config["sources"]]
     return {name: value for name, value in config.items() if name != "output"} | {"sources": sources}

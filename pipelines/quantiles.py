@@ -16,6 +16,7 @@ from pipelines.contracts.annotations import Part
 from pipelines.contracts.errors import UserError
 from pipelines.contracts.manifest import StepOutput
 from pipelines.contracts.stage import DROP, Cluster, CorpusStage
+from pipelines.stages.filter import group_names
 from pipelines.stages.rules import Quantile
 
 _COARSE = np.uint64(40)  # a bin of the first pass holds the values that agree in their upper 24 bits
@@ -123,12 +124,6 @@ def _groups(part: Part, request: Quantile) -> Iterator[tuple[str, np.ndarray]]:
     names = group_names(part.table((request.per,))[request.per])
     for name in sorted(set(names.to_pylist())):
         yield name, pc.equal(names, name).to_numpy(zero_copy_only=False)
-
-
-def group_names(column: pa.ChunkedArray | pa.Array) -> pa.Array:
-    """The group of each document as text; "" where the column is null."""
-    values = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-    return pc.fill_null(pc.cast(values, pa.string()), "")
 
 
 def _keys(column: pa.Array, request: Quantile) -> np.ndarray:

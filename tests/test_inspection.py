@@ -11,7 +11,7 @@ from pipelines.build import build
 from pipelines.cluster import LocalCluster
 from pipelines.contracts.errors import UserError
 from pipelines.corpus import CorpusConfig, Source, StepConfig
-from pipelines.inspection import printable, show_document, show_rule
+from pipelines.inspection import show_document, show_rule
 from pipelines.inventory import take_inventory
 from pipelines.plan import make_plan
 from pipelines.stages.dedup_exact import DedupExact
@@ -19,6 +19,7 @@ from pipelines.stages.filter import Filter
 from pipelines.stages.pii import Pii
 from pipelines.stages.rules import Rule
 from pipelines.stages.text_hash import TextHash
+from pipelines.terminal import printable
 
 HOSTILE = (
     "<script>alert(1)</script> [bold]not markup[/bold] :smile:\n"

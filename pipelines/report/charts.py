@@ -10,31 +10,31 @@ from collections.abc import Callable, Mapping, Sequence
 from io import StringIO
 from typing import TYPE_CHECKING, Any
 
-from pipelines.inspection import printable
 from pipelines.report.bins import Axis, axis_for, cell_counts, quantile
 from pipelines.show import human_bytes
+from pipelines.terminal import printable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 # Stand-ins that matplotlib draws with, and what the page replaces them by.
-_INK, _MUTED, _LINE, _KEPT, _LOST, _SHADE = "#010101", "#020202", "#030303", "#040404", "#050505", "#060606"
-_SERIES = tuple(f"#0707{number:02x}" for number in range(8))
+INK, _MUTED, LINE, _KEPT, _LOST, _SHADE = "#010101", "#020202", "#030303", "#040404", "#050505", "#060606"
+SERIES = tuple(f"#0707{number:02x}" for number in range(8))
 _VARIABLES = {
-    _INK: "--ink", _MUTED: "--muted", _LINE: "--line", _KEPT: "--kept", _LOST: "--lost", _SHADE: "--shade",
-    **{colour: f"--series-{number}" for number, colour in enumerate(_SERIES)},
+    INK: "--ink", _MUTED: "--muted", LINE: "--line", _KEPT: "--kept", _LOST: "--lost", _SHADE: "--shade",
+    **{colour: f"--series-{number}" for number, colour in enumerate(SERIES)},
 }  # fmt: skip
 _SETTINGS: dict[Any, Any] = {
     "svg.fonttype": "none", "svg.hashsalt": "gristmill", "text.parse_math": False, "font.size": 11.0,
-    "text.color": _INK, "xtick.color": _MUTED, "ytick.color": _INK, "xtick.major.size": 0, "ytick.major.size": 0,
+    "text.color": INK, "xtick.color": _MUTED, "ytick.color": INK, "xtick.major.size": 0, "ytick.major.size": 0,
     "axes.facecolor": "none", "axes.spines.top": False, "axes.spines.right": False, "axes.spines.bottom": False,
     "axes.spines.left": False, "patch.linewidth": 0,
 }  # fmt: skip
 _MOST_BARS = 24
 
 
-def _svg(width: int, height: int, label: str, draw: "Callable[[Figure], None]") -> str:
+def svg(width: int, height: int, label: str, draw: "Callable[[Figure], None]") -> str:
     """An SVG element of `width` x `height` CSS pixels at full size, without scripts, links, times or ids of its own."""
     import matplotlib
     from matplotlib.figure import Figure
@@ -100,9 +100,9 @@ def clusters_chart(duplicates: Mapping[str, Any]) -> str:
 
 def _grouped(sources: Sequence[str]) -> dict[str, tuple[tuple[str, ...], str]]:
     """Series for sources: a colour each, the last one for all that have none."""
-    own = len(_SERIES) - 1 if len(sources) > len(_SERIES) else len(sources)
-    series = {source: ((source,), colour) for source, colour in zip(sources[:own], _SERIES, strict=False)}
-    return series | ({"other sources": (tuple(sources[own:]), _SERIES[-1])} if own < len(sources) else {})
+    own = len(SERIES) - 1 if len(sources) > len(SERIES) else len(sources)
+    series = {source: ((source,), colour) for source, colour in zip(sources[:own], SERIES, strict=False)}
+    return series | ({"other sources": (tuple(sources[own:]), SERIES[-1])} if own < len(sources) else {})
 
 
 def _stacked(
@@ -133,7 +133,7 @@ def _stacked(
                 handlelength=0.9, handleheight=0.9, columnspacing=1.4, borderpad=0.2,
             )  # fmt: skip
 
-    return _svg(900, height, label, draw)
+    return svg(900, height, label, draw)
 
 
 _ROW, _ROW_GAP, _FOOT = 52, 14, 24  # pixels: a row of a distribution chart, its part above the bars, the tick labels
@@ -164,7 +164,7 @@ def distribution_chart(
         ticks = [tick for tick in axis.ticks() if tick + middle < axis.high or not middle]
         axes.set_xticks([axis.position(tick + middle) for tick in ticks], [short(tick, column) for tick in ticks])
 
-    return _svg(width, height, f"distribution of {column} by source", draw)
+    return svg(width, height, f"distribution of {column} by source", draw)
 
 
 def _draw_row(axes: "Axes", source: str, histogram: Mapping[str, Any], axis: Axis, bottom: float) -> None:
@@ -173,7 +173,7 @@ def _draw_row(axes: "Axes", source: str, histogram: Mapping[str, Any], axis: Axi
     scale = (_ROW - _ROW_GAP) / max(float(every.max()), 1e-9)
     axes.stairs(bottom + every * scale, edges, baseline=bottom, fill=True, color=_LOST)
     axes.stairs(bottom + kept * scale, edges, baseline=bottom, fill=True, color=_KEPT)
-    axes.plot([0, 1], [bottom, bottom], color=_LINE, linewidth=1, clip_on=False)
+    axes.plot([0, 1], [bottom, bottom], color=LINE, linewidth=1, clip_on=False)
     axes.text(-0.03, bottom + 8, _shortened(source, 11), ha="right")
     axes.text(1.02, bottom + 6, _missing(histogram), color=_MUTED, fontsize=9)
 
@@ -187,7 +187,7 @@ def _draw_bounds(
         if test[end] is not None:
             place = position(test[end] + (1 if whole and end == "at_most" else 0))
             axes.fill_between([min(place, outer), max(place, outer)], bottom, top, color=_SHADE, linewidth=0)
-            axes.plot([place, place], [bottom, top + 3], color=_INK, linewidth=1.0, linestyle=(0, (3, 2)))
+            axes.plot([place, place], [bottom, top + 3], color=INK, linewidth=1.0, linestyle=(0, (3, 2)))
             side = "left" if place < 0.5 else "right"
             shift = 0.012 if side == "left" else -0.012
             axes.text(place + shift, top + 2, f"{sign} {short(test[end], test['signal'])}", ha=side, fontsize=9)

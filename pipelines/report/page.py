@@ -7,10 +7,10 @@ from typing import Any
 
 import yaml
 
-from pipelines.inspection import printable
 from pipelines.report.charts import clusters_chart, distribution_chart, drops_chart, short, tokens_chart
 from pipelines.show import human_bytes
 from pipelines.summary import TEXT_BYTES
+from pipelines.terminal import printable
 
 _ROWS_OF_CHARTS = 12  # sources in a chart of distributions, those with the most documents
 _VALUES = 8  # values listed per column and source

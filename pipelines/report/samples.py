@@ -10,7 +10,8 @@ from pipelines.contracts.annotations import Part
 from pipelines.contracts.document import FILE_INDEX, format_id, split_id
 from pipelines.contracts.lineage import Corpus, select_rows
 from pipelines.contracts.manifest import read_table, schema_facts
-from pipelines.inspection import printable, without_personal_data
+from pipelines.inspection import without_personal_data
+from pipelines.terminal import printable
 
 CLIP_CHARACTERS = 480
 """Code points of a sample that are shown."""

@@ -68,7 +68,7 @@ class Filter(PartStage):
         for rule in self.tests():
             bad = fails(rule, values_of(docs[rule.signal]))
             for request in rule.quantiles():
-                groups = values_of(docs[rule.per]) if rule.per else None
+                groups = group_names(docs[rule.per]) if rule.per else None
                 beyond = _beyond(request, values_of(docs[rule.signal]), groups, thresholds[request])
                 bad = pc.or_(bad, beyond)
             drop = pc.if_else(pc.and_(pc.is_null(drop), bad), pa.scalar(rule.reason(), pa.string()), drop)
@@ -108,8 +108,7 @@ def _beyond(request: Quantile, values: pa.Array, groups: pa.Array | None, thresh
         bounds = pa.scalar(thresholds.get(""), values.type)
     else:
         known = pa.array(list(thresholds.values()), values.type)
-        names = pc.fill_null(pc.cast(groups, pa.string()), "")
-        bounds = known.take(pc.index_in(names, value_set=pa.array(list(thresholds), pa.string())))
+        bounds = known.take(pc.index_in(groups, value_set=pa.array(list(thresholds), pa.string())))
     return pc.and_(pc.is_valid(values), pc.invert(pc.fill_null(compare(values, bounds), True)))
 
 
@@ -127,6 +126,11 @@ def fails(rule: Rule, values: pa.Array) -> pa.Array:
     for test in tests:
         holds = pc.and_(holds, test)
     return pc.and_(pc.is_valid(values), pc.invert(pc.fill_null(holds, True)))
+
+
+def group_names(column: pa.ChunkedArray) -> pa.Array:
+    """The group of each document for quantiles: the column's value as text, "" where it is null."""
+    return pc.fill_null(pc.cast(values_of(column), pa.string()), "")
 
 
 def values_of(column: pa.ChunkedArray) -> pa.Array:

@@ -1,0 +1,114 @@
+"""Sweep a threshold: which share of the documents of each source a bound on one signal would keep, at every value.
+
+Read from the histograms that a build publishes: exact at the ends of their bins (two significant digits, see
+pipelines.summary), for this rule alone. Documents without a value are kept, as filters do.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from pipelines.contracts.config import near_match
+from pipelines.contracts.errors import UserError
+from pipelines.contracts.lineage import open_corpus
+from pipelines.contracts.store import write_atomic
+from pipelines.report.bins import axis_for
+from pipelines.report.charts import INK, LINE, SERIES, short, svg
+from pipelines.summary import bin_width
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_ROWS = 12  # thresholds in the printed table
+
+
+def sweep(corpus: Path, signal: str, side: str, output: Path) -> None:
+    """Print the shares kept at round thresholds and write the chart, an HTML page that loads nothing, to `output`.
+
+    `side` is at_least or at_most. UserError for a signal without a histogram.
+    """
+    opened = open_corpus(corpus)
+    facts = next(step for step in opened.steps if step.label == "funnel").manifest.facts["distributions"]
+    known = sorted({name for histograms in facts.values() for name in histograms})
+    histograms = {source: found[signal] for source, found in facts.items() if signal in found and found[signal]["bins"]}
+    if not histograms:
+        raise UserError(f"--sweep {signal}: the corpus has no histogram of it{near_match(signal, known)}")
+    _print(histograms, signal, side)
+    page = _page(histograms, signal, side)
+    write_atomic(output, page.encode())
+    Console(highlight=False).print(f"chart: {output}", markup=False)
+
+
+def kept_share(histogram: Mapping[str, Any], side: str, threshold: float) -> float:
+    """Share of the documents that the bound keeps; those without a value are kept, NaN and infinities are not.
+
+    A bin that the threshold divides is divided in proportion.
+    """
+    total = histogram["missing"] + histogram["not_finite"] + sum(entry[1] for entry in histogram["bins"])
+    kept = float(histogram["missing"])
+    for floor, count, _ in histogram["bins"]:
+        width = bin_width(floor, histogram["whole"])
+        if width == 1 and histogram["whole"]:  # one whole number
+            below = float(floor < threshold) if side == "at_least" else float(floor <= threshold)
+        else:
+            below = float(np.clip((threshold - floor) / width, 0.0, 1.0))
+        kept += count * (1 - below if side == "at_least" else below)
+    return kept / total if total else 1.0
+
+
+def _thresholds(histograms: Mapping[str, Mapping[str, Any]]) -> list[float]:
+    """Round values where the shares change, for the table."""
+    axis = axis_for(histograms.values(), [])
+    edges = sorted(
+        {float(entry[0]) for h in histograms.values() for entry in h["bins"] if axis.low <= entry[0] <= axis.high}
+    )
+    places = np.unique(np.linspace(0, len(edges) - 1, min(_ROWS, len(edges))).round().astype(int))
+    return [edges[place] for place in places]
+
+
+def _print(histograms: Mapping[str, Mapping[str, Any]], signal: str, side: str) -> None:
+    console = Console(highlight=False)
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column(f"{signal} {'≥' if side == 'at_least' else '≤'}", justify="right")
+    for source in histograms:
+        table.add_column(source, justify="right")
+    for threshold in _thresholds(histograms):
+        shares = (kept_share(histogram, side, threshold) for histogram in histograms.values())
+        table.add_row(short(threshold, signal), *(f"{100 * share:.1f} %" for share in shares))
+    console.print("Share of the documents that this bound alone keeps")
+    console.print(table)
+
+
+def _page(histograms: Mapping[str, Mapping[str, Any]], signal: str, side: str) -> str:
+    style = (Path(__file__).parent / "report" / "page.css").read_text(encoding="utf-8")
+    what = f"Share of the documents kept, {signal} {'at least' if side == 'at_least' else 'at most'}"
+    return (
+        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{what}</title><style>{style}</style>'
+        f"<main><h1>{what}</h1>{_chart(histograms, signal, side)}</main></html>\n"
+    )
+
+
+def _chart(histograms: Mapping[str, Mapping[str, Any]], signal: str, side: str) -> str:
+    axis = axis_for(histograms.values(), [])
+    edges = np.array(sorted({float(entry[0]) for h in histograms.values() for entry in h["bins"]}))
+    inside: Sequence[float] = edges[(edges >= axis.low) & (edges <= axis.high)].tolist()
+
+    def draw(figure: "Figure") -> None:
+        axes = figure.add_axes((0.08, 0.12, 0.9, 0.74))
+        for number, (source, histogram) in enumerate(histograms.items()):
+            shares = [100 * kept_share(histogram, side, threshold) for threshold in inside]
+            places = [axis.position(threshold) for threshold in inside]
+            axes.plot(places, shares, color=SERIES[number % len(SERIES)], linewidth=2, label=source)
+        axes.set(xlim=(0, 1), ylim=(0, 102), yticks=[0, 25, 50, 75, 100])
+        axes.set_yticklabels(["0", "25", "50", "75", "100 %"])
+        axes.grid(axis="y", color=LINE, linewidth=1)
+        ticks = axis.ticks()
+        axes.set_xticks([axis.position(tick) for tick in ticks], [short(tick, signal) for tick in ticks])
+        axes.set_xlabel(signal, color=INK)
+        figure.legend(loc="upper left", ncols=4, frameon=False, bbox_to_anchor=(0.07, 1.0))
+
+    return svg(900, 420, f"share kept by threshold of {signal}", draw)
