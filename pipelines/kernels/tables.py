@@ -13,7 +13,7 @@ import numpy as np
 CODE_POINTS = 0x110000
 # The planes that Unicode assigns characters in. All others are unassigned or for private use: no letters, no spaces, no
 # case.
-_ASSIGNED = np.concatenate([np.arange(0x40000), np.arange(0xE0000, 0xE1000)])
+ASSIGNED = np.concatenate([np.arange(0x40000), np.arange(0xE0000, 0xE1000)])
 
 # Bits of a character's class.
 WORD = 1  # letter, mark, number, connector (_), format character: continues a word
@@ -46,12 +46,12 @@ def unicode_version() -> dict[str, str]:
 
 @functools.cache
 def _assigned_characters() -> str:
-    return "".join(map(chr, _ASSIGNED))
+    return "".join(map(chr, ASSIGNED))
 
 
 def _matching(pattern: str) -> np.ndarray:
     """Which of the assigned code points match a pattern for one character."""
-    found = np.zeros(len(_ASSIGNED), bool)
+    found = np.zeros(len(ASSIGNED), bool)
     for match in re.finditer(f"{pattern}+", _assigned_characters()):
         found[match.start() : match.end()] = True
     return found
@@ -59,9 +59,9 @@ def _matching(pattern: str) -> np.ndarray:
 
 def _table(bits: dict[int, np.ndarray], elsewhere: int = 0) -> np.ndarray:
     table = np.full(CODE_POINTS, elsewhere, np.uint8)
-    table[_ASSIGNED] = 0
+    table[ASSIGNED] = 0
     for bit, where in bits.items():
-        table[_ASSIGNED[where]] |= np.uint8(bit)
+        table[ASSIGNED[where]] |= np.uint8(bit)
     return _frozen(table)
 
 
@@ -76,10 +76,10 @@ def character_classes() -> np.ndarray:
     category = np.array(list(map(unicodedata.category, _assigned_characters())))
     major = category.astype("U1")
     # A zero width space (Cf) separates words; the other format characters (joiners, soft hyphen) stand inside them.
-    extend = (major == "M") | ((category == "Cf") & (_ASSIGNED != _ZERO_WIDTH_SPACE))
+    extend = (major == "M") | ((category == "Cf") & (ASSIGNED != _ZERO_WIDTH_SPACE))
     word = (major == "L") | (major == "N") | (category == "Pc") | extend
-    wide = np.isin(_ASSIGNED, list(map(ord, _WIDE_STOPS)))
-    quotes = np.isin(_ASSIGNED, list(map(ord, "\"'")))
+    wide = np.isin(ASSIGNED, list(map(ord, _WIDE_STOPS)))
+    quotes = np.isin(ASSIGNED, list(map(ord, "\"'")))
     return _table(
         {
             WORD: word,
@@ -87,7 +87,7 @@ def character_classes() -> np.ndarray:
             SPACE: _matching(r"\s"),
             LOWER: category == "Ll",
             ALONE: (word & ~extend & _matching(_HAN_HIRAGANA)) | wide,
-            STOP: np.isin(_ASSIGNED, list(map(ord, _STOPS))) | wide,
+            STOP: np.isin(ASSIGNED, list(map(ord, _STOPS))) | wide,
             CLOSE: np.isin(category, ["Pe", "Pf", "Pi"]) | quotes,
             EXTEND: extend,
         }
@@ -96,9 +96,9 @@ def character_classes() -> np.ndarray:
 
 def _ends_in_final_sigma(before: str) -> np.ndarray:
     """For every assigned character c: does str.lower() make the capital sigma of `before` c Σ a final one?"""
-    probes = np.empty((len(_ASSIGNED), 4), np.uint32)
+    probes = np.empty((len(ASSIGNED), 4), np.uint32)
     probes[:] = (ord(before), 0, SIGMA, ord("\n"))
-    probes[:, 1] = _ASSIGNED
+    probes[:, 1] = ASSIGNED
     probes[DOTTED_I, 1] = ord("I")  # a cased letter like it, but one that lower-cases to one character
     lowered = probes.tobytes().decode("utf-32-le", "surrogatepass").lower().encode("utf-32-le", "surrogatepass")
     return np.frombuffer(lowered, np.uint32).reshape(-1, 4)[:, 2] == FINAL_SIGMA
@@ -113,7 +113,7 @@ def lower_case() -> tuple[np.ndarray, np.ndarray]:
     """
     text = _assigned_characters().replace(chr(DOTTED_I), "I").lower()
     lower = np.arange(CODE_POINTS, dtype=np.int32)
-    lower[_ASSIGNED] = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.int32)
+    lower[ASSIGNED] = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.int32)
     lower[SIGMA] = SMALL_SIGMA
     after_cased, after_nothing = _ends_in_final_sigma("A"), _ends_in_final_sigma("\n")
     bits = {
@@ -121,6 +121,6 @@ def lower_case() -> tuple[np.ndarray, np.ndarray]:
         IN_TOKEN: ~_matching(r"\s"),
         CASED: after_nothing,
         CASE_IGNORABLE: after_cased & ~after_nothing,
-        CHANGES: lower[_ASSIGNED] != _ASSIGNED,
+        CHANGES: lower[ASSIGNED] != ASSIGNED,
     }
     return _frozen(lower), _table(bits, elsewhere=IN_TOKEN)

@@ -1,0 +1,212 @@
+"""Repetition: duplicate lines and paragraphs, and how much of a document its repeated n-grams of words cover.
+
+A word is known by a number, the first occurrence of each word of a document taking the next one (`words.measure`), so
+an (n + 1)-gram is known by the numbers of its two n-grams. One that occurs twice is made of n-grams that occur twice:
+each size looks only at what the size before left over, which is a small part of ordinary text. Numbers of n-grams are
+exact; only words, lines and paragraphs are told apart by 64-bit hashes.
+
+Time and memory are linear in the words of a document: tables grow with the distinct n-grams, at most about 40 bytes a
+word in all, and scratch is shared by the documents of a block.
+"""
+
+import numpy as np
+from numba import njit
+
+TOP_SIZES, DUPLICATE_SIZES = (2, 3, 4), (5, 6, 7, 8, 9, 10)  # Rae et al. 2021, table A1
+_SIZES = (*TOP_SIZES, *DUPLICATE_SIZES)
+_LAST_TOP, _LAST = max(TOP_SIZES), max(DUPLICATE_SIZES)
+_MIX = np.uint64(0xFF51AFD7ED558CCD)
+_LEAST_SLOTS = 1024
+
+
+def ngram_chars(ids: np.ndarray, chars: np.ndarray, offsets: np.ndarray) -> np.ndarray:
+    """Characters within repeated n-grams, int64 [documents, 9]: n = 2, 3, 4 of the most frequent, 5 to 10 of all.
+
+    Word w of document d, offsets[d] <= w < offsets[d + 1], has the number ids[w] and chars[w] characters. Every word
+    counts once, in however many n-grams it stands. An n-gram counts, with all its occurrences, if there are two; of the
+    most frequent ones (n = 2, 3, 4) the one that comes first.
+    """
+    out = np.zeros((len(offsets) - 1, len(_SIZES)), np.int64)
+    _repeated(ids, chars, offsets, *_scratch(offsets), out)
+    return out
+
+
+def greedy_ngram_chars(ids: np.ndarray, chars: np.ndarray, offsets: np.ndarray) -> np.ndarray:
+    """The same sizes as datatrove counts them, int64 [documents, 9].
+
+    n = 2, 3, 4: characters of the most frequent n-gram, the spaces between its words included, times its occurrences,
+    even if it occurs once and where occurrences overlap. n = 5 to 10: characters of the n-grams met before, going from
+    left to right, past the whole n-gram where it was met before and by one word where not.
+    """
+    out = np.zeros((len(offsets) - 1, len(_SIZES)), np.int64)
+    _greedy(ids, chars, offsets, *_scratch(offsets), out)
+    return out
+
+
+def _scratch(offsets: np.ndarray) -> tuple[np.ndarray, ...]:
+    most = int(np.diff(offsets).max(initial=0))
+    slots = max(_LEAST_SLOTS, 1 << (2 * most).bit_length())
+    # np.empty takes pages only as they are written: room for the worst case costs nothing on ordinary text.
+    return (
+        np.empty(slots, np.int32),
+        np.empty(most + 1, np.uint64),  # an n-gram's key by its number
+        np.empty(most + 1, np.int32),  # its occurrences
+        np.empty(most + 1, np.int32),  # where the n-grams that remain begin
+        np.empty(most + 1, np.int32),  # their numbers
+        np.empty(most + 1, np.int64),  # characters before each word
+    )
+
+
+@njit(cache=True)
+def _slot(key: np.uint64, mask: np.uint64) -> np.uint64:
+    key = (key ^ (key >> np.uint64(29))) * _MIX
+    return (key >> np.uint64(32)) & mask
+
+
+@njit(cache=True)
+def _grown(slots: np.ndarray, size: int, keys: np.ndarray, count: int) -> int:
+    """Refill a table of slots at twice its size."""
+    size *= 2
+    slots[:size] = -1
+    mask = np.uint64(size - 1)
+    for number in range(count):
+        at = _slot(keys[number], mask)
+        while slots[at] >= 0:
+            at = (at + np.uint64(1)) & mask
+        slots[at] = number
+    return size
+
+
+@njit(cache=True)
+def _words(
+    ids: np.ndarray,
+    chars: np.ndarray,
+    begin: int,
+    end: int,
+    counts: np.ndarray,
+    places: np.ndarray,
+    numbers: np.ndarray,
+    before: np.ndarray,
+) -> int:
+    """The words of a document that occur more than once; how many."""
+    before[0] = 0
+    for k in range(end - begin):
+        counts[k] = 0
+    for k in range(end - begin):
+        before[k + 1] = before[k] + chars[begin + k]
+        counts[ids[begin + k]] += 1
+    left = 0
+    for k in range(end - begin):
+        places[left], numbers[left] = k, ids[begin + k]
+        left += counts[numbers[left]] > 1
+    return left
+
+
+@njit(cache=True)
+def _longer(
+    left: int, slots: np.ndarray, keys: np.ndarray, counts: np.ndarray, places: np.ndarray, numbers: np.ndarray
+) -> tuple[int, int]:
+    """From the n-grams that occur twice to the (n + 1)-grams that may: (how many places, how many distinct)."""
+    size, distinct, kept = _LEAST_SLOTS, 0, 0
+    slots[:size] = -1
+    mask = np.uint64(size - 1)
+    for k in range(left - 1):
+        if places[k + 1] != places[k] + 1:
+            continue
+        key = np.uint64(numbers[k]) << np.uint64(32) | np.uint64(numbers[k + 1])
+        at = _slot(key, mask)
+        while slots[at] >= 0 and keys[slots[at]] != key:
+            at = (at + np.uint64(1)) & mask
+        number = slots[at]
+        if number < 0:
+            number = slots[at] = distinct
+            keys[number], counts[number] = key, 0
+            distinct += 1
+            if 3 * distinct > 2 * size:
+                size = _grown(slots, size, keys, distinct)
+                mask = np.uint64(size - 1)
+        counts[number] += 1
+        places[kept], numbers[kept] = places[k], number
+        kept += 1
+    return kept, distinct
+
+
+@njit(cache=True)
+def _only_repeated(left: int, counts: np.ndarray, places: np.ndarray, numbers: np.ndarray) -> int:
+    kept = 0
+    for k in range(left):
+        places[kept], numbers[kept] = places[k], numbers[k]
+        kept += counts[numbers[k]] > 1
+    return kept
+
+
+@njit(cache=True)
+def _repeated(
+    ids: np.ndarray,
+    chars: np.ndarray,
+    offsets: np.ndarray,
+    slots: np.ndarray,
+    keys: np.ndarray,
+    counts: np.ndarray,
+    places: np.ndarray,
+    numbers: np.ndarray,
+    before: np.ndarray,
+    out: np.ndarray,
+) -> None:
+    for d in range(len(offsets) - 1):
+        left = _words(ids, chars, offsets[d], offsets[d + 1], counts, places, numbers, before)
+        for n in range(2, _LAST + 1):
+            left, distinct = _longer(left, slots, keys, counts, places, numbers)
+            left = _only_repeated(left, counts, places, numbers)
+            if left == 0:
+                break
+            top = -1
+            if n <= _LAST_TOP:
+                top = np.argmax(counts[:distinct])
+            covered, until = 0, 0
+            for k in range(left):
+                if top < 0 or numbers[k] == top:
+                    covered += before[places[k] + n] - before[max(places[k], until)]
+                    until = places[k] + n
+            out[d, n - 2] = covered
+
+
+@njit(cache=True)
+def _greedy(
+    ids: np.ndarray,
+    chars: np.ndarray,
+    offsets: np.ndarray,
+    slots: np.ndarray,
+    keys: np.ndarray,
+    counts: np.ndarray,
+    places: np.ndarray,
+    numbers: np.ndarray,
+    before: np.ndarray,
+    out: np.ndarray,
+) -> None:
+    for d in range(len(offsets) - 1):
+        total = offsets[d + 1] - offsets[d]
+        left = _words(ids, chars, offsets[d], offsets[d + 1], counts, places, numbers, before)
+        for n in range(2, _LAST + 1):
+            left, distinct = _longer(left, slots, keys, counts, places, numbers)
+            left = _only_repeated(left, counts, places, numbers)
+            if n <= _LAST_TOP:
+                if total >= n:
+                    out[d, n - 2] = before[n] + n - 1
+                if left > 0:
+                    top = np.argmax(counts[:distinct])
+                    first = 0
+                    while numbers[first] != top:
+                        first += 1
+                    out[d, n - 2] = (before[places[first] + n] - before[places[first]] + n - 1) * counts[top]
+                continue
+            if left == 0:
+                break
+            free = 0
+            for k in range(left):
+                if places[k] < free:
+                    continue
+                if counts[numbers[k]] < 0:
+                    out[d, n - 2] += before[places[k] + n] - before[places[k]]
+                    free = places[k] + n
+                counts[numbers[k]] = -1
