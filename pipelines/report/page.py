@@ -13,6 +13,7 @@ from pipelines.summary import TEXT_BYTES
 from pipelines.terminal import printable
 
 _ROWS_OF_CHARTS = 12  # sources in a chart of distributions, those with the most documents
+_CHARTS = 24  # distributions that are drawn: those that filters test, then others, as far as they go
 _VALUES = 8  # values listed per column and source
 
 
@@ -45,6 +46,7 @@ def render(report: Mapping[str, Any], runs: Mapping[str, Mapping[str, Any]]) -> 
         style=Markup((Path(__file__).parent / "page.css").read_text(encoding="utf-8")),
         rules=_rules(report),
         constant=_constant(report),
+        not_drawn=_not_drawn(report),
         values=_values(report),
         samples=_samples(report, sources),
         unedited=[source for source in sources if source not in _searched_for_personal_data(report, sources)],
@@ -91,13 +93,24 @@ def _is_constant(report: Mapping[str, Any], column: str) -> bool:
 
 def _distributions(report: Mapping[str, Any]) -> list[dict[str, Any]]:
     charts = []
-    for column in _columns(report):
+    for column in _drawn(report):
         by_source, tests = _by_source(report, column), _thresholds(report, column)
-        if not _is_constant(report, column) and any(histogram["bins"] for histogram in by_source.values()):
+        if any(histogram["bins"] for histogram in by_source.values()):
             charts.append(
                 {"column": column, "tested": bool(tests), "svg": distribution_chart(column, by_source, tests)}
             )
     return charts
+
+
+def _drawn(report: Mapping[str, Any]) -> list[str]:
+    """The columns whose distributions are drawn: every one that is tested, and others as far as there is room."""
+    varied = [column for column in _columns(report) if not _is_constant(report, column)]
+    return [column for number, column in enumerate(varied) if number < _CHARTS or _thresholds(report, column)]
+
+
+def _not_drawn(report: Mapping[str, Any]) -> list[str]:
+    drawn = _drawn(report)
+    return [column for column in _columns(report) if column not in drawn and not _is_constant(report, column)]
 
 
 def _constant(report: Mapping[str, Any]) -> list[str]:
