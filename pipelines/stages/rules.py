@@ -1,13 +1,15 @@
 """Rules over columns, and rule sets named after their source and version, because implementations of one paper differ.
 
-A rule says what a kept document satisfies. A set is data: to write another one, add an entry here, or list rules in
-YAML.
+A rule says what a kept document satisfies. The named sets are data in rule_sets.py; to write another one, add an entry
+there, or list rules in YAML.
 """
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+
+from pipelines.stages.rule_sets import SETS, Limit
 
 Value = str | bool | int | float
 
@@ -105,39 +107,11 @@ class Rule:
         return self.name or self.signal
 
 
-def _named(prefix: str, *rules: Rule) -> tuple[Rule, ...]:
-    return tuple(
-        Rule(None, r.signal, r.at_least, r.at_most, r.one_of, r.none_of, f"{prefix}.{r.reason()}") for r in rules
-    )
+def _rule(family: str, limit: Limit) -> Rule:
+    name = f"{family}.{limit.name or limit.signal}"
+    return Rule(None, limit.signal, limit.at_least, limit.at_most, none_of=limit.none_of, name=name)
 
 
 RULE_SETS: Mapping[str, tuple[Rule, ...]] = {
-    # Rae et al. 2021 (Gopher, arXiv 2112.11446), appendix A.1.1, "Quality Filtering", in the order of the text:
-    "gopher_quality@massivetext": _named(
-        "gopher_quality",
-        # "does not contain between 50 and 100,000 words"
-        Rule(signal="word_count", at_least=50, at_most=100_000),
-        # "mean word length is outside the range of 3 to 10 characters"
-        Rule(signal="mean_word_length", at_least=3, at_most=10),
-        # "a symbol-to-word ratio greater than 0.1 for either the hash symbol or the ellipsis"
-        Rule(signal="hash_to_word_ratio", at_most=0.1),
-        Rule(signal="ellipsis_to_word_ratio", at_most=0.1),
-        # "more than 90% of lines starting with a bullet point, or more than 30% ending with an ellipsis"
-        Rule(signal="bullet_line_ratio", at_most=0.9),
-        Rule(signal="ellipsis_line_ratio", at_most=0.3),
-        # "80% of words in a document contain at least one alphabetic character"
-        Rule(signal="alpha_word_ratio", at_least=0.8),
-        # "do not contain at least two of the following English words: the, be, to, of, and, that, have, with". Read as
-        # two different ones; dolma and datatrove count occurrences, so there "the ... the" passes.
-        Rule(signal="stop_word_count", at_least=2),
-    ),
-    # Penedo et al. 2023 (RefinedWeb, arXiv 2306.01116), appendix G.1: a block-list, then a page goes for one strict or hard
-    # word in its URL, or for two soft ones. The lists are knobs of `url_rules`.
-    "refinedweb_url@paper": _named(
-        "refinedweb_url",
-        Rule(signal="url_blocked", none_of=(True,)),
-        Rule(signal="url_strict_words", at_most=0),
-        Rule(signal="url_hard_words", at_most=0),
-        Rule(signal="url_soft_words", at_most=1),
-    ),
+    name: tuple(_rule(name.partition("@")[0], limit) for limit in limits) for name, limits in SETS.items()
 }
