@@ -252,6 +252,10 @@ def _tests(step: PublishedStep) -> dict[str, tuple[str, str]]:
         said += [f"at most {_readable(None, '', rule.at_most)}"] if rule.at_most is not None else []
         said += [f"one of {', '.join(map(str, rule.one_of))}"] if rule.one_of else []
         said += [f"none of {', '.join(map(str, rule.none_of))}"] if rule.none_of else []
+        for request in rule.quantiles():
+            among = f" of its {request.per}" if request.per else ""
+            said.append(f"{request.side.replace('_', ' ')} the quantile {request.q:g}{among}")
+        said += [f"judged only where {name} is {' or '.join(map(str, values))}" for name, values in rule.when.items()]
         assert rule.signal is not None
         tests[rule.reason()] = (rule.signal, " and ".join(said))
     return tests

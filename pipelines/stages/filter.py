@@ -32,7 +32,7 @@ class Filter(PartStage):
     def reads(self) -> tuple[str, ...]:
         """The columns that the rules test, and the thresholds that have to be computed."""
         rules = self.tests()
-        columns = [name for rule in rules for name in (rule.signal, rule.per) if name]
+        columns = [name for rule in rules for name in (rule.signal, rule.per, *rule.when) if name]
         return tuple(dict.fromkeys([*columns, *(["quantiles"] if self.quantiles() else [])]))
 
     def writes(self) -> pa.Schema:
@@ -71,6 +71,8 @@ class Filter(PartStage):
                 groups = group_names(docs[rule.per]) if rule.per else None
                 beyond = _beyond(request, values_of(docs[rule.signal]), groups, thresholds[request])
                 bad = pc.or_(bad, beyond)
+            for column, values in rule.when.items():
+                bad = pc.and_(bad, _among(rule, values_of(docs[column]), values))
             drop = pc.if_else(pc.and_(pc.is_null(drop), bad), pa.scalar(rule.reason(), pa.string()), drop)
         return pa.table({DROP: drop}, schema=self.writes())
 
@@ -119,9 +121,9 @@ def fails(rule: Rule, values: pa.Array) -> pa.Array:
         if bound is not None:
             tests.append(compare(values, _bound(rule, bound, values.type)))
     if rule.one_of:
-        tests.append(pc.is_in(values, value_set=_set(rule, rule.one_of, values.type)))
+        tests.append(_among(rule, values, rule.one_of))
     if rule.none_of:
-        tests.append(pc.invert(pc.is_in(values, value_set=_set(rule, rule.none_of, values.type))))
+        tests.append(pc.invert(_among(rule, values, rule.none_of)))
     holds = pa.scalar(True)
     for test in tests:
         holds = pc.and_(holds, test)
@@ -148,9 +150,9 @@ def _bound(rule: Rule, bound: float, kind: pa.DataType) -> pa.Scalar:
     raise ConfigError(f"filter: rule {rule.reason()!r}: {message}")
 
 
-def _set(rule: Rule, values: tuple[object, ...], kind: pa.DataType) -> pa.Array:
+def _among(rule: Rule, column: pa.Array, values: tuple[object, ...]) -> pa.Array:
     try:
-        return pa.array(values, kind)
+        return pc.is_in(column, value_set=pa.array(values, column.type))
     except (pa.ArrowInvalid, pa.ArrowTypeError):
-        message = f"{rule.signal} holds {kind}, which cannot be any of {list(values)}"
+        message = f"it tests a column of {column.type}, which cannot hold any of {list(values)}"
         raise ConfigError(f"filter: rule {rule.reason()!r}: {message}") from None

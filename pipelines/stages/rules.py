@@ -6,7 +6,7 @@ there, or list rules in YAML.
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pipelines.stages.rule_sets import SETS, Limit
@@ -62,6 +62,9 @@ class Rule:
     a tenth, and what equals its lowest value."""
     at_most_quantile: float | None = None
     """Keep the lower part: values at or below this quantile, 0 to 1."""
+    when: Mapping[str, tuple[Value, ...]] = field(default_factory=dict)
+    """The rule, or the set, judges only documents whose values of these columns are among those listed: `when: {language:
+    [ko, ja]}` gives some languages rules of their own. It never drops the others."""
     per: str = ""
     """The quantile is computed for each value of this column by itself, such as source or language; default: for all
     documents that the step sees together."""
@@ -88,6 +91,11 @@ class Rule:
             q = getattr(self, name)
             if q is not None and not 0 <= q <= 1:
                 raise ValueError(f"{name}: got {q}, allowed from 0 to 1")
+        for column, values in self.when.items():
+            if not values:
+                raise ValueError(
+                    f"when.{column}: got an empty list: the rule would judge nothing; name at least one value"
+                )
         if self.per and not self.quantiles():
             raise ValueError(f"per: got {self.per!r} without a quantile; add at_least_quantile or at_most_quantile")
 
@@ -99,7 +107,9 @@ class Rule:
 
     def expand(self) -> tuple["Rule", ...]:
         """The tests this entry stands for."""
-        return RULE_SETS[self.rules] if self.rules is not None else (self,)
+        if self.rules is None:
+            return (self,)
+        return tuple(replace(rule, when=self.when) for rule in RULE_SETS[self.rules])
 
     def reason(self) -> str:
         """What `drop` holds where this rule fails."""

@@ -98,3 +98,34 @@ def test_a_test_that_does_not_fit_the_column():
         drops(parsed({"signal": "lang", "at_least": 1}), [{"lang": "en"}], schema)
     with pytest.raises(ConfigError, match="rule 'n': n holds int32, which cannot be any of"):
         drops(parsed({"signal": "n", "one_of": ["en"]}), [{"n": 1}], pa.schema([("n", pa.int32())]))
+
+
+def test_a_rule_or_a_set_may_be_for_some_documents_only():
+    stage = parsed(
+        {"signal": "language", "one_of": ["en", "ko"]},
+        {"signal": "score", "at_least": 0.8, "when": {"language": ["en"]}, "name": "english"},
+        {"signal": "score", "at_least": 0.4, "when": {"language": ["ko"], "source": ["web"]}, "name": "korean"},
+    )
+    assert stage.reads() == ("language", "score", "source")
+    schema = pa.schema(
+        [("language", pa.string()), ("score", pa.float32()), ("source", pa.dictionary(pa.int32(), pa.string()))]
+    )
+    rows = [("en", 0.9, "web"), ("en", 0.7, "web"), ("ko", 0.7, "web"), ("ko", 0.3, "web"), ("ko", 0.3, "wiki")]
+    rows += [("fr", 0.9, "web"), (None, 0.1, "web")]
+    found = drops(stage, [dict(zip(schema.names, row, strict=True)) for row in rows], schema)
+    assert found == [None, "english", None, "korean", None, "language", None]
+    whole = parsed({"rules": "gopher_quality@massivetext", "when": {"language": ["en"]}})
+    schema = pa.schema([*(SIGNALS.field(name) for name in GOOD), ("language", pa.string())])
+    bad = {**GOOD, "word_count": 3}
+    assert drops(whole, [{**bad, "language": "en"}, {**bad, "language": "fr"}], schema) == [
+        "gopher_quality.word_count",
+        None,
+    ]
+    with pytest.raises(ConfigError, match=r"when.language: got an empty list"):
+        parsed({"signal": "score", "at_least": 0.8, "when": {"language": []}})
+    with pytest.raises(ConfigError, match="cannot hold any of"):
+        drops(
+            parsed({"signal": "score", "at_least": 1, "when": {"score": ["high"]}}),
+            [{"score": 0.5}],
+            pa.schema([("score", pa.float32())]),
+        )
