@@ -72,7 +72,7 @@ class Filter(PartStage):
                 beyond = _beyond(request, values_of(docs[rule.signal]), groups, thresholds[request])
                 bad = pc.or_(bad, beyond)
             for column, values in rule.when.items():
-                bad = pc.and_(bad, _among(rule, values_of(docs[column]), values))
+                bad = pc.and_(bad, _among(rule, column, values_of(docs[column]), values))
             drop = pc.if_else(pc.and_(pc.is_null(drop), bad), pa.scalar(rule.reason(), pa.string()), drop)
         return pa.table({DROP: drop}, schema=self.writes())
 
@@ -121,9 +121,9 @@ def fails(rule: Rule, values: pa.Array) -> pa.Array:
         if bound is not None:
             tests.append(compare(values, _bound(rule, bound, values.type)))
     if rule.one_of:
-        tests.append(_among(rule, values, rule.one_of))
+        tests.append(_among(rule, rule.signal, values, rule.one_of))
     if rule.none_of:
-        tests.append(pc.invert(_among(rule, values, rule.none_of)))
+        tests.append(pc.invert(_among(rule, rule.signal, values, rule.none_of)))
     holds = pa.scalar(True)
     for test in tests:
         holds = pc.and_(holds, test)
@@ -150,9 +150,9 @@ def _bound(rule: Rule, bound: float, kind: pa.DataType) -> pa.Scalar:
     raise ConfigError(f"filter: rule {rule.reason()!r}: {message}")
 
 
-def _among(rule: Rule, column: pa.Array, values: tuple[object, ...]) -> pa.Array:
+def _among(rule: Rule, name: str | None, column: pa.Array, values: tuple[object, ...]) -> pa.Array:
     try:
         return pc.is_in(column, value_set=pa.array(values, column.type))
     except (pa.ArrowInvalid, pa.ArrowTypeError):
-        message = f"it tests a column of {column.type}, which cannot hold any of {list(values)}"
+        message = f"{name} holds {column.type}, which cannot be any of {list(values)}"
         raise ConfigError(f"filter: rule {rule.reason()!r}: {message}") from None

@@ -123,7 +123,7 @@ def test_a_rule_or_a_set_may_be_for_some_documents_only():
     ]
     with pytest.raises(ConfigError, match=r"when.language: got an empty list"):
         parsed({"signal": "score", "at_least": 0.8, "when": {"language": []}})
-    with pytest.raises(ConfigError, match="cannot hold any of"):
+    with pytest.raises(ConfigError, match="score holds float, which cannot be any of"):
         drops(
             parsed({"signal": "score", "at_least": 1, "when": {"score": ["high"]}}),
             [{"score": 0.5}],
