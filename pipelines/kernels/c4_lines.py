@@ -136,6 +136,17 @@ def c4_lines(
     return C4Lines(counts, starts, ends, nexts, verdicts, lorem, curly, clean, clean_classes, clean_ends)
 
 
+def find_markers(data: np.ndarray, phrases: Phrases, lines: C4Lines) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(line, start, end) of the citation markers in the kept lines of a block, int64, in their order."""
+    places = phrases.starts[phrases.kinds == len(_PHRASES) - 1]
+    line: np.ndarray = np.searchsorted(lines.starts, places, side="right") - 1
+    kept = (lines.verdicts[line] == KEPT) & (places < lines.ends[line])
+    line, places = line[kept], places[kept].astype(np.int64)
+    sizes = np.zeros(len(places), np.int64)
+    _marker_sizes(data, places, lines.ends[line], _PACKED_MARKERS, sizes)
+    return line[sizes > 0], places[sizes > 0], (places + sizes)[sizes > 0]
+
+
 @njit(cache=True)
 def _terminator(data: np.ndarray, i: int, end: int) -> int:
     """Bytes of what ends a line for str.splitlines at i; 0 where nothing does."""
@@ -191,6 +202,14 @@ def _marker(data: np.ndarray, i: int, end: int, markers: np.ndarray) -> int:
         if size == markers.shape[1] or markers[m, size] == 0:
             return size
     return 0
+
+
+@njit(cache=True)
+def _marker_sizes(
+    data: np.ndarray, places: np.ndarray, ends: np.ndarray, markers: np.ndarray, sizes: np.ndarray
+) -> None:
+    for k in range(len(places)):
+        sizes[k] = _marker(data, places[k], ends[k], markers)
 
 
 @njit(cache=True)

@@ -1,12 +1,15 @@
 """The stages by their YAML names."""
 
 from pipelines.contracts.stage import CorpusStage, PartStage
+from pipelines.stages.c4_lines import C4Lines
+from pipelines.stages.classifier import Classifier
 from pipelines.stages.dedup_exact import DedupExact, DedupUrl
 from pipelines.stages.dedup_minhash import DedupMinhash
 from pipelines.stages.filter import Filter
 from pipelines.stages.language import Language
 from pipelines.stages.learn_tokenizer import LearnTokenizer
 from pipelines.stages.minhash_signatures import MinhashSignatures
+from pipelines.stages.pareto_sampling import ParetoSampling
 from pipelines.stages.pii import Pii
 from pipelines.stages.quality_signals import QualitySignals
 from pipelines.stages.shards import Shards
@@ -14,6 +17,8 @@ from pipelines.stages.text_hash import TextHash
 from pipelines.stages.url_rules import UrlRules
 
 STAGES: dict[str, type[PartStage] | type[CorpusStage]] = {
+    "c4_lines": C4Lines,
+    "classifier": Classifier,
     "dedup_exact": DedupExact,
     "dedup_minhash": DedupMinhash,
     "dedup_url": DedupUrl,
@@ -21,6 +26,7 @@ STAGES: dict[str, type[PartStage] | type[CorpusStage]] = {
     "language": Language,
     "learn_tokenizer": LearnTokenizer,
     "minhash_signatures": MinhashSignatures,
+    "pareto_sampling": ParetoSampling,
     "pii": Pii,
     "quality_signals": QualitySignals,
     "shards": Shards,

@@ -1,0 +1,210 @@
+import random
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipelines.contracts.config import parse
+from pipelines.contracts.edits import apply_edits, check_edits
+from pipelines.contracts.errors import ConfigError
+from pipelines.kernels.buffers import blocks, text_buffers
+from pipelines.kernels.c4_lines import VARIANTS, VERDICTS, c4_lines, find_phrases
+from pipelines.kernels.characters import classify
+from pipelines.kernels.segment import find_words
+from pipelines.stages.c4_lines import C4Lines
+from tests.kernels.reference_signals import CURLY, KEPT, LOREM, MARKER, c4
+from tests.kernels.reference_signals import c4_lines as reference_lines
+
+PIECES = [
+    *[
+        "word ",
+        "a",
+        "I",
+        " ",
+        "\n",
+        "\r\n",
+        "\r",
+        "\x85",
+        "\u2028",
+        "\x0b",
+        ".",
+        "...",
+        "!",
+        '"',
+        "'",
+        "”",
+        "\u0301",
+        "\xa0",
+    ],
+    *[
+        "[1]",
+        "[]",
+        "[12",
+        "[edit]",
+        "[citation needed]",
+        "[",
+        "]",
+        "{",
+        "Lorem Ipsum",
+        "lorem ",
+        "JavaScript",
+        "java",
+        "script",
+    ],
+    *["privacy policy", "use", "s cookies", "use of cookies", "中文", "don't ", "3[2].5", "x" * 999, "Mr. A"],
+    *["one two three four five. ", "Five words are in here!\n"],
+]
+texts = st.lists(st.lists(st.sampled_from(PIECES), max_size=25).map("".join), max_size=4)
+
+
+def edits_of(rules, *documents):
+    text = pa.array(documents, pa.large_string())
+    table = C4Lines(rules).annotate(pa.table({"text": text}))
+    assert table.schema == C4Lines(rules).writes()
+    column = table["edits"].combine_chunks()
+    check_edits(text, column)
+    return text, column
+
+
+def cleaned(rules, document):
+    """(text after the edits, rules of the edits)."""
+    text, column = edits_of(rules, document)
+    return apply_edits(text, column)[0].as_py(), [edit["rule"] for edit in column[0].as_py()]
+
+
+# By hand from the sources: (line, the rule that removes it in the paper, tfds, datatrove; None keeps it).
+LINES = [
+    ("One two three four five.", None, None, None),
+    ("  One two three four five!\t", None, None, None),
+    ("One two three four five?", None, None, None),
+    ('He said "two three four five"', None, None, None),
+    ("He said “two three four five”", None, "no_end_mark", "no_end_mark"),
+    ("He said 'two three four five'", "no_end_mark", "no_end_mark", None),
+    ("One two three four five", "no_end_mark", "no_end_mark", "no_end_mark"),
+    ("One two three four five...", None, "no_end_mark", "no_end_mark"),
+    ("One two three four five…", "no_end_mark", "no_end_mark", "no_end_mark"),
+    ("", "no_end_mark", "no_end_mark", "no_end_mark"),
+    ("One two three four.", "few_words", "few_words", None),
+    ("One two.", "few_words", "few_words", "few_words"),
+    ("One two three well-known.", None, "few_words", None),  # five words of ours, four between white space
+    ("One two three four $.", "few_words", None, None),
+    (f"One two three four {'x' * 1000}.", None, "long_word", "long_word"),
+    (f"One two three four {'x' * 999}.", None, None, None),
+    (f"One two three four {'é' * 999}.", None, None, None),
+    ("Please turn on JavaScript, will you.", "javascript", "javascript", "javascript"),
+    ("Turn on javascripts.", "few_words", "few_words", "javascript"),
+    ("Read the Terms of Use before that.", "policy", "policy", "policy"),
+    ("This page uses cookies for all things.", "policy", "policy", "policy"),
+    ("Here { javascript } is not code at all.", "javascript", "javascript", "javascript"),
+]
+
+
+@pytest.mark.parametrize(("line", "expected"), [(line, rules) for line, *rules in LINES], ids=range(len(LINES)))
+def test_which_lines_go_and_why(line, expected):
+    before, after = "This line stays as it is.", "And this one stays as well."
+    for variant, rule in zip(VARIANTS, expected, strict=True):
+        text, rules = cleaned(variant, f"{before}\n{line}\n{after}")
+        kept = [before, after] if rule else [before, line, after]
+        assert (text, rules) == ("\n".join(kept), [f"c4.{rule}"] if rule else []), variant
+
+
+@pytest.mark.parametrize("line", ["Some lorem ipsum in a good line.", "A { in a good line here."])
+def test_a_line_for_which_the_page_goes_stays(line):
+    assert [cleaned(variant, line) for variant in VARIANTS] == [(line, [])] * 3
+
+
+def test_citation_markers_go_from_the_lines_that_are_kept():
+    line = "One[1] two three[edit] four[] five six.[citation needed]"
+    markers = ["c4.citation"] * 4
+    for variant in VARIANTS:
+        assert cleaned(variant, line) == ("One two three four five six.", markers)
+        assert cleaned(variant, "No end[1] mark is here[2]")[1] == ["c4.no_end_mark"]
+        assert cleaned(variant, "Not [a] marker, [nor 1] this [one.")[1] == []
+    spaced = "One two three four five. [1]"
+    assert cleaned("paper", spaced) == ("One two three four five. ", ["c4.citation"])
+    assert cleaned("tfds", spaced) == cleaned("datatrove", spaced) == ("", ["c4.no_end_mark"])
+    assert cleaned("tfds", "One two [1] three four.")[1] == ["c4.few_words"]
+    assert cleaned("datatrove", "One [1] two.")[1] == ["c4.citation"]  # three words, with the marker
+
+
+def test_what_ends_a_line():
+    text = "One two three four five.\rNo mark\r\nNo mark\x85No mark\u2028One two three four five."
+    kept = "One two three four five."
+    assert cleaned("tfds", text) == (f"{kept}\r{kept}", ["c4.no_end_mark"] * 3)
+    assert cleaned("paper", text) == (f"No mark\x85No mark\u2028{kept}", ["c4.no_end_mark"])
+
+
+def judged(variant, documents):
+    for first, _, offsets, data in blocks(*text_buffers(pa.array(documents, pa.large_string())), 200):
+        classes = classify(offsets, data)
+        lines = c4_lines(offsets, data, classes, find_words(offsets, data, classes), find_phrases(data), variant)
+        kept = np.split(lines.clean, lines.clean_offsets[1:-1]) if len(lines.clean_offsets) > 1 else []
+        kept_at = np.concatenate([[0], np.cumsum(lines.verdicts == VERDICTS.index(KEPT))])
+        for d in range(len(offsets) - 1):
+            mine = slice(lines.offsets[d], lines.offsets[d + 1])
+            spans = zip(
+                lines.starts[mine] - offsets[d], lines.ends[mine] - offsets[d], lines.verdicts[mine], strict=True
+            )
+            yield (
+                documents[first + d],
+                [(int(start), int(end), VERDICTS[verdict]) for start, end, verdict in spans],
+                [line.tobytes().decode() for line in kept[kept_at[mine.start] : kept_at[mine.stop]]],
+                (lines.lorem_ipsum[d], lines.curly_brackets[d]),
+            )
+
+
+@settings(deadline=None, max_examples=80)
+@given(texts, st.sampled_from(VARIANTS))
+def test_lines_verdicts_and_clean_text_are_those_of_plain_python(documents, variant):
+    seen = 0
+    for text, lines, kept, drops in judged(variant, documents):
+        reference = list(reference_lines(text, variant))
+        places = [(len(text[: r.start].encode()), len(text[: r.end].encode()), r.verdict) for r in reference]
+        assert lines == places
+        clean = [MARKER.sub("", text[r.start : r.end].strip()).strip() for r in reference if r.verdict == KEPT]
+        assert kept == clean
+        columns = c4(text)
+        assert drops == (columns[f"c4_lorem_ipsum_{variant}"], columns[f"c4_curly_{variant}"])
+        seen += 1
+    assert seen == len(documents)
+
+
+@settings(deadline=None, max_examples=50)
+@given(texts, st.sampled_from(VARIANTS))
+def test_edits_leave_the_kept_lines(documents, variant):
+    text, column = edits_of(variant, *documents)
+    stay = (KEPT, LOREM, CURLY)
+    for before, after in zip(documents, apply_edits(text, column).to_pylist(), strict=True):
+        lines = [r for r in reference_lines(before, variant) if r.verdict in stay]
+        clean = [
+            before[r.start : r.end] if r.verdict != KEPT else MARKER.sub("", before[r.start : r.end]) for r in lines
+        ]
+        assert "".join(after.split()) == "".join("".join(clean).split())
+
+
+def test_company_order_and_slices_change_nothing():
+    rng = random.Random(7)
+    documents = ["".join(rng.choices(PIECES, k=30)) for _ in range(60)]
+    for variant in VARIANTS:
+        whole = edits_of(variant, *documents)[1].to_pylist()
+        assert whole == [edits_of(variant, document)[1].to_pylist()[0] for document in documents]
+        assert edits_of(variant, *documents[::-1])[1].to_pylist() == whole[::-1]
+        padded = pa.table({"text": pa.array(["x", *documents, "y"], pa.large_string())}).slice(1, 60)
+        assert C4Lines(variant).annotate(padded)["edits"].to_pylist() == whole
+
+
+def test_a_phrase_across_two_documents_is_none():
+    assert edits_of("tfds", "One two three four java", "script five six seven eight.")[1].to_pylist()[1] == []
+
+
+def test_no_documents_and_blank_ones():
+    assert edits_of("tfds")[1].to_pylist() == []
+    assert cleaned("tfds", "") == ("", [])
+    assert cleaned("paper", "\n \n") == ("", ["c4.no_end_mark"] * 2)
+
+
+def test_a_variant_that_is_not_known():
+    with pytest.raises(ConfigError, match="rules: got 'c4', allowed: paper, tfds, datatrove"):
+        parse(C4Lines, {"rules": "c4"}, "demo.yaml: steps[1].c4_lines")
