@@ -1,0 +1,55 @@
+"""Pareto sampling: keep documents at random, the surer the higher their score, as GPT-3's data was chosen."""
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from pipelines.contracts.stage import DROP, PartStage
+
+REASON = "pareto_sampling"
+
+
+@dataclass(frozen=True)
+class ParetoSampling(PartStage):
+    """Keep a document if a Pareto random number is greater than 1 - score (Brown et al. 2020, "Language Models are Few-Shot
+    Learners", appendix A, where alpha is 9).
+
+    numpy's pareto(alpha) exceeds x with probability (1 + x) ** -alpha, so a document is kept with probability
+    (2 - score) ** -alpha: 1 at a score of 1, 0.026 at 0.5, 0.002 at 0. The random number is a hash of the seed and the
+    document's id, so a choice depends on nothing else: a document that is kept stays kept if its score rises. A null
+    score keeps.
+    """
+
+    score: str
+    """The column that holds the score, 0 to 1, such as `classifier_score`."""
+    alpha: float = 9.0
+    """How fast the probability falls with the score; above 0."""
+    seed: int = 0
+    """Another seed makes other choices; 0 or more."""
+
+    def reads(self) -> tuple[str, ...]:
+        """The score."""
+        return (self.score,)
+
+    def writes(self) -> pa.Schema:
+        """`drop`: pareto_sampling."""
+        return pa.schema([(DROP, pa.string())])
+
+    def check(self) -> None:
+        """ValueError for values out of range."""
+        if self.alpha <= 0:
+            raise ValueError(f"alpha: got {self.alpha}, expected a number above 0")
+        if not 0 <= self.seed < 1 << 64:
+            raise ValueError(f"seed: got {self.seed}, expected a whole number from 0, of at most 64 bits")
+
+    def annotate(self, docs: pa.Table) -> pa.Table:
+        """The `drop` of each document."""
+        import numpy as np
+        import xxhash
+
+        hashes = [xxhash.xxh3_64_intdigest(identifier, self.seed) for identifier in docs["id"].to_pylist()]
+        uniform = (np.array(hashes, np.uint64) >> np.uint64(11)) / float(1 << 53)  # in [0, 1), every value exact
+        scores = docs[self.score].to_numpy().astype(np.float64)
+        keep = np.isnan(scores) | (uniform < (2 - np.clip(scores, 0, 1)) ** -self.alpha)
+        drop = pa.DictionaryArray.from_arrays(pa.array(np.zeros(len(keep), np.int32), mask=keep), [REASON])
+        return pa.table([drop.cast(pa.string())], schema=self.writes())
