@@ -57,7 +57,8 @@ def corpus_manifest(plan: "Plan", published: Mapping[str, StepManifest]) -> Corp
 
 def without_places(config: dict[str, Any]) -> dict[str, Any]:
     """The configuration without the directories of one machine: the manifest is the same wherever it was built."""
-    sources = [{name: value for name, value in source.items() if name != "root"} for source in config["sources"]]
+    places = ("root", "remote")
+    sources = [{name: value for name, value in source.items() if name not in places} for source in config["sources"]]
     return {name: value for name, value in config.items() if name != "output"} | {"sources": sources}
 
 

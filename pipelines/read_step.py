@@ -25,7 +25,7 @@ from pipelines.contracts.store import FileRecord
 from pipelines.corpus import Source
 from pipelines.inventory import Read
 from pipelines.plan import Step
-from pipelines.stages.read import SourceFile, content_checksum, read_documents
+from pipelines.stages.read import SourceFile, has_changed, read_documents
 
 if TYPE_CHECKING:
     from pipelines.build import Build
@@ -38,6 +38,7 @@ class _ReadTask:
     files: tuple[SourceFile, ...]
     checksums: tuple[str, ...]
     number: int
+    poison: tuple[str, ...] = ()
 
     @property
     def unit(self) -> str:
@@ -54,7 +55,7 @@ def read_files(task: _ReadTask) -> tuple[dict[str, Any], float]:
 def _read_unit(task: _ReadTask) -> dict[str, Any]:
     """Read one group of files into parts, an index of files and the quarantined records."""
     records, parts, indexes, quarantines = [], [], [], []
-    for number, part in enumerate(read_documents(task.source, task.files, task.source.part_bytes)):
+    for number, part in enumerate(read_documents(task.source, task.files, task.source.part_bytes, task.poison)):
         name = f"{task.unit}-{number:03d}"
         indexes.append(part.files.append_column("part", pa.array([name] * part.files.num_rows, pa.string())))
         quarantines.append(part.quarantine)
@@ -81,7 +82,7 @@ def _read_unit(task: _ReadTask) -> dict[str, Any]:
 
 def _refuse_changes(task: _ReadTask) -> None:
     for file, checksum in zip(task.files, task.checksums, strict=True):
-        if content_checksum(file.location) != checksum:
+        if has_changed(file, checksum):
             raise SourceError(
                 f"source {task.source.name!r}: {file.path} changed while it was being read; run the command again, "
                 "which plans with the new content"
@@ -99,7 +100,8 @@ def run_reads(state: "Build") -> None:
         out = StepOutput(state.root, step.directory)
         for number, unit in enumerate(inventory.units(source.part_bytes)):
             files = tuple(inventory.files[i] for i in unit)
-            tasks.append(_ReadTask(out, source, files, tuple(inventory.checksums[i] for i in unit), number))
+            checksums = tuple(inventory.checksums[i] for i in unit)
+            tasks.append(_ReadTask(out, source, files, checksums, number, step.stage.poison))
             owners.append(step)
     if not steps:
         if "funnel" not in state.published:  # a build that was killed may have published its reads unchecked

@@ -1,7 +1,10 @@
 """What all tests share: the hypothesis profile, the data outside the repository, and small corpora to build."""
 
+import logging
 import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import settings
@@ -102,3 +105,31 @@ steps:
   - shards: {{tokenizer: learn_tokenizer, validation_share: 0.2}}
 """)
     return path
+
+
+class S3(NamedTuple):
+    """An S3 server: `remote` is what a configuration says of it, `store` a file system for a test's own files."""
+
+    remote: Any
+    store: Any
+
+
+@pytest.fixture(scope="session")
+def s3() -> Iterator[S3]:
+    """An S3 server on loopback with one bucket, named `bucket`; tests use prefixes of their own."""
+    server = pytest.importorskip("moto.server", reason="the S3 server of the tests comes with the extra `dev`")
+    from pipelines.contracts.remote import Remote, _store
+
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    service = server.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    service.start()
+    host, port = service.get_host_and_port()
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+            patch.setenv(name, "test")
+        patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+        remote = Remote(endpoint=f"http://{host}:{port}", allow_private=True)
+        store = _store("s3", remote)
+        store.mkdir("bucket")
+        yield S3(remote, store)
+    service.stop()

@@ -34,3 +34,7 @@ class PoisonError(UserError):
 
     def __str__(self) -> str:
         return str(self.args[0])
+
+
+class RemoteError(Exception):
+    """An object store or a web server failed. Not the user's to mend: the task is tried again."""

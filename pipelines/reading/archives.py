@@ -15,8 +15,8 @@ from lzma import LZMAError
 from pathlib import PurePosixPath
 from typing import IO, Any, Self, cast
 
-from pipelines.reading.decompress import Budget, broken, decoded, file_chunks
-from pipelines.reading.files import SourceFile, printable_name, unreadable
+from pipelines.reading.decompress import Budget, broken, decoded
+from pipelines.reading.files import SourceFile, file_chunks, printable_name, unreadable
 from pipelines.reading.globs import matches
 from pipelines.reading.source import CHUNK_BYTES, BrokenInput, SourceSpec
 
@@ -36,13 +36,13 @@ _END_MARK = tarfile.EOFHeaderError  # type: ignore[attr-defined]
 class Entry:
     """A named stream of decoded bytes: a file, or a member of an archive.
 
-    `chunks` raises BrokenInput where the bytes end early. `location` opens a file that is neither compressed nor an
-    archive; None for every other. `size` is the length in bytes where it is known before reading.
+    `chunks` raises BrokenInput where the bytes end early. `file` is the file itself where it is neither compressed
+    nor an archive; None for every other. `size` is the length in bytes where it is known before reading.
     """
 
     path: str
     chunks: Iterator[bytes]
-    location: str | None = None
+    file: SourceFile | None = None
     size: int | None = None
 
 
@@ -53,7 +53,7 @@ def open_entries(file: SourceFile, source: SourceSpec) -> Iterator[Entry]:
     stream is broken from the start; damage between members is one under the name of the archive itself.
     """
     budget = Budget(source.max_decoded_bytes)
-    with closing(file_chunks(file.location)) as raw:
+    with closing(file_chunks(file)) as raw:
         head, chunks, layers = decoded(file.path, raw, budget)
         if _is_tar(file.path, head):
             yield from _TarReader(file.path, chunks, source, budget).entries()
@@ -64,7 +64,7 @@ def open_entries(file: SourceFile, source: SourceSpec) -> Iterator[Entry]:
         elif layers:
             yield Entry(file.path, chunks)
         else:
-            yield Entry(file.path, chunks, file.location, file.size)
+            yield Entry(file.path, chunks, file, file.size)
 
 
 def _is_tar(path: str, head: bytes) -> bool:
@@ -211,12 +211,12 @@ class _TarReader:
 
 def _zip_members(file: SourceFile, source: SourceSpec, budget: Budget) -> Iterator[Entry]:
     try:
-        archive = zipfile.ZipFile(file.location)
+        archive = zipfile.ZipFile(file.handle())
     except OSError as error:
         raise unreadable(file.location, error) from None
     except (zipfile.BadZipFile, NotImplementedError, ValueError):
         # The directory of a zip stands at its end, so a zip that was cut off gives nothing.
-        yield Entry(file.path, broken("corrupt" if zipfile.is_zipfile(file.location) else "truncated"))
+        yield Entry(file.path, broken("corrupt" if zipfile.is_zipfile(file.handle()) else "truncated"))
         return
     with archive:
         for info in archive.infolist():

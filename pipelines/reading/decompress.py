@@ -9,12 +9,11 @@ decodes to at most 128 KiB).
 import bz2
 import lzma
 import zlib
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import PurePosixPath
 from typing import Any
 
-from pipelines.reading.files import unreadable
 from pipelines.reading.source import CHUNK_BYTES, BrokenInput
 
 HEAD_BYTES = 512  # enough to know every format by its first bytes; tar's mark is at 257
@@ -45,16 +44,6 @@ class Budget:
                 raise BrokenInput("decoded_limit")
             self._left -= len(chunk)
             yield chunk
-
-
-def file_chunks(location: str) -> Generator[bytes, None, None]:
-    """The bytes of a file. SourceError where the system refuses."""
-    try:
-        with open(location, "rb") as file:
-            while chunk := file.read(CHUNK_BYTES):
-                yield chunk
-    except OSError as error:
-        raise unreadable(location, error) from None
 
 
 def codec_of(head: bytes) -> str | None:

@@ -1,15 +1,16 @@
-"""The files of a source: listing, grouping into units of work, checksums."""
+"""The files of a source, local or remote: how they are opened, grouped into units of work and known again."""
 
 import os
-import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import xxhash
+
 from pipelines.contracts.errors import SourceError
+from pipelines.contracts.remote import Facts, Remote, RemoteFile, open_url, stat_url
 from pipelines.contracts.store import file_checksum
-from pipelines.reading.globs import covers, matches, may_contain
-from pipelines.reading.source import SourceSpec
+from pipelines.reading.source import CHUNK_BYTES
 
 
 @dataclass(frozen=True)
@@ -17,55 +18,19 @@ class SourceFile:
     """One file of a source.
 
     `path` is relative to the source's root, with slashes; bytes of a name that are not UTF-8 stand as `\\xNN`, so that
-    it is always text. `size` is in bytes. `location` is the absolute path that opens the file.
+    it is always text. `size` is in bytes. `location` is the absolute path that opens the file, or its URL where
+    `remote` says how URLs are opened; `version` is then the ETag, hash or time that the listing has for it, if any.
     """
 
     path: str
     size: int
     location: str
+    version: str | None = None
+    remote: Remote | None = None
 
-
-def list_files(source: SourceSpec) -> list[SourceFile]:
-    """Files under the source's root that match `include` and not `exclude`, sorted by relative path.
-
-    The root may be a directory, a symbolic link to one, or a single file, whose relative path is its name. Links to
-    files and directories are followed; a directory that is its own ancestor through a link is not entered again. Pipes,
-    sockets and devices are passed over. SourceError where the root is missing, a directory or link cannot be read, an
-    `include` pattern matches nothing, or two names become the same path.
-    """
-    where = f"source {source.name!r}"
-    root = Path(source.root)
-    if not root.exists():
-        raise SourceError(
-            f"{where}: root {source.root!r} does not exist (looked for {root.absolute()}); "
-            "fetch the data there, or correct `root`, which is relative to the working directory"
-        )
-    base = root.absolute()
-    directory = root.is_dir()
-    found: dict[str, SourceFile] = {}
-    unmatched = set(source.include)
-    for raw in _candidates(source, where):
-        hits = [pattern for pattern in source.include if matches(raw, (pattern,))]
-        unmatched.difference_update(hits)
-        if not hits or matches(raw, source.exclude):
-            continue
-        location = str(base / raw if directory else base)
-        status = _stat(location, where)
-        if not stat.S_ISREG(status.st_mode):
-            continue
-        path = printable_name(raw)
-        if path in found:
-            raise SourceError(f"{where}: two files under {source.root!r} have the printed name {path!r}; rename one")
-        found[path] = SourceFile(path, status.st_size, location)
-    if unmatched:
-        pattern = next(p for p in source.include if p in unmatched)
-        raise SourceError(
-            f"{where}: include {pattern!r} matches no file under {source.root!r}; globs are relative to the root, "
-            "* stays within a name, ** crosses directories, and a leading dot must be spelled"
-        )
-    if not found:
-        raise SourceError(f"{where}: exclude {list(source.exclude)} leaves no file under {source.root!r}; narrow it")
-    return [found[path] for path in sorted(found)]
+    def handle(self) -> str | RemoteFile:
+        """What libraries open at any place: the path of a local file, an open remote one."""
+        return self.location if self.remote is None else open_url(self.location, self.remote)
 
 
 def read_units(files: Sequence[SourceFile], unit_bytes: int) -> list[list[SourceFile]]:
@@ -83,6 +48,36 @@ def read_units(files: Sequence[SourceFile], unit_bytes: int) -> list[list[Source
         units[-1].append(file)
         filled += file.size
     return units
+
+
+def file_chunks(file: SourceFile) -> Generator[bytes, None, None]:
+    """The bytes of a file. SourceError where the system refuses."""
+    try:
+        with open(file.location, "rb") if file.remote is None else open_url(file.location, file.remote) as opened:
+            while chunk := opened.read(CHUNK_BYTES):
+                yield chunk
+    except OSError as error:
+        raise unreadable(file.location, error) from None
+
+
+def checksum_of(file: SourceFile) -> str:
+    """xxh3_128 of a file's bytes, in hex: 32 digits."""
+    if file.remote is None:
+        return content_checksum(file.location)
+    digest = xxhash.xxh3_128()
+    for chunk in file_chunks(file):
+        digest.update(chunk)
+    return digest.hexdigest()
+
+
+def has_changed(file: SourceFile, checksum: str) -> bool:
+    """Whether a file is no longer what it was when it was listed, or when its content had this checksum.
+
+    A remote file is asked for its size and version, where it has one, and not fetched again.
+    """
+    if file.remote is None or file.version is None:
+        return checksum_of(file) != checksum
+    return stat_url(file.location, file.remote) != Facts(file.size, file.version)
 
 
 def content_checksum(path: str | os.PathLike[str]) -> str:
@@ -104,37 +99,3 @@ def unreadable(location: str, error: OSError) -> SourceError:
 def printable_name(name: str) -> str:
     """A file name as valid Unicode: bytes that the file system's encoding could not decode become `\\xNN`."""
     return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
-
-
-def _candidates(source: SourceSpec, where: str) -> Iterator[str]:
-    root = Path(source.root)
-    if root.is_dir():
-        status = root.stat()
-        yield from _walk(source, source.root, "", ((status.st_dev, status.st_ino),), where)
-    else:
-        yield root.absolute().name
-
-
-def _walk(
-    source: SourceSpec, directory: str, prefix: str, ancestors: tuple[tuple[int, int], ...], where: str
-) -> Iterator[str]:
-    try:
-        entries = list(os.scandir(directory))
-    except OSError as error:
-        raise SourceError(f"{where}: {unreadable(directory, error)}") from None
-    for entry in entries:
-        relative = prefix + entry.name
-        if not entry.is_dir():
-            yield relative
-        elif may_contain(relative, source.include) and not covers(relative, source.exclude):
-            status = _stat(entry.path, where)
-            identity = (status.st_dev, status.st_ino)
-            if identity not in ancestors:
-                yield from _walk(source, entry.path, relative + "/", (*ancestors, identity), where)
-
-
-def _stat(location: str, where: str) -> os.stat_result:
-    try:
-        return os.stat(location)
-    except OSError as error:
-        raise SourceError(f"{where}: {unreadable(location, error)}") from None

@@ -1,11 +1,13 @@
 """Parquet: one record per row, read row group by row group in batches of bounded size."""
 
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import pyarrow as pa
 
 from pipelines.reading.archives import Entry
+from pipelines.reading.files import SourceFile, file_chunks
 from pipelines.reading.records import Bad, Found
 from pipelines.reading.rows import batch_records, check_text_column, is_text, record_bytes
 from pipelines.reading.source import BrokenInput, SourceSpec
@@ -27,17 +29,17 @@ def read_parquet(entry: Entry, source: SourceSpec) -> Iterator[Found | Bad]:
     import pyarrow.parquet as pq
 
     next(entry.chunks, b"")  # a stream that is broken from the start has a better reason to give
-    if entry.location is None:
+    if entry.file is None:
         yield Bad("not_parquet", entry.size)
         return
     options = {"buffer_size": 1 << 20, "pre_buffer": False, "page_checksum_verification": True}
     try:
-        schema = pq.read_schema(entry.location)
+        schema = pq.read_schema(entry.file.handle())
         names = [field.name for field in schema if is_text(field.type)]
-        file = pq.ParquetFile(entry.location, **options)
-        probe = pq.ParquetFile(entry.location, read_dictionary=names, **options)
+        file = pq.ParquetFile(entry.file.handle(), **options)
+        probe = pq.ParquetFile(entry.file.handle(), read_dictionary=names, **options)
     except (pa.ArrowException, OSError, ValueError):
-        yield Bad("encrypted" if _encrypted(entry.location) else "not_parquet", entry.size)
+        yield Bad("encrypted" if _encrypted(entry.file) else "not_parquet", entry.size)
         return
     with file, probe:
         check_text_column(schema, entry, source)
@@ -80,6 +82,6 @@ def _batch_rows(file: Any, probe: Any, group: int) -> int:
     return max(1, min(_BATCH_ROWS, _BATCH_BYTES // mean, _EXPANDED_BYTES // longest))
 
 
-def _encrypted(location: str) -> bool:
-    with open(location, "rb") as file:
-        return file.read(4) == b"PARE"
+def _encrypted(file: SourceFile) -> bool:
+    with closing(file_chunks(file)) as chunks:
+        return next(chunks, b"").startswith(b"PARE")

@@ -5,7 +5,8 @@ import pytest
 
 from pipelines.contracts.errors import SourceError
 from pipelines.corpus import Source
-from pipelines.reading.files import SourceFile, content_checksum, list_files, read_units
+from pipelines.reading.files import SourceFile, content_checksum, read_units
+from pipelines.reading.listing import list_files
 
 
 def source(root: Path, **fields: object) -> Source:

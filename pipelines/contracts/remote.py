@@ -1,0 +1,240 @@
+"""Files behind URLs: object stores and web servers through fsspec. The only file here that imports fsspec.
+
+A URL is opened only if the configuration allows its scheme, and only at public addresses unless the configuration says
+otherwise. Addresses are checked before the first connection, for a clear message, and again for every socket that S3
+and HTTP open, so that neither a redirect nor a second answer of a name server leads elsewhere.
+"""
+
+import io
+import ipaddress
+import re
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+from pipelines.contracts.errors import RemoteError, UserError
+
+_URL = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
+_BLOCK_BYTES = 4 << 20  # asked for at a time: long enough that latency does not matter, short enough for Parquet
+_INSTALL = {"s3": "s3fs, the extra `s3`: pip install --constraint constraints.txt --editable '.[s3]'", "gs": "gcsfs",
+            "hf": "huggingface_hub", "http": "aiohttp", "https": "aiohttp"}  # fmt: skip
+_VERSIONS = ("ETag", "etag", "blob_id", "Content-MD5", "md5Hash", "LastModified", "Last-Modified", "mtime", "updated")
+_NAT64 = ipaddress.ip_network("64:ff9b::/96")
+
+
+@dataclass(frozen=True)
+class Remote:
+    """What URLs may be opened, and how. Credentials come from where the store's own tools find them."""
+
+    schemes: tuple[str, ...] = ("s3", "gs", "hf")
+    """Schemes that may be opened, of s3, gs, hf, http and https."""
+    endpoint: str = ""
+    """URL of the S3 service; empty for what the environment (AWS_ENDPOINT_URL) or the AWS configuration says."""
+    allow_private: bool = False
+    """Allow hosts with private, loopback, link-local and other addresses that are not public: a store of one's own."""
+
+    def check(self) -> None:
+        """ValueError for a scheme that cannot be opened."""
+        for scheme in self.schemes:
+            if scheme not in _INSTALL:
+                raise ValueError(f"schemes: got {scheme!r}, expected some of {', '.join(_INSTALL)}")
+        if self.endpoint and urlsplit(self.endpoint).scheme not in ("http", "https"):
+            raise ValueError(f"endpoint: got {self.endpoint!r}, expected a URL such as https://storage.example.org")
+
+
+class Facts(NamedTuple):
+    """A remote file: its size in bytes, and the ETag, hash or time that changes with its content; None where none does."""
+
+    size: int
+    version: str | None
+
+
+def is_url(place: str) -> bool:
+    """Whether a place is a URL rather than a path."""
+    return bool(_URL.match(place))
+
+
+def list_urls(url: str, remote: Remote) -> dict[str, Facts]:
+    """Every file below a URL by its path relative to it, which is empty where the URL is itself a file.
+
+    A web server has no listing: there the URL is one file.
+    """
+    with _errors(url):
+        store, path = _connect(url, remote)
+        if url.lower().startswith("http"):
+            return {"": _facts(store.info(path))}
+        path = path.rstrip("/")
+        found = {}
+        for name, info in store.find(path, detail=True, withdirs=False).items():
+            if info.get("type") != "directory" and not name.endswith("/"):
+                found[name.removeprefix(path).removeprefix("/")] = _facts(info)
+        return found
+
+
+def stat_url(url: str, remote: Remote) -> Facts | None:
+    """What a remote file is now; None where it is gone."""
+    with _errors(url):
+        store, path = _connect(url, remote)
+        try:
+            return _facts(store.info(path))
+        except FileNotFoundError as error:
+            if _hides_failure(error):
+                raise
+            return None
+
+
+def open_url(url: str, remote: Remote) -> "RemoteFile":
+    """Open a remote file for reading. UserError where it is missing or forbidden, RemoteError where the store fails."""
+    with _errors(url):
+        store, path = _connect(url, remote)
+        return RemoteFile(url, store.open(path, "rb", block_size=_BLOCK_BYTES, cache_type="readahead"))
+
+
+class RemoteFile(io.RawIOBase):
+    """A remote file. Whatever goes wrong is a RemoteError: no OSError, which readers would take for damage."""
+
+    def __init__(self, url: str, file: Any) -> None:
+        self._url = url
+        self._file = file
+
+    def readable(self) -> bool:
+        """True."""
+        return True
+
+    def seekable(self) -> bool:
+        """Whether the store can be asked for any range."""
+        return bool(self._file.seekable())
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        """Set the position of the next read."""
+        return int(self._file.seek(offset, whence))
+
+    def tell(self) -> int:
+        """The position of the next read."""
+        return int(self._file.tell())
+
+    def readinto(self, buffer: Any) -> int:
+        """Read up to as many bytes as `buffer` holds."""
+        with _errors(self._url):
+            data = self._file.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+
+@contextmanager
+def _errors(url: str) -> Iterator[None]:
+    try:
+        yield
+    except (UserError, RemoteError):
+        raise
+    except FileNotFoundError as error:
+        if _hides_failure(error):
+            raise RemoteError(f"{url}: {type(error.__cause__).__name__}") from error
+        raise UserError(f"{url}: no such file or bucket; check the URL") from None
+    except PermissionError:
+        raise UserError(f"{url}: access is denied; check your credentials for it") from None
+    except Exception as error:
+        # botocore's exceptions are many, and most of them pass: the task is tried again.
+        raise RemoteError(f"{url}: {type(error).__name__}") from error
+
+
+def _hides_failure(error: FileNotFoundError) -> bool:
+    """Whether a server could not be asked: fsspec calls a file of the web missing whatever happened."""
+    cause = error.__cause__
+    failed = isinstance(cause, OSError) and not isinstance(cause, FileNotFoundError)
+    return failed or getattr(cause, "status", 404) not in (404, 410)
+
+
+def _facts(info: dict[str, Any]) -> Facts:
+    version = next((info[name] for name in _VERSIONS if info.get(name)), None)
+    if info.get("size") is None:
+        raise UserError(f"{info.get('name')}: the server does not say how long the file is; fetch it first")
+    return Facts(int(info["size"]), None if version is None else str(version))
+
+
+def _connect(url: str, remote: Remote) -> tuple[Any, str]:
+    """The store that a URL is in, and its path there."""
+    scheme = urlsplit(url).scheme.lower()
+    if scheme not in remote.schemes:
+        raise UserError(
+            f"{url}: URLs of the scheme {scheme!r} may not be opened; `remote.schemes` allows "
+            f"{', '.join(remote.schemes) or 'none'}"
+        )
+    store = _store(scheme, remote)
+    if not remote.allow_private:
+        _refuse_private(_address(url, scheme, store), url)
+    return store, store._strip_protocol(url)
+
+
+@lru_cache(maxsize=16)
+def _store(scheme: str, remote: Remote) -> Any:
+    options: dict[str, Any] = {"use_listings_cache": False, "skip_instance_cache": True}
+    try:
+        import fsspec
+
+        kind = fsspec.get_filesystem_class(scheme)
+    except ImportError:
+        raise UserError(f"{scheme}:// URLs need a library that is not installed: {_INSTALL[scheme]}") from None
+    if scheme == "s3":
+        if remote.endpoint:
+            options["client_kwargs"] = {"endpoint_url": remote.endpoint}
+        if not remote.allow_private:
+            options["config_kwargs"] = {"connector_args": {"socket_factory": _public_socket}}
+    elif scheme.startswith("http") and not remote.allow_private:
+        options["get_client"] = _public_client
+    return kind(**options)
+
+
+def _address(url: str, scheme: str, store: Any) -> str:
+    """The URL of the service that is spoken to."""
+    if scheme == "s3":
+        return str(store.s3.meta.endpoint_url)
+    if scheme in ("http", "https"):
+        return url
+    return str(getattr(store, "endpoint", None) or getattr(store, "_endpoint", ""))
+
+
+def _refuse_private(service: str, url: str) -> None:
+    parts = urlsplit(service)
+    host = parts.hostname or ""
+    try:
+        addresses = {str(entry[4][0]) for entry in socket.getaddrinfo(host, parts.port or 443, type=socket.SOCK_STREAM)}
+    except OSError:
+        raise UserError(f"{url}: the host {host!r} has no address; check the URL and the network") from None
+    for address in sorted(addresses):
+        if not is_public(address):
+            raise UserError(
+                f"{url}: the host {host!r} has the address {address}, which is not public; if that is meant, say "
+                "`remote: {allow_private: true}`"
+            )
+
+
+def is_public(address: str) -> bool:
+    """Whether an IP address is one of the public internet (IANA's special-purpose registries, as `ipaddress` has them)."""
+    found = ipaddress.ip_address(address.partition("%")[0])
+    if isinstance(found, ipaddress.IPv6Address):
+        inner = found.ipv4_mapped or found.sixtofour
+        if inner is None and found in _NAT64:
+            inner = ipaddress.IPv4Address(int(found) & 0xFFFFFFFF)
+        if inner is not None:
+            return is_public(str(inner))
+    return found.is_global and not found.is_multicast
+
+
+def _public_socket(info: Any) -> socket.socket:
+    """A socket for one address that a name has; PermissionError where it is not public."""
+    family, kind, protocol, _, address = info
+    if not is_public(address[0]):
+        raise PermissionError(f"{address[0]} is not public")
+    return socket.socket(family, kind, protocol)
+
+
+async def _public_client(**options: Any) -> Any:
+    """fsspec's client for HTTP, on sockets that are checked."""
+    import aiohttp
+
+    return aiohttp.ClientSession(connector=aiohttp.TCPConnector(socket_factory=_public_socket), **options)
