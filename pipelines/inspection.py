@@ -113,8 +113,13 @@ def _origin_fields(corpus: Corpus, part: Part, raw: bool) -> list[tuple[str, str
         for name, value in json.loads(row["meta"]).items():
             fields.append((f"meta.{name}", value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)))
     values = [value for _, value in fields]
-    steps = [] if raw or not values else _pii_steps(corpus, part)
-    for _, step in steps:
+    shown = values if raw else _redacted(corpus, part, values)
+    return [(name, value) for (name, _), value in zip(fields, shown, strict=True)]
+
+
+def _redacted(corpus: Corpus, part: Part, values: list[str]) -> list[str]:
+    """Some short texts with the personal data that the source's own pii steps find in them replaced."""
+    for _, step in _pii_steps(corpus, part) if values else ():
         docs = pa.table(
             {"id": pa.array([b"\0" * 16] * len(values), pa.binary(16)), "text": pa.array(values, pa.large_string())}
         )
@@ -122,7 +127,7 @@ def _origin_fields(corpus: Corpus, part: Part, raw: bool) -> list[tuple[str, str
         edits = _detect(step, memory)
         annotation = Annotation(step.name, step.directory, None, {EDITS_COLUMN: ""}, pa.table({EDITS_COLUMN: edits}))
         values = replace(memory, annotations=(annotation,)).table(("edited_text",))["edited_text"].to_pylist()
-    return [(name, value) for (name, _), value in zip(fields, values, strict=True)]
+    return values
 
 
 def _pii_steps(corpus: Corpus, part: Part) -> list[tuple[int, PublishedStep]]:
@@ -186,6 +191,8 @@ def _show_steps(page: Page, corpus: Corpus, found: Located, part: Part, raw: boo
             page.field("verdict", verdict if alive else f"none: dropped before ({verdict})", 4)
             alive = alive and rule is None
         edits = row.pop(EDITS_COLUMN, None)
+        texts = {name: value for name, value in row.items() if isinstance(value, str) and not raw}
+        row.update(zip(texts, _redacted(corpus, part, list(texts.values())), strict=True))
         for name, value in row.items():
             page.field(name, _readable(corpus, name, value), 4)
         if EDITS_COLUMN in annotation.schema:

@@ -19,6 +19,7 @@ from pipelines.stages.filter import Filter
 from pipelines.stages.pii import Pii
 from pipelines.stages.rules import Rule
 from pipelines.stages.text_hash import TextHash
+from pipelines.stages.url_rules import UrlRules
 from pipelines.terminal import printable
 
 HOSTILE = (
@@ -34,7 +35,7 @@ WEB: list[dict[str, object]] = [
         "title": "\x1b[2J[red]x",
         "size": 12345678901234567890,
     },
-    {"text": MAILED, "author": "Jane <jane.roe@example.org>"},
+    {"text": MAILED, "author": "Jane <jane.roe@example.org>", "url": "https://A.example/u/jane.roe@example.org"},
     {"text": "A copy of a copy."},
     {"text": "A copy of a copy."},
     {"text": f"Spam from spammer@example.net. {'x' * 9000}", "url": "spam", "author": "spammer@example.net"},
@@ -56,6 +57,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
         Source("code", str(root / "code"), "text"),
     )
     steps = (
+        StepConfig("url_rules", UrlRules(), "url_rules", ("web",)),
         StepConfig("filter", Filter((Rule(signal="url", none_of=("spam",), name="spam"),)), "filter"),
         StepConfig("text_hash", TextHash(normalisation="none"), "text_hash"),
         StepConfig("dedup_exact", DedupExact(), "dedup_exact"),
@@ -100,6 +102,7 @@ def test_edits_are_listed_and_applied(capsys: pytest.CaptureFixture[str], corpus
     assert "bytes 18 to 38: '<EMAIL_ADDRESS>'" in out
     assert re.search(r"meta\.author +Jane <<EMAIL_ADDRESS>>", out)
     assert re.search(r"pii_email_address +2\n", out)
+    assert re.search(r"url_normal +https://<EMAIL_ADDRESS>\n", out)
     raw = story(capsys, corpus, 1, raw=True)
     assert f"  | {MAILED}" in raw
     assert "'jane.roe@example.org' -> '<EMAIL_ADDRESS>'" in raw
@@ -134,7 +137,7 @@ def test_long_documents_are_clipped_by_lines(capsys: pytest.CaptureFixture[str],
 
 def test_a_quarantined_record(capsys: pytest.CaptureFixture[str], corpus: Path) -> None:
     out = story(capsys, corpus, len(WEB))
-    assert "set aside when it was read: not_json: the line is not JSON" in out
+    assert "set aside when it was read: not_json: the line, element or document is not JSON" in out
     assert re.search(r"size +8 bytes", out)
 
 
@@ -171,7 +174,7 @@ def test_samples_of_clusters_and_quarantine(capsys: pytest.CaptureFixture[str], 
     assert "  | A copy of a copy." in out
     show_rule(corpus, "not_json", 5, raw=False)
     out = safe(capsys.readouterr().out)
-    assert "not_json: the line is not JSON\n1 records set aside (web 1), 1 of them here" in out
+    assert "not_json: the line, element or document is not JSON\n1 records set aside (web 1), 1 of them here" in out
     assert re.search(rf"8 bytes +web/\[red\]w\.jsonl#{len(WEB)}\n", out)
 
 
