@@ -35,7 +35,7 @@ WEB: list[dict[str, object]] = [
         "title": "\x1b[2J[red]x",
         "size": 12345678901234567890,
     },
-    {"text": MAILED, "author": "Jane <jane.roe@example.org>", "url": "https://A.example/u/jane.roe@example.org"},
+    {"text": MAILED, "author": "Jane <jane.roe@example.org>", "url": "https://A.com/u/jane.roe@example.org"},
     {"text": "A copy of a copy."},
     {"text": "A copy of a copy."},
     {"text": f"Spam from spammer@example.net. {'x' * 9000}", "url": "spam", "author": "spammer@example.net"},
