@@ -19,7 +19,7 @@ HOMES = {
     "tldextract": ("pipelines/stages/pii", "pipelines/stages/url_rules.py"),
     "phonenumbers": ("pipelines/stages/pii",),
     "datasketch": ("pipelines/stages/minhash_signatures.py",),
-    "fasttext": ("pipelines/stages/",),
+    "fasttext": ("pipelines/classifier.py",),
     "resiliparse": ("pipelines/stages/", "pipelines/reading/"),
     "tokenizers": ("tokenizer/",),
     "gigatoken": ("tokenizer/",),

@@ -1,0 +1,70 @@
+"""The model card of a trained classifier, as Markdown."""
+
+from typing import Any
+
+_PRECISIONS = 10  # rows of the table of thresholds
+
+
+def model_card(name: str, facts: dict[str, Any]) -> str:
+    """A card from what metrics.json says."""
+    held = facts["held_out"]
+    rows = [
+        f"# {name}",
+        "",
+        "A fastText classifier that scores how much a document looks like the positive class. Trained by gristmill.",
+        "",
+        "## Data",
+        "",
+        "| class | corpus | source | kept documents | licence | origin |",
+        "|---|---|---|---|---|---|",
+    ]
+    for label, found in facts["classes"].items():
+        for source in found["sources"]:
+            cells = (
+                label,
+                source["corpus"],
+                source["source"],
+                f"{source['kept']:,}",
+                source["licence"],
+                source["origin"],
+            )
+            rows.append(f"| {' | '.join(_cell(cell) for cell in cells)} |")
+    rows += ["", "| class | trained on | held out |", "|---|---|---|"]
+    rows += [f"| {label} | {c['train']:,} | {c['held_out']:,} |" for label, c in facts["classes"].items()]
+    if facts["in_both_classes"]:
+        rows += ["", f"{facts['in_both_classes']:,} texts are in both classes."]
+    rows += [
+        "",
+        "## Measures, on the held-out documents",
+        "",
+        f"ROC-AUC {held['roc_auc']:.4f}, average precision {held['average_precision']:.4f}, expected calibration error "
+        f"{held['expected_calibration_error']:.4f}. They hold for documents like these, in these proportions.",
+        "",
+        "| score at least | precision | recall | kept of all |",
+        "|---|---|---|---|",
+    ]
+    curve = held["precision_recall"]
+    for place in sorted({round(i * (len(curve) - 1) / (_PRECISIONS - 1)) for i in range(_PRECISIONS)}):
+        point = curve[place]
+        numbers = (point["threshold"], point["precision"], point["recall"], point["kept"])
+        rows.append(f"| {' | '.join(f'{number:.4f}' for number in numbers)} |")
+    rows += ["", "| scores | documents | mean score | share positive |", "|---|---|---|---|"]
+    for row in held["calibration"]:
+        share = f"{row['mean_score']:.3f} | {row['share_positive']:.3f}"
+        rows.append(f"| {row['from']:.1f} to {row['to']:.1f} | {row['documents']:,} | {share} |")
+    knobs = ", ".join(f"{key} {value}" for key, value in facts["config"]["fasttext"].items())
+    rows += [
+        "",
+        "## Model",
+        "",
+        f"`{facts['model']['path']}`, {facts['model']['bytes']:,} bytes, xxh3_128 `{facts['model']['xxh3_128']}`, by "
+        f"fasttext-numpy2 {facts['fasttext-numpy2']}: {knobs}; seed {facts['config']['seed']}. Training is not deterministic.",
+        "",
+        "In a corpus file: `- classifier: {model: DIRECTORY}`, then a `filter` on `classifier_score`.",
+        "",
+    ]
+    return "\n".join(rows)
+
+
+def _cell(text: str) -> str:
+    return " ".join(str(text).split()).replace("|", "\\|")
