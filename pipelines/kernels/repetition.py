@@ -19,16 +19,18 @@ _MIX = np.uint64(0xFF51AFD7ED558CCD)
 _LEAST_SLOTS = 1024
 
 
-def ngram_chars(ids: np.ndarray, chars: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-    """Characters within repeated n-grams, int64 [documents, 9]: n = 2, 3, 4 of the most frequent, 5 to 10 of all.
+def ngram_chars(ids: np.ndarray, chars: np.ndarray, offsets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Characters within repeated n-grams, int64 [documents, 9]: n = 2, 3, 4 of the most frequent, 5 to 10 of all. And
+    the sum of c ln c over the counts c of different words, float64 [documents].
 
     Word w of document d, offsets[d] <= w < offsets[d + 1], has the number ids[w] and chars[w] characters. Every word
     counts once, in however many n-grams it stands. An n-gram counts, with all its occurrences, if there are two; of the
     most frequent ones (n = 2, 3, 4) the one that comes first.
     """
     out = np.zeros((len(offsets) - 1, len(_SIZES)), np.int64)
-    _repeated(ids, chars, offsets, *_scratch(offsets), out)
-    return out
+    entropy = np.zeros(len(offsets) - 1)
+    _repeated(ids, chars, offsets, *_scratch(offsets), out, entropy)
+    return out, entropy
 
 
 def greedy_ngram_chars(ids: np.ndarray, chars: np.ndarray, offsets: np.ndarray) -> np.ndarray:
@@ -152,9 +154,13 @@ def _repeated(
     numbers: np.ndarray,
     before: np.ndarray,
     out: np.ndarray,
+    entropy: np.ndarray,
 ) -> None:
     for d in range(len(offsets) - 1):
         left = _words(ids, chars, offsets[d], offsets[d + 1], counts, places, numbers, before)
+        for k in range(offsets[d + 1] - offsets[d]):
+            if counts[k] > 1:
+                entropy[d] += counts[k] * np.log(counts[k])
         for n in range(2, _LAST + 1):
             left, distinct = _longer(left, slots, keys, counts, places, numbers)
             left = _only_repeated(left, counts, places, numbers)

@@ -129,8 +129,17 @@ def find_lines(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray) -> tu
 def find_sentences(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray) -> Spans:
     """The sentences of a block."""
     spans = _room(len(data) // 2 + len(offsets), len(offsets))
-    _sentences(offsets, data, classes, _PACKED_ABBREVIATIONS, *spans)
+    _sentences(offsets[:-1], offsets[1:], data, classes, _PACKED_ABBREVIATIONS, *spans)
     return _trimmed(spans)
+
+
+def count_sentences(starts: np.ndarray, ends: np.ndarray, data: np.ndarray, classes: np.ndarray) -> np.ndarray:
+    """How many sentences each of some spans of a block holds by itself, int64 [spans]."""
+    begins, stops = starts.astype(np.int64), ends.astype(np.int64)
+    begins.flags.writeable = stops.flags.writeable = False
+    found = _room(len(data) // 2 + len(starts) + 1, len(starts) + 1)
+    _sentences(begins, stops, data, classes, _PACKED_ABBREVIATIONS, *found)
+    return np.diff(found.offsets)
 
 
 def pack(word: str) -> int:
@@ -274,7 +283,8 @@ def _is_abbreviation(data: np.ndarray, classes: np.ndarray, opening: int, stop: 
 
 @njit(cache=True)
 def _sentences(
-    offsets: np.ndarray,
+    begins: np.ndarray,
+    stops: np.ndarray,
     data: np.ndarray,
     classes: np.ndarray,
     abbreviations: np.ndarray,
@@ -284,8 +294,8 @@ def _sentences(
 ) -> None:
     # Long because it is one state machine over the characters of a document.
     sentence = 0
-    for d in range(len(offsets) - 1):
-        begin, end = offsets[d], offsets[d + 1]
+    for d in range(len(begins)):
+        begin, end = begins[d], stops[d]
         ending, gap, feeds, opening = _NONE, False, 0, -1
         if begin < end:
             starts[sentence] = begin
@@ -301,7 +311,7 @@ def _sentences(
                 continue
             if data[i] & 0xC0 == 0x80:
                 continue
-            attached = kind & STOP or (kind & CLOSE and not gap)
+            attached = kind & STOP or (kind & (CLOSE | WORD) == CLOSE and not gap)
             ended = ending == _WIDE or (ending == _PLAIN and gap and not kind & LOWER)
             if opening < 0:
                 opening = i

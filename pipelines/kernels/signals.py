@@ -1,143 +1,238 @@
 """Counts over segmented documents, from which quality signals are computed. Counts are integers: ratios are the
 stage's.
 
-To add a signal: a column in `COUNTS`, the line that counts it in the kernel that already walks those spans, and the
-formula in pipelines/stages/quality_signals.py. Signals over repeated spans belong in a kernel of their own over the
-same `Segments`.
+To add a signal: a name in the tuple of the kernel that already walks those spans, the line that counts it there, and
+the formula in pipelines/stages/signal_columns.py. Repeated spans are counted by `repetition`, lines by `line_signals`,
+C4's tests by `c4`.
 """
 
 import numpy as np
 from numba import njit
 
+from pipelines.kernels.c4 import page_counts
+from pipelines.kernels.distinct import Numbered, number
+from pipelines.kernels.line_signals import count_lines
+from pipelines.kernels.phrases import find_phrases
+from pipelines.kernels.repetition import greedy_ngram_chars, ngram_chars
+from pipelines.kernels.rows import find_rows
 from pipelines.kernels.segment import Segments, pack
-from pipelines.kernels.tables import LETTER, SPACE
+from pipelines.kernels.tables import LOWER
+from pipelines.kernels.tokens import HAS_LETTER, IS_SYMBOL, OPENS_CHUNK, Tokens, find_tokens
 
-COUNTS = (
-    "chars",  # code points
-    "tokens",  # maximal runs of characters that are not white space
-    "letter_tokens",  # tokens that hold a letter
+STOP_WORDS = ("the", "be", "to", "of", "and", "that", "have", "with")  # Rae et al. 2021, appendix A.1.1
+
+_CHARACTERS = (
+    "continuations",  # bytes that continue a character
     "hashes",  # characters '#'
+    "braces",  # characters '{' and '}'
+    "numbers",  # characters of the categories N*
+    "capitals",  # characters of the category Lu
     "ellipses",  # non-overlapping '...' and characters U+2026
-    "words",
+)
+_WORDS = (
     "word_chars",  # code points in words
     "stop_words",  # of STOP_WORDS, how many occur, in any case
-    "lines",
-    "bullet_lines",  # lines that begin with one of BULLETS
-    "ellipsis_lines",  # lines that end with '...' or U+2026
-    "paragraphs",
-    "sentences",  # 0 where the document is blank
+    "stop_word_occurrences",
+    "capital_words",  # with a capital letter and no small one
 )
-STOP_WORDS = ("the", "be", "to", "of", "and", "that", "have", "with")  # Rae et al. 2021, appendix A.1.1
-# The paper says "a bullet point" and no more. Peers: "•" and "-" (datatrove), "*" and "-" (dolma), a longer list (DCLM,
-# NeMo Curator). These are the bullets of all of them.
-BULLETS = "•‣⁃▶◀◦●○■□▪▫–*-"
-
-_CHARS, _TOKENS, _LETTER_TOKENS, _HASHES, _ELLIPSES, _WORDS, _WORD_CHARS, _STOP_WORDS = range(8)
-_LINES, _BULLET_LINES, _ELLIPSIS_LINES, _PARAGRAPHS, _SENTENCES = range(8, 13)
-_ELLIPSIS = 0xE280A6
+_TOKENS = (
+    "chunks",  # maximal runs of characters that are not white space
+    "letter_chunks",  # of those, how many hold a letter
+    "tokens_datatrove",
+    "letter_tokens_datatrove",
+    "words_datatrove",  # tokens that are no symbols
+    "word_chars_datatrove",
+    "stop_words_datatrove",  # of STOP_WORDS, how many occur in lower case
+)
+_ONES, _ALL, _LOWER_CASE = np.uint64(0x0101010101010101), np.uint64(0xFFFFFFFFFFFFFFFF), np.uint64(0x2020202020202020)
+_SEVEN = np.uint64(0x7F7F7F7F7F7F7F7F)
 _LONGEST_STOP_WORD = max(map(len, STOP_WORDS))
+_PACKED_STOP_WORDS = np.array([pack(word[::-1]) for word in STOP_WORDS], np.uint64)  # little-endian
+_PACKED_STOP_WORDS.flags.writeable = False
 
 
-def _constant(values: list[int]) -> np.ndarray:
-    array = np.array(values, np.uint64)
-    array.flags.writeable = False
-    return array
-
-
-_PACKED_STOP_WORDS = _constant([pack(word) for word in STOP_WORDS])
-_PACKED_BULLETS = _constant([int.from_bytes(bullet.encode(), "big") for bullet in BULLETS])
-
-
-def count(segments: Segments) -> np.ndarray:
-    """The counts of every document of a block, int64 [documents, len(COUNTS)]."""
-    out = np.zeros((len(segments.offsets) - 1, len(COUNTS)), np.int64)
+def count(segments: Segments) -> dict[str, np.ndarray]:
+    """The counts of every document of a block, int64 [documents] each, and `entropy`, float64 (`repetition`)."""
     offsets, data, classes, words, lines, paragraphs, sentences = segments
-    _count_characters(offsets, data, out)
-    _count_ellipses(offsets, data, out)
-    _count_tokens(offsets, classes, out)
-    _count_words(data, words.starts, words.ends, words.offsets, _PACKED_STOP_WORDS, out)
-    _count_lines(data, lines.starts, lines.ends, lines.offsets, _PACKED_BULLETS, out)
-    for column, spans in ((_WORDS, words), (_LINES, lines), (_PARAGRAPHS, paragraphs), (_SENTENCES, sentences)):
-        out[:, column] = np.diff(spans.offsets)
-    out[out[:, _LINES] == 0, _SENTENCES] = 0
-    return out
+    tokens, hits = find_tokens(offsets, data, classes), find_phrases(offsets, data)
+    rows, feed_rows = find_rows(segments)
+    counts = {
+        "words": np.diff(words.offsets),
+        "lines": np.diff(lines.offsets),
+        "paragraphs": np.diff(paragraphs.offsets),
+        "sentences": np.where(np.diff(lines.offsets) > 0, np.diff(sentences.offsets), 0),
+        **count_lines(segments, rows, hits),
+        **page_counts(segments, tokens, hits, rows, feed_rows),
+    }
+    out = np.zeros((len(offsets) - 1, len(_CHARACTERS)), np.int64)
+    _count_characters(offsets, data, classes, out)
+    counts |= _named(_CHARACTERS, out)
+    counts["chars"] = np.diff(offsets) - counts["continuations"]
+    numbered = number(data, words)
+    out = np.zeros((len(offsets) - 1, len(_WORDS)), np.int64)
+    _count_words(data, classes, words.starts, words.ends, words.offsets, numbered.chars, _PACKED_STOP_WORDS, out)
+    counts |= _named(_WORDS, out)
+    counts["distinct_words"] = numbered.distinct
+    ngrams, counts["entropy"] = ngram_chars(numbered.ids, numbered.chars, words.offsets)
+    counts |= _named([f"ngram{n}" for n in range(2, 11)], ngrams)
+    return counts | _count_datatrove(data, tokens, number(data, tokens.spans))
+
+
+def _count_datatrove(data: np.ndarray, tokens: Tokens, numbered: Numbered) -> dict[str, np.ndarray]:
+    spans = tokens.spans
+    out = np.zeros((len(spans.offsets) - 1, len(_TOKENS)), np.int64)
+    _count_tokens(data, spans.starts, spans.ends, spans.offsets, tokens.kinds, numbered.chars, _PACKED_STOP_WORDS, out)
+    ngrams = greedy_ngram_chars(numbered.ids, numbered.chars, spans.offsets)
+    return _named(_TOKENS, out) | _named([f"ngram{n}_datatrove" for n in range(2, 11)], ngrams)
+
+
+def _named(names: "tuple[str, ...] | list[str]", table: np.ndarray) -> dict[str, np.ndarray]:
+    return {name: table[:, column] for column, name in enumerate(names)}
+
+
+@njit(cache=True, inline="always")
+def _eight(data: np.ndarray, i: int) -> np.uint64:
+    """Eight bytes, little-endian; LLVM makes it one load."""
+    k = np.uint64(i)
+    low = np.uint64(data[k]) | np.uint64(data[k + np.uint64(1)]) << np.uint64(8)
+    low |= np.uint64(data[k + np.uint64(2)]) << np.uint64(16) | np.uint64(data[k + np.uint64(3)]) << np.uint64(24)
+    high = np.uint64(data[k + np.uint64(4)]) | np.uint64(data[k + np.uint64(5)]) << np.uint64(8)
+    high |= np.uint64(data[k + np.uint64(6)]) << np.uint64(16) | np.uint64(data[k + np.uint64(7)]) << np.uint64(24)
+    return low | high << np.uint64(32)
+
+
+@njit(cache=True, inline="always")
+def _first(data: np.ndarray, i: int, size: int) -> np.uint64:
+    """The first 1 to 8 bytes at i, the rest zero."""
+    if i + 8 <= len(data):
+        return _eight(data, i) & (_ALL >> np.uint64(64 - 8 * size))
+    value = np.uint64(0)
+    for k in range(size):
+        value |= np.uint64(data[i + k]) << np.uint64(8 * k)
+    return value
+
+
+@njit(cache=True, inline="always")
+def _sum(flags: np.uint64) -> int:
+    """Of eight bytes, each 0 or 1."""
+    return np.int64((flags * _ONES) >> np.uint64(56))
+
+
+@njit(cache=True, inline="always")
+def _equal(eight: np.uint64, byte: int) -> np.uint64:
+    """1 in each of eight bytes that equals `byte`."""
+    differs = eight ^ (_ONES * np.uint64(byte))
+    return (~(((differs & _SEVEN) + _SEVEN) | differs) >> np.uint64(7)) & _ONES
 
 
 @njit(cache=True)
-def _count_characters(offsets: np.ndarray, data: np.ndarray, out: np.ndarray) -> None:
+def _count_characters(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray, out: np.ndarray) -> None:
     for d in range(len(offsets) - 1):
-        chars, hashes = 0, 0
-        for i in range(offsets[d], offsets[d + 1]):
-            chars += data[i] & 0xC0 != 0x80
-            hashes += data[i] == 35
-        out[d, _CHARS], out[d, _HASHES] = chars, hashes
-
-
-@njit(cache=True)
-def _count_ellipses(offsets: np.ndarray, data: np.ndarray, out: np.ndarray) -> None:
-    for d in range(len(offsets) - 1):
-        begin, dots = offsets[d], 0
-        for i in range(begin, offsets[d + 1]):
-            if data[i] == 46:
-                dots += 1
-                if dots == 3:
-                    out[d, _ELLIPSES] += 1
-                    dots = 0
-            else:
+        begin, end = offsets[d], offsets[d + 1]
+        continuations, hashes, braces, numbers, capitals, ellipses, dots = 0, 0, 0, 0, 0, 0, 0
+        for i in range(begin, end, 8):
+            size = min(end - i, 8)
+            eight, kinds = _first(data, i, size), _first(classes, i, size)
+            others = (eight >> np.uint64(7)) & ~(eight >> np.uint64(6)) & _ONES
+            leads = ~others & _ONES
+            # Class bits, see tables.py: WORD 0, LETTER 1, CLOSE 6, EXTEND 7.
+            letter, closing = kinds >> np.uint64(1), kinds >> np.uint64(6)
+            continuations += _sum(others)
+            hashes += _sum(_equal(eight, 35))
+            braces += _sum(_equal(eight, 0x7B) | _equal(eight, 0x7D))
+            numbers += _sum(kinds & ~letter & ~closing & ~(kinds >> np.uint64(7)) & leads)
+            capitals += _sum(letter & closing & leads)
+            if (_equal(eight, 46) | _equal(eight, 0xA6)) == 0:
                 dots = 0
-                if data[i] == 0xA6 and i - begin >= 2 and data[i - 1] == 0x80 and data[i - 2] == 0xE2:
-                    out[d, _ELLIPSES] += 1
+                continue
+            for k in range(i, i + size):
+                if data[k] == 46:
+                    dots += 1
+                    if dots == 3:
+                        ellipses += 1
+                        dots = 0
+                else:
+                    dots = 0
+                    ellipses += data[k] == 0xA6 and k - begin >= 2 and data[k - 1] == 0x80 and data[k - 2] == 0xE2
+        out[d, 0], out[d, 1], out[d, 2] = continuations, hashes, braces
+        out[d, 3], out[d, 4], out[d, 5] = numbers, capitals, ellipses
 
 
 @njit(cache=True)
-def _count_tokens(offsets: np.ndarray, classes: np.ndarray, out: np.ndarray) -> None:
-    for d in range(len(offsets) - 1):
-        tokens, letter_tokens, space, letter = 0, 0, 1, 0
-        for i in range(offsets[d], offsets[d + 1]):
-            # Counted where a token begins and where it ends, without a branch per byte.
-            here = np.int64(classes[i] & SPACE != 0)
-            tokens += space & ~here
-            letter_tokens += letter & here
-            letter = (letter | np.int64(classes[i] & LETTER != 0)) & ~here
-            space = here
-        out[d, _TOKENS], out[d, _LETTER_TOKENS] = tokens, letter_tokens + letter
+def _stop_word(data: np.ndarray, start: int, size: int, lower: np.uint64, stop_words: np.ndarray) -> int:
+    """1 shifted by the position of a stop word; 0 for another word. `lower` is set in every byte before comparing."""
+    if size > _LONGEST_STOP_WORD:
+        return 0
+    packed, found = _first(data, start, size) | (lower & (_ALL >> np.uint64(64 - 8 * size))), 0
+    for k in range(len(stop_words)):
+        found |= np.int64(packed == stop_words[k]) << k
+    return found
+
+
+@njit(cache=True)
+def _bits(value: int) -> int:
+    count = 0
+    while value:
+        count += value & 1
+        value >>= 1
+    return count
 
 
 @njit(cache=True)
 def _count_words(
-    data: np.ndarray, starts: np.ndarray, ends: np.ndarray, offsets: np.ndarray, stop_words: np.ndarray, out: np.ndarray
+    data: np.ndarray,
+    classes: np.ndarray,
+    starts: np.ndarray,
+    ends: np.ndarray,
+    offsets: np.ndarray,
+    word_chars: np.ndarray,
+    stop_words: np.ndarray,
+    out: np.ndarray,
 ) -> None:
     for d in range(len(offsets) - 1):
-        chars, seen = 0, 0
+        chars, seen, occurrences, capital_words = 0, 0, 0, 0
         for word in range(offsets[d], offsets[d + 1]):
-            for i in range(starts[word], ends[word]):
-                chars += data[i] & 0xC0 != 0x80
-            if ends[word] - starts[word] <= _LONGEST_STOP_WORD:
-                packed = np.uint64(0)
-                for i in range(starts[word], ends[word]):
-                    byte = np.uint64(data[i])
-                    packed = (packed << np.uint64(8)) | (byte + np.uint64(32 if 65 <= byte <= 90 else 0))
-                for k in range(len(stop_words)):
-                    seen |= np.int64(packed == stop_words[k]) << k
-        out[d, _WORD_CHARS] = chars
-        while seen:
-            out[d, _STOP_WORDS] += seen & 1
-            seen >>= 1
+            i, end = np.int64(starts[word]), np.int64(ends[word])
+            chars += word_chars[word]
+            stop = _stop_word(data, i, end - i, _LOWER_CASE, stop_words)
+            seen |= stop
+            occurrences += stop != 0
+            any_of, capitals = np.uint64(0), np.uint64(0)
+            # Most words show a small letter in their first bytes: that settles it.
+            while i < end and not any_of & (_ONES * np.uint64(LOWER)):
+                kinds = _first(classes, i, min(end - i, 8))
+                any_of |= kinds
+                capitals |= (kinds >> np.uint64(1)) & (kinds >> np.uint64(6)) & _ONES
+                i += 8
+            capital_words += capitals != 0 and not any_of & (_ONES * np.uint64(LOWER))
+        out[d, 0], out[d, 1], out[d, 2], out[d, 3] = chars, _bits(seen), occurrences, capital_words
 
 
 @njit(cache=True)
-def _count_lines(
-    data: np.ndarray, starts: np.ndarray, ends: np.ndarray, offsets: np.ndarray, bullets: np.ndarray, out: np.ndarray
+def _count_tokens(
+    data: np.ndarray,
+    starts: np.ndarray,
+    ends: np.ndarray,
+    offsets: np.ndarray,
+    kinds: np.ndarray,
+    token_chars: np.ndarray,
+    stop_words: np.ndarray,
+    out: np.ndarray,
 ) -> None:
     for d in range(len(offsets) - 1):
-        for line in range(offsets[d], offsets[d + 1]):
-            start, end = starts[line], ends[line]
-            size = 1 if data[start] < 0x80 else min(3, end - start)
-            first, last = np.uint64(0), np.uint64(0)
-            for i in range(start, start + size):
-                first = (first << np.uint64(8)) | np.uint64(data[i])
-            for i in range(max(start, end - 3), end):
-                last = (last << np.uint64(8)) | np.uint64(data[i])
-            for bullet in bullets:
-                out[d, _BULLET_LINES] += first == bullet
-            out[d, _ELLIPSIS_LINES] += last == _ELLIPSIS or last == 0x2E2E2E
+        chunks, letter_chunks, with_letter, words, chars, seen, letter = 0, 0, 0, 0, 0, 0, 0
+        for token in range(offsets[d], offsets[d + 1]):
+            kind = np.int64(kinds[token])
+            opens, has_letter = np.int64(kind & OPENS_CHUNK != 0), kind & HAS_LETTER
+            chunks += opens
+            letter &= 1 - opens
+            letter_chunks += has_letter & ~letter
+            letter |= has_letter
+            with_letter += has_letter
+            word = np.int64(kind & IS_SYMBOL == 0)
+            words += word
+            chars += word * token_chars[token]
+            start = np.int64(starts[token])
+            seen |= _stop_word(data, start, ends[token] - start, np.uint64(0), stop_words)
+        out[d, 0], out[d, 1], out[d, 2], out[d, 3] = chunks, letter_chunks, offsets[d + 1] - offsets[d], with_letter
+        out[d, 4], out[d, 5], out[d, 6] = words, chars, _bits(seen)

@@ -22,7 +22,7 @@ SPACE = 4  # what str.isspace() accepts
 LOWER = 8  # lower-case letter (Ll)
 ALONE = 16  # with WORD: Han or Hiragana, a word by itself; with STOP: ends a sentence without a space after it
 STOP = 32  # ends a sentence
-CLOSE = 64  # closing or quoting punctuation that may follow a STOP
+CLOSE = 64  # closing or quoting punctuation that may follow a STOP; with LETTER: upper-case (Lu); with WORD alone: Pc
 EXTEND = 128  # mark or format character: continues a word, never begins one
 
 _STOPS = ".!?…‼⁇⁈⁉؟۔։।॥።၊။។៕"
@@ -88,7 +88,7 @@ def character_classes() -> np.ndarray:
             LOWER: category == "Ll",
             ALONE: (word & ~extend & _matching(_HAN_HIRAGANA)) | wide,
             STOP: np.isin(ASSIGNED, list(map(ord, _STOPS))) | wide,
-            CLOSE: np.isin(category, ["Pe", "Pf", "Pi"]) | quotes,
+            CLOSE: np.isin(category, ["Pe", "Pf", "Pi", "Lu", "Pc"]) | quotes,
             EXTEND: extend,
         }
     )

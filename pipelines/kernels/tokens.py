@@ -58,7 +58,7 @@ def find_tokens(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray) -> T
     return Tokens(Spans(starts[:count], ends[:count], counts), kinds[:count])
 
 
-_PACKED_WITH_STOP = np.array(sorted(int.from_bytes(word.encode(), "little") for word in WITH_STOP), np.uint64)
+_PACKED_WITH_STOP = np.array(sorted(int.from_bytes(word.encode(), "little") for word in WITH_STOP.split()), np.uint64)
 _PACKED_WITH_STOP.flags.writeable = False
 
 
@@ -186,9 +186,9 @@ def _off_back(data: np.ndarray, begin: int, end: int, table: np.ndarray, with_st
             return 1
         third = _previous(data, begin, place)
         return kind_before & UPPER and third >= 0 and table[_point(data, third, place)] & UPPER != 0
-    if kind & (MARK | PICTURE) or last == _EM_DASH or last == _EN_DASH:
+    if kind & (MARK | PICTURE) or 0x2013 <= last <= 0x2014:  # – —
         return end - at
-    if kind_before & DIGIT and (kind & CURRENCY or last == _PLUS or last == _PERCENT):
+    if kind_before & DIGIT and ((last == _PLUS) | (last == _PERCENT) | (kind & CURRENCY != 0)):
         return end - at
     return _clitic(data, begin, end)
 

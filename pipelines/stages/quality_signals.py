@@ -5,32 +5,12 @@ pipelines/kernels/segment.py.
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import ClassVar
 
 import pyarrow as pa
 
 from pipelines.contracts.stage import PartStage
-
-if TYPE_CHECKING:
-    import numpy as np
-
-SIGNALS = pa.schema(
-    [
-        ("n_bytes", pa.int64()),
-        ("n_chars", pa.int64()),
-        ("n_lines", pa.int32()),
-        ("n_paragraphs", pa.int32()),
-        ("n_sentences", pa.int32()),
-        ("word_count", pa.int32()),
-        ("mean_word_length", pa.float32()),
-        ("hash_to_word_ratio", pa.float32()),
-        ("ellipsis_to_word_ratio", pa.float32()),
-        ("bullet_line_ratio", pa.float32()),
-        ("ellipsis_line_ratio", pa.float32()),
-        ("alpha_word_ratio", pa.float32()),
-        ("stop_word_count", pa.int32()),
-    ]
-)
+from pipelines.stages.signal_columns import SIGNALS, derive
 
 
 @dataclass(frozen=True)
@@ -61,6 +41,8 @@ class QualitySignals(PartStage):
     the paper's rule is about, would not count against a document.
     """
 
+    version: ClassVar[int] = 2
+
     def reads(self) -> tuple[str, ...]:
         """The stored text."""
         return ("text",)
@@ -81,34 +63,11 @@ class QualitySignals(PartStage):
 
         from pipelines.kernels.buffers import blocks, text_buffers
         from pipelines.kernels.segment import segment
-        from pipelines.kernels.signals import COUNTS, count
+        from pipelines.kernels.signals import count
 
         offsets, data = text_buffers(docs["text"])
+        if docs.num_rows == 0:
+            return SIGNALS.empty_table()
         counted = [count(segment(*block)) for _, _, *block in blocks(offsets, data)]
-        table = np.concatenate([np.zeros((0, len(COUNTS)), np.int64), *counted])
-        counts = {name: table[:, column] for column, name in enumerate(COUNTS)}
-        columns = {
-            "n_bytes": np.diff(offsets),
-            "n_chars": counts["chars"],
-            "n_lines": counts["lines"],
-            "n_paragraphs": counts["paragraphs"],
-            "n_sentences": counts["sentences"],
-            "word_count": counts["words"],
-            "mean_word_length": _ratio(counts["word_chars"], counts["words"]),
-            "hash_to_word_ratio": _ratio(counts["hashes"], counts["words"]),
-            "ellipsis_to_word_ratio": _ratio(counts["ellipses"], counts["words"]),
-            "bullet_line_ratio": _ratio(counts["bullet_lines"], counts["lines"]),
-            "ellipsis_line_ratio": _ratio(counts["ellipsis_lines"], counts["lines"]),
-            "alpha_word_ratio": _ratio(counts["letter_tokens"], counts["tokens"]),
-            "stop_word_count": counts["stop_words"],
-        }
-        return pa.table([pa.array(columns[field.name]).cast(field.type) for field in SIGNALS], schema=SIGNALS)
-
-
-def _ratio(numerator: "np.ndarray", denominator: "np.ndarray") -> pa.Array:
-    """float32, null where the denominator is 0. Divided as float64 first: a ratio of exactly 0.1 is then float32's
-    0.1."""
-    import numpy as np
-
-    nothing = denominator == 0
-    return pa.array((numerator / np.maximum(denominator, 1)).astype(np.float32), mask=nothing)
+        counts = {name: np.concatenate([block[name] for block in counted]) for name in counted[0]}
+        return derive({"bytes": np.diff(offsets), **counts})

@@ -1,0 +1,317 @@
+"""C4's rules, line by line, as its paper words them and as two codes apply them.
+
+Every line ends at the first test that it meets, so that a line already dropped drops no page. The order of tests, the
+ends that a line may have and what a line is differ: `tests/kernels/reference_signals.py` states them in plain Python.
+Lines that hold citation markers ([1], [edit], [citation needed]) are judged without them, as documents of a block of
+their own.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+from pipelines.kernels.characters import classify
+from pipelines.kernels.phrases import CURLY, JAVASCRIPT, LOREM, MARKER, POLICY, Hits, find_phrases
+from pipelines.kernels.rows import BY_BREAKS, BY_FEEDS, Rows
+from pipelines.kernels.segment import Segments, Spans, count_sentences, find_words
+from pipelines.kernels.tables import SPACE
+from pipelines.kernels.tokens import ENDS_SENTENCE, IS_PUNCTUATION, OPENS_CHUNK, Tokens, find_tokens
+
+VARIANTS = ("paper", "tfds", "datatrove")
+_PAPER, _TFDS, _DATATROVE = range(3)
+# What became of a line.
+NO_LINE, KEPT, NO_END_MARK, FEW_WORDS, LONG_WORD, SAYS_JAVASCRIPT, SAYS_POLICY, DROPS_LOREM, DROPS_CURLY = range(9)
+_PAGE = ("sentences", "lorem_ipsum", "curly")
+_LONGEST_WORD = 1000  # c4_utils.py, c4_filters.py
+_LEAST_WORDS = (5, 5, 3)  # "at least 5 words" (paper, tfds); datatrove has 3
+
+
+class Judged(NamedTuple):
+    """Rows, what became of each for each of VARIANTS, and the sentences of those kept."""
+
+    rows: Rows
+    verdicts: np.ndarray  # uint8 [rows, 3]
+    sentences: np.ndarray  # int64 [rows, 3]
+
+
+def page_counts(segments: Segments, tokens: Tokens, hits: Hits, rows: Rows, feed_rows: Rows) -> dict[str, np.ndarray]:
+    """What the page rules look at, int64 [documents] each: sentences of the lines kept, lines that drop the page.
+
+    `rows` and `feed_rows` are those of `rows.find_rows`. In the paper a page rule looks at every line.
+    """
+    documents = len(segments.offsets) - 1
+    counts = {f"c4_{name}_{variant}": np.zeros(documents, np.int64) for name in _PAGE for variant in VARIANTS}
+    for some in (rows, feed_rows):
+        judged = judge(segments, tokens, hits, some)
+        for column, variant in enumerate(VARIANTS):
+            counts[f"c4_sentences_{variant}"] += _added(some, judged.sentences[:, column], documents)
+            counts[f"c4_lorem_ipsum_{variant}"] += _added(some, judged.verdicts[:, column] == DROPS_LOREM, documents)
+            counts[f"c4_curly_{variant}"] += _added(some, judged.verdicts[:, column] == DROPS_CURLY, documents)
+    holding = np.zeros((documents, 2), np.int64)
+    _holding(*segments.lines, hits.places, hits.kinds, holding)
+    return counts | {"c4_lorem_ipsum_paper": holding[:, 0], "c4_curly_paper": holding[:, 1]}
+
+
+def _added(rows: Rows, values: np.ndarray, documents: int) -> np.ndarray:
+    return np.bincount(rows.documents, values, documents).astype(np.int64)
+
+
+def judge(segments: Segments, tokens: Tokens, hits: Hits, rows: Rows) -> Judged:
+    """Judge the rows of a block."""
+    count = len(rows.starts)
+    chunks, marked = np.zeros(count, np.int32), np.zeros(count, np.uint8)
+    _survey(segments.data, *rows[:2], tokens.spans.starts, tokens.spans.ends, tokens.kinds, *hits[:3], chunks, marked)
+    judged = Judged(rows, np.zeros((count, 3), np.uint8), np.zeros((count, 3), np.int64))
+    _judge(segments.data, segments.classes, rows, chunks, segments.words, tokens, hits, judged)
+    if marked.any():
+        which = np.flatnonzero(marked)
+        _judge_unmarked(segments, Rows(*(column[which] for column in rows)), chunks[which], hits, judged, which)
+    return judged
+
+
+def _judge_unmarked(
+    segments: Segments, rows: Rows, chunks: np.ndarray, hits: Hits, judged: Judged, which: np.ndarray
+) -> None:
+    """Judge rows that hold citation markers without these."""
+    data = np.empty(int((rows.ends - rows.starts).sum()), np.uint8)
+    offsets = np.zeros(len(rows.starts) + 1, np.int64)
+    _remove(segments.data, *rows[:2], *hits[:3], data, offsets)
+    data = data[: offsets[-1]]
+    data.flags.writeable = offsets.flags.writeable = False
+    classes = classify(offsets, data)
+    starts, ends = offsets[:-1].astype(np.int32), offsets[1:].astype(np.int32)
+    clean = Judged(
+        rows._replace(starts=starts, ends=ends),
+        np.zeros((len(which), 3), np.uint8),
+        np.zeros((len(which), 3), np.int64),
+    )
+    words, tokens = find_words(offsets, data, classes), find_tokens(offsets, data, classes)
+    _judge(data, classes, clean.rows, chunks, words, tokens, find_phrases(offsets, data), clean)
+    judged.verdicts[which], judged.sentences[which] = clean.verdicts, clean.sentences
+
+
+def _judge(
+    data: np.ndarray,
+    classes: np.ndarray,
+    rows: Rows,
+    chunks: np.ndarray,
+    words: Spans,
+    tokens: Tokens,
+    hits: Hits,
+    judged: Judged,
+) -> None:
+    # Without the white space at their ends, which a row has where a marker stood there.
+    starts, ends = rows.starts.copy(), rows.ends.copy()
+    _verdicts(
+        data,
+        classes,
+        rows.ends,
+        starts,
+        ends,
+        rows.kinds,
+        chunks,
+        words.starts,
+        *tokens.spans[:2],
+        tokens.kinds,
+        *hits[:3],
+        judged.verdicts,
+        judged.sentences,
+    )
+    kept = judged.verdicts[:, :_DATATROVE] == KEPT
+    either = np.flatnonzero(kept.any(axis=1))
+    if len(either):
+        sentences = count_sentences(starts[either], ends[either], data, classes)
+        judged.sentences[either, :_DATATROVE] = sentences[:, None] * kept[either]
+
+
+@njit(cache=True)
+def _holding(
+    starts: np.ndarray,
+    ends: np.ndarray,
+    offsets: np.ndarray,
+    places: np.ndarray,
+    hit_kinds: np.ndarray,
+    out: np.ndarray,
+) -> None:
+    hit = 0
+    for d in range(len(offsets) - 1):
+        for line in range(offsets[d], offsets[d + 1]):
+            said = 0
+            while hit < len(places) and places[hit] < ends[line]:
+                said |= hit_kinds[hit]
+                hit += 1
+            out[d, 0] += said & LOREM != 0
+            out[d, 1] += said & CURLY != 0
+
+
+@njit(cache=True)
+def _survey(
+    data: np.ndarray,
+    starts: np.ndarray,
+    ends: np.ndarray,
+    token_starts: np.ndarray,
+    token_ends: np.ndarray,
+    token_kinds: np.ndarray,
+    places: np.ndarray,
+    marker_ends: np.ndarray,
+    hit_kinds: np.ndarray,
+    chunks: np.ndarray,
+    marked: np.ndarray,
+) -> None:
+    """How many chunks between white space each row holds, the negative of it if one is too long; has it a marker?"""
+    token, hit = 0, 0
+    for row in range(len(starts)):
+        while token < len(token_starts) and token_starts[token] < starts[row]:
+            token += 1
+        opened, count, long = -1, 0, False
+        while token < len(token_starts) and token_starts[token] < ends[row]:
+            if token_kinds[token] & OPENS_CHUNK:
+                opened = token_starts[token]
+                count += 1
+            stop = token_ends[token]
+            token += 1
+            last = token == len(token_starts) or token_kinds[token] & OPENS_CHUNK
+            if last and stop - opened > _LONGEST_WORD and not long:
+                chars = 0
+                for i in range(opened, stop):
+                    chars += data[i] & 0xC0 != 0x80
+                long = chars > _LONGEST_WORD
+        chunks[row] = -count if long else count
+        while hit < len(places) and places[hit] < starts[row]:
+            hit += 1
+        while hit < len(places) and places[hit] < ends[row]:
+            marked[row] |= hit_kinds[hit] & MARKER
+            hit += 1
+
+
+@njit(cache=True)
+def _remove(
+    data: np.ndarray,
+    starts: np.ndarray,
+    ends: np.ndarray,
+    places: np.ndarray,
+    marker_ends: np.ndarray,
+    hit_kinds: np.ndarray,
+    out: np.ndarray,
+    offsets: np.ndarray,
+) -> None:
+    hit, at = 0, 0
+    for row in range(len(starts)):
+        i = starts[row]
+        while hit < len(places) and places[hit] < i:
+            hit += 1
+        while i < ends[row]:
+            stop = ends[row]
+            while hit < len(places) and places[hit] < ends[row] and not hit_kinds[hit] & MARKER:
+                hit += 1
+            if hit < len(places) and places[hit] < ends[row]:
+                stop = places[hit]
+            for k in range(i, stop):
+                out[at] = data[k]
+                at += 1
+            i = stop
+            if stop < ends[row]:
+                i = marker_ends[hit]
+                hit += 1
+        offsets[row + 1] = at
+
+
+@njit(cache=True)
+def _ends_line(data: np.ndarray, start: int, end: int, variant: int) -> bool:
+    if end <= start:
+        return False
+    last = data[end - 1]
+    if (last == 33) | (last == 63) | (last == 34):  # ! ? "
+        return True
+    if variant == _PAPER:
+        curly = end - start > 2 and data[end - 3] == 0xE2 and data[end - 2] == 0x80 and last == 0x9D
+        return last == 46 or curly
+    if last == 46:
+        return not (end - start > 2 and data[end - 2] == 46 and data[end - 3] == 46)
+    return variant == _DATATROVE and last == 39
+
+
+@njit(cache=True)
+def _verdict(variant: int, ends_well: bool, long: bool, words: int, said: int) -> int:
+    if long and variant != _PAPER:
+        return LONG_WORD
+    if not ends_well:
+        return NO_END_MARK
+    if words < _LEAST_WORDS[variant]:
+        return FEW_WORDS
+    if said & LOREM and variant != _PAPER:
+        return DROPS_LOREM
+    if said & JAVASCRIPT:
+        return SAYS_JAVASCRIPT
+    if said & CURLY and variant != _PAPER:
+        return DROPS_CURLY
+    return SAYS_POLICY if said & POLICY else KEPT
+
+
+@njit(cache=True)
+def _sentences_of(kinds: np.ndarray, first: int, last: int) -> int:
+    """A token that is no punctuation begins a sentence if a terminal mark came since the last one did."""
+    found, ended = 1, False
+    for token in range(first, last):
+        if kinds[token] & ENDS_SENTENCE:
+            ended = True
+        elif ended and not kinds[token] & IS_PUNCTUATION:
+            found, ended = found + 1, False
+    return found
+
+
+@njit(cache=True)
+def _verdicts(
+    data: np.ndarray,
+    classes: np.ndarray,
+    raw_ends: np.ndarray,
+    starts: np.ndarray,
+    ends: np.ndarray,
+    kinds: np.ndarray,
+    original_chunks: np.ndarray,
+    word_starts: np.ndarray,
+    token_starts: np.ndarray,
+    token_ends: np.ndarray,
+    token_kinds: np.ndarray,
+    places: np.ndarray,
+    marker_ends: np.ndarray,
+    hit_kinds: np.ndarray,
+    verdicts: np.ndarray,
+    sentences: np.ndarray,
+) -> None:
+    word, token, hit = 0, 0, 0
+    for row in range(len(starts)):
+        raw_start, raw_end = starts[row], raw_ends[row]
+        while ends[row] > raw_start and classes[ends[row] - 1] & SPACE:
+            ends[row] -= 1
+        while starts[row] < ends[row] and classes[starts[row]] & SPACE:
+            starts[row] += 1
+        while hit < len(places) and places[hit] < raw_start:
+            hit += 1
+        said = 0
+        while hit < len(places) and places[hit] < raw_end:
+            said |= hit_kinds[hit]
+            hit += 1
+        while word < len(word_starts) and word_starts[word] < raw_start:
+            word += 1
+        first = word
+        while word < len(word_starts) and word_starts[word] < raw_end:
+            word += 1
+        while token < len(token_starts) and token_starts[token] < raw_start:
+            token += 1
+        first_token, chunks = token, 0
+        while token < len(token_starts) and token_starts[token] < raw_end:
+            chunks += token_kinds[token] & OPENS_CHUNK != 0
+            token += 1
+        long = original_chunks[row] < 0
+        if kinds[row] & BY_FEEDS:
+            well = _ends_line(data, starts[row], ends[row], _PAPER)
+            verdicts[row, _PAPER] = _verdict(_PAPER, well, long, word - first, said)
+        if kinds[row] & BY_BREAKS:
+            well = _ends_line(data, raw_start, raw_end, _TFDS)
+            verdicts[row, _TFDS] = _verdict(_TFDS, well, long, chunks, said)
+            well = _ends_line(data, raw_start, raw_end, _DATATROVE)
+            verdicts[row, _DATATROVE] = _verdict(_DATATROVE, well, long, abs(original_chunks[row]), said)
+        if verdicts[row, _DATATROVE] == KEPT:
+            sentences[row, _DATATROVE] = _sentences_of(token_kinds, first_token, token)
