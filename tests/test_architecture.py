@@ -21,6 +21,9 @@ HOMES = {
     "datasketch": ("pipelines/stages/minhash_signatures.py",),
     "fasttext": ("pipelines/classifier.py",),
     "resiliparse": ("pipelines/stages/", "pipelines/reading/"),
+    "fastwarc": ("pipelines/reading/",),
+    "trafilatura": ("pipelines/reading/page_worker.py",),
+    "zlib_ng": ("pipelines/reading/decompress.py",),
     "tokenizers": ("tokenizer/",),
     "gigatoken": ("tokenizer/",),
     "transformers": ("trainers/",),
@@ -115,7 +118,7 @@ def test_planning_loads_nothing_heavy():
     code = (
         "import sys, pipelines.__main__, pipelines.plan, pipelines.show, tokenizer.__main__\n"
         "heavy = {'ray', 'torch', 'numba', 'presidio_analyzer', 'spacy', 'fasttext', 'transformers', 'deepspeed', "
-        " 'tokenizers', 'gigatoken', 'datasketch', 'resiliparse', 'scipy', 'matplotlib'}\n"
+        " 'tokenizers', 'gigatoken', 'datasketch', 'resiliparse', 'fastwarc', 'trafilatura', 'scipy', 'matplotlib'}\n"
         "print(sorted(heavy & set(sys.modules)))"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)

@@ -8,7 +8,6 @@ decodes to at most 128 KiB).
 
 import bz2
 import lzma
-import zlib
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import PurePosixPath
@@ -112,6 +111,8 @@ def broken(reason: str) -> Iterator[bytes]:
 
 
 def _gunzip(chunks: Iterator[bytes]) -> Iterator[bytes]:
+    from zlib_ng import zlib_ng as zlib  # 1.7 times as fast as the standard library's
+
     member, started = zlib.decompressobj(wbits=31), False
     for chunk in chunks:
         data = chunk
@@ -141,6 +142,8 @@ def _gunzip(chunks: Iterator[bytes]) -> Iterator[bytes]:
 
 def _up_to_the_damage(member: Any, data: bytes) -> Iterator[bytes]:
     """What a gzip stream gives before its damage: zlib withholds the output of a call that meets it."""
+    from zlib_ng import zlib_ng as zlib
+
     with suppress(zlib.error):
         while out := member.decompress(data, _SALVAGE_BYTES):
             yield out

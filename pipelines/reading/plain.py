@@ -22,7 +22,7 @@ def read_text(entry: Entry, source: SourceSpec) -> Iterator[Found | Bad]:
         held += chunk
         if len(held) > source.max_document_bytes:
             if source.oversized == "split":
-                yield from _split_text(bytes(held), entry.chunks, source)
+                yield from split_text(bytes(held), entry.chunks, source.encoding, source.max_document_bytes)
             else:
                 yield Bad("oversized", entry.size)
             return
@@ -34,10 +34,11 @@ def read_text(entry: Entry, source: SourceSpec) -> Iterator[Found | Bad]:
     yield Found(text.removeprefix("\ufeff"), len(held))
 
 
-def _split_text(first: bytes, chunks: Iterator[bytes], source: SourceSpec) -> Iterator[Found | Bad]:
-    """Documents of at most `max_document_bytes` bytes of UTF-8, cut at line ends where there are any."""
-    decoder = codecs.getincrementaldecoder(source.encoding)("strict")
-    limit = source.max_document_bytes
+def split_text(
+    first: bytes, chunks: Iterator[bytes], encoding: str, limit: int, errors: str = "strict"
+) -> Iterator[Found | Bad]:
+    """Documents of at most `limit` bytes of UTF-8, cut at line ends where there are any."""
+    decoder = codecs.getincrementaldecoder(encoding)(errors)
     rest = b""  # UTF-8 not given out yet, at most `limit` bytes
     try:
         for held, final in _gathered(first, chunks, limit):

@@ -22,6 +22,18 @@ class Bad(NamedTuple):
     size: int | None = None
 
 
+class Page(NamedTuple):
+    """A record whose text has yet to be extracted: bytes of HTML, the charset that HTTP declares (or ""), and the rest as
+    Found has it, `meta` still without the charset.
+    """
+
+    content: bytes
+    charset: str
+    size: int
+    url: str | None
+    meta: dict[str, Any]
+
+
 def to_json(value: Any) -> bytes:
     """A record's other fields as JSON in UTF-8; a lone surrogate stays as its escape."""
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=str)
