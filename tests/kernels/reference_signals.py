@@ -465,7 +465,7 @@ C4_TESTS: dict[str, tuple[Callable[[str], str], Callable[[str], int]]] = {
 def fineweb(text: str) -> Columns:
     """The paper's third filter is dup_line_char_ratio of Gopher with another threshold."""
     lines = reference_lines(text)
-    ends = (*".!?…‼⁇⁈⁉؟۔։।॥։၊။។៕。｡！？．", '"', "'", "”", "’")  # sentence stops of segment.py, and quotation marks
+    ends = (*".!?…‼⁇⁈⁉؟۔։।॥።၊။។៕。｡！？．", '"', "'", "”", "’")  # sentence stops of segment.py, and quotation marks
     return {
         "terminal_line_ratio": ratio(sum(line.endswith(ends) for line in lines), len(lines)),
         "short_line_ratio": ratio(sum(len(line) < 30 for line in lines), len(lines)),  # "shorter than 30 characters"
