@@ -182,6 +182,11 @@ class _AnnotateTask:
     part: Part
     works: tuple[_StageWork, ...]
 
+    @property
+    def gpus(self) -> float:
+        """What pipelines.cluster reserves for this task."""
+        return max(work.stage.gpus() for work in self.works)
+
 
 _READY: dict[str, PartStage] = {}  # stages after setup(), by step directory: a worker process loads a model once
 

@@ -131,7 +131,12 @@ class RayCluster:
         while waiting or running:
             while waiting and len(running) < 2 * self.workers:
                 position = waiting.pop()
-                running[remote.remote(items[position])] = position
+                gpus = getattr(items[position], "gpus", 0)
+                if gpus and gpus > ray.cluster_resources().get("GPU", 0):
+                    raise UserError(
+                        f"{label(items[position])}: asks for {gpus:g} GPUs, the cluster has fewer; lower num_gpus"
+                    )
+                running[remote.options(num_gpus=gpus).remote(items[position])] = position
             ready, _ = ray.wait(list(running), num_returns=1)
             position = running.pop(ready[0])
             try:

@@ -74,6 +74,10 @@ class SetAside(PartStage):
         """The stage's own."""
         self.stage.setup()
 
+    def gpus(self) -> float:
+        """The stage's own."""
+        return self.stage.gpus()
+
     def use(self, facts: Mapping[str, Any]) -> PartStage:
         """The stage's own."""
         return replace(self, stage=self.stage.use(facts))

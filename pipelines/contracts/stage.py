@@ -66,6 +66,10 @@ class Stage:
 class PartStage(Stage):
     """A stage that annotates one part at a time. Pure: the same rows give the same columns, in any company."""
 
+    def gpus(self) -> float:
+        """GPUs that a task with this stage reserves on Ray; a fraction shares one."""
+        return 0
+
     def setup(self) -> None:
         """Called once per worker process before the first `annotate`: load models here."""
 

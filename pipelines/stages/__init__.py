@@ -14,6 +14,7 @@ from pipelines.stages.pii import Pii
 from pipelines.stages.quality_signals import QualitySignals
 from pipelines.stages.shards import Shards
 from pipelines.stages.text_hash import TextHash
+from pipelines.stages.transformer_classifier import TransformerClassifier
 from pipelines.stages.url_rules import UrlRules
 
 STAGES: dict[str, type[PartStage] | type[CorpusStage]] = {
@@ -31,5 +32,6 @@ STAGES: dict[str, type[PartStage] | type[CorpusStage]] = {
     "quality_signals": QualitySignals,
     "shards": Shards,
     "text_hash": TextHash,
+    "transformer_classifier": TransformerClassifier,
     "url_rules": UrlRules,
 }
