@@ -10,6 +10,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from pipelines.contracts.remote import Remote
 from pipelines.corpus import CorpusConfig, Source
 from pipelines.stages import STAGES
 from pipelines.stages.rules import RULE_SETS, Rule
@@ -76,7 +77,8 @@ def page() -> str:
     notes = field_notes(CorpusConfig)
     pieces = [HEAD, "## The file\n", "| field | meaning |\n|---|---|"]
     pieces[-1] += "".join(f"\n| `{name}` | {note} |" for name, note in notes.items()) + "\n"
-    pieces += ["## sources\n", inspect.getdoc(Source) or "", "", table(Source), STEPS]
+    pieces += ["## sources\n", inspect.getdoc(Source) or "", "", table(Source)]
+    pieces += ["### remote, of a source and of the file\n", inspect.getdoc(Remote) or "", "", table(Remote), STEPS]
     for name, cls in sorted(STAGES.items()):
         pieces += [f"### {name}\n", inspect.getdoc(cls) or "", ""]
         if dataclasses.fields(cls):

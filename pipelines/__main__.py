@@ -6,7 +6,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from pipelines.contracts.errors import UserError
+from pipelines.contracts.errors import RemoteError, UserError
+from pipelines.contracts.place import place_of
 
 _OVERRIDES = (
     "fields of the corpus file to change, as a.b=value; steps.language.model=... picks the step with that key or name"
@@ -35,7 +36,7 @@ def parser() -> argparse.ArgumentParser:
     )
     build.add_argument("--address", help="join the Ray cluster at this address instead of starting one")
     inspect = commands.add_parser("inspect", help="tell the story of a document, or sample what a rule dropped")
-    inspect.add_argument("corpus", type=Path, help="output directory of a corpus")
+    inspect.add_argument("corpus", type=place_of, help="output directory of a corpus, or its URL")
     what = inspect.add_mutually_exclusive_group(required=True)
     what.add_argument("--doc", metavar="ID", help="a document: source/path#record, or its id in hex")
     what.add_argument(
@@ -46,7 +47,7 @@ def parser() -> argparse.ArgumentParser:
         "--raw", action="store_true", help="show stored text, personal data included, instead of the edited view"
     )
     export = commands.add_parser("export", help="write the kept, edited text as Parquet or JSONL")
-    export.add_argument("corpus", type=Path, help="output directory of a corpus")
+    export.add_argument("corpus", type=place_of, help="output directory of a corpus, or its URL")
     export.add_argument("output", type=Path, help="directory to write to; made if missing, must be empty")
     export.add_argument("--format", choices=("parquet", "jsonl"), default="parquet", help="default parquet")
     export.add_argument("--sources", nargs="*", metavar="SOURCE", help="only these sources (default: all)")
@@ -82,10 +83,20 @@ def parser() -> argparse.ArgumentParser:
     compare = commands.add_parser(
         "compare-rules", help="which documents named rule sets would drop from a built corpus, and how far they agree"
     )
-    compare.add_argument("corpus", type=Path, help="output directory of a corpus")
+    compare.add_argument("corpus", type=place_of, help="output directory of a corpus, or its URL")
     compare.add_argument("rule_sets", nargs="*", metavar="RULESET", help="default: all whose columns the corpus has")
     compare.add_argument("--samples", type=int, default=0, help="ids to show that only one of them, or all, drop")
     compare.add_argument("--json", type=Path, metavar="FILE", help="write the figures to this file, too")
+    forget = commands.add_parser("forget", help="take documents out of everything a corpus directory holds")
+    forget.add_argument("corpus", type=Path, help="output directory of a corpus; alone: finish what was interrupted")
+    forget.add_argument("--ids", type=Path, metavar="FILE", help="one id a line: source/path#record, or hex")
+    forget.add_argument("--urls", type=Path, metavar="FILE", help="one URL a line; all documents that have it")
+    forget.add_argument(
+        "--runs", type=Path, metavar="DIR", help="list the training runs under DIR that were given them"
+    )
+    gc = commands.add_parser("gc", help="list steps of an output directory that none of these configurations reaches")
+    gc.add_argument("configs", type=Path, nargs="+", help="corpus YAMLs with the same output")
+    gc.add_argument("--delete", action="store_true", help="remove them")
     return top
 
 
@@ -107,6 +118,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return int(_COMMANDS[options.command](options))
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
+    except RemoteError as error:
+        print(f"error: {error}; run the same command again, which goes on where it stopped", file=sys.stderr)
     except OSError as error:
         place = f"{error.filename}: " if error.filename else ""
         print(f"error: {place}{error.strerror or error}; mend that and run the same command again", file=sys.stderr)
@@ -129,8 +142,8 @@ def _plan(options: argparse.Namespace) -> int:
         plan = make_plan(config, {source.name: Inventory((), ()) for source in config.sources})
         print(f"{options.config}: valid: {len(config.sources)} sources, {len(plan.steps)} steps")
         return 0
-    claim(Path(config.output), config.name, write=False)
-    output = Path(config.output)
+    output = config.place
+    claim(output, config.name, write=False)
     show_plan(make_plan(config, take_inventory(config.sources, output), load_poison(output)), output)
     return 0
 
@@ -145,7 +158,7 @@ def _build(options: argparse.Namespace) -> int:
     if options.workers < 1:
         raise UserError(f"--workers: got {options.workers}, expected 1 or more")
     config = load_corpus_config(options.config, options.overrides)
-    output = Path(config.output)
+    output = config.place
     claim(output, config.name, write=False)
     with ProgressDisplay() as display:
         display.say(f"corpus {config.name}: looking at the files of {len(config.sources)} sources")
@@ -190,7 +203,7 @@ def _whatif(options: argparse.Namespace) -> int:
         raise UserError("whatif: say what to change with --set, or which signal to --sweep")
     if options.sweep is not None:
         output = options.output or Path(f"sweep-{options.sweep}.html")
-        sweep(Path(config.output), options.sweep, "at_most" if options.at_most else "at_least", output)
+        sweep(config.place, options.sweep, "at_most" if options.at_most else "at_least", output)
     else:
         question = what_if(config, options.changes)
         show_answer(question, question.run(full=options.full), options.samples)
@@ -229,10 +242,25 @@ def _compare_rules(options: argparse.Namespace) -> int:
     return 0
 
 
+def _forget(options: argparse.Namespace) -> int:
+    from pipelines.erase import erase
+
+    erase(options.corpus, options.ids, options.urls, options.runs)
+    return 0
+
+
+def _gc(options: argparse.Namespace) -> int:
+    from pipelines.corpus import load_corpus_config
+    from pipelines.erase import collect_garbage
+
+    collect_garbage([load_corpus_config(path) for path in options.configs], delete=options.delete)
+    return 0
+
+
 _COMMANDS = {
     "plan": _plan, "build": _build, "inspect": _inspect, "export": _export, "whatif": _whatif, "doctor": _doctor,
     "classifier": _classifier,
-    "compare-rules": _compare_rules,
+    "compare-rules": _compare_rules, "forget": _forget, "gc": _gc,
 }  # fmt: skip
 
 if __name__ == "__main__":

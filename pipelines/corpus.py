@@ -8,11 +8,14 @@ from typing import Any, Literal
 
 from pipelines.contracts.config import load_yaml, near_match, override, parse, plain
 from pipelines.contracts.errors import ConfigError
+from pipelines.contracts.place import place_of
+from pipelines.contracts.remote import Remote, is_url
 from pipelines.contracts.stage import CorpusStage, PartStage
 from pipelines.reading.formats import check_format
 from pipelines.stages import STAGES
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
+_REMOTE = Remote()
 
 
 @dataclass(frozen=True)
@@ -22,14 +25,33 @@ class Source:
     name: str
     """Lower-case letters, digits and underscores; part of every document id."""
     root: str
-    """Directory (or one file) that the documents lie under; relative to the working directory. Not part of any id."""
-    format: Literal["text", "jsonl", "parquet", "message", "arrow", "csv", "json", "markdown", "mediawiki", "warc", "html"]
+    """Directory (or one file) that the documents lie under; relative to the working directory. Or a URL: `s3://bucket/prefix`,
+    and so for gs and hf; http and https for one file. Not part of any id."""
+    format: Literal[
+        "text",
+        "jsonl",
+        "parquet",
+        "message",
+        "arrow",
+        "csv",
+        "json",
+        "markdown",
+        "mediawiki",
+        "hf_dataset",
+        "warc",
+        "html",
+    ]
     """text: a file is a document. jsonl: a line is a record. parquet: a row is a record. message: header lines, an empty
-    line, and the body, which is the text. arrow: a row of an Arrow IPC file or stream is a record. csv: a
-    row of a CSV or TSV file whose first row names the fields. json: an element of one array of objects, or one object.
-    markdown: a file is a document, its YAML front matter `meta`. mediawiki: a page of a MediaWiki XML
-    dump is a record, its wikitext brought to plain text. warc: records of WARC, WET and ARC files, of which HTTP responses with HTML
-    and plain-text conversions become documents. html: a file is a page."""
+    line, and the body, which is the text. arrow: a row of an Arrow IPC file or stream is a record. csv: a row of a CSV or
+    TSV file whose first row names the fields. json: an element of one array of objects, or one object. markdown: a file is
+    a document, its YAML front matter `meta`. mediawiki: a page of a MediaWiki XML dump is a record, its wikitext brought to
+    plain text. hf_dataset: what save_to_disk of Hugging Face datasets wrote, a row is a record. warc: records of WARC, WET
+    and ARC files, of which HTTP responses with HTML and plain-text conversions become documents. html: a file is a page."""
+    remote: Remote = _REMOTE
+    """Which URLs may be opened, and how."""
+    identity: Literal["content", "listing"] = "content"
+    """content: files are told apart by checksums. listing: remote files by the size and ETag, hash or time that the store
+    lists, where they are too large to be fetched before they are read."""
     include: tuple[str, ...] = ("**",)
     """Globs relative to root; `**` crosses directories. Each must match at least one file."""
     exclude: tuple[str, ...] = ()
@@ -55,8 +77,9 @@ class Source:
     """A longer page is quarantined, as `html_bytes`. (Common Crawl cuts pages at 5 MiB.)"""
     max_html_nodes: int = 1_000_000
     """A page with more elements is quarantined, as `html_nodes`."""
-    max_html_depth: int = 512
-    """A page whose elements nest deeper is quarantined, as `html_depth`. 512 is where Chromium stops nesting."""
+    max_html_depth: int = 4096
+    """A page whose elements nest deeper is quarantined, as `html_depth`. Chromium flattens beyond 512; the time that
+    resiliparse takes grows with the square, and 4,096 levels take 0.3 s."""
     page_cpu_seconds: int = 60
     """CPU time for one page; reading stops at a page that takes more, and names it. No clock decides about a page."""
     page_memory_bytes: int = 2 << 30
@@ -91,6 +114,8 @@ class Source:
             raise ValueError(f"tokenizer_share: got {self.tokenizer_share}, expected 0 or more")
         if not self.include:
             raise ValueError("include: got an empty list, expected at least one glob; leave it out to take every file")
+        if self.identity == "listing" and not is_url(self.root):
+            raise ValueError("identity: got 'listing', which is for files behind a URL; leave it out for local ones")
         check_format(self)
 
 
@@ -116,11 +141,18 @@ class CorpusConfig:
     name: str
     """The corpus; its output directory belongs to it alone."""
     output: str
-    """Directory of everything that is built; relative to the working directory."""
+    """Directory of everything that is built; relative to the working directory. Or a URL: `s3://bucket/prefix`."""
     sources: tuple[Source, ...]
     """At least one."""
     steps: tuple[StepConfig, ...]
     """Stages in order: `{STAGE: knobs}`, with `name`, `sources` and `where` beside it where wanted."""
+    remote: Remote = _REMOTE
+    """How the URL of `output` is opened, as `remote` of a source says for its own."""
+
+    @property
+    def place(self) -> Path:
+        """Where the corpus is built."""
+        return place_of(self.output, self.remote)
 
 
 def load_corpus_config(path: Path, assignments: Sequence[str] = ()) -> CorpusConfig:
@@ -133,7 +165,8 @@ def load_corpus_config(path: Path, assignments: Sequence[str] = ()) -> CorpusCon
             f"{where}: steps: expected a list of at least one {{stage: knobs}}; stages: {', '.join(sorted(STAGES))}"
         )
     head = parse(_Head, data, where)
-    config = CorpusConfig(head.name, head.output, head.sources, tuple(_step(s, i, where) for i, s in enumerate(steps)))
+    parsed = tuple(_step(step, number, where) for number, step in enumerate(steps))
+    config = CorpusConfig(head.name, head.output, head.sources, parsed, head.remote)
     _check(config, where)
     return config
 
@@ -150,7 +183,8 @@ def plain_config(config: CorpusConfig) -> dict[str, Any]:
         if step.where is not None:
             entry["where"] = step.where
         steps.append(entry)
-    return {"name": config.name, "output": config.output, "sources": plain(config.sources), "steps": steps}
+    head = {"name": config.name, "output": config.output, "remote": plain(config.remote)}
+    return {**head, "sources": plain(config.sources), "steps": steps}
 
 
 @dataclass(frozen=True)
@@ -158,6 +192,7 @@ class _Head:
     name: str
     output: str
     sources: tuple[Source, ...]
+    remote: Remote = _REMOTE
 
     def check(self) -> None:
         if not _NAME.fullmatch(self.name):

@@ -5,6 +5,7 @@ import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -13,19 +14,25 @@ from pipelines.contracts.document import DOCUMENT
 from pipelines.contracts.errors import SourceError
 from pipelines.contracts.manifest import schema_facts
 from pipelines.contracts.stage import Stage, library_versions
-from pipelines.contracts.store import digest, file_checksum, write_atomic
+from pipelines.contracts.store import digest, write_atomic
 from pipelines.corpus import Source
+from pipelines.reading import extraction
+from pipelines.reading.formats import PAGES
 from pipelines.stages import read
-from pipelines.stages.read import SourceFile, list_files, read_units
+from pipelines.stages.read import SourceFile, checksum_of, list_files, read_units
 
 # What does not change the documents that are read from the same files.
-_NOT_IDENTITY = ("root", "include", "exclude", "tokenizer_share", "licence", "origin")
+_NOT_IDENTITY = (
+    "root", "remote", "identity", "include", "exclude", "tokenizer_share", "licence", "origin", "page_cpu_seconds",
+    "page_memory_bytes",
+)  # fmt: skip
 # The libraries that decode a format.
 _LIBRARIES = {
     "parquet": ("pyarrow",),
     "jsonl": ("orjson",),
     "json": ("orjson",),
     "arrow": ("pyarrow",),
+    "hf_dataset": ("pyarrow",),
     "markdown": ("pyyaml",),
 }
 
@@ -66,8 +73,9 @@ class Read(Stage):
 
     def depends(self) -> dict[str, str]:
         """What decodes and normalises."""
-        library = _LIBRARIES.get(self.source.format, ())
-        return read.depends() | library_versions(*library)
+        library = library_versions(*_LIBRARIES.get(self.source.format, ()))
+        extractor = extraction.libraries(self.source) if self.source.format in PAGES else {}
+        return read.depends() | library | extractor
 
     def knobs(self) -> dict[str, Any]:
         """The fields of the source that the documents depend on."""
@@ -87,7 +95,7 @@ def take_inventory(sources: Sequence[Source], output: Path) -> dict[str, Invento
     for source in sources:
         files = list_files(source)
         with ThreadPoolExecutor(4) as pool:
-            found = list(pool.map(lambda file: _cached_checksum(file, cache), files))
+            found = list(pool.map(partial(_cached_checksum, source=source, cache=cache), files))
         fresh.update({file.location: entry for file, entry in zip(files, found, strict=True)})
         inventories[source.name] = Inventory(tuple(files), tuple(entry[2] for entry in found))
     if fresh != cache and output.exists():
@@ -95,15 +103,23 @@ def take_inventory(sources: Sequence[Source], output: Path) -> dict[str, Invento
     return inventories
 
 
-def _cached_checksum(file: SourceFile, cache: dict[str, list[Any]]) -> list[Any]:
+def _cached_checksum(file: SourceFile, source: Source, cache: dict[str, list[Any]]) -> list[Any]:
+    """[size, what changes with the content, checksum] of a file."""
+    if source.identity == "listing":
+        if file.version is None:
+            raise SourceError(
+                f"source {source.name!r}: identity: the listing of {file.path} says nothing that changes with its content; "
+                "leave `identity` out"
+            )
+        return [file.size, file.version, digest([file.size, file.version])]
     try:
-        status = os.stat(file.location)
-        known = cache.get(file.location)
-        if known and known[:2] == [status.st_size, status.st_mtime_ns]:
-            return known
-        return [status.st_size, status.st_mtime_ns, file_checksum(Path(file.location))]
+        version = file.version if file.remote else os.stat(file.location).st_mtime_ns
     except OSError as error:
         raise SourceError(f"{file.location}: {error.strerror}; make it readable or exclude it") from None
+    known = cache.get(file.location)
+    if known and version is not None and known[:2] == [file.size, version]:
+        return known
+    return [file.size, version, checksum_of(file)]
 
 
 def _load_cache(path: Path) -> dict[str, list[Any]]:

@@ -7,7 +7,6 @@ newly kept or dropped only a build can tell.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,6 +21,7 @@ from pipelines.contracts.errors import ConfigError, UserError
 from pipelines.contracts.lineage import Corpus, open_corpus
 from pipelines.contracts.manifest import read_table, schema_facts
 from pipelines.contracts.stage import DROP, CorpusStage
+from pipelines.contracts.store import FileRecord, verify
 from pipelines.corpus import CorpusConfig, StepConfig, plain_config
 from pipelines.funnel import SAMPLE, SAMPLE_ROWS
 from pipelines.publish import without_places
@@ -169,7 +169,7 @@ class WhatIf:
 
 def what_if(config: CorpusConfig, changes: Sequence[str]) -> WhatIf:
     """The question. UserError where the corpus is not built as configured, or a change names no rule of a filter."""
-    corpus = open_corpus(Path(config.output))
+    corpus = open_corpus(config.place)
     if corpus.manifest.config["steps"] != without_places(plain_config(config))["steps"]:
         raise UserError(
             f"{config.output}: was built with other steps than this file has; build it first, then ask what if"
@@ -236,17 +236,21 @@ def _funnel_step(corpus: Corpus) -> Any:
     return next(step for step in corpus.steps if step.label == "funnel")
 
 
+def _sample_record(step: Any) -> FileRecord:
+    return next(file for file in step.manifest.files if file.path == SAMPLE)
+
+
 def _sample_types(corpus: Corpus) -> list[str]:
     step = _funnel_step(corpus)
-    with pa.OSFile(str(step.directory / SAMPLE)) as source:
+    with pa.OSFile(str(verify(step.directory, _sample_record(step)))) as source:
         return list(pa.ipc.open_file(source).schema.names)
 
 
 def read_sample(corpus: Corpus, columns: Sequence[str]) -> pa.Table:
     """The published sample: where each document is, its bytes and drop, and the named columns."""
     step = _funnel_step(corpus)
-    record = next(file for file in step.manifest.files if file.path == SAMPLE)
-    with pa.OSFile(str(step.directory / SAMPLE)) as source:
+    record = _sample_record(step)
+    with pa.OSFile(str(verify(step.directory, record))) as source:
         schema = pa.ipc.open_file(source).schema
     names = ["hash", "id", "source", "part", "row", "drop_step", "drop", "text_bytes", *columns]
     return read_table(step.directory, record, dict.fromkeys(names), schema_facts(schema))

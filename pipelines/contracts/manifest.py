@@ -4,7 +4,6 @@ A step's directory holds `manifest.json` (written last), `parts/` (annotation or
 being built `units/` with one receipt per finished unit of work. Times, hosts and rates go to `run.json`, never into a manifest.
 """
 
-import shutil
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 
 from pipelines.contracts.errors import AccountingError, CorruptFileError, UserError
-from pipelines.contracts.store import FileRecord, digest, read_json, record_file, verify, write_atomic, write_json
+from pipelines.contracts.store import FileRecord, digest, read_json, remove_tree, verify, write_file, write_json
 
 STEP_FORMAT = "gristmill-step/1"
 CORPUS_FORMAT = "gristmill-corpus/1"
@@ -75,8 +74,7 @@ class StepOutput:
 
     def write(self, relative: str, content: Content) -> FileRecord:
         """Write one file of the step atomically and return its record."""
-        write_atomic(self.directory / relative, content)
-        return record_file(self.directory, relative)
+        return write_file(self.directory, relative, content)
 
     def finish_unit(self, unit: str, files: Iterable[FileRecord], counts: Mapping[str, Any]) -> dict[str, Any]:
         """Write a unit's receipt: the unit is finished if and only if the receipt is there."""
@@ -90,11 +88,11 @@ class StepOutput:
 
     def finish(self) -> None:
         """Remove receipts, intermediate files and what killed attempts left of a step that is published."""
-        for leftover in self.directory.rglob(".*.tmp"):
-            leftover.unlink(missing_ok=True)
+        if isinstance(self.directory, Path):  # an object store has no such leftovers
+            for leftover in self.directory.rglob(".*.tmp"):
+                leftover.unlink(missing_ok=True)
         for name in ("units", "work"):
-            if (self.directory / name).exists():
-                shutil.rmtree(self.directory / name)
+            remove_tree(self.directory / name)
 
 
 def records_of(receipt: Mapping[str, Any]) -> list[FileRecord]:

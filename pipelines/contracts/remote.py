@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
@@ -126,7 +127,8 @@ class RemoteFile(io.RawIOBase):
 
 
 @contextmanager
-def _errors(url: str) -> Iterator[None]:
+def _errors(url: str, *, missing: bool = False) -> Iterator[None]:
+    """With `missing`, a file that is not there stays a FileNotFoundError."""
     try:
         yield
     except (UserError, RemoteError):
@@ -134,6 +136,8 @@ def _errors(url: str) -> Iterator[None]:
     except FileNotFoundError as error:
         if _hides_failure(error):
             raise RemoteError(f"{url}: {type(error.__cause__).__name__}") from error
+        if missing:
+            raise
         raise UserError(f"{url}: no such file or bucket; check the URL") from None
     except PermissionError:
         raise UserError(f"{url}: access is denied; check your credentials for it") from None
@@ -238,3 +242,50 @@ async def _public_client(**options: Any) -> Any:
     import aiohttp
 
     return aiohttp.ClientSession(connector=aiohttp.TCPConnector(socket_factory=_public_socket), **options)
+
+
+def read_url(url: str, remote: Remote) -> bytes:
+    """All bytes of a remote file. FileNotFoundError where there is none."""
+    with _errors(url, missing=True):
+        store, path = _connect(url, remote)
+        return bytes(store.cat_file(path))
+
+
+def fetch_url(url: str, remote: Remote, target: Path) -> None:
+    """Copy a remote file to a local one. FileNotFoundError where there is none."""
+    with _errors(url, missing=True):
+        store, path = _connect(url, remote)
+        store.get_file(path, str(target))
+
+
+def put_url(url: str, remote: Remote, local: Path) -> None:
+    """Store a local file under a URL: it appears whole or not at all, and replaces what was there."""
+    with _errors(url):
+        store, path = _connect(url, remote)
+        store.put_file(str(local), path)
+
+
+def remove_url(url: str, remote: Remote) -> None:
+    """Remove a remote file, or everything below a prefix; nothing where nothing is there."""
+    with _errors(url):
+        store, path = _connect(url, remote)
+        if store.exists(path):
+            store.rm(path, recursive=True)
+
+
+def children_of_url(url: str, remote: Remote) -> list[str]:
+    """Names of what lies directly below a prefix; empty where nothing does."""
+    with _errors(url, missing=True):
+        store, path = _connect(url, remote)
+        try:
+            names = store.ls(path, detail=False)
+        except FileNotFoundError:
+            return []
+        return sorted(name.rstrip("/").rpartition("/")[2] for name in names if name.rstrip("/") != path.rstrip("/"))
+
+
+def modified_ns(url: str, remote: Remote) -> int:
+    """When a remote file was stored, in nanoseconds since the epoch."""
+    with _errors(url, missing=True):
+        store, path = _connect(url, remote)
+        return int(store.modified(path).timestamp() * 1e9)

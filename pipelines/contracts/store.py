@@ -1,11 +1,13 @@
 """Files that are either whole or absent: atomic writes, whole-file checksums, verification on first touch.
 
 A file is written under a name unique to the attempt, fsynced and renamed; the directory is fsynced after it. A process that
-is killed at any instant leaves at most a file whose name ends in `.tmp`, which no reader looks at.
+is killed at any instant leaves at most a file whose name ends in `.tmp`, which no reader looks at. On an object store a
+file is put under its final name, and read through the local cache.
 """
 
 import json
 import os
+import shutil
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
@@ -16,7 +18,9 @@ from typing import Any, BinaryIO
 
 import xxhash
 
+from pipelines.contracts.cache import fetch, kept, put
 from pipelines.contracts.errors import CorruptFileError
+from pipelines.contracts.place import RemotePath
 
 _CHUNK = 1 << 20
 
@@ -32,6 +36,9 @@ class FileRecord:
 
 def write_atomic(path: Path, content: bytes | Callable[[BinaryIO], None]) -> None:
     """Write `path` so that it appears whole or not at all. `content` is the bytes, or a function that writes to a sink."""
+    if isinstance(path, RemotePath):
+        put(path, content)
+        return
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
     try:
@@ -68,15 +75,31 @@ def file_checksum(path: Path) -> str:
     return digest.hexdigest()
 
 
+def write_file(directory: Path, relative: str, content: bytes | Callable[[BinaryIO], None]) -> FileRecord:
+    """Write a file under `directory` as `write_atomic` does; its record."""
+    path = directory / relative
+    if isinstance(path, RemotePath):
+        return FileRecord(relative, *put(path, content))
+    write_atomic(path, content)
+    return record_file(directory, relative)
+
+
 def record_file(directory: Path, relative: str) -> FileRecord:
     """The record of a finished file under `directory`."""
     path = directory / relative
+    if isinstance(path, RemotePath):
+        return FileRecord(relative, *fetch(path))
     return FileRecord(relative, path.stat().st_size, file_checksum(path))
 
 
 def verify(directory: Path, record: FileRecord) -> Path:
-    """The path of a recorded file, checked against its record once per process; CorruptFileError names a file that differs."""
+    """The path of a recorded file, checked against its record once per process; CorruptFileError names a file that differs.
+
+    Of a file on an object store it is the path of the copy in the local cache.
+    """
     path = directory / record.path
+    if isinstance(path, RemotePath):
+        return _copy(path, record)
     try:
         status = path.stat()
     except FileNotFoundError:
@@ -85,6 +108,40 @@ def verify(directory: Path, record: FileRecord) -> Path:
         ) from None
     _verify_once(str(path), status.st_size, status.st_mtime_ns, status.st_ino, record.bytes, record.xxh3_128)
     return path
+
+
+def _copy(path: RemotePath, record: FileRecord) -> Path:
+    """The verified local copy of a remote file."""
+    found = kept(record.xxh3_128)
+    if found is not None:
+        status = found.stat()
+        try:
+            _verify_once(str(found), status.st_size, status.st_mtime_ns, status.st_ino, record.bytes, record.xxh3_128)
+            return found
+        except CorruptFileError:  # the copy was damaged, not the file
+            found.unlink(missing_ok=True)
+    try:
+        facts = fetch(path)
+    except FileNotFoundError:
+        raise CorruptFileError(
+            f"{path}: recorded in its manifest but missing; remove {path.parent} and build again"
+        ) from None
+    if facts != (record.bytes, record.xxh3_128):
+        raise CorruptFileError(
+            f"{path}: is {facts[0]} bytes, {facts[1]}; its manifest recorded {record.bytes} bytes, {record.xxh3_128}; remove "
+            f"{path.parent} and build again"
+        )
+    found = kept(record.xxh3_128)
+    assert found is not None, "the cache keeps what it was just given"
+    return found
+
+
+def remove_tree(path: Path) -> None:
+    """Remove a directory and everything below; nothing where it is not there."""
+    if isinstance(path, RemotePath):
+        path.remove_tree()
+    elif path.exists():
+        shutil.rmtree(path)
 
 
 @lru_cache(maxsize=1 << 16)

@@ -22,6 +22,7 @@ FORMATS: dict[str, Callable[[Entry, SourceSpec], Iterator[Found | Bad | Page]]] 
     "parquet": read_parquet,
     "message": read_message,
     "arrow": read_arrow,
+    "hf_dataset": read_arrow,
     "csv": read_csv,
     "json": read_json,
     "markdown": read_markdown,

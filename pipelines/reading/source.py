@@ -2,6 +2,8 @@
 
 from typing import Protocol
 
+from pipelines.contracts.remote import Remote
+
 # ruff: noqa: D102 -- the fields of SourceSpec are described where they are defined, in pipelines.corpus
 
 CHUNK_BYTES = 1 << 18  # bytes asked of a file, a decompressor or an archive member at a time
@@ -74,6 +76,8 @@ class SourceSpec(Protocol):
     def name(self) -> str: ...
     @property
     def root(self) -> str: ...
+    @property
+    def remote(self) -> Remote: ...
     @property
     def format(self) -> str: ...
     @property

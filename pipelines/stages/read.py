@@ -1,6 +1,7 @@
 """Reading: from the files of a source to document parts. The first step of every source.
 
-A record is a file (text, message), a line that is not blank (jsonl) or a row (parquet). Records are numbered from 0 in
+A record is a file (text, message, markdown, html), a line that is not blank (jsonl), a row (csv, parquet, arrow,
+hf_dataset), an element (json), a page (mediawiki) or a record of a web archive (warc). Records are numbered from 0 in
 the order they stand in their file, or archive member; every number is a document or a quarantined record, and nothing
 else is. What no record could be told from (the rest of a truncated file, an encrypted member) counts as one quarantined
 record. A document that is split gives one record per piece. A name that stands twice in an archive goes on counting
@@ -8,12 +9,14 @@ where it left off.
 """
 
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from pipelines.contracts.document import FILES, QUARANTINE, file_key
 from pipelines.reading.archives import open_entries
-from pipelines.reading.files import SourceFile, content_checksum, list_files, read_units
+from pipelines.reading.extraction import Extractor
+from pipelines.reading.files import SourceFile, checksum_of, has_changed, read_units
 from pipelines.reading.formats import FORMATS, check_format, read_records
+from pipelines.reading.listing import list_files
 from pipelines.reading.parts import PartBuilder, ReadPart
 from pipelines.reading.source import REASONS, SourceSpec
 
@@ -26,8 +29,9 @@ __all__ = [
     "ReadPart",
     "SourceFile",
     "check_format",
-    "content_checksum",
+    "checksum_of",
     "depends",
+    "has_changed",
     "list_files",
     "read_documents",
     "read_units",
@@ -42,7 +46,9 @@ def depends() -> dict[str, str]:
     return {"unicode": unicodedata.unidata_version}
 
 
-def read_documents(source: SourceSpec, files: Sequence[SourceFile], part_bytes: int) -> Iterator[ReadPart]:
+def read_documents(
+    source: SourceSpec, files: Sequence[SourceFile], part_bytes: int, poison: Collection[str] = ()
+) -> Iterator[ReadPart]:
     """Read files of a source, in the order given, as a stream of parts; at least one, the last possibly without
     documents.
 
@@ -51,15 +57,19 @@ def read_documents(source: SourceSpec, files: Sequence[SourceFile], part_bytes: 
     (source, the bytes of the files, `part_bytes`).
 
     SourceError where a file cannot be opened or a Parquet file lacks the text column; everything else that is wrong
-    with the bytes is a quarantined record with a reason of REASONS.
+    with the bytes is a quarantined record with a reason of REASONS. A record that is listed in `poison`, as
+    `path#record`, is set aside without being parsed; PoisonError names one that its parser does not survive.
     """
     builder = PartBuilder(source, part_bytes)
-    for file in files:
-        next_record: dict[int, int] = {}
-        for entry in open_entries(file, source):
-            key = file_key(source.name, entry.path)
-            yield from builder.extend(entry.path, next_record.get(key, 0), read_records(entry, source))
-            next_record[key] = builder.next_record
-        if not next_record:
-            yield from builder.extend(file.path, 0, iter(()))
-    yield from builder.finish()
+    with Extractor(source) as extractor:
+        for file in files:
+            next_record: dict[int, int] = {}
+            for entry in open_entries(file, source):
+                key = file_key(source.name, entry.path)
+                first = next_record.get(key, 0)
+                records = extractor.extracted(entry.path, first, read_records(entry, source), poison)
+                yield from builder.extend(entry.path, first, records)
+                next_record[key] = builder.next_record
+            if not next_record:
+                yield from builder.extend(file.path, 0, iter(()))
+        yield from builder.finish()

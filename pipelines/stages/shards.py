@@ -20,7 +20,7 @@ from pipelines.contracts.errors import UserError
 from pipelines.contracts.manifest import Content, StepOutput, TokenizerRecord, records_of
 from pipelines.contracts.shards import write_shard
 from pipelines.contracts.stage import DROP, Cluster, CorpusStage, in_order, library_versions
-from pipelines.contracts.store import file_checksum, record_file
+from pipelines.contracts.store import FileRecord, file_checksum, record_file, verify
 from pipelines.overlap import measure_overlap
 
 _TRAIN, _VALIDATION = "train", "validation"
@@ -87,13 +87,13 @@ class Shards(CorpusStage):
         """Check the encoders against each other, encode, measure the overlap of the splits."""
         record, encoder = self._tokenizer(out)
         first = list({part.source: part for part in reversed(parts)}.values())
-        checks = [_CheckTask(part, record.path, out, self.check_documents) for part in first]
+        checks = [_CheckTask(part, record.file, out, self.check_documents) for part in first]
         compared = sum(
             n for _, n in cluster.map(check_encoder, checks, lambda task: f"shards: encoder check on {task.part.name}")
         )
         sizes = in_order(cluster.map(Part.kept_text_bytes, parts, lambda part: f"shards: part {part.name}"), len(parts))
         tasks = [
-            _EncodeTask(self, out, record.path, group, number)
+            _EncodeTask(self, out, record.file, group, number)
             for number, group in _groups(parts, sizes, self.shard_bytes)
         ]
         receipts = in_order(cluster.map(encode_documents, tasks, lambda task: f"shards: {task.unit}"), len(tasks))
@@ -122,16 +122,16 @@ class Shards(CorpusStage):
             if xxhash.xxh3_128_hexdigest(content) != self.depends()["tokenizer"]:
                 raise UserError(f"shards: tokenizer: {self.tokenizer} changed while it was read; run the command again")
             out.commit("tokenizer", {"tokenizer.json": content}, {})
-            path = out.directory / "tokenizer.json"
+            directory = out.directory
         else:
-            path = out.inputs[self.tokenizer] / "tokenizer.json"
+            directory = out.inputs[self.tokenizer]
+        record = record_file(out.root, f"{directory.name}/tokenizer.json")
         try:
-            encoder = Encoder.load(str(path))
+            encoder = Encoder.load(str(verify(out.root, record)))
             if self.sentences:
                 encoder.definition.byte_lengths()  # refuses tokenizers whose tokens are not the bytes of the text
         except ValueError as error:
             raise UserError(f"shards: tokenizer: {error}") from None
-        record = record_file(out.root, str(path.relative_to(out.root)))
         return TokenizerRecord(
             **asdict(record), vocab_size=encoder.vocab_size, kind=encoder.kind, specials=encoder.specials
         ), encoder.library
@@ -160,7 +160,7 @@ def _groups(parts: Sequence[Part], sizes: Sequence[int], limit: int) -> list[tup
 @dataclass(frozen=True)
 class _CheckTask:
     part: Part
-    tokenizer: str
+    tokenizer: FileRecord
     out: StepOutput
     documents: int
 
@@ -175,7 +175,7 @@ def check_encoder(task: _CheckTask) -> int:
         return 0
     names = [f"{task.part.source} {identifier.hex()}" for identifier in table["id"].to_pylist()]
     try:
-        return Encoder.load(str(task.out.root / task.tokenizer)).check(table["edited_text"].chunk(0), names)
+        return Encoder.load(str(verify(task.out.root, task.tokenizer))).check(table["edited_text"].chunk(0), names)
     except ValueError as error:
         raise UserError(f"shards: {error}") from None
 
@@ -184,7 +184,7 @@ def check_encoder(task: _CheckTask) -> int:
 class _EncodeTask:
     stage: Shards
     out: StepOutput
-    tokenizer: str
+    tokenizer: FileRecord
     parts: tuple[Part, ...]
     number: int
 
@@ -222,7 +222,7 @@ def _shard(task: _EncodeTask, docs: pa.Table, split: str) -> tuple[Content, dict
     """The content of one shard, and its documents, tokens and text bytes."""
     from tokenizer.encode import Encoder
 
-    encoder = Encoder.load(str(task.out.root / task.tokenizer))
+    encoder = Encoder.load(str(verify(task.out.root, task.tokenizer)))
     text = docs["edited_text"].chunk(0)
     tokens, offsets = encoder.encode(text)
     n_bytes = pc.binary_length(text).to_numpy()

@@ -1,0 +1,96 @@
+"""Where a corpus is: a directory, or a prefix of an object store that looks like one.
+
+Objects have no directories and no renames, and need none: a file is put under its final name at once, and appears whole
+or not at all. Libraries want files, so what is read is copied into a local cache first, see `pipelines.contracts.cache`.
+"""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import NamedTuple, cast
+
+from pipelines.contracts.remote import Remote, children_of_url, is_url, modified_ns, read_url, remove_url, stat_url
+
+
+class _Status(NamedTuple):
+    """What is asked of `os.stat_result`."""
+
+    st_size: int
+    st_mtime_ns: int
+
+
+@dataclass(frozen=True)
+class RemotePath:
+    """A URL with those methods of pathlib.Path that a corpus needs."""
+
+    url: str
+    remote: Remote
+
+    def __truediv__(self, name: str) -> "RemotePath":
+        return RemotePath(f"{self.url.rstrip('/')}/{name}", self.remote)
+
+    def __str__(self) -> str:
+        return self.url
+
+    @property
+    def name(self) -> str:
+        """The last component."""
+        return self.url.rstrip("/").rpartition("/")[2]
+
+    @property
+    def suffix(self) -> str:
+        """The suffix of the last component."""
+        return Path(self.name).suffix
+
+    @property
+    def parent(self) -> "RemotePath":
+        """What it lies in."""
+        return RemotePath(self.url.rstrip("/").rpartition("/")[0], self.remote)
+
+    def exists(self) -> bool:
+        """Whether there is such a file, or one below it."""
+        return stat_url(self.url, self.remote) is not None or bool(children_of_url(self.url, self.remote))
+
+    def iterdir(self) -> Iterator["RemotePath"]:
+        """What lies directly below it."""
+        return (self / name for name in children_of_url(self.url, self.remote))
+
+    def glob(self, pattern: str) -> Iterator["RemotePath"]:
+        """What lies below it and matches a pattern of names with slashes between them."""
+        first, _, rest = pattern.partition("/")
+        for path in self.iterdir():
+            if fnmatchcase(path.name, first):
+                yield from path.glob(rest) if rest else [path]
+
+    def stat(self) -> _Status:
+        """Size and time of the file. FileNotFoundError where there is none."""
+        facts = stat_url(self.url, self.remote)
+        if facts is None:
+            raise FileNotFoundError(self.url)
+        return _Status(facts.size, modified_ns(self.url, self.remote))
+
+    def read_bytes(self) -> bytes:
+        """All bytes of the file. FileNotFoundError where there is none."""
+        return read_url(self.url, self.remote)
+
+    def read_text(self, encoding: str = "utf-8") -> str:
+        """The whole file as text."""
+        return self.read_bytes().decode(encoding)
+
+    def remove_tree(self) -> None:
+        """Remove the file, or everything below."""
+        remove_url(self.url, self.remote)
+
+
+def place_of(name: str, remote: Remote | None = None) -> Path:
+    """A path, or a RemotePath where `name` is a URL: it stands in wherever a corpus is written or read.
+
+    `remote` says what may be opened; without it, on a command line, the defaults hold, and GRISTMILL_ALLOW_PRIVATE=1 in
+    the environment allows addresses that are not public.
+    """
+    if not is_url(name):
+        return Path(name)
+    remote = remote or Remote(allow_private=os.environ.get("GRISTMILL_ALLOW_PRIVATE") == "1")
+    return cast(Path, RemotePath(name.rstrip("/"), remote))
