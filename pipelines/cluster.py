@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pipelines.contracts.errors import UserError
+from pipelines.contracts.errors import RemoteError, UserError
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -64,6 +64,8 @@ def _failure(label: str, error: BaseException) -> UserError:
         return UserError(
             f"{label}: {place}{os.strerror(error.errno)}; mend that and run the same command, which goes on where it stopped"
         )
+    if isinstance(error, RemoteError):
+        return UserError(f"{label}: failed {_ATTEMPTS} times: {error}; run the same command when the store answers")
     # The message of a library's exception may quote the text it choked on, so only its type and place are shown.
     place = ""
     trace = error.__traceback__
