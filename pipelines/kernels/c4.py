@@ -22,6 +22,13 @@ VARIANTS = ("paper", "tfds", "datatrove")
 _PAPER, _TFDS, _DATATROVE = range(3)
 # What became of a line.
 NO_LINE, KEPT, NO_END_MARK, FEW_WORDS, LONG_WORD, SAYS_JAVASCRIPT, SAYS_POLICY, DROPS_LOREM, DROPS_CURLY = range(9)
+DROPPED = {  # the tests that drop a line
+    NO_END_MARK: "no_end_mark",
+    FEW_WORDS: "few_words",
+    LONG_WORD: "long_word",
+    SAYS_JAVASCRIPT: "javascript",
+    SAYS_POLICY: "policy",
+}
 _PAGE = ("sentences", "lorem_ipsum", "curly")
 _LONGEST_WORD = 1000  # c4_utils.py, c4_filters.py
 _LEAST_WORDS = (5, 5, 3)  # "at least 5 words" (paper, tfds); datatrove has 3

@@ -56,6 +56,13 @@ def split(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray) -> Split:
     return Split(first, second, feeds, breaks)
 
 
+def past_breaks(data: np.ndarray, ends: np.ndarray, limits: np.ndarray, by_feeds: bool) -> np.ndarray:
+    """Where the line that ends at ends[k] is over with its white space and its break, at most limits[k]; int64."""
+    past = np.zeros(len(ends), np.int64)
+    _past_breaks(data, ends, limits, by_feeds, past)
+    return past
+
+
 @njit(cache=True)
 def _break(data: np.ndarray, i: int, end: int) -> int:
     """Bytes of a break of str.splitlines other than a line feed at i; 0 where there is none."""
@@ -67,6 +74,17 @@ def _break(data: np.ndarray, i: int, end: int) -> int:
     if byte == 0xE2 and i + 2 < end and data[i + 1] == 0x80 and data[i + 2] & 0xFE == 0xA8:
         return 3
     return 0
+
+
+@njit(cache=True)
+def _past_breaks(data: np.ndarray, ends: np.ndarray, limits: np.ndarray, by_feeds: bool, past: np.ndarray) -> None:
+    for k in range(len(ends)):
+        i, end, size = np.int64(ends[k]), limits[k], 0
+        while i < end and not size:
+            size = 1 if data[i] == _LINE_FEED else (0 if by_feeds else _break(data, i, end))
+            both = size and data[i] == _RETURN and i + 1 < end and data[i + 1] == _LINE_FEED
+            i += max(size, 1) + np.int64(both)
+        past[k] = i
 
 
 @njit(cache=True)

@@ -11,15 +11,23 @@ from pipelines.contracts.stage import EDITS_COLUMN, PartStage
 if TYPE_CHECKING:
     import numpy as np
 
+    from pipelines.kernels.phrases import Hits
+    from pipelines.kernels.rows import Rows
+    from pipelines.kernels.segment import Segments
+
+RULES = ("blank", "citation", "no_end_mark", "few_words", "long_word", "javascript", "policy")
+_BLANK, _CITATION = 0, 1
+
 
 @dataclass(frozen=True)
 class C4Lines(PartStage):
     """`edits` that remove the lines which C4 does not keep, and citation markers from those it keeps.
 
-    Three variants of the tests and their order: pipelines/kernels/c4_lines.py. An edit's rule is `c4.` and the first test
-    that the line meets: long_word, no_end_mark (so with blank lines), few_words, javascript or policy; citation for
-    `[1]`, `[edit]` and `[citation needed]`. A line goes with what ends it. Lines for which a page goes (lorem ipsum, a
-    curly bracket) stay: dropping the page, also for too few sentences, is for `filter: [{rules: c4@paper}]`.
+    What is left is one kept line after the other. An edit's rule is `c4.` and the first test that the line meets
+    (docs/rule_sets.md): no_end_mark, few_words, long_word, javascript or policy; citation for `[1]`, `[edit]` and
+    `[citation needed]`; blank for blank lines and white space before a line, unless they go with the line before them.
+    Lines for which a page goes (lorem ipsum, a curly bracket) stay: dropping the page, also for too few sentences, is
+    for `filter: [{rules: c4@paper}]`.
     """
 
     rules: str
@@ -49,40 +57,70 @@ class C4Lines(PartStage):
         import numpy as np
 
         from pipelines.kernels.buffers import blocks, text_buffers
-        from pipelines.kernels.c4_lines import VERDICTS
+        from pipelines.kernels.segment import segment
 
-        offsets, data = text_buffers(docs["text"])
         found = [(np.zeros(0, np.int64),) * 4]
-        found += [_edits(first, *block, self.rules) for first, _, *block in blocks(offsets, data)]
+        for first, _, offsets, data in blocks(*text_buffers(docs["text"])):
+            row, starts, ends, rules = _edits(segment(offsets, data), self.rules)
+            found.append((first + row, starts - offsets[row], ends - offsets[row], rules))
         rows, starts, ends, rules = map(np.concatenate, zip(*found, strict=True))
-        names = pa.array([f"c4.{name}" for name in (*VERDICTS, "citation")])
-        columns = [
-            pa.array(starts),
-            pa.array(ends),
-            pa.array([""] * len(rows), pa.string()),
-            names.take(pa.array(rules)),
-        ]
+        names = pa.array([f"c4.{name}" for name in RULES]).take(pa.array(rules))
+        columns = [pa.array(starts), pa.array(ends), pa.array([""] * len(rows), pa.string()), names]
         first_edits = pa.array(np.searchsorted(rows, np.arange(docs.num_rows + 1)).astype(np.int32))
         edits = pa.ListArray.from_arrays(first_edits, pa.StructArray.from_arrays(columns, fields=list(EDIT)))
         return pa.table({EDITS_COLUMN: edits}, schema=self.writes())
 
 
-def _edits(first: int, offsets: "np.ndarray", data: "np.ndarray", variant: str) -> tuple["np.ndarray", ...]:
-    """(row, start, end, rule) of the edits of a block whose first row is `first`, in their order."""
+def _edits(segments: "Segments", variant: str) -> tuple["np.ndarray", ...]:
+    """(row, start, end, rule) of the edits of a block, in their order; int64."""
     import numpy as np
 
-    from pipelines.kernels import c4_lines as c4
-    from pipelines.kernels.characters import classify
-    from pipelines.kernels.segment import find_words
+    from pipelines.kernels.phrases import MARKER, find_phrases
+    from pipelines.kernels.rows import past_breaks
 
-    classes, phrases = classify(offsets, data), c4.find_phrases(data)
-    lines = c4.c4_lines(offsets, data, classes, find_words(offsets, data, classes), phrases, variant)
-    dropped = np.flatnonzero(~np.isin(lines.verdicts, [c4.KEPT, c4.LOREM_IPSUM, c4.CURLY_BRACKET]))
-    marked, marker_starts, marker_ends = c4.find_markers(data, phrases, lines)
-    line = np.concatenate([dropped, marked])
-    starts = np.concatenate([lines.starts[dropped], marker_starts])
-    ends = np.concatenate([lines.nexts[dropped], marker_ends])
-    rules = np.concatenate([lines.verdicts[dropped], np.full(len(marked), len(c4.VERDICTS))])
-    order = np.argsort(starts, kind="stable")
-    row = np.searchsorted(lines.offsets, line[order], side="right") - 1
-    return first + row, starts[order] - offsets[row], ends[order] - offsets[row], rules[order].astype(np.int64)
+    offsets = segments.offsets
+    hits = find_phrases(offsets, segments.data)
+    lines, rules = _judged(segments, hits, variant)
+    stays = rules == _BLANK
+    # A line reaches to where the next one begins, that is not blank either; the last one to the end of the document.
+    stops = offsets[lines.documents + 1]
+    follows = lines.documents[1:] == lines.documents[:-1]
+    stops[:-1][follows] = lines.starts[1:][follows]
+    starts = lines.starts.astype(np.int64)
+    starts[stays] = past_breaks(segments.data, lines.ends[stays], stops[stays], variant == "paper")
+    # What is before the first line of a document: all of it where there is none.
+    heads = np.append(lines.starts, offsets[-1])[np.searchsorted(lines.documents, np.arange(len(offsets) - 1))]
+    # Markers of the lines that stay.
+    marked = np.searchsorted(lines.starts, hits.places, side="right") - 1
+    marked = np.flatnonzero((hits.kinds & MARKER != 0) & (marked >= 0) & np.append(stays, False)[marked])
+    starts = np.concatenate([starts, offsets[:-1], hits.places[marked]])
+    ends = np.concatenate([stops, np.minimum(heads, offsets[1:]), hits.ends[marked]])
+    rules = np.concatenate([rules, np.full(len(heads), _BLANK), np.full(len(marked), _CITATION)])
+    order = np.flatnonzero(starts < ends)
+    order = order[np.argsort(starts[order], kind="stable")]
+    rows = np.searchsorted(offsets, starts[order], side="right") - 1
+    return rows, starts[order], ends[order], rules[order]
+
+
+def _judged(segments: "Segments", hits: "Hits", variant: str) -> tuple["Rows", "np.ndarray"]:
+    """The lines of a variant that are not blank, and the rule that each one falls under, int64; _BLANK: it stays."""
+    import numpy as np
+
+    from pipelines.kernels import c4
+    from pipelines.kernels.rows import BY_BREAKS, BY_FEEDS, Rows, find_rows
+    from pipelines.kernels.tokens import find_tokens
+
+    table = np.full(256, _BLANK)
+    for verdict, name in c4.DROPPED.items():
+        table[verdict] = RULES.index(name)
+    tokens = find_tokens(segments.offsets, segments.data, segments.classes)
+    kind = BY_FEEDS if variant == "paper" else BY_BREAKS
+    found, rules = [], []
+    for rows in find_rows(segments):
+        verdicts = c4.judge(segments, tokens, hits, rows).verdicts[:, c4.VARIANTS.index(variant)]
+        mine = rows.kinds & kind != 0
+        found.append(Rows(*(column[mine] for column in rows)))
+        rules.append(table[verdicts[mine]])
+    order = np.argsort(np.concatenate([rows.starts for rows in found]), kind="stable")
+    lines = Rows(*(np.concatenate(columns)[order] for columns in zip(*found, strict=True)))
+    return lines, np.concatenate(rules)[order]

@@ -332,7 +332,7 @@ def quality_datatrove(text: str) -> Columns:
     }
 
 
-# --- C4 (Raffel et al. 2020, section 2.2): pipelines/kernels/c4_lines.py finds lines, verdicts and the text of kept lines ---
+# --- C4 (Raffel et al. 2020, section 2.2) ---
 
 LOREM, CURLY, KEPT = "lorem_ipsum", "curly_bracket", "kept"
 POLICIES = ("terms of use", "privacy policy", "cookie policy", "uses cookies", "use of cookies", "use cookies")
@@ -389,11 +389,10 @@ def c4_lines(text: str, variant: str) -> Iterator[C4Line]:
 
 def verdict_paper(line: str) -> str:
     """By the words of the paper: markers removed, then the line rules in its order. The page rules look at all lines."""
-    words = reference_words(MARKER.sub(" ", line))  # those outside markers
     line = MARKER.sub("", line).strip()
     if not line.endswith((".", "!", "?", '"', "”")):
         return "no_end_mark"
-    if len(words) < 5:
+    if len(reference_words(line)) < 5:
         return "few_words"
     return after_page_tests(line)
 
