@@ -1,6 +1,6 @@
 """Publish a corpus: the manifest from which a trainer reaches everything, and the report for people."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pipelines.contracts.manifest import (
@@ -16,15 +16,18 @@ from pipelines.corpus import plain_config
 from pipelines.mixtures import proportional, temperature, unimax
 from pipelines.report.write import write_report
 from pipelines.stages.shards import Shards
+from pipelines.tombstone import forgotten
 
 if TYPE_CHECKING:
     from pipelines.build import Build
     from pipelines.plan import Plan
 
 
-def corpus_manifest(plan: "Plan", published: Mapping[str, StepManifest]) -> CorpusManifest:
-    """The manifest of a corpus whose steps are all published: a pure function of plan and steps."""
-    sets = {step.name: _shard_set(published[step.label].facts) for step in plan.steps if isinstance(step.stage, Shards)}
+def corpus_manifest(
+    plan: "Plan", published: Mapping[str, StepManifest], gone: Mapping[str, Sequence[str]]
+) -> CorpusManifest:
+    """The manifest of a corpus whose steps are all published: a pure function of plan, steps and forgotten records."""
+    sets = {step.name: shard_set(published[step.label].facts) for step in plan.steps if isinstance(step.stage, Shards)}
     steps = [
         {
             "step": step.label,
@@ -45,29 +48,36 @@ def corpus_manifest(plan: "Plan", published: Mapping[str, StepManifest]) -> Corp
     }
     return CorpusManifest(
         plan.config.name,
-        digest([step["fingerprint"] for step in steps]),
+        corpus_fingerprint(steps, gone),
         without_places(plain_config(plan.config)),
         sources,
         sets,
         tuple(steps),
         tuple(published["funnel"].facts["rows"]),
-        _mixtures(sets),
+        suggested_mixtures(sets),
     )
+
+
+def corpus_fingerprint(steps: Sequence[Mapping[str, str]], gone: Mapping[str, Sequence[str]]) -> str:
+    """What identifies a corpus: its steps, and the records that it has forgotten, for they change what is read from it."""
+    removed = [{source: list(records) for source, records in gone.items()}] if gone else []
+    return digest([*(step["fingerprint"] for step in steps), *removed])
 
 
 def without_places(config: dict[str, Any]) -> dict[str, Any]:
     """The configuration without the directories of one machine: the manifest is the same wherever it was built."""
-    places = ("root", "remote")
+    places = ("root", "output", "remote")
     sources = [{name: value for name, value in source.items() if name not in places} for source in config["sources"]]
-    return {name: value for name, value in config.items() if name != "output"} | {"sources": sources}
+    return {name: value for name, value in config.items() if name not in places} | {"sources": sources}
 
 
-def _shard_set(facts: Mapping[str, Any]) -> ShardSet:
+def shard_set(facts: Mapping[str, Any]) -> ShardSet:
+    """The shard set that a shards step published."""
     shards = tuple(ShardRecord(**shard) for shard in facts["shards"])
     return ShardSet(TokenizerRecord(**facts["tokenizer"]), facts["dtype"], tuple(facts["columns"]), shards)
 
 
-def _mixtures(sets: Mapping[str, ShardSet]) -> dict[str, dict[str, float]]:
+def suggested_mixtures(sets: Mapping[str, ShardSet]) -> dict[str, dict[str, float]]:
     """Suggested weights by strategy, from the training tokens of the first shard set."""
     if not sets:
         return {}
@@ -83,7 +93,7 @@ def _mixtures(sets: Mapping[str, ShardSet]) -> dict[str, dict[str, float]]:
 
 def publish_corpus(state: "Build") -> CorpusManifest:
     """Write `manifest.json` of the corpus, and its report where anything changed."""
-    manifest = corpus_manifest(state.plan, state.published)
+    manifest = corpus_manifest(state.plan, state.published, forgotten(state.root))
     save_corpus(state.root, manifest)
     if write_report(state.plan, state.published, manifest, state.root):
         state.say(f"report: {state.root / 'report.html'}")

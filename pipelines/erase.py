@@ -1,0 +1,95 @@
+"""The commands forget and gc: what they do, said to people."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from pipelines.contracts.errors import CorruptFileError
+from pipelines.contracts.lineage import open_corpus
+from pipelines.contracts.store import read_json
+from pipelines.corpus import CorpusConfig
+from pipelines.forget import find_documents, forget
+from pipelines.gc import find_unreached, remove_unreached
+from pipelines.scan import probes_of, scan
+from pipelines.show import human_bytes
+from pipelines.terminal import printable
+
+
+def erase(directory: Path, ids: Path | None, urls: Path | None, runs: Path | None) -> None:
+    """Forget the documents that the files name, one per line; say what was done, and prove by a scan that they are gone."""
+    console = Console(highlight=False, markup=False)
+    corpus = open_corpus(directory)
+    before = corpus.manifest.fingerprint
+    identifiers, addresses = _lines(ids), _lines(urls)
+    texts, keys = [], []
+    for found in find_documents(corpus, identifiers, addresses):
+        keys.append(found.id)
+        texts.append(found.part.table(("text",))["text"][found.row].as_py())
+    probes = probes_of(texts)
+    texts.clear()
+    names, written = forget(directory, identifiers, addresses)
+    for name in names:
+        console.print(f"forgotten: {printable(name)}", soft_wrap=True)
+    console.print(
+        f"{written} files written again; counts, funnel and manifest are those of what is left", soft_wrap=True
+    )
+    hits, files, size = scan(directory, probes, keys)
+    console.print(
+        f"scanned {files} files, {human_bytes(size)}: {len(probes)} stretches of the removed texts and {len(keys)} ids"
+    )
+    after = open_corpus(directory)
+    others = sorted({after.printed_id(identifier) for hit in hits for identifier in hit.ids if identifier not in keys})
+    left = [hit.path for hit in hits if not hit.ids or any(identifier in keys for identifier in hit.ids)]
+    if left:
+        raise CorruptFileError(f"{directory}: still there, in {', '.join(left)}; this is a defect: please report it")
+    if others:
+        console.print(
+            "none of them is left; the same words also stand in other documents, which you may want to forget too:"
+        )
+        for name in others:
+            console.print(f"  {printable(name)}", soft_wrap=True)
+    else:
+        console.print("nothing is left of them")
+    for line in _trained(runs, before) if runs is not None else ():
+        console.print(line, soft_wrap=True)
+    console.print("Exports made before hold them still; `build` writes the report again.")
+
+
+def _lines(path: Path | None) -> list[str]:
+    if path is None:
+        return []
+    lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
+    return [line for line in lines if line and not line.startswith("# ")]
+
+
+def _trained(runs: Path, fingerprint: str) -> list[str]:
+    """A line per training run under a directory that was given this corpus."""
+    found = []
+    for record in sorted(runs.rglob("run.json")):
+        try:
+            value = read_json(record)
+        except CorruptFileError:
+            continue
+        if value.get("fingerprints", {}).get("corpus") == fingerprint:
+            found.append(f"trained on the corpus with them: {record.parent}")
+    return found or [f"no run under {runs} was trained on this corpus"]
+
+
+def collect_garbage(configs: Sequence[CorpusConfig], *, delete: bool) -> None:
+    """List the steps that nothing reaches, and remove them if asked."""
+    console = Console(highlight=False, markup=False)
+    found = find_unreached(configs)
+    for step in found:
+        state = "" if step.published else ", unfinished"
+        console.print(f"{step.path} ({human_bytes(step.bytes)}{state})", soft_wrap=True)
+    total = human_bytes(sum(step.bytes for step in found))
+    if delete and found:
+        output = Path(configs[0].output)
+        kept = {path.name for path in output.iterdir()} - {step.path.name for step in found}
+        remove_unreached(output, kept)
+        console.print(f"removed {len(found)} steps, {total}")
+    else:
+        console.print(
+            f"{len(found)} steps that nothing reaches, {total}" + ("; --delete removes them" if found else "")
+        )

@@ -1,0 +1,316 @@
+"""Forget documents: take them out of everything that a corpus directory holds, and keep them out.
+
+A takedown is a lookup, not a rebuild: only files that hold a document are written again, no step's fingerprint changes, and
+nothing is measured again. The record becomes a quarantined one of its read step, with the reason `forgotten`, so every count
+still adds up. The tombstone (`forgotten.json`) is written first, so the same command goes on after a kill, and later reads in
+this directory honour it. What stays: verdicts about other documents (a copy that was dropped in favour of a forgotten document
+stays dropped), what was learned from many documents (the tokenizer), and ids, which are hashes of a file's name and a number.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipelines.cluster import LocalCluster
+from pipelines.contracts.document import FILE_INDEX, ID, QUARANTINE, format_id
+from pipelines.contracts.errors import UserError
+from pipelines.contracts.lineage import Corpus, Located, PublishedStep, Quarantined, open_corpus
+from pipelines.contracts.manifest import (
+    ShardRecord,
+    StepManifest,
+    StepOutput,
+    publish,
+    read_table,
+    save_corpus,
+    schema_facts,
+    write_table,
+)
+from pipelines.contracts.shards import open_shard, write_shard
+from pipelines.contracts.stage import DROP
+from pipelines.contracts.store import FileRecord, digest
+from pipelines.funnel import Funnel
+from pipelines.gc import remove_unreached
+from pipelines.publish import corpus_fingerprint, shard_set, suggested_mixtures
+from pipelines.tombstone import FORGOTTEN, read_tombstone, write_tombstone
+
+
+@dataclass(frozen=True)
+class _Doc:
+    """A document to forget, and where it was when the tombstone was written."""
+
+    source: str
+    path: str
+    record: int
+    id: str
+    part: int
+    row: int
+
+
+def find_documents(corpus: Corpus, identifiers: Iterable[str], urls: Iterable[str]) -> list[Located]:
+    """The documents with these ids (printed or hex), and all with these URLs (as stored, or in normal form).
+
+    UserError for an id that the corpus does not know; records that were set aside hold no text and are passed over.
+    """
+    found = {}
+    for identifier in identifiers:
+        located = corpus.find(identifier)
+        if not isinstance(located, Quarantined):
+            found[located.id] = located
+    wanted = pa.array(sorted(set(urls)), pa.string())
+    for part in corpus.parts() if len(wanted) else ():
+        names = ["url", *(["url_normal"] if part.has("url_normal") else [])]
+        table = part.table(("id", *names))
+        hit = pa.array([False] * part.rows, pa.bool_())
+        for name in names:
+            hit = pc.or_(hit, pc.is_in(table[name].combine_chunks(), value_set=wanted))
+        for identifier in table.filter(hit)["id"].to_pylist():
+            located = corpus.find(identifier.hex())
+            assert isinstance(located, Located)
+            found[identifier] = located
+    return list(found.values())
+
+
+def forget(directory: Path, identifiers: Sequence[str], urls: Sequence[str]) -> tuple[list[str], int]:
+    """Forget documents, or with neither finish what was interrupted. Returns (printed ids, files written again)."""
+    corpus = open_corpus(directory)
+    tombstone = read_tombstone(directory)
+    if tombstone["pending"] and (identifiers or urls):
+        raise UserError(
+            f"{directory}: forgetting was interrupted; finish it first: python -m pipelines forget {directory}"
+        )
+    for found in find_documents(corpus, identifiers, urls):
+        doc = _Doc(found.source, found.path, found.record, found.id.hex(), found.part.index, found.row)
+        tombstone["pending"].append(asdict(doc))
+        records = tombstone["records"].setdefault(found.source, [])
+        records.append(f"{found.path}#{found.record}")
+        records.sort()
+    docs = [_Doc(**entry) for entry in tombstone["pending"]]
+    if not docs:
+        raise UserError(f"{directory}: none of these documents is in the corpus, and none is half forgotten")
+    write_tombstone(directory, tombstone)
+    remove_unreached(directory, {step.directory.name for step in corpus.steps})
+    mark = digest(tombstone["records"])
+    written = sum(_rewrite(step, docs, mark) for step in corpus.steps if step.manifest.facts.get(FORGOTTEN) != mark)
+    corpus = open_corpus(directory)
+    _count_again(corpus, mark)
+    _publish(open_corpus(directory), tombstone["records"])
+    _remove_old_files(open_corpus(directory))
+    write_tombstone(directory, {**tombstone, "pending": []})
+    return [format_id(doc.source, doc.path, doc.record) for doc in docs], written
+
+
+def _rewrite(step: PublishedStep, docs: Sequence[_Doc], mark: str) -> int:
+    """Write the files of a step that hold the documents under new names, then switch its manifest; files written."""
+    if step.label == "funnel":
+        return 0
+    manifest = step.manifest
+    out = StepOutput(step.directory.parent, step.directory.name)
+    gone = {
+        (doc.source, doc.part): sorted(d.row for d in docs if (d.source, d.part) == (doc.source, doc.part))
+        for doc in docs
+    }
+    parts, counts, renamed = [], manifest.counts, {}
+    for part in manifest.parts:
+        rows = gone.get((part.source, part.index))
+        if rows is None:
+            parts.append(part)
+            continue
+        table = read_table(step.directory, part.file, list(manifest.schema), manifest.schema)
+        left = table.take(pa.array(np.delete(np.arange(part.rows), rows)))
+        file = out.write(_new_name(part.file.path, mark), write_table(left.combine_chunks()))
+        renamed[Path(part.file.path).stem] = Path(file.path).stem
+        size = (
+            int(pc.sum(pc.binary_length(left["text"])).as_py() or 0) if "text" in left.column_names else part.text_bytes
+        )
+        parts.append(replace(part, rows=left.num_rows, text_bytes=size, file=file))
+        counts = _without(counts, part.source, table.take(pa.array(rows)), step.stage)
+    files = [_rewrite_file(out, record, docs, renamed, mark) for record in manifest.files]
+    facts = {**manifest.facts, FORGOTTEN: mark}
+    if "shards" in facts:
+        facts, files = _rewrite_shards(out, facts, files, docs, mark)
+    changed = replace(manifest, parts=tuple(parts), files=tuple(files), counts=counts, facts=facts)
+    publish(step.directory.parent, step.directory.name, changed)
+    return len(renamed) + sum(a != b for a, b in zip(files, manifest.files, strict=True))
+
+
+def _new_name(path: str, mark: str) -> str:
+    """Files keep their name up to a mark of the tombstone, so that the old ones stand until the manifest is switched."""
+    stem, dot, suffix = path.rpartition(".")
+    return f"{stem.partition('~')[0]}~{mark[:12]}{dot}{suffix}"
+
+
+def _without(counts: dict[str, Any], source: str, rows: pa.Table, stage: str) -> dict[str, Any]:
+    """The counts of a step without some rows of a source; those of a read step move to the quarantine."""
+    entry = {
+        **counts[source],
+        "dropped": dict(counts[source]["dropped"]),
+        "quarantined": dict(counts[source]["quarantined"]),
+    }
+    if stage == "read":
+        entry["quarantined"][FORGOTTEN] = entry["quarantined"].get(FORGOTTEN, 0) + rows.num_rows
+        entry["kept"] -= rows.num_rows
+    else:
+        entry["in"] -= rows.num_rows
+        drops = rows[DROP].to_pylist() if DROP in rows.column_names else [None] * rows.num_rows
+        for rule in drops:
+            if rule is None:
+                entry["kept"] -= 1
+            else:
+                entry["dropped"][rule] -= 1
+        entry["dropped"] = {rule: number for rule, number in entry["dropped"].items() if number}
+    return {**counts, source: entry}
+
+
+def _rewrite_file(
+    out: StepOutput, record: FileRecord, docs: Sequence[_Doc], renamed: dict[str, str], mark: str
+) -> FileRecord:
+    """A file beside the parts: the index and quarantine of a read step, or any table with a column of ids."""
+    if not record.path.endswith(".arrow"):
+        return record
+    with pa.OSFile(str(out.directory / record.path)) as source:
+        schema = pa.ipc.open_file(source).schema
+    name = next((field.name for field in schema if field.type == ID and field.name == "id"), None)
+    kind = record.path.partition("/")[0]
+    if name is None and kind not in ("files", "quarantine"):
+        return record
+    table = read_table(out.directory, record, schema.names, schema_facts(schema))
+    if kind == "files":
+        after = _forget_in_index(table, docs, renamed)
+    elif kind == "quarantine":
+        index = next(out.directory.glob(f"files/{Path(record.path).stem}.arrow"))
+        after = _quarantined(table, docs, index)
+    else:
+        ids = pa.array([bytes.fromhex(doc.id) for doc in docs], ID)
+        after = table.filter(pc.invert(pc.is_in(table[name].combine_chunks(), value_set=ids)))
+    touched = after.num_rows != table.num_rows or not after.equals(table)
+    if kind in ("files", "quarantine"):  # the two of one unit share a name
+        touched = any(_holds(out.directory / "files" / Path(record.path).name, doc) for doc in docs)
+    if not touched:
+        return record
+    return out.write(_new_name(record.path, mark), write_table(after.combine_chunks()))
+
+
+def _holds(index: Path, doc: _Doc) -> bool:
+    """Whether the unit with this index of files read the document."""
+    with pa.OSFile(str(index)) as source:
+        table = pa.ipc.open_file(source).read_all()
+    mine = table.filter(pc.equal(table["key"], pa.scalar(int(doc.id[:16], 16), pa.uint64())))
+    return any(row["first_record"] <= doc.record < row["first_record"] + row["records"] for row in mine.to_pylist())
+
+
+def _forget_in_index(table: pa.Table, docs: Sequence[_Doc], renamed: dict[str, str]) -> pa.Table:
+    """Documents become quarantined records; what stands behind them in their part moves up."""
+    rows = table.to_pylist()
+    for row in rows:
+        row["gone"] = sum(
+            int(doc.id[:16], 16) == row["key"]
+            and row["first_record"] <= doc.record < row["first_record"] + row["records"]
+            for doc in docs
+        )
+    for row in rows:
+        behind = sum(r["gone"] for r in rows if r["part"] == row["part"] and r["first_row"] < row["first_row"])
+        row["moved"] = row["first_row"] - behind
+    for row in rows:
+        row["first_row"] = row["moved"]
+        row["rows"] -= row["gone"]
+        row["quarantined"] += row["gone"]
+        row["part"] = renamed.get(row["part"], row["part"])
+    return pa.Table.from_pylist([{name: row[name] for name in FILE_INDEX.names} for row in rows], schema=FILE_INDEX)
+
+
+def _quarantined(table: pa.Table, docs: Sequence[_Doc], index: Path) -> pa.Table:
+    """The quarantine with the documents in it, in the order of files and records."""
+    new = [
+        {"path": doc.path, "record": doc.record, "reason": FORGOTTEN, "bytes": None}
+        for doc in docs
+        if _holds(index, doc)
+    ]
+    return pa.concat_tables([table, pa.Table.from_pylist(new, schema=QUARANTINE)])
+
+
+def _rewrite_shards(
+    out: StepOutput, facts: dict[str, Any], files: Sequence[FileRecord], docs: Sequence[_Doc], mark: str
+) -> tuple[dict[str, Any], list[FileRecord]]:
+    """Shards without the documents. `facts["shards"]` name their files relative to the corpus directory."""
+    ids = pa.array([bytes.fromhex(doc.id) for doc in docs], ID)
+    shards, changed = [], {}
+    for entry in facts["shards"]:
+        record = ShardRecord(**entry)
+        shard = open_shard(out.root, record.file)
+        hit = pc.is_in(shard.doc_ids, value_set=ids).to_numpy(zero_copy_only=False)
+        if not hit.any():
+            shards.append(entry)
+            continue
+        left = np.flatnonzero(~hit)
+        tokens, offsets = _taken(shard.tokens, shard.offsets, left)
+        sentences = None
+        if shard.sentences is not None and shard.sentence_offsets is not None:
+            sentences = _taken(shard.sentences, shard.sentence_offsets, left)
+        identifiers, n_bytes = shard.doc_ids.take(pa.array(left)), shard.n_bytes[left]
+        own = {name: value for name, value in shard.facts.items() if name != "format"}
+        old = record.path.removeprefix(f"{out.name}/")
+        file = out.write(
+            _new_name(old, mark),
+            lambda sink, a=(tokens, offsets, identifiers, n_bytes, own, sentences): write_shard(sink, *a),
+        )
+        changed[old] = file
+        shards.append(
+            asdict(
+                replace(
+                    record, path=f"{out.name}/{file.path}", bytes=file.bytes, xxh3_128=file.xxh3_128,
+                    documents=len(left), tokens=len(tokens), text_bytes=int(n_bytes.sum()),
+                )
+            )
+        )  # fmt: skip
+    return {**facts, "shards": shards}, [changed.get(record.path, record) for record in files]
+
+
+def _taken(values: np.ndarray, offsets: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Some lists of a list array, as (values, offsets)."""
+    pieces = [values[offsets[row] : offsets[row + 1]] for row in rows.tolist()]
+    ends = np.cumsum([len(piece) for piece in pieces], dtype=np.int64)
+    return np.concatenate([values[:0], *pieces]), np.concatenate([np.zeros(1, np.int64), ends])
+
+
+def _count_again(corpus: Corpus, mark: str) -> None:
+    """The funnel, its histograms and its sample, over the documents that are left."""
+    step = next(step for step in corpus.steps if step.label == "funnel")
+    knobs = step.manifest.identity["knobs"]
+    stage = Funnel(tuple(knobs["steps"]), tuple(knobs["columns"]))
+    facts = stage.run(list(corpus.parts()), StepOutput(corpus.directory, step.directory.name), LocalCluster())
+    files = tuple(FileRecord(**record) for record in facts.pop("files"))
+    publish(
+        corpus.directory, step.directory.name, replace(step.manifest, files=files, facts={**facts, FORGOTTEN: mark})
+    )
+
+
+def _publish(corpus: Corpus, records: dict[str, list[str]]) -> None:
+    """The corpus manifest over the steps as they are now; the next build writes the report again."""
+    by_label: dict[str, StepManifest] = {step.label: step.manifest for step in corpus.steps}
+    manifest = corpus.manifest
+    sources = {name: {**facts, **by_label[f"read.{name}"].counts[name]} for name, facts in manifest.sources.items()}
+    sets = {name: shard_set(by_label[name].facts) for name in manifest.shard_sets}
+    save_corpus(
+        corpus.directory,
+        replace(
+            manifest, fingerprint=corpus_fingerprint(manifest.steps, records), sources=sources, shard_sets=sets,
+            funnel=tuple(by_label["funnel"].facts["rows"]), mixtures=suggested_mixtures(sets),
+        ),
+    )  # fmt: skip
+    for name in ("report.html", "report.json"):
+        (corpus.directory / name).unlink(missing_ok=True)
+
+
+def _remove_old_files(corpus: Corpus) -> None:
+    """Files of steps that their manifests do not name."""
+    for step in corpus.steps:
+        known = {"manifest.json", "run.json", *(part.file.path for part in step.manifest.parts)}
+        known |= {record.path for record in step.manifest.files}
+        for path in sorted(step.directory.rglob("*")):
+            if path.is_file() and path.relative_to(step.directory).as_posix() not in known:
+                path.unlink()

@@ -1,0 +1,67 @@
+"""Garbage collection: step directories that no configuration reaches any more."""
+
+import shutil
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipelines.contracts.errors import UserError
+from pipelines.contracts.manifest import load_corpus
+from pipelines.corpus import CorpusConfig
+from pipelines.inventory import take_inventory
+from pipelines.plan import make_plan
+from pipelines.poison import load_poison
+
+_FINGERPRINT_DIGITS = 12
+
+
+@dataclass(frozen=True)
+class Unreached:
+    """A step directory that nothing reaches. `bytes` of all its files; `published`: it was finished."""
+
+    path: Path
+    bytes: int
+    published: bool
+
+
+def find_unreached(configs: Sequence[CorpusConfig]) -> list[Unreached]:
+    """Steps in the output of the configurations that neither a plan of theirs nor the published corpus reaches.
+
+    UserError where the configurations have different outputs.
+    """
+    outputs = {config.output for config in configs}
+    if len(outputs) != 1:
+        raise UserError(
+            f"gc: the files have different outputs ({', '.join(sorted(outputs))}); give those of one corpus"
+        )
+    output = Path(configs[0].output)
+    reached: set[str] = set()
+    for config in configs:
+        plan = make_plan(config, take_inventory(config.sources, output), load_poison(output))
+        reached.update(step.directory for step in plan.steps)
+    if (output / "manifest.json").exists():
+        reached.update(step["directory"] for step in load_corpus(output).steps)
+    return _unreached(output, reached)
+
+
+def remove_unreached(output: Path, reached: Collection[str]) -> list[Unreached]:
+    """Remove the step directories that are not among `reached`."""
+    found = _unreached(output, reached)
+    for step in found:
+        (step.path / "manifest.json").unlink(missing_ok=True)  # a step without one does not exist, whatever happens now
+        shutil.rmtree(step.path)
+    return found
+
+
+def _unreached(output: Path, reached: Collection[str]) -> list[Unreached]:
+    found = []
+    for path in sorted(output.iterdir()) if output.is_dir() else ():
+        if path.is_dir() and _is_step(path) and path.name not in reached:
+            size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+            found.append(Unreached(path, size, (path / "manifest.json").exists()))
+    return found
+
+
+def _is_step(path: Path) -> bool:
+    digits = path.name.rpartition("-")[2]
+    return len(digits) == _FINGERPRINT_DIGITS and set(digits) <= set("0123456789abcdef")

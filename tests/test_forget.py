@@ -1,0 +1,199 @@
+"""Erasure: what is forgotten is nowhere in the corpus directory, everything else is as it was, and all counts hold."""
+
+import json
+import shutil
+
+import pytest
+
+import pipelines.contracts.store as store
+from pipelines.__main__ import main
+from pipelines.build import plan_and_build
+from pipelines.cluster import LocalCluster
+from pipelines.contracts.errors import UserError
+from pipelines.contracts.lineage import Quarantined, open_corpus
+from pipelines.contracts.manifest import load_corpus
+from pipelines.contracts.shards import open_shard
+from pipelines.corpus import load_corpus_config
+from pipelines.forget import forget
+from pipelines.inventory import take_inventory
+from pipelines.scan import probes_of, scan
+
+SHARDED, DROPPED = "web/0.jsonl#5", "web/1.jsonl#4"  # text 10, which is kept; text 9, which is too short
+
+
+@pytest.fixture(autouse=True)
+def without_report(monkeypatch):
+    monkeypatch.setattr("pipelines.publish.write_report", lambda *arguments: False)
+
+
+def build(corpus_file, *overrides):
+    config = load_corpus_config(corpus_file, overrides)
+    said = []
+    plan_and_build(config, take_inventory(config.sources, corpus_file.parent / "out"), LocalCluster(), said.append)
+    return said
+
+
+def state(directory):
+    """All that a corpus says of its documents: columns by id, and shard rows."""
+    corpus = open_corpus(directory)
+    documents = {}
+    for part in corpus.parts():
+        columns = [
+            name for annotation in part.annotations for name in annotation.schema if name not in ("drop", "edits")
+        ]
+        for row in part.table(("id", "text", "url", "drop", "edited_text", *dict.fromkeys(columns))).to_pylist():
+            documents[row["id"]] = row
+    shards = {}
+    for record in (record for shard_set in corpus.manifest.shard_sets.values() for record in shard_set.shards):
+        shard = open_shard(directory, record.file)
+        assert (len(shard.doc_ids), len(shard.tokens)) == (record.documents, record.tokens)
+        for number, identifier in enumerate(shard.doc_ids.to_pylist()):
+            tokens = shard.tokens[shard.offsets[number] : shard.offsets[number + 1]].tolist()
+            shards[identifier] = (record.split, tokens, int(shard.n_bytes[number]))
+    return documents, shards
+
+
+def accounted(directory):
+    """Every record is kept, dropped or quarantined, in every step and in the funnel."""
+    corpus = open_corpus(directory)
+    for name, facts in corpus.manifest.sources.items():
+        assert facts["in"] == facts["kept"] + sum(facts["quarantined"].values())
+        assert facts["kept"] == sum(part.rows for part in corpus.parts(name))
+        rows = [row for row in corpus.manifest.funnel if row["source"] == name]
+        assert rows[0]["documents_in"] == facts["kept"]
+        kept = facts["kept"] - sum(sum(row["dropped"].values()) for row in rows)
+        assert kept == sum(s.documents for s in corpus.manifest.shard_sets["shards"].shards if s.source == name)
+    for step in corpus.steps:
+        for counts in step.manifest.counts.values():
+            assert counts["in"] == counts["kept"] + sum(counts["dropped"].values()) + sum(
+                counts["quarantined"].values()
+            )
+
+
+def test_forgotten_documents_are_gone_and_others_are_untouched(corpus_file, tmp_path):
+    build(corpus_file)
+    out = tmp_path / "out"
+    before, shards = state(out)
+    corpus = open_corpus(out)
+    found = [corpus.find(name) for name in (SHARDED, DROPPED)]
+    ids = {document.id for document in found}
+    assert found[0].id in shards
+    assert found[1].id not in shards
+    probes = probes_of([before[identifier]["text"] for identifier in ids])
+    assert {hit.path.partition("/")[0].partition("-")[0] for hit in scan(out, probes, sorted(ids))[0]} >= {
+        "read.web",
+        "shards",
+    }
+    fingerprint = corpus.manifest.fingerprint
+    names, written = forget(out, [SHARDED, found[1].id.hex()], [])
+    assert sorted(names) == sorted([SHARDED, DROPPED])
+    assert written > 5
+    after, shards_after = state(out)
+    assert after == {identifier: row for identifier, row in before.items() if identifier not in ids}
+    assert shards_after == {identifier: row for identifier, row in shards.items() if identifier not in ids}
+    accounted(out)
+    assert load_corpus(out).fingerprint != fingerprint
+    hits, files, size = scan(out, probes, sorted(ids))
+    assert not any(identifier in ids for hit in hits for identifier in hit.ids)
+    assert all(hit.ids for hit in hits), hits
+    assert files > 20
+    assert size > 0
+    for name in (SHARDED, DROPPED):
+        aside = open_corpus(out).find(name)
+        assert isinstance(aside, Quarantined)
+        assert aside.reason == "forgotten"
+    # The others are found where they are now, and a build has nothing to do.
+    for identifier in before.keys() - ids:
+        located = open_corpus(out).find(identifier.hex())
+        assert located.part.table(("id",))["id"][located.row].as_py() == identifier
+    assert "nothing is recomputed" in " ".join(build(corpus_file))
+    accounted(out)
+
+
+def test_all_documents_of_a_url_and_a_second_time(corpus_file, tmp_path):
+    build(corpus_file)
+    out = tmp_path / "out"
+    _, written = forget(out, [], ["https://site0.example/0"])
+    assert written > 0
+    names, _ = forget(out, ["web/0.jsonl#1"], [])
+    assert names == ["web/0.jsonl#1"]
+    accounted(out)
+    assert load_corpus(out).sources["web"]["quarantined"]["forgotten"] == 2
+    with pytest.raises(UserError, match="none of these documents is in the corpus"):
+        forget(out, ["web/0.jsonl#1"], ["https://nowhere.example"])
+    with pytest.raises(UserError, match="the file holds"):
+        forget(out, ["web/0.jsonl#1000"], [])
+
+
+def test_a_kill_at_any_write_is_finished_by_the_same_command(corpus_file, tmp_path, monkeypatch):
+    build(corpus_file)
+    shutil.copytree(tmp_path / "out", tmp_path / "whole")
+    forget(tmp_path / "whole", [SHARDED], [])
+    real = store.write_atomic
+    after = 0
+    while True:
+        directory = tmp_path / f"killed{after}"
+        shutil.copytree(tmp_path / "out", directory)
+        left = after
+
+        def dying(path, content):
+            nonlocal left
+            if not left:
+                raise KeyboardInterrupt
+            left -= 1
+            real(path, content)
+
+        with monkeypatch.context() as patched:
+            for module in ("pipelines.contracts.store", "pipelines.contracts.manifest"):
+                patched.setattr(f"{module}.write_atomic", dying, raising=False)
+            try:
+                forget(directory, [SHARDED], [])
+                finished = True
+            except KeyboardInterrupt:
+                finished = False
+        if finished:
+            break
+        forget(directory, [] if (directory / "forgotten.json").exists() else [SHARDED], [])
+        assert state(directory) == state(tmp_path / "whole")
+        accounted(directory)
+        shutil.rmtree(directory)
+        after += 4  # every fourth write: the fast suite has no time for all
+    assert after > 8
+
+
+def test_the_command_says_what_it_did_and_where_copies_are(corpus_file, tmp_path, capsys, raw_text):
+    lines = (raw_text / "web" / "0.jsonl").read_text().splitlines()
+    (raw_text / "web" / "2.jsonl").write_text(
+        json.dumps({"text": json.loads(lines[5])["text"], "url": "https://copy.example"}) + "\n"
+    )
+    build(corpus_file)
+    (tmp_path / "ids.txt").write_text(f"# a takedown\n{SHARDED}\n")
+    (tmp_path / "runs" / "a").mkdir(parents=True)
+    fingerprint = load_corpus(tmp_path / "out").fingerprint
+    store.write_json(tmp_path / "runs" / "a" / "run.json", {"fingerprints": {"corpus": fingerprint}})
+    arguments = ["forget", str(tmp_path / "out"), "--ids", str(tmp_path / "ids.txt"), "--runs", str(tmp_path / "runs")]
+    assert main(arguments) == 0
+    out = capsys.readouterr().out
+    assert f"forgotten: {SHARDED}" in out
+    assert "web/2.jsonl#0" in out
+    assert f"trained on the corpus with them: {tmp_path / 'runs' / 'a'}" in out
+    assert main(arguments[:4]) == 2
+    assert "none of these documents" in capsys.readouterr().err
+
+
+def test_garbage_is_what_no_configuration_reaches(corpus_file, tmp_path, capsys):
+    build(corpus_file)
+    build(corpus_file, "steps.filter=[{signal: word_count, at_least: 20}]")
+    assert main(["gc", str(corpus_file)]) == 0
+    assert (
+        "0 steps that nothing reaches" in capsys.readouterr().out
+    )  # the file's steps, and those of the published corpus
+    build(corpus_file)
+    assert main(["gc", str(corpus_file), "--delete"]) == 0
+    out = capsys.readouterr().out
+    assert f"{tmp_path}/out/filter.web-" in out
+    assert "removed" in out
+    assert "nothing is recomputed" in " ".join(build(corpus_file))
+    other = tmp_path / "other.yaml"
+    other.write_text(corpus_file.read_text().replace("output: ", "output: /elsewhere"))
+    assert main(["gc", str(corpus_file), str(other)]) == 2
