@@ -1,7 +1,8 @@
 """Text from pages, in a process of its own: the reader's side.
 
-One child process belongs to one run of `read_documents` and is started by the first page. Pages travel in batches; the
-child answers each page as it is done, so what was done before a failure stays. A page at which the child dies is tried
+One child process belongs to one run of `read_documents` and is started by the first page. Pages travel in batches, of
+which one is parsed while the next is read; the child answers each page as it is done, so what was done before a failure
+stays. A page at which the child dies is tried
 once more, alone, in a fresh child: only a page that fails there too is named (what pages leave behind in a process, such
 as fragmented memory, is never held against one of them). Then reading stops with PoisonError, and only the user sets
 the page aside. No clock is involved: the limits are CPU time and memory of the child, set in the kernel.
@@ -14,11 +15,13 @@ import struct
 import subprocess
 import sys
 from collections.abc import Collection, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as library_version
 from pathlib import Path
 from types import TracebackType
-from typing import IO, NamedTuple, Self
+from typing import IO, Any, NamedTuple, Self
 
 from pipelines.contracts.errors import PoisonError, SourceError
 from pipelines.reading.normalise import normalise
@@ -26,7 +29,8 @@ from pipelines.reading.page_worker import MEMORY_EXIT, PageLimits
 from pipelines.reading.records import Bad, Found, Page, to_json
 from pipelines.reading.source import SourceSpec
 
-BATCH_BYTES = 1 << 22
+_BATCH_BYTES = 1 << 22
+_HALF = 1 << 40  # where the second half of the shared memory begins, in addresses; what is not written takes no memory
 _BATCH_RECORDS = 256
 _PIPE_BYTES = 1 << 20  # the largest pipe that Linux gives without privileges
 _ROOT = Path(__file__).parents[2]
@@ -50,6 +54,28 @@ class _Answer(NamedTuple):
     text: str
 
 
+@dataclass
+class _Batch:
+    """Neighbouring records of an entry, from the one with `number` on. `sent_to`: the child that was given its pages."""
+
+    number: int
+    records: list[Found | Bad | Page] = field(default_factory=list)
+    bytes: int = 0
+    sent_to: subprocess.Popen | None = None
+
+    @property
+    def pages(self) -> list[Page]:
+        return [record for record in self.records if isinstance(record, Page)]
+
+    @property
+    def next_number(self) -> int:
+        return self.number + len(self.records)
+
+    def add(self, record: Found | Bad | Page) -> None:
+        self.records.append(record)
+        self.bytes += len(record.content) if isinstance(record, Page) else 0
+
+
 class Extractor:
     """Turns the pages of one source into documents. A context manager: leaving it ends the child."""
 
@@ -66,6 +92,7 @@ class Extractor:
         )
         self._child: subprocess.Popen[bytes] | None = None
         self._shared = os.memfd_create("pages")  # pages go through memory that the child sees too: a pipe takes longer
+        self._half = 0  # the half that was written last: one batch is parsed while the next is written
 
     def __enter__(self) -> Self:
         return self
@@ -84,32 +111,33 @@ class Extractor:
         A record whose `path#number` is in `poison` is set aside without being parsed. PoisonError names the page that its
         parser does not survive.
         """
-        batch: list[Found | Bad | Page] = []
-        held = 0
-        number = first_record
+        waiting: _Batch | None = None  # its pages are being parsed while the next batch is read
+        batch = _Batch(first_record)
         for record in records:
-            if poison and f"{path}#{number + len(batch)}" in poison:
+            if poison and f"{path}#{batch.next_number}" in poison:
                 record = Bad("poison", record.size)
-            if isinstance(record, Page):
-                held += len(record.content)
-            elif not batch:
+            if not waiting and not batch.records and not isinstance(record, Page):
                 yield record
-                number += 1
+                batch.number += 1
                 continue
-            batch.append(record)
-            if held >= BATCH_BYTES or len(batch) >= _BATCH_RECORDS:
-                yield from self._finished(path, number, batch)
-                number += len(batch)
-                batch, held = [], 0
-        yield from self._finished(path, number, batch)
+            batch.add(record)
+            if batch.bytes >= _BATCH_BYTES or len(batch.records) >= _BATCH_RECORDS:
+                self._send(batch, batch.pages)
+                if waiting:
+                    yield from self._finished(path, waiting)
+                waiting, batch = batch, _Batch(batch.next_number)
+        self._send(batch, batch.pages)
+        if waiting:
+            yield from self._finished(path, waiting)
+        yield from self._finished(path, batch)
 
-    def _finished(self, path: str, number: int, batch: list[Found | Bad | Page]) -> Iterator[Found | Bad]:
-        answers = self._answers([record for record in batch if isinstance(record, Page)])
-        for position, record in enumerate(batch):
+    def _finished(self, path: str, batch: _Batch) -> Iterator[Found | Bad]:
+        answers = self._answers(batch)
+        for number, record in enumerate(batch.records, batch.number):
             if isinstance(record, Page):
                 answer = next(answers)
                 if isinstance(answer, str):
-                    raise self._poison(f"{path}#{number + position}", answer)
+                    raise self._poison(f"{path}#{number}", answer)
                 yield self._outcome(record, answer)
             else:
                 yield record
@@ -138,35 +166,44 @@ class Extractor:
         except UnicodeEncodeError:  # a lone surrogate, which is set aside later
             return 0
 
-    def _answers(self, pages: list[Page]) -> Iterator[_Answer | str]:
+    def _answers(self, batch: _Batch) -> Iterator[_Answer | str]:
         """An answer per page, in order; in its place what killed the child, in words, if that page does so twice."""
-        done = 0
-        while done < len(pages):
-            for answer in self._exchange(pages[done:]):
+        left = batch.pages
+        while left:
+            if batch.sent_to is not self._child:  # the child died of an earlier page
+                self._send(batch, left)
+            for answer in self._received(len(left)):
                 yield answer
-                done += 1
-            if done < len(pages):
+                left = left[1:]
+            if left:
                 self._stop()
-                (answer,) = list(self._exchange(pages[done : done + 1])) or [self._death()]
-                yield answer
-                done += 1
+                self._send(batch, left[:1])
+                answers = list(self._received(1))
+                yield answers[0] if answers else self._death()
+                left = left[1:]
+                batch.sent_to = None
 
-    def _exchange(self, pages: list[Page]) -> Iterator[_Answer | str]:
-        """Send pages and read answers until all are there or the child has died."""
+    def _send(self, batch: _Batch, pages: list[Page]) -> None:
+        if not pages:
+            return
         if self._child is None:
             self._child = self._start()
-        assert self._child.stdin is not None
-        assert self._child.stdout is not None
-        at = 0
-        lines = []
+        self._half ^= _HALF
+        at = self._half
+        lines: list[Any] = [at]
         for page in pages:
             at += os.pwrite(self._shared, page.content, at)
             lines.append([page.charset, len(page.content)])
-        try:
+        assert self._child.stdin is not None
+        with suppress(BrokenPipeError):  # a child that has died is noticed when its answers are read
             self._child.stdin.write(json.dumps(lines).encode() + b"\n")
-        except BrokenPipeError:
-            return
-        for _ in pages:
+        batch.sent_to = self._child
+
+    def _received(self, count: int) -> Iterator[_Answer | str]:
+        """The next answers, up to `count`; fewer where the child has died."""
+        assert self._child is not None
+        assert self._child.stdout is not None
+        for _ in range(count):
             answer = _receive(self._child.stdout)
             if answer is None:
                 return

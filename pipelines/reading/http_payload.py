@@ -13,7 +13,7 @@ HEAD_BYTES = 1 << 16  # a longer header block is an attack or no header block
 _STATUS = re.compile(rb"HTTP/\d(?:\.\d)?[ \t]+(\d{3})\b")
 _HEAD_END = re.compile(rb"\r?\n\r?\n")
 _CHUNK_SIZE = re.compile(rb"[ \t]*([0-9A-Fa-f]{1,15})[ \t]*(?:;[^\n]*)?\r?\n")
-_CHARSET = re.compile(r"charset\s*=\s*[\"']?\s*([^\s\"';,]+)", re.IGNORECASE)
+_CHARSET = re.compile(r"charset\s*=\s*[\"']?\s*([^\s\"';,]{1,40})", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -82,14 +82,14 @@ def read_head(block: bytes) -> Response | None:
     return Response(int(status[1]), read_fields(block[status.end() : end.start()].partition(b"\n")[2]), end.end())
 
 
-def payload(response: Response, block: bytes, limit: int, clipped: bool) -> bytes | str:
+def payload(response: Response, block: bytes, limit: int, clipped: bool) -> bytes | memoryview | str:
     """The payload without transfer and content codings, or the reason (`html_bytes`, `bad_coding`) why there is none.
 
     Crawlers take codings off and leave their headers, so a payload that does not have the form of the coding that is
     declared is taken as it is. `clipped`: the crawler says that it cut the response off, so an end within a coding is no
     damage and what came before it is the payload.
     """
-    body = block[response.body :]
+    body: bytes | memoryview = memoryview(block)[response.body :]
     if "chunked" in response.headers.get("transfer-encoding", "").lower() and _CHUNK_SIZE.match(body):
         chunks = _without_chunks(body, clipped)
         if chunks is None:
@@ -100,13 +100,13 @@ def payload(response: Response, block: bytes, limit: int, clipped: bool) -> byte
         if undo is None or not body:
             continue
         try:
-            body = undo(body, limit, clipped)
+            body = undo(bytes(body), limit, clipped)
         except BrokenInput as broken:
             return broken.reason
     return body if len(body) <= limit else "html_bytes"
 
 
-def _without_chunks(body: bytes, clipped: bool) -> bytes | None:
+def _without_chunks(body: bytes | memoryview, clipped: bool) -> bytes | None:
     """RFC 9112, section 7.1. None where the sizes do not fit."""
     pieces = []
     at = 0

@@ -1,10 +1,10 @@
 """The process in which pages are parsed, so that a parser that crashes, hangs or takes all memory takes nothing else along.
 
 Started by pipelines.reading.extraction, which puts the pages of a batch end to end into shared memory and writes one line
-of JSON, [charset label, length] of each. Each page is answered on the standard output as soon as it is done: the lengths of
-head and text (two little-endian uint32), head (JSON), text (UTF-8). A first answer without text says that the libraries are
-loaded. The head is {"charset", "replaced"} with a text, {"reason"} for a page over a deterministic limit or without text, or
-{"failed"} with the type of an exception.
+of JSON: where they begin, and [charset label, length] of each. Each page is answered on the standard output as soon as it
+is done: the lengths of head and text (two little-endian uint32), head (JSON), text (UTF-8). A first answer without text
+says that the libraries are loaded. The head is {"charset", "replaced"} with a text, {"reason"} for a page over a
+deterministic limit or without text, or {"failed"} with the type of an exception.
 
 CPU time and memory are limits of the kernel on this process (RLIMIT_CPU, renewed for each page, and RLIMIT_AS), which
 no parser can outlive. Nothing here looks at a clock.
@@ -122,8 +122,8 @@ def serve(
     _limit_memory(limits.memory_bytes)
     _answer(out, {"ready": True})
     for batch in source:
-        at = 0
-        for label, size in json.loads(batch):
+        at, *pages = json.loads(batch)
+        for label, size in pages:
             _renew_cpu_limit(limits.cpu_seconds)
             try:
                 data = os.pread(shared, size, at)

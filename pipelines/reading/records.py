@@ -27,7 +27,7 @@ class Page(NamedTuple):
     Found has it, `meta` still without the charset.
     """
 
-    content: bytes
+    content: bytes | memoryview
     charset: str
     size: int
     url: str | None

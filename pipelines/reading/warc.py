@@ -109,7 +109,7 @@ def _page(record: Record, source: SourceSpec) -> Bad | Page:
         return Bad("not_html", record.size)
     if not record.whole:
         return Bad("html_bytes", record.size)
-    content: bytes | str = record.block
+    content: bytes | memoryview | str = record.block
     if response:
         content = payload(response, record.block, source.max_html_bytes, "truncated" in meta)
     if isinstance(content, str):

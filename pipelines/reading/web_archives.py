@@ -79,10 +79,10 @@ class _Stream:
         self._at += len(line)
         return line
 
-    def pieces(self, size: int) -> Iterator[bytes]:
+    def pieces(self, size: int) -> Iterator[memoryview]:
         """The next bytes, `size` in all, or fewer at the end."""
         while size and (self._at < len(self._held) or self._more()):
-            piece = self._held[self._at : self._at + size]
+            piece = memoryview(self._held)[self._at : self._at + size]
             self._at += len(piece)
             size -= len(piece)
             yield piece
@@ -112,7 +112,7 @@ class _Rest:
     def __next__(self) -> bytes:
         piece = next(self._pieces)
         self.left -= len(piece)
-        return piece
+        return bytes(piece)
 
 
 def read_archive(chunks: Iterator[bytes], bound: Callable[[dict[str, str]], int]) -> Iterator[Record | Malformed | Cut]:
