@@ -19,6 +19,9 @@ from pipelines.contracts.shards import open_shard
 from pipelines.contracts.store import FileRecord, read_json, record_file, verify, write_atomic, write_file, write_json
 from pipelines.corpus import CorpusConfig, load_corpus_config
 from pipelines.inventory import take_inventory
+from tokenizer.definition import read_definition
+from trainers.data import open_corpus as open_for_training
+from trainers.data import verified_tokenizer
 
 
 @pytest.fixture(autouse=True)
@@ -180,6 +183,7 @@ def test_a_build_on_s3_is_the_build_on_disk(
     monkeypatch.setenv("GRISTMILL_ALLOW_PRIVATE", "1")
     assert main(arguments) == 0
     assert "web/0.jsonl#0" in capsys.readouterr().out
+    assert read_definition(str(verified_tokenizer(open_for_training((str(config.place),), None))))
     assert main(["plan", str(corpus_file.with_name("remote.yaml"))]) == 0
     other = CorpusConfig("other", config.output, config.sources, config.steps, config.remote)
     with pytest.raises(ConflictError, match="belongs to the corpus 'small'"):

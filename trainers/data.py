@@ -14,6 +14,7 @@ import numpy as np
 
 from pipelines.contracts.errors import ConfigError, UserError
 from pipelines.contracts.manifest import ShardRecord, TokenizerRecord, load_corpus
+from pipelines.contracts.place import place_of
 from pipelines.contracts.shards import Shard, open_shard
 from pipelines.contracts.store import digest, verify
 from trainers.order import Order, Samples, Stream
@@ -118,7 +119,7 @@ def open_corpus(directories: tuple[str, ...], shard_set: str | None) -> Corpus:
         raise ConfigError(
             "data.corpora: names no corpus; give corpus=DIRECTORY, a directory that `pipelines build` wrote"
         )
-    parts = [_open_one(Path(directory), shard_set) for directory in directories]
+    parts = [_open_one(place_of(directory), shard_set) for directory in directories]
     first = parts[0]
     train: dict[str, Source] = {}
     validation: dict[str, Source] = {}

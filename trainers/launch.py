@@ -17,6 +17,7 @@ from typing import Any
 
 from pipelines.contracts.config import parse, plain
 from pipelines.contracts.errors import UserError
+from pipelines.contracts.remote import is_url
 from trainers.config import Pretraining
 from trainers.data import Corpus, open_corpus
 from trainers.progress import followed
@@ -30,7 +31,7 @@ def launch(config: Pretraining, corpus: Corpus, run: Path, workers: int, show: C
 
         train(config, corpus, run, show)
     else:
-        absolute = tuple(str(Path(directory).resolve()) for directory in config.data.corpora)
+        absolute = tuple(d if is_url(d) else str(Path(d).resolve()) for d in config.data.corpora)
         config = replace(config, data=replace(config.data, corpora=absolute))
         with followed(run / "log.jsonl", show), _sigterm_asks_to_stop(run):
             _launch_on_ray(config, run.resolve(), workers)
