@@ -69,7 +69,7 @@ def plan_and_build(
     """Plan without the documents that were set aside, and build. With `quarantine`, a document that breaks a step is set
     aside too, and the build planned again; else it stops the build with PoisonError.
     """
-    output = Path(config.output)
+    output = config.place
     while True:
         try:
             return build(make_plan(config, inventories, load_poison(output)), cluster, say)
@@ -82,7 +82,7 @@ def plan_and_build(
 
 def build(plan: Plan, cluster: AnyCluster, say: Callable[[str], None]) -> CorpusManifest:
     """Run every step of the plan that is not published, then publish the corpus. Returns its manifest."""
-    root = Path(plan.config.output)
+    root = plan.config.place
     claim(root, plan.config.name, write=True)
     state = Build(plan, root, cluster, say, {})
     for step in plan.steps:
