@@ -14,9 +14,10 @@ from numba import njit
 from pipelines.kernels.characters import classify
 from pipelines.kernels.phrases import CURLY, JAVASCRIPT, LOREM, MARKER, POLICY, Hits, find_phrases
 from pipelines.kernels.rows import BY_BREAKS, BY_FEEDS, Rows
-from pipelines.kernels.segment import Segments, Spans, count_sentences, find_words
+from pipelines.kernels.segment import Segments, count_sentences
 from pipelines.kernels.tables import SPACE
 from pipelines.kernels.tokens import ENDS_SENTENCE, IS_PUNCTUATION, OPENS_CHUNK, Tokens, find_tokens
+from pipelines.kernels.words import Spans, find_words
 
 VARIANTS = ("paper", "tfds", "datatrove")
 _PAPER, _TFDS, _DATATROVE = range(3)
@@ -31,6 +32,7 @@ DROPPED = {  # the tests that drop a line
 }
 _PAGE = ("sentences", "lorem_ipsum", "curly")
 _LONGEST_WORD = 1000  # c4_utils.py, c4_filters.py
+_MOST_WORDS = 5
 _LEAST_WORDS = (5, 5, 3)  # "at least 5 words" (paper, tfds); datatrove has 3
 
 
@@ -67,12 +69,11 @@ def _added(rows: Rows, values: np.ndarray, documents: int) -> np.ndarray:
 def judge(segments: Segments, tokens: Tokens, hits: Hits, rows: Rows) -> Judged:
     """Judge the rows of a block."""
     count = len(rows.starts)
-    chunks, marked = np.zeros(count, np.int32), np.zeros(count, np.uint8)
-    _survey(segments.data, *rows[:2], tokens.spans.starts, tokens.spans.ends, tokens.kinds, *hits[:3], chunks, marked)
+    chunks, said = np.zeros(count, np.int32), np.zeros(count, np.uint8)
     judged = Judged(rows, np.zeros((count, 3), np.uint8), np.zeros((count, 3), np.int64))
-    _judge(segments.data, segments.classes, rows, chunks, segments.words, tokens, hits, judged)
-    if marked.any():
-        which = np.flatnonzero(marked)
+    _judge(segments.data, segments.classes, chunks, False, said, segments.words, tokens, hits, judged)
+    which = np.flatnonzero(said & MARKER)
+    if len(which):
         _judge_unmarked(segments, Rows(*(column[which] for column in rows)), chunks[which], hits, judged, which)
     return judged
 
@@ -94,21 +95,24 @@ def _judge_unmarked(
         np.zeros((len(which), 3), np.int64),
     )
     words, tokens = find_words(offsets, data, classes), find_tokens(offsets, data, classes)
-    _judge(data, classes, clean.rows, chunks, words, tokens, find_phrases(offsets, data), clean)
+    said = np.zeros(len(which), np.uint8)
+    _judge(data, classes, chunks, True, said, words, tokens, find_phrases(offsets, data), clean)
     judged.verdicts[which], judged.sentences[which] = clean.verdicts, clean.sentences
 
 
 def _judge(
     data: np.ndarray,
     classes: np.ndarray,
-    rows: Rows,
     chunks: np.ndarray,
+    given: bool,
+    said: np.ndarray,
     words: Spans,
     tokens: Tokens,
     hits: Hits,
     judged: Judged,
 ) -> None:
     # Without the white space at their ends, which a row has where a marker stood there.
+    rows = judged.rows
     starts, ends = rows.starts.copy(), rows.ends.copy()
     _verdicts(
         data,
@@ -118,10 +122,13 @@ def _judge(
         ends,
         rows.kinds,
         chunks,
+        given,
+        said,
         words.starts,
         *tokens.spans[:2],
         tokens.kinds,
-        *hits[:3],
+        hits.places,
+        hits.kinds,
         judged.verdicts,
         judged.sentences,
     )
@@ -150,46 +157,6 @@ def _holding(
                 hit += 1
             out[d, 0] += said & LOREM != 0
             out[d, 1] += said & CURLY != 0
-
-
-@njit(cache=True)
-def _survey(
-    data: np.ndarray,
-    starts: np.ndarray,
-    ends: np.ndarray,
-    token_starts: np.ndarray,
-    token_ends: np.ndarray,
-    token_kinds: np.ndarray,
-    places: np.ndarray,
-    marker_ends: np.ndarray,
-    hit_kinds: np.ndarray,
-    chunks: np.ndarray,
-    marked: np.ndarray,
-) -> None:
-    """How many chunks between white space each row holds, the negative of it if one is too long; has it a marker?"""
-    token, hit = 0, 0
-    for row in range(len(starts)):
-        while token < len(token_starts) and token_starts[token] < starts[row]:
-            token += 1
-        opened, count, long = -1, 0, False
-        while token < len(token_starts) and token_starts[token] < ends[row]:
-            if token_kinds[token] & OPENS_CHUNK:
-                opened = token_starts[token]
-                count += 1
-            stop = token_ends[token]
-            token += 1
-            last = token == len(token_starts) or token_kinds[token] & OPENS_CHUNK
-            if last and stop - opened > _LONGEST_WORD and not long:
-                chars = 0
-                for i in range(opened, stop):
-                    chars += data[i] & 0xC0 != 0x80
-                long = chars > _LONGEST_WORD
-        chunks[row] = -count if long else count
-        while hit < len(places) and places[hit] < starts[row]:
-            hit += 1
-        while hit < len(places) and places[hit] < ends[row]:
-            marked[row] |= hit_kinds[hit] & MARKER
-            hit += 1
 
 
 @njit(cache=True)
@@ -257,14 +224,37 @@ def _verdict(variant: int, ends_well: bool, long: bool, words: int, said: int) -
 
 
 @njit(cache=True)
-def _sentences_of(kinds: np.ndarray, first: int, last: int) -> int:
+def _chunks_of(
+    data: np.ndarray, starts: np.ndarray, ends: np.ndarray, kinds: np.ndarray, token: int, begin: int, end: int
+) -> int:
+    """How many chunks between white space a row holds from its first token on, but no more than the rules ask for; the
+    negative of it if one is too long."""
+    count, sign, last = 0, 1, len(starts)
+    while token < last and starts[token] < end and (count < _MOST_WORDS or end - begin > _LONGEST_WORD):
+        opened = starts[token]
+        count += count < _MOST_WORDS
+        token += 1
+        while token < last and not kinds[token] & OPENS_CHUNK:
+            token += 1
+        if ends[token - 1] - opened > _LONGEST_WORD:
+            chars = 0
+            for i in range(opened, ends[token - 1]):
+                chars += data[i] & 0xC0 != 0x80
+            if chars > _LONGEST_WORD:
+                sign = -1
+    return count * sign
+
+
+@njit(cache=True)
+def _sentences_of(starts: np.ndarray, kinds: np.ndarray, token: int, end: int) -> int:
     """A token that is no punctuation begins a sentence if a terminal mark came since the last one did."""
     found, ended = 1, False
-    for token in range(first, last):
+    while token < len(starts) and starts[token] < end:
         if kinds[token] & ENDS_SENTENCE:
             ended = True
         elif ended and not kinds[token] & IS_PUNCTUATION:
             found, ended = found + 1, False
+        token += 1
     return found
 
 
@@ -277,16 +267,18 @@ def _verdicts(
     ends: np.ndarray,
     kinds: np.ndarray,
     original_chunks: np.ndarray,
+    given: bool,
+    said: np.ndarray,
     word_starts: np.ndarray,
     token_starts: np.ndarray,
     token_ends: np.ndarray,
     token_kinds: np.ndarray,
     places: np.ndarray,
-    marker_ends: np.ndarray,
     hit_kinds: np.ndarray,
     verdicts: np.ndarray,
     sentences: np.ndarray,
 ) -> None:
+    """`original_chunks` is found for rows as they stand in the text, and given for rows without their markers."""
     word, token, hit = 0, 0, 0
     for row in range(len(starts)):
         raw_start, raw_end = starts[row], raw_ends[row]
@@ -296,29 +288,26 @@ def _verdicts(
             starts[row] += 1
         while hit < len(places) and places[hit] < raw_start:
             hit += 1
-        said = 0
         while hit < len(places) and places[hit] < raw_end:
-            said |= hit_kinds[hit]
+            said[row] |= hit_kinds[hit]
             hit += 1
         while word < len(word_starts) and word_starts[word] < raw_start:
             word += 1
-        first = word
-        while word < len(word_starts) and word_starts[word] < raw_end:
-            word += 1
         while token < len(token_starts) and token_starts[token] < raw_start:
             token += 1
-        first_token, chunks = token, 0
-        while token < len(token_starts) and token_starts[token] < raw_end:
-            chunks += token_kinds[token] & OPENS_CHUNK != 0
-            token += 1
+        chunks = _chunks_of(data, token_starts, token_ends, token_kinds, token, raw_start, raw_end)
+        if not given:
+            original_chunks[row] = chunks
         long = original_chunks[row] < 0
         if kinds[row] & BY_FEEDS:
+            fifth = word + _LEAST_WORDS[_PAPER] - 1
+            words = _LEAST_WORDS[_PAPER] if fifth < len(word_starts) and word_starts[fifth] < raw_end else 0
             well = _ends_line(data, starts[row], ends[row], _PAPER)
-            verdicts[row, _PAPER] = _verdict(_PAPER, well, long, word - first, said)
+            verdicts[row, _PAPER] = _verdict(_PAPER, well, long, words, said[row])
         if kinds[row] & BY_BREAKS:
             well = _ends_line(data, raw_start, raw_end, _TFDS)
-            verdicts[row, _TFDS] = _verdict(_TFDS, well, long, chunks, said)
+            verdicts[row, _TFDS] = _verdict(_TFDS, well, long, abs(chunks), said[row])
             well = _ends_line(data, raw_start, raw_end, _DATATROVE)
-            verdicts[row, _DATATROVE] = _verdict(_DATATROVE, well, long, abs(original_chunks[row]), said)
+            verdicts[row, _DATATROVE] = _verdict(_DATATROVE, well, long, abs(original_chunks[row]), said[row])
         if verdicts[row, _DATATROVE] == KEPT:
-            sentences[row, _DATATROVE] = _sentences_of(token_kinds, first_token, token)
+            sentences[row, _DATATROVE] = _sentences_of(token_starts, token_kinds, token, raw_end)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from pipelines.kernels.segment import Spans
+from pipelines.kernels.words import Spans
 
 _MIX, _ONES, _ALL = np.uint64(0xFF51AFD7ED558CCD), np.uint64(0x0101010101010101), np.uint64(0xFFFFFFFFFFFFFFFF)
 _LEAST_SLOTS = 256

@@ -6,9 +6,10 @@ from numba import njit
 from pipelines.kernels.distinct import Numbered, number
 from pipelines.kernels.phrases import JAVASCRIPT, LOREM, Hits
 from pipelines.kernels.rows import Rows, split
-from pipelines.kernels.segment import Segments, Spans
+from pipelines.kernels.segment import Segments
 from pipelines.kernels.tables import SPACE, STOP
 from pipelines.kernels.token_tables import TERMINAL, token_classes
+from pipelines.kernels.words import Spans
 
 # The paper says "a bullet point" and no more. Peers: "•" and "-" (datatrove), "*" and "-" (dolma), a longer list (DCLM,
 # NeMo Curator). These are the bullets of all of them.

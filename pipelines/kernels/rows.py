@@ -5,8 +5,9 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from pipelines.kernels.segment import Segments, Spans
+from pipelines.kernels.segment import Segments
 from pipelines.kernels.tables import SPACE
+from pipelines.kernels.words import Spans
 
 BY_FEEDS, BY_BREAKS = 1, 2  # a line between line feeds; between any of str.splitlines' breaks
 _LINE_FEED, _RETURN = 10, 13

@@ -28,15 +28,18 @@ Peers use NLTK's Punkt, which learns abbreviations; this list is short on purpos
 a sentence before a capital or a digit ("approx. 5 km").
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from numba import njit
+from llvmlite import ir
+from numba import njit, types
+from numba.extending import intrinsic
 
 from pipelines.kernels.buffers import blocks, text_buffers
 from pipelines.kernels.characters import classify
 from pipelines.kernels.tables import ALONE, CLOSE, EXTEND, LETTER, LOWER, SPACE, STOP, WORD
+from pipelines.kernels.words import Spans, find_words
 
 ABBREVIATIONS = (
     *("adm", "brig", "capt", "cf", "cmdr", "col", "cpl", "det", "dr", "esq", "fig", "figs", "gen", "gov", "hon", "lt"),
@@ -60,18 +63,10 @@ ABBREVIATIONS = (
     ),
     "vs",
 )
-_LINE_FEED, _FULL_STOP, _COMMA, _APOSTROPHE = 10, 46, 44, 39
-_FIRST_OF_QUOTE, _LAST_OF_QUOTE, _SMALL_I = 0xE2, 0x99, 105  # bytes of U+2019; i
+_LINE_FEED, _FULL_STOP, _APOSTROPHE = 10, 46, 39
+_LAST_OF_QUOTE, _SMALL_I = 0x99, 105  # the last byte of U+2019; i
 _NONE, _PLAIN, _WIDE = 0, 1, 2
-
-
-class Spans(NamedTuple):
-    """Byte spans of a block: span k is [starts[k], ends[k]), those of document d are k in offsets[d]..offsets[d + 1] -
-    1."""
-
-    starts: np.ndarray  # int32 [spans], into the block's bytes
-    ends: np.ndarray  # int32 [spans]
-    offsets: np.ndarray  # int64 [documents + 1]
+_ONES, _SEVEN = np.uint64(0x0101010101010101), np.uint64(0x7F7F7F7F7F7F7F7F)
 
 
 class Segments(NamedTuple):
@@ -109,13 +104,6 @@ def sentence_starts(text: pa.LargeStringArray) -> tuple[np.ndarray, np.ndarray]:
         found.append(spans.starts - np.repeat(block_offsets[:-1], per_document))
         counts[first + 1 : last + 1] = per_document
     return np.cumsum(counts), np.concatenate(found)
-
-
-def find_words(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray) -> Spans:
-    """The words of a block."""
-    spans = _room(len(data) // 2 + len(offsets) + 1, len(offsets))
-    _words(offsets, data, classes, *spans)
-    return _trimmed(spans)
 
 
 def find_lines(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray) -> tuple[Spans, Spans]:
@@ -163,59 +151,25 @@ def _trimmed(spans: Spans) -> Spans:
     return Spans(spans.starts[:count], spans.ends[:count], spans.offsets)
 
 
-@njit(cache=True)
-def _joiner(data: np.ndarray, classes: np.ndarray, begin: int, i: int, end: int) -> int:
-    """Bytes of an apostrophe or decimal mark at i that stays inside the word before it; 0 where there is none."""
-    size = 1
-    if data[i] == 0xE2 and i + 2 < end and data[i + 1] == 0x80 and data[i + 2] == 0x99:
-        size = 3
-    if i == begin or i + size >= end:
-        return 0
-    before, after = data[i - 1], data[i + size]
-    if data[i] == _FULL_STOP or data[i] == _COMMA:
-        return size if 48 <= before <= 57 and 48 <= after <= 57 else 0
-    if size == 3 or data[i] == _APOSTROPHE:
-        kind = np.int64(classes[i + size])
-        return size if classes[i - 1] & (LETTER | EXTEND) and kind & LETTER and not kind & ALONE else 0
-    return 0
+@intrinsic
+def _trailing_zeros(typing: Any, value: Any) -> Any:
+    """Zero bits below the lowest 1 of a uint64 that is not 0: one instruction, which numba has no name for."""
+
+    def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 1))
+
+    return types.int64(types.uint64), code
 
 
-@njit(cache=True)
-def _words(
-    offsets: np.ndarray, data: np.ndarray, classes: np.ndarray, starts: np.ndarray, ends: np.ndarray, counts: np.ndarray
-) -> None:
-    begun, ended = 0, 0
-    for d in range(len(offsets) - 1):
-        begin, end = offsets[d], offsets[d + 1]
-        i, inside, alone = begin, 0, 0
-        while i < end:
-            kind, byte = np.int64(classes[i]), data[i]
-            word = kind & WORD
-            if kind & (ALONE | EXTEND) or alone:
-                if byte & 0xC0 == 0x80:
-                    i += 1
-                    continue
-                if kind & EXTEND:
-                    word &= inside
-                elif word and inside and (kind | alone) & ALONE:
-                    ends[ended] = i
-                    ended += 1
-                    inside = 0
-                alone = (alone if kind & EXTEND else kind & ALONE) if word else 0
-            elif (byte == _APOSTROPHE) | (byte == _COMMA) | (byte == _FULL_STOP) | (byte == _FIRST_OF_QUOTE):
-                size = _joiner(data, classes, begin, i, end)
-                if inside and size:
-                    i += size
-                    continue
-            # Written at every byte, counted only where a word begins or ends: no branch to mispredict at every word.
-            starts[begun], ends[ended] = i, i
-            begun += word & ~inside
-            ended += inside & ~word
-            inside = word
-            i += 1
-        ends[ended] = end
-        ended += inside
-        counts[d + 1] = ended
+@njit(cache=True, inline="always")
+def _eight(data: np.ndarray, i: int) -> np.uint64:
+    """Eight bytes, little-endian; LLVM makes it one load."""
+    k = np.uint64(i)
+    low = np.uint64(data[k]) | np.uint64(data[k + np.uint64(1)]) << np.uint64(8)
+    low |= np.uint64(data[k + np.uint64(2)]) << np.uint64(16) | np.uint64(data[k + np.uint64(3)]) << np.uint64(24)
+    high = np.uint64(data[k + np.uint64(4)]) | np.uint64(data[k + np.uint64(5)]) << np.uint64(8)
+    high |= np.uint64(data[k + np.uint64(6)]) << np.uint64(16) | np.uint64(data[k + np.uint64(7)]) << np.uint64(24)
+    return low | high << np.uint64(32)
 
 
 @njit(cache=True)
@@ -232,29 +186,41 @@ def _lines(
 ) -> None:
     line, paragraph = 0, 0
     for d in range(len(offsets) - 1):
-        feeds, inside, any_line, last = 0, False, False, 0
-        for i in range(offsets[d], offsets[d + 1]):
-            if classes[i] & SPACE:
-                if data[i] == _LINE_FEED:
-                    feeds += 1
-                    if inside:
-                        line_ends[line - 1] = last
-                        paragraph_ends[paragraph - 1] = last
-                    inside = False
+        i, end, blank, any_line = offsets[d], offsets[d + 1], False, False
+        while i < end:
+            stop = _line_end(data, i, end)
+            first, last = i, stop
+            while first < last and classes[first] & SPACE:
+                first += 1
+            while first < last and classes[last - 1] & SPACE:
+                last -= 1
+            i = stop + 1
+            if first == last:
+                blank = True
                 continue
-            last = i + 1
-            if not inside:
-                line_starts[line] = i
-                line += 1
-                if not any_line or feeds > 1:
-                    paragraph_starts[paragraph] = i
-                    paragraph += 1
-                feeds, inside, any_line = 0, True, True
-        if inside:
-            line_ends[line - 1] = last
+            line_starts[line], line_ends[line] = first, last
+            line += 1
+            if blank or not any_line:
+                paragraph_starts[paragraph] = first
+                paragraph += 1
             paragraph_ends[paragraph - 1] = last
+            blank, any_line = False, True
         line_counts[d + 1] = line
         paragraph_counts[d + 1] = paragraph
+
+
+@njit(cache=True)
+def _line_end(data: np.ndarray, i: int, end: int) -> int:
+    """Where the next line feed is; `end` where there is none."""
+    while i + 8 <= end:
+        differs = _eight(data, i) ^ (_ONES * np.uint64(_LINE_FEED))
+        found = (~(((differs & _SEVEN) + _SEVEN) | differs) >> np.uint64(7)) & _ONES
+        if found:
+            return i + (_trailing_zeros(found) >> 3)
+        i += 8
+    while i < end and data[i] != _LINE_FEED:
+        i += 1
+    return i
 
 
 @njit(cache=True)
@@ -300,7 +266,9 @@ def _sentences(
         if begin < end:
             starts[sentence] = begin
             sentence += 1
-        for i in range(begin, end):
+        i = begin - 1
+        while i + 1 < end:
+            i += 1
             kind = np.int64(classes[i])
             if kind & SPACE:
                 gap = True
@@ -308,6 +276,15 @@ def _sentences(
                 continue
             if ending == _NONE and feeds < 2 and not kind & STOP and opening >= 0:
                 gap, feeds = False, 0
+                # Inside a sentence: on to the byte before the next stop or line feed.
+                while i + 9 <= len(data):
+                    differs = _eight(data, i + 1) ^ (_ONES * np.uint64(_LINE_FEED))
+                    found = (~(((differs & _SEVEN) + _SEVEN) | differs) >> np.uint64(7)) & _ONES
+                    found |= (_eight(classes, i + 1) >> np.uint64(5)) & _ONES  # the bit of STOP
+                    if found:
+                        i += _trailing_zeros(found) >> 3
+                        break
+                    i += 8
                 continue
             if data[i] & 0xC0 == 0x80:
                 continue

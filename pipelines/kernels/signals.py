@@ -46,9 +46,21 @@ _TOKENS = (
 )
 _ONES, _ALL, _LOWER_CASE = np.uint64(0x0101010101010101), np.uint64(0xFFFFFFFFFFFFFFFF), np.uint64(0x2020202020202020)
 _SEVEN = np.uint64(0x7F7F7F7F7F7F7F7F)
-_LONGEST_STOP_WORD = max(map(len, STOP_WORDS))
-_PACKED_STOP_WORDS = np.array([pack(word[::-1]) for word in STOP_WORDS], np.uint64)  # little-endian
-_PACKED_STOP_WORDS.flags.writeable = False
+
+
+def _hashed_stop_words() -> tuple[np.ndarray, np.uint64]:
+    """(the stop words as little-endian integers, factor): the word w is at (w * factor) >> 61, and no other one."""
+    packed = np.array([pack(word[::-1]) for word in STOP_WORDS], np.uint64)
+    factor = 1
+    while len({(int(word) * factor & 0xFFFFFFFFFFFFFFFF) >> 61 for word in packed}) < len(packed):
+        factor = factor * 6364136223846793005 + 1442695040888963407 & 0xFFFFFFFFFFFFFFFF
+    table = np.zeros(len(packed), np.uint64)
+    table[(packed * np.uint64(factor)) >> np.uint64(61)] = packed
+    table.flags.writeable = False
+    return table, np.uint64(factor)
+
+
+_STOP_TABLE, _STOP_FACTOR = _hashed_stop_words()
 
 
 def count(segments: Segments) -> dict[str, np.ndarray]:
@@ -70,7 +82,7 @@ def count(segments: Segments) -> dict[str, np.ndarray]:
     counts["chars"] = np.diff(offsets) - counts["continuations"]
     numbered = number(data, words)
     out = np.zeros((len(offsets) - 1, len(_WORDS)), np.int64)
-    _count_words(data, classes, words.starts, words.ends, words.offsets, numbered.chars, _PACKED_STOP_WORDS, out)
+    _count_words(data, classes, words.starts, words.ends, words.offsets, numbered.chars, _STOP_TABLE, out)
     counts |= _named(_WORDS, out)
     counts["distinct_words"] = numbered.distinct
     ngrams, counts["entropy"] = ngram_chars(numbered.ids, numbered.chars, words.offsets)
@@ -81,7 +93,7 @@ def count(segments: Segments) -> dict[str, np.ndarray]:
 def _count_datatrove(data: np.ndarray, tokens: Tokens, numbered: Numbered) -> dict[str, np.ndarray]:
     spans = tokens.spans
     out = np.zeros((len(spans.offsets) - 1, len(_TOKENS)), np.int64)
-    _count_tokens(data, spans.starts, spans.ends, spans.offsets, tokens.kinds, numbered.chars, _PACKED_STOP_WORDS, out)
+    _count_tokens(data, spans.starts, spans.ends, spans.offsets, tokens.kinds, numbered.chars, _STOP_TABLE, out)
     ngrams = greedy_ngram_chars(numbered.ids, numbered.chars, spans.offsets)
     return _named(_TOKENS, out) | _named([f"ngram{n}_datatrove" for n in range(2, 11)], ngrams)
 
@@ -158,15 +170,13 @@ def _count_characters(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray
         out[d, 3], out[d, 4], out[d, 5] = numbers, capitals, ellipses
 
 
-@njit(cache=True)
-def _stop_word(data: np.ndarray, start: int, size: int, lower: np.uint64, stop_words: np.ndarray) -> int:
-    """1 shifted by the position of a stop word; 0 for another word. `lower` is set in every byte before comparing."""
-    if size > _LONGEST_STOP_WORD:
-        return 0
-    packed, found = _first(data, start, size) | (lower & (_ALL >> np.uint64(64 - 8 * size))), 0
-    for k in range(len(stop_words)):
-        found |= np.int64(packed == stop_words[k]) << k
-    return found
+@njit(cache=True, inline="always")
+def _stop_word(data: np.ndarray, start: int, size: int, lower: np.uint64, table: np.ndarray) -> int:
+    """1 shifted by the place of a stop word in the table; 0 for another word. `lower` is set in every byte first."""
+    size = min(size, 8)
+    packed = _first(data, start, size) | (lower & (_ALL >> np.uint64(64 - 8 * size)))
+    place = (packed * _STOP_FACTOR) >> np.uint64(61)
+    return np.int64(table[place] == packed) << np.int64(place)
 
 
 @njit(cache=True)

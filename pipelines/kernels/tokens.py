@@ -11,8 +11,8 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from pipelines.kernels.segment import Spans
 from pipelines.kernels.tables import LETTER as CLASS_LETTER
+from pipelines.kernels.tables import LOWER as CLASS_LOWER
 from pipelines.kernels.tables import SPACE as CLASS_SPACE
 from pipelines.kernels.token_tables import (
     CURRENCY,
@@ -31,9 +31,12 @@ from pipelines.kernels.token_tables import (
     WITH_STOP,
     token_classes,
 )
+from pipelines.kernels.words import Spans
 
 # What is known about a token.
 HAS_LETTER, IS_SYMBOL, ENDS_SENTENCE, IS_PUNCTUATION, OPENS_CHUNK = 1, 2, 4, 8, 16
+
+_STOP_KIND = IS_SYMBOL | ENDS_SENTENCE | IS_PUNCTUATION  # of a full stop
 
 _ONES, _ALL = np.uint64(0x0101010101010101), np.uint64(0xFFFFFFFFFFFFFFFF)
 _FULL_STOP, _PLUS, _PERCENT, _COMMA, _HYPHEN, _APOSTROPHE, _CARET, _STAR, _SLASH = 46, 43, 37, 44, 45, 39, 94, 42, 47
@@ -363,6 +366,14 @@ def _leading_zeros(flags: np.uint64) -> int:
 
 
 @njit(cache=True)
+def _plain_stop(data: np.ndarray, classes: np.ndarray, begin: int, end: int, with_stop: np.ndarray) -> bool:
+    """Is the last byte of a chunk a full stop after a small letter that is a token by itself?"""
+    if data[end - 1] != _FULL_STOP or end - begin < 2 or not classes[end - 2] & CLASS_LOWER:
+        return False
+    return end - begin > 8 or not _keeps_stop(data, begin, end, with_stop)
+
+
+@njit(cache=True)
 def _tokens(
     offsets: np.ndarray,
     data: np.ndarray,
@@ -406,6 +417,10 @@ def _tokens(
                     token += 1
                 elif not plain:
                     ends[first], kinds[first] = i, IS_SYMBOL | IS_PUNCTUATION
+            elif letters == i - begin - 1 and _plain_stop(data, classes, begin, i, with_stop):
+                starts[token], ends[token], kinds[token] = begin, begin + letters, HAS_LETTER
+                starts[token + 1], ends[token + 1], kinds[token + 1] = i - 1, i, _STOP_KIND
+                token += 2
             else:
                 token = _chunk(data, begin, i, table, with_stop, token, starts, ends, kinds)
             kinds[first] |= OPENS_CHUNK
