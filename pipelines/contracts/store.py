@@ -14,13 +14,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 import xxhash
 
 from pipelines.contracts.cache import fetch, kept, put
 from pipelines.contracts.errors import CorruptFileError
 from pipelines.contracts.place import RemotePath
+from pipelines.contracts.remote import open_url
 
 _CHUNK = 1 << 20
 
@@ -134,6 +135,18 @@ def _copy(path: RemotePath, record: FileRecord) -> Path:
     found = kept(record.xxh3_128)
     assert found is not None, "the cache keeps what it was just given"
     return found
+
+
+def open_ranges(directory: Path, record: FileRecord) -> BinaryIO:
+    """Open a recorded file for readers that take ranges of it and check those themselves: it is not read as a whole.
+
+    Of a file on an object store the local copy is opened, or, where there is none, the ranges are asked of the store.
+    """
+    path = directory / record.path
+    if isinstance(path, RemotePath):
+        copy = kept(record.xxh3_128)
+        return open(copy, "rb") if copy else cast(BinaryIO, open_url(path.url, path.remote))
+    return open(path, "rb")
 
 
 def remove_tree(path: Path) -> None:
