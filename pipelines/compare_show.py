@@ -26,6 +26,9 @@ def show_comparison(comparison: Comparison, samples: int) -> None:
     if len(compared) > 1:
         console.print("\n[bold]how far they agree[/bold] [dim](Jaccard: dropped by both / dropped by either)[/dim]")
         console.print(_pairs(comparison))
+        apart = sum(not pair.both for pair in comparison.pairs)
+        if apart:
+            console.print(f"[dim]{_count(apart, 'more pair')} without a document that both drop[/dim]")
         console.print(f"\n{_agreement(comparison)}")
     page = Page()
     for name in (*compared, "") if samples else ():
@@ -57,7 +60,7 @@ def _drops(comparison: Comparison) -> Table:
         total, dropped = comparison.documents(name), comparison.dropped(name)
         table.add_row(
             f"[bold]{escape(name)}[/bold]", f"{total:,}", f"{dropped:,}", _share(dropped, total),
-            f"{comparison.alone(name):,}", _top(comparison.reasons(name)),
+            f"{comparison.alone(name):,}", _top(name, comparison.reasons(name)),
         )  # fmt: skip
         for source, tally in comparison.tallies.items() if several else ():
             if name not in tally.sets:
@@ -67,7 +70,7 @@ def _drops(comparison: Comparison) -> Table:
             dropped = int(tally.both[at, at])
             table.add_row(
                 f"  {source}", f"{tally.documents:,}", f"{dropped:,}", _share(dropped, tally.documents),
-                f"{int(tally.alone[at]):,}", _top(tally.reasons[name]),
+                f"{int(tally.alone[at]):,}", _top(name, tally.reasons[name]),
             )  # fmt: skip
     return table
 
@@ -78,11 +81,9 @@ def _pairs(comparison: Comparison) -> Table:
         table.add_column(heading, no_wrap=True)
     for heading in ("both", "only one", "only other", "Jaccard"):
         table.add_column(heading, justify="right", no_wrap=True)
-    for pair in comparison.pairs:
-        jaccard = "-" if pair.jaccard is None else f"{pair.jaccard:.3f}"
-        table.add_row(
-            escape(pair.one), escape(pair.other), f"{pair.both:,}", f"{pair.only_one:,}", f"{pair.only_other:,}", jaccard
-        )  # fmt: skip
+    for pair in (pair for pair in comparison.pairs if pair.both):
+        counts = (f"{count:,}" for count in (pair.both, pair.only_one, pair.only_other))
+        table.add_row(escape(pair.one), escape(pair.other), *counts, f"{pair.jaccard:.3f}")
     return table
 
 
@@ -98,9 +99,14 @@ def _agreement(comparison: Comparison) -> str:
     return f"{line}\ndropped by so many of them: {spread or 'none'}"
 
 
-def _top(reasons: Counter[str]) -> str:
+def _top(name: str, reasons: Counter[str]) -> str:
+    """The most frequent reasons, without the family before them and the variant behind them, which the set's name says."""
+    family, _, variant = name.partition("@")
     top = sorted(reasons.items(), key=lambda entry: (-entry[1], entry[0]))
-    shown = ", ".join(f"{escape(rule.partition('.')[2] or rule)} {count:,}" for rule, count in top[:_REASONS])
+    shown = ", ".join(
+        f"{escape(rule.removeprefix(f'{family}.').removesuffix(f'_{variant}'))} {count:,}"
+        for rule, count in top[:_REASONS]
+    )
     rest = sum(count for _, count in top[_REASONS:])
     return f"{shown}, others {rest:,}" if rest else shown
 
