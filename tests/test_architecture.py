@@ -22,6 +22,7 @@ HOMES = {
     "fasttext": ("pipelines/classifier.py",),
     "resiliparse": ("pipelines/stages/", "pipelines/reading/"),
     "fastwarc": ("pipelines/reading/",),
+    "kenlm": ("pipelines/stages/perplexity.py",),
     "trafilatura": ("pipelines/reading/page_worker.py",),
     "zlib_ng": ("pipelines/reading/decompress.py",),
     "tokenizers": ("tokenizer/",),

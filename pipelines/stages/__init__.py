@@ -10,12 +10,14 @@ from pipelines.stages.language import Language
 from pipelines.stages.learn_tokenizer import LearnTokenizer
 from pipelines.stages.minhash_signatures import MinhashSignatures
 from pipelines.stages.pareto_sampling import ParetoSampling
+from pipelines.stages.perplexity import Perplexity
 from pipelines.stages.pii import Pii
 from pipelines.stages.quality_signals import QualitySignals
 from pipelines.stages.shards import Shards
 from pipelines.stages.text_hash import TextHash
 from pipelines.stages.transformer_classifier import TransformerClassifier
 from pipelines.stages.url_rules import UrlRules
+from pipelines.stages.word_list import WordList
 
 STAGES: dict[str, type[PartStage] | type[CorpusStage]] = {
     "c4_lines": C4Lines,
@@ -28,10 +30,12 @@ STAGES: dict[str, type[PartStage] | type[CorpusStage]] = {
     "learn_tokenizer": LearnTokenizer,
     "minhash_signatures": MinhashSignatures,
     "pareto_sampling": ParetoSampling,
+    "perplexity": Perplexity,
     "pii": Pii,
     "quality_signals": QualitySignals,
     "shards": Shards,
     "text_hash": TextHash,
     "transformer_classifier": TransformerClassifier,
     "url_rules": UrlRules,
+    "word_list": WordList,
 }

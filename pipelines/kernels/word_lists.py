@@ -1,0 +1,114 @@
+"""Where the entries of a word list occur in texts.
+
+Both entries and texts are `characters.lower_runs`: lower-cased words joined by one space. An occurrence begins and ends where a
+word does, or beside a character of a script that is written without spaces (Thai to Khmer, kana, Han). Of entries that begin at
+one place the longest counts, and the search goes on behind it.
+"""
+
+import numpy as np
+from numba import njit
+
+_BASIS, _PRIME = np.uint64(14695981039346656037), np.uint64(1099511628211)  # FNV-1a, 64 bits
+_SPACE = 32
+
+
+@njit(cache=True, inline="always")
+def _step(value: np.uint64, byte: np.uint8) -> np.uint64:
+    return np.uint64((value ^ np.uint64(byte)) * _PRIME)
+
+
+@njit(cache=True)
+def index_entries(data: np.ndarray, offsets: np.ndarray, slots: np.ndarray) -> None:
+    """Fill `slots` (int32, all -1, a power of two, more than entries) with the entries data[offsets[e]:offsets[e + 1]]."""
+    mask = np.uint64(len(slots) - 1)
+    for entry in range(len(offsets) - 1):
+        value = _BASIS
+        for i in range(offsets[entry], offsets[entry + 1]):
+            value = _step(value, data[i])
+        slot = np.int64(value & mask)
+        while slots[slot] >= 0:
+            slot = np.int64((slot + 1) & (len(slots) - 1))
+        slots[slot] = entry
+
+
+@njit(cache=True)
+def _has_space_free_script(data: np.ndarray, i: int) -> bool:
+    """Whether the character at byte i is of a script without spaces between words."""
+    if data[i] < 0xE0:
+        return False
+    if data[i] >= 0xF0:
+        return data[i] == 0xF0 and data[i + 1] >= 0xA0  # from U+20000 on: Han
+    code = (np.int64(data[i] & 0xF) << 12) | (np.int64(data[i + 1] & 0x3F) << 6) | np.int64(data[i + 2] & 0x3F)
+    return (
+        0xE00 <= code <= 0xEFF  # Thai, Lao
+        or 0x1000 <= code <= 0x109F  # Burmese
+        or 0x1780 <= code <= 0x17FF  # Khmer
+        or 0x3040 <= code <= 0x30FF  # Hiragana, Katakana
+        or 0x3400 <= code <= 0x4DBF
+        or 0x4E00 <= code <= 0x9FFF
+        or 0xF900 <= code <= 0xFAFF
+    )
+
+
+@njit(cache=True)
+def _is_entry(
+    entries: np.ndarray, bounds: np.ndarray, slots: np.ndarray, value: np.uint64, data: np.ndarray, start: int, end: int
+) -> bool:
+    mask = len(slots) - 1
+    slot = np.int64(value & np.uint64(mask))
+    while slots[slot] >= 0:
+        first = bounds[slots[slot]]
+        if bounds[slots[slot] + 1] - first == end - start:
+            i = 0
+            while i < end - start and entries[first + i] == data[start + i]:
+                i += 1
+            if i == end - start:
+                return True
+        slot = (slot + 1) & mask
+    return False
+
+
+@njit(cache=True)
+def find_entries(
+    entries: np.ndarray, bounds: np.ndarray, slots: np.ndarray, data: np.ndarray, offsets: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(occurrences, bytes in occurrences, bytes) int64 [n] of the texts data[offsets[n]:offsets[n + 1]]; spaces are no bytes."""
+    count = len(offsets) - 1
+    found, covered, total = np.zeros(count, np.int64), np.zeros(count, np.int64), np.zeros(count, np.int64)
+    longest = 0
+    for entry in range(len(bounds) - 1):
+        longest = max(longest, bounds[entry + 1] - bounds[entry])
+    for text in range(count):
+        i, last = offsets[text], offsets[text + 1]
+        free_before = True  # whether a word may begin at i
+        while i < last:
+            best = i
+            free = _has_space_free_script(data, i)
+            if free_before or free:
+                value, j, spaces = _BASIS, i, 0
+                best_spaces = 0
+                while j < last and j - i < longest:
+                    inside_free = data[j] >= 0xE0 and _has_space_free_script(data, j)
+                    spaces += data[j] == _SPACE
+                    value = _step(value, data[j])
+                    j += 1
+                    while j < last and data[j] & 0xC0 == 0x80:
+                        value = _step(value, data[j])
+                        j += 1
+                    ends = inside_free or j == last or data[j] == _SPACE or _has_space_free_script(data, j)
+                    if ends and _is_entry(entries, bounds, slots, value, data, i, j):
+                        best, best_spaces = j, spaces
+                if best > i:
+                    found[text] += 1
+                    covered[text] += best - i - best_spaces
+                    total[text] += best - i - best_spaces
+                    free_before = True
+                    i = best
+                    continue
+            free_before = free or data[i] == _SPACE
+            total[text] += data[i] != _SPACE
+            i += 1
+            while i < last and data[i] & 0xC0 == 0x80:
+                total[text] += 1
+                i += 1
+    return found, covered, total
