@@ -194,7 +194,7 @@ def _export(options: argparse.Namespace) -> int:
 
 def _whatif(options: argparse.Namespace) -> int:
     from pipelines.corpus import load_corpus_config
-    from pipelines.sweep import sweep
+    from pipelines.report.sweep import sweep
     from pipelines.whatif import what_if
     from pipelines.whatif_answer import show_answer
 

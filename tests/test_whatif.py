@@ -13,8 +13,8 @@ from pipelines.contracts.errors import UserError
 from pipelines.corpus import load_corpus_config
 from pipelines.inventory import take_inventory
 from pipelines.plan import make_plan
+from pipelines.report.sweep import kept_share
 from pipelines.summary import histogram
-from pipelines.sweep import kept_share
 from pipelines.whatif import what_if
 
 RULES = [{"signal": "word_count", "at_least": 20}, {"signal": "mean_word_length", "at_most": 6}]

@@ -84,7 +84,7 @@ def _print(histograms: Mapping[str, Mapping[str, Any]], signal: str, side: str) 
 
 
 def _page(histograms: Mapping[str, Mapping[str, Any]], signal: str, side: str) -> str:
-    style = (Path(__file__).parent / "report" / "page.css").read_text(encoding="utf-8")
+    style = (Path(__file__).parent / "page.css").read_text(encoding="utf-8")
     what = f"Share of the documents kept, {signal} {'at least' if side == 'at_least' else 'at most'}"
     return (
         f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{what}</title><style>{style}</style>'
