@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import combinations
+from itertools import combinations, islice, product
 from pathlib import Path
 from typing import Any
 
@@ -142,13 +142,16 @@ def compare_rules(directory: Path, names: Sequence[str] = (), samples: int = 0) 
     missing: dict[str, dict[str, tuple[str, ...]]] = {}
     tallies = {}
     for source in corpus.manifest.sources:
-        first = next(corpus.parts(source), None)
-        for name in chosen if first is not None else ():
-            lacking = tuple(c for c in _columns([name]) if c not in DOCUMENT_COLUMNS and not first.has(c))
+        sets = []
+        for part, name in product(
+            islice(corpus.parts(source), 1), chosen
+        ):  # all parts of a source have the same columns
+            lacking = tuple(c for c in _columns([name]) if c not in DOCUMENT_COLUMNS and not part.has(c))
             if lacking:
                 missing.setdefault(name, {})[source] = lacking
-        sets = tuple(name for name in chosen if first is not None and source not in missing.get(name, {}))
-        tallies[source] = _tally(corpus, source, sets, samples)
+            else:
+                sets.append(name)
+        tallies[source] = _tally(corpus, source, tuple(sets), samples)
     result = Comparison(corpus, chosen, tallies, missing)
     refused = [name for name in (names or chosen) if name not in result.compared]
     if refused and (names or not result.compared):

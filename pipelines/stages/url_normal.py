@@ -59,8 +59,8 @@ def normalised(url: str) -> Url:
         opaque = _OPAQUE.match(url)
         if opaque is not None or url[:1] in ("/", "?", "#", ""):
             scheme = opaque[1].lower() if opaque is not None else ""
-            rest = url[opaque.end() :] if opaque is not None else url
-            return Url(scheme, None, "", _escaped(rest.partition("#")[0]), "")
+            path = url[opaque.end() :] if opaque is not None else url
+            return Url(scheme, None, "", _escaped(path.partition("#")[0]), "")
     scheme = (found[1] or "http").lower() if found is not None else "http"
     rest = _REST.match(url, found.end() if found is not None else 0)
     assert rest is not None
