@@ -11,6 +11,7 @@ from pipelines.kernels.words import Spans
 
 BY_FEEDS, BY_BREAKS = 1, 2  # a line between line feeds; between any of str.splitlines' breaks
 _LINE_FEED, _RETURN = 10, 13
+_HIGH, _TO_HIGH = np.uint64(0x8080808080808080), np.uint64(0x6060606060606060)  # 0x20 + 0x60 sets the highest bit
 
 
 class Rows(NamedTuple):
@@ -88,6 +89,37 @@ def _past_breaks(data: np.ndarray, ends: np.ndarray, limits: np.ndarray, by_feed
         past[k] = i
 
 
+@njit(cache=True, inline="always")
+def _eight(data: np.ndarray, i: int) -> np.uint64:
+    """Eight bytes, little-endian; LLVM makes it one load."""
+    k = np.uint64(i)
+    low = np.uint64(data[k]) | np.uint64(data[k + np.uint64(1)]) << np.uint64(8)
+    low |= np.uint64(data[k + np.uint64(2)]) << np.uint64(16) | np.uint64(data[k + np.uint64(3)]) << np.uint64(24)
+    high = np.uint64(data[k + np.uint64(4)]) | np.uint64(data[k + np.uint64(5)]) << np.uint64(8)
+    high |= np.uint64(data[k + np.uint64(6)]) << np.uint64(16) | np.uint64(data[k + np.uint64(7)]) << np.uint64(24)
+    return low | high << np.uint64(32)
+
+
+@njit(cache=True, inline="always")
+def _is_plain(eight: np.uint64) -> bool:
+    """Are eight bytes ASCII and none of them a control character?"""
+    return (eight | ~(eight + _TO_HIGH)) & _HIGH == 0
+
+
+@njit(cache=True)
+def _next_break(data: np.ndarray, i: int, end: int) -> int:
+    """Where the next break other than a line feed is; `end` where there is none."""
+    while i < end:
+        while i + 8 <= end and _is_plain(_eight(data, i)):
+            i += 8
+        stop = min(i + 8, end)
+        while i < stop:
+            if (data[i] < 0x20 or data[i] >= 0xC2) and _break(data, i, end):
+                return i
+            i += 1
+    return end
+
+
 @njit(cache=True)
 def _rows(
     data: np.ndarray,
@@ -109,12 +141,14 @@ def _rows(
     for d in range(len(line_counts) - 1):
         for line in range(line_counts[d], line_counts[d + 1]):
             start, end = line_starts[line], line_ends[line]
-            i, inside, broken, last = start, False, False, start
-            first = row
+            if _next_break(data, start, end) == end:
+                starts[row], ends[row], documents[row], kinds[row] = start, end, d, BY_FEEDS | BY_BREAKS
+                row += 1
+                continue
+            i, inside, last = start, False, start
             while i < end:
                 size = _break(data, i, end) if data[i] < 0x20 or data[i] == 0xC2 or data[i] == 0xE2 else 0
                 if size:
-                    broken = True
                     if inside:
                         ends[row - 1] = last
                         inside = False
@@ -128,12 +162,9 @@ def _rows(
                         inside = True
                 i += 1
             ends[row - 1] = end
-            if broken:
-                feed_starts[feed_row], feed_ends[feed_row] = start, end
-                feed_documents[feed_row], feed_kinds[feed_row] = d, BY_FEEDS
-                feed_row += 1
-            else:
-                kinds[first] = BY_FEEDS | BY_BREAKS
+            feed_starts[feed_row], feed_ends[feed_row] = start, end
+            feed_documents[feed_row], feed_kinds[feed_row] = d, BY_FEEDS
+            feed_row += 1
     counts[0], counts[1] = row, feed_row
 
 
@@ -161,6 +192,10 @@ def _split(
             strip_end -= 1
         i, line_begin, paragraph_begin, found, last = begin, begin, strip_begin, 0, begin
         while i < end:
+            while i + 8 <= end and _is_plain(_eight(data, i)):
+                i += 8
+            if i == end:
+                break
             byte = data[i]
             if not (byte < 0x20 or byte == 0xC2 or byte == 0xE2):
                 i += 1
