@@ -23,6 +23,7 @@ from pipelines.classifier_metrics import evaluate
 from pipelines.contracts.config import load_yaml, override, parse, plain
 from pipelines.contracts.errors import ConflictError, UserError
 from pipelines.contracts.lineage import Corpus, open_corpus
+from pipelines.contracts.place import place_of
 from pipelines.contracts.stage import DROP
 from pipelines.contracts.store import file_checksum, write_atomic, write_json
 from pipelines.stages.classifier import METRICS, MODEL
@@ -32,6 +33,7 @@ FORMAT = "gristmill-classifier/1"
 CARD = "MODEL_CARD.md"
 LABELS = ("positive", "negative")
 _LEAST = 10  # held-out documents of each class: with fewer, the measures say nothing
+_SOURCE = re.compile(r"(.+):([a-z][a-z0-9_]*)")
 # What a label looks like to fastText, whose white space is ASCII's and NUL.
 _LABEL = re.compile(r"(?:(?<=[ \t\v\f\r\n\0])|^)__label__[^ \t\v\f\r\n\0]*")
 
@@ -192,8 +194,9 @@ def _check_classes(classes: dict[str, _Class]) -> None:
 
 def _open(name: str, label: str) -> list[tuple[Corpus, str]]:
     """The sources of `DIRECTORY` or `DIRECTORY:SOURCE`."""
-    directory, _, source = (name, "", "") if Path(name).exists() else name.rpartition(":")
-    corpus = open_corpus(Path(directory or name))
+    match = _SOURCE.fullmatch(name)
+    directory, source = match.groups() if match else (name, "")
+    corpus = open_corpus(place_of(directory))
     if source:
         corpus.check_source(source, f"{label}: {name}")
     return [(corpus, found) for found in ([source] if source else corpus.manifest.sources)]
