@@ -16,7 +16,16 @@ from pipelines.contracts.lineage import Located, open_corpus
 from pipelines.contracts.manifest import StepOutput, load_corpus
 from pipelines.contracts.place import RemotePath, place_of
 from pipelines.contracts.shards import open_shard
-from pipelines.contracts.store import FileRecord, read_json, record_file, verify, write_atomic, write_file, write_json
+from pipelines.contracts.store import (
+    FileRecord,
+    open_ranges,
+    read_json,
+    record_file,
+    verify,
+    write_atomic,
+    write_file,
+    write_json,
+)
 from pipelines.corpus import CorpusConfig, load_corpus_config
 from pipelines.inventory import take_inventory
 from tokenizer.definition import read_definition
@@ -106,6 +115,20 @@ def test_remote_files_are_verified(s3, tmp_path: Path, own_cache: Path) -> None:
         verify(root, FileRecord("g", 1, "0"))
 
 
+def test_ranges_are_read_without_the_whole(s3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = prefix(s3, tmp_path)
+    for directory in (root, tmp_path):
+        record = write_file(directory, "ranges", b"0123456789")
+        with open_ranges(directory, record) as source:
+            source.seek(4)
+            assert source.read(3) == b"456"
+    kept(record.xxh3_128).unlink()
+    with open_ranges(root, record) as source:  # nothing is kept: the store is asked
+        source.seek(7)
+        assert source.read() == b"789"
+    assert kept(record.xxh3_128) is None
+
+
 def test_the_cache_is_bounded(s3, tmp_path: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GRISTMILL_CACHE_BYTES", "5000")
     monkeypatch.setattr(cache, "_IN_USE_SECONDS", -1)
@@ -134,6 +157,16 @@ def test_a_store_that_fails_is_tried_again(s3, tmp_path: Path, monkeypatch: pyte
 
 def _time_out(item: str) -> None:
     raise RemoteError("s3://x: TimeoutError")
+
+
+def test_a_small_build_on_s3(s3, corpus_file: Path, raw_text: Path, tmp_path: Path) -> None:
+    data = yaml.safe_load(corpus_file.read_text()) | {"steps": [{"text_hash": {}}]}
+    corpus_file.write_text(yaml.safe_dump(data))
+    root = prefix(s3, tmp_path)
+    run(load_corpus_config(corpus_file))
+    config = remote_config(corpus_file, raw_text, root, s3)
+    run(config)
+    assert tree(config.place, s3) == tree(tmp_path / "out")
 
 
 @pytest.mark.slow

@@ -29,7 +29,11 @@ _NAT64 = ipaddress.ip_network("64:ff9b::/96")
 
 @dataclass(frozen=True)
 class Remote:
-    """What URLs may be opened, and how. Credentials come from where the store's own tools find them."""
+    """What URLs may be opened, and how.
+
+    Credentials come from where the store's own tools find them, other options from fsspec's environment variables
+    (`FSSPEC_S3_ANON=true` for public buckets without credentials).
+    """
 
     schemes: tuple[str, ...] = ("s3", "gs", "hf")
     """Schemes that may be opened, of s3, gs, hf, http and https."""

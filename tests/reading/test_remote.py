@@ -15,7 +15,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipelines.contracts import remote as module
-from pipelines.contracts.errors import RemoteError, SourceError, UserError
+from pipelines.contracts.config import parse
+from pipelines.contracts.errors import ConfigError, RemoteError, SourceError, UserError
 from pipelines.contracts.remote import Facts, Remote, is_public, list_urls, open_url, stat_url
 from pipelines.corpus import Source
 from pipelines.inventory import take_inventory
@@ -161,6 +162,14 @@ def test_schemes_are_allowed_one_by_one() -> None:
         Remote(schemes=("file",)).check()
     with pytest.raises(ValueError, match="endpoint: got 'host:9000'"):
         Remote(endpoint="host:9000").check()
+
+
+def test_the_corpus_file_says_what_may_be_opened() -> None:
+    fields = {"name": "s", "root": "https://example.org/a.jsonl", "format": "jsonl"}
+    source = parse(Source, {**fields, "remote": {"schemes": ["https"]}}, "x.yaml")
+    assert source.remote == Remote(schemes=("https",))
+    with pytest.raises(ConfigError, match=r"x\.yaml: remote\.schemes: got 'ftp', expected some of s3"):
+        parse(Source, {**fields, "remote": {"schemes": ["ftp"]}}, "x.yaml")
 
 
 def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
