@@ -56,12 +56,15 @@ class _Answer(NamedTuple):
 
 @dataclass
 class _Batch:
-    """Neighbouring records of an entry, from the one with `number` on. `sent_to`: the child that was given its pages."""
+    """Neighbouring records of an entry, from the one with `number` on. `sent_to`: the child that was given its pages
+    last; `first`: the number that the first of them had, counted over all pages that were sent.
+    """
 
     number: int
     records: list[Found | Bad | Page] = field(default_factory=list)
     bytes: int = 0
     sent_to: subprocess.Popen | None = None
+    first: int = 0
 
     @property
     def pages(self) -> list[Page]:
@@ -92,6 +95,7 @@ class Extractor:
         )
         self._child: subprocess.Popen[bytes] | None = None
         self._shared = os.memfd_create("pages")  # pages go through memory that the child sees too: a pipe takes longer
+        self._sent = 0
         self._half = 0  # the half that was written last: one batch is parsed while the next is written
 
     def __enter__(self) -> Self:
@@ -122,11 +126,11 @@ class Extractor:
                 continue
             batch.add(record)
             if batch.bytes >= _BATCH_BYTES or len(batch.records) >= _BATCH_RECORDS:
-                self._send(batch, batch.pages)
+                self._send_after(waiting, batch)
                 if waiting:
                     yield from self._finished(path, waiting)
                 waiting, batch = batch, _Batch(batch.next_number)
-        self._send(batch, batch.pages)
+        self._send_after(waiting, batch)
         if waiting:
             yield from self._finished(path, waiting)
         yield from self._finished(path, batch)
@@ -172,16 +176,22 @@ class Extractor:
         while left:
             if batch.sent_to is not self._child:  # the child died of an earlier page
                 self._send(batch, left)
-            for answer in self._received(len(left)):
+            for answer in self._received(batch, len(left)):
                 yield answer
                 left = left[1:]
             if left:
                 self._stop()
                 self._send(batch, left[:1])
-                answers = list(self._received(1))
+                answers = list(self._received(batch, 1))
                 yield answers[0] if answers else self._death()
                 left = left[1:]
                 batch.sent_to = None
+
+    def _send_after(self, waiting: _Batch | None, batch: _Batch) -> None:
+        """Send a batch, and before it the one that waits, if the child that was given that one has died."""
+        if waiting and waiting.sent_to is not self._child:
+            self._send(waiting, waiting.pages)
+        self._send(batch, batch.pages)
 
     def _send(self, batch: _Batch, pages: list[Page]) -> None:
         if not pages:
@@ -190,23 +200,24 @@ class Extractor:
             self._child = self._start()
         self._half ^= _HALF
         at = self._half
-        lines: list[Any] = [at]
+        lines: list[Any] = [at, self._sent]
+        batch.sent_to, batch.first, self._sent = self._child, self._sent, self._sent + len(pages)
         for page in pages:
             at += os.pwrite(self._shared, page.content, at)
             lines.append([page.charset, len(page.content)])
         assert self._child.stdin is not None
         with suppress(BrokenPipeError):  # a child that has died is noticed when its answers are read
             self._child.stdin.write(json.dumps(lines).encode() + b"\n")
-        batch.sent_to = self._child
 
-    def _received(self, count: int) -> Iterator[_Answer | str]:
-        """The next answers, up to `count`; fewer where the child has died."""
+    def _received(self, batch: _Batch, count: int) -> Iterator[_Answer | str]:
+        """The answers for the pages of a batch that were sent last, up to `count`; fewer where the child has died."""
         assert self._child is not None
         assert self._child.stdout is not None
-        for _ in range(count):
+        for number in range(batch.first, batch.first + count):
             answer = _receive(self._child.stdout)
             if answer is None:
                 return
+            assert answer.head["page"] == number, "answers and pages are out of step"
             failed = answer.head.get("failed")
             yield f"raised {failed}" if failed else answer
 

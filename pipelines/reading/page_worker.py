@@ -1,10 +1,11 @@
 """The process in which pages are parsed, so that a parser that crashes, hangs or takes all memory takes nothing else along.
 
 Started by pipelines.reading.extraction, which puts the pages of a batch end to end into shared memory and writes one line
-of JSON: where they begin, and [charset label, length] of each. Each page is answered on the standard output as soon as it
-is done: the lengths of head and text (two little-endian uint32), head (JSON), text (UTF-8). A first answer without text
-says that the libraries are loaded. The head is {"charset", "replaced"} with a text, {"reason"} for a page over a
-deterministic limit or without text, or {"failed"} with the type of an exception.
+of JSON: where they begin, the number of the first, and [charset label, length] of each. Each page is answered on the
+standard output as soon as it is done: the lengths of head and text (two little-endian uint32), head (JSON), text (UTF-8).
+A first answer without text says that the libraries are loaded. The head is {"page": its number} and {"charset",
+"replaced"} with a text, {"reason"} for a page over a deterministic limit or without text, or {"failed"} with the type of
+an exception.
 
 CPU time and memory are limits of the kernel on this process (RLIMIT_CPU, renewed for each page, and RLIMIT_AS), which
 no parser can outlive. Nothing here looks at a clock.
@@ -122,17 +123,18 @@ def serve(
     _limit_memory(limits.memory_bytes)
     _answer(out, {"ready": True})
     for batch in source:
-        at, *pages = json.loads(batch)
-        for label, size in pages:
+        at, number, *pages = json.loads(batch)
+        for page, (label, size) in enumerate(pages, number):
             _renew_cpu_limit(limits.cpu_seconds)
             try:
                 data = os.pread(shared, size, at)
                 at += size
-                _answer(out, *parse(data, label, limits))
+                head, text = parse(data, label, limits)
+                _answer(out, head | {"page": page}, text)
             except MemoryError:
                 os._exit(MEMORY_EXIT)
             except Exception as error:
-                _answer(out, {"failed": type(error).__name__})
+                _answer(out, {"failed": type(error).__name__, "page": page})
 
 
 def main() -> None:

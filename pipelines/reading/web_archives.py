@@ -21,6 +21,7 @@ _WARC = re.compile(rb"WARC/\d+\.\d+[ \t]*\r?\n")
 _ARC = re.compile(
     rb"([A-Za-z][\w+.-]*:\S.*?) (\S+) (\d{8,17}) (\S+)(?: .*)? (\d+)\r?\n"
 )  # version 1 has 5 fields, 2 has 10
+_BLANK = (b"\r\n", b"\n")
 _LENGTH = re.compile(r"\d{1,18}")
 
 
@@ -91,12 +92,13 @@ class _Stream:
         """Put bytes back before all others."""
         self._held, self._at = data + self._held[self._at :], 0
 
-    def next_line(self) -> bytes:
-        """The next line that is not blank, which stays; empty at the end."""
-        while (line := self.line()) in (b"\r\n", b"\n"):
-            pass
+    def next_line(self) -> tuple[bytes, int]:
+        """The next line that is not blank, which stays, empty at the end; and how many blank ones were passed over."""
+        blank = 0
+        while (line := self.line()) in _BLANK:
+            blank += 1
         self._at -= len(line)
-        return line
+        return line, blank
 
 
 class _Rest:
@@ -119,14 +121,16 @@ def read_archive(chunks: Iterator[bytes], bound: Callable[[dict[str, str]], int]
     """The records of a WARC or ARC stream in order; its first line says which of the two it is.
 
     `bound(fields)` says how many bytes of a block are held; what is beyond them is in `rest`, which is passed over
-    unless the caller reads it before the next record. A record whose block is held whole is given only where another
-    record, or the end, follows it: else its length is wrong, its header is malformed and reading goes on within the
-    block. Lets BrokenInput pass once everything before the damage is given.
+    unless the caller reads it before the next record. A record whose block is held whole is given only where it can end:
+    before another record, the end of the stream or, in a WARC, two blank lines. Else its length is wrong, its header is
+    malformed and reading goes on within the block. Lets BrokenInput pass once everything before the damage is given.
     """
     stream = _Stream(chunks)
-    pattern, parse = (_ARC, _arc_header) if _ARC.fullmatch(stream.next_line()) else (_WARC, _warc_header)
+    pattern, parse = (_ARC, _arc_header) if _ARC.fullmatch(stream.next_line()[0]) else (_WARC, _warc_header)
     skipped = reread = 0
     while line := stream.line():
+        if not skipped and line in _BLANK:
+            continue
         found = parse(stream, line) if pattern.fullmatch(line) else None
         if found is None:
             skipped += len(line)
@@ -135,7 +139,7 @@ def read_archive(chunks: Iterator[bytes], bound: Callable[[dict[str, str]], int]
         wanted = min(length, bound(fields))
         held = b"".join(stream.pieces(wanted))
         left = length - len(held)
-        if not left and (following := stream.next_line()) and not pattern.fullmatch(following):
+        if not left and not _ends_here(stream, pattern):
             reread += length
             if reread <= _REREAD_BYTES:
                 stream.unread(held)
@@ -158,11 +162,16 @@ def read_archive(chunks: Iterator[bytes], bound: Callable[[dict[str, str]], int]
         yield Malformed(skipped)
 
 
+def _ends_here(stream: _Stream, pattern: re.Pattern[bytes]) -> bool:
+    line, blank = stream.next_line()
+    return not line or pattern.fullmatch(line) is not None or (pattern is _WARC and blank >= 2)
+
+
 def _warc_header(stream: _Stream, first: bytes) -> tuple[dict[str, str], int, int] | None:
     """(fields, length of the block, bytes of the header), or None: then only the first line has been read."""
     lines: list[bytes] = []
     size = 0
-    while (line := stream.line()) not in (b"\r\n", b"\n"):
+    while (line := stream.line()) not in _BLANK:
         lines.append(line)
         size += len(line)
         if not line or size > _HEADER_BYTES or _WARC.fullmatch(line):
