@@ -12,7 +12,6 @@ import numpy as np
 from numba import njit
 
 from pipelines.kernels.tables import LETTER as CLASS_LETTER
-from pipelines.kernels.tables import LOWER as CLASS_LOWER
 from pipelines.kernels.tables import SPACE as CLASS_SPACE
 from pipelines.kernels.token_tables import (
     CURRENCY,
@@ -35,8 +34,6 @@ from pipelines.kernels.words import Spans
 
 # What is known about a token.
 HAS_LETTER, IS_SYMBOL, ENDS_SENTENCE, IS_PUNCTUATION, OPENS_CHUNK = 1, 2, 4, 8, 16
-
-_STOP_KIND = IS_SYMBOL | ENDS_SENTENCE | IS_PUNCTUATION  # of a full stop
 
 _ONES, _ALL = np.uint64(0x0101010101010101), np.uint64(0xFFFFFFFFFFFFFFFF)
 _FULL_STOP, _PLUS, _PERCENT, _COMMA, _HYPHEN, _APOSTROPHE, _CARET, _STAR, _SLASH = 46, 43, 37, 44, 45, 39, 94, 42, 47
@@ -210,6 +207,11 @@ def _after_host(data: np.ndarray, i: int, end: int, table: np.ndarray) -> int:
 @njit(cache=True)
 def _is_address(data: np.ndarray, begin: int, end: int, table: np.ndarray) -> bool:
     """[letters://][user@]host[: / ? # anything], where the host has a dot and ends with two lower-case letters."""
+    dot = begin
+    while dot < end and data[dot] != _FULL_STOP:
+        dot += 1
+    if dot == end:
+        return False
     start = begin
     i, letters = begin, True
     while i + 2 < end:
@@ -281,16 +283,16 @@ def _inside(data: np.ndarray, begin: int, i: int, end: int, table: np.ndarray) -
 
 @njit(cache=True)
 def _kind(data: np.ndarray, begin: int, end: int, table: np.ndarray) -> int:
-    """What is known about the token [begin, end)."""
-    every, any_of, i, characters = 0xFFFF, 0, begin, 0
+    """What is known about the token [begin, end). One with a letter is none of the other things."""
+    every, i, characters = 0xFFFF, begin, 0
     while i < end:
         kind = np.int64(table[_point(data, i, end)])
+        if kind & LETTER:
+            return HAS_LETTER
         every &= kind
-        any_of |= kind
         i += _size(data, i, end)
         characters += 1
-    found = HAS_LETTER if any_of & LETTER else 0
-    found |= IS_SYMBOL if every & SYMBOL else 0
+    found = IS_SYMBOL if every & SYMBOL else 0
     found |= ENDS_SENTENCE if every & TERMINAL and characters == 1 else 0
     return found | (IS_PUNCTUATION if every & PUNCTUATION else 0)
 
@@ -298,6 +300,7 @@ def _kind(data: np.ndarray, begin: int, end: int, table: np.ndarray) -> int:
 @njit(cache=True)
 def _chunk(
     data: np.ndarray,
+    classes: np.ndarray,
     begin: int,
     end: int,
     table: np.ndarray,
@@ -326,6 +329,9 @@ def _chunk(
     if begin < end and not _is_address(data, begin, end, table):
         middle, i = begin, begin + _size(data, begin, end)
         while i < end:
+            if classes[i] & CLASS_LETTER:  # of every byte of a letter
+                i += 1
+                continue
             taken = _inside(data, middle, i, end, table)
             if not taken:
                 i += _size(data, i, end)
@@ -360,17 +366,51 @@ def _eight(data: np.ndarray, i: int) -> np.uint64:
 
 
 @njit(cache=True, inline="always")
+def _plain(kinds: np.uint64) -> np.uint64:
+    """1 in the bytes of letters and numbers: WORD (bit 0), not EXTEND (7) and not CLOSE (6) without LETTER (1)."""
+    return kinds & ~(kinds >> np.uint64(7)) & ~((kinds >> np.uint64(6)) & ~(kinds >> np.uint64(1)))
+
+
+@njit(cache=True, inline="always")
 def _leading_zeros(flags: np.uint64) -> int:
     """How many of eight bytes, each 0 or 1, come before the first 1."""
     return np.int64((((flags - np.uint64(1)) & ~flags & _ONES) * _ONES) >> np.uint64(56))
 
 
+@njit(cache=True, inline="always")
+def _mark_kind(bits: int) -> int:
+    """What is known about the token of one mark."""
+    found = IS_SYMBOL if bits & SYMBOL else 0
+    found |= ENDS_SENTENCE if bits & TERMINAL else 0
+    return found | (IS_PUNCTUATION if bits & PUNCTUATION else 0)
+
+
 @njit(cache=True)
-def _plain_stop(data: np.ndarray, classes: np.ndarray, begin: int, end: int, with_stop: np.ndarray) -> bool:
-    """Is the last byte of a chunk a full stop after a small letter that is a token by itself?"""
-    if data[end - 1] != _FULL_STOP or end - begin < 2 or not classes[end - 2] & CLASS_LOWER:
-        return False
-    return end - begin > 8 or not _keeps_stop(data, begin, end, with_stop)
+def _plain_ending(
+    data: np.ndarray, begin: int, plain: int, end: int, table: np.ndarray, with_stop: np.ndarray
+) -> tuple[int, int]:
+    """Where the last two tokens of a chunk begin whose first `plain` bytes are letters and numbers; (-1, -1) where the
+    rules are needed for that.
+
+    The common endings: one or two marks, a full stop, a full stop and a mark, 's, n't.
+    """
+    marks = 0
+    if end - plain <= 2 and table[data[end - 1]] & MARK and data[end - 1] < 0x80:
+        marks = 1
+    rest = end - marks
+    if rest == plain:
+        return plain, end
+    last = data[rest - 1]
+    if rest - plain == 1 and last < 0x80:
+        if table[last] & MARK:
+            return rest - 1, rest
+        if last == _FULL_STOP and data[rest - 2] < 0x80 and table[data[rest - 2]] & (DIGIT | LOWER):
+            return (-1, -1) if _keeps_stop(data, begin, rest, with_stop) else (rest - 1, rest)
+    elif rest - plain == 2 and marks == 0:
+        size = _clitic(data, begin, rest)
+        if size > 0 and rest - size <= plain:
+            return rest - size, rest
+    return -1, -1
 
 
 @njit(cache=True)
@@ -392,36 +432,54 @@ def _tokens(
             if classes[i] & CLASS_SPACE:
                 i += 1
                 continue
-            begin, letters = i, 0
-            # Eight bytes at a time: how many are before the next space, and how many of those before one that is no
-            # letter.
+            first = token
+            while i < end and data[i] < 0x80 and table[data[i]] & FRONT:
+                starts[token], ends[token], kinds[token] = i, i + 1, _mark_kind(table[data[i]])
+                token += 1
+                i += 1
+            begin, plain, letter = i, 0, np.uint64(0)
+            # Eight bytes at a time: how many are before the next space, and how many of those before one that is
+            # neither a letter nor a number.
             while i <= safe:
                 eight = _eight(classes, i)
                 before_space = _leading_zeros((eight >> np.uint64(2)) & _ONES)
-                if letters == i - begin:
-                    letters += min(before_space, _leading_zeros(~(eight >> np.uint64(1)) & _ONES))
+                if plain == i - begin:
+                    run = min(before_space, _leading_zeros(~_plain(eight) & _ONES), end - i)
+                    plain += run
+                    letter |= eight & (_ALL >> np.uint64(64 - 8 * run) if run else np.uint64(0))
                 i += before_space
                 if before_space < 8 or i >= end:
                     break
             while safe < i < end and not classes[i] & CLASS_SPACE:
-                letters += letters == i - begin and classes[i] & CLASS_LETTER != 0
+                if plain == i - begin and _plain(np.uint64(classes[i])) & np.uint64(1):
+                    plain += 1
+                    letter |= np.uint64(classes[i])
                 i += 1
             i = min(i, end)
-            letters = min(letters, i - begin)
-            first, plain = token, letters == i - begin
-            if plain or (letters == i - begin - 1 and data[i - 1] == _COMMA):
-                starts[token], ends[token], kinds[token] = begin, begin + letters, HAS_LETTER
+            plain = min(plain, i - begin)
+            if i == begin:
+                kinds[first] |= OPENS_CHUNK
+                continue
+            back, last = i, i
+            has_letter = HAS_LETTER if letter & (_ONES * np.uint64(CLASS_LETTER)) else 0
+            if plain == 0 or (not has_letter and data[begin] >= 0x80):
+                back = -1
+            elif plain < i - begin:
+                back, last = _plain_ending(data, begin, begin + plain, i, table, with_stop)
+            if back < 0:
+                token = _chunk(data, classes, begin, i, table, with_stop, token, starts, ends, kinds)
+                kinds[first] |= OPENS_CHUNK
+                continue
+            starts[token], ends[token], kinds[token] = begin, back, has_letter
+            if back < begin + plain:  # n't took a letter away
+                kinds[token] = _kind(data, begin, back, table)
+            token += 1
+            if back < last:
+                starts[token], ends[token] = back, last
+                kinds[token] = _mark_kind(table[data[back]]) if last - back == 1 else HAS_LETTER
                 token += 1
-                if not plain and letters:
-                    starts[token], ends[token], kinds[token] = i - 1, i, IS_SYMBOL | IS_PUNCTUATION
-                    token += 1
-                elif not plain:
-                    ends[first], kinds[first] = i, IS_SYMBOL | IS_PUNCTUATION
-            elif letters == i - begin - 1 and _plain_stop(data, classes, begin, i, with_stop):
-                starts[token], ends[token], kinds[token] = begin, begin + letters, HAS_LETTER
-                starts[token + 1], ends[token + 1], kinds[token + 1] = i - 1, i, _STOP_KIND
-                token += 2
-            else:
-                token = _chunk(data, begin, i, table, with_stop, token, starts, ends, kinds)
+            if last < i:
+                starts[token], ends[token], kinds[token] = last, i, _mark_kind(table[data[last]])
+                token += 1
             kinds[first] |= OPENS_CHUNK
         counts[d + 1] = token
