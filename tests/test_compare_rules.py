@@ -15,6 +15,7 @@ from pipelines.corpus import load_corpus_config
 from pipelines.inventory import take_inventory
 from pipelines.plan import make_plan
 from pipelines.stages.rules import RULE_SETS, Rule
+from tests.conftest import paragraph
 
 # What a document must satisfy under each set, as rules and as plain Python over the columns.
 SETS = {
@@ -36,20 +37,36 @@ def sets(monkeypatch):
     return tuple(SETS)
 
 
+@pytest.fixture(scope="module")
+def corpora(tmp_path_factory):
+    """Two sources with signals in both, URL columns in `web` alone, and a filter that compare-rules must not look at; in
+    small parts and in large ones."""
+    root = tmp_path_factory.mktemp("compared")
+    (root / "web").mkdir()
+    texts = ["too short", *(paragraph(i, 30 + 2 * i) for i in range(39))]
+    rows = [{"text": text, "url": f"https://site{i % 5}.example/{i}"} for i, text in enumerate(texts)]
+    (root / "web" / "0.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    (root / "code").mkdir()
+    for number in range(12):
+        (root / "code" / f"m{number}.py").write_text(
+            f"def f(x):\n    return x  # {paragraph(number, 4 + 10 * number)}\n"
+        )
+    return built(root, "small", 5000), built(root, "large", 1 << 20)
+
+
 @pytest.fixture
-def corpus(tmp_path, raw_text, sets):
-    """Two sources with signals in both, URL columns in `web` alone, and a filter that compare-rules must not look at."""
-    return built(tmp_path, raw_text, "out", 3000)
+def corpus(corpora, sets):
+    return corpora[0]
 
 
-def built(tmp_path, raw_text, output, part_bytes):
-    path = tmp_path / f"{output}.yaml"
+def built(root, output, part_bytes):
+    path = root / f"{output}.yaml"
     path.write_text(f"""\
 name: small
-output: {tmp_path}/{output}
+output: {root}/{output}
 sources:
-  - {{name: web, root: {raw_text}/web, format: jsonl, part_bytes: {part_bytes}}}
-  - {{name: code, root: {raw_text}/code, format: text, part_bytes: {part_bytes}}}
+  - {{name: web, root: {root}/web, format: jsonl, part_bytes: {part_bytes}}}
+  - {{name: code, root: {root}/code, format: text, part_bytes: {part_bytes}}}
 steps:
   - quality_signals: {{}}
   - url_rules: {{}}
@@ -57,8 +74,8 @@ steps:
   - filter: [{{signal: word_count, at_least: 20}}]
 """)
     config = load_corpus_config(path)
-    build(make_plan(config, take_inventory(config.sources, tmp_path / output)), LocalCluster(), lambda line: None)
-    return tmp_path / output
+    build(make_plan(config, take_inventory(config.sources, root / output)), LocalCluster(), lambda line: None)
+    return root / output
 
 
 def rows_of(corpus):
@@ -104,9 +121,9 @@ def test_counts_pairs_and_samples_are_those_of_plain_sets(corpus, sets):
     assert [p.jaccard for p in comparison.pairs] == sorted((p.jaccard for p in comparison.pairs), reverse=True)
 
 
-def test_parts_change_nothing(corpus, tmp_path, raw_text, sets, capsys):
+def test_parts_change_nothing(corpora, tmp_path, sets, capsys):
     outputs = []
-    for place in (corpus, built(tmp_path, raw_text, "large", 1 << 20)):
+    for place in corpora:
         assert main(["compare-rules", str(place), *sets, "--samples", "3", "--json", str(tmp_path / "x.json")]) == 0
         data = json.loads((tmp_path / "x.json").read_text())
         assert len(data.pop("fingerprint")) == 32
