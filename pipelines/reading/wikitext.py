@@ -35,7 +35,7 @@ def _tags(names: tuple[str, ...]) -> re.Pattern[str]:
 _LITERAL_TAGS, _DROPPED_TAGS, _PLAIN_TAGS = _tags(_LITERAL), _tags(_DROPPED), _tags(_PLAIN)
 _BRACES = re.compile(r"\{\{|\}\}|^[ \t:]*\{\||^[ \t]*\|\}(?!\}(?!\}))", re.MULTILINE)
 _BRACKETS = re.compile(r"\[\[|\]\](?!\](?!\]))")  # of three that close, the first belongs to what is inside
-_EXTERNAL = re.compile(r"\[(?:https?:|ftps?:|mailto:|news:|irc:)?(?://)?[^\s\[\]]+[ \t]+([^\[\]\n]*)\]")
+_EXTERNAL = re.compile(r"\[(?:https?:|ftps?:|mailto:|news:|irc:)?(?://)?[^\s\[\]]++[ \t]++([^\[\]\n]*+)\]")
 _BARE_EXTERNAL = re.compile(r"\[(?:https?:|ftps?:)//[^\s\[\]]+\]")
 _EXTERNAL_START = ("http:", "https:", "ftp:", "ftps:", "mailto:", "news:", "irc:", "//")
 _QUOTES = re.compile(r"'{2,}")
