@@ -10,6 +10,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from pipelines.classifier import ClassifierConfig, FastTextKnobs
 from pipelines.contracts.remote import Remote
 from pipelines.corpus import CorpusConfig, Source
 from pipelines.stages import STAGES
@@ -93,6 +94,13 @@ def page() -> str:
     pieces += ["## Rules of `filter`\n", inspect.getdoc(Rule) or "", "", table(Rule), "Named rule sets:\n"]
     for name, rules in RULE_SETS.items():
         pieces.append(f"- `{name}`: " + ", ".join(f"`{rule.reason()}`" for rule in rules))
+    pieces += [
+        "\n## The file of `classifier train`\n",
+        inspect.getdoc(ClassifierConfig) or "",
+        "",
+        table(ClassifierConfig),
+    ]
+    pieces += ["Of `fasttext`:\n", inspect.getdoc(FastTextKnobs) or "", "", table(FastTextKnobs)]
     return "\n".join(pieces) + "\n"
 
 

@@ -51,7 +51,8 @@ class Language(PartStage):
     With `paragraphs`, `language_paragraphs` holds start and end (UTF-8 bytes of the stored text), language and score of
     each paragraph, and `language_share` the bytes of paragraphs with the document's language divided by the bytes of
     paragraphs with any; null where no paragraph or not the document has one. What happens to mixed documents is then a
-    rule: `filter: [{signal: language, one_of: [en]}, {signal: language_share, at_least: 0.8}]`.
+    rule: `filter: [{signal: language, one_of: [en]}, {signal: language_share, at_least: 0.8}]`. A filter lets null pass;
+    `{signal: language_score, at_least: 0.01}` drops documents without a language.
     """
 
     model: str = _RESILIPARSE
