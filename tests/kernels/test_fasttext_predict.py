@@ -5,6 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pipelines.contracts.errors import UserError
 from pipelines.contracts.store import file_checksum
@@ -97,6 +99,26 @@ def test_quantised_models(knobs, tmp_path):
     library.quantize(dsub=2, verbose=False, thread=1, **knobs)
     library.save_model(str(tmp_path / "model.ftz"))
     agree(library, tmp_path / "model.ftz", [line.split(" ", 1)[1].strip() for line in lines[:80]])
+
+
+@pytest.fixture(scope="module")
+def fuzzed(train_file):
+    import fasttext
+
+    knobs = {"loss": "hs", "minn": 1, "maxn": 4, "wordNgrams": 3, "bucket": 700}
+    library = fasttext.train_supervised(str(train_file), dim=5, epoch=3, lr=0.5, thread=11, verbose=0, **knobs)
+    path = train_file.with_name("fuzzed.bin")
+    library.save_model(str(path))
+    return library, path
+
+
+@given(
+    st.lists(
+        st.one_of(st.text(), st.sampled_from(["</s>", "__label__2", " ", "\t", "\0", "mill", "grain"])), max_size=9
+    )
+)
+def test_any_text(fuzzed, pieces):
+    agree(*fuzzed, ["".join(pieces).replace("\n", " "), " ".join(pieces).replace("\n", " ")])
 
 
 @pytest.mark.parametrize("keep", [0, 4, 8, 60, 200, -1])
