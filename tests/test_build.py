@@ -133,7 +133,6 @@ def test_a_crash_after_any_write_changes_no_byte(corpus_file, tmp_path, monkeypa
             raise Died
 
     monkeypatch.setattr(store, "write_atomic", dying)
-    monkeypatch.setattr(manifests, "write_atomic", dying)
     for crash in range(1, 100):
         budget[0] = 8 + crash % 3
         try:
@@ -370,18 +369,18 @@ def test_mistakes_in_a_corpus_file_are_explained(corpus_file, old, new, message)
 
 
 def test_a_full_disk_is_a_clear_error_and_the_build_goes_on_later(corpus_file, tmp_path, monkeypatch):
-    real = manifests.write_atomic
+    real = store.write_atomic
 
     def full(path, content):
         if "minhash_signatures" in str(path):
             raise OSError(28, "No space left on device", str(path))
         real(path, content)
 
-    monkeypatch.setattr(manifests, "write_atomic", full)
+    monkeypatch.setattr(store, "write_atomic", full)
     monkeypatch.setattr("pipelines.cluster._PAUSE_SECONDS", 0)
     with pytest.raises(UserError, match="No space left on device; mend that and run the same command"):
         run(corpus_file)
-    monkeypatch.setattr(manifests, "write_atomic", real)
+    monkeypatch.setattr(store, "write_atomic", real)
     _, corpus, _ = run(corpus_file)
     assert corpus.shard_sets["shards"].shards
 
