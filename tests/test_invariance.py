@@ -127,7 +127,7 @@ def test_hash_seed(tmp_path):
         "print(hashlib.sha256(repr(sorted(columns.items())).encode()).hexdigest())"
     )
     found = set()
-    for seed in ("0", "1", "4242"):
+    for seed in ("0", "4242"):
         command = [sys.executable, "-c", code, str(tmp_path / seed), str(root)]
         child = subprocess.run(
             command, cwd=ROOT, env=os.environ | {"PYTHONHASHSEED": seed}, capture_output=True, text=True
