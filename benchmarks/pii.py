@@ -21,7 +21,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from pipelines.stages.pii import Detection, Pii
+from pipelines.stages.pii import Pii
+from pipelines.stages.pii_detect import Detection
 
 DEFAULT = ("forum_20news", "wiki_en")
 

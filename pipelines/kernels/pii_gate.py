@@ -12,7 +12,7 @@ import numpy as np
 import regex
 from numba import njit
 
-Kind = Literal["at", "quad", "colons", "iban", "wallet", "hardware"]
+Kind = Literal["at", "quad", "colons", "iban", "wallet", "hardware", "fiscal", "userinfo", "secret", "private"]
 
 # The punctuation that phonenumbers allows between the digits of a number; in a number it also allows x and X.
 PHONE_PUNCTUATION = (
@@ -20,11 +20,14 @@ PHONE_PUNCTUATION = (
     "()\uff08\uff09\uff3b\uff3d.[]/~\u2053\u223c\uff5e"
 )
 PHONE_GAP = 4  # how many punctuation characters phonenumbers allows between two digits
+CODE_GAP = 1  # how many letters or separators Presidio's patterns of identity numbers have between two digits
 
-_DIGIT, _PUNCTUATION, _HEX, _CAPITAL, _ALNUM, _LOCAL, _HOST = 1, 2, 4, 8, 16, 32, 64
+_DIGIT, _PUNCTUATION, _HEX, _CAPITAL, _ALNUM, _LOCAL, _HOST, _LINK = 1, 2, 4, 8, 16, 32, 64, 128
 _CODE_POINTS = 0x20000  # no decimal digit and no phone punctuation lies beyond
 _CAPITALS, _SMALL, _DECIMALS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ", "abcdefghijklmnopqrstuvwxyz", "0123456789"
-_AT, _DOT, _COLON, _HYPHEN, _SPACE, _ZERO, _ONE, _THREE, _NINE = b"@.:- 0139"
+_AT, _DOT, _COLON, _HYPHEN, _SPACE, _ZERO, _ONE, _THREE, _NINE, _SLASH, _LOW = b"@.:- 0139/_"
+_NOT_IN_USERINFO = tuple(b"/?#\"'<>{}|\\^`")
+_PRIVATE_KEY = np.frombuffer(b"PRIVATE KEY", np.uint8)
 
 
 @cache
@@ -42,6 +45,8 @@ def _classes() -> np.ndarray:
         (_ALNUM, _DECIMALS + _SMALL + _CAPITALS),
         (_LOCAL, "!#$%&'*+-/=?^_`{|}~" + _DECIMALS + _SMALL + _CAPITALS),
         (_HOST, "_" + _DECIMALS + _SMALL + _CAPITALS),
+        # Long s and the Kelvin sign equal s and k where case is ignored.
+        (_LINK, {*regex.findall(r"\s", every), *"-+:_\u017f\u212a", *_SMALL, *_CAPITALS}),
     ):
         for character in characters:
             table[ord(character)] |= bit
@@ -55,9 +60,12 @@ def find_hits(kind: Kind, offsets: np.ndarray, data: np.ndarray) -> tuple[np.nda
 
     A hit is the byte of: `at` an @ with a character of an address on both sides; `quad` the third dot of a dotted
     quad; `colons` the first of two colons, or the sixth between hexadecimal groups of one to four; `iban` the second
-    check digit after two capitals, with two groups of four to follow; `wallet` the 26th letter or digit of a run since
-    its first 1 or 3; `hardware` the fifth separator between pairs of hexadecimal digits, or the second dot after groups
-    of four. `offsets` int64 [n + 1] and `data` uint8 are the buffers of a large_string array and hold UTF-8.
+    check digit after two capitals, with two groups of four to follow; `wallet` the 26th letter or digit of a run
+    since its first 1 or 3; `hardware` the fifth separator between pairs of hexadecimal digits, or the second dot
+    after groups of four; `fiscal` every 16th character in a run of letters and digits and of characters beyond ASCII,
+    once 9 of the run are ASCII; `userinfo` the colon of :// with a colon and an @ before the host ends; `secret`
+    where a run of [A-Za-z0-9_.-] has 20 characters, 10 of them letters or digits; `private` the P of PRIVATE KEY.
+    `offsets` int64 [n + 1] and `data` uint8 are the buffers of a large_string array and hold UTF-8.
     """
     places = _collect(_KERNELS[kind], offsets, data)
     rows = np.asarray(np.searchsorted(offsets, places, side="right") - 1)
@@ -73,9 +81,13 @@ class Chains(NamedTuple):
     digits: np.ndarray
 
 
-def find_chains(offsets: np.ndarray, data: np.ndarray, least: int) -> Chains:
-    """Every chain of at least `least` digits with no gap wider than in a phone number. Buffers as for find_hits."""
-    starts, ends, digits = _collect(_chains, offsets, data, least).reshape(-1, 3).T
+def find_chains(offsets: np.ndarray, data: np.ndarray, least: int, codes: bool = False) -> Chains:
+    """Every chain of at least `least` digits with no gap wider than in a phone number. Buffers as for find_hits.
+
+    With `codes`, a gap is what identity numbers have: one letter, white space, or one of -+:_ instead.
+    """
+    link, gap = (_LINK, CODE_GAP) if codes else (_PUNCTUATION, PHONE_GAP)
+    starts, ends, digits = _collect(_chains, offsets, data, least, link, gap).reshape(-1, 3).T
     rows = np.asarray(np.searchsorted(offsets, starts, side="right") - 1)
     return Chains(rows, starts - offsets[rows], ends - offsets[rows], digits)
 
@@ -89,12 +101,14 @@ def _collect(kernel: Callable[..., int], offsets: np.ndarray, data: np.ndarray, 
 
 
 @njit(cache=True, nogil=True)
-def _chains(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray, out: np.ndarray, least: int) -> int:
+def _chains(
+    offsets: np.ndarray, data: np.ndarray, classes: np.ndarray, out: np.ndarray, least: int, link: int, widest: int
+) -> int:
     """Start, end and digits of each, in turn."""
     count = 0
     for row in range(len(offsets) - 1):
         at, end = offsets[row], offsets[row + 1]
-        digits, gap, start, stop = 0, 0, at, at  # of the chain; characters of punctuation since its last digit
+        digits, gap, start, stop = 0, 0, at, at  # of the chain; characters of a gap since its last digit
         while at <= end:
             place = at
             code = np.int64(data[at]) if at < end else 0  # a NUL after the last character ends its chain
@@ -114,7 +128,7 @@ def _chains(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray, out: np.
                 stop = at
                 continue
             gap += 1
-            if digits and (gap > PHONE_GAP or not kind & _PUNCTUATION):
+            if digits and (gap > widest or not kind & link):
                 if digits >= least:
                     if count + 2 < len(out):
                         out[count], out[count + 1], out[count + 2] = start, stop, digits
@@ -250,6 +264,81 @@ def _hardware(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray, out: n
     return count
 
 
+@njit(cache=True, nogil=True)
+def _fiscals(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray, out: np.ndarray) -> int:
+    count = 0
+    for row in range(len(offsets) - 1):
+        run, ascii_ = 0, 0  # characters since the last hit of the run; letters and digits of ASCII in the run
+        for at in range(offsets[row], offsets[row + 1]):
+            byte = data[at]
+            if byte < 0x80 and not classes[byte] & _ALNUM:
+                run, ascii_ = 0, 0
+                continue
+            run += byte < 0x80 or byte >= 0xC0
+            ascii_ += byte < 0x80
+            if run >= 16 and ascii_ >= 9 and (byte < 0x80 or byte >= 0xC0):
+                if count < len(out):
+                    out[count] = at
+                count += 1
+                run = 0
+    return count
+
+
+@njit(cache=True, nogil=True)
+def _userinfos(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray, out: np.ndarray) -> int:
+    count = 0
+    for row in range(len(offsets) - 1):
+        end = offsets[row + 1]
+        for at in range(offsets[row] + 1, end - 4):
+            if data[at] != _COLON or data[at + 1] != _SLASH or data[at + 2] != _SLASH:
+                continue
+            place, colons = at + 3, 0
+            while place < end and data[place] > _SPACE and data[place] != _AT and data[place] not in _NOT_IN_USERINFO:
+                colons += data[place] == _COLON
+                place += 1
+            if colons and place < end and data[place] == _AT:
+                if count < len(out):
+                    out[count] = at
+                count += 1
+    return count
+
+
+@njit(cache=True, nogil=True)
+def _secrets(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray, out: np.ndarray) -> int:
+    count = 0
+    for row in range(len(offsets) - 1):
+        run, alnum = 0, 0
+        for at in range(offsets[row], offsets[row + 1]):
+            byte = data[at]
+            if byte < 0x80 and classes[byte] & _ALNUM:
+                alnum += 1
+            elif byte not in (_HYPHEN, _LOW, _DOT):
+                run, alnum = 0, 0
+                continue
+            run += 1
+            if run >= 20 and alnum >= 10:
+                if count < len(out):
+                    out[count] = at
+                count += 1
+                run = -(1 << 62)  # one hit for each run
+    return count
+
+
+@njit(cache=True, nogil=True)
+def _privates(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray, out: np.ndarray) -> int:
+    count = 0
+    for row in range(len(offsets) - 1):
+        for at in range(offsets[row], offsets[row + 1] - len(_PRIVATE_KEY) + 1):
+            same = 0
+            while same < len(_PRIVATE_KEY) and data[at + same] == _PRIVATE_KEY[same]:
+                same += 1
+            if same == len(_PRIVATE_KEY):
+                if count < len(out):
+                    out[count] = at
+                count += 1
+    return count
+
+
 _KERNELS: dict[str, Callable[..., int]] = {
     "at": _ats,
     "quad": _quads,
@@ -257,4 +346,8 @@ _KERNELS: dict[str, Callable[..., int]] = {
     "iban": _ibans,
     "wallet": _wallets,
     "hardware": _hardware,
+    "fiscal": _fiscals,
+    "userinfo": _userinfos,
+    "secret": _secrets,
+    "private": _privates,
 }

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import regex
 
 from pipelines.kernels.pii_gate import PHONE_GAP, PHONE_PUNCTUATION, Kind
+from pipelines.stages.pii_recognizers import API_KEY, PRIVATE_KEY, URL_CREDENTIALS
 
 
 class Window(NamedTuple):
@@ -31,12 +32,14 @@ Cut = Callable[[str, int, int, tuple[str, ...]], "Window | None"]  # (text, star
 class Gate(NamedTuple):
     """How the candidates of an entity are found: the kinds of hit, and the window around one (None: nothing can match).
 
-    Where `digits` is given, hits are chains of at least as many digits as it says for the phone regions.
+    Where `digits` is given, hits are chains of at least as many digits as it says for the phone regions; with `codes`,
+    chains as in identity numbers.
     """
 
     kinds: tuple[Kind, ...]
     cut: Cut
     digits: Callable[[tuple[str, ...]], int] | None = None
+    codes: bool = False
 
 
 # Presidio's e-mail pattern: the characters of a local part, and an @ with what surely surrounds it in any match, then
@@ -48,6 +51,17 @@ _AT = regex.compile(rf"(?<=[!#$%&'*+\-/=?^_`{{|}}~\w])@(?=\w+(?:-+\w+)*\.\w)([\w
 _INTERNET = (regex.compile(r"(?r)[\w:.%/]*"), regex.compile(r"[\w:.%/]*"))
 _HARDWARE = (regex.compile(r"(?r)[\w:.\-]*"), regex.compile(r"[\w:.\-]*"))
 _WALLET = (regex.compile(r"(?ri)[a-z0-9]*"), regex.compile(r"(?i)[a-z0-9]*"))  # Presidio ignores case
+_WORD = (regex.compile(r"(?r)\w*"), regex.compile(r"\w*"))
+# Words with digits in them that are one separator apart, with one more word at the end: some numbers begin or end with letters.
+_CODE = (
+    regex.compile(r"(?r)(?:\w*[-\s+:])?(?:\w*\d\w*[-\s+:])*\w*"),
+    regex.compile(r"\w*(?:[-\s+:]\w*\d\w*)*(?:[-\s+:]\w*)?"),
+)
+_API_KEY = regex.compile(API_KEY, regex.ASCII)
+_API_KEY_RUN = (regex.compile(r"(?r)[A-Za-z0-9_.\-]*"), regex.compile(r"[A-Za-z0-9_.\-]*"))
+_PRIVATE_KEY = regex.compile(PRIVATE_KEY, regex.ASCII)
+_PRIVATE_KEY_LEAD = 51  # characters of its pattern before PRIVATE KEY, at most
+_URL_CREDENTIALS = regex.compile(URL_CREDENTIALS, regex.ASCII)
 
 _IBAN = re.compile(r"(?<![A-Z0-9])[A-Z]{2}[0-9]{2}(?:[ -]?[A-Z0-9]{4}){2}")
 _IBAN_LEAST = 14  # characters of the longest match of _IBAN
@@ -98,6 +112,36 @@ def hardware_window(text: str, at: int, end: int, regions: tuple[str, ...]) -> W
 def wallet_window(text: str, at: int, end: int, regions: tuple[str, ...]) -> Window:
     """The run of letters and digits around `at`."""
     return _run(text, at, _WALLET)
+
+
+def word_window(text: str, at: int, end: int, regions: tuple[str, ...]) -> Window:
+    """The run of word characters around `at`."""
+    return _run(text, at, _WORD)
+
+
+def code_window(text: str, start: int, end: int, regions: tuple[str, ...]) -> Window:
+    """The words that the chain lies in, and the words with digits, and one without, that are a separator apart."""
+    left, right = _CODE[0].match(text, 0, start).start(), _CODE[1].match(text, end).end()
+    return Window(left, right, left, right)
+
+
+def api_key_window(text: str, at: int, end: int, regions: tuple[str, ...]) -> Window | None:
+    """The run of letters, digits, dots, hyphens and underscores around `at`, if a key is in it."""
+    window = _run(text, at, _API_KEY_RUN)
+    return window if _API_KEY.search(text, window.start, window.end) else None
+
+
+def private_key_window(text: str, at: int, end: int, regions: tuple[str, ...]) -> Window | None:
+    """The key whose first line has PRIVATE KEY at `at`."""
+    start = text.rfind("-----BEGIN ", max(0, at - _PRIVATE_KEY_LEAD), at)
+    found = _PRIVATE_KEY.match(text, start) if start >= 0 else None
+    return Window(start, found.end(), start, found.end()) if found else None
+
+
+def credentials_window(text: str, at: int, end: int, regions: tuple[str, ...]) -> Window | None:
+    """User, password and host after the :// at `at`, with the character before it."""
+    found = _URL_CREDENTIALS.match(text, at + 3)
+    return Window(at - 1, found.end(), at - 1, found.end()) if found else None
 
 
 def _run(text: str, at: int, sides: tuple[Any, Any]) -> Window:
@@ -275,4 +319,25 @@ GATES: dict[str, Gate] = {
     "IP_ADDRESS": Gate(("quad", "colons"), internet_window),
     "CRYPTO": Gate(("wallet",), wallet_window),
     "MAC_ADDRESS": Gate(("hardware",), hardware_window),
+    "URL_CREDENTIALS": Gate(("userinfo",), credentials_window),
+    "API_KEY": Gate(("secret",), api_key_window),
+    "PRIVATE_KEY": Gate(("private",), private_key_window),
+    "IT_FISCAL_CODE": Gate(("fiscal",), word_window),
 }
+# Identity numbers by the fewest digits of a match, in a chain of digits with single letters or separators between them.
+_IDENTITIES = {
+    6: ("UK_NINO",),
+    7: ("ES_NIE", "ES_NIF", "SG_NRIC_FIN"),
+    9: ("AU_TFN", "CA_SIN", "FI_PERSONAL_IDENTITY_CODE", "US_ITIN"),
+    10: ("AU_MEDICARE", "SE_PERSONNUMMER", "UK_NHS"),
+    11: ("DE_SOCIAL_SECURITY", "DE_TAX_ID", "NG_NIN", "PL_PESEL", "TR_NATIONAL_ID"),
+    12: ("IN_AADHAAR",),
+    13: ("KR_RRN", "TH_TNIN", "ZA_ID_NUMBER"),
+}
+
+
+def _code_gate(least: int) -> Gate:
+    return Gate((), code_window, lambda regions: least, codes=True)
+
+
+GATES |= {entity: _code_gate(least) for least, entities in _IDENTITIES.items() for entity in entities}

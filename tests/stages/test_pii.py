@@ -12,9 +12,11 @@ import pytest
 
 from pipelines.contracts.config import parse
 from pipelines.contracts.edits import apply_edits, check_edits
-from pipelines.stages.pii import RECOGNIZERS, Detection, Detector, Pii, count_column
+from pipelines.stages.pii import Pii, _Placed, count_column
+from pipelines.stages.pii_detect import Detection, Detector
+from pipelines.stages.pii_recognizers import SHIPPED
 
-ENTITIES = tuple(RECOGNIZERS)
+ENTITIES = tuple(SHIPPED)[:8]
 PIECES = [
     *(
         "joe@example.com",
@@ -307,8 +309,12 @@ def test_overlapping_detections_become_one_edit():
     stage = Pii(entities=("PHONE_NUMBER", "US_SSN", "CREDIT_CARD"))
     group = [(0, 5, 12, "US_SSN", 0.5), (0, 8, 20, "PHONE_NUMBER", 0.4), (0, 19, 25, "CREDIT_CARD", 0.5)]
     apart = [(0, 25, 30, "PHONE_NUMBER", 0.4), (1, 0, 9, "PHONE_NUMBER", 0.4), (1, 0, 9, "CREDIT_CARD", 0.4)]
-    resolved = list(stage._resolve([*group, *apart]))
-    assert resolved == [(0, 5, 25, "US_SSN"), (0, 25, 30, "PHONE_NUMBER"), (1, 0, 9, "PHONE_NUMBER")]
+    resolved = list(stage._resolve([_Placed(*found) for found in (*group, *apart)]))
+    assert [found[:4] for found in resolved] == [
+        (0, 5, 25, "US_SSN"),
+        (0, 25, 30, "PHONE_NUMBER"),
+        (1, 0, 9, "PHONE_NUMBER"),
+    ]
 
 
 def test_score_threshold():
