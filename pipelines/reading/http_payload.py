@@ -108,7 +108,7 @@ def payload(response: Response, block: bytes, limit: int, clipped: bool) -> byte
 
 def _without_chunks(body: bytes | memoryview, clipped: bool) -> bytes | None:
     """RFC 9112, section 7.1. None where the sizes do not fit."""
-    pieces = []
+    pieces: list[bytes | memoryview] = []
     at = 0
     while match := _CHUNK_SIZE.match(body, at):
         size = int(match[1], 16)

@@ -1,0 +1,129 @@
+"""Text from web pages: quality beside the extractors run bare, and speed beside bare FastWARC and resiliparse, in one run.
+
+    python -m benchmarks.extraction [--pages 300] [--pairs 3]        data: $GRISTMILL_DATA/raw_web
+
+Quality is the evaluation that trafilatura reports: of each page, snippets that must be in the text ("with") and snippets
+that must not ("without"). Precision = found with / (found with + found without), recall = found with / all with, F = their
+harmonic mean. "reader" is format warc, "bare" the extractor's own call on the same payload with the same options (trafilatura
+decodes the bytes itself there). Equal texts show that nothing is lost on the way.
+
+Speed is MB/s of decoded WARC, over all pages. The peer reads payloads with FastWARC, detects the encoding, decodes and
+extracts; the reader also accounts for every record, counts replaced bytes, bounds nodes and depth, isolates the parser in a
+process, normalises and lays documents out in Arrow. CPU time is that of this process and its children; on a wall clock the
+reader's two processes overlap. Medians over pairs, one after the other.
+"""
+
+import argparse
+import itertools
+import json
+import os
+import resource
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from benchmarks.signals import machine
+from pipelines.corpus import Source
+from pipelines.reading.archives import open_entries
+from pipelines.reading.extraction import Extractor
+from pipelines.reading.formats import read_records
+from pipelines.reading.page_worker import by_resiliparse, by_trafilatura
+from pipelines.reading.records import Found, Page
+from pipelines.stages.read import list_files, read_documents
+
+Snippets = list[tuple[list[str], list[str]]]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pages", type=int, default=300, help="pages for the comparison of quality; 990 are all")
+    parser.add_argument("--pairs", type=int, default=3, help="pairs of timed runs")
+    options = parser.parse_args()
+    if "GRISTMILL_DATA" not in os.environ:
+        raise SystemExit("error: set GRISTMILL_DATA to the folder of shared data")
+    root = Path(os.environ["GRISTMILL_DATA"]) / "raw_web"
+    path = root / "trafilatura_pages.warc.gz"
+    judged = json.loads((root / "trafilatura_evaldata.json").read_text())
+    snippets = [(page["with"], page["without"]) for page in judged.values()][: options.pages]
+    print(machine())
+    print(f"{len(snippets)} pages of {path.name}   precision  recall      F    texts equal to bare")
+    bare_calls: dict[str, Callable[[bytes], str]] = {"resiliparse": bare_resiliparse, "trafilatura": by_trafilatura}
+    for extract, call in bare_calls.items():
+        reader = list(itertools.islice(by_reader(path, extract), options.pages))
+        bare = [call(payload) or "" for payload in itertools.islice(payloads(path), options.pages)]
+        same = sum(ours == theirs for ours, theirs in zip(reader, bare, strict=True))
+        print(f"{extract:12s} reader                 {score(reader, snippets)}    {same / len(bare):.1%}")
+        print(f"{extract:12s} bare                   {score(bare, snippets)}")
+    compare_speed(path, options.pairs)
+
+
+def by_reader(path: Path, extract: str) -> Iterator[str]:
+    """The text of every page as format warc extracts it, before normalisation; empty where it is set aside."""
+    source = Source(name="benchmark", root=str(path), format="warc", extract=extract)
+    (file,) = list_files(source)
+    with Extractor(source) as extractor:
+        for entry in open_entries(file, source):
+            pages = (record for record in read_records(entry, source) if isinstance(record, Page))
+            for record in extractor.extracted(entry.path, 0, pages):
+                yield record.text if isinstance(record, Found) else ""
+
+
+def payloads(path: Path) -> Iterator[bytes]:
+    """The payloads of the responses, as FastWARC reads them. The evaluation lists its pages in their order."""
+    from fastwarc.warc import ArchiveIterator, WarcRecordType
+
+    for record in ArchiveIterator(str(path), record_types=WarcRecordType.response, auto_decode="all"):
+        yield record.reader.read()
+
+
+def bare_resiliparse(payload: bytes) -> str:
+    from resiliparse.parse.encoding import bytes_to_str, detect_encoding
+
+    return by_resiliparse(bytes_to_str(payload, detect_encoding(payload, from_html_meta=True)))
+
+
+def score(texts: list[str], snippets: Snippets) -> str:
+    good = sum(snippet in text for text, (wanted, _) in zip(texts, snippets, strict=True) for snippet in wanted)
+    bad = sum(snippet in text for text, (_, unwanted) in zip(texts, snippets, strict=True) for snippet in unwanted)
+    precision, recall = good / (good + bad), good / sum(len(wanted) for wanted, _ in snippets)
+    return f"{precision:9.3f} {recall:7.3f} {2 * precision * recall / (precision + recall):6.3f}"
+
+
+def compare_speed(path: Path, pairs: int) -> None:
+    source = Source(name="benchmark", root=str(path), format="warc")
+    files = list_files(source)
+    size = sum(
+        row["decoded_bytes"] for part in read_documents(source, files, 1 << 27) for row in part.files.to_pylist()
+    )
+
+    def reader() -> int:
+        return sum(part.documents.num_rows for part in read_documents(source, files, source.part_bytes))
+
+    def bare() -> int:
+        return sum(1 for payload in payloads(path) if bare_resiliparse(payload))
+
+    times = [(timed(reader), timed(bare)) for _ in range(pairs)]
+    print(
+        f"{size / 1e6:.0f} MB of WARC to text, resiliparse     reader    bare   time, reader / bare (median of {pairs} pairs)"
+    )
+    for name, clock in (("CPU", 0), ("wall", 1)):
+        ours, theirs = (statistics.median(pair[side][clock] for pair in times) for side in (0, 1))
+        ratio = statistics.median(pair[0][clock] / pair[1][clock] for pair in times)
+        print(f"MB/s by {name:4s} time {size / ours / 1e6:26.1f} {size / theirs / 1e6:7.1f} {ratio:8.2f}")
+
+
+def timed(run: Callable[[], int]) -> tuple[float, float]:
+    """(CPU seconds of this process and its children, wall seconds)."""
+    usage, begin = cpu_seconds(), time.perf_counter()
+    run()
+    return cpu_seconds() - usage, time.perf_counter() - begin
+
+
+def cpu_seconds() -> float:
+    both = (resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN))
+    return sum(usage.ru_utime + usage.ru_stime for usage in both)
+
+
+if __name__ == "__main__":
+    main()
