@@ -88,7 +88,7 @@ def parser() -> argparse.ArgumentParser:
     compare.add_argument("--samples", type=int, default=0, help="ids to show that only one of them, or all, drop")
     compare.add_argument("--json", type=Path, metavar="FILE", help="write the figures to this file, too")
     forget = commands.add_parser("forget", help="take documents out of everything a corpus directory holds")
-    forget.add_argument("corpus", type=Path, help="output directory of a corpus; alone: finish what was interrupted")
+    forget.add_argument("corpus", type=place_of, help="output directory of a corpus; alone: finish what was interrupted")
     forget.add_argument("--ids", type=Path, metavar="FILE", help="one id a line: source/path#record, or hex")
     forget.add_argument("--urls", type=Path, metavar="FILE", help="one URL a line; all documents that have it")
     forget.add_argument(

@@ -5,8 +5,9 @@ from pathlib import Path
 
 from rich.console import Console
 
-from pipelines.contracts.errors import CorruptFileError
+from pipelines.contracts.errors import CorruptFileError, UserError
 from pipelines.contracts.lineage import open_corpus
+from pipelines.contracts.place import RemotePath
 from pipelines.contracts.store import read_json
 from pipelines.corpus import CorpusConfig
 from pipelines.forget import find_documents, forget
@@ -19,6 +20,7 @@ from pipelines.terminal import printable
 def erase(directory: Path, ids: Path | None, urls: Path | None, runs: Path | None) -> None:
     """Forget the documents that the files name, one per line; say what was done, and prove by a scan that they are gone."""
     console = Console(highlight=False, markup=False)
+    _check_local(directory)
     corpus = open_corpus(directory)
     before = corpus.manifest.fingerprint
     identifiers, addresses = _lines(ids), _lines(urls)
@@ -56,6 +58,11 @@ def erase(directory: Path, ids: Path | None, urls: Path | None, runs: Path | Non
     console.print("Exports made before hold them still; `build` writes the report again.")
 
 
+def _check_local(place: Path) -> None:
+    if isinstance(place, RemotePath):
+        raise UserError(f"{place}: forget and gc work on directories: copy the corpus to one, and back when it is done")
+
+
 def _lines(path: Path | None) -> list[str]:
     if path is None:
         return []
@@ -79,6 +86,8 @@ def _trained(runs: Path, fingerprint: str) -> list[str]:
 def collect_garbage(configs: Sequence[CorpusConfig], *, delete: bool) -> None:
     """List the steps that nothing reaches, and remove them if asked."""
     console = Console(highlight=False, markup=False)
+    for config in configs:
+        _check_local(config.place)
     found = find_unreached(configs)
     for step in found:
         state = "" if step.published else ", unfinished"

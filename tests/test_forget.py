@@ -180,6 +180,11 @@ def test_the_command_says_what_it_did_and_where_copies_are(corpus_file, tmp_path
     assert "none of these documents" in capsys.readouterr().err
 
 
+def test_object_stores_are_refused(capsys):
+    assert main(["forget", "s3://bucket/corpus"]) == 2
+    assert "forget and gc work on directories" in capsys.readouterr().err
+
+
 def test_garbage_is_what_no_configuration_reaches(corpus_file, tmp_path, capsys):
     build(corpus_file)
     build(corpus_file, "steps.filter=[{signal: word_count, at_least: 20}]")
