@@ -1,9 +1,10 @@
-"""Quality signals and Gopher quality verdicts from text, one core, beside peers in the same process.
+"""All quality signals and the verdicts of four rule sets from text, one core, beside peers in the same process.
 
     python -m benchmarks.signals [FILE.jsonl.gz ...]      default: $GRISTMILL_DATA/prose/wiki_en.jsonl.gz
 
-Peers: the rules in plain Python over `str.split` and `splitlines`, which is how dolma and NeMo Curator compute them,
-and datatrove's filter where it is installed. The first call is shown apart: it compiles the kernels, or loads them from
+Peers: datatrove's four filters (Gopher quality, Gopher repetition, C4, FineWeb) on the first documents of the same
+file, where datatrove is importable, and Gopher quality alone in plain Python over `str.split` and `splitlines`, which
+is how dolma and NeMo Curator compute it. The first call is shown apart: it compiles the kernels, or loads them from
 disk.
 """
 
@@ -16,10 +17,13 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
-PEER_BYTES = 2_000_000
+PEER_BYTES, DATATROVE_BYTES = 2_000_000, 500_000
+RULE_SETS = ("gopher_quality@datatrove", "gopher_repetition@datatrove", "c4@datatrove", "fineweb@datatrove")
+INSTALL = "pip install --target DIRECTORY datatrove spacy nltk regex; PYTHONPATH=DIRECTORY python -m benchmarks.signals"
 
 
 def load(arguments: list[str], most: int = 60_000_000) -> tuple[list[str], list[str]]:
@@ -102,15 +106,27 @@ def plain_python(text: str) -> bool:
     return len(STOP_WORDS & set(words)) >= 2
 
 
-def by_datatrove(texts: list[str]) -> Callable[[], object] | None:
-    """datatrove's Gopher quality filter over the texts; None where datatrove is not installed."""
-    if importlib.util.find_spec("datatrove") is None:
-        return None
-    from datatrove.data import Document
-    from datatrove.pipeline.filters import GopherQualityFilter
+def by_datatrove(texts: list[str]) -> dict[str, Callable[[], object]]:
+    """datatrove's filters over the texts, each by its name; none where datatrove is not installed.
 
-    quality = GopherQualityFilter()
-    return lambda: [quality.filter(Document(text=text, id="")) for text in texts]
+    A document goes through every filter, whatever the others say, as through our signals.
+    """
+    if importlib.util.find_spec("datatrove") is None:
+        return {}
+    from datatrove.data import Document
+    from datatrove.pipeline import filters
+
+    chosen = (
+        filters.GopherQualityFilter(),
+        filters.GopherRepetitionFilter(),
+        filters.C4QualityFilter(),
+        filters.FineWebQualityFilter(),
+    )
+
+    def through(one: Any) -> Callable[[], object]:
+        return lambda: [one.filter(Document(text=text, id="")) for text in texts]
+
+    return {type(one).__name__: through(one) for one in chosen}
 
 
 def main() -> None:
@@ -121,24 +137,30 @@ def main() -> None:
     names, texts = load(sys.argv[1:])
     docs = pa.table({"text": pa.array(texts, pa.large_string())})
     size = sum(len(text.encode()) for text in texts)
-    signals, decide = QualitySignals(), Filter((Rule(rules="gopher_quality@massivetext"),))
+    signals, decide = QualitySignals(), Filter(tuple(Rule(rules=name) for name in RULE_SETS))
     print(machine())
     print(f"{', '.join(names)}: {len(texts):,} documents, {size / 1e6:.1f} MB; MB/s of one core's processor time")
-    seconds = first_call(lambda: signals.annotate(docs[:1]))
+    seconds = first_call(lambda: decide.annotate(signals.annotate(docs[:1])))
     print(f"first call (kernels compiled or loaded, Unicode tables built): {seconds:.2f} s")
+    alone = rate(lambda: signals.annotate(docs), size)
+    print(f"all {len(signals.writes())} signals{'':<20} {alone:8.2f} MB/s")
     ours = rate(lambda: decide.annotate(signals.annotate(docs)), size)
-    print(f"quality_signals + filter          {ours:8.2f} MB/s")
-    sample, sample_size = head(texts, PEER_BYTES)
-    peers = {
-        "plain Python, verdict alone": lambda: [plain_python(text) for text in sample],
-        "datatrove": by_datatrove(sample),
-    }
-    for name, work in peers.items():
-        if work is None:
-            print(f"{name:<33} not installed")
-        else:
-            peer = rate(work, sample_size, repeat=1)
-            print(f"{name:<33} {peer:8.2f} MB/s   we are {ours / peer:.1f} x")
+    print(f"signals and verdicts of {len(RULE_SETS)} sets    {ours:8.2f} MB/s")
+    sample, sample_size = head(texts, DATATROVE_BYTES)
+    print(f"peers, on the first {len(sample)} documents, {sample_size / 1e6:.1f} MB:")
+    plain = rate(lambda: [plain_python(text) for text in sample], sample_size, repeat=1)
+    print(f"Gopher quality in plain Python    {plain:8.2f} MB/s   we are {ours / plain:.1f} x")
+    seconds_of_all = 0.0
+    for name, work in by_datatrove(sample).items():
+        first_call(work)  # loads its tokenizer
+        peer = rate(work, sample_size, repeat=1)
+        seconds_of_all += sample_size / 1e6 / peer
+        print(f"datatrove {name:<23} {peer:8.2f} MB/s   we are {ours / peer:.1f} x")
+    if seconds_of_all:
+        peer = sample_size / 1e6 / seconds_of_all
+        print(f"datatrove, the four together      {peer:8.2f} MB/s   we are {ours / peer:.1f} x")
+    else:
+        print(f"datatrove is not installed: {INSTALL}")
 
 
 if __name__ == "__main__":

@@ -101,16 +101,9 @@ def _judge_unmarked(
 
 
 def _judge(
-    data: np.ndarray,
-    classes: np.ndarray,
-    chunks: np.ndarray,
-    given: bool,
-    said: np.ndarray,
-    words: Spans,
-    tokens: Tokens,
-    hits: Hits,
-    judged: Judged,
-) -> None:
+    data: np.ndarray, classes: np.ndarray, chunks: np.ndarray, given: bool, said: np.ndarray, words: Spans,
+    tokens: Tokens, hits: Hits, judged: Judged,
+) -> None:  # fmt: skip
     # Without the white space at their ends, which a row has where a marker stood there.
     rows = judged.rows
     starts, ends = rows.starts.copy(), rows.ends.copy()
@@ -141,13 +134,9 @@ def _judge(
 
 @njit(cache=True)
 def _holding(
-    starts: np.ndarray,
-    ends: np.ndarray,
-    offsets: np.ndarray,
-    places: np.ndarray,
-    hit_kinds: np.ndarray,
+    starts: np.ndarray, ends: np.ndarray, offsets: np.ndarray, places: np.ndarray, hit_kinds: np.ndarray,
     out: np.ndarray,
-) -> None:
+) -> None:  # fmt: skip
     hit = 0
     for d in range(len(offsets) - 1):
         for line in range(offsets[d], offsets[d + 1]):
@@ -161,15 +150,9 @@ def _holding(
 
 @njit(cache=True)
 def _remove(
-    data: np.ndarray,
-    starts: np.ndarray,
-    ends: np.ndarray,
-    places: np.ndarray,
-    marker_ends: np.ndarray,
-    hit_kinds: np.ndarray,
-    out: np.ndarray,
-    offsets: np.ndarray,
-) -> None:
+    data: np.ndarray, starts: np.ndarray, ends: np.ndarray, places: np.ndarray, marker_ends: np.ndarray,
+    hit_kinds: np.ndarray, out: np.ndarray, offsets: np.ndarray,
+) -> None:  # fmt: skip
     hit, at = 0, 0
     for row in range(len(starts)):
         i = starts[row]
@@ -260,24 +243,11 @@ def _sentences_of(starts: np.ndarray, kinds: np.ndarray, token: int, end: int) -
 
 @njit(cache=True)
 def _verdicts(
-    data: np.ndarray,
-    classes: np.ndarray,
-    raw_ends: np.ndarray,
-    starts: np.ndarray,
-    ends: np.ndarray,
-    kinds: np.ndarray,
-    original_chunks: np.ndarray,
-    given: bool,
-    said: np.ndarray,
-    word_starts: np.ndarray,
-    token_starts: np.ndarray,
-    token_ends: np.ndarray,
-    token_kinds: np.ndarray,
-    places: np.ndarray,
-    hit_kinds: np.ndarray,
-    verdicts: np.ndarray,
-    sentences: np.ndarray,
-) -> None:
+    data: np.ndarray, classes: np.ndarray, raw_ends: np.ndarray, starts: np.ndarray, ends: np.ndarray,
+    kinds: np.ndarray, original_chunks: np.ndarray, given: bool, said: np.ndarray, word_starts: np.ndarray,
+    token_starts: np.ndarray, token_ends: np.ndarray, token_kinds: np.ndarray, places: np.ndarray,
+    hit_kinds: np.ndarray, verdicts: np.ndarray, sentences: np.ndarray,
+) -> None:  # fmt: skip
     """`original_chunks` is found for rows as they stand in the text, and given for rows without their markers."""
     word, token, hit = 0, 0, 0
     for row in range(len(starts)):

@@ -81,16 +81,9 @@ def _refill(slots: np.ndarray, size: int, hashes: np.ndarray, count: int) -> Non
 
 @njit(cache=True)
 def _number(
-    data: np.ndarray,
-    starts: np.ndarray,
-    ends: np.ndarray,
-    offsets: np.ndarray,
-    slots: np.ndarray,
-    hashes: np.ndarray,
-    ids: np.ndarray,
-    chars: np.ndarray,
-    distinct: np.ndarray,
-) -> None:
+    data: np.ndarray, starts: np.ndarray, ends: np.ndarray, offsets: np.ndarray, slots: np.ndarray,
+    hashes: np.ndarray, ids: np.ndarray, chars: np.ndarray, distinct: np.ndarray,
+) -> None:  # fmt: skip
     for d in range(len(offsets) - 1):
         size, count = _LEAST_SLOTS, 0
         slots[:size] = -1

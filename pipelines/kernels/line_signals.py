@@ -118,17 +118,9 @@ def _has_bullet(data: np.ndarray, start: int, end: int, bullets: np.ndarray) -> 
 
 @njit(cache=True)
 def _count(
-    data: np.ndarray,
-    classes: np.ndarray,
-    starts: np.ndarray,
-    ends: np.ndarray,
-    offsets: np.ndarray,
-    chars: np.ndarray,
-    bullets: np.ndarray,
-    places: np.ndarray,
-    hit_kinds: np.ndarray,
-    out: np.ndarray,
-) -> None:
+    data: np.ndarray, classes: np.ndarray, starts: np.ndarray, ends: np.ndarray, offsets: np.ndarray,
+    chars: np.ndarray, bullets: np.ndarray, places: np.ndarray, hit_kinds: np.ndarray, out: np.ndarray,
+) -> None:  # fmt: skip
     hit = 0
     for d in range(len(offsets) - 1):
         for line in range(offsets[d], offsets[d + 1]):
@@ -176,16 +168,9 @@ def _last_point(data: np.ndarray, start: int, end: int) -> int:
 
 @njit(cache=True)
 def _count_untrimmed(
-    data: np.ndarray,
-    classes: np.ndarray,
-    table: np.ndarray,
-    starts: np.ndarray,
-    ends: np.ndarray,
-    offsets: np.ndarray,
-    ids: np.ndarray,
-    chars: np.ndarray,
-    out: np.ndarray,
-) -> None:
+    data: np.ndarray, classes: np.ndarray, table: np.ndarray, starts: np.ndarray, ends: np.ndarray,
+    offsets: np.ndarray, ids: np.ndarray, chars: np.ndarray, out: np.ndarray,
+) -> None:  # fmt: skip
     for d in range(len(offsets) - 1):
         new = 0
         for line in range(offsets[d], offsets[d + 1]):

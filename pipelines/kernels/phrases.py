@@ -108,17 +108,9 @@ def _marker_end(data: np.ndarray, begin: int, i: int, end: int, markers: np.ndar
 
 @njit(cache=True)
 def _find(
-    offsets: np.ndarray,
-    data: np.ndarray,
-    candidates: np.ndarray,
-    phrases: np.ndarray,
-    facts: np.ndarray,
-    markers: np.ndarray,
-    places: np.ndarray,
-    ends: np.ndarray,
-    kinds: np.ndarray,
-    counts: np.ndarray,
-) -> None:
+    offsets: np.ndarray, data: np.ndarray, candidates: np.ndarray, phrases: np.ndarray, facts: np.ndarray,
+    markers: np.ndarray, places: np.ndarray, ends: np.ndarray, kinds: np.ndarray, counts: np.ndarray,
+) -> None:  # fmt: skip
     hit = 0
     for d in range(len(offsets) - 1):
         begin, end = offsets[d], offsets[d + 1]

@@ -81,15 +81,9 @@ def _grown(slots: np.ndarray, size: int, keys: np.ndarray, count: int) -> int:
 
 @njit(cache=True)
 def _words(
-    ids: np.ndarray,
-    chars: np.ndarray,
-    begin: int,
-    end: int,
-    counts: np.ndarray,
-    places: np.ndarray,
-    numbers: np.ndarray,
-    before: np.ndarray,
-) -> int:
+    ids: np.ndarray, chars: np.ndarray, begin: int, end: int, counts: np.ndarray, places: np.ndarray,
+    numbers: np.ndarray, before: np.ndarray,
+) -> int:  # fmt: skip
     """The words of a document that occur more than once; how many."""
     before[0] = 0
     for k in range(end - begin):
@@ -144,18 +138,9 @@ def _only_repeated(left: int, counts: np.ndarray, places: np.ndarray, numbers: n
 
 @njit(cache=True)
 def _repeated(
-    ids: np.ndarray,
-    chars: np.ndarray,
-    offsets: np.ndarray,
-    slots: np.ndarray,
-    keys: np.ndarray,
-    counts: np.ndarray,
-    places: np.ndarray,
-    numbers: np.ndarray,
-    before: np.ndarray,
-    out: np.ndarray,
-    entropy: np.ndarray,
-) -> None:
+    ids: np.ndarray, chars: np.ndarray, offsets: np.ndarray, slots: np.ndarray, keys: np.ndarray, counts: np.ndarray,
+    places: np.ndarray, numbers: np.ndarray, before: np.ndarray, out: np.ndarray, entropy: np.ndarray,
+) -> None:  # fmt: skip
     for d in range(len(offsets) - 1):
         left = _words(ids, chars, offsets[d], offsets[d + 1], counts, places, numbers, before)
         for k in range(offsets[d + 1] - offsets[d]):
@@ -179,17 +164,9 @@ def _repeated(
 
 @njit(cache=True)
 def _greedy(
-    ids: np.ndarray,
-    chars: np.ndarray,
-    offsets: np.ndarray,
-    slots: np.ndarray,
-    keys: np.ndarray,
-    counts: np.ndarray,
-    places: np.ndarray,
-    numbers: np.ndarray,
-    before: np.ndarray,
-    out: np.ndarray,
-) -> None:
+    ids: np.ndarray, chars: np.ndarray, offsets: np.ndarray, slots: np.ndarray, keys: np.ndarray, counts: np.ndarray,
+    places: np.ndarray, numbers: np.ndarray, before: np.ndarray, out: np.ndarray,
+) -> None:  # fmt: skip
     for d in range(len(offsets) - 1):
         total = offsets[d + 1] - offsets[d]
         left = _words(ids, chars, offsets[d], offsets[d + 1], counts, places, numbers, before)

@@ -122,21 +122,10 @@ def _next_break(data: np.ndarray, i: int, end: int) -> int:
 
 @njit(cache=True)
 def _rows(
-    data: np.ndarray,
-    classes: np.ndarray,
-    line_starts: np.ndarray,
-    line_ends: np.ndarray,
-    line_counts: np.ndarray,
-    starts: np.ndarray,
-    ends: np.ndarray,
-    documents: np.ndarray,
-    kinds: np.ndarray,
-    feed_starts: np.ndarray,
-    feed_ends: np.ndarray,
-    feed_documents: np.ndarray,
-    feed_kinds: np.ndarray,
-    counts: np.ndarray,
-) -> None:
+    data: np.ndarray, classes: np.ndarray, line_starts: np.ndarray, line_ends: np.ndarray, line_counts: np.ndarray,
+    starts: np.ndarray, ends: np.ndarray, documents: np.ndarray, kinds: np.ndarray, feed_starts: np.ndarray,
+    feed_ends: np.ndarray, feed_documents: np.ndarray, feed_kinds: np.ndarray, counts: np.ndarray,
+) -> None:  # fmt: skip
     row, feed_row = 0, 0
     for d in range(len(line_counts) - 1):
         for line in range(line_counts[d], line_counts[d + 1]):
@@ -170,18 +159,10 @@ def _rows(
 
 @njit(cache=True)
 def _split(
-    offsets: np.ndarray,
-    data: np.ndarray,
-    classes: np.ndarray,
-    line_starts: np.ndarray,
-    line_ends: np.ndarray,
-    line_counts: np.ndarray,
-    paragraph_starts: np.ndarray,
-    paragraph_ends: np.ndarray,
-    paragraph_counts: np.ndarray,
-    feeds: np.ndarray,
-    breaks: np.ndarray,
-) -> None:
+    offsets: np.ndarray, data: np.ndarray, classes: np.ndarray, line_starts: np.ndarray, line_ends: np.ndarray,
+    line_counts: np.ndarray, paragraph_starts: np.ndarray, paragraph_ends: np.ndarray, paragraph_counts: np.ndarray,
+    feeds: np.ndarray, breaks: np.ndarray,
+) -> None:  # fmt: skip
     line, paragraph = 0, 0
     for d in range(len(offsets) - 1):
         begin, end = offsets[d], offsets[d + 1]

@@ -45,7 +45,8 @@ _TOKENS = (
     "stop_words_datatrove",  # of STOP_WORDS, how many occur in lower case
 )
 _ONES, _ALL, _LOWER_CASE = np.uint64(0x0101010101010101), np.uint64(0xFFFFFFFFFFFFFFFF), np.uint64(0x2020202020202020)
-_SEVEN = np.uint64(0x7F7F7F7F7F7F7F7F)
+_SEVEN, _PAIRS = np.uint64(0x7F7F7F7F7F7F7F7F), np.uint64(0x00FF00FF00FF00FF)
+_FLUSH = 255 * 8
 
 
 def _hashed_stop_words() -> tuple[np.ndarray, np.uint64]:
@@ -131,6 +132,13 @@ def _sum(flags: np.uint64) -> int:
 
 
 @njit(cache=True, inline="always")
+def _wide_sum(bytes_: np.uint64) -> int:
+    """Of eight bytes of any value."""
+    pairs = (bytes_ & _PAIRS) + ((bytes_ >> np.uint64(8)) & _PAIRS)
+    return np.int64((pairs * np.uint64(0x0001000100010001)) >> np.uint64(48))
+
+
+@njit(cache=True, inline="always")
 def _equal(eight: np.uint64, byte: int) -> np.uint64:
     """1 in each of eight bytes that equals `byte`."""
     differs = eight ^ (_ONES * np.uint64(byte))
@@ -141,33 +149,48 @@ def _equal(eight: np.uint64, byte: int) -> np.uint64:
 def _count_characters(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray, out: np.ndarray) -> None:
     for d in range(len(offsets) - 1):
         begin, end = offsets[d], offsets[d + 1]
-        continuations, hashes, braces, numbers, capitals, ellipses, dots = 0, 0, 0, 0, 0, 0, 0
-        for i in range(begin, end, 8):
-            size = min(end - i, 8)
-            eight, kinds = _first(data, i, size), _first(classes, i, size)
-            others = (eight >> np.uint64(7)) & ~(eight >> np.uint64(6)) & _ONES
-            leads = ~others & _ONES
-            # Class bits, see tables.py: WORD 0, LETTER 1, CLOSE 6, EXTEND 7.
-            letter, closing = kinds >> np.uint64(1), kinds >> np.uint64(6)
-            continuations += _sum(others)
-            hashes += _sum(_equal(eight, 35))
-            braces += _sum(_equal(eight, 0x7B) | _equal(eight, 0x7D))
-            numbers += _sum(kinds & ~letter & ~closing & ~(kinds >> np.uint64(7)) & leads)
-            capitals += _sum(letter & closing & leads)
-            if (_equal(eight, 46) | _equal(eight, 0xA6)) == 0:
-                dots = 0
-                continue
-            for k in range(i, i + size):
-                if data[k] == 46:
-                    dots += 1
-                    if dots == 3:
-                        ellipses += 1
-                        dots = 0
+        hashes, braces, ellipses, dots = 0, 0, 0, 0
+        for first in range(begin, end, _FLUSH):
+            # Eight sums in the bytes of each integer, which hold up to 255.
+            others, numbers, capitals = np.uint64(0), np.uint64(0), np.uint64(0)
+            for i in range(first, min(first + _FLUSH, end), 8):
+                size = min(end - i, 8)
+                eight, kinds = _first(data, i, size), _first(classes, i, size)
+                follows = (eight >> np.uint64(7)) & ~(eight >> np.uint64(6)) & _ONES
+                # Class bits, see tables.py: WORD 0, LETTER 1, CLOSE 6, EXTEND 7.
+                letter, closing = kinds >> np.uint64(1), kinds >> np.uint64(6)
+                others += follows
+                numbers += kinds & ~letter & ~closing & ~(kinds >> np.uint64(7)) & ~follows & _ONES
+                capitals += letter & closing & ~follows & _ONES
+                hash_signs, brace_signs = _equal(eight, 35), _equal(eight, 0x7B) | _equal(eight, 0x7D)
+                if hash_signs | brace_signs:
+                    hashes += _sum(hash_signs)
+                    braces += _sum(brace_signs)
+                if _equal(eight, 46) | _equal(eight, 0xA6):
+                    dots, found = _ellipses(data, begin, i, i + size, dots)
+                    ellipses += found
                 else:
                     dots = 0
-                    ellipses += data[k] == 0xA6 and k - begin >= 2 and data[k - 1] == 0x80 and data[k - 2] == 0xE2
-        out[d, 0], out[d, 1], out[d, 2] = continuations, hashes, braces
-        out[d, 3], out[d, 4], out[d, 5] = numbers, capitals, ellipses
+            out[d, 0] += _wide_sum(others)
+            out[d, 3] += _wide_sum(numbers)
+            out[d, 4] += _wide_sum(capitals)
+        out[d, 1], out[d, 2], out[d, 5] = hashes, braces, ellipses
+
+
+@njit(cache=True)
+def _ellipses(data: np.ndarray, begin: int, i: int, end: int, dots: int) -> tuple[int, int]:
+    """(full stops that may begin '...', ellipses found) after some bytes, with the full stops before them."""
+    found = 0
+    for k in range(i, end):
+        if data[k] == 46:
+            dots += 1
+            if dots == 3:
+                found += 1
+                dots = 0
+        else:
+            dots = 0
+            found += data[k] == 0xA6 and k - begin >= 2 and data[k - 1] == 0x80 and data[k - 2] == 0xE2
+    return dots, found
 
 
 @njit(cache=True, inline="always")
@@ -190,15 +213,9 @@ def _bits(value: int) -> int:
 
 @njit(cache=True)
 def _count_words(
-    data: np.ndarray,
-    classes: np.ndarray,
-    starts: np.ndarray,
-    ends: np.ndarray,
-    offsets: np.ndarray,
-    word_chars: np.ndarray,
-    stop_words: np.ndarray,
-    out: np.ndarray,
-) -> None:
+    data: np.ndarray, classes: np.ndarray, starts: np.ndarray, ends: np.ndarray, offsets: np.ndarray,
+    word_chars: np.ndarray, stop_words: np.ndarray, out: np.ndarray,
+) -> None:  # fmt: skip
     for d in range(len(offsets) - 1):
         chars, seen, occurrences, capital_words = 0, 0, 0, 0
         for word in range(offsets[d], offsets[d + 1]):
@@ -220,15 +237,9 @@ def _count_words(
 
 @njit(cache=True)
 def _count_tokens(
-    data: np.ndarray,
-    starts: np.ndarray,
-    ends: np.ndarray,
-    offsets: np.ndarray,
-    kinds: np.ndarray,
-    token_chars: np.ndarray,
-    stop_words: np.ndarray,
-    out: np.ndarray,
-) -> None:
+    data: np.ndarray, starts: np.ndarray, ends: np.ndarray, offsets: np.ndarray, kinds: np.ndarray,
+    token_chars: np.ndarray, stop_words: np.ndarray, out: np.ndarray,
+) -> None:  # fmt: skip
     for d in range(len(offsets) - 1):
         chunks, letter_chunks, with_letter, words, chars, seen, letter = 0, 0, 0, 0, 0, 0, 0
         for token in range(offsets[d], offsets[d + 1]):

@@ -299,17 +299,9 @@ def _kind(data: np.ndarray, begin: int, end: int, table: np.ndarray) -> int:
 
 @njit(cache=True)
 def _chunk(
-    data: np.ndarray,
-    classes: np.ndarray,
-    begin: int,
-    end: int,
-    table: np.ndarray,
-    with_stop: np.ndarray,
-    token: int,
-    starts: np.ndarray,
-    ends: np.ndarray,
-    kinds: np.ndarray,
-) -> int:
+    data: np.ndarray, classes: np.ndarray, begin: int, end: int, table: np.ndarray, with_stop: np.ndarray, token: int,
+    starts: np.ndarray, ends: np.ndarray, kinds: np.ndarray,
+) -> int:  # fmt: skip
     """Write the tokens of a chunk; the number of tokens after it. Those of the back wait at the end of the arrays."""
     first, last = token, len(starts)
     while begin < end:
@@ -415,16 +407,9 @@ def _plain_ending(
 
 @njit(cache=True)
 def _tokens(
-    offsets: np.ndarray,
-    data: np.ndarray,
-    classes: np.ndarray,
-    table: np.ndarray,
-    with_stop: np.ndarray,
-    starts: np.ndarray,
-    ends: np.ndarray,
-    kinds: np.ndarray,
-    counts: np.ndarray,
-) -> None:
+    offsets: np.ndarray, data: np.ndarray, classes: np.ndarray, table: np.ndarray, with_stop: np.ndarray,
+    starts: np.ndarray, ends: np.ndarray, kinds: np.ndarray, counts: np.ndarray,
+) -> None:  # fmt: skip
     token, safe = 0, len(data) - 8
     for d in range(len(offsets) - 1):
         i, end = offsets[d], offsets[d + 1]

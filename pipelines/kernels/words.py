@@ -94,7 +94,9 @@ def _inside_words(data: np.ndarray, classes: np.ndarray) -> np.ndarray:
         quotes |= np.uint8((here[k] == np.uint8(0x80)) & (after[k] == np.uint8(_LAST_OF_QUOTE)))
     if quotes:
         for k in range(1, n - 3):
-            if data[k] == _FIRST_OF_QUOTE and data[k + 1] == 0x80 and data[k + 2] == _LAST_OF_QUOTE:
+            if data[k] != _FIRST_OF_QUOTE:
+                continue
+            if data[k + 1] == 0x80 and data[k + 2] == _LAST_OF_QUOTE:
                 joined = (classes[k - 1] & classes[k + 3] & LETTER) >> 1
                 out[k] = out[k + 1] = out[k + 2] = joined
     return out
