@@ -12,12 +12,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipelines.bands import band_keys, signatures_of
 from pipelines.contracts.annotations import Part
 from pipelines.contracts.manifest import StepOutput, records_of
 from pipelines.contracts.stage import DROP, Cluster, in_order
 from pipelines.contracts.store import FileRecord
 from pipelines.shuffle import gathered, partitions_for, scattered
-from pipelines.stages.dedup_minhash import band_keys, signatures_of
 
 if TYPE_CHECKING:
     from pipelines.stages.shards import Shards

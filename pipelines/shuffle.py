@@ -1,9 +1,12 @@
-"""Disk-partitioned shuffles: a map task scatters its rows into one batch per partition, a reduce task gathers one partition.
+"""Disk-partitioned shuffles: a map task scatters its rows into one range of bytes per partition, a reduce task gathers one
+partition of all files.
 
-A scattered file is an Arrow IPC file with exactly one record batch per partition, so a reduce task reads only its own rows and
-the driver holds none.
+A scattered file is one Arrow IPC stream, its record batches one per partition that has rows, then a table of (offset, length,
+xxh3_64) per partition, then where the schema ends and the number of partitions. A reduce task reads and checks its own ranges
+alone, so that a shuffle is read once in all, however many processes share the work, and the driver holds none of it.
 """
 
+import struct
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -11,9 +14,14 @@ from typing import BinaryIO
 
 import numpy as np
 import pyarrow as pa
+import xxhash
 
+from pipelines.contracts.errors import CorruptFileError
 from pipelines.contracts.manifest import Content
-from pipelines.contracts.store import FileRecord, verify
+from pipelines.contracts.store import FileRecord, open_ranges
+
+_ENTRY = struct.Struct("<QQQ")
+_TAIL = struct.Struct("<QQ")
 
 
 def partitions_for(rows: int, rows_per_partition: int = 4_000_000) -> int:
@@ -28,10 +36,21 @@ def scattered(table: pa.Table, partition: np.ndarray, partitions: int) -> Conten
     ordered = table.take(pa.array(order)).combine_chunks()
 
     def write(sink: BinaryIO) -> None:
-        with pa.ipc.new_file(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression="lz4")) as writer:
+        stream = pa.BufferOutputStream()
+        entries = []
+        with pa.ipc.new_stream(stream, table.schema, options=pa.ipc.IpcWriteOptions(compression="lz4")) as writer:
+            writer.write_batch(pa.RecordBatch.from_pylist([], schema=table.schema))  # nothing is written before a batch
+            head = at = stream.tell()
             for low, high in pairwise(bounds.tolist()):
-                rows = ordered.slice(low, high - low).to_batches()
-                writer.write_batch(rows[0] if rows else pa.RecordBatch.from_pylist([], schema=table.schema))
+                if high > low:
+                    writer.write_batch(ordered.slice(low, high - low).to_batches()[0])
+                entries.append((at, stream.tell() - at))
+                at = stream.tell()
+        data = memoryview(stream.getvalue())
+        sink.write(data[:at])
+        for offset, length in entries:
+            sink.write(_ENTRY.pack(offset, length, _checksum(data[:head], data[offset : offset + length])))
+        sink.write(_TAIL.pack(head, partitions))
 
     return write
 
@@ -40,6 +59,35 @@ def gathered(directory: Path, files: Sequence[FileRecord], partition: int) -> pa
     """The rows of one partition of all scattered files, in the order of the files, one chunk per column."""
     batches = []
     for record in files:
-        with pa.memory_map(str(verify(directory, record))) as source:
-            batches.append(pa.ipc.open_file(source).get_batch(partition))
-    return pa.Table.from_batches(batches).combine_chunks()
+        head, data = _read(directory, record, partition)
+        schema = pa.ipc.read_schema(pa.py_buffer(head))
+        if data:
+            batches.append(pa.ipc.read_record_batch(pa.py_buffer(data), schema))
+    return pa.Table.from_batches(batches, schema).combine_chunks()
+
+
+def _checksum(head: bytes | memoryview, data: bytes | memoryview) -> int:
+    digest = xxhash.xxh3_64(head)
+    digest.update(data)
+    return digest.intdigest()
+
+
+def _read(directory: Path, record: FileRecord, partition: int) -> tuple[bytes, bytes]:
+    """The schema and the rows of one partition of a file, checked."""
+    size = record.bytes
+    try:
+        with open_ranges(directory, record) as source:
+            source.seek(size - _TAIL.size)
+            head, partitions = _TAIL.unpack(source.read())
+            source.seek(max(0, size - _TAIL.size - _ENTRY.size * (partitions - partition)))
+            offset, length, checksum = _ENTRY.unpack(source.read(_ENTRY.size))
+            if max(head, offset + length) <= size:
+                source.seek(0)
+                schema = source.read(head)
+                source.seek(offset)
+                data = source.read(length)
+                if _checksum(schema, data) == checksum:
+                    return schema, data
+    except (FileNotFoundError, struct.error, ValueError, OverflowError):
+        pass  # it is cut off, or its tail points out of it
+    raise CorruptFileError(f"{directory / record.path}: is not what was written; remove {directory} and build again")

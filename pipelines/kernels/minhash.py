@@ -1,9 +1,11 @@
-"""MinHash signatures over word shingles, bit-identical to datasketch's "affine32" scheme with xxh32.
+"""MinHash signatures over word or character shingles, bit-identical to datasketch's "affine32" scheme with xxh32.
 
 From bytes to signature nothing becomes a Python object: words are lower-cased and joined by one space
 (`characters.lower_runs`), a shingle is then a slice of those bytes, hashed by xxh32 (seed 0), mixed once by
 MurmurHash3's finalizer, and permuted by a * h + b modulo 2^32.
 """
+
+from collections.abc import Iterator
 
 import numpy as np
 from numba import njit
@@ -19,22 +21,63 @@ _BATCH = 512
 
 
 def signatures(
-    offsets: np.ndarray, data: np.ndarray, permutations: np.ndarray, ngram: int
+    offsets: np.ndarray, data: np.ndarray, permutations: np.ndarray, ngram: int, unit: str = "word", keep: int = IN_WORD
 ) -> tuple[np.ndarray, np.ndarray]:
     """(signatures uint32 [n, num_perm], shingles int64 [n]) of documents given as Arrow buffers.
 
-    `permutations` is uint32 [2, num_perm]: the factors and the summands. A document of fewer than `ngram` words, but at
-    least one, is a single shingle of all its words; one without words has no shingle and the signature 0xFFFFFFFF
-    throughout, which is datasketch's empty one.
+    A document is its runs of characters of class `keep` (tables.IN_WORD or IN_TOKEN), the words, lower-cased and joined by one
+    space; a shingle is `ngram` neighbouring words, or characters, of that. `permutations` is uint32 [2, num_perm]: the factors
+    and the summands. A document of fewer words, or characters, but at least one, is a single shingle of all it has; one without
+    words has no shingle and the signature 0xFFFFFFFF throughout, which is datasketch's empty one.
     """
     n = len(offsets) - 1
     out = np.full((n, permutations.shape[1]), 0xFFFFFFFF, np.uint32)
     shingles = np.zeros(n, np.int64)
     factors, summands = np.ascontiguousarray(permutations[0]), np.ascontiguousarray(permutations[1])
-    for first, last, block_offsets, block in blocks(offsets, data):
-        runs = lower_runs(block_offsets, block, IN_WORD)
-        _sign(*runs, ngram, factors, summands, out[first:last], shingles[first:last])
+    for first, last, units in _units(offsets, data, unit, keep):
+        _sign(*units, ngram, unit == "word", factors, summands, out[first:last], shingles[first:last])
     return out, shingles
+
+
+def shingle_sets(
+    offsets: np.ndarray, data: np.ndarray, ngram: int, unit: str = "word", keep: int = IN_WORD
+) -> tuple[np.ndarray, np.ndarray]:
+    """(offsets int64 [n + 1], hashes uint32): the distinct hashes of each document's shingles, ascending.
+
+    The shingles and the hash are those of `signatures`. Two shingles of documents with k shingles share a hash by chance with
+    probability k / 2^32: below one in 40,000 for documents of up to 100,000.
+    """
+    sizes, sets = [np.zeros(1, np.int64)], [np.zeros(0, np.uint32)]
+    for first, last, units in _units(offsets, data, unit, keep):
+        count = np.maximum(0, np.diff(units[3]))
+        count = np.where(count > 0, np.maximum(1, count - ngram + 1), 0)
+        found, size = np.empty(int(count.sum()), np.uint32), np.zeros(last - first, np.int64)
+        total = _collect(*units, ngram, unit == "word", found, size)
+        sets.append(found[:total])
+        sizes.append(size)
+    return np.cumsum(np.concatenate(sizes)), np.concatenate(sets)
+
+
+def jaccard(
+    offsets: np.ndarray, hashes: np.ndarray, other_offsets: np.ndarray, other_hashes: np.ndarray, places: np.ndarray
+) -> np.ndarray:
+    """Jaccard similarity of set i to set places[i] of the others, float32; sets ascending, as by `shingle_sets`."""
+    out = np.empty(len(places), np.float32)
+    _jaccard(offsets, hashes, other_offsets, other_hashes, places, out)
+    return out
+
+
+def _units(
+    offsets: np.ndarray, data: np.ndarray, unit: str, keep: int
+) -> Iterator[tuple[int, int, tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]]:
+    """Blocks of documents: (first, last + 1, (bytes, offsets, where units start, offsets into that))."""
+    for first, last, block_offsets, block in blocks(offsets, data):
+        runs = lower_runs(block_offsets, block, keep)
+        if unit == "word":
+            yield first, last, tuple(runs)
+        else:
+            starts = np.flatnonzero((runs.data & 0xC0) != 0x80).astype(np.int32)
+            yield first, last, (runs.data, runs.offsets, starts, np.searchsorted(starts, runs.offsets).astype(np.int64))
 
 
 def xxh32(data: bytes) -> int:
@@ -102,13 +145,24 @@ def _take_minimum(hashes: np.ndarray, count: int, factors: np.ndarray, summands:
         out[p] = least
 
 
+@njit(cache=True, inline="always")
+def _shingle(
+    data: np.ndarray, starts: np.ndarray, k: int, ngram: int, words: bool, last: int, document_end: int
+) -> np.uint32:
+    """The hash of the shingle that begins at unit k; words are followed by a space, which is not part of it."""
+    after = k + ngram
+    end = starts[after] - words if after < last else document_end
+    return _finalize(np.uint64(_xxh32(data, starts[k], end)))
+
+
 @njit(cache=True)
 def _sign(
     data: np.ndarray,
     offsets: np.ndarray,
     starts: np.ndarray,
-    run_offsets: np.ndarray,
+    unit_offsets: np.ndarray,
     ngram: int,
+    words: bool,
     factors: np.ndarray,
     summands: np.ndarray,
     out: np.ndarray,
@@ -116,17 +170,66 @@ def _sign(
 ) -> None:
     hashes = np.empty(_BATCH, np.uint32)
     for d in range(len(offsets) - 1):
-        first, last = run_offsets[d], run_offsets[d + 1]
+        first, last = unit_offsets[d], unit_offsets[d + 1]
         if first == last:
             continue
         shingles[d] = max(1, last - first - ngram + 1)
         filled = 0
         for k in range(first, first + shingles[d]):
-            after = k + ngram
-            end = starts[after] - 1 if after < last else offsets[d + 1]
-            hashes[filled] = _finalize(np.uint64(_xxh32(data, starts[k], end)))
+            hashes[filled] = _shingle(data, starts, k, ngram, words, last, offsets[d + 1])
             filled += 1
             if filled == _BATCH:
                 _take_minimum(hashes, filled, factors, summands, out[d])
                 filled = 0
         _take_minimum(hashes, filled, factors, summands, out[d])
+
+
+@njit(cache=True)
+def _collect(
+    data: np.ndarray,
+    offsets: np.ndarray,
+    starts: np.ndarray,
+    unit_offsets: np.ndarray,
+    ngram: int,
+    words: bool,
+    out: np.ndarray,
+    sizes: np.ndarray,
+) -> int:
+    at = 0
+    for d in range(len(offsets) - 1):
+        first, last = unit_offsets[d], unit_offsets[d + 1]
+        if first == last:
+            continue
+        count = max(1, last - first - ngram + 1)
+        hashes = np.empty(count, np.uint32)
+        for k in range(count):
+            hashes[k] = _shingle(data, starts, first + k, ngram, words, last, offsets[d + 1])
+        hashes.sort()
+        for k in range(count):
+            if k == 0 or hashes[k] != hashes[k - 1]:
+                out[at] = hashes[k]
+                at += 1
+                sizes[d] += 1
+    return at
+
+
+@njit(cache=True)
+def _jaccard(
+    offsets: np.ndarray,
+    hashes: np.ndarray,
+    other_offsets: np.ndarray,
+    other_hashes: np.ndarray,
+    places: np.ndarray,
+    out: np.ndarray,
+) -> None:
+    for d in range(len(places)):
+        i, end = offsets[d], offsets[d + 1]
+        j, other_end = other_offsets[places[d]], other_offsets[places[d] + 1]
+        size = end - i + other_end - j
+        common = 0
+        while i < end and j < other_end:
+            a, b = hashes[i], other_hashes[j]
+            common += a == b
+            i += a <= b
+            j += b <= a
+        out[d] = common / (size - common) if size else 1.0

@@ -1,46 +1,67 @@
 """Exact deduplication: of documents with the same normalised text, or the same normalised URL, one stays.
 
-The keep rule: the source that stands first in `prefer`, then the lowest document id (file, then record). Lee et al. 2022,
-"Deduplicating Training Data Makes Language Models Better", section 4, describes why exact copies must go; Penedo et al.
-2023 (RefinedWeb, arXiv 2306.01116), section 3.3, drop URLs that other parts of the crawl have visited already.
+The keep rule: the order that `keep` gives, then the lowest document id (file, then record). Lee et al. 2022, "Deduplicating
+Training Data Makes Language Models Better", section 4, describes why exact copies must go; Penedo et al. 2023 (RefinedWeb, arXiv
+2306.01116), section 3.3, drop URLs that other parts of the crawl have visited already.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipelines.clustering import members, settle
+from pipelines.candidates import Candidates, candidates, fingerprints
+from pipelines.clustering import Verdict, settle
 from pipelines.contracts.annotations import Part
 from pipelines.contracts.document import ID
-from pipelines.contracts.manifest import StepOutput, records_of
-from pipelines.contracts.stage import DROP, Cluster, CorpusStage, in_order
-from pipelines.contracts.store import FileRecord
-from pipelines.shuffle import partitions_for, scattered
+from pipelines.contracts.manifest import StepOutput
+from pipelines.contracts.stage import DROP, Cluster, CorpusStage
+from pipelines.keep_rule import KeepKey, columns_read
+from pipelines.shuffle import partitions_for
 
 
 @dataclass(frozen=True)
 class DedupExact(CorpusStage):
     """Drop copies by `text_hash`. Only documents that no earlier step dropped compete."""
 
-    prefer: tuple[str, ...] = ()
-    """Sources in order of preference; sources not named come last and are equal."""
+    keep: tuple[KeepKey, ...] = ()
+    """Who of several copies stays: keys `{sources: [...]}` or `{column: ..., order: highest | lowest}` in order of weight; the
+    lowest id decides what they leave open."""
+    keep_up_to: int = 1
+    """How many copies stay."""
+    scope: Literal["across_sources", "within_source"] = "across_sources"
+    """Whether copies in different sources are copies."""
+    against: tuple[str, ...] = ()
+    """Output directories of finished corpora: documents that competed there and all their copies here are copies, and those
+    here go. Their columns are read, not their text."""
 
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
+    paths: ClassVar[tuple[str, ...]] = ("against",)
     rule: ClassVar[str] = "dedup_exact"
     compared: ClassVar[str] = "text_hash"
     cluster: ClassVar[str] = "exact_cluster"
 
+    def check(self) -> None:
+        """At least one stays."""
+        if self.keep_up_to < 1:
+            raise ValueError(f"keep_up_to: got {self.keep_up_to}, expected 1 or more")
+
     def reads(self) -> tuple[str, ...]:
-        """What is compared, and the drops so far."""
-        return (self.compared, DROP)
+        """What is compared, what documents are preferred by, and the drops so far."""
+        return (self.compared, *columns_read(self.keep), DROP)
 
     def writes(self) -> pa.Schema:
-        """The id of the kept copy, null where a document has no copy, and the number of all copies, the kept one included."""
-        return pa.schema([(DROP, pa.string()), (self.cluster, ID), (f"{self.cluster}_size", pa.int32())])
+        """The id of the preferred copy and the number of all copies, both null where a document has no copy; and for how many
+        documents one stays: itself and those dropped in its favour, null where it was dropped here."""
+        columns = [(f"{self.cluster}_size", pa.int32()), (self.cluster.replace("cluster", "copies"), pa.int32())]
+        return pa.schema([(DROP, pa.string()), (self.cluster, ID), *columns])
+
+    def depends(self) -> dict[str, str]:
+        """What the finished corpora are."""
+        return fingerprints(self.against)
 
     def hashes(self, values: pa.Array) -> pa.FixedSizeBinaryArray:
         """16 bytes for each value, equal where the values mean the same."""
@@ -48,12 +69,10 @@ class DedupExact(CorpusStage):
 
     def run(self, parts: Sequence[Part], out: StepOutput, cluster: Cluster) -> dict[str, Any]:
         """Shuffle by hash, keep one of each."""
-        partitions = partitions_for(sum(part.rows for part in parts))
-        tasks = [_HashTask(out, part, number, partitions, self) for number, part in enumerate(parts)]
-        files = in_order(
-            cluster.map(scatter_hashes, tasks, lambda task: f"{self.rule}: part {task.part.name}"), len(tasks)
-        )
-        return settle(out, parts, files, partitions, self.rule, self.writes(), cluster)
+        found = candidates(parts, self.against, self.compared)
+        verdict = Verdict(self.rule, self.writes(), self.keep, self.keep_up_to)
+        partitions = partitions_for(sum(one.part.rows for one in found))
+        return settle(out, found, _EqualHashes(self), verdict, partitions, cluster)
 
 
 @dataclass(frozen=True)
@@ -62,12 +81,21 @@ class DedupUrl(DedupExact):
 
     Only documents that no earlier step dropped compete; one without a URL is kept. Every crawl index compares URLs
     without these prefixes, because sites move from one form to the other and serve the same pages under both. Text is
-    not looked at: a page that changed between two visits is kept as it was in the preferred source, or the lowest id.
+    not looked at: a page that changed between two visits is kept as it was in the preferred document.
     """
 
-    prefer: tuple[str, ...] = ()
-    """Sources in order of preference; sources not named come last and are equal."""
+    keep: tuple[KeepKey, ...] = ()
+    """Who of several stays: keys `{sources: [...]}` or `{column: ..., order: highest | lowest}` in order of weight; the lowest
+    id decides what they leave open."""
+    keep_up_to: int = 1
+    """How many documents of one place stay."""
+    scope: Literal["across_sources", "within_source"] = "across_sources"
+    """Whether documents of different sources may be from the same place."""
+    against: tuple[str, ...] = ()
+    """Output directories of finished corpora: documents from places that they hold go. Their columns are read, not their
+    text."""
 
+    version: ClassVar[int] = 2
     rule: ClassVar[str] = "dedup_url"
     compared: ClassVar[str] = "url_normal"
     cluster: ClassVar[str] = "url_cluster"
@@ -81,26 +109,27 @@ class DedupUrl(DedupExact):
 
 
 @dataclass(frozen=True)
-class _HashTask:
-    out: StepOutput
-    part: Part
-    number: int
-    partitions: int
+class _EqualHashes:
+    """Clusters of equal hashes."""
+
     stage: DedupExact
 
+    def groups(self, candidates: Candidates) -> tuple[np.ndarray, pa.Array]:
+        """(rows, hashes) of the competing documents of a part."""
+        rows, values = candidates.competing(self.stage.compared, self.stage.rule)
+        hashes = self.stage.hashes(values)
+        if self.stage.scope == "across_sources":
+            return rows, hashes
+        from xxhash import xxh3_128_digest
 
-def scatter_hashes(task: _HashTask) -> FileRecord:
-    """Commit the competing documents of a part by hash partition."""
-    unit = f"hashes-{task.number:05d}"
-    receipt = task.out.receipt(unit)
-    if receipt is None:
-        compared = task.stage.compared
-        table = task.part.table(("id", compared, DROP))
-        rows = np.flatnonzero(pc.is_null(table[DROP]).to_numpy() & pc.is_valid(table[compared]).to_numpy())
-        table = table.take(pa.array(rows)).combine_chunks()
-        hashes = task.stage.hashes(table[compared].combine_chunks())
-        found = members(task.part, task.number, table["id"], rows, hashes, task.stage.prefer)
-        first = np.frombuffer(hashes.buffers()[1] or b"", np.uint64, 2 * len(hashes), hashes.offset * 16)[::2]
-        partition = (first % np.uint64(task.partitions)).astype(np.int64)
-        receipt = task.out.commit(unit, {f"work/{unit}.arrow": scattered(found, partition, task.partitions)}, {})
-    return records_of(receipt)[0]
+        own = np.frombuffer(xxh3_128_digest(candidates.part.source.encode()), np.uint8)
+        salted = np.frombuffer(hashes.buffers()[1] or b"", np.uint8, 16 * len(hashes), hashes.offset * 16)
+        salted = salted.reshape(-1, 16) ^ own
+        return rows, pa.FixedSizeBinaryArray.from_buffers(ID, len(rows), [None, pa.py_buffer(salted)])
+
+    def evidence(self, candidates: Candidates, rows: np.ndarray) -> None:
+        """Copies are equal: none is needed."""
+
+    def similarity(self, mine: pa.Array, winners: pa.Array, places: np.ndarray) -> np.ndarray:
+        """Copies are equal: never asked."""
+        raise NotImplementedError

@@ -1,147 +1,181 @@
 """Near-duplicate removal: MinHash LSH (Broder 1997; Lee et al. 2022, appendix A) and clusters of what collides.
 
-Signatures are cut into `bands` of `rows` values; two documents whose values agree in any band are linked. Two documents of
-Jaccard similarity s are linked with probability 1 - (1 - s^rows)^bands: 0.565, 0.772, 0.924, 0.988 at s = 0.7, 0.75, 0.8, 0.85
-for 14 x 8. Clusters are the connected components of the links, so a chain of near-copies is one cluster.
+Signatures are cut into bands of some rows; two documents whose values agree in any band are linked. Two documents of Jaccard
+similarity s are linked with probability 1 - (1 - s^rows)^bands: for 14 x 8 that is 0.565, 0.772, 0.924, 0.988 at s = 0.7, 0.75,
+0.8, 0.85.
+Clusters are the connected components of the links, so a chain of near-copies is one cluster, whose ends may have nothing in
+common: `verify` compares each document with the one that is kept, and lets it stay where they are not similar.
 
-The keep rule: the source that stands first in `prefer`, then the lowest document id.
+The keep rule: the order that `keep` gives, then the lowest document id.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from pipelines.clustering import members, settle
+from pipelines.bands import band_keys, best_bands, signatures_of
+from pipelines.candidates import Candidates, candidates, fingerprints, writer
+from pipelines.clustering import Verdict, settle
+from pipelines.components import bucket_links, find_components, scattered_edges, spanning_stars
 from pipelines.contracts.annotations import Part
+from pipelines.contracts.config import parse
 from pipelines.contracts.document import ID
 from pipelines.contracts.errors import UserError
 from pipelines.contracts.manifest import StepOutput, records_of
-from pipelines.contracts.stage import DROP, Cluster, CorpusStage, in_order, library_versions
+from pipelines.contracts.stage import DROP, Cluster, CorpusStage, in_order
 from pipelines.contracts.store import FileRecord
+from pipelines.keep_rule import KeepKey, columns_read
 from pipelines.shuffle import gathered, partitions_for, scattered
+from pipelines.stages.minhash_signatures import MinhashSignatures
+
+_RULE = "dedup_minhash"
+_DEFAULT = (14, 8)
 
 
 @dataclass(frozen=True)
 class DedupMinhash(CorpusStage):
     """Drop near-copies by MinHash LSH. Only documents that no earlier step dropped compete."""
 
-    bands: int = 14
-    """Bands; bands x rows values of the signature are used."""
-    rows: int = 8
-    """Values in a band that must all agree."""
-    prefer: tuple[str, ...] = ()
-    """Sources in order of preference; sources not named come last and are equal."""
+    bands: int | None = None
+    """Bands; bands x rows values of the signature are used. Default 14, or what `threshold` says."""
+    rows: int | None = None
+    """Values in a band that must all agree. Default 8, or what `threshold` says."""
+    threshold: float | None = None
+    """Jaccard similarity from which documents count as near-copies. Without `bands` and `rows` it chooses them, as datasketch
+    does for the signature's length; `verify` compares with it."""
+    verify: Literal["none", "signature", "jaccard"] = "none"
+    """none: all of a cluster but the kept one go. signature: only those whose similarity to the kept one reaches the threshold,
+    estimated from the signatures. jaccard: the same, exactly, from the shingles, for which the text is read again."""
+    keep: tuple[KeepKey, ...] = ()
+    """Who of a cluster stays: keys `{sources: [...]}` or `{column: ..., order: highest | lowest}` in order of weight; the lowest
+    id decides what they leave open."""
+    keep_up_to: int = 1
+    """How many documents of a cluster stay."""
+    scope: Literal["across_sources", "within_source"] = "across_sources"
+    """Whether documents of different sources are compared."""
+    against: tuple[str, ...] = ()
+    """Output directories of finished corpora: documents that competed there take part, win every cluster they are in, and those
+    here go. Their signatures are read, not their text."""
 
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
+    paths: ClassVar[tuple[str, ...]] = ("against",)
 
     def check(self) -> None:
-        """Positive numbers."""
-        for name in ("bands", "rows"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}: got {getattr(self, name)}, expected 1 or more")
+        """Ranges, and what belongs together."""
+        for name in ("bands", "rows", "keep_up_to"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name}: got {value}, expected 1 or more")
+        if self.threshold is not None and not 0 < self.threshold <= 1:
+            raise ValueError(f"threshold: got {self.threshold}, expected more than 0, at most 1")
+        if self.verify != "none" and self.threshold is None:
+            raise ValueError(
+                f"verify: {self.verify!r} compares with `threshold`, which is not given; say for example 0.8"
+            )
+        if self.verify == "jaccard" and self.against:
+            raise ValueError("verify: 'jaccard' would read the text of the corpora in `against`; use 'signature'")
 
     def reads(self) -> tuple[str, ...]:
-        """The signatures and the drops so far."""
-        return ("minhash", DROP)
+        """The signatures, what documents are preferred by, the drops so far, and the text where shingles are compared."""
+        text = ("text",) if self.verify == "jaccard" else ()
+        return tuple(dict.fromkeys(("minhash", *columns_read(self.keep), *text, DROP)))
 
     def writes(self) -> pa.Schema:
-        """`minhash_cluster`: id of the kept document, null outside clusters; its size; estimated similarity to the kept one."""
-        columns = [("minhash_cluster", ID), ("minhash_cluster_size", pa.int32()), ("minhash_similarity", pa.float32())]
-        return pa.schema([(DROP, pa.string()), *columns])
+        """`minhash_cluster`, id of the preferred document, and its size, both null outside clusters; `minhash_copies`, for how
+        many documents one stays: itself and those dropped in its favour, null where it was dropped here; and the similarity to
+        the preferred document, estimated or exact as `verify` says."""
+        columns = [("minhash_cluster", ID), ("minhash_cluster_size", pa.int32()), ("minhash_copies", pa.int32())]
+        return pa.schema([(DROP, pa.string()), *columns, ("minhash_similarity", pa.float32())])
 
     def depends(self) -> dict[str, str]:
-        """scipy finds the components."""
-        return library_versions("scipy")
+        """What the finished corpora are."""
+        return fingerprints(self.against)
+
+    def cut(self, num_perm: int) -> tuple[int, int]:
+        """(bands, rows) for signatures of that length; UserError where they are too short."""
+        if self.threshold is not None and self.bands is None and self.rows is None:
+            return best_bands(self.threshold, num_perm)
+        bands, rows = self.bands or _DEFAULT[0], self.rows or _DEFAULT[1]
+        if bands * rows > num_perm:
+            raise UserError(
+                f"dedup_minhash: bands x rows is {bands * rows}, the signatures hold {num_perm} values; "
+                "lower bands or rows, or raise num_perm of minhash_signatures"
+            )
+        return bands, rows
 
     def run(self, parts: Sequence[Part], out: StepOutput, cluster: Cluster) -> dict[str, Any]:
         """Bands to links, links to components, components to winners."""
-        first = np.concatenate([[0], np.cumsum([part.rows for part in parts])]).tolist()
-        partitions = partitions_for(first[-1] * self.bands)
-        tasks = [_BandTask(out, part, first[i], partitions, self.bands, self.rows) for i, part in enumerate(parts)]
-        bands = in_order(
-            cluster.map(scatter_bands, tasks, lambda task: f"dedup_minhash: part {task.part.name}"), len(tasks)
-        )
-        links = [_LinkTask(out, tuple(bands), partition) for partition in range(partitions)]
-        edges = in_order(
-            cluster.map(link_buckets, links, lambda task: f"dedup_minhash: bucket {task.partition}"), partitions
-        )
-        components = next(
-            iter(
-                cluster.map(find_components, [_ComponentTask(out, tuple(edges))], lambda _: "dedup_minhash: components")
-            )
-        )[1]
-        owners = [
-            _MemberTask(out, part, i, first[i], components, partitions_for(first[-1]), self.prefer)
-            for i, part in enumerate(parts)
-        ]
-        files = in_order(
-            cluster.map(scatter_members, owners, lambda task: f"dedup_minhash: part {task.part.name}"), len(owners)
-        )
-        return settle(out, parts, files, partitions_for(first[-1]), "dedup_minhash", self.writes(), cluster)
+        found = candidates(parts, self.against, "minhash")
+        bands, rows = self.cut(parts[0].types.field("minhash").type.list_size)
+        documents = sum(one.part.rows for one in found)
+        partitions = partitions_for(documents * bands)
+        within = self.scope == "within_source"
+        tasks = [_BandTask(out, one, partitions, bands, rows, within) for one in found]
+        banded = in_order(cluster.map(scatter_bands, tasks, lambda task: f"{_RULE}: {task.one.part.name}"), len(found))
+        links = [_LinkTask(out, tuple(files[0] for files in banded), p, partitions) for p in range(partitions)]
+        linked = in_order(cluster.map(link_buckets, links, lambda task: f"{_RULE}: {task.partition}"), partitions)
+        files, edges = [record for record, _ in linked], sum(count for _, count in linked)
+        bounds = [one.first for one in found]
+        named = find_components(out, files, edges, partitions, bounds, cluster, _RULE)
+        least = None if self.verify == "none" else self.threshold
+        verdict = Verdict(_RULE, self.writes(), self.keep, self.keep_up_to, least)
+        local = tuple(files[1] for files in banded)
+        grouping = _Components(out, local, tuple(named), self._shingling(parts) if self.verify == "jaccard" else None)
+        facts = settle(out, found, grouping, verdict, partitions_for(documents), cluster)
+        return {"bands": bands, "rows": rows, **facts}
+
+    def _shingling(self, parts: Sequence[Part]) -> MinhashSignatures:
+        """The stage that signed the documents: the same shingles are compared."""
+        written = writer(parts[0], "minhash")
+        if written is None or written["stage"] != "minhash_signatures":
+            raise UserError("dedup_minhash: verify: 'jaccard' needs signatures by minhash_signatures; use 'signature'")
+        return parse(MinhashSignatures, written["knobs"], "minhash_signatures")
 
 
 @dataclass(frozen=True)
 class _BandTask:
     out: StepOutput
-    part: Part
-    first: int
+    one: Candidates
     partitions: int
     bands: int
     rows: int
+    within: bool
 
 
-def band_keys(signatures: np.ndarray, bands: int, rows: int) -> np.ndarray:
-    """One uint64 per document and band, [n, bands], from uint32 signatures [n, at least bands * rows].
+def scatter_bands(task: _BandTask) -> list[FileRecord]:
+    """Link the documents of a part among themselves; commit the distinct band keys of their groups, and the groups.
 
-    A polynomial over the band's values with an odd multiplier, finished as in splitmix64 (Steele et al. 2014) and salted by the
-    band's number. Two different bands collide with probability 2^-64.
+    Whatever a part holds, however often, each key leaves it once: a page with a million copies is one entry per band and part.
     """
-    keys = np.empty((len(signatures), bands), np.uint64)
-    for band in range(bands):
-        key = np.full(len(signatures), 0x9E3779B97F4A7C15 * (band + 1) & 0xFFFFFFFFFFFFFFFF, np.uint64)
-        for column in range(band * rows, (band + 1) * rows):
-            key = (key ^ signatures[:, column].astype(np.uint64)) * np.uint64(0xBF58476D1CE4E5B9)
-            key ^= key >> np.uint64(31)
-        key = (key ^ (key >> np.uint64(30))) * np.uint64(0x94D049BB133111EB)
-        keys[:, band] = key ^ (key >> np.uint64(31))
-    return keys
-
-
-def signatures_of(column: pa.Array) -> np.ndarray:
-    """Signatures as uint32 [n, num_perm] without a copy."""
-    return column.flatten().to_numpy().reshape(len(column), -1) if len(column) else np.zeros((0, 1), np.uint32)
-
-
-def scatter_bands(task: _BandTask) -> FileRecord:
-    """Commit (band key, document number) of a part's competing documents by bucket partition."""
-    unit = f"bands-{task.part.source}-{task.part.index:05d}"
+    one = task.one
+    unit = f"bands-{one.number:05d}"
     receipt = task.out.receipt(unit)
     if receipt is None:
-        rows, table = _competing(task.part)
-        signatures = signatures_of(table["minhash"].combine_chunks())
-        if len(rows) and signatures.shape[1] < task.bands * task.rows:
-            raise UserError(
-                f"dedup_minhash: bands x rows is {task.bands * task.rows}, the signatures hold {signatures.shape[1]} values; "
-                "lower bands or rows, or raise num_perm of minhash_signatures"
-            )
-        keys = band_keys(signatures, task.bands, task.rows) if len(rows) else np.zeros((0, task.bands), np.uint64)
-        entries = pa.table(
-            {"band": pa.array(keys.ravel()), "document": pa.array(np.repeat(rows + task.first, task.bands))}
-        )
-        partition = (keys.ravel() >> np.uint64(32)) % np.uint64(task.partitions)
-        content = scattered(entries, partition.astype(np.int64), task.partitions)
-        receipt = task.out.commit(unit, {f"work/{unit}.arrow": content}, {})
-    return records_of(receipt)[0]
+        rows, column = one.competing("minhash", _RULE)
+        keys = band_keys(signatures_of(column), task.bands, task.rows) if len(rows) else np.zeros((0, 1), np.uint64)
+        if task.within:
+            from xxhash import xxh3_64_intdigest
 
-
-def _competing(part: Part) -> tuple[np.ndarray, pa.Table]:
-    table = part.table(("id", "minhash", DROP))
-    rows = np.flatnonzero(pc.is_null(table[DROP]).to_numpy() & pc.is_valid(table["minhash"]).to_numpy())
-    return rows, table.take(pa.array(rows)).combine_chunks()
+            keys ^= np.uint64(xxh3_64_intdigest(one.part.source.encode()))
+        nodes = np.repeat(rows + one.first, keys.shape[1])
+        links, distinct, speaker = bucket_links(keys.ravel(), nodes)
+        leaf, lowest = spanning_stars(*links)
+        places = np.minimum(np.searchsorted(leaf, speaker), max(0, len(leaf) - 1))
+        if len(leaf):
+            speaker = np.where(leaf[places] == speaker, lowest[places], speaker)
+        entries = pa.table({"key": distinct, "node": speaker})
+        partition = ((distinct >> np.uint64(32)) % np.uint64(task.partitions)).astype(np.int64)
+        contents = {
+            f"work/{unit}.arrow": scattered(entries, partition, task.partitions),
+            f"work/groups-{unit}.arrow": scattered(
+                pa.table({"node": leaf, "lowest": lowest}), np.zeros(len(leaf), np.int64), 1
+            ),
+        }
+        receipt = task.out.commit(unit, contents, {})
+    return records_of(receipt)
 
 
 @dataclass(frozen=True)
@@ -149,77 +183,71 @@ class _LinkTask:
     out: StepOutput
     files: tuple[FileRecord, ...]
     partition: int
+    partitions: int
 
 
-def link_buckets(task: _LinkTask) -> FileRecord:
-    """Link each document of a bucket to the bucket's first: a star, so a bucket of n costs n - 1 links, never n squared."""
+def link_buckets(task: _LinkTask) -> tuple[FileRecord, int]:
+    """Commit the spanning forest of the documents that share a band of one partition; with the number of its edges."""
     unit = f"links-{task.partition:05d}"
     receipt = task.out.receipt(unit)
     if receipt is None:
         table = gathered(task.out.directory, task.files, task.partition)
-        band, document = table["band"].to_numpy(), table["document"].to_numpy()
-        order = np.lexsort((document, band))
-        band, document = band[order], document[order]
-        starts = np.flatnonzero(np.concatenate([[True], band[1:] != band[:-1]])) if len(band) else np.zeros(0, np.int64)
-        hub = np.repeat(document[starts], np.diff(np.append(starts, len(band))))
-        pairs = np.unique(np.stack([hub, document], axis=1)[hub != document], axis=0)
-        links = pa.table({"hub": pa.array(pairs[:, 0]), "document": pa.array(pairs[:, 1])})
-        receipt = task.out.commit(unit, {f"work/{unit}.arrow": scattered(links, np.zeros(len(pairs), np.int64), 1)}, {})
-    return records_of(receipt)[0]
+        links, _, _ = bucket_links(table["key"].to_numpy(), table["node"].to_numpy())
+        edges = spanning_stars(*links)
+        content = scattered_edges(edges, task.partitions)
+        receipt = task.out.commit(unit, {f"work/{unit}.arrow": content}, {"edges": len(edges[0])})
+    return records_of(receipt)[0], receipt["counts"]["edges"]
 
 
 @dataclass(frozen=True)
-class _ComponentTask:
+class _Components:
+    """Clusters of linked documents. `local` are the groups within each part, `named` the components of their lowest."""
+
     out: StepOutput
-    files: tuple[FileRecord, ...]
+    local: tuple[FileRecord, ...]
+    named: tuple[FileRecord, ...]
+    shingling: MinhashSignatures | None
 
-
-def find_components(task: _ComponentTask) -> FileRecord:
-    """Connected components over all links: each linked document's number with the lowest number of its component, sorted."""
-    receipt = task.out.receipt("components")
-    if receipt is None:
-        from scipy.sparse import coo_array
-        from scipy.sparse.csgraph import connected_components
-
-        links = gathered(task.out.directory, task.files, 0)
-        nodes, inverse = np.unique(
-            np.concatenate([links["hub"].to_numpy(), links["document"].to_numpy()]), return_inverse=True
+    def groups(self, candidates: Candidates) -> tuple[np.ndarray, pa.Array]:
+        """(rows, component as 16 bytes) of the linked documents of a part."""
+        inside = gathered(self.out.directory, [self.local[candidates.number]], 0)
+        outside = gathered(self.out.directory, self.named, candidates.number)
+        leaf, lowest = inside["node"].to_numpy(), inside["lowest"].to_numpy()
+        centres = np.unique(lowest)
+        node, places = np.unique(outside["node"].to_numpy(), return_index=True)
+        component = outside["lowest"].to_numpy()[places]
+        nodes = np.concatenate([leaf, centres, np.setdiff1d(node, centres)])
+        label = np.concatenate([lowest, nodes[len(leaf) :]])
+        if len(node):
+            places = np.minimum(np.searchsorted(node, label), len(node) - 1)
+            label = np.where(node[places] == label, component[places], label)
+        order = np.argsort(nodes)
+        words = np.zeros((len(nodes), 2), np.int64)
+        words[:, 1] = label[order]
+        return nodes[order] - candidates.first, pa.FixedSizeBinaryArray.from_buffers(
+            ID, len(nodes), [None, pa.py_buffer(words)]
         )
-        half = len(inverse) // 2
-        graph = coo_array((np.ones(half, np.int8), (inverse[:half], inverse[half:])), shape=(len(nodes), len(nodes)))
-        count, labels = connected_components(graph, directed=False) if len(nodes) else (0, np.zeros(0, np.int64))
-        lowest = np.full(count, np.iinfo(np.int64).max)
-        np.minimum.at(lowest, labels, nodes)
-        table = pa.table({"document": pa.array(nodes, pa.int64()), "component": pa.array(lowest[labels], pa.int64())})
-        content = scattered(table, np.zeros(len(nodes), np.int64), 1)
-        receipt = task.out.commit("components", {"work/components.arrow": content}, {})
-    return records_of(receipt)[0]
+
+    def evidence(self, candidates: Candidates, rows: np.ndarray) -> pa.Array:
+        """Signatures, or the hashes of all shingles."""
+        if self.shingling is None:
+            return candidates.part.table(("minhash",))["minhash"].take(pa.array(rows)).combine_chunks()
+        text = candidates.part.table(("text",))["text"].take(pa.array(rows)).combine_chunks()
+        return self.shingling.shingle_sets(text)
+
+    def similarity(self, mine: pa.Array, winners: pa.Array, places: np.ndarray) -> np.ndarray:
+        """The share of equal signature values, an unbiased estimate of the Jaccard similarity; or that similarity itself."""
+        if self.shingling is not None:
+            from pipelines.kernels.minhash import jaccard
+
+            return jaccard(*_ragged(mine), *_ragged(winners), places)
+        own, theirs = signatures_of(mine), signatures_of(winners)
+        found = np.empty(len(own) if len(mine) else 0, np.float32)
+        for start in range(0, len(found), 8192):
+            batch = slice(start, start + 8192)
+            found[batch] = (own[batch] == theirs[places[batch]]).mean(axis=1)
+        return found
 
 
-@dataclass(frozen=True)
-class _MemberTask:
-    out: StepOutput
-    part: Part
-    number: int
-    first: int
-    components: FileRecord
-    partitions: int
-    prefer: tuple[str, ...]
-
-
-def scatter_members(task: _MemberTask) -> FileRecord:
-    """Commit the clustered documents of a part with their component and signature."""
-    unit = f"members-{task.number:05d}"
-    receipt = task.out.receipt(unit)
-    if receipt is None:
-        components = gathered(task.out.directory, [task.components], 0)
-        document = components["document"].to_numpy()
-        low, high = np.searchsorted(document, [task.first, task.first + task.part.rows])
-        rows = document[low:high] - task.first
-        component = components["component"].to_numpy()[low:high]
-        table = task.part.table(("id", "minhash")).take(pa.array(rows)).combine_chunks()
-        found = members(task.part, task.number, table["id"], rows, pa.array(component), task.prefer)
-        found = found.append_column("signature", table["minhash"])
-        partition = (component % task.partitions).astype(np.int64)
-        receipt = task.out.commit(unit, {f"work/{unit}.arrow": scattered(found, partition, task.partitions)}, {})
-    return records_of(receipt)[0]
+def _ragged(lists: pa.Array) -> tuple[np.ndarray, np.ndarray]:
+    return lists.offsets.to_numpy().astype(np.int64), lists.values.to_numpy()

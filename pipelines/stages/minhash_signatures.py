@@ -1,7 +1,9 @@
-"""MinHash signatures over word n-grams (Broder 1997), bit-identical to datasketch's, from which near-copies are
-found."""
+"""MinHash signatures over n-grams of words or characters (Broder 1997), bit-identical to datasketch's, from which near-copies
+are found."""
 
 import functools
+import re
+import unicodedata
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -17,21 +19,24 @@ if TYPE_CHECKING:
 class MinhashSignatures(PartStage):
     """`minhash`: the signature of the set of a document's shingles, fixed_size_list<uint32>[num_perm].
 
-    Words are exactly Python's `re.findall(r"\\w+", text.lower())`; a shingle is `ngram` neighbouring ones joined by one
-    space. A document of fewer words is one shingle of all of them. A document without words has a null signature: it
-    resembles nothing, and exact copies of it are the business of `text_hash`. Values equal those of
-    `datasketch.MinHash(num_perm, seed, scheme="affine32", hashfunc=xxhash.xxh32_intdigest)` updated with every
-    shingle's UTF-8.
+    A document becomes words joined by one space, as `normalisation` says; a shingle is `ngram` neighbouring words, or
+    characters, of that. A document that is shorter is one shingle. A document without words has a null signature: it resembles
+    nothing, and exact copies of it are the business of `text_hash`. Values equal those of `datasketch.MinHash(num_perm,
+    seed, scheme="affine32", hashfunc=xxhash.xxh32_intdigest)` updated with every shingle's UTF-8.
     """
 
     num_perm: int = 112
     """Values per signature: bands x rows of `dedup_minhash`, 14 x 8 by default."""
     ngram: int = 5
-    """Words per shingle."""
+    """Words, or characters, per shingle."""
     seed: int = 1
     """Seed of the permutations; signatures of different seeds cannot be compared."""
-    unit: Literal["word"] = "word"
-    """What a shingle is made of."""
+    unit: Literal["word", "character"] = "word"
+    """What a shingle is made of; for texts without spaces between words, characters."""
+    normalisation: Literal["plain", "fineweb"] = "plain"
+    """plain: words are exactly Python's `re.findall(r"\\w+", text.lower())`. fineweb: what FineWeb (Penedo et al. 2024,
+    arXiv 2406.17557) compares: lower-cased, each number with its fraction 0, punctuation, symbols and control characters
+    spaces, accents stripped; words are what stands between spaces."""
 
     def reads(self) -> tuple[str, ...]:
         """The stored text."""
@@ -64,14 +69,48 @@ class MinhashSignatures(PartStage):
         from pipelines.kernels.buffers import text_buffers
         from pipelines.kernels.minhash import signatures
 
-        found, shingles = signatures(*text_buffers(docs["text"]), self._permutations, self.ngram)
+        buffers = text_buffers(self._normal(docs["text"]))
+        found, shingles = signatures(*buffers, self._permutations, self.ngram, self.unit, self._kept)
         wordless = pa.array(shingles == 0)
         kind = self.writes().field("minhash").type
         column = pa.FixedSizeListArray.from_arrays(pa.array(np.ravel(found)), type=kind, mask=wordless)
         return pa.table([column], schema=self.writes())
+
+    def shingle_sets(self, text: pa.Array) -> pa.LargeListArray:
+        """The distinct 32-bit hashes of each text's shingles, ascending: what the signatures are samples of."""
+        from pipelines.kernels.buffers import text_buffers
+        from pipelines.kernels.minhash import shingle_sets
+
+        offsets, hashes = shingle_sets(*text_buffers(self._normal(text)), self.ngram, self.unit, self._kept)
+        return pa.LargeListArray.from_arrays(pa.array(offsets), pa.array(hashes))
+
+    def _normal(self, text: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+        if self.normalisation == "plain":
+            return text
+        return pa.array(["" if t is None else _fineweb(t) for t in text.to_pylist()], pa.large_string())
+
+    @property
+    def _kept(self) -> int:
+        """The class of characters that words are made of."""
+        from pipelines.kernels.tables import IN_TOKEN, IN_WORD
+
+        return IN_WORD if self.normalisation == "plain" else IN_TOKEN
 
     @functools.cached_property
     def _permutations(self) -> "np.ndarray":
         from datasketch import MinHash
 
         return MinHash(self.num_perm, seed=self.seed, scheme="affine32").permutations
+
+
+def _fineweb(text: str) -> str:
+    """The normal form `fineweb`; white space is left to the splitting into words."""
+    text = _NUMBER.sub("0", text.lower())
+    if text.isascii():
+        return text.translate(_ASCII)
+    text = "".join(" " if unicodedata.category(c)[0] in "PSC" else c for c in text)
+    return "".join(c for c in unicodedata.normalize("NFD", text) if unicodedata.category(c) != "Mn")
+
+
+_NUMBER = re.compile(r"\d+(\.\d+)?")
+_ASCII = {code: " " for code in range(128) if unicodedata.category(chr(code))[0] in "PSC"}

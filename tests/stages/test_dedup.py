@@ -10,14 +10,16 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from pipelines.bands import band_keys
 from pipelines.cluster import LocalCluster
 from pipelines.contracts.annotations import Annotation, Part
 from pipelines.contracts.document import DOCUMENT, document_id, file_key
 from pipelines.contracts.errors import UserError
 from pipelines.contracts.manifest import StepOutput, read_table, records_of, schema_facts, write_table
 from pipelines.contracts.store import record_file, write_atomic
+from pipelines.keep_rule import KeepKey
 from pipelines.stages.dedup_exact import DedupExact, DedupUrl
-from pipelines.stages.dedup_minhash import DedupMinhash, band_keys
+from pipelines.stages.dedup_minhash import DedupMinhash
 
 
 @dataclass
@@ -54,7 +56,7 @@ class Bench:
             self.root,
             records[0],
             schema_facts(DOCUMENT),
-            pa.schema([]),
+            pa.schema([(column, kind)]),
             ("measured",),
             (note,),
         )
@@ -87,7 +89,7 @@ def test_one_of_each_text_is_kept_and_the_others_name_it(bench):
         bench.part(source, 0, "text_hash", hashed(t), pa.binary(16), [None] * len(t))
         for source, t in zip("xyz", texts, strict=True)
     ]
-    rows, facts = bench.run(DedupExact(prefer=("z",)), parts)
+    rows, facts = bench.run(DedupExact(keep=(KeepKey(sources=("z",)),)), parts)
     groups = defaultdict(list)
     for row, text in zip(rows, itertools.chain(*texts), strict=True):
         groups[text].append(row)
@@ -100,6 +102,7 @@ def test_one_of_each_text_is_kept_and_the_others_name_it(bench):
         for row in members:
             expected = (winner, len(members)) if len(members) > 1 else (None, None)
             assert (row["exact_cluster"], row["exact_cluster_size"]) == expected
+            assert row["exact_copies"] == (len(members) if row["drop"] is None else None)
     assert facts == {"clusters": 3, "dropped": 5, "cluster_sizes": {"2": 1, "3": 2}}
 
 
@@ -118,7 +121,7 @@ def test_one_document_of_each_url_is_kept(bench):
     ]
     dropped = [[None, None, "rule", None, None], [None] * 6]
     parts = [bench.part(s, 0, "url_normal", u, pa.string(), d) for s, u, d in zip("xy", urls, dropped, strict=True)]
-    rows, facts = bench.run(DedupUrl(prefer=("y",)), parts)
+    rows, facts = bench.run(DedupUrl(keep=(KeepKey(sources=("y",)),)), parts)
     assert [row["drop"] for row in rows] == ["dedup_url", *[None] * 9, "dedup_url"]
     winner = document_id(file_key("y", "0.txt"), 0)
     assert [(row["url_cluster"], row["url_cluster_size"]) for row in rows if row["url_cluster"]] == [(winner, 3)] * 3

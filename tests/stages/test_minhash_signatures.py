@@ -73,7 +73,7 @@ def test_dependencies():
         ({"num_perm": 0}, "num_perm: got 0, expected 1 to 4096"),
         ({"ngram": 0}, "ngram: got 0, expected 1 to 1000"),
         ({"seed": -1}, "seed: got -1, expected 0 to"),
-        ({"unit": "byte"}, "unit: got 'byte', expected one of 'word'"),
+        ({"unit": "byte"}, "unit: got 'byte', expected one of 'word', 'character'"),
     ],
 )
 def test_knobs_out_of_range(knobs, message):

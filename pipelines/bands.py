@@ -1,0 +1,47 @@
+"""Bands of MinHash signatures: their keys, how probable it is that two documents share one, and the best cut for a threshold."""
+
+import numpy as np
+import pyarrow as pa
+
+
+def band_keys(signatures: np.ndarray, bands: int, rows: int) -> np.ndarray:
+    """One uint64 per document and band, [n, bands], from uint32 signatures [n, at least bands * rows].
+
+    A polynomial over the band's values with an odd multiplier, finished as in splitmix64 (Steele et al. 2014) and salted by the
+    band's number. Two different bands collide with probability 2^-64.
+    """
+    keys = np.empty((len(signatures), bands), np.uint64)
+    for band in range(bands):
+        key = np.full(len(signatures), 0x9E3779B97F4A7C15 * (band + 1) & 0xFFFFFFFFFFFFFFFF, np.uint64)
+        for column in range(band * rows, (band + 1) * rows):
+            key = (key ^ signatures[:, column].astype(np.uint64)) * np.uint64(0xBF58476D1CE4E5B9)
+            key ^= key >> np.uint64(31)
+        key = (key ^ (key >> np.uint64(30))) * np.uint64(0x94D049BB133111EB)
+        keys[:, band] = key ^ (key >> np.uint64(31))
+    return keys
+
+
+def signatures_of(column: pa.Array) -> np.ndarray:
+    """Signatures as uint32 [n, num_perm] without a copy."""
+    return column.flatten().to_numpy().reshape(len(column), -1) if len(column) else np.zeros((0, 1), np.uint32)
+
+
+def link_probability(similarity: np.ndarray, bands: int, rows: int) -> np.ndarray:
+    """Chance that documents of that Jaccard similarity share a band: 1 - (1 - s^rows)^bands."""
+    return 1 - (1 - similarity**rows) ** bands
+
+
+def best_bands(threshold: float, num_perm: int) -> tuple[int, int]:
+    """(bands, rows) with the least sum of the areas of false links below the threshold and missed ones above it.
+
+    The choice of datasketch's MinHashLSH with equal weights (Zhu et al. 2016, "LSH Ensemble", section 5.5), areas by the midpoint
+    rule in steps of 0.001.
+    """
+    below, above = np.arange(0.0005, threshold, 0.001), np.arange(threshold + 0.0005, 1.0, 0.001)
+    best, least = (1, 1), np.inf
+    for bands in range(1, num_perm + 1):
+        for rows in range(1, num_perm // bands + 1):
+            error = link_probability(below, bands, rows).sum() + (1 - link_probability(above, bands, rows)).sum()
+            if error < least:
+                best, least = (bands, rows), error
+    return best

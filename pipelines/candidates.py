@@ -1,0 +1,147 @@
+"""Documents that compete in a deduplication: those of the build's parts, and those of corpora that are finished.
+
+Of a finished corpus only columns are read: what its steps wrote, and the ids, which follow from the file index of its
+read steps. Its text is not touched.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipelines.contracts.annotations import Part
+from pipelines.contracts.document import FILE_INDEX, ID, QUARANTINE
+from pipelines.contracts.errors import CorruptFileError, UserError
+from pipelines.contracts.lineage import open_corpus
+from pipelines.contracts.manifest import load_corpus, load_step, read_table, schema_facts
+from pipelines.contracts.stage import DROP
+from pipelines.contracts.store import FileRecord
+
+KEPT_BEFORE, DROPPED_BEFORE, NEW = range(3)
+"""Standing of a document in its cluster: whoever is in a finished corpus comes before who is not."""
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """Part number `number` of those that compete; its rows are numbered from `first` over all of them.
+
+    `index` holds the file index and the quarantine of the unit that read the part, where it is of a finished corpus.
+    """
+
+    part: Part
+    number: int
+    first: int
+    index: tuple[FileRecord, ...] = ()
+
+    def ids(self) -> pa.Array:
+        """The ids of all rows."""
+        if not self.index:
+            return self.part.table(("id",))["id"].combine_chunks()
+        index, quarantine = (
+            read_table(self.part.directory, record, schema.names, schema_facts(schema))
+            for record, schema in zip(self.index, (FILE_INDEX, QUARANTINE), strict=True)
+        )
+        index = index.filter(pc.equal(index["part"], Path(self.part.documents.path).stem)).sort_by("first_row")
+        identifiers: np.ndarray = np.empty((self.part.rows, 2), dtype=">u8")
+        filled = 0
+        for share in index.to_pylist():
+            records = np.arange(share["first_record"], share["first_record"] + share["records"], dtype=np.uint64)
+            if share["quarantined"]:
+                aside = quarantine.filter(pc.equal(quarantine["path"], share["path"]))["record"]
+                records = records[~np.isin(records, aside.to_numpy().astype(np.uint64))]
+            after = filled + share["rows"]
+            if len(records) != share["rows"] or after > self.part.rows:
+                raise self._unfit()
+            identifiers[filled:after, 0], identifiers[filled:after, 1] = share["key"], records
+            filled = after
+        if filled != self.part.rows:
+            raise self._unfit()
+        return pa.FixedSizeBinaryArray.from_buffers(ID, self.part.rows, [None, pa.py_buffer(identifiers)])
+
+    def _unfit(self) -> CorruptFileError:
+        return CorruptFileError(
+            f"{self.part.directory}: its file index does not account for the documents of {self.part.name}; build it again"
+        )
+
+    def competing(self, column: str, rule: str) -> tuple[np.ndarray, pa.Array]:
+        """(rows, values of `column`) of the documents that have a value and that no step but `rule` dropped."""
+        table = self.part.table((column, DROP))
+        alive = pc.is_null(table[DROP])
+        if self.index:
+            alive = pc.or_(alive, pc.fill_null(pc.equal(table[DROP], rule), False))
+        rows = np.flatnonzero(pc.and_(alive, pc.is_valid(table[column])).to_numpy())
+        return rows, table[column].take(pa.array(rows)).combine_chunks()
+
+    def standing(self, rows: np.ndarray) -> np.ndarray:
+        """KEPT_BEFORE, DROPPED_BEFORE or NEW for some rows, int8."""
+        if not self.index:
+            return np.full(len(rows), NEW, np.int8)
+        kept = pc.is_null(self.part.drop()).to_numpy(zero_copy_only=False)[rows]
+        return np.where(kept, KEPT_BEFORE, DROPPED_BEFORE).astype(np.int8)
+
+
+def candidates(parts: Sequence[Part], against: Sequence[str], column: str) -> list[Candidates]:
+    """The parts of a build and then those of the finished corpora, which must have the column of the same type."""
+    found, first = [], 0
+    for part in parts:
+        found.append(Candidates(part, len(found), first))
+        first += part.rows
+    for directory in against:
+        corpus = open_corpus(Path(directory))
+        for part in corpus.parts():
+            if not part.has(column):
+                raise UserError(
+                    f"against: {directory}: its source {part.source!r} has no column {column!r}; a corpus is compared by the "
+                    "columns of its own steps, so build it with the step that writes this one"
+                )
+            if parts and part.types.field(column).type != parts[0].types.field(column).type:
+                raise UserError(
+                    f"against: {directory}: its column {column!r} is {part.types.field(column).type}, here it is "
+                    f"{parts[0].types.field(column).type}; give that step the same knobs in both"
+                )
+            read = corpus.read_step(part.source).manifest
+            unit = _unit(part.documents)
+            folders = {r.path.partition("/")[0]: r for r in read.files if _unit(r) == unit}
+            found.append(Candidates(part, len(found), first, (folders["files"], folders["quarantine"])))
+            first += part.rows
+    _refuse_mixtures(found, column)
+    return found
+
+
+def _unit(record: FileRecord) -> str:
+    """The number of the unit of work that read a file's documents: the beginning of its name."""
+    number = re.match(r"\d+", Path(record.path).name)
+    assert number is not None, record.path
+    return number[0]
+
+
+def fingerprints(against: Sequence[str]) -> dict[str, str]:
+    """For `depends()`: what the finished corpora are, wherever they lie."""
+    return {f"against[{i}]": load_corpus(Path(directory)).fingerprint for i, directory in enumerate(against)}
+
+
+def writer(part: Part, column: str) -> dict[str, object] | None:
+    """Stage, version, knobs and libraries of the step that wrote a column of a part; None where it is not published."""
+    found = next((a for a in part.annotations if column in a.schema), None)
+    step = None if found is None else load_step(found.directory.parent, found.directory.name)
+    return None if step is None else {name: step.identity[name] for name in ("stage", "version", "knobs", "depends")}
+
+
+def _refuse_mixtures(found: Sequence[Candidates], column: str) -> None:
+    """UserError where the values of the column do not mean the same everywhere."""
+    by_step = {}
+    for one in found:
+        place = next((a.directory for a in one.part.annotations if column in a.schema), None)
+        by_step.setdefault(place, one.part)
+    written = [(place, writer(part, column)) for place, part in by_step.items()]
+    known = [(place, how) for place, how in written if how is not None]
+    for place, how in known[1:]:
+        if how != known[0][1]:
+            raise UserError(
+                f"the values of {column!r} in {place} and {known[0][0]} were not computed the same way, so they cannot be "
+                "compared; give the steps the same knobs, and build both with the same version"
+            )

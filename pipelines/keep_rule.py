@@ -1,0 +1,71 @@
+"""Who of a cluster is kept: documents in the order of the user's keys, then of their ids."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipelines.contracts.annotations import Part
+
+
+@dataclass(frozen=True)
+class KeepKey:
+    """One key of the order in which the documents of a cluster are preferred: sources, or a column."""
+
+    sources: tuple[str, ...] = ()
+    """Sources, the preferred one first; sources not named come last and are equal."""
+    column: str | None = None
+    """A column of an earlier step, of numbers, times or text; or `length`: UTF-8 bytes of the stored text. Null comes last."""
+    order: Literal["highest", "lowest"] = "highest"
+    """Whether the highest or the lowest value of the column is preferred."""
+
+    def check(self) -> None:
+        """Exactly one of the two."""
+        if bool(self.sources) == (self.column is not None):
+            raise ValueError("column: a key is either `sources` or `column`, got both or neither")
+
+
+def columns_read(keys: Sequence[KeepKey]) -> tuple[str, ...]:
+    """The columns that the keys look at."""
+    named = [key.column for key in keys if key.column is not None]
+    return tuple(dict.fromkeys("text" if name == "length" else name for name in named))
+
+
+def key_columns(part: Part, rows: np.ndarray, keys: Sequence[KeepKey]) -> dict[str, pa.Array]:
+    """The values of the keys, as columns key0, key1, ..., for some rows of a part."""
+    table = part.table(columns_read(keys)) if columns_read(keys) else None
+    found = {}
+    for number, key in enumerate(keys):
+        if key.column is None:
+            rank = key.sources.index(part.source) if part.source in key.sources else len(key.sources)
+            values = pa.array(np.full(len(rows), rank, np.int32))
+        else:
+            assert table is not None
+            column = pc.binary_length(table["text"]) if key.column == "length" else table[key.column]
+            values = column.take(pa.array(rows)).combine_chunks()
+        found[f"key{number}"] = values
+    return found
+
+
+def absent_keys(types: pa.Schema, rows: int, keys: Sequence[KeepKey]) -> dict[str, pa.Array]:
+    """The columns of `key_columns`, all null, for documents that are not ordered by the keys."""
+    kinds = [
+        pa.int32() if key.column is None else pa.int64() if key.column == "length" else types.field(key.column).type
+        for key in keys
+    ]
+    return {f"key{number}": pa.nulls(rows, kind) for number, kind in enumerate(kinds)}
+
+
+def preferred(table: pa.Table, keys: Sequence[KeepKey]) -> pa.Array:
+    """Rows of a table with `cluster`, `standing`, the columns of the keys and `id`, in the order of preference by cluster.
+
+    A lower standing comes first whatever the keys say; nulls come last.
+    """
+    order = [("cluster", "ascending"), ("standing", "ascending")]
+    for number, key in enumerate(keys):
+        highest = key.column is not None and key.order == "highest"
+        order.append((f"key{number}", "descending" if highest else "ascending"))
+    return pc.sort_indices(table, sort_keys=[*order, ("id", "ascending")])
