@@ -52,6 +52,7 @@ test-ray: .venv/installed
 
 bench: .venv/installed
 	$(PY) -m benchmarks.stages $(DEMO)
+	@if [ -n "$$GRISTMILL_DATA" ]; then $(PY) -m benchmarks.extraction; else echo "extraction: set GRISTMILL_DATA to the development data"; fi
 
 wheel: .venv/installed
 	$(PY) -m pip wheel --quiet --no-deps --wheel-dir dist .

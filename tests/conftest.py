@@ -17,6 +17,11 @@ settings.register_profile("gristmill", deadline=None, derandomize=True, max_exam
 settings.load_profile("gristmill")
 
 
+def pytest_make_parametrize_id(config, val, argname):
+    """Bytes never become part of a test's name: what compresses them may differ from one process to the next."""
+    return argname if isinstance(val, bytes) else None
+
+
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
     """Real data outside the repository, in $GRISTMILL_DATA; tests that need it are skipped where it is not set."""
