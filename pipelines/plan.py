@@ -23,6 +23,7 @@ from pipelines.funnel import Funnel
 from pipelines.inventory import Inventory, Read
 from pipelines.poison import Poison, SetAside
 from pipelines.quantiles import Quantiles
+from pipelines.stages.dedup_spans import DedupSpans
 from pipelines.stages.filter import Filter
 from pipelines.summary import summary_columns
 
@@ -243,10 +244,17 @@ def _label(entry: StepConfig, source: str) -> str:
 
 
 def _check_order(config: CorpusConfig) -> None:
-    clustered: str | None = None
+    clustered = spans = None
     for entry in config.steps:
         if DROP not in entry.stage.writes().names:
             continue
+        if isinstance(entry.stage, DedupSpans):
+            spans = entry.name
+        elif spans is not None:
+            raise ConfigError(
+                f"step {entry.name}: drops documents after {spans}, which keeps the only copy of a span in one of them; "
+                f"move {entry.name} before {spans}"
+            )
         if isinstance(entry.stage, CorpusStage):
             clustered = entry.name
         elif clustered is not None:

@@ -5,6 +5,7 @@ from pipelines.stages.c4_lines import C4Lines
 from pipelines.stages.classifier import Classifier
 from pipelines.stages.dedup_exact import DedupExact, DedupUrl
 from pipelines.stages.dedup_minhash import DedupMinhash
+from pipelines.stages.dedup_spans import DedupSpans
 from pipelines.stages.filter import Filter
 from pipelines.stages.language import Language
 from pipelines.stages.learn_tokenizer import LearnTokenizer
@@ -24,6 +25,7 @@ STAGES: dict[str, type[PartStage] | type[CorpusStage]] = {
     "classifier": Classifier,
     "dedup_exact": DedupExact,
     "dedup_minhash": DedupMinhash,
+    "dedup_spans": DedupSpans,
     "dedup_url": DedupUrl,
     "filter": Filter,
     "language": Language,
