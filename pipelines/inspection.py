@@ -137,11 +137,21 @@ def _pii_steps(corpus: Corpus, part: Part) -> list[tuple[int, PublishedStep]]:
     return [(i, step) for i, step in places if step is not None]
 
 
+def _only_annotates(step: PublishedStep) -> bool:
+    """Whether a pii step leaves some of what it finds in the text."""
+    knobs = step.manifest.identity["knobs"]
+    return "annotate" in (knobs.get("action"), *knobs.get("actions", {}).values())
+
+
 def _detect(step: PublishedStep, part: Part) -> pa.Array:
-    """The edits that a pii step makes in a part whose annotations are those before it."""
+    """Edits that replace by placeholders what a pii step finds in a part whose annotations are those before it.
+
+    For showing a document this needs no key, and it hides what the step only annotates.
+    """
     from pipelines.stages.pii import Pii
 
-    stage = parse(Pii, step.manifest.identity["knobs"], step.label)
+    knobs = step.manifest.identity["knobs"] | {"action": "placeholder", "actions": {}}
+    stage = parse(Pii, knobs, step.label)
     text = stage.reads()[0] if part.annotations else "text"
     table = stage.annotate(part.table(("id", text)).rename_columns(["id", stage.reads()[0]]))
     edits = table[EDITS_COLUMN].combine_chunks()
@@ -151,14 +161,14 @@ def _detect(step: PublishedStep, part: Part) -> pa.Array:
 
 
 def without_personal_data(corpus: Corpus, part: Part) -> Part:
-    """A part in memory, with the edits of pii steps also in rows that the steps left out because of their `where`."""
+    """A part in memory, with edits for all that its pii steps find, also in rows that their `where` left out."""
     for position, step in _pii_steps(corpus, part):
         annotation = part.annotations[position]
         assert annotation.table is not None
         edits = annotation.table[EDITS_COLUMN]
-        if edits.null_count:
+        if edits.null_count or _only_annotates(step):
             found = _detect(step, replace(part, annotations=part.annotations[:position]))
-            column = pc.coalesce(edits.combine_chunks(), found)
+            column = found if _only_annotates(step) else pc.coalesce(edits.combine_chunks(), found)
             table = annotation.table.set_column(
                 annotation.table.schema.get_field_index(EDITS_COLUMN), EDITS_COLUMN, column
             )
