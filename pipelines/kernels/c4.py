@@ -16,7 +16,8 @@ from pipelines.kernels.phrases import CURLY, JAVASCRIPT, LOREM, MARKER, POLICY, 
 from pipelines.kernels.rows import BY_BREAKS, BY_FEEDS, Rows
 from pipelines.kernels.segment import Segments, count_sentences
 from pipelines.kernels.tables import SPACE
-from pipelines.kernels.tokens import ENDS_SENTENCE, IS_PUNCTUATION, OPENS_CHUNK, Tokens, find_tokens
+from pipelines.kernels.token_tables import ENDS_SENTENCE, IS_PUNCTUATION, OPENS_CHUNK
+from pipelines.kernels.tokens import Tokens, find_tokens
 from pipelines.kernels.words import Spans, find_words
 
 VARIANTS = ("paper", "tfds", "datatrove")

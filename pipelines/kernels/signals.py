@@ -17,7 +17,8 @@ from pipelines.kernels.repetition import greedy_ngram_chars, ngram_chars
 from pipelines.kernels.rows import find_rows
 from pipelines.kernels.segment import Segments, pack
 from pipelines.kernels.tables import LOWER
-from pipelines.kernels.tokens import HAS_LETTER, IS_SYMBOL, OPENS_CHUNK, Tokens, find_tokens
+from pipelines.kernels.token_tables import HAS_LETTER, IS_SYMBOL, OPENS_CHUNK
+from pipelines.kernels.tokens import Tokens, find_tokens
 
 STOP_WORDS = ("the", "be", "to", "of", "and", "that", "have", "with")  # Rae et al. 2021, appendix A.1.1
 

@@ -24,6 +24,14 @@ SYMBOL = 1024  # a token of nothing but these is no word
 TERMINAL = 2048  # ends a sentence in some script
 PUNCTUATION = 4096  # P*
 
+# What is known about a token; the second to the fourth only of tokens without a letter.
+HAS_LETTER = 1
+IS_SYMBOL = 2
+ENDS_SENTENCE = 4
+IS_PUNCTUATION = 8
+OPENS_CHUNK = 16  # the first one after white space
+NEEDS_RULES = 32  # no token yet: what is left of a chunk, for `token_rules`
+
 _TERMINAL = (
     "21 2E 3F 589 61D-61F 6D4 700-702 7F9 837 839 83D-83E 964-965 104A-104B 1362 1367-1368 166E 1735-1736 17D4-17D6 "
     "17D9-17DA 1803 1809 1944-1945 1AA8-1AAB 1B5A-1B5B 1B5E-1B5F 1B7D-1B7E 1C3B-1C3C 1C7E-1C7F 203C-203D 2047-2049 2E2E "

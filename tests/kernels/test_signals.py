@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from pipelines.kernels.buffers import blocks, text_buffers
 from pipelines.kernels.segment import segment
 from pipelines.kernels.signals import count
+from pipelines.kernels.token_tables import WITH_STOP
 from pipelines.stages.quality_signals import SIGNALS, QualitySignals
 from pipelines.stages.signal_columns import derive
 from tests.kernels import reference_signals as reference
@@ -187,6 +188,12 @@ TABLE = [
 @pytest.mark.parametrize(("text", "name", "value"), TABLE)
 def test_values_derived_by_hand(text, name, value):
     assert share(text, name) == (None if value is None else pytest.approx(value, rel=1e-6))
+
+
+def test_words_that_keep_their_full_stop_are_those_the_fast_path_leaves_to_the_rules():
+    for word in WITH_STOP.split():
+        assert len(word) <= 8
+        assert word[0].isupper() or "." in word[:-1] or len(word) == 3
 
 
 def adversarial(scale):
