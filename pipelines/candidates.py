@@ -86,7 +86,8 @@ class Candidates:
 
 def candidates(parts: Sequence[Part], against: Sequence[str], column: str) -> list[Candidates]:
     """The parts of a build and then those of the finished corpora, which must have the column of the same type."""
-    found, first = [], 0
+    found: list[Candidates] = []
+    first = 0
     for part in parts:
         found.append(Candidates(part, len(found), first))
         first += part.rows
@@ -133,7 +134,7 @@ def writer(part: Part, column: str) -> dict[str, object] | None:
 
 def _refuse_mixtures(found: Sequence[Candidates], column: str) -> None:
     """UserError where the values of the column do not mean the same everywhere."""
-    by_step = {}
+    by_step: dict[Path | None, Part] = {}
     for one in found:
         place = next((a.directory for a in one.part.annotations if column in a.schema), None)
         by_step.setdefault(place, one.part)

@@ -74,7 +74,7 @@ def _units(
     for first, last, block_offsets, block in blocks(offsets, data):
         runs = lower_runs(block_offsets, block, keep)
         if unit == "word":
-            yield first, last, tuple(runs)
+            yield first, last, (runs.data, runs.offsets, runs.starts, runs.run_offsets)
         else:
             starts = np.flatnonzero((runs.data & 0xC0) != 0x80).astype(np.int32)
             yield first, last, (runs.data, runs.offsets, starts, np.searchsorted(starts, runs.offsets).astype(np.int64))
