@@ -3,9 +3,10 @@
 from pipelines.contracts.stage import CorpusStage, PartStage
 from pipelines.stages.c4_lines import C4Lines
 from pipelines.stages.classifier import Classifier
-from pipelines.stages.dedup_exact import DedupExact, DedupUrl
+from pipelines.stages.dedup_exact import DedupExact
 from pipelines.stages.dedup_minhash import DedupMinhash
 from pipelines.stages.dedup_spans import DedupSpans
+from pipelines.stages.dedup_url import DedupUrl
 from pipelines.stages.filter import Filter
 from pipelines.stages.language import Language
 from pipelines.stages.learn_tokenizer import LearnTokenizer

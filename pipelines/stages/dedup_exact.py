@@ -1,8 +1,7 @@
-"""Exact deduplication: of documents with the same normalised text, or the same normalised URL, one stays.
+"""Exact deduplication: of documents with the same normalised text one stays; stages/dedup_url.py compares URLs the same way.
 
 The keep rule: the order that `keep` gives, then the lowest document id (file, then record). Lee et al. 2022, "Deduplicating
-Training Data Makes Language Models Better", section 4, describes why exact copies must go; Penedo et al. 2023 (RefinedWeb, arXiv
-2306.01116), section 3.3, drop URLs that other parts of the crawl have visited already.
+Training Data Makes Language Models Better", section 4, describes why exact copies must go.
 """
 
 from collections.abc import Sequence
@@ -11,7 +10,6 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from pipelines.candidates import Candidates, candidates, fingerprints
 from pipelines.clustering import Verdict, settle
@@ -76,39 +74,6 @@ class DedupExact(CorpusStage):
 
 
 @dataclass(frozen=True)
-class DedupUrl(DedupExact):
-    """Drop documents that were fetched from the same place, by `url_normal` without `http://` or `https://` and `www.`.
-
-    Only documents that no earlier step dropped compete; one without a URL is kept. Every crawl index compares URLs
-    without these prefixes, because sites move from one form to the other and serve the same pages under both. Text is
-    not looked at: a page that changed between two visits is kept as it was in the preferred document.
-    """
-
-    keep: tuple[KeepKey, ...] = ()
-    """Who of several stays: keys `{sources: [...]}` or `{column: ..., order: highest | lowest}` in order of weight; the lowest
-    id decides what they leave open."""
-    keep_up_to: int = 1
-    """How many documents of one place stay."""
-    scope: Literal["across_sources", "within_source"] = "across_sources"
-    """Whether documents of different sources may be from the same place."""
-    against: tuple[str, ...] = ()
-    """Output directories of finished corpora: documents from places that they hold go. Their columns are read, not their
-    text."""
-
-    version: ClassVar[int] = 2
-    rule: ClassVar[str] = "dedup_url"
-    compared: ClassVar[str] = "url_normal"
-    cluster: ClassVar[str] = "url_cluster"
-
-    def hashes(self, values: pa.Array) -> pa.FixedSizeBinaryArray:
-        """xxh3_128 of each URL without the prefixes."""
-        from xxhash import xxh3_128_digest
-
-        bare = pc.replace_substring_regex(values, "^https?://(www\\.)?", "")
-        return pa.array([xxh3_128_digest(url.encode()) for url in bare.to_pylist()], pa.binary(16))
-
-
-@dataclass(frozen=True)
 class _EqualHashes:
     """Clusters of equal hashes."""
 
@@ -132,4 +97,4 @@ class _EqualHashes:
 
     def similarity(self, mine: pa.Array, winners: pa.Array, places: np.ndarray) -> np.ndarray:
         """Copies are equal: never asked."""
-        raise NotImplementedError
+        raise AssertionError("exact copies have no similarity to compute")

@@ -18,8 +18,9 @@ from pipelines.contracts.errors import UserError
 from pipelines.contracts.manifest import StepOutput, read_table, records_of, schema_facts, write_table
 from pipelines.contracts.store import record_file, write_atomic
 from pipelines.keep_rule import KeepKey
-from pipelines.stages.dedup_exact import DedupExact, DedupUrl
+from pipelines.stages.dedup_exact import DedupExact
 from pipelines.stages.dedup_minhash import DedupMinhash
+from pipelines.stages.dedup_url import DedupUrl
 
 
 @dataclass
