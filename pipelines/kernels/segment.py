@@ -28,13 +28,11 @@ Peers use NLTK's Punkt, which learns abbreviations; this list is short on purpos
 a sentence before a capital or a digit ("approx. 5 km").
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from llvmlite import ir
-from numba import njit, types
-from numba.extending import intrinsic
+from numba import njit
 
 from pipelines.kernels.buffers import blocks, text_buffers
 from pipelines.kernels.characters import classify
@@ -151,16 +149,6 @@ def _trimmed(spans: Spans) -> Spans:
     return Spans(spans.starts[:count], spans.ends[:count], spans.offsets)
 
 
-@intrinsic
-def _trailing_zeros(typing: Any, value: Any) -> Any:
-    """Zero bits below the lowest 1 of a uint64 that is not 0: one instruction, which numba has no name for."""
-
-    def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 1))
-
-    return types.int64(types.uint64), code
-
-
 @njit(cache=True, inline="always")
 def _eight(data: np.ndarray, i: int) -> np.uint64:
     """Eight bytes, little-endian; LLVM makes it one load."""
@@ -170,6 +158,12 @@ def _eight(data: np.ndarray, i: int) -> np.uint64:
     high = np.uint64(data[k + np.uint64(4)]) | np.uint64(data[k + np.uint64(5)]) << np.uint64(8)
     high |= np.uint64(data[k + np.uint64(6)]) << np.uint64(16) | np.uint64(data[k + np.uint64(7)]) << np.uint64(24)
     return low | high << np.uint64(32)
+
+
+@njit(cache=True, inline="always")
+def _before_first(flags: np.uint64) -> int:
+    """How many of eight bytes, each 0 or 1, come before the first 1."""
+    return np.int64((((flags - np.uint64(1)) & ~flags & _ONES) * _ONES) >> np.uint64(56))
 
 
 @njit(cache=True)
@@ -216,7 +210,7 @@ def _line_end(data: np.ndarray, i: int, end: int) -> int:
         differs = _eight(data, i) ^ (_ONES * np.uint64(_LINE_FEED))
         found = (~(((differs & _SEVEN) + _SEVEN) | differs) >> np.uint64(7)) & _ONES
         if found:
-            return i + (_trailing_zeros(found) >> 3)
+            return i + _before_first(found)
         i += 8
     while i < end and data[i] != _LINE_FEED:
         i += 1
@@ -282,7 +276,7 @@ def _sentences(
                     found = (~(((differs & _SEVEN) + _SEVEN) | differs) >> np.uint64(7)) & _ONES
                     found |= (_eight(classes, i + 1) >> np.uint64(5)) & _ONES  # the bit of STOP
                     if found:
-                        i += _trailing_zeros(found) >> 3
+                        i += _before_first(found)
                         break
                     i += 8
                 continue
