@@ -26,6 +26,7 @@ from pipelines.corpus import Source
 from pipelines.inventory import Read
 from pipelines.plan import Step
 from pipelines.stages.read import SourceFile, has_changed, read_documents
+from pipelines.tombstone import forgotten
 
 if TYPE_CHECKING:
     from pipelines.build import Build
@@ -39,6 +40,7 @@ class _ReadTask:
     checksums: tuple[str, ...]
     number: int
     poison: tuple[str, ...] = ()
+    forgotten: tuple[str, ...] = ()
 
     @property
     def unit(self) -> str:
@@ -55,7 +57,9 @@ def read_files(task: _ReadTask) -> tuple[dict[str, Any], float]:
 def _read_unit(task: _ReadTask) -> dict[str, Any]:
     """Read one group of files into parts, an index of files and the quarantined records."""
     records, parts, indexes, quarantines = [], [], [], []
-    for number, part in enumerate(read_documents(task.source, task.files, task.source.part_bytes, task.poison)):
+    for number, part in enumerate(
+        read_documents(task.source, task.files, task.source.part_bytes, task.poison, task.forgotten)
+    ):
         name = f"{task.unit}-{number:03d}"
         indexes.append(part.files.append_column("part", pa.array([name] * part.files.num_rows, pa.string())))
         quarantines.append(part.quarantine)
@@ -92,6 +96,7 @@ def _refuse_changes(task: _ReadTask) -> None:
 def run_reads(state: "Build") -> None:
     """Run and publish every read step that is not published; then make sure that no two files share a key."""
     steps = [step for step in state.plan.steps if isinstance(step.stage, Read) and step.label not in state.published]
+    gone = forgotten(state.root)
     tasks: list[_ReadTask] = []
     owners: list[Step] = []
     for step in steps:
@@ -101,7 +106,7 @@ def run_reads(state: "Build") -> None:
         for number, unit in enumerate(inventory.units(source.part_bytes)):
             files = tuple(inventory.files[i] for i in unit)
             checksums = tuple(inventory.checksums[i] for i in unit)
-            tasks.append(_ReadTask(out, source, files, checksums, number, step.stage.poison))
+            tasks.append(_ReadTask(out, source, files, checksums, number, step.stage.poison, gone.get(source.name, ())))
             owners.append(step)
     if not steps:
         if "funnel" not in state.published:  # a build that was killed may have published its reads unchecked

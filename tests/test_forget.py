@@ -201,3 +201,15 @@ def test_garbage_is_what_no_configuration_reaches(corpus_file, tmp_path, capsys)
     other = tmp_path / "other.yaml"
     other.write_text(corpus_file.read_text().replace("output: ", "output: /elsewhere"))
     assert main(["gc", str(corpus_file), str(other)]) == 2
+
+
+def test_a_later_read_honours_the_tombstone(corpus_file, tmp_path):
+    build(corpus_file)
+    out = tmp_path / "out"
+    forget(out, [SHARDED], [])
+    after, _ = state(out)
+    build(corpus_file, "sources.web.part_bytes=4000")  # another read step, from the files, where the document still is
+    again, _ = state(out)
+    assert {i: row["text"] for i, row in again.items()} == {i: row["text"] for i, row in after.items()}
+    assert load_corpus(out).sources["web"]["quarantined"]["forgotten"] == 1
+    accounted(out)

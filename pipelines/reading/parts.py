@@ -2,7 +2,7 @@
 of.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -67,8 +67,14 @@ class PartBuilder:
     Records are normalised and stored about a megabyte at a time, which is what makes short documents cheap.
     """
 
-    def __init__(self, source: SourceSpec, part_bytes: int) -> None:
+    def __init__(self, source: SourceSpec, part_bytes: int, forgotten: Collection[str] = ()) -> None:
+        """`forgotten` names records, as `path#record`, that must not be given again: they are set aside."""
         self._source = source
+        self._forgotten: dict[str, set[int]] = {}
+        for name in forgotten:
+            path, _, record = name.rpartition("#")
+            self._forgotten.setdefault(path, set()).add(int(record))
+        self._gone: set[int] = set()  # of the open entry
         self._part_bytes = part_bytes
         self._rows = _Rows()
         self._given = 0
@@ -79,6 +85,7 @@ class PartBuilder:
         """Add an entry whose first record has the number `first_record`; the parts that fill up on the way."""
         self._share = _Share(path, file_key(self._source.name, path), first_record, len(self._rows.lengths))
         self._reading = True
+        self._gone = self._forgotten.get(path, set())
         batch: list[Found] = []
         characters = 0
         for record in records:
@@ -109,7 +116,7 @@ class PartBuilder:
             yield self._take()
 
     def _store(self, batch: list[Found]) -> Iterator[ReadPart]:
-        if len(batch) < _BATCH_WORTHWHILE:
+        if len(batch) < _BATCH_WORTHWHILE or self._gone:
             for record in batch:
                 yield from self._store_one(record)
             return
@@ -151,6 +158,10 @@ class PartBuilder:
         else:
             size = record.size
             for piece in cut(data, limit):
+                if self.next_record in self._gone:
+                    yield from self._set_aside("forgotten", size)
+                    size = 0
+                    continue
                 yield from self._room(len(piece) + _ROW_BYTES + len(url or b"") + len(record.meta or b""))
                 rows = self._rows
                 rows.text += piece

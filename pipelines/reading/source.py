@@ -40,6 +40,7 @@ REASONS = {
     "not_regular": "the archive member is a link, a device or a pipe",
     "not_wikitext": "the page of a MediaWiki dump is not wikitext",
     "oversized": "the record is longer than max_document_bytes",
+    "forgotten": "the user had the document taken out of the corpus",
     "poison": "the user set the record aside, because its parser did not survive it",
     "redirect": "the page of a MediaWiki dump is a redirect",
     "request": "the request that a crawler sent",

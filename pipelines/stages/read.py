@@ -47,7 +47,11 @@ def depends() -> dict[str, str]:
 
 
 def read_documents(
-    source: SourceSpec, files: Sequence[SourceFile], part_bytes: int, poison: Collection[str] = ()
+    source: SourceSpec,
+    files: Sequence[SourceFile],
+    part_bytes: int,
+    poison: Collection[str] = (),
+    forgotten: Collection[str] = (),
 ) -> Iterator[ReadPart]:
     """Read files of a source, in the order given, as a stream of parts; at least one, the last possibly without
     documents.
@@ -58,9 +62,10 @@ def read_documents(
 
     SourceError where a file cannot be opened or a Parquet file lacks the text column; everything else that is wrong
     with the bytes is a quarantined record with a reason of REASONS. A record that is listed in `poison`, as
-    `path#record`, is set aside without being parsed; PoisonError names one that its parser does not survive.
+    `path#record`, is set aside without being parsed; PoisonError names one that its parser does not survive. What is listed in
+    `forgotten`, likewise, is set aside too: the user has had it taken out of the corpus.
     """
-    builder = PartBuilder(source, part_bytes)
+    builder = PartBuilder(source, part_bytes, forgotten)
     with Extractor(source) as extractor:
         for file in files:
             next_record: dict[int, int] = {}
