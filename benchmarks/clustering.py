@@ -106,9 +106,7 @@ def prepare(root: Path, documents: int) -> tuple[list[Part], np.ndarray]:
             write_atomic(root / name, write_table(table))
         note = Annotation("signed", root, record_file(root, f"{number}.notes"), schema_facts(NOTES))
         record = record_file(root, f"{number}.docs")
-        parts.append(
-            Part("s", number, len(some), 0, root, record, schema_facts(DOCUMENT), NOTES, ("signed",), (note,))
-        )
+        parts.append(Part("s", number, len(some), 0, root, record, schema_facts(DOCUMENT), NOTES, ("signed",), (note,)))
     return parts, cluster
 
 

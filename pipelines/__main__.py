@@ -42,6 +42,7 @@ def parser() -> argparse.ArgumentParser:
     what.add_argument(
         "--rule", metavar="RULE", help="sample documents that this rule dropped, or this reason quarantined"
     )
+    what.add_argument("--cluster", metavar="ID", help="the duplicates of a document, with what differs between them")
     inspect.add_argument("--samples", type=int, default=5, help="how many documents to sample (default 5)")
     inspect.add_argument(
         "--raw", action="store_true", help="show stored text, personal data included, instead of the edited view"
@@ -88,7 +89,9 @@ def parser() -> argparse.ArgumentParser:
     compare.add_argument("--samples", type=int, default=0, help="ids to show that only one of them, or all, drop")
     compare.add_argument("--json", type=Path, metavar="FILE", help="write the figures to this file, too")
     forget = commands.add_parser("forget", help="take documents out of everything a corpus directory holds")
-    forget.add_argument("corpus", type=place_of, help="output directory of a corpus; alone: finish what was interrupted")
+    forget.add_argument(
+        "corpus", type=place_of, help="output directory of a corpus; alone: finish what was interrupted"
+    )
     forget.add_argument("--ids", type=Path, metavar="FILE", help="one id a line: source/path#record, or hex")
     forget.add_argument("--urls", type=Path, metavar="FILE", help="one URL a line; all documents that have it")
     forget.add_argument(
@@ -176,9 +179,12 @@ def _build(options: argparse.Namespace) -> int:
 
 
 def _inspect(options: argparse.Namespace) -> int:
+    from pipelines.inspect_cluster import show_cluster
     from pipelines.inspection import show_document, show_rule
 
-    if options.doc is not None:
+    if options.cluster is not None:
+        show_cluster(options.corpus, options.cluster, options.samples, raw=options.raw)
+    elif options.doc is not None:
         show_document(options.corpus, options.doc, raw=options.raw)
     else:
         show_rule(options.corpus, options.rule, options.samples, raw=options.raw)

@@ -6,7 +6,7 @@ read steps. Its text is not touched.
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +18,6 @@ from pipelines.contracts.document import FILE_INDEX, ID, QUARANTINE
 from pipelines.contracts.errors import CorruptFileError, UserError
 from pipelines.contracts.lineage import open_corpus
 from pipelines.contracts.manifest import load_corpus, load_step, read_table, schema_facts
-from pipelines.contracts.stage import DROP
 from pipelines.contracts.store import FileRecord
 
 KEPT_BEFORE, DROPPED_BEFORE, NEW = range(3)
@@ -67,21 +66,33 @@ class Candidates:
             f"{self.part.directory}: its file index does not account for the documents of {self.part.name}; build it again"
         )
 
-    def competing(self, column: str, rule: str) -> tuple[np.ndarray, pa.Array]:
-        """(rows, values of `column`) of the documents that have a value and that no step but `rule` dropped."""
-        table = self.part.table((column, DROP))
-        alive = pc.is_null(table[DROP])
-        if self.index:
-            alive = pc.or_(alive, pc.fill_null(pc.equal(table[DROP], rule), False))
-        rows = np.flatnonzero(pc.and_(alive, pc.is_valid(table[column])).to_numpy())
-        return rows, table[column].take(pa.array(rows)).combine_chunks()
+    def competing(self, column: str, cluster: str) -> tuple[np.ndarray, pa.Array]:
+        """(rows, values of `column`) of the documents that have a value and were not dropped before.
 
-    def standing(self, rows: np.ndarray) -> np.ndarray:
-        """KEPT_BEFORE, DROPPED_BEFORE or NEW for some rows, int8."""
+        In a finished corpus, before the step that wrote the column `cluster`: what that step dropped takes part.
+        """
+        alive = pc.is_null(self._drop(cluster)[0])
+        values = self.part.table((column,))[column].combine_chunks()
+        rows = np.flatnonzero(pc.and_(alive, pc.is_valid(values)).to_numpy(zero_copy_only=False))
+        return rows, values.take(pa.array(rows))
+
+    def standing(self, rows: np.ndarray, cluster: str) -> np.ndarray:
+        """KEPT_BEFORE, DROPPED_BEFORE (by the step that wrote `cluster`) or NEW for some rows, int8."""
         if not self.index:
             return np.full(len(rows), NEW, np.int8)
-        kept = pc.is_null(self.part.drop()).to_numpy(zero_copy_only=False)[rows]
+        kept = pc.is_null(self._drop(cluster)[1]).to_numpy(zero_copy_only=False)[rows]
         return np.where(kept, KEPT_BEFORE, DROPPED_BEFORE).astype(np.int8)
+
+    def _drop(self, cluster: str) -> tuple[pa.Array, pa.Array]:
+        """`drop` before the step that wrote a column, and after it; twice the whole `drop` where no step did."""
+        names = [annotation.schema for annotation in self.part.annotations]
+        place = next((i for i, schema in enumerate(names) if self.index and cluster in schema), None)
+        if place is None:
+            return (self.part.drop(),) * 2
+        before, after = (
+            replace(self.part, annotations=self.part.annotations[:end]).drop() for end in (place, place + 1)
+        )
+        return before, after
 
 
 def candidates(parts: Sequence[Part], against: Sequence[str], column: str) -> list[Candidates]:

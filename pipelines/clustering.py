@@ -89,7 +89,7 @@ def sum_up_clusters(task: _Task) -> FileRecord:
         table = pa.table(
             {
                 "cluster": clusters,
-                "standing": pa.array(one.standing(rows)),
+                "standing": pa.array(one.standing(rows, task.verdict.schema.names[1])),
                 **keys,
                 "id": one.ids().take(pa.array(rows)),
                 "part": pa.array(np.full(len(rows), one.number, np.int32)),

@@ -229,7 +229,7 @@ def _readable(corpus: Corpus | None, name: str, value: Any) -> str:
     if value is None:
         return "-"
     if isinstance(value, bytes):
-        return corpus.printed_id(value) if corpus is not None and name.endswith("_cluster") else value.hex()
+        return winner_name(corpus, value) if corpus is not None and name.endswith("_cluster") else value.hex()
     if isinstance(value, float) and not value.is_integer():
         return f"{value:.4g}"
     if isinstance(value, int | float) and not isinstance(value, bool):
@@ -239,6 +239,25 @@ def _readable(corpus: Corpus | None, name: str, value: Any) -> str:
             f"{len(value):,} values: {', '.join(str(entry) for entry in value[:5])}{', ...' if len(value) > 5 else ''}"
         )
     return str(value)
+
+
+def winner_name(corpus: Corpus, identifier: bytes) -> str:
+    """The printed id of a kept document; of one of a finished corpus its name there, or its hex id where that is gone."""
+    try:
+        return corpus.printed_id(identifier)
+    except UserError:
+        for directory in _finished(corpus):
+            try:
+                return f"{open_corpus(Path(directory)).printed_id(identifier)} of the corpus in {directory}"
+            except UserError:
+                continue
+        return f"{identifier.hex()} of another corpus"
+
+
+def _finished(corpus: Corpus) -> list[str]:
+    """The finished corpora that the steps were deduplicated against."""
+    knobs = [value for entry in corpus.manifest.config["steps"] for value in entry.values() if isinstance(value, dict)]
+    return list(dict.fromkeys(directory for knob in knobs for directory in knob.get("against", ())))
 
 
 def _why(corpus: Corpus, step: PublishedStep, rule: str, part: Part) -> str:

@@ -11,11 +11,14 @@ from pipelines.build import build
 from pipelines.cluster import LocalCluster
 from pipelines.contracts.errors import UserError
 from pipelines.corpus import CorpusConfig, Source, StepConfig
+from pipelines.inspect_cluster import show_cluster
 from pipelines.inspection import show_document, show_rule
 from pipelines.inventory import take_inventory
 from pipelines.plan import make_plan
 from pipelines.stages.dedup_exact import DedupExact
+from pipelines.stages.dedup_minhash import DedupMinhash
 from pipelines.stages.filter import Filter
+from pipelines.stages.minhash_signatures import MinhashSignatures
 from pipelines.stages.pii import Pii
 from pipelines.stages.rules import Rule
 from pipelines.stages.text_hash import TextHash
@@ -197,3 +200,37 @@ def test_printable_leaves_text_alone_and_shows_the_rest() -> None:
         == "a\\x0ab\\x09c\\x00\\x7f\\x9b\\u2066\\ufeff\\U000e0041"
     )
     assert printable("a\nb\tc\r", lines=True) == "a\nb\tc\\x0d"
+
+
+def test_a_cluster_is_shown_with_what_differs(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    words = [f"w{i}" for i in range(80)]
+    mailed = [*words[:30], "jane.roe@example.org", *words[31:]]
+    texts = [" ".join(words), " ".join(mailed), " ".join(words[:78]) + " \x1b[2J [red]x", "apart " * 30]
+    (tmp_path / "web").mkdir()
+    (tmp_path / "web" / "a.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    sources = (Source("web", str(tmp_path / "web"), "jsonl"),)
+    stages = {
+        "minhash_signatures": MinhashSignatures(),
+        "dedup_minhash": DedupMinhash(bands=28, rows=4),
+        "pii": Pii(entities=("EMAIL_ADDRESS",)),
+    }
+    steps = tuple(StepConfig(name, stage, name) for name, stage in stages.items())
+    config = CorpusConfig("near", str(tmp_path / "out"), sources, steps)
+    build(make_plan(config, take_inventory(sources, tmp_path / "out")), LocalCluster(), lambda line: None)
+    assert main(["inspect", str(tmp_path / "out"), "--cluster", "web/a.jsonl#2"]) == 0
+    out = safe(capsys.readouterr().out)
+    assert out.startswith("minhash_cluster: 3 members in this corpus, kept is web/a.jsonl#0\n")
+    for line in (
+        "  | w0 w1 w2",
+        "  - w30\n  + <EMAIL_ADDRESS>\n",
+        "  - w78 w79\n  + [2J [red]x\n",
+        "dropped by dedup_minhash",
+    ):
+        assert line in out
+    assert "jane" not in out
+    assert (
+        "jane"
+        in (main(["inspect", str(tmp_path / "out"), "--cluster", "web/a.jsonl#1", "--raw"]), capsys.readouterr().out)[1]
+    )
+    with pytest.raises(UserError, match="in no cluster of duplicates"):
+        show_cluster(tmp_path / "out", "web/a.jsonl#3", 5, raw=False)

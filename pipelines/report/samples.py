@@ -72,7 +72,7 @@ def _read_part(
 
 
 def _printed_ids(corpus: Corpus, identifiers: set[bytes]) -> dict[bytes, str]:
-    """Printed ids; one pass over the file indexes, of which one is in memory at a time."""
+    """Printed ids, hex for documents of other corpora; one pass over the file indexes, one in memory at a time."""
     keys = pa.array(sorted({split_id(identifier)[0] for identifier in identifiers}), pa.uint64())
     paths: dict[int, tuple[str, str]] = {}
     for source in corpus.manifest.sources:
@@ -82,4 +82,5 @@ def _printed_ids(corpus: Corpus, identifiers: set[bytes]) -> dict[bytes, str]:
                 index = read_table(read.directory, record, ("key", "path"), schema_facts(FILE_INDEX))
                 for row in index.filter(pc.is_in(index["key"], value_set=keys)).to_pylist():
                     paths[row["key"]] = (source, row["path"])
-    return {raw: format_id(*paths[split_id(raw)[0]], split_id(raw)[1]) for raw in identifiers}
+    keyed = ((raw, *split_id(raw)) for raw in identifiers)
+    return {raw: format_id(*paths[key], record) if key in paths else raw.hex() for raw, key, record in keyed}

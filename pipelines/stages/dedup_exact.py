@@ -81,7 +81,7 @@ class _EqualHashes:
 
     def groups(self, candidates: Candidates) -> tuple[np.ndarray, pa.Array]:
         """(rows, hashes) of the competing documents of a part."""
-        rows, values = candidates.competing(self.stage.compared, self.stage.rule)
+        rows, values = candidates.competing(self.stage.compared, self.stage.cluster)
         hashes = self.stage.hashes(values)
         if self.stage.scope == "across_sources":
             return rows, hashes

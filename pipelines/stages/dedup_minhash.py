@@ -154,7 +154,7 @@ def scatter_bands(task: _BandTask) -> list[FileRecord]:
     unit = f"bands-{one.number:05d}"
     receipt = task.out.receipt(unit)
     if receipt is None:
-        rows, column = one.competing("minhash", _RULE)
+        rows, column = one.competing("minhash", "minhash_cluster")
         keys = band_keys(signatures_of(column), task.bands, task.rows) if len(rows) else np.zeros((0, 1), np.uint64)
         if task.within:
             from xxhash import xxh3_64_intdigest

@@ -53,7 +53,9 @@ def corpus(root, sources, *stages, part_bytes=1 << 20):
 
 def read(out):
     opened, rows = open_corpus(out), {}
-    columns = [n for step in opened.steps if step.stage.startswith("dedup") for n in step.manifest.schema if n != "drop"]
+    columns = [
+        n for step in opened.steps if step.stage.startswith("dedup") for n in step.manifest.schema if n != "drop"
+    ]
     for part in opened.parts():
         table = part.table(("id", *columns, "drop"))
         for row in table.to_pylist():
@@ -162,9 +164,7 @@ def test_up_to_n_stay_and_within_a_source_only(tmp_path):
     rows = corpus(tmp_path / "n", sources, *stages)
     assert kept(rows) == ["b/0", "b/1"]
     assert [rows[f"b/{i}"]["exact_copies"] for i in range(3)] == [6, 1, None]
-    for number, stage in enumerate(
-        (DedupExact(scope="within_source"), DedupMinhash(scope="within_source"))
-    ):
+    for number, stage in enumerate((DedupExact(scope="within_source"), DedupMinhash(scope="within_source"))):
         rows = corpus(tmp_path / f"{number}", sources, TextHash(), MinhashSignatures(), stage)
         assert kept(rows) == ["a/0", "b/0"]
 
@@ -172,7 +172,12 @@ def test_up_to_n_stay_and_within_a_source_only(tmp_path):
 def test_the_same_whatever_the_shares_of_the_work(tmp_path, monkeypatch):
     texts = [document.text for document in plant(9, 20)]
     sources = {"a": texts[::2], "b": texts[1::2]}
-    stages = (TextHash(), DedupExact(keep_up_to=2), MinhashSignatures(), replace(NEAR, keep=(KeepKey(column="length"),)))
+    stages = (
+        TextHash(),
+        DedupExact(keep_up_to=2),
+        MinhashSignatures(),
+        replace(NEAR, keep=(KeepKey(column="length"),)),
+    )
     first = corpus(tmp_path / "0", sources, *stages)
     monkeypatch.setattr("pipelines.shuffle.partitions_for.__defaults__", (11,))
     other = corpus(tmp_path / "1", dict(reversed(sources.items())), *stages, part_bytes=3000)
