@@ -55,7 +55,7 @@ def _scratch(offsets: np.ndarray) -> tuple[np.ndarray, ...]:
         np.empty(most + 1, np.int32),  # its occurrences
         np.empty(most + 1, np.int32),  # where the n-grams that remain begin
         np.empty(most + 1, np.int32),  # their numbers
-        np.empty(most + 1, np.int64),  # characters before each word
+        np.empty(most + 1, np.int32),  # characters before each word
     )
 
 
@@ -157,7 +157,7 @@ def _repeated(
             covered, until = 0, 0
             for k in range(left):
                 if top < 0 or numbers[k] == top:
-                    covered += before[places[k] + n] - before[max(places[k], until)]
+                    covered += np.int64(before[places[k] + n]) - before[max(places[k], until)]
                     until = places[k] + n
             out[d, n - 2] = covered
 
@@ -181,7 +181,8 @@ def _greedy(
                     first = 0
                     while numbers[first] != top:
                         first += 1
-                    out[d, n - 2] = (before[places[first] + n] - before[places[first]] + n - 1) * counts[top]
+                    size = np.int64(before[places[first] + n]) - before[places[first]] + n - 1
+                    out[d, n - 2] = size * counts[top]
                 continue
             if left == 0:
                 break

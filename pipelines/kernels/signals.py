@@ -82,14 +82,19 @@ def count(segments: Segments) -> dict[str, np.ndarray]:
     _count_characters(offsets, data, classes, out)
     counts |= _named(_CHARACTERS, out)
     counts["chars"] = np.diff(offsets) - counts["continuations"]
+    counts |= _count_ours(segments)
+    return counts | _count_datatrove(data, tokens, number(data, tokens.spans))
+
+
+def _count_ours(segments: Segments) -> dict[str, np.ndarray]:
+    data, words = segments.data, segments.words
     numbered = number(data, words)
-    out = np.zeros((len(offsets) - 1, len(_WORDS)), np.int64)
-    _count_words(data, classes, words.starts, words.ends, words.offsets, numbered.chars, _STOP_TABLE, out)
-    counts |= _named(_WORDS, out)
+    out = np.zeros((len(words.offsets) - 1, len(_WORDS)), np.int64)
+    _count_words(data, segments.classes, words.starts, words.ends, words.offsets, numbered.chars, _STOP_TABLE, out)
+    counts = _named(_WORDS, out)
     counts["distinct_words"] = numbered.distinct
     ngrams, counts["entropy"] = ngram_chars(numbered.ids, numbered.chars, words.offsets)
-    counts |= _named([f"ngram{n}" for n in range(2, 11)], ngrams)
-    return counts | _count_datatrove(data, tokens, number(data, tokens.spans))
+    return counts | _named([f"ngram{n}" for n in range(2, 11)], ngrams)
 
 
 def _count_datatrove(data: np.ndarray, tokens: Tokens, numbered: Numbered) -> dict[str, np.ndarray]:
