@@ -166,7 +166,11 @@ class Pii(PartStage):
 
     def setup(self) -> None:
         """Import Presidio and build the recognizers, about 3 seconds."""
+        import gc
+
         _ = self.detector
+        gc.collect()
+        gc.freeze()  # Presidio's objects stay; going through them at every collection took a quarter of the time
 
     @cached_property
     def detector(self) -> "Detector":

@@ -51,7 +51,7 @@ SHIPPED = {
 # Anthropic, Hugging Face, npm, PyPI, SendGrid, DigitalOcean, and JSON web tokens (RFC 7519). Each match has at least 20
 # characters of [A-Za-z0-9_.-], 10 of them letters or digits, which is what the gate looks for.
 API_KEY = (
-    r"(?<![A-Za-z0-9])(?=(?:[_.-]*[A-Za-z0-9]){10})(?:(?:AKIA|ASIA)[A-Z0-9]{16}|AIza[A-Za-z0-9_-]{35}"
+    r"(?<![A-Za-z0-9])(?=[A-Za-z])(?=(?:[_.-]*[A-Za-z0-9]){10})(?:(?:AKIA|ASIA)[A-Z0-9]{16}|AIza[A-Za-z0-9_-]{35}"
     r"|GOCSPX-[A-Za-z0-9_-]{28}|gh[pousr]_[A-Za-z0-9]{36,255}|github_pat_[A-Za-z0-9_]{22,}|glpat-[A-Za-z0-9_-]{20,}"
     r"|xox[abeoprs]-[A-Za-z0-9-]{15,}|[rs]k_(?:live|test)_[A-Za-z0-9]{16,}|sk-[A-Za-z0-9_-]{40,}|hf_[A-Za-z0-9]{34,}"
     r"|npm_[A-Za-z0-9]{36}|pypi-AgE[A-Za-z0-9_-]{50,}|SG\.[A-Za-z0-9_-]{22}\.[A-Za-z0-9_-]{43}|dop_v1_[a-f0-9]{64}"

@@ -52,11 +52,9 @@ _INTERNET = (regex.compile(r"(?r)[\w:.%/]*"), regex.compile(r"[\w:.%/]*"))
 _HARDWARE = (regex.compile(r"(?r)[\w:.\-]*"), regex.compile(r"[\w:.\-]*"))
 _WALLET = (regex.compile(r"(?ri)[a-z0-9]*"), regex.compile(r"(?i)[a-z0-9]*"))  # Presidio ignores case
 _WORD = (regex.compile(r"(?r)\w*"), regex.compile(r"\w*"))
-# Words with digits in them that are one separator apart, with one more word at the end: some numbers begin or end with letters.
-_CODE = (
-    regex.compile(r"(?r)(?:\w*[-\s+:])?(?:\w*\d\w*[-\s+:])*\w*"),
-    regex.compile(r"\w*(?:[-\s+:]\w*\d\w*)*(?:[-\s+:]\w*)?"),
-)
+# A word with a digit and the separator between it and the next word, to the left and to the right; and any word.
+_CODE_WORD = (regex.compile(r"(?r)\w*\d\w*[-\s+:]"), regex.compile(r"[-\s+:]\w*\d\w*"))
+_NEXT_WORD = (regex.compile(r"(?r)\w*[-\s+:]"), regex.compile(r"[-\s+:]\w*"))
 _API_KEY = regex.compile(API_KEY, regex.ASCII)
 _API_KEY_RUN = (regex.compile(r"(?r)[A-Za-z0-9_.\-]*"), regex.compile(r"[A-Za-z0-9_.\-]*"))
 _PRIVATE_KEY = regex.compile(PRIVATE_KEY, regex.ASCII)
@@ -120,8 +118,19 @@ def word_window(text: str, at: int, end: int, regions: tuple[str, ...]) -> Windo
 
 
 def code_window(text: str, start: int, end: int, regions: tuple[str, ...]) -> Window:
-    """The words that the chain lies in, and the words with digits, and one without, that are a separator apart."""
-    left, right = _CODE[0].match(text, 0, start).start(), _CODE[1].match(text, end).end()
+    """The words that the chain lies in, the words with digits that are a separator apart, and one more at either end.
+
+    Some numbers begin or end with letters that a separator sets apart.
+    """
+    left, right = _WORD[0].match(text, 0, start).start(), _WORD[1].match(text, end).end()
+    while found := _CODE_WORD[0].match(text, 0, left):
+        left = found.start()
+    while found := _CODE_WORD[1].match(text, right):
+        right = found.end()
+    if found := _NEXT_WORD[0].match(text, 0, left):
+        left = found.start()
+    if found := _NEXT_WORD[1].match(text, right):
+        right = found.end()
     return Window(left, right, left, right)
 
 
