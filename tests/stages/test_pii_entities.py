@@ -186,7 +186,7 @@ def test_every_entity_has_a_gate():
 
 def test_hostile_texts_take_time_that_grows_with_their_length():
     """Seconds, where anything quadratic takes minutes."""
-    size = 100_000
+    size = 40_000
     texts = ["a-" * 10 + "-" * size, ("a" + "-" * 1000) * 100, "1aa " * size + "123456789 ", "http://a:" * (size // 9)]
     texts += [f"{HEAD}{A40}" * (size // 71), "eyJ" * size, "a1" * size, "1 " * size]
     start = time.process_time()
