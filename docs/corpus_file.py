@@ -14,6 +14,8 @@ from pipelines.classifier import ClassifierConfig, FastTextKnobs
 from pipelines.contracts.remote import Remote
 from pipelines.corpus import CorpusConfig, Source
 from pipelines.stages import STAGES
+from pipelines.stages.decontaminate import Decontaminate
+from pipelines.stages.evaluation_sets import EvaluationSet
 from pipelines.stages.rules import RULE_SETS, Rule
 
 HEAD = """\
@@ -68,6 +70,7 @@ def table(cls: Any) -> str:
         kind = field.type if isinstance(field.type, str) else getattr(field.type, "__name__", str(field.type))
         if not isinstance(field.type, type):
             kind = str(field.type).replace("typing.", "").replace("pipelines.stages.rules.", "")
+            kind = kind.replace("pipelines.stages.evaluation_sets.", "")
         default = "required" if field.default is dataclasses.MISSING else f"`{field.default!r}`"
         rows.append(f"| `{field.name}` | {kind} | {default} | {notes[field.name]} |".replace(" | None", " or nothing"))
     return "\n".join(rows) + "\n"
@@ -84,6 +87,8 @@ def page() -> str:
         pieces += [f"### {name}\n", inspect.getdoc(cls) or "", ""]
         if dataclasses.fields(cls):
             pieces.append(table(cls))
+        if cls is Decontaminate:
+            pieces += ["An entry of `sets`:\n", table(EvaluationSet)]
         stage = cls.__new__(cls)
         try:
             columns = stage.writes()

@@ -3,6 +3,7 @@
 from pipelines.contracts.stage import CorpusStage, PartStage
 from pipelines.stages.c4_lines import C4Lines
 from pipelines.stages.classifier import Classifier
+from pipelines.stages.decontaminate import Decontaminate
 from pipelines.stages.dedup_exact import DedupExact
 from pipelines.stages.dedup_minhash import DedupMinhash
 from pipelines.stages.dedup_spans import DedupSpans
@@ -24,6 +25,7 @@ from pipelines.stages.word_list import WordList
 STAGES: dict[str, type[PartStage] | type[CorpusStage]] = {
     "c4_lines": C4Lines,
     "classifier": Classifier,
+    "decontaminate": Decontaminate,
     "dedup_exact": DedupExact,
     "dedup_minhash": DedupMinhash,
     "dedup_spans": DedupSpans,

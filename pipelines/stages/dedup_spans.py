@@ -45,9 +45,9 @@ class DedupSpans(CorpusStage):
     document that stays, unit for unit: of windows that overlap, each goes where it repeats an earlier one. An edit's
     rule is `dedup_spans.` and the unit.
 
-    A document that lost something and has less than `min_left_words` left goes, by the rule `dedup_spans.UNIT.few_words`,
-    and does not count as an occurrence. This step therefore comes after all others that drop: a step after it could
-    drop the document that holds the only copy.
+    A document that lost something and has fewer than `min_left_words` left goes, by the rule `dedup_spans.UNIT.few_words`,
+    and what it holds does not count as an occurrence. This step therefore comes after all others that drop: a step after it
+    could drop the document that holds the only copy. Columns: `lines_removed`, `words_left_by_line`, or with the other units.
     """
 
     unit: Literal["line", "paragraph", "sentence"]

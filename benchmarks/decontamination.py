@@ -1,0 +1,167 @@
+"""Precision and recall of `decontaminate` on planted items and real negatives, and its speed beside the annotate pass.
+
+    python -m benchmarks.decontamination [CORPUS.jsonl.gz ITEMS.jsonl.gz]     default: wiki_en and textbooks of $GRISTMILL_DATA
+
+Items are passages of the second file. Half of them are planted into documents of the first, in one of the ways of KINDS; the
+others are real negatives, of which nothing should be found that is not a genuine copy. And once more with items from
+documents of the first file itself, which are taken out: there the templates that its documents share are found, too.
+"""
+
+import json
+import os
+import random
+import sys
+import tempfile
+import time
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from benchmarks.signals import load, machine, rate
+from pipelines.cluster import LocalCluster
+from pipelines.contracts.annotations import Part
+from pipelines.contracts.document import DOCUMENT, document_id, file_key
+from pipelines.contracts.manifest import StepOutput, read_table, records_of, schema_facts, write_table
+from pipelines.contracts.store import record_file, write_atomic
+from pipelines.stages.decontaminate import Decontaminate
+from pipelines.stages.evaluation_sets import EvaluationSet
+from pipelines.stages.quality_signals import QualitySignals
+
+KINDS = ("verbatim", "copied", "restyled", "1 word in 40", "1 word in 20", "half", "answer", "short")
+COPIES, MANY = 3, 30  # documents that an item is planted into; those of the kind "copied"
+DEFAULTS = ("wiki_en", "textbooks")
+_TYPOGRAPHY = str.maketrans({".": " .", ",": " ,", "'": "’", "-": " - ", '"': "“"})
+
+
+class Planted(NamedTuple):
+    """A corpus with the truth: which item stands in which document, and how."""
+
+    texts: list[str]
+    items: list[dict[str, str]]
+    truth: dict[tuple[int, int], str]  # (document, item) -> kind
+
+
+def passage(words: Sequence[str], rng: random.Random, size: int) -> str:
+    """`size` neighbouring words of a text, from anywhere."""
+    begin = rng.randrange(max(1, len(words) - size))
+    return " ".join(words[begin : begin + size])
+
+
+def altered(kind: str, item: dict[str, str], rng: random.Random) -> str:
+    """What of an item is planted, and how."""
+    text = f"{item['question']} {item['answer']}"
+    if kind == "restyled":
+        return text.upper().translate(_TYPOGRAPHY).replace(" ", "\n  ", 3)
+    if kind.startswith("1 word in"):
+        words, every = text.split(), int(kind.split()[-1])
+        for begin in range(0, len(words), every):
+            words[min(begin + rng.randrange(every), len(words) - 1)] = "something"
+        return " ".join(words)
+    if kind == "half":
+        words = item["question"].split()
+        return " ".join(words[: len(words) // 2])
+    return item["answer"] if kind == "answer" else text
+
+
+def plant(texts: Sequence[str], origins: Sequence[str], seed: int) -> Planted:
+    """Make an item of each of `origins`, and plant every other one into some of `texts`."""
+    rng = random.Random(seed)
+    kinds = [KINDS[number // 2 % len(KINDS)] for number in range(len(origins))]
+    items = []
+    for kind, origin in zip(kinds, origins, strict=True):
+        words, size = origin.split(), 10 if kind == "short" else 60
+        answer = "" if kind == "short" else passage(words, rng, 20)
+        items.append({"question": passage(words, rng, size), "answer": answer})
+    planted, truth = list(texts), {}
+    for item in range(0, len(items), 2):
+        for document in rng.sample(range(len(texts)), MANY if kinds[item] == "copied" else COPIES):
+            at = planted[document].find(" ", rng.randrange(len(planted[document]) + 1)) + 1
+            text = altered(kinds[item], items[item], rng)
+            planted[document] = f"{planted[document][:at]}\n{text}\n{planted[document][at:]}"
+            truth[document, item] = kinds[item]
+    return Planted(planted, items, truth)
+
+
+def part_of(root: Path, texts: Sequence[str]) -> Part:
+    """The texts as one document part under `root`."""
+    nothing, key = [None] * len(texts), file_key("web", "0")
+    ids = [document_id(key, row) for row in range(len(texts))]
+    sources = pa.array(["web"] * len(texts)).dictionary_encode()
+    table = pa.table({"id": ids, "text": texts, "source": sources, "url": nothing, "meta": nothing}, schema=DOCUMENT)
+    write_atomic(root / "documents.arrow", write_table(table))
+    record, size = record_file(root, "documents.arrow"), sum(len(text.encode()) for text in texts)
+    return Part("web", 0, len(texts), size, root, record, schema_facts(DOCUMENT), pa.schema([]), ())
+
+
+def measure(planted: Planted, root: Path, **knobs: int) -> tuple[dict[tuple[int, int], float], float]:
+    """(score of every (document, item) found, seconds of the stage)."""
+    (root / "items.jsonl").write_text("".join(json.dumps(item) + "\n" for item in planted.items))
+    stage = Decontaminate((EvaluationSet("set", str(root / "items.jsonl"), ("question",), ("answer",)),), **knobs)
+    part, out = part_of(root, planted.texts), StepOutput(root, "step")
+    begin = time.process_time()
+    stage.run([part], out, LocalCluster())
+    seconds = time.process_time() - begin
+    receipt = out.receipt("web-00000")
+    assert receipt is not None
+    table = read_table(out.directory, records_of(receipt)[0], ["contamination"], schema_facts(stage.writes()))
+    scores: dict[tuple[int, int], float] = {}
+    for document, spans in enumerate(table["contamination"].to_pylist()):
+        for span in spans:
+            key = document, int(span["item"].partition("#")[2])
+            scores[key] = max(scores.get(key, 0.0), span["score"])
+    return scores, seconds
+
+
+def accuracy(
+    planted: Planted, scores: dict[tuple[int, int], float], threshold: float
+) -> tuple[float, dict[str, float]]:
+    """(precision over all kinds, recall by kind) of (document, item) pairs that reach a score."""
+    found = {pair for pair, score in scores.items() if score >= threshold}
+    kinds = Counter(planted.truth.values())
+    hits: dict[str, int] = defaultdict(int)
+    for pair in found & planted.truth.keys():
+        hits[planted.truth[pair]] += 1
+    precision = len(found & planted.truth.keys()) / len(found) if found else 1.0
+    return precision, {kind: hits[kind] / kinds[kind] for kind in KINDS if kinds[kind]}
+
+
+def show(planted: Planted) -> None:
+    """Precision and recall for some n and thresholds."""
+    size = sum(len(text.encode()) for text in planted.texts) / 1e6
+    print(f"{len(planted.texts):,} documents, {size:.1f} MB; {len(planted.items):,} items, half of them planted")
+    for ngram in (13, 8):
+        with tempfile.TemporaryDirectory() as root:
+            scores, seconds = measure(planted, Path(root), ngram=ngram)
+        print(f"  {ngram}-grams, {size / seconds:.0f} MB/s")
+        for threshold in (0.0, 0.25, 0.8):
+            precision, recall = accuracy(planted, scores, threshold)
+            shown = ", ".join(f"{kind} {share:.3f}" for kind, share in recall.items())
+            print(f"    score of at least {threshold}: precision {precision:.3f}; recall: {shown}")
+
+
+def main() -> None:
+    """Print the tables."""
+    arguments = sys.argv[1:] or [f"{os.environ['GRISTMILL_DATA']}/prose/{name}.jsonl.gz" for name in DEFAULTS]
+    names, texts = load(arguments[:1], 25_000_000)
+    long_enough = [text for text in load(arguments[1:2])[1] if len(text.split()) > 200][:1200]
+    print(machine())
+    docs, size = pa.table({"text": pa.array(texts, pa.large_string())}), sum(len(text.encode()) for text in texts)
+    stage = QualitySignals()
+    stage.annotate(docs[:1])
+    with tempfile.TemporaryDirectory() as warm:
+        measure(plant(texts[:100], long_enough[:16], seed=1), Path(warm))
+    print(
+        f"{names[0]}; MB/s of one core's processor time; quality_signals: {rate(lambda: stage.annotate(docs), size, 1):.0f}"
+    )
+    print(f"items of {Path(arguments[1]).name}: ", end="")
+    show(plant(texts, long_enough, seed=0))
+    print("items of the corpus: ", end="")
+    own = [number for number, text in enumerate(texts) if len(text.split()) > 200][::5][:1200]
+    show(plant([text for number, text in enumerate(texts) if number not in set(own)], [texts[n] for n in own], seed=0))
+
+
+if __name__ == "__main__":
+    main()
