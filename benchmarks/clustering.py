@@ -4,7 +4,7 @@
     python -m benchmarks.clustering --documents 10000000 --once            10 million documents, 100 million band entries
 
 Synthetic signatures of 20 values, cut into 10 bands of 2, so each document is 10 band entries. Three documents in ten are in
-planted clusters, whose sizes fall off as a power law from 2 to 1 in 1,000 documents; a member shares three of the ten bands, drawn
+planted clusters, sizes by a power law from 2 to 1 in 1,000 documents; a member shares three of the ten bands, drawn
 at random, with each of two earlier members of its cluster, so clusters are chains and trees, not stars. Every signature is
 drawn from 64 bits a band: nothing else collides. The whole step runs, from reading the columns to writing them; what it must
 find is known and compared. Workers are processes that inherit nothing; the peak is the largest resident memory of any of them

@@ -6,7 +6,6 @@ from collections import defaultdict
 from dataclasses import replace
 
 import pytest
-from tests.stages.planted_duplicates import plant, words
 
 from pipelines.build import build
 from pipelines.cluster import LocalCluster
@@ -22,6 +21,7 @@ from pipelines.stages.dedup_minhash import DedupMinhash
 from pipelines.stages.minhash_signatures import MinhashSignatures
 from pipelines.stages.quality_signals import QualitySignals
 from pipelines.stages.text_hash import TextHash
+from tests.stages.planted_duplicates import plant, words
 
 NEAR = DedupMinhash(threshold=0.7, verify="jaccard")
 
@@ -144,7 +144,8 @@ def test_the_order_of_preference_decides_who_stays(tmp_path, keep, best):
     knobs = {"keep": keep, "bands": 28, "rows": 4}
     sources = {"a": [TEXT, "other " * 30], "b": [TEXT, LONG], "c": [TEXT]}
     near = parse(DedupMinhash, knobs, "t")
-    rows = corpus(tmp_path, sources, QualitySignals(), MinhashSignatures(), near)
+    measured = (QualitySignals(),) if any(key.get("column") == "word_count" for key in keep) else ()
+    rows = corpus(tmp_path, sources, *measured, MinhashSignatures(), near)
     expected = {"a/0", "b/0", "b/1", "c/0"}
     ids = {n for n, w in winners(tmp_path / "out", rows).items() if w}
     assert ids == expected
@@ -170,7 +171,7 @@ def test_up_to_n_stay_and_within_a_source_only(tmp_path):
 
 
 def test_the_same_whatever_the_shares_of_the_work(tmp_path, monkeypatch):
-    texts = [document.text for document in plant(9, 20)]
+    texts = [document.text for document in plant(9, 14)]
     sources = {"a": texts[::2], "b": texts[1::2]}
     stages = (
         TextHash(),
@@ -179,11 +180,49 @@ def test_the_same_whatever_the_shares_of_the_work(tmp_path, monkeypatch):
         replace(NEAR, keep=(KeepKey(column="length"),)),
     )
     first = corpus(tmp_path / "0", sources, *stages)
-    monkeypatch.setattr("pipelines.shuffle.partitions_for.__defaults__", (11,))
-    other = corpus(tmp_path / "1", dict(reversed(sources.items())), *stages, part_bytes=3000)
-    assert len(list((tmp_path / "1" / "out").glob("read.a-*/parts/*"))) > 3
+    monkeypatch.setattr("pipelines.shuffle.partitions_for.__defaults__", (150,))
+    other = corpus(tmp_path / "1", dict(reversed(sources.items())), *stages, part_bytes=16_000)
+    assert len(list((tmp_path / "1" / "out").glob("read.a-*/parts/*"))) > 1
     assert first == other
     assert {"dedup_exact", "dedup_minhash"} <= {row["drop"] for row in first.values()}
+
+
+class Dying(LocalCluster):
+    """Is killed after some tasks: what they committed stays."""
+
+    left = 0
+
+    def map(self, function, items, label):
+        for position, result in super().map(function, items, label):
+            if not self.left:
+                raise KeyboardInterrupt
+            self.left -= 1
+            yield position, result
+
+
+def test_a_build_that_is_killed_at_any_task_ends_the_same(tmp_path, monkeypatch):
+    monkeypatch.setattr("pipelines.shuffle.partitions_for.__defaults__", (400,))
+    texts = [document.text for document in plant(6)]
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "t.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    source = Source("a", str(tmp_path / "a"), "jsonl", part_bytes=20_000)
+
+    def run(name, cluster):
+        config = CorpusConfig("c", str(tmp_path / name), (source,), steps(MinhashSignatures(), NEAR))
+        plan = make_plan(config, take_inventory(config.sources, tmp_path / name))
+        build(plan, cluster, lambda line: None)
+        return (tmp_path / name / plan.step("dedup_minhash").directory / "manifest.json").read_bytes()
+
+    whole, deaths = run("whole", LocalCluster()), 0
+    while True:
+        try:
+            dying = Dying()
+            dying.left = 8 * deaths  # what is finished passes again
+            assert run("killed", dying) == whole
+            break
+        except KeyboardInterrupt:
+            deaths += 1
+    assert deaths > 3
 
 
 def test_against_a_finished_corpus_equals_one_build(tmp_path, monkeypatch):
@@ -212,7 +251,8 @@ def test_against_a_finished_corpus_equals_one_build(tmp_path, monkeypatch):
         )
     found = corpus(tmp_path / "new", new, *stages(against=(finished,)))
     documents = set((tmp_path / "old" / "out").glob("read.*/parts/*"))
-    assert documents and not documents & set(touched), "the text of the finished corpus was read"
+    assert documents
+    assert not documents & set(touched), "the text of the finished corpus was read"
     assert kept(found) == [name for name in kept(batch) if name.startswith("b/")]
     assert {name: row["drop"] for name, row in found.items()} == {n: batch[n]["drop"] for n in found}
     for column in ("exact_cluster", "minhash_cluster", "minhash_similarity"):

@@ -2,16 +2,19 @@ import gzip
 import json
 import os
 import re
+import unicodedata
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
 import xxhash
-from datasketch import MinHash
+from datasketch import MinHash, MinHashLSH
 
+from pipelines.bands import best_bands
 from pipelines.contracts.config import parse
 from pipelines.contracts.errors import ConfigError
+from pipelines.kernels.minhash import jaccard
 from pipelines.stages.minhash_signatures import MinhashSignatures
 
 
@@ -95,3 +98,47 @@ def test_real_texts(name):
     with gzip.open(Path(os.environ["GRISTMILL_DATA"]) / "prose" / f"{name}.jsonl.gz", "rt") as lines:
         documents = [json.loads(line)["text"] for _, line in zip(range(40), lines, strict=False)]
     assert sign(documents).to_pylist() == [oracle(text, MinhashSignatures()) for text in documents]
+
+
+def simplified(text):
+    """The normal form `fineweb`, character by character."""
+    text = re.sub(r"[0-9]+(\.[0-9]+)?", "0", text.lower())
+    text = "".join(" " if unicodedata.category(c)[0] in "PSC" else c for c in text)
+    decomposed = unicodedata.normalize("NFD", text)
+    return " ".join("".join(c for c in decomposed if unicodedata.category(c) != "Mn").split())
+
+
+@pytest.mark.parametrize("unit", ["word", "character"])
+@pytest.mark.parametrize("normalisation", ["plain", "fineweb"])
+def test_shingles_of_words_and_characters_of_named_normal_forms(unit, normalisation):
+    stage = MinhashSignatures(num_perm=16, ngram=5, unit=unit, normalisation=normalisation)
+    documents = [*DOCUMENTS, "Pi is 3.14159, π≈3; don't\tE-mail: café_naïve $5.00!", "a", "\n"]
+    sets = stage.shingle_sets(pa.array(documents, pa.large_string())).to_pylist()
+    for text, found, hashes in zip(documents, sign(documents, stage).to_pylist(), sets, strict=True):
+        normal = " ".join(re.findall(r"\w+", text.lower())) if normalisation == "plain" else simplified(text)
+        units = normal.split() if unit == "word" else list(normal)
+        join = " " if unit == "word" else ""
+        shingles = {join.join(units[i : i + 5]).encode() for i in range(max(1, len(units) - 4))} if units else set()
+        minhash = MinHash(16, seed=1, scheme="affine32", hashfunc=xxhash.xxh32_intdigest)
+        minhash.update_batch(sorted(shingles))
+        assert found == (minhash.hashvalues.tolist() if shingles else None)
+        assert hashes == sorted(hashes)
+        assert len(hashes) == len(shingles)
+
+
+def test_similarity_of_shingle_sets_is_that_of_sets():
+    rng = np.random.default_rng(0)
+    sets = [set(rng.integers(0, 40, rng.integers(0, 30)).tolist()) for _ in range(40)]
+    places = rng.integers(0, 40, 40)
+    offsets = np.cumsum([0, *map(len, sets)])
+    hashes = np.array([h for s in sets for h in sorted(s)], np.uint32)
+    found = jaccard(offsets, hashes, offsets, hashes, places)
+    union = [(a & sets[p], a | sets[p]) for a, p in zip(sets, places, strict=True)]
+    assert found.tolist() == pytest.approx([len(both) / len(all_) if all_ else 1.0 for both, all_ in union])
+
+
+@pytest.mark.parametrize("threshold", [0.5, 0.7, 0.8])
+@pytest.mark.parametrize("num_perm", [16, 112])
+def test_the_best_bands_are_datasketchs(threshold, num_perm):
+    lsh = MinHashLSH(threshold=threshold, num_perm=num_perm)
+    assert best_bands(threshold, num_perm) == (lsh.b, lsh.r)
