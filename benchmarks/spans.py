@@ -1,0 +1,88 @@
+"""Deduplication of documents, lines, paragraphs and sentences, shuffles and files included, beside the annotate pass.
+
+    python -m benchmarks.spans [FILE.jsonl.gz ...]      default: $GRISTMILL_DATA/prose/wiki_en.jsonl.gz
+
+All in one process on one core: each stage is given the same documents in eight parts, and its rate is that of processor
+time. `quality_signals`, the heaviest stage of an ordinary annotate pass, is measured before and after, so that a change of the
+machine's speed shows.
+"""
+
+import sys
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+
+from benchmarks.decontamination import part_of
+from benchmarks.signals import load, machine, rate
+from pipelines.cluster import LocalCluster
+from pipelines.contracts.annotations import Annotation, Part
+from pipelines.contracts.manifest import StepOutput
+from pipelines.contracts.stage import CorpusStage
+from pipelines.stages.dedup_exact import DedupExact
+from pipelines.stages.dedup_spans import DedupSpans
+from pipelines.stages.quality_signals import QualitySignals
+from pipelines.stages.text_hash import TextHash
+
+PARTS = 8
+SPANS = (DedupSpans("line"), DedupSpans("paragraph"), DedupSpans("sentence"), DedupSpans("sentence", window=3))
+
+
+def parts_of(root: Path, texts: list[str]) -> list[Part]:
+    """The texts in PARTS document parts, each in a directory of its own."""
+    size = -(-len(texts) // PARTS)
+    return [
+        replace(part_of(root / f"{k}", texts[k * size : (k + 1) * size]), index=k)
+        for k in range(PARTS)
+        if texts[k * size :]
+    ]
+
+
+def hashed(part: Part) -> Part:
+    """The part with its `text_hash`, which is measured as a part of exact deduplication."""
+    table = TextHash().annotate(part.table(("text",)))
+    return replace(part, annotations=(Annotation("text_hash", part.directory, None, {"text_hash": ""}, table),))
+
+
+def seconds(stage: CorpusStage, parts: list[Part], place: Path) -> tuple[float, dict[str, int]]:
+    """Processor time of a stage over all parts, and its facts."""
+    begin = time.process_time()
+    if isinstance(stage, DedupExact):
+        parts = [hashed(part) for part in parts]
+    facts = stage.run(parts, StepOutput(place.parent, place.name), LocalCluster())
+    return time.process_time() - begin, facts
+
+
+def main() -> None:
+    """Print the table."""
+    names, texts = load(sys.argv[1:])
+    size = sum(len(text.encode()) for text in texts)
+    docs = pa.table({"text": pa.array(texts, pa.large_string())})
+    signals = QualitySignals()
+    print(machine())
+    print(f"{', '.join(names)}: {len(texts):,} documents, {size / 1e6:.1f} MB; MB/s of one core's processor time")
+    with tempfile.TemporaryDirectory() as place:
+        root = Path(place)
+        small = parts_of(root / "warm", texts[:100])
+        signals.annotate(docs[:1])
+        for number, stage in enumerate((DedupExact(), *SPANS)):
+            seconds(stage, small, root / f"warm{number}")
+        parts = parts_of(root, texts)
+        before = rate(lambda: signals.annotate(docs), size, 1)
+        rows = []
+        for number, stage in enumerate((DedupExact(), *SPANS)):
+            spent, facts = seconds(stage, parts, root / f"{number}")
+            name = f"{stage.unit}s, windows of {stage.window}" if isinstance(stage, DedupSpans) else "documents, exact"
+            cut = f"{facts['removed']:,} of {facts['units']:,} units cut, " if "units" in facts else ""
+            found = f"{cut}{facts['dropped']:,} documents dropped"
+            rows.append((name, size / 1e6 / spent, found))
+        after = rate(lambda: signals.annotate(docs), size, 1)
+    print(f"quality_signals: {before:.1f} before, {after:.1f} after")
+    for name, speed, found in rows:
+        print(f"{name:<24}{speed:8.1f} MB/s, {2 * speed / (before + after):5.2f} x quality_signals; {found}")
+
+
+if __name__ == "__main__":
+    main()
