@@ -7,6 +7,7 @@ import yaml
 
 from pipelines.__main__ import main
 from pipelines.contracts.config import load_yaml
+from pipelines.contracts.manifest import load_corpus
 from pipelines.corpus import load_corpus_config, plain_config
 
 ROOT = Path(__file__).parents[1]
@@ -42,3 +43,36 @@ def test_the_ray_cluster_is_valid():
     for name, node in config["available_node_types"].items():
         assert node["max_workers"] <= config["max_workers"], name
     assert config["available_node_types"][config["head_node_type"]]["resources"]["CPU"] == 0
+
+
+# What each recipe is built from where the sample data is there, and what must hold of it.
+SAMPLES = {
+    "web_en.yaml": [
+        "sources.web.root={data}/raw_web",
+        "sources.web.include=['readability_pages.warc.gz', 'warc_samples/*.warc.gz']",
+    ],
+    "multilingual.yaml": [
+        *(f"sources.wiki_{language}.root={{data}}/prose/wiki_{language}.jsonl.gz" for language in ("ko", "zh")),
+        *(f"sources.wiki_{language}.include=['**']" for language in ("en", "ko", "zh")),
+        "sources.wiki_en.root={data}/prose/news_bbc.jsonl.gz",
+    ],
+    "code.yaml": ["sources.code.root=pipelines", "sources.code.include=['**/*.py']", "sources.docs.root=."],
+}
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", SAMPLES)
+def test_recipes_build_on_sample_data(name, shared_data, tmp_path, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    overrides = [assignment.format(data=shared_data) for assignment in SAMPLES[name]]
+    overrides += [f"output={tmp_path}/out", "steps.learn_tokenizer.vocab_size=2000"]
+    assert main(["build", str(ROOT / "corpora_configs" / name), "--in-process", *overrides]) == 0
+    corpus = load_corpus(tmp_path / "out")
+    for source, counts in corpus.sources.items():
+        assert counts["in"] == counts["kept"] + sum(counts["quarantined"].values())
+        rows = [row for row in corpus.funnel if row["source"] == source]
+        dropped = sum(sum(row["dropped"].values()) for row in rows)
+        kept = sum(shard.documents for shard in corpus.shard_sets["shards"].shards if shard.source == source)
+        assert 0 < kept == counts["kept"] - dropped
+    assert any(row["dropped"] for row in corpus.funnel)

@@ -65,6 +65,7 @@ def count_lines(segments: Segments, rows: Rows, hits: Hits) -> dict[str, np.ndar
         **_copies("paragraph", segments.paragraphs, number(data, segments.paragraphs)),
         **_copies("line_datatrove", pieces.lines, untrimmed),
         **_copies("paragraph_datatrove", pieces.paragraphs, number(data, pieces.paragraphs)),
+        "longest_line": _longest(lines, numbered),
         "lines_datatrove": np.diff(pieces.lines.offsets),
         "paragraphs_datatrove": np.diff(pieces.paragraphs.offsets),
         "feeds": pieces.feeds,
@@ -76,6 +77,15 @@ def count_lines(segments: Segments, rows: Rows, hits: Hits) -> dict[str, np.ndar
 def _per_document(hits: Hits, kind: int) -> np.ndarray:
     before = np.concatenate([[0], np.cumsum(hits.kinds & kind != 0)])
     return np.diff(before[hits.offsets])
+
+
+def _longest(spans: Spans, numbered: Numbered) -> np.ndarray:
+    """The most code points in a span of each document, 0 where it has none."""
+    filled = np.diff(spans.offsets) > 0
+    out = np.zeros(len(filled), np.int64)
+    if filled.any():
+        out[filled] = np.maximum.reduceat(numbered.chars, spans.offsets[:-1][filled])
+    return out
 
 
 def _copies(name: str, spans: Spans, numbered: Numbered) -> dict[str, np.ndarray]:

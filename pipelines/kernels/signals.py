@@ -29,6 +29,7 @@ _CHARACTERS = (
     "numbers",  # characters of the categories N*
     "capitals",  # characters of the category Lu
     "ellipses",  # non-overlapping '...' and characters U+2026
+    "letters",  # characters of the categories L*
 )
 _WORDS = (
     "word_chars",  # code points in words
@@ -158,7 +159,7 @@ def _count_characters(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray
         hashes, braces, ellipses, dots = 0, 0, 0, 0
         for first in range(begin, end, _FLUSH):
             # Eight sums in the bytes of each integer, which hold up to 255.
-            others, numbers, capitals = np.uint64(0), np.uint64(0), np.uint64(0)
+            others, numbers, capitals, letters = np.uint64(0), np.uint64(0), np.uint64(0), np.uint64(0)
             for i in range(first, min(first + _FLUSH, end), 8):
                 size = min(end - i, 8)
                 eight, kinds = _first(data, i, size), _first(classes, i, size)
@@ -168,6 +169,7 @@ def _count_characters(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray
                 others += follows
                 numbers += kinds & ~letter & ~closing & ~(kinds >> np.uint64(7)) & ~follows & _ONES
                 capitals += letter & closing & ~follows & _ONES
+                letters += letter & ~follows & _ONES
                 hash_signs, brace_signs = _equal(eight, 35), _equal(eight, 0x7B) | _equal(eight, 0x7D)
                 if hash_signs | brace_signs:
                     hashes += _sum(hash_signs)
@@ -180,6 +182,7 @@ def _count_characters(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray
             out[d, 0] += _wide_sum(others)
             out[d, 3] += _wide_sum(numbers)
             out[d, 4] += _wide_sum(capitals)
+            out[d, 6] += _wide_sum(letters)
         out[d, 1], out[d, 2], out[d, 5] = hashes, braces, ellipses
 
 

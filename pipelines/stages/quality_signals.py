@@ -85,12 +85,16 @@ tests before it |
     | lorem_ipsum_ratio | 1 | occurrences of "lorem ipsum" / characters |
     | javascript_line_count | lines | lines that hold "javascript", in any case |
     | symbol_to_word_ratio | 1 | (characters `#` + ellipses) / words |
+    | **Code** | | Chen et al. 2021 (Codex), section 3.1; Kocetkov et al. 2022 (The Stack), section 3 |
+    | max_line_chars | code points | code points of the longest line, without white space at its ends; 0 where there is none |
+    | mean_line_chars | code points | code points in lines / lines |
+    | alpha_char_ratio | 1 | characters of the categories L* / characters |
 
     alpha_word_ratio counts tokens because our words are letters and digits by definition: symbols standing alone, which
     the paper's rule is about, would not count against a document.
     """
 
-    version: ClassVar[int] = 2
+    version: ClassVar[int] = 3
 
     def reads(self) -> tuple[str, ...]:
         """The stored text."""

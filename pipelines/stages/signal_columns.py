@@ -22,6 +22,7 @@ COUNTS = {
     "word_count_datatrove": "words_datatrove",
     "stop_word_count_datatrove": "stop_words_datatrove",
     "javascript_line_count": "javascript_lines",
+    "max_line_chars": "longest_line",
     **{
         f"c4_{name}_{v}": f"c4_{name}_{v}"
         for name in ("sentences", "lorem_ipsum", "curly")
@@ -73,6 +74,9 @@ RATIOS = {
     "stop_word_ratio": ("stop_word_occurrences", "words"),
     "lorem_ipsum_ratio": ("lorem_ipsums", "chars"),
     "symbol_to_word_ratio": ("symbols", "words"),
+    # Codex, The Stack
+    "mean_line_chars": ("line_chars", "lines"),
+    "alpha_char_ratio": ("letters", "chars"),
 }
 
 SIGNALS = pa.schema(

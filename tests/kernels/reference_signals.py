@@ -33,6 +33,7 @@ def signals(text: str) -> Columns:
         **fineweb(text),
         **fineweb_datatrove(text),
         **redpajama(text),
+        **code(text),
     }
 
 
@@ -501,6 +502,16 @@ def redpajama(text: str) -> Columns:
         "lorem_ipsum_ratio": ratio(len(re.findall("lorem ipsum", text, re.IGNORECASE | re.ASCII)), chars),
         "javascript_line_count": sum(holds(line, "javascript") for line in reference_lines(text)),
         "symbol_to_word_ratio": ratio(symbols, len(words)),
+    }
+
+
+def code(text: str) -> Columns:
+    """Codex (Chen et al. 2021, section 3.1) and The Stack: how long lines are, and how much of the text is letters."""
+    sizes = [len(line) for line in reference_lines(text)]
+    return {
+        "max_line_chars": max(sizes, default=0),
+        "mean_line_chars": ratio(sum(sizes), len(sizes)),
+        "alpha_char_ratio": ratio(sum(map(letter, text)), len(text)),
     }
 
 
