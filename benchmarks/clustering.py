@@ -1,6 +1,6 @@
 """Clusters from signatures: time and memory, how they grow with the number of documents.
 
-    python -m benchmarks.clustering [--documents 125000] [--workers 2]     sizes x 1, 2, 4, 8 and the fitted exponent
+    python -m benchmarks.clustering [--documents 500000] [--workers 2]     sizes x 1, 2, 4, 8 and the fitted exponent
     python -m benchmarks.clustering --documents 10000000 --once            10 million documents, 100 million band entries
 
 Synthetic signatures of 20 values, cut into 10 bands of 2, so each document is 10 band entries. Three documents in ten are in
@@ -158,7 +158,7 @@ def resident_of(_: int) -> float:
 
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    arguments.add_argument("--documents", type=int, default=125_000)
+    arguments.add_argument("--documents", type=int, default=500_000)
     arguments.add_argument("--workers", type=int, default=2)
     arguments.add_argument("--once", action="store_true", help="only this size, with the seconds of every phase")
     options = arguments.parse_args()

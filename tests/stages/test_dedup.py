@@ -43,7 +43,7 @@ class Bench:
             },
             schema=DOCUMENT,
         )
-        notes = pa.table({column: pa.array(values, kind), "drop": pa.array(dropped, pa.string())})
+        notes = pa.table({column: values if isinstance(values, pa.Array) else pa.array(values, kind), "drop": pa.array(dropped, pa.string())})
         records = []
         for name, table in ((f"{source}{index}.docs", documents), (f"{source}{index}.notes", notes)):
             write_atomic(self.root / name, write_table(table))
@@ -181,6 +181,19 @@ def test_clusters_are_the_components_of_shared_bands(bench, monkeypatch, seed, p
             assert row["minhash_similarity"] == pytest.approx((signatures[position] == signatures[place]).mean())
     assert facts["clusters"] == len(members)
     assert facts["dropped"] == sum(len(group) - 1 for group in members.values())
+
+
+def test_a_bucket_of_identical_pages_is_one_entry_per_band_and_part(bench):
+    same = pa.FixedSizeListArray.from_arrays(pa.array(np.ones(40_000 * 112, np.uint32)), 112)
+    kind = pa.list_(pa.uint32(), 112)
+    parts = [bench.part("s", i, "minhash", same, kind, [None] * len(same)) for i in range(3)]
+    rows, facts = bench.run(DedupMinhash(threshold=0.8, verify="signature", keep_up_to=2), parts)
+    assert facts["cluster_sizes"] == {"120000": 1}
+    assert facts["dropped"] == 120_000 - 2
+    assert facts["spared"] == 0
+    shuffled = {path.name: path.stat().st_size for path in (bench.root / "step" / "work").iterdir()}
+    for name in ("bands-00000", "members-00000", "evidence-00000", "links-00000"):
+        assert shuffled[f"{name}.arrow"] < 10_000
 
 
 def test_band_keys_differ_where_bands_differ():
