@@ -33,8 +33,8 @@ steps:
   - filter:
       - {{signal: pii_email_address, at_most: 1, name: many_addresses}}
     name: counts
-  - text_hash: {{}}
-  - dedup_exact: {{}}
+  - minhash_signatures: {{}}
+  - dedup_minhash: {{}}
   - learn_tokenizer: {{vocab_size: 420, sample_bytes: 20000}}
   - shards: {{tokenizer: learn_tokenizer, split_by: content, validation_share: 0.2}}
 """
@@ -45,12 +45,13 @@ ACTIONS = {  # placeholders where nothing else is said
 
 
 def documents():
-    """Kept, dropped as short before pii, dropped by the count after it, a copy, and fields beside the text."""
+    """Kept, dropped as short before pii, dropped by the count after it, a near copy, and fields beside the text."""
     planted = " and ".join(f"is {value} here" for value in CANARIES.values())
     kept = [f"{paragraph(seed)} {planted} {seed}" for seed in range(8)]
     many = f"{paragraph(99)} {planted} a.canary@corp.example.com b.canary@corp.example.com"
     beside = {"text": paragraph(50), "url": CANARIES["URL_CREDENTIALS"], "by": CANARIES["EMAIL_ADDRESS"]}
-    return [*({"text": text} for text in [*kept, kept[0], many, f"Short: {planted}"]), beside]
+    near = kept[0].replace("canary.bird", "canary.fish")
+    return [*({"text": text} for text in [*kept, near, many, f"Short: {planted}"]), beside]
 
 
 @pytest.mark.parametrize("knobs", ACTIONS.values(), ids=ACTIONS)
@@ -62,22 +63,32 @@ def test_nothing_that_a_build_says_shows_a_canary(tmp_path, capfd, caplog, monke
     yaml = tmp_path / "canaries.yaml"
     yaml.write_text(YAML.format(root=tmp_path, entities=list(CANARIES), knobs=knobs).replace(", }", "}"))
     out = str(tmp_path / "out")
+    (tmp_path / "ids").write_text("web/web.jsonl#1\n")
     for command in (
         ["plan", str(yaml)],
         ["build", str(yaml), "--in-process"],
         ["plan", str(yaml)],
         *(["inspect", out, "--doc", f"web/web.jsonl#{record}"] for record in (0, 8, 9, 10, 11)),
-        *(["inspect", out, "--rule", rule] for rule in ("word_count", "many_addresses", "dedup_exact", "not_json")),
+        *(["inspect", out, "--rule", rule] for rule in ("word_count", "many_addresses", "dedup_minhash", "not_json")),
+        ["inspect", out, "--cluster", "web/web.jsonl#8"],
+        ["compare-rules", out],
         ["whatif", str(yaml), "--set", "filter.word_count.at_least=5"],
         ["whatif", str(yaml), "--set", "filter.word_count.at_least=100", "--full"],
     ):
         assert main(command) in (None, 0), command
-    said = {"output": "".join(capfd.readouterr()), "logs": caplog.text}
-    said |= {str(path): path.read_text() for path in (tmp_path / "out").rglob("*") if path.suffix in READABLE}
+    said = written(tmp_path)
+    assert main(["forget", out, "--ids", str(tmp_path / "ids")]) == 0
+    said |= {f"{name} after forget": text for name, text in written(tmp_path).items()}
+    said |= {"output": "".join(capfd.readouterr()), "logs": caplog.text}
     assert {"report.html", "report.json", "manifest.json"} <= {name.split("/")[-1] for name in said}
     shown = [(where, word) for where, text in said.items() for word in (*TELLTALES, KEY) if word in text]
     assert not shown
     assert "EMAIL_ADDRESS" in said["output"] or "example." in said["output"]
+
+
+def written(folder):
+    """What a corpus holds beside documents."""
+    return {str(path): path.read_text() for path in (folder / "out").rglob("*") if path.suffix in READABLE}
 
 
 READABLE = {".json", ".jsonl", ".html", ".txt", ".md", ".csv", ".log", ".yaml"}
