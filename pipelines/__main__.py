@@ -43,6 +43,10 @@ def parser() -> argparse.ArgumentParser:
         "--rule", metavar="RULE", help="sample documents that this rule dropped, or this reason quarantined"
     )
     what.add_argument("--cluster", metavar="ID", help="the duplicates of a document, with what differs between them")
+    what.add_argument(
+        "--contamination", type=Path, metavar="FILE",
+        help="write where documents hold items of evaluation sets to a new file, a JSON line a place",
+    )  # fmt: skip
     inspect.add_argument("--samples", type=int, default=5, help="how many documents to sample (default 5)")
     inspect.add_argument(
         "--raw", action="store_true", help="show stored text, personal data included, instead of the edited view"
@@ -179,10 +183,13 @@ def _build(options: argparse.Namespace) -> int:
 
 
 def _inspect(options: argparse.Namespace) -> int:
+    from pipelines.evidence import write_evidence
     from pipelines.inspect_cluster import show_cluster
     from pipelines.inspection import show_document, show_rule
 
-    if options.cluster is not None:
+    if options.contamination is not None:
+        write_evidence(options.corpus, options.contamination)
+    elif options.cluster is not None:
         show_cluster(options.corpus, options.cluster, options.samples, raw=options.raw)
     elif options.doc is not None:
         show_document(options.corpus, options.doc, raw=options.raw)

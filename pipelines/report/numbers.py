@@ -39,6 +39,12 @@ def collect(
             for label, step in published.items()
             if "cluster_sizes" in step.facts
         ],
+        "evaluation_sets": [
+            {"step": label, "set": name, **facts}
+            for label, step in published.items()
+            if step.identity["stage"] == "decontaminate"
+            for name, facts in step.facts["sets"].items()
+        ],
         "shard_sets": shard_sets,
         "mixtures": manifest.mixtures,
         "steps": [{**step, "parts": len(published[step["step"]].parts)} for step in manifest.steps],

@@ -275,6 +275,7 @@ def test_precision_and_recall_on_real_text(shared_data, tmp_path):
 
 
 def test_a_build_filters_what_is_contaminated(corpus_file, tmp_path, capsys):
+    from pipelines.__main__ import main
     from pipelines.build import build
     from pipelines.contracts.lineage import open_corpus
     from pipelines.corpus import load_corpus_config
@@ -298,3 +299,16 @@ def test_a_build_filters_what_is_contaminated(corpus_file, tmp_path, capsys):
     shown = capsys.readouterr().out
     assert "quiz#0" in shown
     assert "contamination_prompt" in shown
+    evidence = tmp_path / "evidence.jsonl"
+    assert main(["inspect", str(config.place), "--contamination", str(evidence)]) == 0
+    assert "1 of 1 items found" in capsys.readouterr().out
+    places = [json.loads(line) for line in evidence.read_text().splitlines()]
+    assert [(p["document"], p["item"], p["field"]) for p in places] == [("web/1.jsonl#1", "quiz#0", "prompt")]
+    assert places[0]["drop"] == next(iter(rows[0]["dropped"]))
+    stored = paragraph(3).encode()[places[0]["start"] : places[0]["end"]].decode()
+    assert stored in paragraph(3)[100:400]
+    assert main(["inspect", str(config.place), "--contamination", str(evidence)]) == 2
+    assert "is there already" in capsys.readouterr().err
+    report = json.loads((config.place / "report.json").read_text())
+    assert report["evaluation_sets"][0] | {"items": 1, "items_found": 1} == report["evaluation_sets"][0]
+    assert "<td>quiz</td>" in (config.place / "report.html").read_text()
