@@ -298,3 +298,54 @@ def test_a_build_with_spans(corpus_file):
     corpus = open_corpus(config.place)
     funnel = [row for row in corpus.manifest.funnel if row["step"] == "dedup_spans" and row["source"] == "web"]
     assert funnel[0]["dropped"] == {"dedup_spans.sentence.few_words": 2}  # a copy, and a copy but for a sentence
+
+
+class Dies(LocalCluster):
+    """Stops after some tasks, some of them out of order."""
+
+    def __init__(self, tasks):
+        super().__init__()
+        self.left = tasks
+
+    def map(self, function, items, label):
+        for position, item in reversed(list(enumerate(items))):
+            if not self.left:
+                raise KeyboardInterrupt
+            self.left -= 1
+            yield position, function(item)
+
+
+def test_a_run_that_was_killed_goes_on_to_the_same_result(tmp_path):
+    stage, texts = DedupSpans("sentence", window=2, min_left_words=9), corpus(3)
+    parts = [part_of(tmp_path, "s", i, texts[20 * i : 20 * i + 20]) for i in range(2)]
+    expected = run(stage, parts, tmp_path)
+    files = {path.name: path.read_bytes() for path in (tmp_path / "step" / "parts").iterdir()}
+    for tasks in range(1, 8, 2):
+        for most in (tasks, 1):
+            with pytest.raises(KeyboardInterrupt):
+                run(stage, parts, tmp_path, f"killed{tasks}", Dies(most))
+        assert run(stage, parts, tmp_path, f"killed{tasks}") == expected
+        assert {p.name: p.read_bytes() for p in (tmp_path / f"killed{tasks}" / "parts").iterdir()} == files
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "knobs",
+    [{"unit": "line"}, {"unit": "sentence"}, {"unit": "sentence", "window": 3}],
+    ids=["line", "sentence", "window"],
+)
+def test_no_sentence_of_real_laws_is_lost(shared_data, tmp_path, knobs):
+    """Emergency, temporary and permanent versions of the same act: most spans recur, and each is still there once."""
+    import gzip
+    import json
+
+    with gzip.open(shared_data / "prose" / "legal_dc_acts_laws.jsonl.gz", "rt") as lines:
+        texts = [json.loads(line)["text"] for line in lines]
+    stage = DedupSpans(**knobs)
+    parts = [part_of(tmp_path, "s", i, texts[i::3]) for i in range(3)]
+    found, facts = run(stage, parts, tmp_path)
+    assert facts["removed"] > facts["units"] / 10
+    kept = {plain(unit) for text, drop, _ in found if drop is None for unit in units_of(text, stage.unit)}
+    for before, (text, drop, (_, left)) in zip([*texts[::3], *texts[1::3], *texts[2::3]], found, strict=True):
+        lost = {plain(unit) for unit in units_of(before, stage.unit)} - kept
+        assert left < 50 if drop else not lost and words_of(text) == left
