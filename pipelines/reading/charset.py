@@ -25,7 +25,7 @@ _MARK = "\ufffd"
 _SEVEN_BIT = re.compile(rb"[\x1b\0]")  # ISO-2022-JP and UTF-16 spell other characters with bytes of ASCII
 _ASCII = bytes(range(128))
 _BOMS = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"))
-_META = re.compile(rb"<meta\b[^>]*?charset\s*=\s*[\"']?\s*([\w.:-]+)", re.IGNORECASE)
+_META = re.compile(rb"<meta\b[^>]*?charset\s*+=\s*+[\"']?+\s*+([\w.:-]+)", re.IGNORECASE)
 _XML = re.compile(rb"\s*<\?xml\b[^>]*?encoding\s*=\s*[\"']([\w.:-]+)", re.IGNORECASE)
 
 # Where Python's codec of that name is narrower than the decoder that the standard prescribes.

@@ -13,7 +13,8 @@ HEAD_BYTES = 1 << 16  # a longer header block is an attack or no header block
 _STATUS = re.compile(rb"HTTP/\d(?:\.\d)?[ \t]+(\d{3})\b")
 _HEAD_END = re.compile(rb"\r?\n\r?\n")
 _CHUNK_SIZE = re.compile(rb"[ \t]*([0-9A-Fa-f]{1,15})[ \t]*(?:;[^\n]*)?\r?\n")
-_CHARSET = re.compile(r"charset\s*=\s*[\"']?\s*([^\s\"';,]{1,40})", re.IGNORECASE)
+_CHARSET = re.compile(r"charset\s*+=\s*+[\"']?+\s*+([^\s\"';,]{1,40})", re.IGNORECASE)
+_MAX_CODINGS = 4  # content codings, one on the other: each that is undone costs a copy of the body
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,10 @@ def payload(response: Response, block: bytes, limit: int, clipped: bool) -> byte
         if chunks is None:
             return "bad_coding"
         body = chunks
-    for coding in reversed(response.headers.get("content-encoding", "").lower().split(",")):
+    codings = response.headers.get("content-encoding", "").lower().split(",")
+    if len(codings) > _MAX_CODINGS:
+        return "bad_coding"
+    for coding in reversed(codings):
         undo = _CODINGS.get(coding.strip())
         if undo is None or not body:
             continue

@@ -18,9 +18,8 @@ _LINE_BYTES = 1 << 16  # a longer line is no header line
 _HEADER_BYTES = 1 << 18
 _REREAD_BYTES = 1 << 28  # of one stream: blocks that were read twice because no record followed them
 _WARC = re.compile(rb"WARC/\d+\.\d+[ \t]*\r?\n")
-_ARC = re.compile(
-    rb"([A-Za-z][\w+.-]*:\S.*?) (\S+) (\d{8,17}) (\S+)(?: .*)? (\d+)\r?\n"
-)  # version 1 has 5 fields, 2 has 10
+# Version 1 has 5 fields, 2 has 10. The first date is the one that counts, whatever follows: no line costs more than a pass.
+_ARC = re.compile(rb"(?>([A-Za-z][\w+.-]*:\S.*?) (\S++) (\d{8,17}) (\S++))(?: .*)? (\d+)\r?\n")
 _BLANK = (b"\r\n", b"\n")
 _LENGTH = re.compile(r"\d{1,18}")
 
@@ -90,7 +89,10 @@ class _Stream:
 
     def unread(self, data: bytes) -> None:
         """Put bytes back before all others."""
-        self._held, self._at = data + self._held[self._at :], 0
+        if self._held[max(self._at - len(data), 0) : self._at] == data:  # still here: what is held need not be copied
+            self._at -= len(data)
+        else:
+            self._held, self._at = data + self._held[self._at :], 0
 
     def next_line(self) -> tuple[bytes, int]:
         """The next line that is not blank, which stays, empty at the end; and how many blank ones were passed over."""

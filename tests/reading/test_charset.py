@@ -1,6 +1,9 @@
+import time
+
 import pytest
 
 from pipelines.reading.charset import codec_of_label, decode_page
+from pipelines.reading.http_payload import charset_of
 
 CHINESE = "<p>这是一个关于磨坊的页面,它在河边。</p>"
 JAPANESE = "<p>水車小屋は川のそばにあります。</p>"
@@ -59,6 +62,14 @@ def test_bytes_without_a_meaning_are_replaced_and_counted() -> None:
     assert found.replaced == 2
     japanese = decode_page(JAPANESE.encode("euc-jp") * 5 + b"\xff", "euc-jp")
     assert (japanese.charset, japanese.replaced) == ("euc_jp", 1)
+
+
+def test_a_declaration_of_blanks_takes_no_quadratic_time() -> None:
+    started = time.process_time()
+    assert charset_of("text/html; charset=" + " " * 60_000 + ";") == ""
+    for data in (b"<meta " * 400 + b"charset=" + b" " * 1600 + b";", b"<meta charset=" * 200 + b" " * 1200 + b";"):
+        assert decode_page(data).charset == "utf-8"
+    assert time.process_time() - started < 5
 
 
 def test_noise_decodes_somehow() -> None:

@@ -3,6 +3,7 @@
 import base64
 import gzip
 import json
+import time
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -210,6 +211,28 @@ def test_headers_that_claim_everything_take_no_quadratic_time(read: Callable) ->
     found = read("a.warc", header * 20_000 + b"end", format="warc", max_html_bytes=1 << 20)
     assert found.texts == []
     assert {bad[2] for bad in found.bad} <= {"malformed_record", "truncated"}
+
+
+@pytest.mark.parametrize("blank", [b"", b"\n"])
+def test_records_within_a_long_block_take_no_quadratic_time(read: Callable, blank: bytes) -> None:
+    inner = (b"WARC/1.0\r\nContent-Length: 3\r\n\r\nxxxx\n" + blank) * 5_000 + b"y" * (1 << 20)
+    started = time.process_time()
+    found = read("a.warc", b"WARC/1.0\r\nContent-Length: %d\r\n\r\n%szz" % (len(inner), inner), format="warc")
+    assert [bad[2] for bad in found.bad] == ["malformed_record"]
+    assert time.process_time() - started < 10
+
+
+def test_a_line_of_many_dates_takes_no_quadratic_time(read: Callable) -> None:
+    line = b"http://mill.example/" + b" a 12345678 b" * 4_500 + b"\n"
+    started = time.process_time()
+    found = read("a.arc", ARC + line * 20, format="warc")
+    assert time.process_time() - started < 10
+    assert found.texts == [TEXT] * 2  # the third, before them, does not end where it says
+
+
+def test_no_pile_of_codings_is_undone(read: Callable) -> None:
+    found = read("a.warc", warc(http(Content_Encoding=", ".join(["gzip"] * 5))) + GOOD, format="warc")
+    assert (found.texts, [bad[1:3] for bad in found.bad]) == ([TEXT], [(0, "bad_coding")])
 
 
 def test_html_files_are_pages(read: Callable) -> None:
