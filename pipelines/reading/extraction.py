@@ -204,7 +204,9 @@ class Extractor:
         batch.sent_to, batch.first, self._sent = self._child, self._sent, self._sent + len(pages)
         for page in pages:
             at += os.pwrite(self._shared, page.content, at)
-            lines.append([page.charset, len(page.content)])
+            # No label has other characters, and a line of them must fit into the pipe: nobody reads while both write.
+            label = page.charset if page.charset.isascii() and page.charset.isprintable() else ""
+            lines.append([label, len(page.content)])
         assert self._child.stdin is not None
         with suppress(BrokenPipeError):  # a child that has died is noticed when its answers are read
             self._child.stdin.write(json.dumps(lines).encode() + b"\n")

@@ -98,6 +98,15 @@ def test_a_page_is_not_blamed_for_what_it_survives_alone(tmp_path: Path, failing
     assert [text.splitlines()[0] for text in found] == [TEXT.format(i) for i in range(600)]
 
 
+@pytest.mark.parametrize("label", ["\U0001f600" * 40, "\x01" * 40])
+def test_labels_without_sense_do_not_fill_the_pipe(label: str) -> None:
+    """Of 256 of these, escaped, more than a pipe holds: both sides would write, and none read."""
+    pages = (Page(page(i, "<p>more</p>" * 50), label, 9, None, {}) for i in range(800))
+    with Extractor(Source(name="web", root="x", format="warc")) as extractor:
+        found = list(extractor.extracted("p", 0, pages))
+    assert [record.text.splitlines()[0] for record in found] == [TEXT.format(i) for i in range(800)]
+
+
 def test_what_libraries_print_is_not_taken_for_an_answer(
     tmp_path: Path, failing: None, capfd: pytest.CaptureFixture
 ) -> None:
