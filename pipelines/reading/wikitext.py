@@ -35,6 +35,7 @@ def _tags(names: tuple[str, ...]) -> re.Pattern[str]:
 _LITERAL_TAGS, _DROPPED_TAGS, _PLAIN_TAGS = _tags(_LITERAL), _tags(_DROPPED), _tags(_PLAIN)
 _BRACES = re.compile(r"\{\{|\}\}|^[ \t:]*\{\||^[ \t]*\|\}(?!\}(?!\}))", re.MULTILINE)
 _BRACKETS = re.compile(r"\[\[|\]\](?!\](?!\]))")  # of three that close, the first belongs to what is inside
+_LINK_DEPTH = 16  # links nest where a file's caption holds some; deeper ones are no links
 _EXTERNAL = re.compile(r"\[(?:https?:|ftps?:|mailto:|news:|irc:)?(?://)?[^\s\[\]]++[ \t]++([^\[\]\n]*+)\]")
 _BARE_EXTERNAL = re.compile(r"\[(?:https?:|ftps?:)//[^\s\[\]]+\]")
 _EXTERNAL_START = ("http:", "https:", "ftp:", "ftps:", "mailto:", "news:", "irc:", "//")
@@ -116,7 +117,10 @@ def _without_braces(text: str) -> str:
 
 
 def _links(text: str, hidden: set[str]) -> str:
-    """The text with each `[[link]]` replaced by its label, and links to files and categories left out."""
+    """The text with each `[[link]]` replaced by its label, and links to files and categories left out.
+
+    Of more than _LINK_DEPTH that are open, the outermost stands as it is: each that closes costs a copy of its label.
+    """
     pieces: list[list[str]] = [[]]
     position = 0
     for token in _BRACKETS.finditer(text):
@@ -124,6 +128,8 @@ def _links(text: str, hidden: set[str]) -> str:
         position = token.end()
         if token[0] == "[[":
             pieces.append([])
+            if len(pieces) > _LINK_DEPTH + 1:
+                pieces[0] += ["[[", *pieces.pop(1)]
         elif len(pieces) > 1:
             content = "".join(pieces.pop())
             pieces[-1].append(_label(content, hidden))

@@ -67,10 +67,22 @@ def test_every_text_gives_a_text(pieces: list[str]) -> None:
 
 @pytest.mark.parametrize(
     "unit",
-    ["{{", "[[", "<ref>", "<!--", "{|\n", "\n{{\n{|", "[http://x ", "[[File:", "<nowiki>", "''", "(", "<", "=", "}} {|", "<ref", " "],
+    [
+        "{{", "[[", "<ref>", "<!--", "{|\n", "\n{{\n{|", "[http://x ", "[[File:", "<nowiki>", "''", "(", "<", "=", "}} {|",
+        "<ref", " ",
+    ],
 )  # fmt: skip
 def test_pathological_pages_take_linear_time(unit: str) -> None:
     """A square of 60,000 steps would take minutes; the bound is loose enough for any machine."""
     started = time.process_time()
     plain_text("[a" + unit * 60_000)
     assert time.process_time() - started < 10
+
+
+def test_links_that_nest_deeply_take_linear_time() -> None:
+    started = time.process_time()
+    text = plain_text("[[a label|" * 300_000 + "x" + "]]" * 300_000)
+    assert time.process_time() - started < 10
+    assert text.startswith("[[a label|[[a label|")
+    assert plain_text("[[a|" * 16 + "x" + "]]" * 16) == "x"
+    assert plain_text("[[a|" * 17 + "x" + "]]" * 17) == "[[a|x]]"
