@@ -9,6 +9,7 @@ import struct
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from pipelines.reading.archives import Entry
@@ -75,7 +76,17 @@ def _next(reader: Any, messages: "_Messages") -> pa.RecordBatch | None:
         return None
     except (pa.ArrowException, OSError, ValueError):
         raise BrokenInput(messages.failure or "corrupt") from None
+    if sum(map(_viewed, batch.columns)) > _BATCH_BYTES:
+        raise BrokenInput("large_batch")
     return batch
+
+
+def _viewed(column: pa.Array) -> int:
+    """Bytes of the values of a column of views: any number of them may share theirs in the file, and do not once read."""
+    if column.type not in (pa.string_view(), pa.binary_view()):
+        return 0
+    lengths = np.frombuffer(column.buffers()[1], np.int32)[::4]  # the first of the four numbers of a view
+    return int(lengths[column.offset : column.offset + len(column)].sum(dtype=np.int64))
 
 
 def _as_bytes(kind: pa.DataType) -> pa.DataType:
@@ -90,16 +101,18 @@ class _Bytes:
     def __init__(self, chunks: Iterator[bytes]) -> None:
         self._chunks = chunks
         self._held = b""
+        self._at = 0
 
     def take(self, size: int) -> bytes:
         """The next `size` bytes; fewer at the end."""
-        pieces, found = [self._held], len(self._held)
-        while found < size and (chunk := next(self._chunks, b"")):
-            pieces.append(chunk)
-            found += len(chunk)
-        whole = b"".join(pieces)
-        self._held = whole[size:]
-        return whole[:size]
+        pieces = [self._held[self._at : self._at + size]]
+        self._at += len(pieces[0])
+        left = size - len(pieces[0])
+        while left and (chunk := next(self._chunks, b"")):
+            self._held, self._at = chunk, min(left, len(chunk))
+            pieces.append(chunk[: self._at])
+            left -= self._at
+        return b"".join(pieces)
 
     def drain(self) -> None:
         """Read to the end: only there does a compressed stream show whether its checksum is right."""

@@ -3,6 +3,8 @@
 import gzip
 import io
 import json
+import struct
+import time
 from collections.abc import Callable
 
 import pyarrow as pa
@@ -94,6 +96,29 @@ def test_large_batches_are_not_expanded(read: Callable, monkeypatch: pytest.Monk
         assert (found.texts, [bad[2] for bad in found.bad]) == ([], ["large_batch"])
     found = read("a.arrow", ipc(table, rows=5), format="arrow", max_decoded_bytes=1_000_000)
     assert (len(found.texts), [bad[2] for bad in found.bad]) == (10, ["decoded_limit"])
+
+
+def test_views_of_the_same_bytes_are_not_expanded(read: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_BATCH_BYTES", 1 << 20)
+    views = [pa.py_buffer(struct.pack("<i4sii", 1000, b"xxxx", 0, 0) * rows) for rows in (1000, 2000)]
+    few, many = (
+        pa.Array.from_buffers(pa.string_view(), view.size // 16, [None, view, pa.py_buffer(b"x" * 1000)])
+        for view in views
+    )
+    found = read("a.arrow", ipc(pa.table({"text": few})), format="arrow")
+    assert (found.texts, found.bad) == (["x" * 1000] * 1000, [])
+    for table in (pa.table({"text": many}), pa.table({"text": ["a"] * 2000, "other": many})):
+        found = read("a.arrow", ipc(table), format="arrow")
+        assert (found.texts, [bad[2] for bad in found.bad]) == ([], ["large_batch"])
+
+
+def test_small_batches_take_no_quadratic_time() -> None:
+    taken = module._Bytes(iter([b"abc", b"d" * (32 << 20), b"ef"]))
+    assert taken.take(2) == b"ab"
+    started = time.process_time()
+    assert all(taken.take(100) for _ in range(100_000))
+    assert time.process_time() - started < 10
+    assert (taken.take(64 << 20)[-3:], taken.take(1)) == (b"def", b"")
 
 
 DATA = {
