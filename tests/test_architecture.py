@@ -32,7 +32,6 @@ HOMES = {
     "numba": ("pipelines/kernels/", "trainers/"),
     "matplotlib": ("pipelines/report/",),
     "jinja2": ("pipelines/report/",),
-    "scipy": ("pipelines/stages/",),
     "fsspec": ("pipelines/contracts/remote.py",),
     "aiohttp": ("pipelines/contracts/remote.py",),
 }
