@@ -8,12 +8,13 @@ The lists are the user's: the paper published neither.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipelines.contracts.errors import UserError
 from pipelines.contracts.stage import PartStage, library_versions
 from pipelines.stages.url_lists import BlockList, check_lists, checksums, load_block_lists, load_words, words_of
 from pipelines.stages.url_normal import Url, normalised
@@ -32,6 +33,7 @@ URL_SIGNALS = pa.schema(
         ("url_soft_words", pa.int32()),
     ]
 )
+_LISTS = ("block", "strict_words", "hard_words", "soft_words")
 _BATCH = 65_536  # URLs at a time: bounds the keys that are looked up
 _PATTERN_WORDS = 2_000  # words per regular expression: RE2 refuses what compiles to more than 8 MB
 _HOSTS = 65_536  # hosts remembered with their domains
@@ -65,6 +67,8 @@ class UrlRules(PartStage):
     soft_words: tuple[str, ...] = ()
     """Files with one word per line."""
 
+    paths: ClassVar[tuple[str, ...]] = _LISTS
+
     def reads(self) -> tuple[str, ...]:
         """The URL."""
         return ("url",)
@@ -76,21 +80,30 @@ class UrlRules(PartStage):
     def check(self) -> None:
         """ValueError for a list that is not there."""
         check_lists("block", self.block, directories=True)
-        for knob in ("strict_words", "hard_words", "soft_words"):
+        for knob in _LISTS[1:]:
             check_lists(knob, getattr(self, knob), directories=False)
 
     def depends(self) -> dict[str, str]:
         """The suffix list comes with tldextract; case and letters with Unicode; the lists by checksum."""
         from pipelines.kernels.tables import unicode_version
 
-        found = library_versions("tldextract") | unicode_version()
-        for knob in ("block", "strict_words", "hard_words", "soft_words"):
-            found |= checksums(knob, getattr(self, knob))
-        return found
+        return library_versions("tldextract") | unicode_version() | self._checksums
 
     def setup(self) -> None:
-        """Load the lists."""
+        """Load the lists. UserError where one is not the planned one."""
+        if self._found() != self._checksums:
+            raise UserError(
+                "url_rules: a list changed after the build was planned; put it back, or run the command again"
+            )
         _ = self._blocked, self._words
+
+    @cached_property
+    def _checksums(self) -> dict[str, str]:
+        """Those of the lists when they were first asked for, which is when the build is planned."""
+        return self._found()
+
+    def _found(self) -> dict[str, str]:
+        return {name: value for knob in _LISTS for name, value in checksums(knob, getattr(self, knob)).items()}
 
     @cached_property
     def _blocked(self) -> BlockList:

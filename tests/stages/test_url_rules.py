@@ -1,5 +1,7 @@
 """URL rules: the normal form against the RFC's examples, block-lists against a slow definition, words, and null URLs."""
 
+import pickle
+
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -232,6 +234,20 @@ def test_lists_that_are_not_there(tmp_path):
         parse(UrlRules, {"block": [str(tmp_path)]}, "c.yaml")
     with pytest.raises(ConfigError, match="hard_words"):
         parse(UrlRules, {"hard_words": [str(tmp_path)]}, "c.yaml")
+
+
+def test_lists_are_known_by_their_contents(tmp_path):
+    first, second = (listed(tmp_path, name, "bad.example") for name in ("one", "two"))
+    stage = UrlRules(block=(first,))
+    assert stage.depends() == UrlRules(block=(second,)).depends()
+    assert {"block", "strict_words", "hard_words", "soft_words"} == set(
+        stage.paths
+    )  # which are no part of the identity
+    stage.setup()
+    listed(tmp_path, "one", "worse.example")
+    assert UrlRules(block=(first,)).depends() != stage.depends()
+    with pytest.raises(UserError, match="a list changed after the build was planned"):
+        pickle.loads(pickle.dumps(stage)).setup()
 
 
 def test_rows_do_not_depend_on_their_company(tmp_path):
