@@ -197,7 +197,7 @@ def _change(change: str, steps: Mapping[str, StepConfig]) -> tuple[str, Filter]:
         )
     try:
         value = yaml.safe_load(raw)
-    except yaml.YAMLError:
+    except (yaml.YAMLError, RecursionError, ValueError):  # ValueError: a date that is none
         raise ConfigError(f"--set {change!r}: the value is not valid YAML") from None
     stage = steps[name].stage
     assert isinstance(stage, Filter)

@@ -120,6 +120,7 @@ def test_a_named_set_is_changed_rule_by_rule(corpus):
         ("filter.word_cout.at_least=1", "filter has no rule 'word_cout'; did you mean 'word_count'"),
         ("filter.word_count.at_leest=1", "no field 'at_leest'; did you mean 'at_least'"),
         ("filter.word_count.at_least=many", "at_least: got 'many'"),
+        ("filter.word_count.at_least=2020-99-99", "the value is not valid YAML"),
         ("filter.word_count.at_least=20", "changes nothing"),
         ("filter=[{signal: wordcount, at_least: 1}]", "wordcount: no step of the corpus writes this column"),
     ],
