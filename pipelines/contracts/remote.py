@@ -24,7 +24,8 @@ _BLOCK_BYTES = 4 << 20  # asked for at a time: long enough that latency does not
 _INSTALL = {"s3": "s3fs, the extra `s3`: pip install --constraint constraints.txt --editable '.[s3]'", "gs": "gcsfs",
             "hf": "huggingface_hub", "http": "aiohttp", "https": "aiohttp"}  # fmt: skip
 _VERSIONS = ("ETag", "etag", "blob_id", "Content-MD5", "md5Hash", "LastModified", "Last-Modified", "mtime", "updated")
-_NAT64 = ipaddress.ip_network("64:ff9b::/96")
+_INNER_IPV4 = (ipaddress.ip_network("64:ff9b::/96"), ipaddress.ip_network("::/96"))  # RFC 6052, RFC 4291
+_OWN_NAT64 = ipaddress.ip_network("64:ff9b:1::/48")  # RFC 8215: for use within a network
 
 
 @dataclass(frozen=True)
@@ -226,10 +227,12 @@ def is_public(address: str) -> bool:
     found = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(found, ipaddress.IPv6Address):
         inner = found.ipv4_mapped or found.sixtofour
-        if inner is None and found in _NAT64:
+        if inner is None and any(found in network for network in _INNER_IPV4):
             inner = ipaddress.IPv4Address(int(found) & 0xFFFFFFFF)
         if inner is not None:
             return is_public(str(inner))
+        if found in _OWN_NAT64:
+            return False
     return found.is_global and not found.is_multicast
 
 

@@ -20,7 +20,7 @@ def saved_files(files: Sequence[SourceFile], source: SourceSpec) -> list[SourceF
     """
     where = f"source {source.name!r}"
     by_path = {file.path: file for file in files}
-    found = []
+    found: dict[str, SourceFile] = {}  # a file that two lists name holds its rows once
     for state in (file for file in files if PurePosixPath(file.path).name == _STATE):
         directory = state.path.removesuffix(_STATE)
         try:
@@ -37,7 +37,7 @@ def saved_files(files: Sequence[SourceFile], source: SourceSpec) -> list[SourceF
         for name in names:
             path = directory + name
             if path in by_path:
-                found.append(by_path[path])
+                found[path] = by_path[path]
             elif matches(path, source.include) and not matches(path, source.exclude):
                 raise SourceError(f"{where}: {state.path} lists {name!r}, which is not there; save the dataset again")
     if not found:
@@ -45,4 +45,4 @@ def saved_files(files: Sequence[SourceFile], source: SourceSpec) -> list[SourceF
             f"{where}: there is no state.json under {source.root!r} that lists Arrow files; format hf_dataset reads what "
             "Dataset.save_to_disk wrote; `include` must match both"
         )
-    return sorted(found, key=lambda file: file.path)
+    return [found[path] for path in sorted(found)]

@@ -116,6 +116,10 @@ def test_datasets_saved_to_disk(s3, tmp_path: Path) -> None:
         assert len(rows(source)) == 4
     only = Source(name="s", root=str(tmp_path / "saved"), format="hf_dataset", include=("train/**",))
     assert len(rows(only)) == 2
+    twice = json.dumps({"_data_files": [{"filename": f"{at}/{names[0]}"} for at in ("train", "test", "test")]})
+    (tmp_path / "saved" / "state.json").write_text(twice)
+    assert len(rows(local)) == 4  # no row is read twice, however often its file is listed
+    (tmp_path / "saved" / "state.json").unlink()
     (tmp_path / "saved" / "test" / names[1]).unlink()
     with pytest.raises(SourceError, match=r"test/state.json lists 'data-00001-of-00002.arrow', which is not there"):
         list_files(local)
@@ -143,7 +147,7 @@ def test_addresses_that_are_not_public_need_leave(s3, monkeypatch: pytest.Monkey
         ("8.8.8.8", True), ("10.1.2.3", False), ("127.0.0.1", False), ("169.254.169.254", False), ("100.64.0.1", False),
         ("0.0.0.0", False), ("224.0.0.1", False), ("::1", False), ("fe80::1%eth0", False), ("fd00::1", False),
         ("2606:4700::1111", True), ("::ffff:10.0.0.1", False), ("64:ff9b::a9fe:a9fe", False), ("64:ff9b::808:808", True),
-        ("2002:a9fe:a9fe::", False),
+        ("2002:a9fe:a9fe::", False), ("64:ff9b:1::a9fe:a9fe", False), ("::169.254.169.254", False),
     ],
 )  # fmt: skip
 def test_public_addresses(address: str, public: bool) -> None:
