@@ -2,12 +2,13 @@
 
     GRISTMILL_DATA=... python -m benchmarks.minhash_accuracy [DOMAIN ...]
 
-The oracle ($GRISTMILL_DATA/dedup) holds every pair of documents with Jaccard similarity of at least 0.5 over word 5-grams. Recall
-is the share of pairs at or above s that share a band (14 x 8 of 112 values), beside what the bands promise for these pairs, the mean
-of 1 - (1 - s^8)^14, and beside datasketch's MinHashLSH with the same parameters, from the same signatures. Precision is
-measured where it matters, on (dropped document, kept document): the share with a Jaccard similarity of at least 0.7, by sets in
-Python, for each `verify` at that threshold; the recall beside it is the share of pairs at or above 0.7 of which one is gone, so
-it shows what verification costs. A whole build runs per domain; text, signatures and reading are shared by its three steps.
+The oracle ($GRISTMILL_DATA/dedup) holds every pair of documents with Jaccard similarity of at least 0.5 over word 5-grams.
+Recall is the share of pairs at or above s that share a band (14 x 8 of 112 values), beside what the bands promise for these
+pairs, the mean of 1 - (1 - s^8)^14, and beside datasketch's MinHashLSH with the same parameters, from the same signatures.
+Precision is measured where it matters, on (dropped document, kept document): the share with a Jaccard similarity of at least
+0.7, by sets in Python, for each `verify` at that threshold; the recall beside it is the share of pairs at or above 0.7 of which
+one is gone, so it shows what verification costs. A whole build runs per domain; text, signatures and reading are shared by its
+three steps.
 """
 
 import gzip

@@ -23,6 +23,10 @@ from pipelines.stages.dedup_minhash import DedupMinhash
 from pipelines.stages.dedup_url import DedupUrl
 
 
+def _array(values, kind):
+    return values if isinstance(values, pa.Array) else pa.array(values, kind)
+
+
 @dataclass
 class Bench:
     """Runs a deduplication stage over rows given as (source, columns, dropped earlier)."""
@@ -43,7 +47,12 @@ class Bench:
             },
             schema=DOCUMENT,
         )
-        notes = pa.table({column: values if isinstance(values, pa.Array) else pa.array(values, kind), "drop": pa.array(dropped, pa.string())})
+        notes = pa.table(
+            {
+                column: values if isinstance(values, pa.Array) else pa.array(values, kind),
+                "drop": pa.array(dropped, pa.string()),
+            }
+        )
         records = []
         for name, table in ((f"{source}{index}.docs", documents), (f"{source}{index}.notes", notes)):
             write_atomic(self.root / name, write_table(table))
@@ -187,7 +196,7 @@ def test_a_bucket_of_identical_pages_is_one_entry_per_band_and_part(bench):
     same = pa.FixedSizeListArray.from_arrays(pa.array(np.ones(40_000 * 112, np.uint32)), 112)
     kind = pa.list_(pa.uint32(), 112)
     parts = [bench.part("s", i, "minhash", same, kind, [None] * len(same)) for i in range(3)]
-    rows, facts = bench.run(DedupMinhash(threshold=0.8, verify="signature", keep_up_to=2), parts)
+    _, facts = bench.run(DedupMinhash(threshold=0.8, verify="signature", keep_up_to=2), parts)
     assert facts["cluster_sizes"] == {"120000": 1}
     assert facts["dropped"] == 120_000 - 2
     assert facts["spared"] == 0
