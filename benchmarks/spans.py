@@ -13,6 +13,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 
 from benchmarks.decontamination import part_of
@@ -55,6 +56,17 @@ def seconds(stage: CorpusStage, parts: list[Part], place: Path) -> tuple[float, 
     return time.process_time() - begin, facts
 
 
+def grow(texts: list[str], root: Path) -> str:
+    """How the time of sentence deduplication grows with the documents: eighths, quarters, halves and all of them."""
+    sizes = [len(texts) // 8, len(texts) // 4, len(texts) // 2, len(texts)]
+    spent = []
+    for size in sizes:
+        parts = parts_of(root / f"first{size}", texts[:: len(texts) // size][:size])
+        spent.append(min(seconds(SPANS[-1], parts, root / f"first{size}" / f"{k}")[0] for k in range(2)))
+    exponent = np.polyfit(np.log(sizes), np.log(spent), 1)[0]
+    return f"windows of 3 sentences of documents x 1, 2, 4, 8: {', '.join(f'{s:.2f}' for s in spent)} s, exponent {exponent:.2f}"
+
+
 def main() -> None:
     """Print the table."""
     names, texts = load(sys.argv[1:])
@@ -78,10 +90,12 @@ def main() -> None:
             cut = f"{facts['removed']:,} of {facts['units']:,} units cut, " if "units" in facts else ""
             found = f"{cut}{facts['dropped']:,} documents dropped"
             rows.append((name, size / 1e6 / spent, found))
+        growth = grow(texts, root)
         after = rate(lambda: signals.annotate(docs), size, 1)
     print(f"quality_signals: {before:.1f} before, {after:.1f} after")
     for name, speed, found in rows:
         print(f"{name:<24}{speed:8.1f} MB/s, {2 * speed / (before + after):5.2f} x quality_signals; {found}")
+    print(growth)
 
 
 if __name__ == "__main__":
