@@ -9,7 +9,7 @@ from typing import Any, Literal
 from pipelines.contracts.config import load_yaml, near_match, override, parse, plain
 from pipelines.contracts.errors import ConfigError
 from pipelines.contracts.place import place_of
-from pipelines.contracts.remote import Remote, is_url
+from pipelines.contracts.remote import Remote, check_url, is_url
 from pipelines.contracts.stage import CorpusStage, PartStage
 from pipelines.reading.formats import check_format
 from pipelines.stages import STAGES
@@ -114,6 +114,7 @@ class Source:
             raise ValueError(f"tokenizer_share: got {self.tokenizer_share}, expected 0 or more")
         if not self.include:
             raise ValueError("include: got an empty list, expected at least one glob; leave it out to take every file")
+        check_url("root", self.root)
         if self.identity == "listing" and not is_url(self.root):
             raise ValueError("identity: got 'listing', which is for files behind a URL; leave it out for local ones")
         check_format(self)
@@ -197,6 +198,7 @@ class _Head:
     def check(self) -> None:
         if not _NAME.fullmatch(self.name):
             raise ValueError(f"name: got {self.name!r}, expected lower-case letters, digits and underscores")
+        check_url("output", self.output)
         if not self.sources:
             raise ValueError("sources: expected at least one source")
         names = [source.name for source in self.sources]

@@ -48,6 +48,7 @@ class Remote:
         for scheme in self.schemes:
             if scheme not in _INSTALL:
                 raise ValueError(f"schemes: got {scheme!r}, expected some of {', '.join(_INSTALL)}")
+        check_url("endpoint", self.endpoint)
         if self.endpoint and urlsplit(self.endpoint).scheme not in ("http", "https"):
             raise ValueError(f"endpoint: got {self.endpoint!r}, expected a URL such as https://storage.example.org")
 
@@ -62,6 +63,22 @@ class Facts(NamedTuple):
 def is_url(place: str) -> bool:
     """Whether a place is a URL rather than a path."""
     return bool(_URL.match(place))
+
+
+def check_url(field: str, place: str) -> None:
+    """ValueError for a URL that is malformed, or that holds credentials: configurations are stored and shown."""
+    if not is_url(place):
+        return
+    try:
+        parts = urlsplit(place)
+        _ = parts.port
+    except ValueError:
+        raise ValueError(f"{field}: not a valid URL; check its host and port") from None
+    if parts.password is not None or (parts.username is not None and parts.scheme in ("http", "https")):
+        raise ValueError(
+            f"{field}: the URL holds a user name or password, which would be published with the corpus; put credentials where "
+            "the store's own tools find them"
+        )
 
 
 def list_urls(url: str, remote: Remote) -> dict[str, Facts]:

@@ -153,6 +153,6 @@ def _bound(rule: Rule, bound: float, kind: pa.DataType) -> pa.Scalar:
 def _among(rule: Rule, name: str | None, column: pa.Array, values: tuple[object, ...]) -> pa.Array:
     try:
         return pc.is_in(column, value_set=pa.array(values, column.type))
-    except (pa.ArrowInvalid, pa.ArrowTypeError):
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
         message = f"{name} holds {column.type}, which cannot be any of {list(values)}"
         raise ConfigError(f"filter: rule {rule.reason()!r}: {message}") from None

@@ -154,6 +154,25 @@ def test_public_addresses(address: str, public: bool) -> None:
     assert is_public(address) == public
 
 
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"root": "https://me:hunter2@data.example/x"}, "root: the URL holds a user name or password"),
+        ({"root": "https://hunter2@data.example/x"}, "root: the URL holds a user name or password"),
+        ({"root": "s3://me:hunter2@bucket/x"}, "root: the URL holds a user name or password"),
+        ({"root": "https://data.example:999999/x"}, "root: not a valid URL"),
+        ({"root": ".", "remote": {"endpoint": "https://me:hunter2@data.example"}}, "remote.endpoint: the URL holds"),
+        ({"root": ".", "remote": {"endpoint": "http://[::1"}}, "remote.endpoint: not a valid URL"),
+    ],
+)  # fmt: skip
+def test_urls_that_a_corpus_file_must_not_hold(fields: dict, message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        parse(Source, {"name": "s", "format": "text", **fields}, "x.yaml")
+    assert "hunter2" not in str(caught.value)
+    for root in ("hf://datasets/me/set@main/data", "s3://bucket/a@b:c", "a@b"):
+        parse(Source, {"name": "s", "format": "text", "root": root}, "x.yaml")
+
+
 def test_schemes_are_allowed_one_by_one() -> None:
     with pytest.raises(
         UserError, match=r"URLs of the scheme 'https' may not be opened; `remote.schemes` allows s3, gs, hf"
