@@ -9,6 +9,7 @@ installed) reads rows of packed sequences, without boundaries.
 """
 
 import argparse
+import math
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -23,6 +24,7 @@ from pipelines.contracts.shards import open_shard, write_shard
 from pipelines.contracts.store import record_file, write_atomic
 from tokenizer.specials import SPECIAL_IDS
 from trainers.data import Source, TrainingData
+from trainers.mixture import mixture
 from trainers.order import Order, Stream
 
 ROWS = 32
@@ -49,7 +51,8 @@ def write_source(directory: Path, tokens: int) -> Source:
 
 
 def ours(source: Source, length: int) -> Iterator[int]:
-    order = Order([Stream("web", 1.0, source.tokens)], length, 0, "benchmark")
+    asked = mixture([(math.inf, {"web": 1.0})], {}, ["web"])
+    order = Order([Stream("web", source.tokens)], asked, length, 0, "benchmark")
     data = TrainingData((source,), order, SPECIAL_IDS)
     for first in range(0, source.tokens // length - ROWS, ROWS):
         yield data.rows(order.take(first, ROWS)).inputs.size

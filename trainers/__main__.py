@@ -142,9 +142,7 @@ def _describe(config: "Pretraining", corpus: "Corpus", opened: "Opened") -> None
     from trainers.run import as_yaml
 
     print(as_yaml(config))
-    weights = config.data.weights
-    assert isinstance(weights, dict)
-    order = training_data(corpus, weights, config.data.sequence_length, config.seed).order
+    order = training_data(corpus, config.data, config.seed).order
     print("\n".join(describe_data(config, corpus, order)))
     for change in opened.changed:
         print(f"changed since the run began: {change}")

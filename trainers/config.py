@@ -54,12 +54,33 @@ class Model:
 
 
 @dataclass(frozen=True)
+class Stage:
+    """A mixture up to `until_tokens`, counted from the start of the run; `weights` as in Data."""
+
+    until_tokens: int
+    weights: str | dict[str, float]
+
+    def check(self) -> None:
+        """The end is positive, weights are not negative."""
+        require(self.until_tokens >= 1, f"until_tokens: got {self.until_tokens}, allowed 1 and more")
+        _check_weights(self.weights)
+
+
+def _check_weights(weights: str | dict[str, float]) -> None:
+    if isinstance(weights, dict):
+        for source, weight in weights.items():
+            require(0.0 <= weight < float("inf"), f"weights.{source}: got {weight}, allowed 0 and more")
+        require(sum(weights.values()) > 0, "weights: all are 0, at least one source must be read")
+
+
+@dataclass(frozen=True)
 class Data:
     """What is read: corpora with one tokenizer, and how documents become sequences of `sequence_length` tokens.
 
     `weights` are shares of the training tokens: a mapping over sources, `proportional` (to the sources' tokens),
-    `uniform`, or the name of a mixture that the corpus manifest suggests. `shard_set` picks one where a corpus has
-    several.
+    `uniform`, or the name of a mixture that the corpus manifest suggests. `stages` come before: `weights` hold from the
+    end of the last one on. `max_epochs`, one number or by source, is how often a source is read at most, over the whole
+    run; then the others share its weight. `shard_set` picks one where a corpus has several.
     """
 
     corpora: tuple[str, ...] = ()
@@ -67,14 +88,24 @@ class Data:
     sequence_length: int = 1024
     packing: Literal["concatenate"] = "concatenate"
     weights: str | dict[str, float] = "proportional"
+    stages: tuple[Stage, ...] = ()
+    max_epochs: float | dict[str, float] | None = None
 
     def check(self) -> None:
-        """Lengths are positive, weights are not negative."""
+        """Lengths are positive, weights are not negative, stages follow one another."""
         require(self.sequence_length >= 2, f"sequence_length: got {self.sequence_length}, allowed 2 and more")
-        if isinstance(self.weights, dict):
-            for source, weight in self.weights.items():
-                require(0.0 <= weight < float("inf"), f"weights.{source}: got {weight}, allowed 0 and more")
-            require(sum(self.weights.values()) > 0, "weights: all are 0, at least one source must be read")
+        _check_weights(self.weights)
+        ends = [stage.until_tokens for stage in self.stages]
+        for number in range(1, len(ends)):
+            require(
+                ends[number] > ends[number - 1],
+                f"stages[{number}].until_tokens: got {ends[number]}, the stage before ends at {ends[number - 1]}; "
+                f"all count from the start of the run",
+            )
+        caps = self.max_epochs if isinstance(self.max_epochs, dict) else {"": self.max_epochs}
+        for source, epochs in caps.items():
+            name = f"max_epochs.{source}" if source else "max_epochs"
+            require(epochs is None or epochs > 0, f"{name}: got {epochs}, allowed above 0")
 
 
 @dataclass(frozen=True)
@@ -82,7 +113,8 @@ class Optimizer:
     """AdamW (Loshchilov and Hutter, 2019), weight decay decoupled and in groups.
 
     Norm gains and biases are never decayed; embeddings only with `decay_embeddings`. `gradient_clipping` is the largest
-    global gradient norm, 0 for none.
+    global gradient norm, 0 for none. A step whose loss or gradient norm is not finite is skipped: weights and moments
+    stay as they were and the data goes on; more than `max_skipped_in_row` of them in a row stop the run.
     """
 
     learning_rate: float = 6e-4
@@ -91,6 +123,7 @@ class Optimizer:
     epsilon: float = 1e-8
     gradient_clipping: float = 1.0
     decay_embeddings: bool = False
+    max_skipped_in_row: int = 5
 
     def check(self) -> None:
         """Rates are in range."""
@@ -103,6 +136,10 @@ class Optimizer:
         require(
             self.gradient_clipping >= 0, f"gradient_clipping: got {self.gradient_clipping}, allowed 0 (none) and more"
         )
+        require(
+            self.max_skipped_in_row >= 0,
+            f"max_skipped_in_row: got {self.max_skipped_in_row}, allowed 0 (stop at the first) and more",
+        )
 
 
 @dataclass(frozen=True)
@@ -110,9 +147,11 @@ class Schedule:
     """The learning rate over the run: linear warm-up, then `kind` down to `final_fraction` of the peak.
 
     `wsd` (warm-up, stable, decay; Hu et al., 2024) falls linearly over the last `decay_fraction` of the steps.
+    `inverse_sqrt` (Vaswani et al., 2017) falls with the root of the step and stops at `final_fraction`. The formulas are
+    in `trainers.schedule`.
     """
 
-    kind: Literal["constant", "linear", "cosine", "wsd"] = "cosine"
+    kind: Literal["constant", "linear", "cosine", "wsd", "inverse_sqrt"] = "cosine"
     warmup_steps: int = 0
     final_fraction: float = 0.1
     decay_fraction: float = 0.2
@@ -169,15 +208,22 @@ class Validation:
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """A checkpoint every `every` steps and at the end; the newest `keep` are kept."""
+    """A checkpoint every `every` steps and at the end; the newest `keep` are kept, and for good those of the steps that
+    `keep_every` divides (0 for none).
+    """
 
     every: int = 250
     keep: int = 2
+    keep_every: int = 0
 
     def check(self) -> None:
         """Both are positive: one older checkpoint is what a corrupt newest one falls back to."""
         require(self.every >= 1, f"every: got {self.every}, allowed 1 and more")
         require(self.keep >= 1, f"keep: got {self.keep}, allowed 1 and more")
+        require(
+            self.keep_every >= 0 and self.keep_every % self.every == 0,
+            f"keep_every: got {self.keep_every}, allowed 0 (none) and multiples of checkpoints.every ({self.every})",
+        )
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,10 @@
 """From the shards of a build to batches: memory-mapped reading, packing, and which rows a worker takes.
 
 The stream of a source is cut into sequences once and for all; `trainers.order` says which sequence sample n is. So a
-batch depends on the corpus, the seed, the weights, the sequence length and the sample number, and on nothing else.
+batch depends on the corpus, the seed, the mixture, the sequence length and the sample number, and on nothing else.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,6 +18,8 @@ from pipelines.contracts.manifest import ShardRecord, TokenizerRecord, load_corp
 from pipelines.contracts.place import place_of
 from pipelines.contracts.shards import Shard, open_shard
 from pipelines.contracts.store import digest, verify
+from trainers.config import Data
+from trainers.mixture import Mixture, cap, mixture
 from trainers.order import Order, Samples, Stream
 from trainers.packing import pack, pad
 
@@ -99,7 +102,9 @@ class Source:
 
 @dataclass(frozen=True)
 class Corpus:
-    """The shards of one tokenizer over some corpora, by split and source; `directory` is that of the first corpus."""
+    """The shards of one tokenizer over some corpora, by split and source; `directory` is that of the first corpus.
+    `empty` are sources without training documents.
+    """
 
     fingerprint: str
     tokenizer: TokenizerRecord
@@ -108,6 +113,7 @@ class Corpus:
     mixtures: dict[str, dict[str, float]]
     train: dict[str, Source]
     validation: dict[str, Source]
+    empty: frozenset[str]
 
 
 def open_corpus(directories: tuple[str, ...], shard_set: str | None) -> Corpus:
@@ -138,7 +144,8 @@ def open_corpus(directories: tuple[str, ...], shard_set: str | None) -> Corpus:
         validation.update(part.validation)
     fingerprint = first.fingerprint if len(parts) == 1 else digest([part.fingerprint for part in parts])
     mixtures = first.mixtures if len(parts) == 1 else {}
-    return Corpus(fingerprint, first.tokenizer, first.directory, first.shard_set, mixtures, train, validation)
+    empty = frozenset[str]().union(*(part.empty for part in parts))
+    return Corpus(fingerprint, first.tokenizer, first.directory, first.shard_set, mixtures, train, validation, empty)
 
 
 def _open_one(directory: Path, wanted: str | None) -> Corpus:
@@ -162,7 +169,7 @@ def _open_one(directory: Path, wanted: str | None) -> Corpus:
     missing = [mark for mark in ("<pad>", "<bos>", "<eos>") if mark not in chosen.tokenizer.specials]
     if missing:
         raise UserError(f"{directory}: its tokenizer has no {', '.join(missing)}; readers need them to mark documents")
-    splits = (by_split["train"], by_split["validation"])
+    splits = (by_split["train"], by_split["validation"], frozenset(manifest.sources) - set(by_split["train"]))
     return Corpus(manifest.fingerprint, chosen.tokenizer, directory, name, manifest.mixtures, *splits)
 
 
@@ -193,6 +200,24 @@ class TrainingData:
     order: Order
     specials: dict[str, int]
 
+    def seen(self, samples: int) -> dict[str, dict[str, float]]:
+        """What the first `samples` samples read of each source, in tokens (separators included) and epochs, beside
+        what the mixture asks for; `padding` is the positions of its sequences that hold no token.
+        """
+        sequences, tokens = self.order.drawn(samples)
+        requested = self.order.mixture.requested(int(tokens.sum()))
+        padding = sequences * self.order.sequence_length - tokens
+        return {
+            source.name: {
+                "requested_tokens": float(requested[i]),
+                "tokens": int(tokens[i]),
+                "sequences": int(sequences[i]),
+                "epochs": float(tokens[i] / source.tokens),
+                "padding": int(padding[i]),
+            }
+            for i, source in enumerate(self.sources)
+        }
+
     def rows(self, samples: Samples, minimum: int = 0) -> Batch:
         """The sequences of `samples`, then rows of padding without targets up to `minimum` rows."""
         missing = max(0, minimum - len(samples))
@@ -210,11 +235,28 @@ class TrainingData:
             yield self.rows(samples.select(chosen), minimum=size)
 
 
-def training_data(corpus: Corpus, weights: Mapping[str, float], sequence_length: int, seed: int) -> TrainingData:
-    """The training data of a run; `weights` are by source, and sources without one are not read."""
-    sources = tuple(corpus.train[name] for name in sorted(weights) if weights[name] > 0)
-    streams = [Stream(source.name, weights[source.name], source.tokens) for source in sources]
-    return TrainingData(sources, Order(streams, sequence_length, seed, corpus.fingerprint), corpus.tokenizer.specials)
+def training_data(corpus: Corpus, data: Data, seed: int) -> TrainingData:
+    """The training data of a run; `data` is resolved. Sources without a weight in any stage are not read."""
+    asked = mixture_of(corpus, data)
+    sources = tuple(corpus.train[name] for name in asked.names)
+    streams = [Stream(source.name, source.tokens) for source in sources]
+    order = Order(streams, asked, data.sequence_length, seed, corpus.fingerprint)
+    return TrainingData(sources, order, corpus.tokenizer.specials)
+
+
+def mixture_of(corpus: Corpus, data: Data) -> Mixture:
+    """The mixture that a resolved configuration asks for, over the sources it reads, in the order of their names."""
+    assert isinstance(data.weights, dict)
+    stages: list[tuple[float, dict[str, float]]] = []
+    for stage in data.stages:
+        assert isinstance(stage.weights, dict)
+        stages.append((float(stage.until_tokens), stage.weights))
+    stages.append((math.inf, data.weights))
+    names = sorted({name for _, weights in stages for name, weight in weights.items() if weight > 0})
+    epochs = data.max_epochs if isinstance(data.max_epochs, dict) else {}
+    sizes = {name: corpus.train[name].tokens for name in names}
+    caps = {name: cap(sizes[name], data.sequence_length, epochs[name]) for name in names if name in epochs}
+    return mixture(stages, caps, names)
 
 
 @dataclass(frozen=True)

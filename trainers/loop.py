@@ -45,16 +45,15 @@ class Training:
         """Open the data, build the model and restore the newest checkpoint."""
         self.config, self.corpus, self.path, self.progress = config, corpus, run, progress
         self.steps, self.sequences = config.budget.steps or 0, config.batch.sequences or 0
-        weights = config.data.weights if isinstance(config.data.weights, dict) else {}
-        length = config.data.sequence_length
-        self.data: TrainingData = training_data(corpus, weights, length, config.seed)
-        self.held_out: ValidationData = validation_data(corpus, config.validation.tokens, length)
+        self.data: TrainingData = training_data(corpus, config.data, config.seed)
+        self.held_out: ValidationData = validation_data(corpus, config.validation.tokens, config.data.sequence_length)
         self.micro_batch = min(config.execution.micro_batch, -(-self.sequences // world))
         accumulation = -(-self.sequences // (self.micro_batch * world))
         model = build_model(config.model, corpus.tokenizer.specials, config.seed)
         parameters = sum(parameter.numel() for parameter in model.parameters())
         self.engine = Engine(model, config, self.micro_batch, accumulation)
-        self.start, self.tokens = self._restore()
+        self.start, self.tokens, self.skipped = self._restore()
+        self.skipped_in_row = 0
         self.stop = _stop_signal()
         progress.write(
             "start",
@@ -72,12 +71,16 @@ class Training:
         interval = _Interval(len(self.data.sources))
         for step in range(self.start, self.steps):
             totals, norm, rate = self._step(step)
-            interval.add(totals)
             self.tokens += int(totals.targets.sum())
             done = step + 1
+            if math.isfinite(totals.loss) and math.isfinite(norm):
+                self.skipped_in_row = 0
+                interval.add(totals, norm, rate)
+            else:
+                self._skip(done, totals, norm)
             last = done == self.steps
             if done % self.config.log_every == 0 or last or totals.stops:
-                self._report(done, interval, norm, rate)
+                self._report(done, interval)
                 interval = _Interval(len(self.data.sources))
             if done % self.config.validation.every == 0 or last:
                 self._validate(done)
@@ -97,17 +100,30 @@ class Training:
         share = (self.micro_batch, self.engine.rank, self.engine.world)
         batches = list(self.data.micro_batches(step * self.sequences, self.sequences, *share))
         totals, norm = self.engine.train_step(batches, step, rate, len(self.data.sources), self._asked_to_stop())
-        if not (math.isfinite(totals.loss) and math.isfinite(norm)):
-            raise UserError(
-                f"step {step + 1}: the loss is {totals.loss}, the gradient norm {norm}; the last checkpoint is intact. "
-                f"Lower optimizer.learning_rate or lengthen schedule.warmup_steps"
-            )
         return totals, norm, rate
+
+    def _skip(self, step: int, totals: Totals, norm: float) -> None:
+        """Record a step that the engine has skipped; UserError after too many in a row."""
+        self.skipped, self.skipped_in_row = self.skipped + 1, self.skipped_in_row + 1
+        sources = [s.name for i, s in enumerate(self.data.sources) if not math.isfinite(totals.nats[i])]
+        found = f"loss {totals.loss}, gradient norm {norm}" + (f", in {', '.join(sources)}" if sources else "")
+        message = f"step {step} is not finite and changes nothing: {found}"
+        self.progress.write("skipped", step=step, sources=sources, in_row=self.skipped_in_row, message=message)
+        allowed = self.config.optimizer.max_skipped_in_row
+        if self.skipped_in_row > allowed:
+            raise UserError(
+                f"{self.path}: {self.skipped_in_row} steps in a row up to step {step} are not finite ({found}), "
+                f"optimizer.max_skipped_in_row allows {allowed}; the last checkpoint is intact. "
+                f"`python -m trainers blame {self.path} --step {step}` names the documents; begin another run with a lower "
+                f"optimizer.learning_rate where they are innocent"
+            )
 
     def _asked_to_stop(self) -> bool:
         return self.stop.is_set() or (self.engine.rank == 0 and (self.path / STOP).exists())
 
-    def _report(self, step: int, interval: "_Interval", norm: float, rate: float) -> None:
+    def _report(self, step: int, interval: "_Interval") -> None:
+        if not interval.targets.any():
+            return  # every step was skipped, and is recorded as such
         losses = interval.nats / np.maximum(interval.targets, 1)
         read = {s.name: float(losses[i]) for i, s in enumerate(self.data.sources) if interval.targets[i]}
         self.progress.write(
@@ -116,8 +132,8 @@ class Training:
             steps=self.steps,
             tokens=self.tokens,
             loss=float(interval.nats.sum() / interval.targets.sum()),
-            learning_rate=rate,
-            gradient_norm=norm,
+            learning_rate=interval.rate,
+            gradient_norm=interval.norm,
             tokens_per_second=interval.tokens_per_second(),
             sources=read,
         )
@@ -136,7 +152,8 @@ class Training:
         if self.engine.rank == 0:
             marks = fingerprints(self.config, self.corpus)
             try:
-                path = checkpoint.save(self.path, step, self.tokens, marks, state, self.config.checkpoints.keep)
+                kept = (self.config.checkpoints.keep, self.config.checkpoints.keep_every)
+                path = checkpoint.save(self.path, step, self.tokens, marks, state, *kept, self.skipped)
                 self.progress.write("checkpoint", step=step, message=str(path))
             except UserError as error:
                 self.progress.write("error", step=step, message=str(error))
@@ -146,9 +163,9 @@ class Training:
         if self.engine.agree(failed):
             raise UserError(f"{self.path}: the checkpoint of step {step} could not be written; the log says why")
 
-    def _restore(self) -> tuple[int, int]:
-        """(steps done, tokens seen) after restoring the newest intact checkpoint; the first worker decides which that
-        is.
+    def _restore(self) -> tuple[int, int, int]:
+        """(steps done, tokens seen, steps skipped) after restoring the newest intact checkpoint; the first worker
+        decides which that is.
         """
         found, failed = None, 0
         if self.engine.rank == 0:
@@ -161,9 +178,9 @@ class Training:
             raise UserError(f"{self.path}: no intact checkpoint to go on from; the log says why")
         step = self.engine.agree(found.step if found else 0)
         if step == 0:
-            return 0, 0
+            return 0, 0, 0
         found = found or checkpoint.load(self.path / "checkpoints" / f"step-{step:08d}")
-        self.engine.restore(checkpoint.read_state(found), step)
+        self.engine.restore(checkpoint.read_state(found), step - found.skipped)
         ours = fingerprints(self.config, self.corpus)["code"]
         if found.fingerprints["code"] != ours:
             message = f"the checkpoint of step {step} was written by code {found.fingerprints['code']}, this is {ours}"
@@ -171,7 +188,7 @@ class Training:
         self.progress.write(
             "resume", step=step, tokens=found.tokens, message=f"from step {step}, {found.tokens:,} tokens"
         )
-        return step, found.tokens
+        return step, found.tokens, found.skipped
 
     def _finish(self) -> None:
         if self.engine.rank == 0:
@@ -186,9 +203,11 @@ class _Interval:
 
     def __init__(self, sources: int) -> None:
         self.nats, self.targets = np.zeros(sources), np.zeros(sources)
+        self.norm, self.rate = 0.0, 0.0
         self._seconds, self._began = 0.0, time.perf_counter()
 
-    def add(self, totals: Totals) -> None:
+    def add(self, totals: Totals, norm: float, rate: float) -> None:
+        self.norm, self.rate = norm, rate
         self.nats += totals.nats
         self.targets += totals.targets
         now = time.perf_counter()

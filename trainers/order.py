@@ -1,10 +1,11 @@
 """The order of training sequences: a pure function of the global sample number.
 
 Which source sample n comes from is Tijdeman's solution of the chairman assignment problem (Discrete Mathematics 32,
-1980): among the sources that are due, the one whose deadline is nearest. At every n the tokens drawn from a source
-differ from its weight times all tokens drawn by less than one sequence. Within a source every epoch reads each sequence
-once, in an order given by a keyed Feistel permutation, which needs no memory; the last, shorter sequence of a source
-comes last in its epoch.
+1980): among the sources that are due, the one whose deadline is nearest, looking ahead into later stages. At every n
+the tokens drawn from a source differ from what the mixture asks for by less than one sequence; what a source is ahead
+or behind at the end of a stage is carried into the next one. Within a source every epoch reads each sequence once, in
+an order given by a keyed Feistel permutation, which needs no memory; the last, shorter sequence of a source comes last
+in its epoch.
 
 World size, micro-batch and workers do not enter. The state is one integer: reaching sample n from 0 replays n
 decisions, about ten million a second.
@@ -18,6 +19,8 @@ import numba
 import numpy as np
 import xxhash
 
+from trainers.mixture import Mixture
+
 _CHUNK = 1 << 20
 _U = np.uint64
 _ROUNDS = 6
@@ -25,10 +28,9 @@ _ROUNDS = 6
 
 @dataclass(frozen=True)
 class Stream:
-    """A source as the order sees it: its share of the tokens and the tokens of one epoch."""
+    """A source as the order sees it: the tokens of one epoch."""
 
     name: str
-    weight: float
     tokens: int
 
 
@@ -52,25 +54,22 @@ class Samples:
 class Order:
     """The samples of a run. Sources of weight 0 are never drawn."""
 
-    def __init__(self, streams: Sequence[Stream], sequence_length: int, seed: int, fingerprint: str) -> None:
-        """Weights are normalised; `fingerprint` is the corpus's: another corpus has another order."""
+    def __init__(
+        self, streams: Sequence[Stream], mixture: Mixture, sequence_length: int, seed: int, fingerprint: str
+    ) -> None:
+        """`mixture` is over the names of `streams`; `fingerprint` is the corpus's: another corpus has another order."""
+        assert mixture.names == tuple(stream.name for stream in streams)
         self.streams = tuple(streams)
+        self.mixture = mixture
         self.sequence_length = sequence_length
-        weights = np.array([stream.weight for stream in streams], dtype=np.float64)
-        self._weights = weights / weights.sum()
         epochs = np.array([stream.tokens for stream in streams], dtype=np.int64)
         self._full, self._short = epochs // sequence_length, epochs % sequence_length
         names = [f"{fingerprint}/{seed}/{sequence_length}/{stream.name}" for stream in streams]
         self._keys = np.array([xxhash.xxh3_64_intdigest(name.encode()) for name in names], dtype=np.uint64)
         self._restart()
 
-    @property
-    def weights(self) -> np.ndarray:
-        """Shares of the tokens by source, shape [sources], summing to 1."""
-        return self._weights
-
     def take(self, first: int, count: int) -> Samples:
-        """Samples `first` to `first + count` of the run."""
+        """Samples `first` to `first + count` of the run. ValueError beyond the end that epoch caps give a mixture."""
         if first < self._next:
             self._restart()
         while self._next < first:
@@ -91,8 +90,14 @@ class Order:
         source: np.ndarray = np.empty(count, dtype=np.int32)
         sequence: np.ndarray = np.empty(count, dtype=np.int64)
         tokens: np.ndarray = np.empty(count, dtype=np.int64)
+        asked = (self.mixture.ends, self.mixture.shares, self.mixture.given, self.mixture.caps)
         sizes = (self._full, self._short, np.int64(self.sequence_length))
-        _schedule(self._weights, *sizes, self._keys, self._counts, self._tokens, source, sequence, tokens)
+        state = (self._counts, self._tokens)
+        there = _schedule(*asked, *sizes, self._keys, *state, source, sequence, tokens)
+        if there < count:
+            raise ValueError(
+                f"the mixture has {self._next + there} samples, sample {self._next + count - 1} was asked for"
+            )
         samples = Samples(self._next, source, sequence, tokens)
         self._next += count
         return samples
@@ -100,7 +105,10 @@ class Order:
 
 @numba.njit(cache=True, nogil=True)
 def _schedule(
-    weights: np.ndarray,
+    ends: np.ndarray,
+    shares: np.ndarray,
+    given: np.ndarray,
+    caps: np.ndarray,
     full: np.ndarray,
     short: np.ndarray,
     length: int,
@@ -110,26 +118,37 @@ def _schedule(
     source: np.ndarray,
     sequence: np.ndarray,
     tokens: np.ndarray,
-) -> None:
-    """Fill `source`, `sequence`, `tokens` with the next samples and advance `counts` and `drawn`, both [sources]."""
-    live = 0
-    for s in range(len(weights)):
-        live += weights[s] > 0
+) -> int:
+    """Fill `source`, `sequence`, `tokens` with the next samples and advance `counts` and `drawn`, both [sources].
+
+    Returns how many there are: fewer than asked for where all sources have given their cap.
+    """
+    live = (caps > 0).sum()
     due = 1.0 / (2 * live - 2) if live > 1 else 0.0
-    total = drawn.sum()
+    total, here, there = drawn.sum(), 0, 0
     for n in range(len(source)):
-        best, best_deadline, latest, latest_lag = -1, 0.0, 0, -np.inf
-        for s in range(len(weights)):
-            if weights[s] == 0:
+        ahead = min(float(total + length), ends[-1])
+        while here < len(ends) - 1 and ends[here] <= total:
+            here += 1
+        there = max(here, there)
+        while there < len(ends) - 1 and ends[there] < ahead:
+            there += 1
+        begins = ends[there - 1] if there > 0 else 0.0
+        best, best_deadline, latest, latest_lag = -1, np.inf, -1, -np.inf
+        for s in range(len(caps)):
+            if drawn[s] >= caps[s]:
                 continue
-            lag = (weights[s] * (total + length) - drawn[s]) / length
+            lag = (given[there, s] + (ahead - begins) * shares[there, s] - drawn[s]) / length
             if lag > latest_lag:
                 latest, latest_lag = s, lag
-            deadline = (1.0 - due - lag) / weights[s]
-            if lag >= due and (best < 0 or deadline < best_deadline):
-                best, best_deadline = s, deadline
-        # Short sequences can leave nobody due for a moment; then the source that is furthest behind is next.
+            if lag >= due:
+                deadline = _deadline(ends, shares, given, here, s, drawn[s] + (1.0 - due) * length)
+                if best < 0 or deadline < best_deadline:
+                    best, best_deadline = s, deadline
+        # The lags sum to 1, so one is due, but for rounding and at the end of a mixture: then the one furthest behind.
         chosen = best if best >= 0 else latest
+        if chosen < 0:
+            return n
         in_epoch: Any = full[chosen] + (1 if short[chosen] > 0 else 0)
         epoch, position = divmod(counts[chosen], in_epoch)
         size = short[chosen] if position == full[chosen] else length
@@ -138,6 +157,19 @@ def _schedule(
         counts[chosen] += 1
         drawn[chosen] += size
         total += size
+    return len(source)
+
+
+@numba.njit(cache=True, nogil=True)
+def _deadline(ends: np.ndarray, shares: np.ndarray, given: np.ndarray, part: int, source: int, tokens: float) -> float:
+    """Tokens of the whole run at which `tokens` are asked of a source; the search begins at `part`."""
+    while part < len(ends) - 1 and tokens > given[part + 1, source]:
+        part += 1
+    missing = tokens - given[part, source]
+    begins = ends[part - 1] if part > 0 else 0.0
+    if missing <= 0:
+        return begins
+    return begins + missing / shares[part, source] if shares[part, source] > 0 else np.inf
 
 
 @numba.njit(cache=True, nogil=True)

@@ -1,27 +1,29 @@
 """The one place where derived values are computed: what a configuration leaves open, filled in from the corpus."""
 
 import difflib
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 
 from pipelines.contracts.config import plain
 from pipelines.contracts.errors import ConfigError, UserError
-from trainers.config import Batch, Budget, Model, Pretraining
-from trainers.data import Corpus
+from trainers.config import Batch, Budget, Data, Model, Pretraining
+from trainers.data import Corpus, mixture_of
+from trainers.mixture import cap
 from trainers.order import Order
 
 # What may change between the parts of one run: how it is executed and reported, not what is computed; and where the
 # corpus lies, because its identity is its fingerprint.
-FREE = ("name", "log_every", "checkpoints", "execution", "data.corpora")
+FREE = ("name", "log_every", "checkpoints", "execution", "data.corpora", "optimizer.max_skipped_in_row")
 _VOCABULARY_MULTIPLE = 64
 
 
 def resolve(config: Pretraining, corpus: Corpus) -> Pretraining:
     """A new configuration without open values, which resolves to itself. ConfigError where values do not fit."""
     length = config.data.sequence_length
-    weights = _weights(config.data.weights, corpus)
     batch = _batch(config.batch, length)
     budget = _budget(config.budget, batch.tokens or 0)
+    data = _data(config.data, corpus, budget.tokens or 0)
     if config.schedule.warmup_steps >= (budget.steps or 0) and config.schedule.warmup_steps > 0:
         raise ConfigError(
             f"schedule.warmup_steps: got {config.schedule.warmup_steps}, the run has {budget.steps} steps; "
@@ -30,7 +32,7 @@ def resolve(config: Pretraining, corpus: Corpus) -> Pretraining:
     return replace(
         config,
         model=_model(config.model, corpus.tokenizer.vocab_size),
-        data=replace(config.data, shard_set=corpus.shard_set, weights=weights),
+        data=data,
         batch=batch,
         budget=budget,
     )
@@ -75,24 +77,62 @@ def _budget(budget: Budget, batch_tokens: int) -> Budget:
     return Budget(tokens=steps * batch_tokens, steps=steps)
 
 
-def _weights(wanted: str | Mapping[str, float], corpus: Corpus) -> dict[str, float]:
-    """Weights by source, not normalised, in the order of the sources' names."""
+def _data(data: Data, corpus: Corpus, budget: int) -> Data:
+    """Weights and caps by source, checked against the corpus and the budget."""
+    stages = tuple(
+        replace(stage, weights=_weights(stage.weights, corpus, f"data.stages[{number}].weights"))
+        for number, stage in enumerate(data.stages)
+    )
+    weights = _weights(data.weights, corpus, "data.weights")
+    caps = data.max_epochs
+    if isinstance(caps, float):
+        caps = dict.fromkeys(sorted({*weights, *(name for stage in stages for name in stage.weights)}), caps)
+    for name, epochs in (caps or {}).items():
+        _known(name, corpus, "data.max_epochs")
+        least = data.sequence_length / corpus.train[name].tokens
+        if cap(corpus.train[name].tokens, data.sequence_length, epochs) == 0:
+            raise ConfigError(
+                f"data.max_epochs.{name}: got {epochs}, less than one sequence of {data.sequence_length} tokens; "
+                f"allowed {min(1.0, least):.3g} and more, or set its weight to 0"
+            )
+    resolved = replace(data, shard_set=corpus.shard_set, weights=weights, stages=stages, max_epochs=caps)
+    total = mixture_of(corpus, resolved).total
+    if total < budget:
+        raise ConfigError(
+            f"data.max_epochs: the sources of a stage have given all they may after {int(total):,} tokens, the budget is "
+            f"{budget:,}; raise max_epochs, lower the budget or add a source"
+        )
+    return resolved
+
+
+def _weights(wanted: str | Mapping[str, float], corpus: Corpus, field: str) -> dict[str, float]:
+    """Weights by source, not normalised, in the order of the sources' names; `field` is where they stand."""
     sizes = {name: float(corpus.train[name].tokens) for name in sorted(corpus.train)}
     if not sizes:
         raise UserError(f"{corpus.directory}: the corpus has no training documents; look at its report")
     named = {**corpus.mixtures, "proportional": sizes, "uniform": dict.fromkeys(sizes, 1.0)}
     if isinstance(wanted, str):
         if wanted not in named:
-            raise ConfigError(
-                f"data.weights: got {wanted!r}, allowed a mapping over sources or {', '.join(sorted(named))}"
-            )
+            raise ConfigError(f"{field}: got {wanted!r}, allowed a mapping over sources or {', '.join(sorted(named))}")
         wanted = named[wanted]
     for name, weight in wanted.items():
-        if name not in sizes and weight > 0:
-            near = difflib.get_close_matches(name, sizes, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(sizes)}"
-            raise ConfigError(f"data.weights.{name}: no such source with training documents in the corpus; {hint}")
+        if weight > 0:
+            _known(name, corpus, field)
     return {name: float(wanted[name]) for name in sizes if wanted.get(name, 0) > 0}
+
+
+def _known(name: str, corpus: Corpus, field: str) -> None:
+    """ConfigError unless a source has training documents."""
+    if name in corpus.train:
+        return
+    if name in corpus.empty:
+        raise ConfigError(
+            f"{field}.{name}: the corpus has this source without a training document; set its weight to 0 or see in the "
+            f"build's report where its documents went"
+        )
+    near = difflib.get_close_matches(name, corpus.train, n=1)
+    hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(sorted(corpus.train))}"
+    raise ConfigError(f"{field}.{name}: no such source with training documents in the corpus; {hint}")
 
 
 def differences(config: Pretraining, other: Pretraining) -> list[tuple[str, object, object]]:
@@ -123,13 +163,24 @@ def _flat(value: object, prefix: str = "") -> dict[str, object]:
 
 
 def describe_data(config: Pretraining, corpus: Corpus, order: Order) -> list[str]:
-    """One line per source: its share of the tokens and the epochs that the budget reads, with a warning beyond one."""
-    steps, sequences = config.budget.steps or 0, config.batch.sequences or 0
-    _, drawn = order.drawn(steps * sequences)
+    """One line per source: its share of the tokens and the epochs that the budget reads, with a warning beyond one.
+    Then where the mixture changes within the budget.
+    """
+    _, drawn = order.drawn((config.budget.steps or 0) * (config.batch.sequences or 0))
+    requested = order.mixture.requested(int(drawn.sum()))
     lines = []
     for index, stream in enumerate(order.streams):
-        share, tokens = order.weights[index], drawn[index]
-        line = f"data  {stream.name}: {share:.2%} of the tokens, {tokens:,} tokens, {tokens / stream.tokens:.2f} epochs"
-        lines.append(line + ("  (reads documents again)" if tokens > stream.tokens else ""))
+        share, tokens = requested[index] / max(1, drawn.sum()), int(drawn[index])
+        epochs = tokens / stream.tokens
+        line = f"data  {stream.name}: {share:.2%} of the tokens, {tokens:,} tokens, {epochs:.2f} epochs"
+        lines.append(line + (f"  (reads documents again: enters epoch {math.ceil(epochs)})" if epochs > 1 else ""))
     unread = sorted(set(corpus.train) - {stream.name for stream in order.streams})
-    return [*lines, *(f"data  {name}: not read, its weight is 0" for name in unread)]
+    lines += [f"data  {name}: not read, its weight is 0" for name in unread]
+    mixture = order.mixture
+    for end, shares in zip(mixture.ends[:-1], mixture.shares[1:], strict=True):
+        if end < drawn.sum():
+            weights = ", ".join(
+                f"{name} {share:.2%}" for name, share in zip(mixture.names, shares, strict=True) if share
+            )
+            lines.append(f"data  from token {int(end):,} on: {weights}")
+    return lines

@@ -8,6 +8,7 @@ import pytest
 from pipelines.contracts.errors import ConfigError, CorruptFileError, UserError
 from pipelines.contracts.shards import open_shard
 from tokenizer.specials import SPECIAL_IDS
+from trainers.config import Data
 from trainers.data import open_corpus, training_data, validation_data
 from trainers.packing import IGNORED
 
@@ -28,7 +29,9 @@ def stream(source):
 
 
 def data(corpus, weights=None, length=LENGTH, seed=0):
-    return training_data(corpus, weights or dict.fromkeys(corpus.train, 1.0), length, seed)
+    return training_data(
+        corpus, Data(sequence_length=length, weights=weights or dict.fromkeys(corpus.train, 1.0)), seed
+    )
 
 
 @pytest.fixture(scope="module")

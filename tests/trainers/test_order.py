@@ -1,14 +1,25 @@
 """The order of samples: exact shares at every sample, every sequence once per epoch, a function of the sample number alone."""
 
+import math
+
 import numpy as np
 import pytest
 
+from trainers.mixture import cap, mixture
 from trainers.order import Order, Stream
 
 
 def order(weights, tokens, length=16, seed=0, fingerprint="corpus"):
-    streams = [Stream(f"s{i}", weight, size) for i, (weight, size) in enumerate(zip(weights, tokens, strict=True))]
-    return Order(streams, length, seed, fingerprint)
+    return staged([(math.inf, weights)], tokens, {}, length, seed, fingerprint)
+
+
+def staged(stages, tokens, epochs, length=16, seed=0, fingerprint="corpus"):
+    """An order over sources s0, s1 ...; stages are (tokens at the end, weights), epochs a cap by number of the source."""
+    streams = [Stream(f"s{i}", size) for i, size in enumerate(tokens)]
+    names = [stream.name for stream in streams]
+    caps = {f"s{i}": cap(tokens[i], length, most) for i, most in epochs.items()}
+    asked = mixture([(until, dict(zip(names, weights, strict=True))) for until, weights in stages], caps, names)
+    return Order(streams, asked, length, seed, fingerprint)
 
 
 @pytest.mark.parametrize(
@@ -25,7 +36,7 @@ def test_realised_tokens_differ_from_the_request_by_less_than_a_sequence(weights
     drawn = order(weights, tokens)
     samples = drawn.take(0, 20_000)
     total = np.cumsum(samples.tokens)
-    for source, share in enumerate(drawn.weights):
+    for source, share in enumerate(np.array(weights) / sum(weights)):
         realised = np.cumsum(np.where(samples.source == source, samples.tokens, 0))
         assert np.abs(realised - share * total).max() < drawn.sequence_length
 
