@@ -25,10 +25,13 @@ _NAME = re.compile(r"step-(\d{8,})")
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A published checkpoint whose files are what its record says: optimizer steps done, training tokens seen."""
+    """A published checkpoint whose files are what its record says: steps done, how many of them were skipped because
+    they were not finite, training tokens seen.
+    """
 
     path: Path
     step: int
+    skipped: int
     tokens: int
     fingerprints: dict[str, str]
     checksum: str
@@ -41,8 +44,10 @@ def save(
     fingerprints: Mapping[str, str],
     state: Iterator[tuple[str, dict[str, Any]]],
     keep: int,
+    keep_every: int = 0,
+    skipped: int = 0,
 ) -> Path:
-    """Publish a checkpoint after `step` steps, then remove all but the newest `keep`.
+    """Publish a checkpoint after `step` steps, then remove all but the newest `keep` and multiples of `keep_every`.
 
     `state` yields (parameter name, {"weight": tensor, moment: tensor, ...}). UserError where the disk is full; then the
     checkpoints before it are untouched.
@@ -64,7 +69,8 @@ def save(
             save_file(tensors, attempt / name, metadata={"format": "pt"})
             _fsync(attempt / name)
         files = [asdict(record_file(attempt, name)) for name in (WEIGHTS, OPTIMIZER)]
-        record = {"format": FORMAT, "step": step, "tokens": tokens, "fingerprints": dict(fingerprints), "files": files}
+        counts = {"step": step, "skipped": skipped, "tokens": tokens}
+        record = {"format": FORMAT, **counts, "fingerprints": dict(fingerprints), "files": files}
         write_json(attempt / RECORD, record)
         if final.exists():
             shutil.rmtree(final)
@@ -77,7 +83,7 @@ def save(
                 f"{final}: the checkpoint could not be written ({error}); older checkpoints are untouched"
             ) from error
         raise
-    _remove_old(parent, keep)
+    _remove_old(parent, keep, keep_every)
     return final
 
 
@@ -91,15 +97,17 @@ def load(path: Path) -> Checkpoint:
         raise CorruptFileError(f"{path}: format is {record.get('format')!r}, expected {FORMAT!r}")
     for entry in record["files"]:
         verify(path, FileRecord(**entry))
-    return Checkpoint(path, record["step"], record["tokens"], record["fingerprints"], record["checksum"])
+    counts = (record["step"], record.get("skipped", 0), record["tokens"])
+    return Checkpoint(path, *counts, record["fingerprints"], record["checksum"])
 
 
-def newest(run: Path, warn: Callable[[str], None]) -> Checkpoint | None:
-    """The newest intact checkpoint of a run, None where it has none yet; each corrupt one is told to `warn`.
+def newest(run: Path, warn: Callable[[str], None], last: int | None = None) -> Checkpoint | None:
+    """The newest intact checkpoint of a run (up to step `last`), None where it has none yet; each corrupt one is told to
+    `warn`.
 
     UserError where there are checkpoints and none is intact: starting again silently would hide the loss.
     """
-    found = sorted(_steps(run / "checkpoints"), reverse=True)
+    found = sorted((entry for entry in _steps(run / "checkpoints") if last is None or entry[0] <= last), reverse=True)
     for step, path in found:
         try:
             return load(path)
@@ -133,9 +141,10 @@ def _steps(parent: Path) -> list[tuple[int, Path]]:
     return [(int(match[1]), path) for path in entries if (match := _NAME.fullmatch(path.name))]
 
 
-def _remove_old(parent: Path, keep: int) -> None:
-    for _, path in sorted(_steps(parent), reverse=True)[keep:]:
-        shutil.rmtree(path)
+def _remove_old(parent: Path, keep: int, keep_every: int) -> None:
+    for step, path in sorted(_steps(parent), reverse=True)[keep:]:
+        if not keep_every or step % keep_every:
+            shutil.rmtree(path)
     for path in parent.glob(".step-*.tmp"):
         shutil.rmtree(path, ignore_errors=True)
 

@@ -5,6 +5,7 @@ number. So ZeRO stage, world size, micro-batch and accumulation change nothing b
 """
 
 import logging
+import math
 import os
 import socket
 import warnings
@@ -92,6 +93,8 @@ class Engine:
             betas=(config.optimizer.betas[0], config.optimizer.betas[1]),
             eps=config.optimizer.epsilon,
         )
+        optimizer.register_step_pre_hook(self._drop_gradients_of_a_skipped_step)
+        self._skip = False
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             self._engine, *_ = _deepspeed().initialize(
@@ -106,6 +109,8 @@ class Engine:
     ) -> tuple[Totals, float]:
         """One optimizer step over this worker's micro-batches at learning rate `rate`: (sums over all workers, gradient
         norm).
+
+        Where the loss or the norm is not finite, weights and optimizer state stay as they were, on every worker.
         """
         if self._config.model.dropout > 0:
             torch.manual_seed(hash((self._config.seed, step, self.rank)))
@@ -113,18 +118,30 @@ class Engine:
         for group in self._engine.optimizer.param_groups:
             group["lr"] = rate
         self._engine.train()
-        sums = np.zeros((2, sources))
-        norm = None
+        sums, totals, norm = np.zeros((2, sources)), None, None
         for number, batch in enumerate(batches):
             nats = self._objective(self._engine, batch)
             # DeepSpeed averages gradients over the workers; the loss is a mean over the targets of all of them.
             self._engine.backward(nats.sum() * (self.world / targets), scale_wrt_gas=False)
-            if self._stage == 0 and number == len(batches) - 1:
-                norm = torch.nn.utils.get_total_norm([p.grad for p in self._model.parameters() if p.grad is not None])
-            self._engine.step()
             sums += sums_by_source(nats, batch, sources)
+            if number == len(batches) - 1:
+                totals, self._skip = self._totals(sums, stop), False
+                if self._stage == 0:
+                    gradients = [p.grad for p in self._model.parameters() if p.grad is not None]
+                    norm = torch.nn.utils.get_total_norm(gradients)
+                    self._skip = not math.isfinite(norm)  # the other stages see to that themselves
+                self._skip |= not math.isfinite(totals.loss)
+            self._engine.step()
+        assert totals is not None
         norm = self._engine.get_global_grad_norm() if norm is None else norm
-        return self._totals(sums, stop), float(norm)
+        return totals, float(norm)
+
+    def _drop_gradients_of_a_skipped_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        """AdamW passes over parameters without a gradient: neither they nor their moments and step counts change."""
+        if self._skip:
+            for group in optimizer.param_groups:
+                for parameter in group["params"]:
+                    parameter.grad = None
 
     def evaluate(self, batches: Iterable[Batch], sources: int) -> Totals:
         """Sums over all workers' batches, without a step."""
@@ -153,14 +170,16 @@ class Engine:
                 tensors |= {key: safe_get_full_optimizer_state(parameter, key) for key in MOMENTS}
             yield name, {key: tensor.detach().to("cpu", torch.float32, copy=True) for key, tensor in tensors.items()}
 
-    def restore(self, state: Mapping[str, Mapping[str, torch.Tensor]], step: int) -> None:
-        """Set weights and optimizer moments from full tensors, after `step` steps; any ZeRO stage, any world size."""
-        self._allocate_moments(step)
+    def restore(self, state: Mapping[str, Mapping[str, torch.Tensor]], updates: int) -> None:
+        """Set weights and optimizer moments from full tensors, after `updates` steps that were not skipped; any ZeRO
+        stage, any world size.
+        """
+        self._allocate_moments(updates)
         for name, parameter in self._model.named_parameters():
             for key in ("weight", *MOMENTS):
                 self._set(parameter, key, state[name][key])
 
-    def _allocate_moments(self, step: int) -> None:
+    def _allocate_moments(self, updates: int) -> None:
         """Zero moments for all that the inner optimizer steps: parameters (stage 0) or this worker's flat partitions.
 
         AdamW would make them at the first step; then DeepSpeed links those of the first parameter group alone to the
@@ -173,7 +192,7 @@ class Engine:
             stepped = list(self._engine.optimizer.fp32_partitioned_groups_flat)
         for tensor in stepped:
             moments = {key: torch.zeros_like(tensor) for key in MOMENTS}
-            self._adam.state[tensor] = {"step": torch.tensor(float(step)), **moments}
+            self._adam.state[tensor] = {"step": torch.tensor(float(updates)), **moments}
         if self._stage in (1, 2):
             self._engine.optimizer._hp_optimizer_states_linked = False
             self._engine.optimizer._lazy_init_hp_params_optimizer_state()

@@ -15,14 +15,14 @@ def state(value):
         yield name, {"weight": tensor, "exp_avg": tensor + 1, "exp_avg_sq": tensor + 2}
 
 
-def save(run, step, keep=2):
-    return checkpoint.save(run, step, step * 10, MARKS, state(step), keep)
+def save(run, step, keep=2, keep_every=0):
+    return checkpoint.save(run, step, step * 10, MARKS, state(step), keep, keep_every, skipped=1)
 
 
 def test_what_is_saved_is_read_back(tmp_path):
     save(tmp_path, 5)
     found = checkpoint.newest(tmp_path, pytest.fail)
-    assert (found.step, found.tokens, found.fingerprints) == (5, 50, MARKS)
+    assert (found.step, found.tokens, found.skipped, found.fingerprints) == (5, 50, 1, MARKS)
     read = checkpoint.read_state(found)
     assert set(read) == {"a.weight", "b"}
     assert read["a.weight"]["exp_avg_sq"].unique().tolist() == [7.0]
@@ -33,6 +33,16 @@ def test_only_the_newest_are_kept(tmp_path):
     for step in (1, 2, 3, 4):
         save(tmp_path, step)
     assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["step-00000003", "step-00000004"]
+
+
+def test_every_nth_is_kept_for_good_and_an_older_one_can_be_asked_for(tmp_path):
+    for step in range(1, 9):
+        save(tmp_path, step, keep=1, keep_every=3)
+    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == [
+        "step-00000003", "step-00000006", "step-00000008"
+    ]  # fmt: skip
+    assert [checkpoint.newest(tmp_path, pytest.fail, last).step for last in (None, 7, 5)] == [8, 6, 3]
+    assert checkpoint.newest(tmp_path, pytest.fail, 2) is None
 
 
 @pytest.mark.parametrize("file", ["model.safetensors", "optimizer.safetensors", "checkpoint.json"])

@@ -1,0 +1,125 @@
+"""The loop in this process: one worker, whose steps are made to fail as a test needs."""
+
+import os
+from dataclasses import replace
+
+import pytest
+
+from pipelines.contracts.errors import UserError
+from pipelines.contracts.events import read_events
+from trainers import checkpoint
+from trainers.config import Batch, Budget, Checkpoints, Optimizer, Schedule, Validation
+from trainers.data import open_corpus
+from trainers.recipes import llama_tiny
+from trainers.resolve import resolve
+from trainers.run import open_run
+
+pytestmark = [pytest.mark.deepspeed, pytest.mark.slow, pytest.mark.filterwarnings("default")]
+STEPS = 6
+
+
+@pytest.fixture(scope="module", autouse=True)
+def alone():
+    """One worker whose group ends with the module."""
+    before = dict(os.environ)
+    yield
+    import torch
+
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
+    os.environ.clear()
+    os.environ.update(before)
+
+
+@pytest.fixture(scope="module")
+def corpus(corpus_directory):
+    return open_corpus((str(corpus_directory),), None)
+
+
+def train(corpus, run, stage=0, **changes):
+    from trainers.loop import train
+
+    recipe = llama_tiny()
+    small = replace(
+        recipe,
+        batch=Batch(sequences=2),
+        budget=Budget(steps=STEPS),
+        schedule=Schedule(warmup_steps=1),
+        validation=Validation(every=STEPS, tokens=128),
+        checkpoints=Checkpoints(every=1, keep=STEPS),
+        log_every=1,
+        execution=replace(recipe.execution, zero_stage=stage, micro_batch=1),
+        **changes,
+    )
+    config = resolve(small, corpus)
+    open_run(run, config, corpus)
+    train(config, corpus, run, None)
+
+
+@pytest.fixture
+def not_finite(monkeypatch):
+    """From steps (the first is 1) to what is wrong there: the loss of one micro-batch, or its gradient alone."""
+    import torch
+
+    from trainers import objectives
+
+    whole, calls = objectives.OBJECTIVES["causal"], []
+
+    def choose(steps, first=1):
+        def causal(model, batch):
+            nats = whole(model, batch)
+            if not model.training:
+                return nats
+            calls.append(batch)
+            number, half = divmod(len(calls) - 1, 2)
+            wrong = steps.get(number + first) if half == 0 else None
+            if wrong == "gradient":  # the square root's slope is infinite at 0
+                return nats + torch.sqrt(nats * 0)
+            return nats * float("nan") if wrong == "loss" else nats
+
+        calls.clear()
+        monkeypatch.setitem(objectives.OBJECTIVES, "causal", causal)
+
+    return choose
+
+
+def losses(run):
+    return {entry["step"]: entry["loss"] for entry in read_events(run / "log.jsonl", "step")}
+
+
+def weights(run, step):
+    found = checkpoint.read_state(checkpoint.newest(run, pytest.fail, step))
+    return {(name, key): value for name, tensors in found.items() for key, value in tensors.items()}
+
+
+@pytest.mark.parametrize(("stage", "wrong"), [(0, "loss"), (0, "gradient"), (2, "loss"), (3, "gradient")])
+def test_a_step_that_is_not_finite_changes_nothing_and_is_recorded(corpus, tmp_path, not_finite, stage, wrong):
+    run = tmp_path / "run"
+    not_finite({3: wrong})
+    train(corpus, run, stage)
+    (skipped,) = read_events(run / "log.jsonl", "skipped")
+    assert (skipped["step"], skipped["in_row"]) == (3, 1)
+    assert f"loss {'nan' if wrong == 'loss' else ''}" in skipped["message"]
+    assert list(losses(run)) == [1, 2, 4, 5, 6]
+    before, after, later = weights(run, 2), weights(run, 3), weights(run, 4)
+    assert all(before[name].equal(after[name]) for name in before)
+    assert not all(after[name].equal(later[name]) for name in before)
+
+    # Resuming after it equals not stopping: AdamW's count leaves the skipped step out.
+    expected = losses(run)
+    for step in (5, 6):
+        (run / "checkpoints" / f"step-{step:08d}" / "model.safetensors").write_bytes(b"")
+    for name in ("log.jsonl", "finished.json"):
+        (run / name).unlink()
+    not_finite({})
+    train(corpus, run, stage)
+    assert losses(run) == pytest.approx({step: expected[step] for step in (5, 6)}, abs=1e-6)
+    assert "CORRUPT CHECKPOINT of step 6" in read_events(run / "log.jsonl", "warning")[0]["message"]
+
+
+def test_too_many_in_a_row_stop_the_run_and_the_knob_is_named(corpus, tmp_path, not_finite):
+    not_finite({1: "loss", 3: "loss", 4: "gradient", 5: "loss"})
+    with pytest.raises(UserError, match=r"3 steps in a row up to step 5 .*optimizer\.max_skipped_in_row allows 2"):
+        train(corpus, tmp_path / "run", optimizer=Optimizer(max_skipped_in_row=2))
+    assert len(read_events(tmp_path / "run" / "log.jsonl", "skipped")) == 4
+    assert checkpoint.newest(tmp_path / "run", pytest.fail).step == 4
