@@ -1,0 +1,226 @@
+"""Mixtures in stages with caps on epochs: what is read follows the request at every sample, across every change."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from pipelines.contracts.config import override, parse, plain
+from pipelines.contracts.errors import ConfigError
+from trainers.config import Data, Pretraining, Stage
+from trainers.data import open_corpus, training_data
+from trainers.mixture import UNCAPPED, cap, mixture
+from trainers.order import Order, Stream
+from trainers.packing import IGNORED
+from trainers.recipes import llama_tiny
+from trainers.resolve import describe_data, resolve
+
+THREE = ((3_000, (0.7, 0.2, 0.1)), (5_001, (0.0, 0.5, 0.5)), (math.inf, (0.3, 0.0, 0.7)))
+SIZES = (900, 1_111, 2_000)
+
+
+def asked(stages, sizes, epochs, length):
+    names = [f"s{i}" for i in range(len(sizes))]
+    caps = {f"s{i}": cap(sizes[i], length, most) for i, most in epochs.items()}
+    return mixture([(until, dict(zip(names, weights, strict=True))) for until, weights in stages], caps, names)
+
+
+def order(stages=THREE, sizes=SIZES, epochs=None, length=16):
+    wanted = asked(stages, sizes, epochs or {}, length)
+    return Order([Stream(f"s{i}", size) for i, size in enumerate(sizes)], wanted, length, 0, "corpus")
+
+
+def request(stages, caps, tokens):
+    """Tokens asked of each source, token by token: what the closed form must equal."""
+    given, done = np.zeros(len(caps)), 0
+    table = [given.copy()]
+    for until, weights in stages:
+        while done < min(until, tokens):
+            share = np.where(given < np.array(caps) - 1e-6, weights, 0.0)
+            given = given + share / share.sum()
+            done += 1
+            table.append(given.copy())
+    return np.array(table)
+
+
+def worst(drawn, samples):
+    """The largest distance of realised tokens from the request over all samples and sources."""
+    total = np.cumsum(samples.tokens)
+    wanted = np.array([drawn.mixture.requested(int(tokens)) for tokens in total])
+    read = np.stack(
+        [np.cumsum(np.where(samples.source == s, samples.tokens, 0)) for s in range(wanted.shape[1])], axis=1
+    )
+    return np.abs(read - wanted).max()
+
+
+def test_the_request_is_the_sum_of_the_shares_of_every_token():
+    table = request(THREE, [900, 1_111, UNCAPPED], 5_800)
+    wanted = asked(THREE, SIZES, {0: 1, 1: 1}, 16)
+    for tokens in (0, 1, 2_999, 3_000, 3_001, 5_000, 5_001, 5_002, 5_800):
+        # A source that reaches its cap within a token is followed token by token with an error of up to one.
+        np.testing.assert_allclose(wanted.requested(tokens), table[tokens], atol=1.5)
+        assert wanted.requested(tokens).sum() == pytest.approx(tokens)
+
+
+def test_three_stages_and_a_cap_are_followed_within_a_sequence_and_nothing_is_read_twice_in_an_epoch():
+    drawn = order(epochs={0: 1, 2: 2})
+    samples = drawn.take(0, 400)
+    assert worst(drawn, samples) <= drawn.sequence_length
+    for source, size in enumerate(SIZES):
+        read = samples.sequence[samples.source == source]
+        epoch = -(-size // 16)
+        for first in range(0, len(read), epoch):
+            assert len(set(read[first : first + epoch])) == len(read[first : first + epoch])
+    _, tokens = drawn.drawn(400)
+    assert tokens[0] <= 900
+    assert tokens[2] <= 4_000
+
+
+def test_random_mixtures_are_followed_within_a_sequence():
+    rng = np.random.default_rng(0)
+    for _ in range(150):
+        count, length = int(rng.integers(1, 8)), int(rng.integers(2, 40))
+        sizes = [int(size) for size in rng.integers(1, 1_500, count)]
+        ends = [*np.cumsum(rng.integers(1, 3_000, rng.integers(0, 4))).tolist(), math.inf]
+        stages = [
+            (end, (rng.random(count) * (rng.random(count) < 0.7) + 1e-9 * (np.arange(count) == 0))) for end in ends
+        ]
+        # The first source stays without a cap: it can always give what the others may not.
+        epochs = {i: float(rng.choice([1, 2, 3, 1.5])) for i in range(1, count) if rng.random() < 0.4}
+        epochs = {i: most for i, most in epochs.items() if cap(sizes[i], length, most) > 0}
+        drawn = order(stages, sizes, epochs, length)
+        assert worst(drawn, drawn.take(0, 600)) <= length
+        assert (drawn.drawn(600)[1] <= drawn.mixture.caps).all()
+
+
+def test_a_change_of_weight_goes_on_where_each_source_was():
+    samples = order().take(0, 1_000)
+    alone = {source: order([(math.inf, [1.0])], [size]).take(0, 1_000).sequence for source, size in enumerate(SIZES)}
+    del alone[1], alone[2]  # the name of a source is part of its order's key
+    for source, expected in alone.items():
+        read = samples.sequence[samples.source == source]
+        np.testing.assert_array_equal(read, expected[: len(read)])
+
+
+def test_a_mixture_whose_sources_are_used_up_ends():
+    drawn = order([(math.inf, (0.5, 0.5))], (100, 64), {0: 1, 1: 2})
+    assert drawn.mixture.total == 100 + 128
+    assert drawn.take(0, 15).tokens.sum() == 100 + 128  # seven sequences, one of them of 4 tokens, and eight
+    with pytest.raises(ValueError, match="the mixture has 15 samples"):
+        drawn.take(15, 1)
+
+
+@pytest.mark.parametrize(("epochs", "tokens"), [(1, 100), (2, 200), (2.5, 248), (0.1, 0)])
+def test_a_cap_is_whole_sequences(epochs, tokens):
+    assert cap(100, 16, epochs) == tokens
+
+
+# From here on with a corpus.
+
+LENGTH = 32
+
+
+@pytest.fixture(scope="module")
+def corpus(corpus_directory):
+    return open_corpus((str(corpus_directory),), None)
+
+
+def staged(corpus):
+    return training_data(
+        corpus,
+        Data(
+            sequence_length=LENGTH,
+            stages=(Stage(1_500, {"plays": 1.0, "code": 3.0}), Stage(4_000, {"plays": 1.0, "notes": 0.05})),
+            weights={"code": 1.0, "plays": 0.5},
+            max_epochs={"code": 1.0},
+        ),
+        0,
+    )
+
+
+def test_stopping_again_and_again_at_other_sizes_reads_what_never_stopping_reads(corpus):
+    steps, batch = 30, 6
+    whole = staged(corpus).rows(staged(corpus).order.take(0, steps * batch))
+    resumed: list[bytes] = []
+    for first, last, world, size in ((0, 7, 1, 6), (7, 8, 3, 2), (8, 21, 2, 2), (21, 30, 4, 1)):
+        ranks = [staged(corpus) for _ in range(world)]  # a new process: nothing but the step is known
+        for step in range(first, last):
+            rows: dict[int, bytes] = {}
+            for rank, data in enumerate(ranks):
+                for number, rows_of in enumerate(data.micro_batches(step * batch, batch, size, rank, world)):
+                    for row in range(size):
+                        place = (number * world + rank) * size + row
+                        rows[place] = rows_of.inputs[row].tobytes() + rows_of.targets[row].tobytes()
+                        assert place < batch or (rows_of.targets[row] == IGNORED).all()
+            resumed += [rows[place] for place in range(batch)]
+    assert resumed == [whole.inputs[i].tobytes() + whole.targets[i].tobytes() for i in range(steps * batch)]
+
+
+def test_what_was_seen_is_counted_beside_the_request(corpus):
+    data = staged(corpus)
+    samples = data.order.take(0, 250)
+    seen = data.seen(250)
+    assert sum(entry["tokens"] for entry in seen.values()) == samples.tokens.sum()
+    assert sum(entry["requested_tokens"] for entry in seen.values()) == pytest.approx(samples.tokens.sum())
+    batch = data.rows(samples)
+    for index, source in enumerate(data.sources):
+        entry, rows = seen[source.name], batch.targets[samples.source == index]
+        assert (entry["tokens"], entry["sequences"]) == ((rows != IGNORED).sum(), len(rows))
+        assert entry["padding"] == (rows == IGNORED).sum()
+        assert abs(entry["tokens"] - entry["requested_tokens"]) <= LENGTH
+        assert entry["epochs"] == entry["tokens"] / source.tokens
+    assert seen["code"]["epochs"] <= 1.0
+
+
+def settings(*assignments):
+    return parse(Pretraining, override(plain(llama_tiny()), assignments), "recipe")
+
+
+def test_stages_and_caps_resolve_to_an_input_and_are_told_before_training(corpus):
+    stages = "data.stages=[{until_tokens: 1e4, weights: uniform}, {until_tokens: 2e4, weights: {code: 1}}]"
+    resolved = resolve(settings(stages, "data.weights={plays: 1}", "data.max_epochs={code: 4}"), corpus)
+    assert resolved.data.stages[0] == Stage(10_000, {"code": 1.0, "notes": 1.0, "plays": 1.0})
+    again = parse(Pretraining, plain(resolved), "resolved.yaml")
+    assert resolve(again, corpus) == again == resolved
+    resolved = replace(resolved, data=replace(resolved.data, max_epochs=None))
+    lines = describe_data(resolved, corpus, training_data(corpus, resolved.data, 0).order)
+    assert lines[-2:] == ["data  from token 10,000 on: code 100.00%", "data  from token 20,000 on: plays 100.00%"]
+    again = [line for line in lines if "reads documents again: enters epoch" in line]
+    assert len(again) == 3
+
+
+def test_one_cap_for_all_sources_becomes_a_cap_of_each(corpus):
+    resolved = resolve(settings("data.max_epochs=100", "data.weights={plays: 1, code: 1}"), corpus)
+    assert resolved.data.max_epochs == {"plays": 100.0, "code": 100.0}
+
+
+@pytest.mark.parametrize(
+    ("assignments", "message"),
+    [
+        (["data.stages=[{until_tokens: 5, weights: {code: -1}}]"], r"data.stages\[0\].weights.code: got -1.0"),
+        (["data.stages=[{until_tokens: 0, weights: uniform}]"], r"data.stages\[0\].until_tokens: got 0, allowed 1"),
+        (
+            ["data.stages=[{until_tokens: 9, weights: uniform}, {until_tokens: 9, weights: uniform}]"],
+            r"data.stages\[1\].until_tokens: got 9, the stage before ends at 9",
+        ),
+        (["data.stages=[{until_tokens: 9, weights: {cod: 1}}]"], r"data.stages\[0\].weights.cod: no such source"),
+        (["data.stages=[{until_tokens: 9, weights: tempered}]"], r"data.stages\[0\].weights: got 'tempered', allowed"),
+        (["data.max_epochs=0"], r"data.max_epochs: got 0.0, allowed above 0"),
+        (["data.max_epochs={code: -2}"], r"data.max_epochs.code: got -2.0, allowed above 0"),
+        (["data.max_epochs={cod: 2}"], r"data.max_epochs.cod: no such source"),
+        (["data.max_epochs={code: 0.001}"], r"data.max_epochs.code: got 0.001, less than one sequence"),
+        (["data.max_epochs=1"], r"data.max_epochs: the sources of a stage have given all they may after [\d,]+ tokens"),
+    ],
+)
+def test_stages_and_caps_that_do_not_fit_are_refused(assignments, message, corpus):
+    with pytest.raises(ConfigError, match=message):
+        resolve(settings(*assignments), corpus)
+
+
+def test_a_weighted_source_without_a_training_document_is_refused(corpus):
+    emptied = replace(corpus, train={k: v for k, v in corpus.train.items() if k != "notes"}, empty=frozenset({"notes"}))
+    with pytest.raises(
+        ConfigError, match=r"data.weights.notes: the corpus has this source without a training document"
+    ):
+        resolve(settings("data.weights={notes: 1, code: 1}"), emptied)
