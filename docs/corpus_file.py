@@ -70,7 +70,7 @@ def table(cls: Any) -> str:
         kind = field.type if isinstance(field.type, str) else getattr(field.type, "__name__", str(field.type))
         if not isinstance(field.type, type):
             kind = str(field.type).replace("typing.", "").replace("pipelines.stages.rules.", "")
-            kind = kind.replace("pipelines.stages.evaluation_sets.", "")
+            kind = kind.replace("pipelines.stages.evaluation_sets.", "").replace("pipelines.keep_rule.", "")
         default = "required" if field.default is dataclasses.MISSING else f"`{field.default!r}`"
         rows.append(f"| `{field.name}` | {kind} | {default} | {notes[field.name]} |".replace(" | None", " or nothing"))
     return "\n".join(rows) + "\n"

@@ -298,6 +298,8 @@ def _annotate(group: Sequence[Step], state: Build) -> None:
     started = time.perf_counter()
     names = ", ".join(dict.fromkeys(step.name for step in group))
     state.say(f"annotate: {names}")
+    for notice in dict.fromkeys(f"{step.name}: {step.stage.notice()}" for step in group if step.stage.notice()):
+        state.say(f"  {notice}")
     tasks = []
     for source in dict.fromkeys(step.source for step in group):
         assert source is not None

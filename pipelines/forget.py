@@ -9,6 +9,7 @@ stays dropped), what was learned from many documents (the tokenizer), and ids, w
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -254,10 +255,16 @@ def _rewrite_shards(
         identifiers, n_bytes = shard.doc_ids.take(pa.array(left)), shard.n_bytes[left]
         own = {name: value for name, value in shard.facts.items() if name != "format"}
         old = record.path.removeprefix(f"{out.name}/")
-        file = out.write(
-            _new_name(old, mark),
-            lambda sink, a=(tokens, offsets, identifiers, n_bytes, own, sentences): write_shard(sink, *a),
+        write = partial(
+            write_shard,
+            tokens=tokens,
+            offsets=offsets,
+            doc_ids=identifiers,
+            n_bytes=n_bytes,
+            facts=own,
+            sentences=sentences,
         )
+        file = out.write(_new_name(old, mark), write)
         changed[old] = file
         shards.append(
             asdict(

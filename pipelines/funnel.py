@@ -166,8 +166,9 @@ def _sample_columns(
         for place in np.flatnonzero(mask[rows]).tolist():
             dropped[place] = (step, rule)
     schema = sample_schema(columns, part.types)
+    count = len(rows)
     known = {
-        "hash": hashes[rows], "id": ids.take(pa.array(rows)), "source": [part.source] * len(rows), "part": [part.index] * len(rows),
+        "hash": hashes[rows], "id": ids.take(pa.array(rows)), "source": [part.source] * count, "part": [part.index] * count,
         "row": rows, "drop_step": [step for step, _ in dropped], "drop": [rule for _, rule in dropped],
         "text_bytes": text_bytes.take(pa.array(rows)),
     }  # fmt: skip

@@ -70,6 +70,10 @@ class SetAside(PartStage):
         """What the stage depends on."""
         return self.stage.depends()
 
+    def notice(self) -> str:
+        """The stage's own."""
+        return self.stage.notice()
+
     def setup(self) -> None:
         """The stage's own."""
         self.stage.setup()

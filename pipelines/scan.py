@@ -55,7 +55,8 @@ def scan(directory: Path, probes: Sequence[bytes], ids: Sequence[bytes]) -> tupl
 
 def _rows(path: Path, probes: Sequence[bytes], wanted: pa.Array) -> list[bytes] | None:
     """The ids of rows that hold something; None where no row does."""
-    any_hit, ids = False, []
+    any_hit = False
+    ids: list[bytes] = []
     with pa.OSFile(str(path)) as source:
         reader = pa.ipc.open_file(source)
         for number in range(reader.num_record_batches):

@@ -74,6 +74,7 @@ def show_plan(plan: Plan, root: Path) -> None:
     for heading in ("step", "fingerprint", "parts", "state", "why"):
         table.add_column(heading, overflow="fold", no_wrap=heading != "why")
     pending = 0
+    notices: dict[str, None] = {}
     for step in plan.steps:
         manifest = load_step(root, step.directory)
         if manifest is not None:
@@ -82,6 +83,8 @@ def show_plan(plan: Plan, root: Path) -> None:
             )
             continue
         pending += 1
+        if step.stage.notice():
+            notices[f"{step.name}: {step.stage.notice()}"] = None
         parts = ""
         if step.name == "read":
             source = next(s for s in plan.config.sources if s.name == step.source)
@@ -91,6 +94,8 @@ def show_plan(plan: Plan, root: Path) -> None:
         )
     console.print(table)
     console.print(f"{len(plan.steps) - pending} steps finished, {pending} will run")
+    for notice in notices:
+        console.print(notice, markup=False, soft_wrap=True)
 
 
 def show_funnel(manifest: CorpusManifest) -> None:

@@ -330,5 +330,5 @@ def _weighted(request: Quantile, chunks: Sequence[tuple[np.ndarray, float]]) -> 
     if len(set(weights.tolist())) == 1:
         return values[order][request.rank(len(values))].item()
     reached = np.cumsum(weights[order]) / weights.sum()
-    side = "right" if request.side == "at_least" else "left"
-    return values[order][min(int(np.searchsorted(reached, request.q, side)), len(values) - 1)].item()
+    place = np.searchsorted(reached, request.q, "right" if request.side == "at_least" else "left")
+    return values[order][min(int(place), len(values) - 1)].item()

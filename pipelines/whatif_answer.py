@@ -37,7 +37,9 @@ def show_answer(question: WhatIf, flows: Mapping[str, Flow], samples: int) -> No
         stage = question.then[name].stage
         assert isinstance(stage, Filter)
         rules = [{k: v for k, v in plain(rule).items() if v not in (None, [], {}, "")} for rule in stage.rules]
-        text = yaml.safe_dump([{"filter": rules}], sort_keys=False, allow_unicode=True, width=1000, default_flow_style=None)
+        text = yaml.safe_dump(
+            [{"filter": rules}], sort_keys=False, allow_unicode=True, width=1000, default_flow_style=None
+        )
         console.print(text, markup=False, end="", soft_wrap=True)
 
 

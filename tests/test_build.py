@@ -32,6 +32,7 @@ from pipelines.inventory import take_inventory
 from pipelines.plan import explain, make_plan
 from pipelines.poison import load_poison, set_aside
 from pipelines.read_step import file_indexes, quarantined
+from pipelines.show import show_plan
 
 
 @pytest.fixture(autouse=True)
@@ -496,3 +497,21 @@ def test_a_step_that_breaks_on_the_same_document_again_does_not_go_round_in_circ
     set_aside(tmp_path, error)
     with pytest.raises(PoisonError):
         set_aside(tmp_path, error)
+
+
+def test_what_a_stage_costs_is_said_before_it_runs(corpus_file, tmp_path, capsys):
+    @dataclass(frozen=True)
+    class Dear(Shout):
+        def notice(self):
+            return "takes a year"
+
+    config = load_corpus_config(corpus_file)
+    config = replace(config, steps=(StepConfig("dear", Dear("x", "y"), "dear"), *config.steps))
+    plan = make_plan(config, take_inventory(config.sources, tmp_path / "out"))
+    show_plan(plan, tmp_path / "out")
+    assert "dear: takes a year" in capsys.readouterr().out
+    said = []
+    build(plan, LocalCluster(), said.append)
+    assert sum("dear: takes a year" in line for line in said) == 1
+    show_plan(plan, tmp_path / "out")
+    assert "takes a year" not in capsys.readouterr().out

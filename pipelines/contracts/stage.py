@@ -59,6 +59,10 @@ class Stage:
         """Versions of libraries and checksums of model files that the output depends on."""
         return {}
 
+    def notice(self) -> str:
+        """What a person should know before the stage runs, such as an unusual cost; empty where there is nothing."""
+        return ""
+
     def check(self) -> None:
         """Raise ValueError("knob: what is wrong") for values out of range."""
 
