@@ -104,8 +104,8 @@ def count_values(task: _Task) -> Counted:
     alive = pc.is_null(task.part.drop()).to_numpy(zero_copy_only=False)
     for number, request in enumerate(task.requests):
         column = task.part.table((request.signal,))[request.signal].combine_chunks()
-        for group, mask in _groups(task.part, request):
-            keys = _keys(column.filter(pa.array(alive & mask)), request)
+        for group, rows in _groups(task.part, request):
+            keys = _keys(column.take(pa.array(rows[alive[rows]])), request)
             if task.bins is not None:
                 wanted = task.bins.get((number, group))
                 keys = keys[keys >> _COARSE == np.uint64(wanted)] if wanted is not None else keys[:0]
@@ -118,12 +118,16 @@ def count_values(task: _Task) -> Counted:
 
 
 def _groups(part: Part, request: Quantile) -> Iterator[tuple[str, np.ndarray]]:
+    """Each group and its rows; all of them cost a sort, however many there are."""
     if not request.per:
-        yield "", np.ones(part.rows, bool)
+        yield "", np.arange(part.rows)
         return
-    names = group_names(part.table((request.per,))[request.per])
-    for name in sorted(set(names.to_pylist())):
-        yield name, pc.equal(names, name).to_numpy(zero_copy_only=False)
+    names = group_names(part.table((request.per,))[request.per]).dictionary_encode()
+    codes = names.indices.to_numpy()
+    rows = np.split(
+        np.argsort(codes, kind="stable"), np.cumsum(np.bincount(codes, minlength=len(names.dictionary)))[:-1]
+    )
+    yield from zip(names.dictionary.to_pylist(), rows, strict=True)
 
 
 def _keys(column: pa.Array, request: Quantile) -> np.ndarray:

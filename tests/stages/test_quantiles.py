@@ -1,4 +1,5 @@
 import json
+import time
 
 import numpy as np
 import pyarrow as pa
@@ -11,7 +12,7 @@ from pipelines.contracts.lineage import open_corpus
 from pipelines.corpus import load_corpus_config
 from pipelines.inventory import take_inventory
 from pipelines.plan import make_plan
-from pipelines.quantiles import _keys, _value
+from pipelines.quantiles import _keys, _Task, _value, count_values
 from pipelines.stages.rules import Quantile
 
 
@@ -69,6 +70,30 @@ def test_parts_do_not_matter_and_earlier_drops_do(tmp_path):
     )
     # 11 documents of a with 50 to 60 words and 40 of b are left; the median is over them.
     assert sorted(kept(dropped[0])) == sorted([*range(50, 61), *range(100, 140)])[25:]
+
+
+def test_a_group_for_every_document_costs_a_sort():
+    count = 100_000
+    table = pa.table({"x": np.arange(count), "name": [f"n{i % 50_000}" for i in range(count)]})
+
+    class Whole:
+        rows = count
+
+        def table(self, names):
+            return table.select(names)
+
+        def drop(self):
+            return pa.nulls(count, pa.string())
+
+    request = Quantile("x", "at_least", 0.5, "name")
+    started = time.process_time()
+    found = count_values(_Task(Whole(), (request,), None))
+    assert time.process_time() - started < 30  # a pass over all rows for each group would take minutes
+    assert len(found) == 50_000
+    assert all(sum(counts.values()) == 2 for counts in found.values())
+    bins = {at: next(iter(counts)) for at, counts in found.items()}
+    fine = count_values(_Task(Whole(), (request,), bins))
+    assert [_value(key, True) for key in fine[0, "n7"]] == [7, 50_007]
 
 
 def test_the_plan_computes_thresholds_in_a_step_of_their_own(tmp_path):
