@@ -24,7 +24,9 @@ def read_json(entry: Entry, source: SourceSpec) -> Iterator[Found | Bad]:
     document is one more record, `trailing_bytes`.
     """
     head, chunks = peek(entry.chunks, len(BOM))
-    while not (start := head.removeprefix(BOM).lstrip(_SPACE)):
+    mark = BOM
+    while not (start := head.removeprefix(mark).lstrip(_SPACE)):
+        mark = b""  # there is one
         head, chunks = peek(_without(chunks, len(head)), 1)
         if not head:
             return

@@ -50,6 +50,12 @@ def test_every_element_is_accounted_for(read: Callable, data: bytes, texts: list
     assert (found.texts, [bad[2] for bad in found.bad]) == (texts, reasons)
 
 
+def test_one_byte_order_mark_is_taken_off_wherever_the_chunks_end() -> None:
+    source = Source(name="s", root=".", format="json")
+    for chunks in ([b"\xef\xbb\xbf" * 2 + b"[]"], [b"\xef\xbb\xbf"] * 2 + [b"[]"]):
+        assert list(read_records(Entry("a", iter(chunks)), source)) == [Bad("not_json", 5)]
+
+
 def test_long_elements(read: Callable) -> None:
     data = json.dumps([{"text": "a"}, {"n": 1, "text": "0123456789" * 5, "m": 2}, {"text": "b"}], indent=1).encode()
     found = read("a.json", data, format="json", max_document_bytes=40)
