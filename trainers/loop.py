@@ -17,6 +17,7 @@ from trainers.config import Pretraining
 from trainers.data import Corpus, TrainingData, ValidationData, training_data, validation_data
 from trainers.engine import Engine, Totals, start_group
 from trainers.export import export_checkpoint
+from trainers.ledger import line, write_ledger
 from trainers.measure import validation_fields
 from trainers.models import build_model
 from trainers.progress import Progress
@@ -136,6 +137,7 @@ class Training:
             gradient_norm=interval.norm,
             tokens_per_second=interval.tokens_per_second(),
             sources=read,
+            data=self.data.seen(step * self.sequences),
         )
 
     def _validate(self, step: int) -> None:
@@ -152,6 +154,7 @@ class Training:
         if self.engine.rank == 0:
             marks = fingerprints(self.config, self.corpus)
             try:
+                write_ledger(self.path, self.config, self.corpus, self.data, step)
                 kept = (self.config.checkpoints.keep, self.config.checkpoints.keep_every)
                 path = checkpoint.save(self.path, step, self.tokens, marks, state, *kept, self.skipped)
                 self.progress.write("checkpoint", step=step, message=str(path))
@@ -194,6 +197,8 @@ class Training:
         if self.engine.rank == 0:
             self.progress.write("export", message=str(export_checkpoint(self.path, self.path / "export")))
             write_json(self.path / "finished.json", {"step": self.steps, "tokens": self.tokens})
+            seen = self.data.seen(self.steps * self.sequences)
+            self.progress.write("data", step=self.steps, sources=seen, message=line(seen))
             self.progress.write("finished", step=self.steps, tokens=self.tokens)
         self.engine.agree(0)
 

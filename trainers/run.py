@@ -1,7 +1,7 @@
 """A run's directory: whose it is, what it was told, whether it is finished.
 
-`run.json` (identity), `resolved.yaml`, `tokenizer.json`, `log.jsonl`, `checkpoints/`, `export/`, and `finished.json`
-once it is done. A file named `stop` asks a run to save a checkpoint and end.
+`run.json` (identity), `resolved.yaml`, `tokenizer.json`, `log.jsonl`, `ledger.json`, `checkpoints/`, `export/`, and
+`finished.json` once it is done. A file named `stop` asks a run to save a checkpoint and end.
 """
 
 import fcntl

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from pipelines.contracts.config import override, parse, plain
-from pipelines.contracts.errors import ConfigError
+from pipelines.contracts.errors import ConfigError, CorruptFileError, UserError
 from trainers.config import Data, Pretraining, Stage
 from trainers.data import open_corpus, training_data
+from trainers.ledger import read_ledger, write_ledger
 from trainers.mixture import UNCAPPED, cap, mixture
 from trainers.order import Order, Stream
 from trainers.packing import IGNORED
@@ -171,6 +172,21 @@ def test_what_was_seen_is_counted_beside_the_request(corpus):
         assert abs(entry["tokens"] - entry["requested_tokens"]) <= LENGTH
         assert entry["epochs"] == entry["tokens"] / source.tokens
     assert seen["code"]["epochs"] <= 1.0
+
+
+def test_the_ledger_is_what_was_seen_and_is_refused_where_it_is_not(corpus, tmp_path):
+    with pytest.raises(UserError, match="has no ledger"):
+        read_ledger(tmp_path)
+    config = resolve(settings("data.max_epochs={code: 1}"), corpus)
+    data = training_data(corpus, config.data, config.seed)
+    write_ledger(tmp_path, config, corpus, data, 7)
+    ledger = read_ledger(tmp_path)
+    assert (ledger["step"], ledger["samples"], ledger["corpus"]) == (7, 7 * 16, corpus.fingerprint)
+    assert ledger["sources"] == data.seen(7 * 16)
+    text = (tmp_path / "ledger.json").read_text()
+    (tmp_path / "ledger.json").write_text(text.replace('"samples": 112', '"samples": 111'))
+    with pytest.raises(CorruptFileError):
+        read_ledger(tmp_path)
 
 
 def settings(*assignments):
