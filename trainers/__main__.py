@@ -52,6 +52,12 @@ def parser() -> argparse.ArgumentParser:
     pretrain.add_argument(
         "--workers", type=int, default=1, help="several run on Ray; under torchrun it does not matter"
     )
+    pretrain.add_argument(
+        "--exclude-documents",
+        metavar="FILE",
+        type=Path,
+        help="from here on these documents, one id a line, have loss weight 0; every other token stays where it is",
+    )
     pretrain.set_defaults(command=_pretrain)
 
     evaluate = commands.add_parser("evaluate", help="validation loss and bits per byte of a run or an export")
@@ -81,6 +87,7 @@ def _pretrain(options: argparse.Namespace) -> int:
     from pipelines.contracts.config import load_yaml, override, parse, plain
     from trainers.config import Pretraining
     from trainers.data import open_corpus
+    from trainers.exclusion import exclude
     from trainers.recipes import RECIPES
     from trainers.resolve import resolve
     from trainers.run import locked, open_run
@@ -109,6 +116,8 @@ def _pretrain(options: argparse.Namespace) -> int:
         if opened.finished:
             print(f"{run}: finished at step {opened.finished['step']}, nothing to do; the model is in {run / 'export'}")
             return 0
+        if options.exclude_documents:
+            exclude(run, options.exclude_documents, corpus)
         _describe(config, corpus, opened)
         return _launch(config, corpus, run, options.workers)
 

@@ -19,6 +19,7 @@ from pipelines.contracts.place import place_of
 from pipelines.contracts.shards import Shard, open_shard
 from pipelines.contracts.store import digest, verify
 from trainers.config import Data
+from trainers.documents import silence
 from trainers.mixture import Mixture, cap, mixture
 from trainers.order import Order, Samples, Stream
 from trainers.packing import pack, pad
@@ -194,11 +195,12 @@ def packed_rows(
 
 @dataclass(frozen=True)
 class TrainingData:
-    """The training split in the order of a run."""
+    """The training split in the order of a run. Documents whose id is `excluded` keep their place and have no targets."""
 
     sources: tuple[Source, ...]
     order: Order
     specials: dict[str, int]
+    excluded: frozenset[bytes] = frozenset()
 
     def seen(self, samples: int) -> dict[str, dict[str, float]]:
         """What the first `samples` samples read of each source, in tokens (separators included) and epochs, beside
@@ -222,7 +224,10 @@ class TrainingData:
         """The sequences of `samples`, then rows of padding without targets up to `minimum` rows."""
         missing = max(0, minimum - len(samples))
         source = np.concatenate([samples.source, np.zeros(missing, dtype=np.int32)])
-        return packed_rows(self.sources, source, samples.sequence, self.order.sequence_length, self.specials)
+        batch = packed_rows(self.sources, source, samples.sequence, self.order.sequence_length, self.specials)
+        if self.excluded:
+            silence(batch, self.sources, samples.sequence, self.excluded)
+        return batch
 
     def micro_batches(self, first: int, count: int, size: int, rank: int, world: int) -> Iterator[Batch]:
         """Rank `rank`'s share of samples `first` to `first + count`: equally many batches of `size` rows on every rank.
@@ -235,13 +240,13 @@ class TrainingData:
             yield self.rows(samples.select(chosen), minimum=size)
 
 
-def training_data(corpus: Corpus, data: Data, seed: int) -> TrainingData:
+def training_data(corpus: Corpus, data: Data, seed: int, excluded: frozenset[bytes] = frozenset()) -> TrainingData:
     """The training data of a run; `data` is resolved. Sources without a weight in any stage are not read."""
     asked = mixture_of(corpus, data)
     sources = tuple(corpus.train[name] for name in asked.names)
     streams = [Stream(source.name, source.tokens) for source in sources]
     order = Order(streams, asked, data.sequence_length, seed, corpus.fingerprint)
-    return TrainingData(sources, order, corpus.tokenizer.specials)
+    return TrainingData(sources, order, corpus.tokenizer.specials, excluded)
 
 
 def mixture_of(corpus: Corpus, data: Data) -> Mixture:

@@ -122,7 +122,7 @@ class Engine:
         for number, batch in enumerate(batches):
             nats = self._objective(self._engine, batch)
             # DeepSpeed averages gradients over the workers; the loss is a mean over the targets of all of them.
-            self._engine.backward(nats.sum() * (self.world / targets), scale_wrt_gas=False)
+            self._engine.backward(nats.sum() * (self.world / max(1.0, targets)), scale_wrt_gas=False)
             sums += sums_by_source(nats, batch, sources)
             if number == len(batches) - 1:
                 totals, self._skip = self._totals(sums, stop), False

@@ -16,6 +16,7 @@ from trainers import checkpoint
 from trainers.config import Pretraining
 from trainers.data import Corpus, TrainingData, ValidationData, training_data, validation_data
 from trainers.engine import Engine, Totals, start_group
+from trainers.exclusion import read_excluded
 from trainers.export import export_checkpoint
 from trainers.ledger import line, write_ledger
 from trainers.measure import validation_fields
@@ -46,7 +47,8 @@ class Training:
         """Open the data, build the model and restore the newest checkpoint."""
         self.config, self.corpus, self.path, self.progress = config, corpus, run, progress
         self.steps, self.sequences = config.budget.steps or 0, config.batch.sequences or 0
-        self.data: TrainingData = training_data(corpus, config.data, config.seed)
+        excluded = read_excluded(run)
+        self.data: TrainingData = training_data(corpus, config.data, config.seed, excluded)
         self.held_out: ValidationData = validation_data(corpus, config.validation.tokens, config.data.sequence_length)
         self.micro_batch = min(config.execution.micro_batch, -(-self.sequences // world))
         accumulation = -(-self.sequences // (self.micro_batch * world))
@@ -56,6 +58,9 @@ class Training:
         self.start, self.tokens, self.skipped = self._restore()
         self.skipped_in_row = 0
         self.stop = _stop_signal()
+        if excluded:
+            message = f"{len(excluded):,} documents have loss weight 0 from step {self.start + 1} on"
+            progress.write("excluded", step=self.start, documents=len(excluded), message=message)
         progress.write(
             "start",
             step=self.start,
@@ -115,8 +120,9 @@ class Training:
             raise UserError(
                 f"{self.path}: {self.skipped_in_row} steps in a row up to step {step} are not finite ({found}), "
                 f"optimizer.max_skipped_in_row allows {allowed}; the last checkpoint is intact. "
-                f"`python -m trainers blame {self.path} --step {step}` names the documents; begin another run with a lower "
-                f"optimizer.learning_rate where they are innocent"
+                f"`python -m trainers blame {self.path} --step {step}` names its documents, "
+                f"`pretrain --exclude-documents FILE` goes on without the loss of some; where they are innocent, begin "
+                f"another run with a lower optimizer.learning_rate"
             )
 
     def _asked_to_stop(self) -> bool:

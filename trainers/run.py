@@ -1,7 +1,8 @@
 """A run's directory: whose it is, what it was told, whether it is finished.
 
 `run.json` (identity), `resolved.yaml`, `tokenizer.json`, `log.jsonl`, `ledger.json`, `checkpoints/`, `export/`, and
-`finished.json` once it is done. A file named `stop` asks a run to save a checkpoint and end.
+`finished.json` once it is done. `excluded.json` holds the ids of documents at loss weight 0. A file named `stop` asks
+a run to save a checkpoint and end.
 """
 
 import fcntl

@@ -123,3 +123,31 @@ def test_too_many_in_a_row_stop_the_run_and_the_knob_is_named(corpus, tmp_path, 
         train(corpus, tmp_path / "run", optimizer=Optimizer(max_skipped_in_row=2))
     assert len(read_events(tmp_path / "run" / "log.jsonl", "skipped")) == 4
     assert checkpoint.newest(tmp_path / "run", pytest.fail).step == 4
+
+
+def test_a_run_goes_on_without_documents_and_everything_before_stays(corpus, tmp_path):
+    from trainers.data import training_data
+    from trainers.documents import ids_of
+    from trainers.exclusion import exclude
+    from trainers.run import read_config
+
+    run = tmp_path / "run"
+    train(corpus, run)
+    expected = {entry["step"]: entry for entry in read_events(run / "log.jsonl", "step")}
+    for step in (4, 5, 6):
+        (run / "checkpoints" / f"step-{step:08d}" / "model.safetensors").write_bytes(b"")
+    for name in ("log.jsonl", "finished.json"):
+        (run / name).unlink()
+    config = read_config(run)
+    samples = training_data(corpus, config.data, config.seed).order.take(8, 1)  # the first sequence of step 5
+    source = corpus.train[sorted(corpus.train)[samples.source[0]]]
+    ids = ids_of(source, int(samples.sequence[0]), config.data.sequence_length)
+    (tmp_path / "garbage.txt").write_text("\n".join(identifier.hex() for identifier in ids))
+    exclude(run, tmp_path / "garbage.txt", corpus)
+    train(corpus, run)
+    found = {entry["step"]: entry for entry in read_events(run / "log.jsonl", "step")}
+    assert found[4]["loss"] == pytest.approx(expected[4]["loss"], abs=1e-6)
+    assert found[4]["tokens"] == expected[4]["tokens"]
+    assert found[5]["tokens"] <= expected[5]["tokens"] - samples.tokens[0]
+    assert found[5]["loss"] != expected[5]["loss"]
+    assert read_events(run / "log.jsonl", "excluded")[0]["documents"] == len(set(ids))
