@@ -184,7 +184,24 @@ def what_if(config: CorpusConfig, changes: Sequence[str]) -> WhatIf:
     question = WhatIf(config, corpus, now, then)
     if not question.changed:
         raise UserError("--set: changes nothing: every rule is as the corpus was built")
+    _refuse_unmeasured(question)
     return question
+
+
+def _refuse_unmeasured(question: WhatIf) -> None:
+    """UserError where a filter reads what was measured only on the documents that a changed filter kept."""
+    order = [entry.name for entry in question.config.steps]
+    for entry in question.config.steps:
+        if entry.where is None or entry.name in question.now:
+            continue
+        earlier = [name for name in question.changed if order.index(name) <= order.index(entry.where)]
+        written = entry.stage.writes().names
+        readers = [name for name, then in question.then.items() if set(then.stage.reads()) & set(written)]
+        if earlier and readers:
+            raise UserError(
+                f"{', '.join(earlier)}: what {entry.name} would say of newly kept documents is not known: it measured (`where: "
+                f"{entry.where}`) only those that were kept, and {', '.join(readers)} decides by it; build it to find out"
+            )
 
 
 def _change(change: str, steps: Mapping[str, StepConfig]) -> tuple[str, Filter]:

@@ -113,6 +113,18 @@ def test_a_named_set_is_changed_rule_by_rule(corpus):
     assert flows["short"].newly_kept + flows["long"].newly_dropped == flows["short"].newly_kept
 
 
+def test_what_was_not_measured_is_not_guessed(corpus):
+    path, _, _ = corpus(RULES)
+    language = "  - language: {}\n    where: filter\n"
+    second = "  - filter: [{signal: language, one_of: [en]}]\n    name: english\n"
+    path.write_text(path.read_text().replace("  - text_hash", language + second + "  - text_hash"))
+    config = load_corpus_config(path)
+    build(make_plan(config, take_inventory(config.sources, config.place)), LocalCluster(), lambda line: None)
+    with pytest.raises(UserError, match="filter: what language would say of newly kept documents is not known"):
+        what_if(config, ["filter.word_count.at_least=10"])
+    assert what_if(config, ["english.language.one_of=[de]"]).run(full=True)["short"].exact
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
