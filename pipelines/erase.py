@@ -66,7 +66,10 @@ def _check_local(place: Path) -> None:
 def _lines(path: Path | None) -> list[str]:
     if path is None:
         return []
-    lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
+    try:
+        lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: not UTF-8 at byte {error.start}; expected one id or URL a line") from None
     return [line for line in lines if line and not line.startswith("# ")]
 
 

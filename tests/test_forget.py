@@ -178,6 +178,9 @@ def test_the_command_says_what_it_did_and_where_copies_are(corpus_file, tmp_path
     assert f"trained on the corpus with them: {tmp_path / 'runs' / 'a'}" in out
     assert main(arguments[:4]) == 2
     assert "none of these documents" in capsys.readouterr().err
+    (tmp_path / "ids.txt").write_bytes(b"web/a#1\n\xff\n")
+    assert main(arguments[:4]) == 2
+    assert "ids.txt: not UTF-8 at byte 8; expected one id or URL a line" in capsys.readouterr().err
 
 
 def test_object_stores_are_refused(capsys):

@@ -14,11 +14,13 @@ from typing import BinaryIO
 
 import xxhash
 
+from pipelines.contracts.errors import UserError
 from pipelines.contracts.place import RemotePath
 from pipelines.contracts.remote import fetch_url, put_url
 
 _DEFAULT_BYTES = 20 << 30
 _IN_USE_SECONDS = 60  # younger files are never removed: their path may have been handed out and not opened yet
+_ABANDONED_SECONDS = 86_400  # a file that is still being fetched is written to
 _CHUNK = 1 << 20
 
 
@@ -84,7 +86,7 @@ def _keep(local: Path, checksum: str) -> None:
     """Move a file into the cache. Room is made whenever this process has added a hundredth of what the cache may hold."""
     target = _directory() / checksum[:2] / checksum
     target.parent.mkdir(exist_ok=True)
-    limit = int(os.environ.get("GRISTMILL_CACHE_BYTES", _DEFAULT_BYTES))
+    limit = _limit()
     _added[0] += local.stat().st_size
     local.rename(target)
     if _added[0] * 100 >= limit:
@@ -95,7 +97,18 @@ def _keep(local: Path, checksum: str) -> None:
 _added = [0]
 
 
+def _limit() -> int:
+    said = os.environ.get("GRISTMILL_CACHE_BYTES", str(_DEFAULT_BYTES))
+    if not said.isdecimal():
+        raise UserError(f"GRISTMILL_CACHE_BYTES: got {said!r}, expected a number of bytes")
+    return int(said)
+
+
 def _make_room(limit: int) -> None:
+    for path in _directory().glob("*.tmp"):  # of processes that were killed
+        with suppress(FileNotFoundError):
+            if path.stat().st_mtime < time.time() - _ABANDONED_SECONDS:
+                path.unlink()
     files = []
     for path in _directory().glob("*/*"):
         with suppress(FileNotFoundError):
