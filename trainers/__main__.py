@@ -1,4 +1,4 @@
-"""Commands: python -m trainers pretrain | evaluate | generate | export. Heavy libraries are imported when a command
+"""Commands: python -m trainers pretrain | blame | evaluate | generate | export. Heavy libraries are imported when a command
 needs them.
 """
 
@@ -59,6 +59,12 @@ def parser() -> argparse.ArgumentParser:
         help="from here on these documents, one id a line, have loss weight 0; every other token stays where it is",
     )
     pretrain.set_defaults(command=_pretrain)
+
+    blame = commands.add_parser("blame", help="the documents that a step read, worst losses first, with their history")
+    blame.add_argument("run", metavar="RUN", type=Path)
+    blame.add_argument("--step", type=int, required=True, help="as the log counts them: the first is 1")
+    blame.add_argument("--documents", type=int, default=10, help="how many to show")
+    blame.set_defaults(command=_blame)
 
     evaluate = commands.add_parser("evaluate", help="validation loss and bits per byte of a run or an export")
     evaluate.add_argument("model", metavar="RUN_OR_EXPORT", type=Path)
@@ -156,6 +162,15 @@ def _describe(config: "Pretraining", corpus: "Corpus", opened: "Opened") -> None
     for change in opened.changed:
         print(f"changed since the run began: {change}")
     print(f"run  {opened.path}  {'new' if opened.is_new else 'resumed'}", flush=True)
+
+
+def _blame(options: argparse.Namespace) -> int:
+    from trainers.blame import blame, show
+
+    if options.documents < 1:
+        raise ConfigError(f"--documents: got {options.documents}, allowed 1 and more")
+    show(blame(options.run, options.step, lambda line: print(line, file=sys.stderr)), options.documents, print)
+    return 0
 
 
 def _evaluate(options: argparse.Namespace) -> int:

@@ -62,7 +62,7 @@ def export_checkpoint(run: Path, output: Path) -> Path:
     attempt.mkdir(parents=True)
     try:
         _silence_progress_bars()
-        model = _build(run, found)
+        model = trained_model(run, found)
         model.config.use_cache = True
         model.save_pretrained(attempt)
         _save_tokenizer(run / "tokenizer.json", record["specials"], config.model.positions, attempt)
@@ -78,7 +78,7 @@ def export_checkpoint(run: Path, output: Path) -> Path:
     return output
 
 
-def _build(run: Path, found: checkpoint.Checkpoint) -> Any:
+def trained_model(run: Path, found: checkpoint.Checkpoint) -> Any:
     """The model of a checkpoint, fp32, on the CPU."""
     import torch
 
@@ -152,4 +152,4 @@ def load_trained(path: Path) -> Trained:
     found = checkpoint.newest(path, print)
     if found is None:
         raise UserError(f"{path}: has no checkpoint yet; let it train until the first one")
-    return Trained(_build(path, found), path / "tokenizer.json", read_config(path), found.fingerprints)
+    return Trained(trained_model(path, found), path / "tokenizer.json", read_config(path), found.fingerprints)
