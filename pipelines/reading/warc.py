@@ -36,7 +36,13 @@ def read_warc(entry: Entry, source: SourceSpec) -> Iterator[Found | Bad | Page]:
 
     for record in read_archive(entry.chunks, bound):
         if isinstance(record, Record):
-            if _is_text(record.fields):
+            text = _is_text(record.fields)
+            if not record.whole and not (text and source.oversized == "split"):
+                for _ in record.rest:
+                    pass
+                if record.rest.left:  # what comes next says that it was cut off, and counts it
+                    continue
+            if text:
                 yield from _text(record, source)
             else:
                 yield _page(record, source)

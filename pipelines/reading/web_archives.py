@@ -47,7 +47,7 @@ class Record:
     block: bytes
     size: int
     whole: bool
-    rest: Iterator[bytes]
+    rest: "_Rest"
 
 
 class _Stream:

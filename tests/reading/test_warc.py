@@ -200,6 +200,18 @@ def test_a_clipped_file_keeps_whole_records(read: Callable, compress: Callable) 
     assert ([bad[2] for bad in inside_header.bad], inside_header.texts) == (["malformed_record"], [TEXT])
 
 
+@pytest.mark.parametrize("compress", [bytes, gzip.compress])
+@pytest.mark.parametrize("kind", ["response", "conversion"])
+def test_a_long_record_that_is_cut_off_is_one_record(read: Callable, compress: Callable, kind: str) -> None:
+    fields = {"Content_Type": "text/plain"} if kind == "conversion" else {}
+    long = warc(http(b"x" * 200_000), kind, length=10**18 - 1, **fields)
+    limits = {"max_html_bytes": 1000, "max_document_bytes": 1000}
+    data = compress(GOOD) + (long if compress is bytes else compress(long)[:-9])
+    found = read("a.warc" if compress is bytes else "a.warc.gz", data, format="warc", **limits)
+    assert (found.texts, [bad[1:3] for bad in found.bad]) == ([TEXT], [(1, "truncated")])
+    assert all(bad[3] is None or bad[3] <= len(long) for bad in found.bad)  # bytes that are there, not those claimed
+
+
 def test_what_is_no_web_archive_is_one_record(read: Callable) -> None:
     found = read("a.warc", b"just text\n" * 5000, format="warc")
     assert (found.texts, [bad[1:] for bad in found.bad]) == ([], [(0, "malformed_record", 50_000)])
