@@ -58,6 +58,11 @@ def parser() -> argparse.ArgumentParser:
         type=Path,
         help="from here on these documents, one id a line, have loss weight 0; every other token stays where it is",
     )
+    pretrain.add_argument(
+        "--another-corpus",
+        action="store_true",
+        help="go on with a corpus (of the same tokenizer) that is not the one the run began with",
+    )
     pretrain.set_defaults(command=_pretrain)
 
     blame = commands.add_parser("blame", help="the documents that a step read, worst losses first, with their history")
@@ -118,7 +123,7 @@ def _pretrain(options: argparse.Namespace) -> int:
     if _is_follower():
         return _launch(config, corpus, run, options.workers)
     with locked(run):
-        opened = open_run(run, config, corpus)
+        opened = open_run(run, config, corpus, options.another_corpus)
         if opened.finished:
             print(f"{run}: finished at step {opened.finished['step']}, nothing to do; the model is in {run / 'export'}")
             return 0

@@ -96,6 +96,8 @@ def blame(run: Path, step: int, warn: Callable[[str], None]) -> Blame:
             f"{run}: read the corpus {record['fingerprints']['corpus']}, {corpus.directory} is {corpus.fingerprint} by now; "
             f"its order of documents is another"
         )
+    if step <= record.get("since", 0):
+        raise ConflictError(f"{run}: --step: got {step}, up to step {record['since']} the run read another corpus")
     data = training_data(corpus, config.data, config.seed)
     found = checkpoint.newest(run, warn, last=step - 1)
     sums = _sums(_model(run, config, found), config, data, step)

@@ -195,19 +195,23 @@ def packed_rows(
 
 @dataclass(frozen=True)
 class TrainingData:
-    """The training split in the order of a run. Documents whose id is `excluded` keep their place and have no targets."""
+    """The training split in the order of a run. Documents whose id is `excluded` keep their place and have no targets.
+    The run reads this corpus from sample `since` on: 0, unless it began with another one.
+    """
 
     sources: tuple[Source, ...]
     order: Order
     specials: dict[str, int]
     excluded: frozenset[bytes] = frozenset()
+    since: int = 0
 
     def seen(self, samples: int) -> dict[str, dict[str, float]]:
-        """What the first `samples` samples read of each source, in tokens (separators included) and epochs, beside
-        what the mixture asks for; `padding` is the positions of its sequences that hold no token.
+        """What the samples from `since` to `samples` read of each source, in tokens (separators included) and epochs,
+        beside what the mixture asks for; `padding` is the positions of its sequences that hold no token.
         """
-        sequences, tokens = self.order.drawn(samples)
-        requested = self.order.mixture.requested(int(tokens.sum()))
+        sequences, tokens, requested = (
+            upto - before for upto, before in zip(self._drawn(samples), self._before, strict=True)
+        )
         padding = sequences * self.order.sequence_length - tokens
         return {
             source.name: {
@@ -219,6 +223,14 @@ class TrainingData:
             }
             for i, source in enumerate(self.sources)
         }
+
+    @cached_property
+    def _before(self) -> tuple[np.ndarray, ...]:
+        return self._drawn(self.since)
+
+    def _drawn(self, samples: int) -> tuple[np.ndarray, ...]:
+        sequences, tokens = self.order.drawn(samples)
+        return sequences, tokens, self.order.mixture.requested(int(tokens.sum()))
 
     def rows(self, samples: Samples, minimum: int = 0) -> Batch:
         """The sequences of `samples`, then rows of padding without targets up to `minimum` rows."""

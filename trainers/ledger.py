@@ -21,6 +21,7 @@ def write_ledger(run: Path, config: Pretraining, corpus: Corpus, data: TrainingD
     record = {
         "format": FORMAT,
         "step": step,
+        "first_sample": data.since,
         "samples": samples,
         "corpora": list(config.data.corpora),
         "corpus": corpus.fingerprint,

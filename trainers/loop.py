@@ -5,6 +5,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +23,7 @@ from trainers.ledger import line, write_ledger
 from trainers.measure import validation_fields
 from trainers.models import build_model
 from trainers.progress import Progress
-from trainers.run import STOP, fingerprints
+from trainers.run import STOP, fingerprints, read_run
 from trainers.schedule import rate_fraction
 
 
@@ -56,6 +57,7 @@ class Training:
         parameters = sum(parameter.numel() for parameter in model.parameters())
         self.engine = Engine(model, config, self.micro_batch, accumulation)
         self.start, self.tokens, self.skipped = self._restore()
+        self.data = replace(self.data, since=min(read_run(run).get("since", 0), self.start) * self.sequences)
         self.skipped_in_row = 0
         self.stop = _stop_signal()
         if excluded:

@@ -19,6 +19,7 @@ import yaml
 from pipelines.contracts.config import load_yaml, parse, plain
 from pipelines.contracts.errors import ConflictError, UserError
 from pipelines.contracts.store import digest, file_checksum, read_json, write_atomic, write_json
+from trainers import checkpoint
 from trainers.config import Pretraining
 from trainers.data import Corpus, verified_tokenizer
 from trainers.resolve import differences, identity, is_free
@@ -26,6 +27,12 @@ from trainers.resolve import differences, identity, is_free
 FORMAT = "gristmill-run/1"
 STOP = "stop"
 _SHOWN = 5
+_OF_CORPUS = (
+    "data.weights",
+    "data.stages",
+    "data.max_epochs",
+    "data.shard_set",
+)  # what a corpus decides where it is open
 
 
 @dataclass(frozen=True)
@@ -38,10 +45,12 @@ class Opened:
     changed: tuple[str, ...]
 
 
-def open_run(path: Path, config: Pretraining, corpus: Corpus) -> Opened:
+def open_run(path: Path, config: Pretraining, corpus: Corpus, another_corpus: bool = False) -> Opened:
     """Make a run's directory, or check that an existing one began with the same configuration, corpus and tokenizer.
 
-    ConflictError names the difference. `resolved.yaml` is written unless the run is finished.
+    ConflictError names the difference. With `another_corpus` a corpus of the same tokenizer is read from the newest
+    checkpoint on, at the weights that it gives; `run.json` then says since which step. `resolved.yaml` is written unless
+    the run is finished.
     """
     if not (path / "run.json").exists():
         # A run that was killed while it began may have left these; they are written again.
@@ -55,14 +64,21 @@ def open_run(path: Path, config: Pretraining, corpus: Corpus) -> Opened:
         write_json(path / "run.json", {**record, "fingerprints": fingerprints(config, corpus)})
         return Opened(path, True, None, ())
     began = read_run(path)["fingerprints"]
-    for what, given in (("corpus", corpus.fingerprint), ("tokenizer", corpus.tokenizer.xxh3_128)):
-        if began[what] != given:
-            raise ConflictError(
-                f"{path}: this run began with the {what} {began[what]}, the one given is {given}; "
-                f"give the corpus it began with, or another run=DIRECTORY"
-            )
+    changes = began["corpus"] != corpus.fingerprint
+    if began["tokenizer"] != corpus.tokenizer.xxh3_128:
+        raise ConflictError(
+            f"{path}: this run began with the tokenizer {began['tokenizer']}, the one given is {corpus.tokenizer.xxh3_128}; "
+            f"give a corpus made with the one it began with, or another run=DIRECTORY"
+        )
+    if changes and not another_corpus:
+        raise ConflictError(
+            f"{path}: this run began with the corpus {began['corpus']}, the one given is {corpus.fingerprint} (a build or "
+            f"`pipelines forget` changes it); give the corpus it began with, another run=DIRECTORY, or --another-corpus "
+            f"to read this one from the newest checkpoint on"
+        )
     found = differences(read_config(path), config)
-    fixed = [f"{name}: {old!r} -> {new!r}" for name, old, new in found if not is_free(name)]
+    free = (lambda name: is_free(name) or name.startswith(_OF_CORPUS)) if changes else is_free
+    fixed = [f"{name}: {old!r} -> {new!r}" for name, old, new in found if not free(name)]
     if fixed:
         more = f" and {len(fixed) - _SHOWN} more" if len(fixed) > _SHOWN else ""
         raise ConflictError(
@@ -70,9 +86,22 @@ def open_run(path: Path, config: Pretraining, corpus: Corpus) -> Opened:
             f"give the one it began with, or another run=DIRECTORY"
         )
     finished = read_json(path / "finished.json") if (path / "finished.json").exists() else None
+    if changes and finished is None:
+        _change_corpus(path, config, corpus)
     if found and finished is None:
         _write(path, config)
     return Opened(path, False, finished, tuple(f"{name}: {old!r} -> {new!r}" for name, old, new in found))
+
+
+def _change_corpus(path: Path, config: Pretraining, corpus: Corpus) -> None:
+    """Record that from the newest checkpoint on another corpus is read, and which ones were before it."""
+    record = read_run(path)
+    newest = checkpoint.newest(path, print)
+    step = newest.step if newest else 0
+    earlier = [*record.get("earlier", []), {"until_step": step, "corpus": record["fingerprints"]["corpus"]}]
+    marks = record["fingerprints"] | {"corpus": corpus.fingerprint, "config": fingerprints(config, corpus)["config"]}
+    del record["checksum"]
+    write_json(path / "run.json", {**record, "fingerprints": marks, "since": step, "earlier": earlier})
 
 
 def read_run(path: Path) -> dict[str, Any]:

@@ -3,15 +3,18 @@
 from dataclasses import replace
 
 import pytest
+import torch
 
 from pipelines.contracts.config import override, parse, plain
 from pipelines.contracts.errors import ConflictError, UserError
 from pipelines.contracts.store import write_json
+from trainers import checkpoint
+from trainers.blame import blame
 from trainers.config import Pretraining
 from trainers.data import open_corpus
 from trainers.recipes import llama_tiny
 from trainers.resolve import resolve
-from trainers.run import locked, open_run, read_config, read_run
+from trainers.run import as_yaml, fingerprints, locked, open_run, read_config, read_run
 
 
 @pytest.fixture
@@ -50,9 +53,37 @@ def test_a_foreign_corpus_and_a_foreign_tokenizer_are_refused(tmp_path, corpus, 
     foreign = open_corpus((str(foreign_directory),), None)
     with pytest.raises(ConflictError, match=f"began with the corpus {corpus.fingerprint}"):
         open_run(tmp_path / "run", config(corpus), foreign)
+    assert read_run(tmp_path / "run")["fingerprints"]["corpus"] == corpus.fingerprint
     other = replace(corpus, tokenizer=replace(corpus.tokenizer, xxh3_128="0" * 32))
     with pytest.raises(ConflictError, match="began with the tokenizer"):
         open_run(tmp_path / "run", config(corpus), other)
+
+
+def test_a_run_goes_on_with_another_corpus_where_it_is_told_to(tmp_path, corpus, foreign_directory):
+    run, foreign = tmp_path / "run", open_corpus((str(foreign_directory),), None)
+    open_run(run, config(corpus), corpus)
+    state = ((name, {"weight": torch.zeros(2)}) for name in ("a", "b"))
+    checkpoint.save(run, 30, 1, fingerprints(config(corpus), corpus), state, keep=1)
+    with pytest.raises(ConflictError, match=r"optimizer.learning_rate"):
+        open_run(run, config(foreign, "optimizer.learning_rate=0.1"), foreign, another_corpus=True)
+    opened = open_run(run, config(foreign), foreign, another_corpus=True)
+    assert any(change.startswith("data.weights.") for change in opened.changed)
+    record = read_run(run)
+    assert record["since"] == 30
+    assert record["earlier"] == [{"until_step": 30, "corpus": corpus.fingerprint}]
+    assert open_run(run, config(foreign), foreign).changed == ()
+    with pytest.raises(ConflictError, match=f"began with the corpus {foreign.fingerprint}"):
+        open_run(run, config(corpus), corpus)
+    with pytest.raises(ConflictError, match="up to step 30 the run read another corpus"):
+        blame(replaced(run, foreign_directory), 30, pytest.fail)
+
+
+def replaced(run, directory):
+    """The run, whose resolved configuration says where the corpus is."""
+    found = read_config(run)
+    placed = replace(found, data=replace(found.data, corpora=(str(directory),)))
+    (run / "resolved.yaml").write_text(as_yaml(placed))
+    return run
 
 
 def test_a_directory_with_other_files_is_refused(tmp_path, corpus):
