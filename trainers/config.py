@@ -77,16 +77,18 @@ def _check_weights(weights: str | dict[str, float]) -> None:
 class Data:
     """What is read: corpora with one tokenizer, and how documents become sequences of `sequence_length` tokens.
 
-    `weights` are shares of the training tokens: a mapping over sources, `proportional` (to the sources' tokens),
-    `uniform`, or the name of a mixture that the corpus manifest suggests. `stages` come before: `weights` hold from the
-    end of the last one on. `max_epochs`, one number or by source, is how often a source is read at most, over the whole
-    run; then the others share its weight. `shard_set` picks one where a corpus has several.
+    `packing` concatenates documents and cuts where a sequence is full, or puts them whole where they fit best, with
+    padding (`trainers.best_fit`). `weights` are shares of the training tokens: a mapping over sources, `proportional`
+    (to the sources' tokens), `uniform`, or the name of a mixture that the corpus manifest suggests. `stages` come
+    before: `weights` hold from the end of the last one on. `max_epochs`, one number or by source, is how often a source
+    is read at most, over the whole run; then the others share its weight. `shard_set` picks one where a corpus has
+    several.
     """
 
     corpora: tuple[str, ...] = ()
     shard_set: str | None = None
     sequence_length: int = 1024
-    packing: Literal["concatenate"] = "concatenate"
+    packing: Literal["concatenate", "best_fit"] = "concatenate"
     weights: str | dict[str, float] = "proportional"
     stages: tuple[Stage, ...] = ()
     max_epochs: float | dict[str, float] | None = None

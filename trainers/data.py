@@ -6,7 +6,7 @@ batch depends on the corpus, the seed, the mixture, the sequence length and the 
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
@@ -18,6 +18,7 @@ from pipelines.contracts.manifest import ShardRecord, TokenizerRecord, load_corp
 from pipelines.contracts.place import place_of
 from pipelines.contracts.shards import Shard, open_shard
 from pipelines.contracts.store import digest, verify
+from trainers.best_fit import Packing, pack_source
 from trainers.config import Data
 from trainers.documents import silence
 from trainers.mixture import Mixture, cap, mixture
@@ -42,11 +43,14 @@ class Batch:
 
 @dataclass(frozen=True)
 class Source:
-    """One split of a source: its shards in the manifest's order, opened when they are first read."""
+    """One split of a source: its shards in the manifest's order, opened when they are first read. Without `packing` its
+    sequences are cut from its stream one after another.
+    """
 
     name: str
     directory: Path
     shards: tuple[ShardRecord, ...]
+    packing: Packing | None = None
 
     @cached_property
     def starts(self) -> list[int]:
@@ -74,31 +78,47 @@ class Source:
         return self._opened[number]
 
     def fill(
-        self, starts: np.ndarray, rows: np.ndarray, filled: np.ndarray, batch: Batch, marks: Mapping[str, int]
+        self, sequences: np.ndarray, rows: np.ndarray, filled: np.ndarray, batch: Batch, marks: Mapping[str, int]
     ) -> None:
-        """Write the stream from positions `starts` on into `rows` of `batch`, and how much of each row into `filled`.
-
-        A row that reaches the end of a shard goes on in the next one.
-        """
-        arrays = (batch.inputs, batch.targets, batch.positions, batch.segments)
+        """Write `sequences` into `rows` of `batch`, and how much of each row is written into `filled`."""
+        if self.packing is not None:
+            numbers = np.searchsorted(self.packing.starts, sequences, side="right") - 1
+            for number in np.unique(numbers):
+                index, starts, counts = self.packing.pieces(number, sequences[numbers == number])
+                self._copy(number, starts, counts, rows[numbers == number][index], filled, batch, marks)
+            return
+        length = batch.inputs.shape[1]
+        starts = sequences * length
         numbers = np.searchsorted(self.starts, starts, side="right") - 1
         inside = starts - np.asarray(self.starts)[numbers]
         while len(rows):
             for number in np.unique(numbers):
-                shard, here = self.shard(number), numbers == number
-                pack(
-                    shard.tokens,
-                    shard.offsets,
-                    inside[here],
-                    rows[here],
-                    filled,
-                    marks["<bos>"],
-                    marks["<eos>"],
-                    *arrays,
-                )
-            going_on = (filled[rows] < batch.inputs.shape[1]) & (numbers < len(self.shards) - 1)
+                here = numbers == number
+                counts = np.full(here.sum(), length)
+                self._copy(number, inside[here], counts, rows[here], filled, batch, marks)
+            # A row that reaches the end of a shard goes on in the next one.
+            going_on = (filled[rows] < length) & (numbers < len(self.shards) - 1)
             rows, numbers = rows[going_on], numbers[going_on] + 1
             inside = np.zeros(len(rows), dtype=np.int64)
+
+    def _copy(
+        self,
+        number: int,
+        starts: np.ndarray,
+        counts: np.ndarray,
+        rows: np.ndarray,
+        filled: np.ndarray,
+        batch: Batch,
+        marks: Mapping[str, int],
+    ) -> None:
+        shard, ends = self.shard(number), (marks["<bos>"], marks["<eos>"])
+        arrays = (batch.inputs, batch.targets, batch.positions, batch.segments)
+        pack(shard.tokens, shard.offsets, starts, counts, rows, filled, *ends, *arrays)
+
+    def packed(self, length: int, seed: int) -> "Source":
+        """This source with its documents in best-fit sequences. Opens all of its shards."""
+        shards = [(self.shard(number).offsets, record.xxh3_128) for number, record in enumerate(self.shards)]
+        return replace(self, packing=pack_source(shards, length, seed))
 
 
 @dataclass(frozen=True)
@@ -188,7 +208,7 @@ def packed_rows(
     filled = np.zeros(len(source), dtype=np.int64)
     for index in np.unique(source[: len(sequence)]):
         rows = np.flatnonzero(source[: len(sequence)] == index)
-        sources[index].fill(sequence[rows] * length, rows, filled, batch, specials)
+        sources[index].fill(sequence[rows], rows, filled, batch, specials)
     pad(filled, specials["<pad>"], batch.inputs, batch.targets, batch.positions, batch.segments)
     return batch
 
@@ -256,7 +276,9 @@ def training_data(corpus: Corpus, data: Data, seed: int, excluded: frozenset[byt
     """The training data of a run; `data` is resolved. Sources without a weight in any stage are not read."""
     asked = mixture_of(corpus, data)
     sources = tuple(corpus.train[name] for name in asked.names)
-    streams = [Stream(source.name, source.tokens) for source in sources]
+    if data.packing == "best_fit":
+        sources = tuple(source.packed(data.sequence_length, seed) for source in sources)
+    streams = [Stream(s.name, s.tokens, s.packing.sizes if s.packing else None) for s in sources]
     order = Order(streams, asked, data.sequence_length, seed, corpus.fingerprint)
     return TrainingData(sources, order, corpus.tokenizer.specials, excluded)
 

@@ -14,6 +14,11 @@ if TYPE_CHECKING:
 
 def documents_of(source: "Source", sequence: int, length: int) -> list[tuple[int, int]]:
     """(number of the shard, row in it) of the document of each segment of a packed sequence: segment s is entry s."""
+    if source.packing is not None:
+        number, starts = source.packing.place(sequence)
+        offsets = source.shard(number).offsets
+        rows = range(len(offsets) - 1)
+        return [(number, bisect_right(rows, start, key=lambda r: offsets[r] - offsets[0] + r) - 1) for start in starts]
     first, end = sequence * length, min((sequence + 1) * length, source.tokens)
     found = []
     for number in range(bisect_right(source.starts, first) - 1, bisect_left(source.starts, end)):

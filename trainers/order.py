@@ -28,10 +28,13 @@ _ROUNDS = 6
 
 @dataclass(frozen=True)
 class Stream:
-    """A source as the order sees it: the tokens of one epoch."""
+    """A source as the order sees it: the tokens of one epoch, and those of each of its sequences where they are not cut
+    from its stream one after another.
+    """
 
     name: str
     tokens: int
+    sizes: np.ndarray | None = None
 
 
 @dataclass(frozen=True)
@@ -64,6 +67,13 @@ class Order:
         self.sequence_length = sequence_length
         epochs = np.array([stream.tokens for stream in streams], dtype=np.int64)
         self._full, self._short = epochs // sequence_length, epochs % sequence_length
+        listed = [np.empty(0, np.int64) if stream.sizes is None else stream.sizes for stream in streams]
+        self._sizes = np.concatenate(listed)
+        self._places: np.ndarray = np.full(len(streams), -1, dtype=np.int64)
+        for source, stream in enumerate(streams):
+            if stream.sizes is not None:
+                self._places[source] = sum(map(len, listed[:source]))
+                self._full[source], self._short[source] = len(stream.sizes), 0
         names = [f"{fingerprint}/{seed}/{sequence_length}/{stream.name}" for stream in streams]
         self._keys = np.array([xxhash.xxh3_64_intdigest(name.encode()) for name in names], dtype=np.uint64)
         self._restart()
@@ -91,7 +101,7 @@ class Order:
         sequence: np.ndarray = np.empty(count, dtype=np.int64)
         tokens: np.ndarray = np.empty(count, dtype=np.int64)
         asked = (self.mixture.ends, self.mixture.shares, self.mixture.given, self.mixture.caps)
-        sizes = (self._full, self._short, np.int64(self.sequence_length))
+        sizes = (self._full, self._short, self._sizes, self._places, np.int64(self.sequence_length))
         state = (self._counts, self._tokens)
         there = _schedule(*asked, *sizes, self._keys, *state, source, sequence, tokens)
         if there < count:
@@ -111,6 +121,8 @@ def _schedule(
     caps: np.ndarray,
     full: np.ndarray,
     short: np.ndarray,
+    sizes: np.ndarray,
+    places: np.ndarray,
     length: int,
     keys: np.ndarray,
     counts: np.ndarray,
@@ -120,6 +132,8 @@ def _schedule(
     tokens: np.ndarray,
 ) -> int:
     """Fill `source`, `sequence`, `tokens` with the next samples and advance `counts` and `drawn`, both [sources].
+
+    `sizes` are the tokens of the sequences of all sources that list theirs, from `places` [sources] on; -1 for the others.
 
     Returns how many there are: fewer than asked for where all sources have given their cap.
     """
@@ -151,9 +165,11 @@ def _schedule(
             return n
         in_epoch: Any = full[chosen] + (1 if short[chosen] > 0 else 0)
         epoch, position = divmod(counts[chosen], in_epoch)
-        size = short[chosen] if position == full[chosen] else length
-        source[n], tokens[n] = chosen, size
-        sequence[n] = position if position == full[chosen] else _permuted(position, full[chosen], keys[chosen], epoch)
+        size, number = short[chosen], position
+        if position < full[chosen]:
+            number = _permuted(position, full[chosen], keys[chosen], epoch)
+            size = length if places[chosen] < 0 else sizes[places[chosen] + number]
+        source[n], sequence[n], tokens[n] = chosen, number, size
         counts[chosen] += 1
         drawn[chosen] += size
         total += size

@@ -1,4 +1,4 @@
-"""Concat-and-split: the documents of a source end to end, cut into sequences, with documents kept apart.
+"""From the stream of a source to rows: the documents end to end, cut into sequences, with documents kept apart.
 
 The stream of a source is `<bos> document <bos> document ...`: one separator token per document. The target of a
 document's last token is `<eos>`, so models learn where documents end as well, and no target crosses a document.
@@ -19,6 +19,7 @@ def pack(
     tokens: np.ndarray,
     offsets: np.ndarray,
     starts: np.ndarray,
+    counts: np.ndarray,
     rows: np.ndarray,
     filled: np.ndarray,
     bos: int,
@@ -28,8 +29,8 @@ def pack(
     positions: np.ndarray,
     segments: np.ndarray,
 ) -> None:
-    """Copy the stream of a shard from position `starts[i]` on into row `rows[i]`, until the row is full or the shard
-    ends.
+    """Copy `counts[i]` positions of the stream of a shard from `starts[i]` on into row `rows[i]`, or fewer where the row is
+    full or the shard ends.
 
     `filled` [all rows] counts the columns of each row that are written; it says where to begin and is advanced. The
     four arrays are [all rows, length]. Document d begins at stream position offsets[d] - offsets[0] + d: before it lie
@@ -41,9 +42,10 @@ def pack(
         document = _document_at(offsets, start)
         inside = start - (offsets[document] - offsets[0] + document)
         segment: Any = segments[row, column - 1] + 1 if column > 0 else 0
-        while column < length and document < len(offsets) - 1:
+        until = min(length, column + counts[i])
+        while column < until and document < len(offsets) - 1:
             first, size = offsets[document], offsets[document + 1] - offsets[document]
-            count = min(size + 1 - inside, length - column)
+            count = min(size + 1 - inside, until - column)
             # Loops without branches, which the compiler turns into vector instructions; then a document's two ends.
             for k in range(count):
                 positions[row, column + k] = k

@@ -176,6 +176,10 @@ def describe_data(config: Pretraining, corpus: Corpus, order: Order) -> list[str
         lines.append(line + (f"  (reads documents again: enters epoch {math.ceil(epochs)})" if epochs > 1 else ""))
     unread = sorted(set(corpus.train) - {stream.name for stream in order.streams})
     lines += [f"data  {name}: not read, its weight is 0" for name in unread]
+    for stream in order.streams:
+        if stream.sizes is not None:
+            places = len(stream.sizes) * order.sequence_length
+            lines.append(f"data  {stream.name}: best-fit packing leaves {1 - stream.tokens / places:.2%} as padding")
     mixture = order.mixture
     for end, shares in zip(mixture.ends[:-1], mixture.shares[1:], strict=True):
         if end < drawn.sum():

@@ -1,4 +1,5 @@
-"""A bounded local cache of remote files, by the checksum of their content: nothing in it can be out of date.
+"""A bounded local cache of remote files, by the checksum of their content, and of what is computed from files, by that of
+its inputs: nothing in it can be out of date.
 
 It lies in $GRISTMILL_CACHE (default: gristmill below the user's cache directory) and holds up to $GRISTMILL_CACHE_BYTES
 (default: 20 GiB); beyond, what was used least recently goes. A file that goes while it is read stays readable.
@@ -55,6 +56,11 @@ def kept(checksum: str) -> Path | None:
     except FileNotFoundError:
         return None
     return path
+
+
+def derived(kind: str, name: str) -> Path:
+    """Where to keep what was computed from other files and can be computed again; `name` tells its inputs apart."""
+    return _directory() / kind / name
 
 
 def _directory() -> Path:
