@@ -11,9 +11,9 @@ from pipelines.contracts.manifest import (
     TokenizerRecord,
     save_corpus,
 )
+from pipelines.contracts.mixtures import proportional, temperature, unimax
 from pipelines.contracts.store import digest
 from pipelines.corpus import plain_config
-from pipelines.mixtures import proportional, temperature, unimax
 from pipelines.report.write import write_report
 from pipelines.stages.shards import Shards
 from pipelines.tombstone import forgotten

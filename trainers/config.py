@@ -79,7 +79,8 @@ class Data:
 
     `packing` concatenates documents and cuts where a sequence is full, or puts them whole where they fit best, with
     padding (`trainers.best_fit`). `weights` are shares of the training tokens: a mapping over sources, `proportional`
-    (to the sources' tokens), `uniform`, or the name of a mixture that the corpus manifest suggests. `stages` come
+    (to the sources' tokens), `uniform`, `temperature`, `unimax` (`pipelines.contracts.mixtures`; UniMax of the tokens
+    that the weights hold for), or the name of a mixture that the corpus manifest suggests. `stages` come
     before: `weights` hold from the end of the last one on. `max_epochs`, one number or by source, is how often a source
     is read at most, over the whole run; then the others share its weight. `shard_set` picks one where a corpus has
     several.

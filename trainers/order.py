@@ -8,7 +8,7 @@ an order given by a keyed Feistel permutation, which needs no memory; the last, 
 in its epoch.
 
 World size, micro-batch and workers do not enter. The state is one integer: reaching sample n from 0 replays n
-decisions, about ten million a second.
+decisions, some millions a second.
 """
 
 from collections.abc import Sequence

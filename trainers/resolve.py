@@ -5,8 +5,11 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 
+import numpy as np
+
 from pipelines.contracts.config import plain
 from pipelines.contracts.errors import ConfigError, UserError
+from pipelines.contracts.mixtures import temperature, unimax
 from trainers.config import Batch, Budget, Data, Model, Pretraining
 from trainers.data import Corpus, mixture_of
 from trainers.mixture import cap
@@ -16,6 +19,7 @@ from trainers.order import Order
 # corpus lies, because its identity is its fingerprint.
 FREE = ("name", "log_every", "checkpoints", "execution", "data.corpora", "optimizer.max_skipped_in_row")
 _VOCABULARY_MULTIPLE = 64
+_EPOCHS = 4.0  # of UniMax where max_epochs is no number: four lose little against fresh data (Muennighoff et al. 2023)
 
 
 def resolve(config: Pretraining, corpus: Corpus) -> Pretraining:
@@ -79,11 +83,13 @@ def _budget(budget: Budget, batch_tokens: int) -> Budget:
 
 def _data(data: Data, corpus: Corpus, budget: int) -> Data:
     """Weights and caps by source, checked against the corpus and the budget."""
+    spans = np.diff([0, *(min(stage.until_tokens, budget) for stage in data.stages), budget])
+    most = data.max_epochs if isinstance(data.max_epochs, float) else _EPOCHS
     stages = tuple(
-        replace(stage, weights=_weights(stage.weights, corpus, f"data.stages[{number}].weights"))
-        for number, stage in enumerate(data.stages)
+        replace(stage, weights=_weights(stage.weights, corpus, f"data.stages[{i}].weights", int(spans[i]), most))
+        for i, stage in enumerate(data.stages)
     )
-    weights = _weights(data.weights, corpus, "data.weights")
+    weights = _weights(data.weights, corpus, "data.weights", int(spans[-1]), most)
     caps = data.max_epochs
     if isinstance(caps, float):
         caps = dict.fromkeys(sorted({*weights, *(name for stage in stages for name in stage.weights)}), caps)
@@ -105,12 +111,21 @@ def _data(data: Data, corpus: Corpus, budget: int) -> Data:
     return resolved
 
 
-def _weights(wanted: str | Mapping[str, float], corpus: Corpus, field: str) -> dict[str, float]:
-    """Weights by source, not normalised, in the order of the sources' names; `field` is where they stand."""
-    sizes = {name: float(corpus.train[name].tokens) for name in sorted(corpus.train)}
+def _weights(
+    wanted: str | Mapping[str, float], corpus: Corpus, field: str, span: int, epochs: float
+) -> dict[str, float]:
+    """Weights by source, in the order of their names; `field` is where they stand, `span` the tokens that they hold for."""
+    sizes = {name: corpus.train[name].tokens for name in sorted(corpus.train)}
     if not sizes:
         raise UserError(f"{corpus.directory}: the corpus has no training documents; look at its report")
-    named = {**corpus.mixtures, "proportional": sizes, "uniform": dict.fromkeys(sizes, 1.0)}
+    named: dict[str, Mapping[str, float]] = {
+        **corpus.mixtures,
+        "proportional": sizes,
+        "uniform": dict.fromkeys(sizes, 1.0),
+        "temperature": temperature(sizes),
+        # A stage that the budget does not reach has no tokens to share out: then one epoch of everything.
+        "unimax": unimax(sizes, span or sum(sizes.values()), epochs),
+    }
     if isinstance(wanted, str):
         if wanted not in named:
             raise ConfigError(f"{field}: got {wanted!r}, allowed a mapping over sources or {', '.join(sorted(named))}")

@@ -206,6 +206,21 @@ def test_stages_and_caps_resolve_to_an_input_and_are_told_before_training(corpus
     assert len(again) == 3
 
 
+def test_unimax_is_of_the_tokens_that_its_weights_hold_for(corpus):
+    stages = "data.stages=[{until_tokens: 600, weights: unimax}, {until_tokens: 1e9, weights: temperature}]"
+    resolved = resolve(settings(stages, "data.weights=unimax", "data.max_epochs=1000"), corpus)
+    sizes = {name: source.tokens for name, source in sorted(corpus.train.items())}
+    assert resolved.data.stages[0].weights == pytest.approx(dict.fromkeys(sizes, 1 / 3))  # 200 tokens of each
+    powers = {name: size**0.3 for name, size in sizes.items()}
+    assert resolved.data.stages[1].weights == pytest.approx(
+        {name: power / sum(powers.values()) for name, power in powers.items()}
+    )
+    tight = resolve(settings("data.weights=unimax", "data.max_epochs={notes: 1000}", "budget.steps=12"), corpus).data
+    amounts = {name: weight * 12 * 16 * 128 for name, weight in tight.weights.items()}
+    assert amounts["notes"] == pytest.approx(4 * sizes["notes"])
+    assert amounts["code"] == pytest.approx(min(amounts["plays"], 4 * sizes["code"]))
+
+
 def test_one_cap_for_all_sources_becomes_a_cap_of_each(corpus):
     resolved = resolve(settings("data.max_epochs=100", "data.weights={plays: 1, code: 1}"), corpus)
     assert resolved.data.max_epochs == {"plays": 100.0, "code": 100.0}

@@ -1,4 +1,6 @@
-"""Mixture weights that a build suggests to trainers. A corpus file holds none: mixing happens when training reads."""
+"""Mixture weights by strategy: a build suggests them, a trainer computes them for its budget. A corpus file holds none: mixing
+happens when training reads.
+"""
 
 from collections.abc import Mapping
 
