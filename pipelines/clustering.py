@@ -19,7 +19,7 @@ from pipelines.contracts.document import ID
 from pipelines.contracts.manifest import StepOutput, records_of, write_table
 from pipelines.contracts.stage import DROP, Cluster, in_order
 from pipelines.contracts.store import FileRecord
-from pipelines.keep_rule import KeepKey, absent_keys, key_columns, preferred
+from pipelines.keep_rule import KeepKey, absent_keys, key_columns, key_types, preferred
 from pipelines.shuffle import gathered, scattered
 
 _BACK = pa.schema(
@@ -76,6 +76,7 @@ class _Task:
     files: tuple[FileRecord, ...]
     evidence: tuple[FileRecord, ...]
     destinations: int
+    kinds: tuple[pa.DataType, ...]
 
 
 def sum_up_clusters(task: _Task) -> FileRecord:
@@ -85,7 +86,7 @@ def sum_up_clusters(task: _Task) -> FileRecord:
     receipt = task.out.receipt(unit)
     if receipt is None:
         rows, clusters = task.grouping.groups(one)
-        keys = absent_keys(one.part.types, len(rows), keep) if one.index else key_columns(one.part, rows, keep)
+        keys = absent_keys(task.kinds, len(rows)) if one.index else key_columns(one.part, rows, keep)
         table = pa.table(
             {
                 "cluster": clusters,
@@ -275,11 +276,12 @@ def settle(
     cluster: Cluster,
 ) -> dict[str, Any]:
     """Elect the winners of all clusters and write the columns of the parts that are new; returns the step's facts."""
+    kinds = key_types(found[0].part.types, verdict.keep)  # the first part is new
 
     def tasks(
         ones: Sequence[Candidates], destinations: int, files: Sequence[FileRecord] = (), sent: Sequence[FileRecord] = ()
     ) -> list[_Task]:
-        return [_Task(out, verdict, grouping, one, tuple(files), tuple(sent), destinations) for one in ones]
+        return [_Task(out, verdict, grouping, one, tuple(files), tuple(sent), destinations, kinds) for one in ones]
 
     def label(task: _Task) -> str:
         return f"{verdict.rule}: part {task.candidates.part.name}"

@@ -9,6 +9,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipelines.contracts.annotations import Part
+from pipelines.contracts.document import DOCUMENT
+from pipelines.contracts.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -26,12 +28,33 @@ class KeepKey:
         """Exactly one of the two."""
         if bool(self.sources) == (self.column is not None):
             raise ValueError("column: a key is either `sources` or `column`, got both or neither")
+        if self.column == "source":
+            raise ValueError("column: got 'source'; an order of sources is a key `sources: [...]`")
 
 
 def columns_read(keys: Sequence[KeepKey]) -> tuple[str, ...]:
     """The columns that the keys look at."""
     named = [key.column for key in keys if key.column is not None]
     return tuple(dict.fromkeys("text" if name == "length" else name for name in named))
+
+
+def key_types(types: pa.Schema, keys: Sequence[KeepKey]) -> tuple[pa.DataType, ...]:
+    """The types of the columns of `key_columns`; `types` are those of the columns that steps write.
+
+    UserError for a column whose type has no order.
+    """
+    kinds = []
+    for key in keys:
+        if key.column is None:
+            kinds.append(pa.int32())
+        elif key.column == "length":
+            kinds.append(pa.int64())
+        else:
+            kind = (DOCUMENT if key.column in DOCUMENT.names else types).field(key.column).type
+            if not (pa.types.is_primitive(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind)):
+                raise UserError(f"keep: column {key.column!r} is {kind}, expected numbers, times or text")
+            kinds.append(kind)
+    return tuple(kinds)
 
 
 def key_columns(part: Part, rows: np.ndarray, keys: Sequence[KeepKey]) -> dict[str, pa.Array]:
@@ -50,12 +73,8 @@ def key_columns(part: Part, rows: np.ndarray, keys: Sequence[KeepKey]) -> dict[s
     return found
 
 
-def absent_keys(types: pa.Schema, rows: int, keys: Sequence[KeepKey]) -> dict[str, pa.Array]:
+def absent_keys(kinds: Sequence[pa.DataType], rows: int) -> dict[str, pa.Array]:
     """The columns of `key_columns`, all null, for documents that are not ordered by the keys."""
-    kinds = [
-        pa.int32() if key.column is None else pa.int64() if key.column == "length" else types.field(key.column).type
-        for key in keys
-    ]
     return {f"key{number}": pa.nulls(rows, kind) for number, kind in enumerate(kinds)}
 
 

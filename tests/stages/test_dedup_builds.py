@@ -259,6 +259,21 @@ def test_against_a_finished_corpus_equals_one_build(tmp_path, monkeypatch):
         assert {n: row[column] for n, row in found.items()} == {n: batch[n][column] for n in found}
 
 
+def test_a_finished_corpus_needs_no_column_of_the_keep_rule(tmp_path):
+    corpus(tmp_path / "old", {"a": [TEXT]}, TextHash(), DedupExact())
+    keep = (KeepKey(column="url"), KeepKey(column="word_count"), KeepKey(column="length"))
+    stages = (QualitySignals(), TextHash(), DedupExact(keep=keep, against=(str(tmp_path / "old" / "out"),)))
+    assert kept(corpus(tmp_path / "new", {"b": [TEXT, "another", "another"]}, *stages)) == ["b/1"]
+
+
+def test_a_keep_rule_over_a_column_without_an_order_is_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"an order of sources is a key `sources: \[\.\.\.\]`"):
+        KeepKey(column="source").check()
+    stages = (MinhashSignatures(num_perm=4), TextHash(), DedupExact(keep=(KeepKey(column="minhash"),)))
+    with pytest.raises(UserError, match="keep: column 'minhash' is fixed_size_list.*expected numbers, times or text"):
+        corpus(tmp_path, {"b": [TEXT]}, *stages)
+
+
 def test_where_a_new_document_joins_two_old_clusters(tmp_path):
     """Incremental and batch differ here: what is finished stays as it is, so both old winners stay; in one build one does."""
     import random
