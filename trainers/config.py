@@ -233,14 +233,20 @@ class Checkpoints:
 class Execution:
     """How the same numbers are computed: none of this is part of a run's identity.
 
-    `micro_batch` is the sequences per worker and backward pass; `zero_stage` DeepSpeed's ZeRO stage.
+    `micro_batch` is the sequences per worker and backward pass; `zero_stage` DeepSpeed's ZeRO stage. `peak_tflops` is
+    what one worker's device can compute at most, for the model FLOPs utilisation in the log; known for some GPUs.
     """
 
     zero_stage: Literal[0, 1, 2, 3] = 2
     micro_batch: int = 8
+    peak_tflops: float | None = None
 
     def check(self) -> None:
-        """The micro-batch is positive."""
+        """Both numbers are positive."""
+        require(
+            self.peak_tflops is None or self.peak_tflops > 0,
+            f"peak_tflops: got {self.peak_tflops}, allowed above 0, or null to look it up",
+        )
         require(self.micro_batch >= 1, f"micro_batch: got {self.micro_batch}, allowed 1 and more")
 
 

@@ -19,7 +19,7 @@ def evaluate(path: Path, corpora: Sequence[str] = (), tokens: int | None = None,
 
     from trainers.data import open_corpus, validation_data
     from trainers.export import load_trained
-    from trainers.measure import sums_by_source, validation_fields
+    from trainers.measure import loss_fields, sums_by_source
     from trainers.objectives import OBJECTIVES
 
     trained = load_trained(path)
@@ -38,4 +38,4 @@ def evaluate(path: Path, corpora: Sequence[str] = (), tokens: int | None = None,
     with torch.no_grad():
         for rows in data.batches(batch, 0, 1):
             sums += sums_by_source(objective(trained.model, rows), rows, len(data.sources))
-    return validation_fields(sums[0], sums[1], data)
+    return loss_fields(sums[0], sums[1], data.sources)

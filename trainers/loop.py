@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from pipelines.contracts.errors import UserError
 from pipelines.contracts.store import write_json
@@ -20,11 +19,12 @@ from trainers.engine import Engine, Totals, start_group
 from trainers.exclusion import read_excluded
 from trainers.export import export_checkpoint
 from trainers.ledger import line, write_ledger
-from trainers.measure import validation_fields
+from trainers.measure import loss_fields
 from trainers.models import build_model
 from trainers.progress import Progress
 from trainers.run import STOP, fingerprints, read_run
 from trainers.schedule import rate_fraction
+from trainers.speed import device_name, flops_per_token, memory_bytes, peak_flops, utilisation
 
 
 def train(config: Pretraining, corpus: Corpus, run: Path, show: Callable[[str], None] | None) -> None:
@@ -55,6 +55,7 @@ class Training:
         accumulation = -(-self.sequences // (self.micro_batch * world))
         model = build_model(config.model, corpus.tokenizer.specials, config.seed)
         parameters = sum(parameter.numel() for parameter in model.parameters())
+        self.flops_per_token, self.peak_flops = flops_per_token(model, config), peak_flops(device_name(), config)
         self.engine = Engine(model, config, self.micro_batch, accumulation)
         self.start, self.tokens, self.skipped = self._restore()
         self.data = replace(self.data, since=min(read_run(run).get("since", 0), self.start) * self.sequences)
@@ -71,7 +72,8 @@ class Training:
             zero_stage=config.execution.zero_stage,
             micro_batch=self.micro_batch,
             accumulation=accumulation,
-            device=str(torch.accelerator.current_accelerator() or "cpu") if torch.cuda.is_available() else "cpu",
+            device=device_name(),
+            flops_per_token=self.flops_per_token,
         )
 
     def run(self) -> None:
@@ -133,18 +135,18 @@ class Training:
     def _report(self, step: int, interval: "_Interval") -> None:
         if not interval.targets.any():
             return  # every step was skipped, and is recorded as such
-        losses = interval.nats / np.maximum(interval.targets, 1)
-        read = {s.name: float(losses[i]) for i, s in enumerate(self.data.sources) if interval.targets[i]}
+        speed = interval.tokens_per_second()
         self.progress.write(
             "step",
             step=step,
             steps=self.steps,
             tokens=self.tokens,
-            loss=float(interval.nats.sum() / interval.targets.sum()),
+            **loss_fields(interval.nats, interval.targets, self.data.sources),
             learning_rate=interval.rate,
             gradient_norm=interval.norm,
-            tokens_per_second=interval.tokens_per_second(),
-            sources=read,
+            tokens_per_second=speed,
+            mfu=utilisation(speed, self.flops_per_token, self.peak_flops, self.engine.world),
+            memory_bytes=memory_bytes(),
             data=self.data.seen(step * self.sequences),
         )
 
@@ -153,7 +155,7 @@ class Training:
             return
         share = (self.micro_batch, self.engine.rank, self.engine.world)
         totals = self.engine.evaluate(self.held_out.batches(*share), len(self.held_out.sources))
-        fields = validation_fields(totals.nats, totals.targets, self.held_out)
+        fields = loss_fields(totals.nats, totals.targets, self.held_out.sources)
         self.progress.write("validation", step=step, tokens=self.tokens, **fields)
 
     def _save(self, step: int) -> None:

@@ -45,6 +45,8 @@ def line(event: str, fields: dict[str, Any]) -> str:
             "gradient": fields["gradient_norm"],
             "tokens/s": round(fields["tokens_per_second"]),
         }
+        if fields.get("mfu") is not None:
+            shown["mfu"] = f"{fields['mfu']:.1%}"
         return human_line(**shown)
     if event == "validation":
         per_source = (f"{name} {s['loss']:.4f} ({s['bits_per_byte']:.3f})" for name, s in fields["sources"].items())

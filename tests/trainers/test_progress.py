@@ -1,6 +1,6 @@
 """Events become lines, also when another process writes them."""
 
-from trainers.progress import Progress, followed
+from trainers.progress import Progress, followed, line
 
 STEP = {
     "step": 10,
@@ -25,6 +25,7 @@ def test_an_event_is_a_line_and_the_same_fields_in_the_log(tmp_path):
         "step 10/20  tokens 12,345  loss 3.21  rate 0.001  gradient 0.5  tokens/s 100",
         "checkpoint  here",
     ]
+    assert line("step", {**STEP, "mfu": 0.4567}).endswith("tokens/s 100  mfu 45.7%")
     assert read_events(tmp_path / "log.jsonl", "step")[0]["loss"] == 3.21
 
 

@@ -1,0 +1,73 @@
+"""How well a run uses its hardware: model FLOPs utilisation and memory."""
+
+import re
+import resource
+from typing import Any
+
+from trainers.config import Pretraining
+
+# Dense peak of one accelerator in TFLOP/s, (bf16, fp32), from NVIDIA's data sheets, without sparsity; fp32 without TF32,
+# which torch leaves off. The first pattern found in the device's name counts.
+PEAK_TFLOPS: tuple[tuple[str, float, float], ...] = (
+    (r"\bB200\b", 2250.0, 75.0),
+    (r"\bH200\b", 989.4, 66.9),
+    (r"\bH100 PCIe\b", 756.0, 51.2),
+    (r"\bH100 NVL\b", 835.0, 60.0),
+    (r"\bH100\b", 989.4, 66.9),
+    (r"\bA100\b", 312.0, 19.5),
+    (r"\bL40S\b", 362.0, 91.6),
+    (r"\bL4\b", 121.0, 30.3),
+)
+
+
+def flops_per_token(model: Any, config: Pretraining) -> float:
+    """Floating-point operations that training on one token takes, forward and backward: 6 N + 12 L W T.
+
+    N: parameters that are multiplied, which leaves out tables that are only looked up (position embeddings, and token
+    embeddings that are not tied to the head); L layers, W the width of all heads together, T the sequence length
+    (Chowdhery et al., 2022, appendix B). Attention counts in full, as is the custom, although a causal mask and the
+    borders of documents make half of it and more superfluous.
+    """
+    import torch
+
+    head = model.get_output_embeddings()
+    tables = [module.weight for module in model.modules() if isinstance(module, torch.nn.Embedding)]
+    looked_up = sum(table.numel() for table in tables if head is None or table is not head.weight)
+    multiplied = sum(parameter.numel() for parameter in model.parameters()) - looked_up
+    return float(6 * multiplied + 12 * config.model.layers * config.model.width * config.data.sequence_length)
+
+
+def peak_flops(device: str, config: Pretraining) -> float | None:
+    """Peak FLOP/s of one worker: `execution.peak_tflops`, else the table's by the device's name, else None."""
+    if config.execution.peak_tflops is not None:
+        return config.execution.peak_tflops * 1e12
+    for pattern, bf16, fp32 in PEAK_TFLOPS:
+        if re.search(pattern, device):
+            return 1e12 * (bf16 if config.precision == "bf16" else fp32)
+    return None
+
+
+def utilisation(tokens_per_second: float, per_token: float, peak: float | None, workers: int) -> float | None:
+    """Model FLOPs utilisation: tokens per second of all workers x FLOPs per token / (workers x peak); None without a peak.
+
+    Tokens are targets: padding, excluded documents and repeated work (activation checkpointing) do not count as use.
+    """
+    return None if peak is None else tokens_per_second * per_token / (workers * peak)
+
+
+def device_name() -> str:
+    """The name of this worker's accelerator, or `cpu`."""
+    import torch
+
+    return torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
+
+
+def memory_bytes() -> int:
+    """The most memory that this worker has held: allocated on its GPU since the last call, else resident since it began."""
+    import torch
+
+    if torch.cuda.is_available():
+        most = torch.cuda.max_memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        return int(most)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
