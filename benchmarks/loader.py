@@ -3,9 +3,9 @@
     python -m benchmarks.loader [--million-tokens 64] [--sequence-length 2048]
 
 All read shuffled sequences of the same tokens from the page cache, one process, into numpy arrays ready for torch:
-`ours` gives inputs, targets, positions and document segments, the mixture's order included; `memmap` gives inputs alone, as
-nanoGPT's loader does; `memmap + boundaries` finds documents by a search in their offsets, vectorised; `datasets` (if it is
-installed) reads rows of packed sequences, without boundaries.
+`ours` gives inputs, targets, positions and document segments, the mixture's order included, concatenated and best-fit;
+`memmap` gives inputs alone, as nanoGPT's loader does; `memmap + boundaries` finds documents by a search in their offsets,
+vectorised; `datasets` (if it is installed) reads rows of packed sequences, without boundaries.
 """
 
 import argparse
@@ -50,9 +50,15 @@ def write_source(directory: Path, tokens: int) -> Source:
     return Source("web", directory, tuple(records))
 
 
+def best_fit(source: Source, length: int) -> Iterator[int]:
+    return ours(source.packed(length, 0), length)
+
+
 def ours(source: Source, length: int) -> Iterator[int]:
     asked = mixture([(math.inf, {"web": 1.0})], {}, ["web"])
-    order = Order([Stream("web", source.tokens)], asked, length, 0, "benchmark")
+    order = Order(
+        [Stream("web", source.tokens, source.packing.sizes if source.packing else None)], asked, length, 0, "benchmark"
+    )
     data = TrainingData((source,), order, SPECIAL_IDS)
     for first in range(0, source.tokens // length - ROWS, ROWS):
         yield data.rows(order.take(first, ROWS)).inputs.size
@@ -113,7 +119,13 @@ def main() -> None:
         source = write_source(Path(directory), options.million_tokens * 1_000_000)
         for number in range(2):
             open_shard(source.directory, source.shards[number].file).tokens.sum()
-        readers = {"ours": ours, "memmap + boundaries": memmap_boundaries, "memmap": memmap, "datasets": datasets}
+        readers = {
+            "ours": ours,
+            "ours, best fit": best_fit,
+            "memmap + boundaries": memmap_boundaries,
+            "memmap": memmap,
+            "datasets": datasets,
+        }
         rates: dict[str, float] = {}
         for name, read in readers.items():
             try:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pipelines.contracts.errors import ConfigError, UserError
+from pipelines.contracts.errors import ConfigError, CorruptFileError, UserError
 from pipelines.contracts.manifest import ShardRecord, TokenizerRecord, load_corpus
 from pipelines.contracts.place import place_of
 from pipelines.contracts.shards import Shard, open_shard
@@ -114,6 +114,18 @@ class Source:
         shard, ends = self.shard(number), (marks["<bos>"], marks["<eos>"])
         arrays = (batch.inputs, batch.targets, batch.positions, batch.segments)
         pack(shard.tokens, shard.offsets, starts, counts, rows, filled, *ends, *arrays)
+
+    def check(self) -> None:
+        """CorruptFileError where a shard is missing or has another size than its manifest records, without reading any.
+        Shards on an object store, and what is in a shard, are checked when they are first opened.
+        """
+        for record in self.shards:
+            path = self.directory / record.path
+            if isinstance(path, Path) and not (path.exists() and path.stat().st_size == record.bytes):
+                found = f"is {path.stat().st_size} bytes" if path.exists() else "is missing"
+                raise CorruptFileError(
+                    f"{path}: {found}, the corpus's manifest records {record.bytes} bytes; build the corpus again"
+                )
 
     def packed(self, length: int, seed: int) -> "Source":
         """This source with its documents in best-fit sequences. Opens all of its shards."""
@@ -276,6 +288,8 @@ def training_data(corpus: Corpus, data: Data, seed: int, excluded: frozenset[byt
     """The training data of a run; `data` is resolved. Sources without a weight in any stage are not read."""
     asked = mixture_of(corpus, data)
     sources = tuple(corpus.train[name] for name in asked.names)
+    for source in sources:
+        source.check()
     if data.packing == "best_fit":
         sources = tuple(source.packed(data.sequence_length, seed) for source in sources)
     streams = [Stream(s.name, s.tokens, s.packing.sizes if s.packing else None) for s in sources]

@@ -125,6 +125,19 @@ def test_a_flipped_bit_in_a_shard_is_an_error(corpus_directory, tmp_path):
         read.rows(read.order.take(0, 50))
 
 
+@pytest.mark.parametrize(("content", "found"), [(None, "is missing"), (b"short", "is 5 bytes")])
+def test_a_missing_or_foreign_shard_is_an_error_before_anything_is_read(corpus_directory, tmp_path, content, found):
+    copy = shutil.copytree(corpus_directory, tmp_path / "copy")
+    shard = copy / "shards/code/train-00000.arrow"
+    shard.unlink()
+    if content is not None:
+        shard.write_bytes(content)
+    opened = open_corpus((str(copy),), None)
+    with pytest.raises(CorruptFileError, match=rf"code/train-00000\.arrow: {found}, the corpus's manifest records"):
+        data(opened)
+    data(opened, {"plays": 1.0})
+
+
 def test_corpora_that_do_not_fit_together_are_refused(corpus_directory, tmp_path):
     with pytest.raises(UserError, match="no corpus here"):
         open_corpus((str(tmp_path),), None)
