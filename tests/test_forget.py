@@ -14,6 +14,7 @@ from pipelines.contracts.lineage import Quarantined, open_corpus
 from pipelines.contracts.manifest import load_corpus
 from pipelines.contracts.shards import open_shard
 from pipelines.corpus import load_corpus_config
+from pipelines.export import export_corpus
 from pipelines.forget import forget
 from pipelines.inventory import take_inventory
 from pipelines.scan import probes_of, scan
@@ -123,6 +124,30 @@ def test_all_documents_of_a_url_and_a_second_time(corpus_file, tmp_path):
         forget(out, ["web/0.jsonl#1"], ["https://nowhere.example"])
     with pytest.raises(UserError, match="the file holds"):
         forget(out, ["web/0.jsonl#1000"], [])
+
+
+def test_what_is_left_is_found_and_exported_by_its_name(corpus_file, tmp_path):
+    build(corpus_file)
+    out = tmp_path / "out"
+    held = [document for document, (split, _, _) in state(out)[1].items() if split == "validation"]
+    names = [open_corpus(out).printed_id(document) for document in held]
+    assert {name.partition("/")[0] for name in names} == {"web", "code"}
+    for some in (names[:1], names[1:]):  # the second time the files have other names already; then no shard is left
+        forget(out, some, [])
+        corpus = open_corpus(out)
+        for part in corpus.parts():
+            ids = part.table(("id",))["id"].to_pylist()
+            assert corpus.printed_ids(part) == [corpus.printed_id(identifier) for identifier in ids]
+    _, shards = state(out)
+    assert shards
+    for identifier in shards:
+        assert corpus.shard_rows(identifier)
+    for name in names:
+        aside = corpus.find(name)
+        assert isinstance(aside, Quarantined)
+        assert aside.reason == "forgotten"
+    export_corpus(out, tmp_path / "export", "jsonl", None)
+    accounted(out)
 
 
 def test_a_kill_at_any_write_is_finished_by_the_same_command(corpus_file, tmp_path, monkeypatch):

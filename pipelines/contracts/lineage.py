@@ -214,7 +214,7 @@ class Corpus:
         rows = []
         for name, shard_set in self.manifest.shard_sets.items():
             for split in ("train", "validation"):
-                shards = [s for s in shard_set.shards if (s.source, s.split) == (source, split)]
+                shards = [s for s in shard_set.shards if s.documents and (s.source, s.split) == (source, split)]
                 if isinstance(found, Located) and shards:
                     place = (found.part.index, found.row)
                     record = shards[max(0, bisect_right(shards, place, key=self._first_place) - 1)]
@@ -356,7 +356,10 @@ def _from_hex(identifier: str) -> bytes | None:
 
 
 def _file_record(read: PublishedStep, folder: str, unit: str) -> FileRecord:
-    return next(record for record in read.manifest.files if record.path == f"{folder}/{unit}.arrow")
+    """The file of a unit in a folder; forgetting documents adds a mark to the names that it writes again."""
+    names = ((record, Path(record.path)) for record in read.manifest.files)
+    number = unit.partition("~")[0]
+    return next(r for r, path in names if path.parent.name == folder and path.stem.partition("~")[0] == number)
 
 
 @lru_cache(maxsize=64)
