@@ -95,7 +95,7 @@ class PartBuilder:
                 yield from self._set_aside(record.reason, record.size)
                 continue
             batch.append(record)
-            characters += len(record.text)
+            characters += len(record.text) + len(record.url or "") + len(record.meta or b"")
             if characters >= _BATCH_CHARACTERS or len(batch) >= _BATCH_RECORDS:
                 yield from self._store(batch)
                 batch, characters = [], 0

@@ -1,7 +1,7 @@
 """Rows of Arrow record batches as records: what Parquet and Arrow files share."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -63,6 +63,11 @@ def check_text_column(schema: pa.Schema, entry: Entry, source: SourceSpec) -> No
             f"source {source.name!r}: {entry.path} has no column {name!r}; its columns are {', '.join(schema.names)}; "
             "name the one that holds the text in `text_field`"
         )
+    twice = sorted({column for column in schema.names if schema.names.count(column) > 1})
+    if twice:
+        raise SourceError(
+            f"source {source.name!r}: {entry.path} has columns of the same name: {', '.join(twice)}; rename them"
+        )
     kind = schema.field(name).type
     if not is_text(kind):
         raise SourceError(
@@ -71,8 +76,10 @@ def check_text_column(schema: pa.Schema, entry: Entry, source: SourceSpec) -> No
         )
 
 
-def _values(column: pa.Array) -> list[Any]:
-    """The values of a column; those of strings as bytes, for files do not always hold valid UTF-8."""
+def _values(column: pa.Array) -> Sequence[Any]:
+    """The values of a column, as Arrow has them where they are nested; those of strings as bytes, for files do not always
+    hold valid UTF-8.
+    """
     if isinstance(column, pa.DictionaryArray):
         # The dictionary holds the values of the whole row group, so only those of this batch are turned into objects.
         used = column.indices.unique().drop_null()
@@ -84,9 +91,11 @@ def _values(column: pa.Array) -> list[Any]:
         return column.cast(pa.large_binary()).to_pylist()
     if pa.types.is_timestamp(column.type):  # Arrow writes every year there is; Python stops at 9999
         return column.cast(pa.string()).to_pylist()
+    if pa.types.is_nested(column.type):
+        return column  # turned into objects row by row: rows may share what they hold, and one may not be expressible
     try:
         return column.to_pylist()
-    except (ValueError, OverflowError):  # in a nested value; the scalars are looked at one by one
+    except (ValueError, OverflowError):
         return list(column)
 
 

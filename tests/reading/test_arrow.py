@@ -5,6 +5,7 @@ import io
 import json
 import struct
 import time
+import tracemalloc
 from collections.abc import Callable
 
 import pyarrow as pa
@@ -110,6 +111,34 @@ def test_views_of_the_same_bytes_are_not_expanded(read: Callable, monkeypatch: p
     for table in (pa.table({"text": many}), pa.table({"text": ["a"] * 2000, "other": many})):
         found = read("a.arrow", ipc(table), format="arrow")
         assert (found.texts, [bad[2] for bad in found.bad]) == ([], ["large_batch"])
+
+
+@pytest.mark.parametrize("kind", ["list_view", "run_ends", "struct"])
+def test_values_that_rows_share_are_not_expanded_together(kind: str) -> None:
+    rows, value = 64, pa.array(["x" * (1 << 20)])
+    shared = {
+        "list_view": lambda: pa.ListViewArray.from_arrays(pa.array([0] * rows, pa.int32()), [1] * rows, value),
+        "run_ends": lambda: pa.RunEndEncodedArray.from_arrays(pa.array([rows], pa.int32()), value),
+        "struct": lambda: pa.StructArray.from_arrays(
+            [pa.DictionaryArray.from_arrays(pa.array([0] * rows), value)], ["field"]
+        ),
+    }[kind]()
+    data = ipc(pa.table({"text": ["a"] * rows, "other": shared}))
+    records = read_records(Entry("a", iter([data])), Source(name="s", root=".", format="arrow"))
+    tracemalloc.start()
+    sizes = [len(record.meta) for record in records if isinstance(record, Found)]
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert (len(sizes), min(sizes) > 1 << 20) == (rows, True)
+    assert peak < 16 << 20
+
+
+def test_columns_of_the_same_name_are_refused(read: Callable) -> None:
+    text = pa.array(["a"])
+    for names in (["text", "text"], ["text", "other", "other"]):
+        table = pa.Table.from_arrays([text] * len(names), names=names)
+        with pytest.raises(SourceError, match=f"has columns of the same name: {names[-1]}; rename them"):
+            read("a.arrow", ipc(table), format="arrow")
 
 
 def test_small_batches_take_no_quadratic_time() -> None:

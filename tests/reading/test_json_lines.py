@@ -1,6 +1,7 @@
 import gzip
 import json
 import random
+import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -171,3 +172,16 @@ def test_deeply_nested_fields_do_not_stop_the_reading(tmp_path: Path, depth: int
     (part,) = read_documents(source, list_files(source), 1 << 20)
     assert part.documents["text"].to_pylist()[-1] == "b"
     assert part.documents.num_rows + part.quarantine.num_rows == 2
+
+
+def test_fields_beside_the_text_are_held_no_longer_than_it(tmp_path: Path) -> None:
+    with open(tmp_path / "a.jsonl", "wb") as lines:
+        for number in range(400):
+            lines.write(json.dumps({"text": f"t{number}", "html": "x" * 200_000}).encode() + b"\n")
+    source = Source(name="s", root=str(tmp_path), format="jsonl")
+    tracemalloc.start()
+    rows = [part.documents.num_rows for part in read_documents(source, list_files(source), 4 << 20)]
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert (sum(rows), max(rows)) == (400, 20)
+    assert peak < 200 << 20  # 4,096 records at a time, whatever is in them, would take 800 MB here
