@@ -114,6 +114,7 @@ def main() -> None:
     parser.add_argument("--million-tokens", type=int, default=64)
     parser.add_argument("--sequence-length", type=int, default=2048)
     parser.add_argument("--seconds", type=float, default=3.0)
+    parser.add_argument("--rounds", type=int, default=3, help="the readers take turns; the best round of each counts")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
         source = write_source(Path(directory), options.million_tokens * 1_000_000)
@@ -127,13 +128,20 @@ def main() -> None:
             "datasets": datasets,
         }
         rates: dict[str, float] = {}
-        for name, read in readers.items():
+        for name, read in [*readers.items()] * options.rounds:
             try:
-                rates[name] = rate(read, source, options.sequence_length, options.seconds)
+                rates[name] = max(
+                    rates.get(name, 0.0), rate(read, source, options.sequence_length, options.seconds / options.rounds)
+                )
             except ImportError:
-                print(f"{name:22} not installed")
-                continue
-            print(f"{name:22} {rates[name] / 1e6:8.1f} M tokens/s   ours / this {rates['ours'] / rates[name]:6.2f}")
+                rates[name] = 0.0
+        for name, tokens in rates.items():
+            ratio = (
+                f"{tokens / 1e6:8.1f} M tokens/s   ours / this {rates['ours'] / tokens:6.2f}"
+                if tokens
+                else "not installed"
+            )
+            print(f"{name:22} {ratio}")
 
 
 if __name__ == "__main__":
