@@ -7,7 +7,9 @@ Between steps: a later edit swallows earlier ones inside it. Where two overlap o
 step; the winner grows over the loser's range, so that no byte that any step removed comes back.
 """
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -96,23 +98,27 @@ def compose(columns: Sequence[pa.Array]) -> pa.Array:
 
 
 def _merge(earlier: list[_Edit], later: list[_Edit]) -> list[_Edit]:
-    """Edits of a document after a later step's edits join those of all earlier ones."""
-    result = list(earlier)
+    """Edits of a document after a later step's edits join those of all earlier ones; both are sorted and apart."""
+    result: list[_Edit] = []
+    at = 0
     for edit in later:
-        while True:
-            touching = [e for e in result if e[0] < edit[1] and edit[0] < e[1]]
-            if not touching:
-                break
-            rivals = [e for e in touching if not (edit[0] <= e[0] and e[1] <= edit[1])]
-            winner = edit
-            for rival in rivals:
-                if rival[1] - rival[0] >= winner[1] - winner[0]:
-                    winner = rival
-            low, high = min(e[0] for e in (*touching, edit)), max(e[1] for e in (*touching, edit))
-            result = [e for e in result if e not in touching]
-            edit = (low, high, winner[2], winner[3])
-        result.append(edit)
-    return sorted(result)
+        while at < len(earlier) and earlier[at][1] <= edit[0]:
+            result.append(earlier[at])
+            at += 1
+        grown = [result.pop()] if result and edit[0] < result[-1][1] else []
+        touching = []
+        while at < len(earlier) and earlier[at][0] < edit[1]:
+            touching.append(earlier[at])
+            at += 1
+        touching += grown
+        winner = edit
+        for rival in touching:
+            inside = edit[0] <= rival[0] and rival[1] <= edit[1]
+            if not inside and rival[1] - rival[0] >= winner[1] - winner[0]:
+                winner = rival
+        low, high = min(e[0] for e in (*touching, edit)), max(e[1] for e in (*touching, edit))
+        result.append((low, high, winner[2], winner[3]))
+    return [*result, *earlier[at:]]
 
 
 def map_back(applied: pa.Array, edits: pa.Array) -> pa.Array:
@@ -124,10 +130,10 @@ def map_back(applied: pa.Array, edits: pa.Array) -> pa.Array:
         return edits
     result: list[list[_Edit]] = []
     for row in range(len(edits)):
-        new, old = edits[row].as_py() or [], applied[row].as_py() or []
+        new, old = edits[row].as_py() or [], _places(applied[row].as_py() or [])
         mapped: list[_Edit] = []
         for edit in new:
-            low, high = _stored(edit["start"], old, 0), _stored(edit["end"], old, 1)
+            low, high = old.stored(edit["start"], 0), old.stored(edit["end"], 1)
             if mapped and low < mapped[-1][1]:
                 low, high = mapped[-1][0], max(high, mapped.pop()[1])
             mapped.append((low, high, edit["replacement"], edit["rule"]))
@@ -135,18 +141,32 @@ def map_back(applied: pa.Array, edits: pa.Array) -> pa.Array:
     return edits_column(result)
 
 
-def _stored(position: int, old: list[dict[str, int]], side: int) -> int:
-    """Stored offset of an offset in the edited text; `side` 0 for a start, 1 for an end."""
+class _Places(NamedTuple):
+    """Where edits are in the stored text (start, end), and where their replacements are in the edited text (low, high)."""
+
+    starts: list[int]
+    ends: list[int]
+    lows: list[int]
+    highs: list[int]
+
+    def stored(self, position: int, side: int) -> int:
+        """Stored offset of an offset in the edited text; `side` 0 for a start, 1 for an end."""
+        passed = bisect_left(self.highs, position) if side else bisect_right(self.highs, position)
+        if passed < len(self.lows) and self.lows[passed] < position + 1 - side:
+            return self.ends[passed] if side else self.starts[passed]
+        return position - (self.highs[passed - 1] - self.ends[passed - 1] if passed else 0)
+
+
+def _places(edits: list[dict[str, Any]]) -> _Places:
+    places = _Places([], [], [], [])
     shift = 0
-    for edit in old:
-        size = len(str(edit["replacement"]).encode())
-        low = edit["start"] + shift
-        if position < low or (side and position == low):
-            break
-        if position < low + size or (side and position == low + size):
-            return edit["end"] if side else edit["start"]
+    for edit in edits:
+        size = len(edit["replacement"].encode())
+        for column, value in zip(places, (edit["start"], edit["end"], edit["start"] + shift), strict=False):
+            column.append(value)
+        places.highs.append(edit["start"] + shift + size)
         shift += size - (edit["end"] - edit["start"])
-    return position - shift
+    return places
 
 
 def _positions(edits: pa.Array) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -270,7 +270,7 @@ def test_a_keep_rule_over_a_column_without_an_order_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"an order of sources is a key `sources: \[\.\.\.\]`"):
         KeepKey(column="source").check()
     stages = (MinhashSignatures(num_perm=4), TextHash(), DedupExact(keep=(KeepKey(column="minhash"),)))
-    with pytest.raises(UserError, match="keep: column 'minhash' is fixed_size_list.*expected numbers, times or text"):
+    with pytest.raises(UserError, match=r"keep: column 'minhash' is fixed_size_list.*expected numbers, times or text"):
         corpus(tmp_path, {"b": [TEXT]}, *stages)
 
 
