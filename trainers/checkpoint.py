@@ -49,6 +49,8 @@ def save(
 ) -> Path:
     """Publish a checkpoint after `step` steps, then remove all but the newest `keep` and multiples of `keep_every`.
 
+    Later ones go as well: a run that is back before them found them corrupt, and they must not outlast good ones.
+
     `state` yields (parameter name, {"weight": tensor, moment: tensor, ...}). UserError where the disk is full; then the
     checkpoints before it are untouched.
     """
@@ -83,7 +85,7 @@ def save(
                 f"{final}: the checkpoint could not be written ({error}); older checkpoints are untouched"
             ) from error
         raise
-    _remove_old(parent, keep, keep_every)
+    _remove_old(parent, step, keep, keep_every)
     return final
 
 
@@ -141,10 +143,12 @@ def _steps(parent: Path) -> list[tuple[int, Path]]:
     return [(int(match[1]), path) for path in entries if (match := _NAME.fullmatch(path.name))]
 
 
-def _remove_old(parent: Path, keep: int, keep_every: int) -> None:
-    for step, path in sorted(_steps(parent), reverse=True)[keep:]:
-        if not keep_every or step % keep_every:
-            shutil.rmtree(path)
+def _remove_old(parent: Path, last: int, keep: int, keep_every: int) -> None:
+    found = sorted(_steps(parent), reverse=True)
+    later = [path for step, path in found if step > last]
+    older = [(step, path) for step, path in found if step <= last][keep:]
+    for path in later + [path for step, path in older if not keep_every or step % keep_every]:
+        shutil.rmtree(path)
     for path in parent.glob(".step-*.tmp"):
         shutil.rmtree(path, ignore_errors=True)
 

@@ -29,7 +29,11 @@ def exclude(run: Path, file: Path, corpus: Corpus) -> int:
     that is in no training shard of the corpus.
     """
     wanted: dict[bytes, str] = {}
-    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError:
+        raise UserError(f"{file}: is not UTF-8 text; expected one document id a line") from None
+    for number, line in enumerate(lines, 1):
         name = line.strip()
         if name:
             wanted[_identifier(name, f"{file}, line {number}")] = name

@@ -62,6 +62,15 @@ def test_a_corrupt_checkpoint_falls_back_to_the_one_before_loudly(tmp_path, file
     assert "CORRUPT CHECKPOINT of step 2" in warnings[0]
 
 
+def test_a_corrupt_later_checkpoint_does_not_outlast_the_good_ones_that_follow(tmp_path):
+    save(tmp_path, 10)
+    (save(tmp_path, 17) / "model.safetensors").write_bytes(b"")
+    assert checkpoint.newest(tmp_path, lambda _: None).step == 10
+    save(tmp_path, 15, keep=1)
+    assert checkpoint.newest(tmp_path, pytest.fail).step == 15
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-00000015"]
+
+
 def test_a_run_whose_checkpoints_are_all_corrupt_does_not_start_again_silently(tmp_path):
     (save(tmp_path, 1) / "model.safetensors").write_bytes(b"")
     with pytest.raises(UserError, match="all 1 checkpoints are corrupt"):

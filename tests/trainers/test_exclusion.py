@@ -44,13 +44,15 @@ def test_each_segment_is_the_document_it_is_said_to_be(corpus, length, packing, 
                 assert targets == document
 
 
-def test_excluded_documents_lose_their_targets_and_every_other_token_stays(corpus):
+@pytest.mark.parametrize("packing", ["concatenate", "best_fit"])
+def test_excluded_documents_lose_their_targets_and_every_other_token_stays(corpus, packing, tmp_path, monkeypatch):
+    monkeypatch.setenv("GRISTMILL_CACHE", str(tmp_path))
     length, count = 64, 60
-    whole = data(corpus, length)
+    whole = data(corpus, length, packing=packing)
     samples = whole.order.take(0, count)
     ids = [ids_of(whole.sources[s], int(n), length) for s, n in zip(samples.source, samples.sequence, strict=True)]
     excluded = frozenset({ids[0][0], ids[7][-1], ids[20][0]})
-    one, other = whole.rows(samples), data(corpus, length, excluded).rows(samples)
+    one, other = whole.rows(samples), data(corpus, length, excluded, packing).rows(samples)
     for name in ("inputs", "positions", "segments", "source"):
         np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
     for row in range(count):

@@ -8,6 +8,7 @@ import pytest
 from pipelines.contracts.errors import UserError
 from pipelines.contracts.events import read_events
 from trainers import checkpoint
+from trainers.__main__ import main
 from trainers.config import Batch, Budget, Checkpoints, Optimizer, Schedule, Validation
 from trainers.data import open_corpus
 from trainers.recipes import llama_tiny
@@ -128,7 +129,6 @@ def test_too_many_in_a_row_stop_the_run_and_the_knob_is_named(corpus, tmp_path, 
 def test_a_run_goes_on_without_documents_and_everything_before_stays(corpus, tmp_path):
     from trainers.data import training_data
     from trainers.documents import ids_of
-    from trainers.exclusion import exclude
     from trainers.run import read_config
 
     run = tmp_path / "run"
@@ -143,8 +143,8 @@ def test_a_run_goes_on_without_documents_and_everything_before_stays(corpus, tmp
     source = corpus.train[sorted(corpus.train)[samples.source[0]]]
     ids = ids_of(source, int(samples.sequence[0]), config.data.sequence_length)
     (tmp_path / "garbage.txt").write_text("\n".join(identifier.hex() for identifier in ids))
-    exclude(run, tmp_path / "garbage.txt", corpus)
-    train(corpus, run)
+    arguments = [f"corpus={corpus.directory}", f"run={run}", "--exclude-documents", str(tmp_path / "garbage.txt")]
+    assert main(["pretrain", str(run / "resolved.yaml"), *arguments]) == 0
     found = {entry["step"]: entry for entry in read_events(run / "log.jsonl", "step")}
     assert found[4]["loss"] == pytest.approx(expected[4]["loss"], abs=1e-6)
     assert found[4]["tokens"] == expected[4]["tokens"]
