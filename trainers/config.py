@@ -70,7 +70,9 @@ def _check_weights(weights: str | dict[str, float]) -> None:
     if isinstance(weights, dict):
         for source, weight in weights.items():
             require(0.0 <= weight < float("inf"), f"weights.{source}: got {weight}, allowed 0 and more")
-        require(sum(weights.values()) > 0, "weights: all are 0, at least one source must be read")
+        total = sum(weights.values())
+        require(total > 0, "weights: all are 0, at least one source must be read")
+        require(total < float("inf"), f"weights: sum to {total}, allowed up to 1e308; only their proportions count")
 
 
 @dataclass(frozen=True)

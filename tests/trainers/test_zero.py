@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from pipelines.contracts.events import read_events
+from trainers.ledger import read_ledger
 
 pytestmark = [pytest.mark.deepspeed, pytest.mark.slow]
 ROOT = Path(__file__).parents[2]
@@ -75,6 +76,25 @@ def test_resuming_at_step_10_equals_not_stopping_also_under_another_stage(launch
     assert found == pytest.approx({step: expected[step] for step in found}, abs=5e-6)
     validations = [read_events(launched / run / "log.jsonl", "validation")[-1] for run in (name, f"{name}-resumed")]
     assert validations[0]["loss"] == pytest.approx(validations[1]["loss"], abs=5e-6)
+
+
+def test_ledger_and_log_say_what_was_requested_and_read_whatever_the_execution(launched):
+    ledgers = [read_ledger(launched / f"{name}{resumed}") for name in NAMES for resumed in ("", "-resumed")]
+    assert all(ledger["sources"] == ledgers[0]["sources"] for ledger in ledgers)
+    assert (ledgers[0]["step"], ledgers[0]["samples"]) == (20, 120)
+    logged = read_events(launched / "stage0" / "log.jsonl", "step")[-1]
+    assert logged["data"] == ledgers[0]["sources"]
+    assert logged["tokens"] == sum(source["tokens"] for source in ledgers[0]["sources"].values())
+
+
+def test_a_loss_that_is_no_number_on_one_worker_is_skipped_by_all(launched):
+    expected, found = losses(launched / "stage0"), [losses(launched / name) for name in ("poisoned0", "poisoned2")]
+    before = {step: expected[step] for step in (1, 2, 3, 4)}
+    for run in found:
+        assert list(run) == [1, 2, 3, 4, *range(6, 21)]
+        assert {step: run[step] for step in before} == pytest.approx(before, abs=5e-6)
+    assert found[0] == pytest.approx(found[1], abs=5e-6)
+    assert read_events(launched / "poisoned2" / "log.jsonl", "skipped")[0]["step"] == 5
 
 
 def test_one_worker_goes_on_with_the_run_of_two_is_stopped_and_goes_on_again(launched, corpus_directory, tmp_path):
