@@ -1,4 +1,5 @@
-"""What the workers of one launch do for test_zero: train under every ZeRO stage, and resume, in the same processes.
+"""What the workers of one launch do for test_zero: train under every ZeRO stage, and resume, in the same processes;
+then runs in which one worker alone meets a loss that is not a number.
 
 Started by torchrun as `zero_worker.py CORPUS OUTPUT`; each run is a directory below OUTPUT with its log.
 """
@@ -20,6 +21,28 @@ RUNS = {
     "accumulated": {"zero_stage": 2, "micro_batch": 1},
     "uneven": {"zero_stage": 1, "micro_batch": 2},
 }
+
+
+POISONED = {"poisoned0": 0, "poisoned2": 2}
+POISONED_STEP = 5
+
+
+def poison(rank):
+    """From here on the second worker's loss at POISONED_STEP of each run is not a number."""
+    from trainers import objectives
+
+    whole, calls = objectives.OBJECTIVES["causal"], []
+
+    def causal(model, batch):
+        nats = whole(model, batch)
+        if model.training:
+            calls.append(batch)
+            if rank == 1 and len(calls) == POISONED_STEP:
+                return nats * float("nan")
+        return nats
+
+    objectives.OBJECTIVES["causal"] = causal
+    return calls
 
 
 def configuration(corpus, **execution):
@@ -58,6 +81,14 @@ def main() -> None:
         # A resumed run goes on under the next stage: checkpoints do not depend on it.
         following = replace(config.execution, zero_stage=(config.execution.zero_stage + 1) % 4)
         train(replace(config, execution=following), corpus, resumed, None)
+    calls = poison(rank)
+    for name, stage in POISONED.items():
+        calls.clear()
+        config = configuration(corpus, zero_stage=stage)
+        if rank == 0:
+            open_run(output / name, config, corpus)
+        torch.distributed.barrier()
+        train(config, corpus, output / name, None)
     torch.distributed.destroy_process_group()
 
 
