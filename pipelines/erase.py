@@ -5,8 +5,9 @@ from pathlib import Path
 
 from rich.console import Console
 
-from pipelines.contracts.errors import CorruptFileError, UserError
-from pipelines.contracts.lineage import open_corpus
+from pipelines.contracts.config import load_yaml
+from pipelines.contracts.errors import ConfigError, CorruptFileError, UserError
+from pipelines.contracts.lineage import Corpus, Located, open_corpus
 from pipelines.contracts.place import RemotePath
 from pipelines.contracts.store import read_json
 from pipelines.corpus import CorpusConfig
@@ -15,6 +16,7 @@ from pipelines.gc import find_unreached, remove_unreached
 from pipelines.scan import probes_of, scan
 from pipelines.show import human_bytes
 from pipelines.terminal import printable
+from pipelines.tombstone import read_tombstone
 
 
 def erase(directory: Path, ids: Path | None, urls: Path | None, runs: Path | None) -> None:
@@ -22,12 +24,8 @@ def erase(directory: Path, ids: Path | None, urls: Path | None, runs: Path | Non
     console = Console(highlight=False, markup=False)
     _check_local(directory)
     corpus = open_corpus(directory)
-    before = corpus.manifest.fingerprint
     identifiers, addresses = _lines(ids), _lines(urls)
-    texts, keys = [], []
-    for found in find_documents(corpus, identifiers, addresses):
-        keys.append(found.id)
-        texts.append(found.part.table(("text",))["text"][found.row].as_py())
+    keys, texts = _held(corpus, identifiers, addresses)
     probes = probes_of(texts)
     texts.clear()
     names, written = forget(directory, identifiers, addresses)
@@ -53,9 +51,17 @@ def erase(directory: Path, ids: Path | None, urls: Path | None, runs: Path | Non
             console.print(f"  {printable(name)}", soft_wrap=True)
     else:
         console.print("nothing is left of them")
-    for line in _trained(runs, before) if runs is not None else ():
+    for line in _trained(runs, directory) if runs is not None else ():
         console.print(line, soft_wrap=True)
     console.print("Exports made before hold them still; `build` writes the report again.")
+
+
+def _held(corpus: Corpus, identifiers: Sequence[str], addresses: Sequence[str]) -> tuple[list[bytes], list[str]]:
+    """Ids and, where they are still there, texts of the documents to forget and of those that are half forgotten."""
+    half_done = [corpus.find(doc["id"]) for doc in read_tombstone(corpus.directory)["pending"]]
+    found = [*half_done, *find_documents(corpus, identifiers, addresses)]
+    located = [each for each in found if isinstance(each, Located)]
+    return [each.id for each in found], [each.part.table(("text",))["text"][each.row].as_py() for each in located]
 
 
 def _check_local(place: Path) -> None:
@@ -73,16 +79,32 @@ def _lines(path: Path | None) -> list[str]:
     return [line for line in lines if line and not line.startswith("# ")]
 
 
-def _trained(runs: Path, fingerprint: str) -> list[str]:
-    """A line per training run under a directory that was given this corpus."""
+def _trained(runs: Path, directory: Path) -> list[str]:
+    """A line per training run under a directory that was given this corpus while it held what is forgotten now.
+
+    A run is known by the corpus's fingerprints of those times; one that was given it in another state, or among other corpora, by
+    the directory that its configuration names.
+    """
+    before = read_tombstone(directory)["before"]
     found = []
     for record in sorted(runs.rglob("run.json")):
         try:
             value = read_json(record)
+            marks = [
+                value.get("fingerprints", {}).get("corpus"),
+                *(each["corpus"] for each in value.get("earlier", ())),
+            ]
+            data = load_yaml(record.with_name("resolved.yaml")).get("data") or {}
         except CorruptFileError:
             continue
-        if value.get("fingerprints", {}).get("corpus") == fingerprint:
+        except ConfigError:
+            data = {}
+        if not set(before).isdisjoint(marks):
             found.append(f"trained on the corpus with them: {record.parent}")
+        elif directory.resolve() in {Path(name).resolve() for name in data.get("corpora") or ()}:
+            found.append(
+                f"trained on another state of the corpus, or on several: they may have been in it: {record.parent}"
+            )
     return found or [f"no run under {runs} was trained on this corpus"]
 
 

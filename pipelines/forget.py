@@ -90,6 +90,8 @@ def forget(directory: Path, identifiers: Sequence[str], urls: Sequence[str]) -> 
         records = tombstone["records"].setdefault(found.source, [])
         records.append(f"{found.path}#{found.record}")
         records.sort()
+    if tombstone["pending"] and corpus.manifest.fingerprint not in tombstone["before"]:
+        tombstone["before"].append(corpus.manifest.fingerprint)
     docs = [_Doc(**entry) for entry in tombstone["pending"]]
     if not docs:
         raise UserError(f"{directory}: none of these documents is in the corpus, and none is half forgotten")

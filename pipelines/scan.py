@@ -11,16 +11,17 @@ from pipelines.contracts.document import ID
 
 _PROBE_BYTES = 48  # a stretch this long that is found again is no coincidence
 _PROBES = 16
+_LEAST_BYTES, _LEAST_DIFFERENT = 16, 8  # what is shorter, or more monotonous, stands in manifests and vocabularies too
 
 
 def probes_of(texts: Sequence[str]) -> list[bytes]:
-    """Stretches spread over each text; a text that is shorter is its own probe, an empty one none."""
+    """Stretches spread over each text; a text that is shorter is its own probe. None is a few bytes, or a row of dashes."""
     found = []
     for text in texts:
         data = text.encode()
         step = max((len(data) - _PROBE_BYTES) // (_PROBES - 1), 1)
         found += [data[at : at + _PROBE_BYTES] for at in range(0, max(len(data) - _PROBE_BYTES, 0) + 1, step)][:_PROBES]
-    return [probe for probe in found if probe]
+    return [probe for probe in found if len(probe) >= _LEAST_BYTES and len(set(probe)) >= _LEAST_DIFFERENT]
 
 
 @dataclass(frozen=True)

@@ -12,12 +12,15 @@ _FILE = "forgotten.json"
 
 
 def read_tombstone(output: Path) -> dict[str, Any]:
-    """`records`: by source a sorted list of `path#record`; `pending`: documents that are still being taken out."""
+    """`records`: by source a sorted list of `path#record`; `pending`: documents that are still being taken out; `before`:
+    the fingerprints that the corpus had while it held documents that are forgotten now."""
     try:
         tombstone = read_json(output / _FILE)
     except FileNotFoundError:
-        return {"records": {}, "pending": []}
-    return {name: tombstone[name] for name in ("records", "pending")}
+        tombstone = {}
+    return {
+        name: tombstone.get(name, kind()) for name, kind in (("records", dict), ("pending", list), ("before", list))
+    }
 
 
 def write_tombstone(output: Path, tombstone: dict[str, Any]) -> None:

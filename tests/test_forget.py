@@ -208,6 +208,47 @@ def test_the_command_says_what_it_did_and_where_copies_are(corpus_file, tmp_path
     assert "ids.txt: not UTF-8 at byte 8; expected one id or URL a line" in capsys.readouterr().err
 
 
+def test_the_scan_after_an_interruption_looks_for_what_was_interrupted(corpus_file, tmp_path, monkeypatch, capsys):
+    build(corpus_file)
+    out = tmp_path / "out"
+    with monkeypatch.context() as patched:
+        patched.setattr("pipelines.forget._count_again", lambda *arguments: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            forget(out, [SHARDED], [])
+    assert main(["forget", str(out)]) == 0
+    assert "and 1 ids" in capsys.readouterr().out
+
+
+def test_runs_are_listed_whatever_was_forgotten_or_built_since(corpus_file, tmp_path, capsys):
+    build(corpus_file)
+    out = tmp_path / "out"
+    runs = {name: tmp_path / "runs" / name for name in ("first", "went_on", "several", "stranger", "after")}
+    store.write_json(runs["first"] / "run.json", {"fingerprints": {"corpus": load_corpus(out).fingerprint}})
+    earlier = {"fingerprints": {"corpus": "x"}, "earlier": [{"until_step": 1, "corpus": load_corpus(out).fingerprint}]}
+    store.write_json(runs["went_on"] / "run.json", earlier)
+    for name, corpora in (("several", [str(out), "b"]), ("stranger", ["b"])):
+        store.write_json(runs[name] / "run.json", {"fingerprints": {"corpus": "y"}})
+        (runs[name] / "resolved.yaml").write_text(json.dumps({"data": {"corpora": corpora}}))
+    forget(out, ["web/0.jsonl#1"], [])
+    store.write_json(runs["after"] / "run.json", {"fingerprints": {"corpus": load_corpus(out).fingerprint}})
+    (tmp_path / "ids.txt").write_text(SHARDED)
+    command = ["forget", str(out), "--ids", str(tmp_path / "ids.txt"), "--runs", str(tmp_path / "runs")]
+    assert main(command) == 0
+    said = [line for line in capsys.readouterr().out.splitlines() if "trained" in line]
+    for name in ("after", "first", "went_on"):
+        assert f"trained on the corpus with them: {runs[name]}" in said
+    assert any(line.startswith("trained on another state") and str(runs["several"]) in line for line in said)
+    assert len(said) == 4
+
+
+def test_short_and_monotonous_texts_are_no_false_alarm(corpus_file, tmp_path, capsys, raw_text):
+    (raw_text / "web" / "2.jsonl").write_text("".join(json.dumps({"text": t}) + "\n" for t in ("read", "=" * 300)))
+    build(corpus_file)
+    (tmp_path / "ids.txt").write_text("web/2.jsonl#0\nweb/2.jsonl#1\n")
+    assert main(["forget", str(tmp_path / "out"), "--ids", str(tmp_path / "ids.txt")]) == 0
+    assert "nothing is left of them" in capsys.readouterr().out
+
+
 def test_object_stores_are_refused(capsys):
     assert main(["forget", "s3://bucket/corpus"]) == 2
     assert "forget and gc work on directories" in capsys.readouterr().err
