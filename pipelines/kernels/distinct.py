@@ -24,7 +24,10 @@ class Numbered(NamedTuple):
 
 
 def number(data: np.ndarray, spans: Spans) -> Numbered:
-    """Number the spans of a block. Time is linear in bytes, scratch memory at most 28 bytes per span of a document."""
+    """Number the spans of a block. Time is linear in bytes, scratch memory at most 28 bytes per span of a document.
+
+    Hashes are seeded by what the document says, so that no list of words made to collide slows other documents that hold it.
+    """
     ids, chars = np.empty(len(spans.starts), np.int32), np.empty(len(spans.starts), np.int32)
     distinct = np.zeros(len(spans.offsets) - 1, np.int64)
     most = int(np.diff(spans.offsets).max(initial=0))
@@ -79,6 +82,16 @@ def _refill(slots: np.ndarray, size: int, hashes: np.ndarray, count: int) -> Non
         slots[at] = k
 
 
+@njit(cache=True, inline="always")
+def _seed(data: np.ndarray, start: int, end: int) -> np.uint64:
+    """A hash of the bytes from start to end but the last seven, or fewer."""
+    seed, i = _MIX, np.int64(start)
+    while end - i >= 8:
+        seed = _mixed(seed, _eight(data, i))
+        i += 8
+    return seed
+
+
 @njit(cache=True)
 def _number(
     data: np.ndarray, starts: np.ndarray, ends: np.ndarray, offsets: np.ndarray, slots: np.ndarray,
@@ -88,9 +101,12 @@ def _number(
         size, count = _LEAST_SLOTS, 0
         slots[:size] = -1
         mask = np.uint64(size - 1)
+        seed = np.uint64(0)
+        if offsets[d] < offsets[d + 1]:
+            seed = _seed(data, starts[offsets[d]], ends[offsets[d + 1] - 1])
         for span in range(offsets[d], offsets[d + 1]):
             i, end = np.int64(starts[span]), np.int64(ends[span])
-            value, inside = np.uint64(end - i) * _MIX, end - i
+            value, inside = seed ^ (np.uint64(end - i) * _MIX), end - i
             while end - i > 8:
                 eight = _eight(data, i)
                 value = _mixed(value, eight)
