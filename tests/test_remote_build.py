@@ -15,6 +15,7 @@ from pipelines.contracts.errors import ConflictError, CorruptFileError, RemoteEr
 from pipelines.contracts.lineage import Located, open_corpus
 from pipelines.contracts.manifest import StepOutput, load_corpus
 from pipelines.contracts.place import RemotePath, place_of
+from pipelines.contracts.remote import _store
 from pipelines.contracts.shards import open_shard
 from pipelines.contracts.store import (
     FileRecord,
@@ -147,7 +148,7 @@ def test_a_store_that_fails_is_tried_again(s3, tmp_path: Path, monkeypatch: pyte
         raise TimeoutError
 
     with monkeypatch.context() as patch:
-        patch.setattr(s3.store, "put_file", fail)
+        patch.setattr(_store("s3", s3.remote), "put_file", fail)  # the one in use: few are remembered
         with pytest.raises(RemoteError, match=f"{root}/f: TimeoutError"):
             write_file(root, "f", b"x")
     assert not root.exists()

@@ -47,7 +47,8 @@ def packed():
     offsets = np.concatenate([[0], np.cumsum(sizes)])
     arrays = [np.empty((1, 60), dtype=np.int64) for _ in range(4)]
     filled = np.zeros(1, dtype=np.int64)
-    pack(tokens, offsets, np.zeros(1, dtype=np.int64), np.zeros(1, dtype=np.int64), filled, 1, 2, *arrays)
+    start, row = np.zeros(1, dtype=np.int64), np.zeros(1, dtype=np.int64)
+    pack(tokens, offsets, start, np.full(1, 60), row, filled, 1, 2, *arrays)
     pad(filled, 0, *arrays)
     return arrays
 
