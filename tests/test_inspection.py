@@ -2,6 +2,7 @@
 
 import json
 import re
+import time
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from pipelines.build import build
 from pipelines.cluster import LocalCluster
 from pipelines.contracts.errors import UserError
 from pipelines.corpus import CorpusConfig, Source, StepConfig
-from pipelines.inspect_cluster import show_cluster
+from pipelines.inspect_cluster import _show_differences, show_cluster
 from pipelines.inspection import show_document, show_rule
 from pipelines.inventory import take_inventory
 from pipelines.plan import make_plan
@@ -23,7 +24,7 @@ from pipelines.stages.pii import Pii
 from pipelines.stages.rules import Rule
 from pipelines.stages.text_hash import TextHash
 from pipelines.stages.url_rules import UrlRules
-from pipelines.terminal import printable
+from pipelines.terminal import Page, printable
 
 HOSTILE = (
     "<script>alert(1)</script> [bold]not markup[/bold] :smile:\n"
@@ -234,3 +235,10 @@ def test_a_cluster_is_shown_with_what_differs(capsys: pytest.CaptureFixture[str]
     )
     with pytest.raises(UserError, match="in no cluster of duplicates"):
         show_cluster(tmp_path / "out", "web/a.jsonl#3", 5, raw=False)
+
+
+def test_differences_of_texts_of_few_words_take_no_minutes(capsys: pytest.CaptureFixture[str]) -> None:
+    started = time.process_time()
+    _show_differences(Page(), ["a", "b"] * 1000, ["b", "a", "a"] * 666)
+    assert time.process_time() - started < 5
+    assert "  - a b a b" in capsys.readouterr().out
