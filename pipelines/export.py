@@ -84,6 +84,8 @@ def export_corpus(corpus: Path, output: Path, format: str, sources: Sequence[str
         write_json(output / "export.json", header | {"sources": totals, "files": [asdict(file) for file in files]})
         documents, size = sum(file.documents for file in files), sum(file.bytes for file in files)
         display.say(f"{documents:,} documents in {len(files)} files, {human_bytes(size)}: {output / 'export.json'}")
+        if any(step.stage == "pii" for step in opened.steps):
+            display.say("url and meta are as they were read, personal data included: pii steps edit the text")
     return files
 
 

@@ -47,7 +47,8 @@ class Pii(PartStage):
 
     Detections that overlap, directly or through others, become one edit over all they cover, so that nothing of any of them
     stays; its entity is that of the highest score, then the longest, then the first in `entities`. What is only annotated
-    yields to what is replaced. The counts are of edits: what is replaced once is counted once.
+    yields to what is replaced. The counts are of edits: what is replaced once is counted once. `url` and `meta` are not edited:
+    `inspect` and the report hide what is found in them, `export` gives them as they were read.
     """
 
     version: ClassVar[int] = 2

@@ -72,8 +72,9 @@ def test_nothing_that_a_build_says_shows_a_canary(tmp_path, capfd, caplog, monke
         *(["inspect", out, "--rule", rule] for rule in ("word_count", "many_addresses", "dedup_minhash", "not_json")),
         ["inspect", out, "--cluster", "web/web.jsonl#8"],
         ["compare-rules", out],
-        ["whatif", str(yaml), "--set", "filter.word_count.at_least=5"],
-        ["whatif", str(yaml), "--set", "filter.word_count.at_least=100", "--full"],
+        ["export", out, str(tmp_path / "export")],
+        ["whatif", str(yaml), "--set", "counts.many_addresses.at_most=0"],
+        ["whatif", str(yaml), "--set", "counts.many_addresses.at_most=9", "--full"],
     ):
         assert main(command) in (None, 0), command
     said = written(tmp_path)
@@ -83,6 +84,7 @@ def test_nothing_that_a_build_says_shows_a_canary(tmp_path, capfd, caplog, monke
     assert {"report.html", "report.json", "manifest.json"} <= {name.split("/")[-1] for name in said}
     shown = [(where, word) for where, text in said.items() for word in (*TELLTALES, KEY) if word in text]
     assert not shown
+    assert "url and meta are as they were read, personal data included" in said["output"]
     assert "EMAIL_ADDRESS" in said["output"] or "example." in said["output"]
 
 
