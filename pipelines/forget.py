@@ -87,8 +87,8 @@ def forget(directory: Path, identifiers: Sequence[str], urls: Sequence[str]) -> 
     for found in find_documents(corpus, identifiers, urls):
         doc = _Doc(found.source, found.path, found.record, found.id.hex(), found.part.index, found.row)
         tombstone["pending"].append(asdict(doc))
-        records = tombstone["records"].setdefault(found.source, [])
-        records.append(f"{found.path}#{found.record}")
+        tombstone["records"].setdefault(found.source, []).append(f"{found.path}#{found.record}")
+    for records in tombstone["records"].values():
         records.sort()
     if tombstone["pending"] and corpus.manifest.fingerprint not in tombstone["before"]:
         tombstone["before"].append(corpus.manifest.fingerprint)
@@ -113,10 +113,9 @@ def _rewrite(step: PublishedStep, docs: Sequence[_Doc], mark: str) -> int:
         return 0
     manifest = step.manifest
     out = StepOutput(step.directory.parent, step.directory.name)
-    gone = {
-        (doc.source, doc.part): sorted(d.row for d in docs if (d.source, d.part) == (doc.source, doc.part))
-        for doc in docs
-    }
+    gone: dict[tuple[str, int], list[int]] = {}
+    for doc in docs:
+        gone.setdefault((doc.source, doc.part), []).append(doc.row)
     parts, counts, renamed = [], manifest.counts, {}
     for part in manifest.parts:
         rows = gone.get((part.source, part.index))
@@ -209,12 +208,12 @@ def _holds(index: Path, doc: _Doc) -> bool:
 def _forget_in_index(table: pa.Table, docs: Sequence[_Doc], renamed: dict[str, str]) -> pa.Table:
     """Documents become quarantined records; what stands behind them in their part moves up."""
     rows = table.to_pylist()
+    by_key: dict[int, list[int]] = {}
+    for doc in docs:
+        by_key.setdefault(int(doc.id[:16], 16), []).append(doc.record)
     for row in rows:
-        row["gone"] = sum(
-            int(doc.id[:16], 16) == row["key"]
-            and row["first_record"] <= doc.record < row["first_record"] + row["records"]
-            for doc in docs
-        )
+        after = row["first_record"] + row["records"]
+        row["gone"] = sum(row["first_record"] <= record < after for record in by_key.get(row["key"], ()))
     for row in rows:
         behind = sum(r["gone"] for r in rows if r["part"] == row["part"] and r["first_row"] < row["first_row"])
         row["moved"] = row["first_row"] - behind
