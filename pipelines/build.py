@@ -71,13 +71,26 @@ def plan_and_build(
     """
     output = config.place
     while True:
+        plan = make_plan(config, inventories, load_poison(output))
         try:
-            return build(make_plan(config, inventories, load_poison(output)), cluster, say)
+            return build(plan, cluster, say)
         except PoisonError as error:
             if not quarantine:
                 raise
             set_aside(output, error)
+            if error.step == "read":
+                _keep_units(plan, make_plan(config, inventories, load_poison(output)), error.source)
             say(f"set aside: {error.document} of {error.source}, which breaks {error.step} ({error.reason})")
+
+
+def _keep_units(before: Plan, after: Plan, source: str) -> None:
+    """Files that were read before one of them held poison are as they would be read again: the step goes on with them.
+
+    The group of files that holds it was not finished. On an object store, which cannot rename, they are read again.
+    """
+    root, (old, new) = before.config.place, (plan.step(f"read.{source}").directory for plan in (before, after))
+    if isinstance(root, Path) and (root / old).exists() and not (root / new).exists():
+        os.rename(root / old, root / new)
 
 
 def build(plan: Plan, cluster: AnyCluster, say: Callable[[str], None]) -> CorpusManifest:

@@ -515,3 +515,26 @@ def test_what_a_stage_costs_is_said_before_it_runs(corpus_file, tmp_path, capsys
     assert sum("dear: takes a year" in line for line in said) == 1
     show_plan(plan, tmp_path / "out")
     assert "takes a year" not in capsys.readouterr().out
+
+
+def test_poison_in_a_file_does_not_read_the_others_again(corpus_file, tmp_path, monkeypatch):
+    import pipelines.read_step as read_step
+
+    config = load_corpus_config(corpus_file, ["sources.code.part_bytes=1"])
+    inventories = take_inventory(config.sources, tmp_path / "out")
+    real, read = read_step.read_documents, []
+
+    def breaking(source, files, part_bytes, poison=(), forgotten=()):
+        read.extend(file.path for file in files)
+        for path in ("m3.py", "m8.py"):
+            if any(file.path == path for file in files) and f"{path}#0" not in poison:
+                raise PoisonError("broken", "read", source.name, f"{path}#0", "crash")
+        return real(source, files, part_bytes, poison, forgotten)
+
+    monkeypatch.setattr(read_step, "read_documents", breaking)
+    plan_and_build(config, inventories, LocalCluster(), lambda line: None, quarantine=True)
+    assert {path: read.count(path) for path in ("m0.py", "m3.py", "m8.py", "m9.py")} == {
+        "m0.py": 1, "m3.py": 2, "m8.py": 2, "m9.py": 1,
+    }  # fmt: skip
+    assert load_poison(tmp_path / "out") == {("read", "code"): ("m3.py#0", "m8.py#0")}
+    assert load_corpus(tmp_path / "out").sources["code"]["in"] == 13
