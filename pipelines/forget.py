@@ -181,57 +181,53 @@ def _rewrite_file(
     if name is None and kind not in ("files", "quarantine"):
         return record
     table = read_table(out.directory, record, schema.names, schema_facts(schema))
-    if kind == "files":
-        after = _forget_in_index(table, docs, renamed)
-    elif kind == "quarantine":
-        index = next(out.directory.glob(f"files/{Path(record.path).stem}.arrow"))
-        after = _quarantined(table, docs, index)
+    if kind in ("files", "quarantine"):  # the two of one unit share a name
+        held = _held(out.directory / "files" / Path(record.path).name, docs)
+        after = _forget_in_index(table, held, renamed) if kind == "files" else _quarantined(table, held)
+        touched = bool(held)
     else:
         ids = pa.array([bytes.fromhex(doc.id) for doc in docs], ID)
         after = table.filter(pc.invert(pc.is_in(table[name].combine_chunks(), value_set=ids)))
-    touched = after.num_rows != table.num_rows or not after.equals(table)
-    if kind in ("files", "quarantine"):  # the two of one unit share a name
-        touched = any(_holds(out.directory / "files" / Path(record.path).name, doc) for doc in docs)
+        touched = after.num_rows != table.num_rows
     if not touched:
         return record
     return out.write(_new_name(record.path, mark), write_table(after.combine_chunks()))
 
 
-def _holds(index: Path, doc: _Doc) -> bool:
-    """Whether the unit with this index of files read the document."""
+def _held(index: Path, docs: Sequence[_Doc]) -> list[_Doc]:
+    """The documents that the unit with this index of files read."""
     with pa.OSFile(str(index)) as source:
-        table = pa.ipc.open_file(source).read_all()
-    mine = table.filter(pc.equal(table["key"], pa.scalar(int(doc.id[:16], 16), pa.uint64())))
-    return any(row["first_record"] <= doc.record < row["first_record"] + row["records"] for row in mine.to_pylist())
-
-
-def _forget_in_index(table: pa.Table, docs: Sequence[_Doc], renamed: dict[str, str]) -> pa.Table:
-    """Documents become quarantined records; what stands behind them in their part moves up."""
-    rows = table.to_pylist()
-    by_key: dict[int, list[int]] = {}
-    for doc in docs:
-        by_key.setdefault(int(doc.id[:16], 16), []).append(doc.record)
-    for row in rows:
-        after = row["first_record"] + row["records"]
-        row["gone"] = sum(row["first_record"] <= record < after for record in by_key.get(row["key"], ()))
-    for row in rows:
-        behind = sum(r["gone"] for r in rows if r["part"] == row["part"] and r["first_row"] < row["first_row"])
-        row["moved"] = row["first_row"] - behind
-    for row in rows:
-        row["first_row"] = row["moved"]
-        row["rows"] -= row["gone"]
-        row["quarantined"] += row["gone"]
-        row["part"] = renamed.get(row["part"], row["part"])
-    return pa.Table.from_pylist([{name: row[name] for name in FILE_INDEX.names} for row in rows], schema=FILE_INDEX)
-
-
-def _quarantined(table: pa.Table, docs: Sequence[_Doc], index: Path) -> pa.Table:
-    """The quarantine with the documents in it, in the order of files and records."""
-    new = [
-        {"path": doc.path, "record": doc.record, "reason": FORGOTTEN, "bytes": None}
-        for doc in docs
-        if _holds(index, doc)
+        table = pa.ipc.open_file(source).read_all().select(["key", "first_record", "records"])
+    places: dict[int, list[tuple[int, int]]] = {}
+    for row in table.to_pylist():
+        places.setdefault(row["key"], []).append((row["first_record"], row["first_record"] + row["records"]))
+    return [
+        doc for doc in docs if any(first <= doc.record < after for first, after in places.get(int(doc.id[:16], 16), ()))
     ]
+
+
+def _forget_in_index(table: pa.Table, held: Sequence[_Doc], renamed: dict[str, str]) -> pa.Table:
+    """Documents become quarantined records; what stands behind them in their part moves up."""
+    by_key: dict[int, list[int]] = {}
+    for doc in held:
+        by_key.setdefault(int(doc.id[:16], 16), []).append(doc.record)
+    rows = table.to_pylist()
+    behind: dict[str, int] = {}  # documents gone so far, by part
+    for row in sorted(rows, key=lambda row: row["first_row"]):
+        after = row["first_record"] + row["records"]
+        gone = sum(row["first_record"] <= record < after for record in by_key.get(row["key"], ()))
+        part = row["part"]
+        row["first_row"] -= behind.get(part, 0)
+        row["rows"] -= gone
+        row["quarantined"] += gone
+        row["part"] = renamed.get(part, part)
+        behind[part] = behind.get(part, 0) + gone
+    return pa.Table.from_pylist(rows, schema=FILE_INDEX)
+
+
+def _quarantined(table: pa.Table, held: Sequence[_Doc]) -> pa.Table:
+    """The quarantine with the documents in it."""
+    new = [{"path": doc.path, "record": doc.record, "reason": FORGOTTEN, "bytes": None} for doc in held]
     return pa.concat_tables([table, pa.Table.from_pylist(new, schema=QUARANTINE)])
 
 
