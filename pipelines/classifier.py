@@ -32,6 +32,7 @@ from pipelines.stages.fasttext_model import load_fasttext
 FORMAT = "gristmill-classifier/1"
 CARD = "MODEL_CARD.md"
 LABELS = ("positive", "negative")
+_TRAININGS = 5  # that may fail before training is given up
 _LEAST = 10  # held-out documents of each class: with fewer, the measures say nothing
 _SOURCE = re.compile(r"(.+):([a-z][a-z0-9_]*)")
 # What a label looks like to fastText, whose white space is ASCII's and NUL.
@@ -251,11 +252,17 @@ def _fit(knobs: FastTextKnobs, classes: dict[str, _Class], path: Path) -> None:
         sink.writelines(line for _, line in lines)
     values = asdict(knobs)
     renamed = {"wordNgrams": values.pop("word_ngrams"), "minCount": values.pop("min_count")}
-    try:
-        model = fasttext.train_supervised(str(text), verbose=0, **values, **renamed)
-    except RuntimeError as error:
-        raise UserError(f"fasttext: training failed ({error}); lower `lr`") from None
-    model.save_model(str(path))
+    failure = ""
+    # The thread that reports the loss may find that others have used up a short text; then it divides by nothing and fails.
+    for _ in range(_TRAININGS):
+        try:
+            model = fasttext.train_supervised(str(text), verbose=0, **values, **renamed)
+        except RuntimeError as error:
+            failure = str(error)
+            continue
+        model.save_model(str(path))
+        return
+    raise UserError(f"fasttext: training failed {_TRAININGS} times ({failure}); lower `lr`, or give it more text")
 
 
 def _score(path: Path, checksum: str, classes: dict[str, _Class]) -> tuple[np.ndarray, np.ndarray]:

@@ -12,7 +12,7 @@ from pipelines.contracts.lineage import open_corpus
 from pipelines.corpus import load_corpus_config
 from pipelines.inventory import take_inventory
 from pipelines.plan import make_plan
-from tests.conftest import paragraph
+from tests.conftest import paragraph, train_fasttext
 
 COLUMNS = (
     *("language", "language_score", "language_2", "language_2_score", "language_share", "language_paragraphs"),
@@ -39,27 +39,13 @@ class ElsewhereCluster(LocalCluster):
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    import fasttext
-
     folder = tmp_path_factory.mktemp("model")
     lines = [
         f"__label__{'ab'[i % 2]} {paragraph(i, 40) if i % 2 else f'der die das und {i} nicht mit'}\n" for i in range(60)
     ]
     (folder / "train.txt").write_text("".join(lines))
-    # Below 11 threads part of the matrix stays uninitialised memory in this build of fastText. With so many no two trainings
-    # are alike, so the texts are easy and seen often.
-    trained = fasttext.train_supervised(
-        str(folder / "train.txt"),
-        dim=6,
-        epoch=100,
-        lr=0.5,
-        minn=2,
-        maxn=3,
-        wordNgrams=2,
-        bucket=500,
-        thread=11,
-        verbose=0,
-    )
+    # No two trainings with so many threads are alike, so the texts are easy and seen often.
+    trained = train_fasttext(folder / "train.txt", dim=6, epoch=100, lr=0.5, minn=2, maxn=3, wordNgrams=2, bucket=500)
     trained.save_model(str(folder / "model.bin"))
     return folder / "model.bin"
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from pipelines.contracts.errors import UserError
 from pipelines.contracts.store import file_checksum
 from pipelines.stages.fasttext_model import load_fasttext
+from tests.conftest import train_fasttext
 
 WORDS = ["mill", "grain", "Häuser", "река", "水车", "stone", "a", "wind", "🙂", "don't", "the", "of", "x" * 40]
 ODD = [
@@ -65,10 +66,7 @@ def agree(library, path, texts):
 
 @pytest.mark.parametrize("name", MODELS)
 def test_labels_and_probabilities_are_those_of_the_library(name, train_file, tmp_path):
-    import fasttext
-
-    # Below 11 threads part of the matrix stays uninitialised memory in this build of fastText.
-    library = fasttext.train_supervised(str(train_file), dim=6, epoch=8, lr=0.5, thread=11, verbose=0, **MODELS[name])
+    library = train_fasttext(train_file, dim=6, epoch=8, lr=0.5, **MODELS[name])
     library.save_model(str(tmp_path / "model.bin"))
     generator = random.Random(3)
     texts = [*ODD, *(sentence(generator) for _ in range(60)), " ".join(WORDS) * 20]
@@ -79,22 +77,11 @@ def test_labels_and_probabilities_are_those_of_the_library(name, train_file, tmp
     "knobs", [{"cutoff": 300}, {"cutoff": 300, "qnorm": True}, {"qnorm": True}, {"qout": True}], ids=str
 )
 def test_quantised_models(knobs, tmp_path):
-    import fasttext
-
     # A quantiser has 256 centroids, so it needs as many rows; with qout, as many labels.
     lines = [f"__label__l{i % 300} word{i % 900} word{i * 7 % 900} grain{i % 31}\n" for i in range(2000)]
     (tmp_path / "train.txt").write_text("".join(lines))
-    library = fasttext.train_supervised(
-        str(tmp_path / "train.txt"),
-        dim=7,
-        epoch=2,
-        thread=11,
-        verbose=0,
-        minn=2,
-        maxn=3,
-        bucket=600,
-        wordNgrams=2,
-        loss="hs",
+    library = train_fasttext(
+        tmp_path / "train.txt", dim=7, epoch=2, minn=2, maxn=3, bucket=600, wordNgrams=2, loss="hs"
     )
     library.quantize(dsub=2, verbose=False, thread=1, **knobs)
     library.save_model(str(tmp_path / "model.ftz"))
@@ -103,10 +90,8 @@ def test_quantised_models(knobs, tmp_path):
 
 @pytest.fixture(scope="module")
 def fuzzed(train_file):
-    import fasttext
-
     knobs = {"loss": "hs", "minn": 1, "maxn": 4, "wordNgrams": 3, "bucket": 700}
-    library = fasttext.train_supervised(str(train_file), dim=5, epoch=3, lr=0.5, thread=11, verbose=0, **knobs)
+    library = train_fasttext(train_file, dim=5, epoch=3, lr=0.5, **knobs)
     path = train_file.with_name("fuzzed.bin")
     library.save_model(str(path))
     return library, path
@@ -123,9 +108,7 @@ def test_any_text(fuzzed, pieces):
 
 @pytest.mark.parametrize("keep", [0, 4, 8, 60, 200, -1])
 def test_a_file_that_is_cut_short_is_an_error(keep, train_file, tmp_path):
-    import fasttext
-
-    library = fasttext.train_supervised(str(train_file), dim=4, epoch=1, thread=11, verbose=0)
+    library = train_fasttext(train_file, dim=4, epoch=1)
     path = tmp_path / "model.bin"
     library.save_model(str(path))
     path.write_bytes(path.read_bytes()[:keep])
@@ -134,9 +117,7 @@ def test_a_file_that_is_cut_short_is_an_error(keep, train_file, tmp_path):
 
 
 def test_word_vectors_are_no_model_of_labels(train_file, tmp_path):
-    import fasttext
-
-    library = fasttext.train_unsupervised(str(train_file), dim=4, epoch=1, minCount=1, thread=11, verbose=0)
+    library = train_fasttext(train_file, "unsupervised", dim=4, epoch=1, minCount=1)
     library.save_model(str(tmp_path / "vectors.bin"))
     with pytest.raises(UserError, match="it holds word vectors, no labels"):
         load_fasttext(Path(tmp_path / "vectors.bin"), file_checksum(tmp_path / "vectors.bin"), "test")

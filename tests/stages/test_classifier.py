@@ -11,6 +11,7 @@ from pipelines.contracts.config import parse
 from pipelines.contracts.errors import UserError
 from pipelines.contracts.store import file_checksum, write_json
 from pipelines.stages.classifier import Classifier
+from tests.conftest import train_fasttext
 
 KIND = "What a lovely garden. The roses are in bloom."
 RUDE = "You are a fool. Go away you fool."
@@ -30,14 +31,9 @@ def annotated(stage, *texts):
 @pytest.fixture(scope="module")
 def library(tmp_path_factory):
     """A tiny model that tells rude from kind words, as the library holds it, and its file."""
-    import fasttext
-
     folder = tmp_path_factory.mktemp("model")
     (folder / "train.txt").write_text(f"__label__kind {KIND}\n__label__rude {RUDE}\n" * 20)
-    # Below 11 threads part of the matrix stays uninitialised memory in this build of fastText.
-    model = fasttext.train_supervised(
-        str(folder / "train.txt"), dim=8, epoch=20, lr=0.5, wordNgrams=2, bucket=100, thread=11, verbose=0
-    )
+    model = train_fasttext(folder / "train.txt", dim=8, epoch=20, lr=0.5, wordNgrams=2, bucket=100)
     model.save_model(str(folder / "model.bin"))
     return model, folder / "model.bin"
 

@@ -15,6 +15,7 @@ from pipelines.corpus import load_corpus_config
 from pipelines.inventory import Inventory
 from pipelines.plan import make_plan
 from pipelines.stages.language import LANGUAGE, PARAGRAPHS, Language
+from tests.conftest import train_fasttext
 
 ENGLISH = (
     "It was a bright cold day in the town, and the people who lived there had gone out to look at the river. They said "
@@ -44,13 +45,10 @@ def annotated(stage, *texts):
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
     """A tiny supervised fastText model that tells German from English."""
-    import fasttext
-
     folder = tmp_path_factory.mktemp("model")
     lines = [f"__label__de {GERMAN}", f"__label__en {ENGLISH}"] * 20
     (folder / "train.txt").write_text("\n".join(lines), encoding="utf-8")
-    # Below 11 threads part of the matrix stays uninitialised memory in this build of fastText.
-    trained = fasttext.train_supervised(str(folder / "train.txt"), dim=8, epoch=30, lr=0.5, thread=11, verbose=0)
+    trained = train_fasttext(folder / "train.txt", dim=8, epoch=30, lr=0.5)
     trained.save_model(str(folder / "tiny.bin"))
     return str(folder / "tiny.bin")
 
