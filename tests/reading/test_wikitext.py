@@ -1,7 +1,5 @@
 """Wikitext constructs as they stand in real pages, and what text they leave."""
 
-import time
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -65,6 +63,7 @@ def test_every_text_gives_a_text(pieces: list[str]) -> None:
     assert "\x7f" not in text
 
 
+@pytest.mark.timeout(120)
 @pytest.mark.parametrize(
     "unit",
     [
@@ -74,15 +73,12 @@ def test_every_text_gives_a_text(pieces: list[str]) -> None:
 )  # fmt: skip
 def test_pathological_pages_take_linear_time(unit: str) -> None:
     """A square of 60,000 steps would take minutes; the bound is loose enough for any machine."""
-    started = time.process_time()
     plain_text("[a" + unit * 60_000)
-    assert time.process_time() - started < 10
 
 
+@pytest.mark.timeout(120)
 def test_links_that_nest_deeply_take_linear_time() -> None:
-    started = time.process_time()
     text = plain_text("[[a label|" * 300_000 + "x" + "]]" * 300_000)
-    assert time.process_time() - started < 10
     assert text.startswith("[[a label|[[a label|")
     assert plain_text("[[a|" * 16 + "x" + "]]" * 16) == "x"
     assert plain_text("[[a|" * 17 + "x" + "]]" * 17) == "[[a|x]]"
