@@ -12,7 +12,7 @@ from pipelines.contracts.place import RemotePath
 from pipelines.contracts.store import read_json
 from pipelines.corpus import CorpusConfig
 from pipelines.forget import find_documents, forget
-from pipelines.gc import find_unreached, remove_unreached
+from pipelines.gc import find_unreached, remove
 from pipelines.scan import probes_of, scan
 from pipelines.show import human_bytes
 from pipelines.terminal import printable
@@ -119,9 +119,7 @@ def collect_garbage(configs: Sequence[CorpusConfig], *, delete: bool) -> None:
         console.print(f"{step.path} ({human_bytes(step.bytes)}{state})", soft_wrap=True)
     total = human_bytes(sum(step.bytes for step in found))
     if delete and found:
-        output = Path(configs[0].output)
-        kept = {path.name for path in output.iterdir()} - {step.path.name for step in found}
-        remove_unreached(output, kept)
+        remove(found)
         console.print(f"removed {len(found)} steps, {total}")
     else:
         console.print(

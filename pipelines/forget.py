@@ -35,7 +35,7 @@ from pipelines.contracts.shards import open_shard, write_shard
 from pipelines.contracts.stage import DROP
 from pipelines.contracts.store import FileRecord, digest
 from pipelines.funnel import Funnel
-from pipelines.gc import remove_unreached
+from pipelines.gc import remove, unreached
 from pipelines.publish import corpus_fingerprint, shard_set, suggested_mixtures
 from pipelines.tombstone import FORGOTTEN, read_tombstone, write_tombstone
 
@@ -96,7 +96,7 @@ def forget(directory: Path, identifiers: Sequence[str], urls: Sequence[str]) -> 
     if not docs:
         raise UserError(f"{directory}: none of these documents is in the corpus, and none is half forgotten")
     write_tombstone(directory, tombstone)
-    remove_unreached(directory, {step.directory.name for step in corpus.steps})
+    remove(unreached(directory, {step.directory.name for step in corpus.steps}))
     mark = digest(tombstone["records"])
     written = sum(_rewrite(step, docs, mark) for step in corpus.steps if step.manifest.facts.get(FORGOTTEN) != mark)
     corpus = open_corpus(directory)

@@ -41,19 +41,18 @@ def find_unreached(configs: Sequence[CorpusConfig]) -> list[Unreached]:
         reached.update(step.directory for step in plan.steps)
     if (output / "manifest.json").exists():
         reached.update(step["directory"] for step in load_corpus(output).steps)
-    return _unreached(output, reached)
+    return unreached(output, reached)
 
 
-def remove_unreached(output: Path, reached: Collection[str]) -> list[Unreached]:
-    """Remove the step directories that are not among `reached`."""
-    found = _unreached(output, reached)
-    for step in found:
+def remove(steps: Sequence[Unreached]) -> None:
+    """Remove step directories."""
+    for step in steps:
         (step.path / "manifest.json").unlink(missing_ok=True)  # a step without one does not exist, whatever happens now
         shutil.rmtree(step.path)
-    return found
 
 
-def _unreached(output: Path, reached: Collection[str]) -> list[Unreached]:
+def unreached(output: Path, reached: Collection[str]) -> list[Unreached]:
+    """The step directories of an output whose names are not among `reached`."""
     found = []
     for path in sorted(output.iterdir()) if output.is_dir() else ():
         if path.is_dir() and _is_step(path) and path.name not in reached:

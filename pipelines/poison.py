@@ -42,9 +42,10 @@ def set_aside(output: Path, error: PoisonError) -> None:
         entries = read_json(output / _FILE)["documents"]
     except FileNotFoundError:
         entries = []
-    if any((e["step"], e["document"]) == (error.step, error.document) for e in entries):
+    place = {"step": error.step, "source": error.source, "document": error.document}
+    if any(place.items() <= entry.items() for entry in entries):
         raise error  # it is not shown to the step any more, so something else is wrong
-    entry = {"step": error.step, "source": error.source, "document": error.document, "reason": error.reason}
+    entry = {**place, "reason": error.reason}
     write_json(
         output / _FILE, {"documents": sorted([*entries, entry], key=lambda e: [e["step"], e["source"], e["document"]])}
     )

@@ -4,7 +4,7 @@ The plan puts this step before a filter that has such rules. It reads columns on
 to look into the bins that hold a quantile. The driver holds bins and the distinct values of one bin per group, never a column.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -88,9 +88,9 @@ def _count(
     bins: dict[tuple[int, str], int] | None,
     cluster: Cluster,
 ) -> Counted:
-    label: Callable[[_Task], str] = lambda task: f"quantiles: part {task.part.name}"  # noqa: E731
     merged: Counted = {}
-    for _, counted in cluster.map(count_values, [_Task(part, requests, bins) for part in parts], label):
+    tasks = [_Task(part, requests, bins) for part in parts]
+    for _, counted in cluster.map(count_values, tasks, lambda task: f"quantiles: part {task.part.name}"):
         for at, counts in counted.items():
             mine = merged.setdefault(at, {})
             for key, number in counts.items():

@@ -111,7 +111,7 @@ class WhatIf:
         """The documents of a source with what the filters read: those of the sample, or all, part by part."""
         columns = self._columns()
         if not full:
-            yield read_sample(self.corpus, columns).filter(pc.equal(pc.field("source"), source))
+            yield _read_sample(self.corpus, columns).filter(pc.equal(pc.field("source"), source))
             return
         for part in self.corpus.parts(source):
             yield _stored_columns(part, columns)
@@ -150,7 +150,7 @@ class WhatIf:
         for source in (s.name for s in self.config.sources if _applies(entry, s.name)):
             base = _base(self, source)
             for table in self._chunks(source, full=full):
-                table = table.filter(eligible(self, table))
+                table = table.filter(_eligible(self, table))
                 weight = 1.0 if full or not table.num_rows else base.documents / table.num_rows
                 table = table.filter(pc.is_null(_decide(before, source, table, known)))
                 for request in entry.stage.quantiles():
@@ -263,7 +263,7 @@ def _sample_types(corpus: Corpus) -> list[str]:
         return list(pa.ipc.open_file(source).schema.names)
 
 
-def read_sample(corpus: Corpus, columns: Sequence[str]) -> pa.Table:
+def _read_sample(corpus: Corpus, columns: Sequence[str]) -> pa.Table:
     """The published sample: where each document is, its bytes and drop, and the named columns."""
     step = _funnel_step(corpus)
     record = _sample_record(step)
@@ -291,7 +291,7 @@ def _stored_columns(part: Part, columns: Sequence[str]) -> pa.Table:
     return pa.table({**known, **{name: values_of(stored[name]) for name in columns}})
 
 
-def eligible(question: WhatIf, table: pa.Table) -> pa.Array:
+def _eligible(question: WhatIf, table: pa.Table) -> pa.Array:
     """Documents that no step but filters and deduplication drops, boolean [n]."""
     names = [*question.now, *(e.name for e in question.config.steps if isinstance(e.stage, CorpusStage))]
     step = table["drop_step"].combine_chunks()
@@ -312,7 +312,7 @@ def _decide(
 
 def _add(question: WhatIf, flow: Flow, source: str, table: pa.Table, thresholds: Mapping[str, Thresholds]) -> None:
     """Count the documents of a table."""
-    table = table.filter(eligible(question, table)).combine_chunks()
+    table = table.filter(_eligible(question, table)).combine_chunks()
     filtered = pc.is_in(table["drop_step"].combine_chunks(), value_set=pa.array(list(question.now), pa.string()))
     now = pc.if_else(filtered, table["drop"].combine_chunks(), pa.scalar(None, pa.string()))
     then = _decide(question.then, source, table, thresholds)

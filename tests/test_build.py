@@ -497,6 +497,8 @@ def test_a_step_that_breaks_on_the_same_document_again_does_not_go_round_in_circ
     set_aside(tmp_path, error)
     with pytest.raises(PoisonError):
         set_aside(tmp_path, error)
+    set_aside(tmp_path, PoisonError("broken", "read", "forum", "a#1", "crash"))  # another source may have such a file
+    assert load_poison(tmp_path) == {("read", "web"): ("a#1",), ("read", "forum"): ("a#1",)}
 
 
 def test_what_a_stage_costs_is_said_before_it_runs(corpus_file, tmp_path, capsys):
