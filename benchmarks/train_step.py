@@ -15,9 +15,9 @@ import numpy as np
 import torch
 
 from tokenizer.specials import SPECIAL_IDS
+from trainers.batch import Batch
 from trainers.config import Batch as BatchSize
 from trainers.config import Budget, Data, Model, Pretraining
-from trainers.data import Batch
 from trainers.models import build_model
 
 WARM_UP = 3
@@ -52,10 +52,10 @@ def ours(options: argparse.Namespace) -> list[float]:
     config = configuration(options)
     engine = Engine(build_model(config.model, SPECIAL_IDS, 0), config, options.rows, 1)
     positions = np.tile(np.arange(options.sequence_length), (options.rows, 1))
-    source = np.zeros(options.rows, dtype=np.int64)
+    of_rows = np.zeros((4, options.rows), dtype=np.int64)
     times = [time.perf_counter()]
     for step, ids in enumerate(rows(options)):
-        batch = Batch(ids[:, :-1].copy(), ids[:, 1:].copy(), positions, np.zeros_like(positions), source)
+        batch = Batch(ids[:, :-1].copy(), ids[:, 1:].copy(), positions, np.zeros_like(positions), *of_rows)
         engine.train_step([batch], step, 1e-3, 1, False)
         times.append(time.perf_counter())
     engine.close()

@@ -97,7 +97,7 @@ def parser() -> argparse.ArgumentParser:
 def _pretrain(options: argparse.Namespace) -> int:
     from pipelines.contracts.config import load_yaml, override, parse, plain
     from trainers.config import Pretraining
-    from trainers.data import open_corpus
+    from trainers.data import corpus_of
     from trainers.exclusion import exclude
     from trainers.recipes import RECIPES
     from trainers.resolve import resolve
@@ -117,7 +117,7 @@ def _pretrain(options: argparse.Namespace) -> int:
     config = parse(Pretraining, override(data, overrides), where)
     if "corpus" in named:
         config = replace(config, data=replace(config.data, corpora=tuple(named["corpus"].split(","))))
-    corpus = open_corpus(config.data.corpora, config.data.shard_set)
+    corpus = corpus_of(config)
     config = resolve(config, corpus)
     run = Path(named.get("run", f"data/runs/{config.name}"))
     if _is_follower():
@@ -162,7 +162,7 @@ def _describe(config: "Pretraining", corpus: "Corpus", opened: "Opened") -> None
     from trainers.run import as_yaml
 
     print(as_yaml(config))
-    order = training_data(corpus, config.data, config.seed).order
+    order = training_data(corpus, config).order
     print("\n".join(describe_data(config, corpus, order)))
     for change in opened.changed:
         print(f"changed since the run began: {change}")

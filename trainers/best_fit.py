@@ -19,7 +19,7 @@ import xxhash
 from pipelines.contracts.cache import derived
 from pipelines.contracts.store import digest, write_atomic
 
-_VERSION = 1
+_VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -71,14 +71,16 @@ class Packing:
         return np.repeat(np.arange(len(sequences)), many), rows.starts[piece], rows.counts[piece]
 
 
-def pack_shard(offsets: np.ndarray, checksum: str, length: int, seed: int) -> Rows:
-    """The sequences of a shard with document offsets `offsets`, from the cache where they are there and intact."""
-    name = digest({"best_fit": _VERSION, "shard": checksum, "length": length, "seed": seed})
+def pack_shard(offsets: np.ndarray, checksum: str, length: int, marks: int, seed: int) -> Rows:
+    """The sequences of a shard with document offsets `offsets` and `marks` marks around each document, from the cache where
+    they are there and intact.
+    """
+    name = digest({"best_fit": _VERSION, "shard": checksum, "length": length, "marks": marks, "seed": seed})
     path = derived("packing", name)
     # A cache that cannot be read or written is none: packing again gives the same.
     with suppress(OSError, ValueError):
         return _unpacked(path.read_bytes())
-    rows = _pack(offsets, length, xxhash.xxh3_64_intdigest(name.encode()))
+    rows = _pack(offsets, length, marks, xxhash.xxh3_64_intdigest(name.encode()))
     with suppress(OSError):
         write_atomic(path, _packed(rows))
     return rows
@@ -101,8 +103,8 @@ def _unpacked(content: bytes) -> Rows:
     return Rows(first, starts, counts)
 
 
-def _pack(offsets: np.ndarray, length: int, key: int) -> Rows:
-    sizes = np.diff(offsets) + 1  # a document and its separator
+def _pack(offsets: np.ndarray, length: int, marks: int, key: int) -> Rows:
+    sizes = np.diff(offsets) + marks
     many = -(-sizes // length)
     within = np.arange(many.sum()) - np.repeat(np.cumsum(many) - many, many)
     begins = np.repeat(np.cumsum(sizes) - sizes, many)
@@ -167,6 +169,6 @@ def _fit(counts: np.ndarray, order: np.ndarray, length: int) -> tuple[np.ndarray
     return row, rows
 
 
-def pack_source(shards: Sequence[tuple[np.ndarray, str]], length: int, seed: int) -> Packing:
+def pack_source(shards: Sequence[tuple[np.ndarray, str]], length: int, marks: int, seed: int) -> Packing:
     """The sequences of a source whose shards have these (document offsets, checksum)."""
-    return Packing(tuple(pack_shard(offsets, checksum, length, seed) for offsets, checksum in shards))
+    return Packing(tuple(pack_shard(offsets, checksum, length, marks, seed) for offsets, checksum in shards))

@@ -15,7 +15,7 @@ from pipelines.contracts.lineage import Quarantined, select_rows
 from pipelines.contracts.stage import DROP, EDITS_COLUMN
 from trainers import checkpoint
 from trainers.config import Pretraining
-from trainers.data import Corpus, TrainingData, open_corpus, training_data
+from trainers.data import Corpus, TrainingData, corpus_of, training_data
 from trainers.documents import ids_of
 from trainers.exclusion import read_excluded
 from trainers.run import read_config, read_run
@@ -90,7 +90,7 @@ def blame(run: Path, step: int, warn: Callable[[str], None]) -> Blame:
     record, config = read_run(run), read_config(run)
     if not 1 <= step <= (config.budget.steps or 0):
         raise UserError(f"--step: got {step}, the run has the steps 1 to {config.budget.steps}")
-    corpus = open_corpus(config.data.corpora, config.data.shard_set)
+    corpus = corpus_of(config)
     if corpus.fingerprint != record["fingerprints"]["corpus"]:
         raise ConflictError(
             f"{run}: read the corpus {record['fingerprints']['corpus']}, {corpus.directory} is {corpus.fingerprint} by now; "
@@ -98,7 +98,7 @@ def blame(run: Path, step: int, warn: Callable[[str], None]) -> Blame:
         )
     if step <= record.get("since", 0):
         raise ConflictError(f"{run}: --step: got {step}, up to step {record['since']} the run read another corpus")
-    data = training_data(corpus, config.data, config.seed)
+    data = training_data(corpus, config)
     found = checkpoint.newest(run, warn, last=step - 1)
     sums = _sums(_model(run, config, found), config, data, step)
     targets = sum(count for _, count in sums.values())
@@ -130,21 +130,22 @@ def _sums(
     """(nats, targets) of every document of a step by (id, source); one that was read twice counts twice."""
     import torch
 
-    from trainers.objectives import OBJECTIVES
-    from trainers.packing import IGNORED
+    from trainers.batch import IGNORED
+    from trainers.forward import Forward, tensors
 
-    sequences, length = config.batch.sequences or 0, config.data.sequence_length
+    sequences, length = config.batch.sequences or 0, data.order.sequence_length
+    forward = Forward(model, data.context.family, config.data.isolation)
     samples = data.order.take((step - 1) * sequences, sequences)
     sums: dict[tuple[bytes, str], tuple[float, float]] = {}
     for first in range(0, sequences, config.execution.micro_batch):
         chosen = samples.select(np.arange(first, min(first + config.execution.micro_batch, sequences)))
         batch = data.rows(chosen)
         with torch.no_grad():
-            nats = OBJECTIVES[config.objective](model, batch).double().cpu().numpy()
+            nats = forward(**tensors(batch, "cpu"))[0].double().numpy()
         for row, (index, sequence) in enumerate(zip(chosen.source, chosen.sequence, strict=True)):
             source, held = data.sources[index], batch.targets[row] != IGNORED
             ids = ids_of(source, int(sequence), length)
-            segments = batch.segments[row][held]
+            segments = batch.target_segments[row][held]
             by_segment = np.bincount(segments, nats[row][held], len(ids)), np.bincount(segments, minlength=len(ids))
             for identifier, more, count in zip(ids, *by_segment, strict=True):
                 before = sums.get((identifier, source.name), (0.0, 0.0))

@@ -6,6 +6,9 @@ Defaults < recipe < `a.b=value`. `resolve` in `trainers.resolve` computes what i
 from dataclasses import dataclass, field
 from typing import Literal
 
+from trainers.objectives import Objective
+from trainers.objectives.causal import Causal
+
 
 def require(condition: bool, message: str) -> None:
     """ValueError with `message` (`field: got X, allowed Y`) unless `condition`."""
@@ -22,7 +25,7 @@ class Model:
     `vocab_size` (the tokenizer's, rounded up to a multiple of 64 for the matrix products).
     """
 
-    architecture: Literal["gpt2", "llama"]
+    architecture: Literal["bert", "gpt2", "llama"]
     layers: int
     width: int
     heads: int
@@ -44,11 +47,11 @@ class Model:
         require(self.heads % shared == 0, f"key_value_heads: got {shared}, which does not divide heads {self.heads}")
         require(
             self.architecture == "llama" or shared == self.heads,
-            f"key_value_heads: got {shared}, gpt2 has as many as heads ({self.heads})",
+            f"key_value_heads: got {shared}, {self.architecture} has as many as heads ({self.heads})",
         )
         require(0.0 <= self.dropout < 1.0, f"dropout: got {self.dropout}, allowed 0 to below 1")
         require(
-            self.architecture == "gpt2" or self.dropout == 0.0,
+            self.architecture != "llama" or self.dropout == 0.0,
             f"dropout: got {self.dropout}, llama has none; set it to 0",
         )
 
@@ -77,7 +80,7 @@ def _check_weights(weights: str | dict[str, float]) -> None:
 
 @dataclass(frozen=True)
 class Data:
-    """What is read: corpora with one tokenizer, and how documents become sequences of `sequence_length` tokens.
+    """What is read: corpora with one tokenizer, and how documents become rows of `sequence_length` tokens.
 
     `packing` concatenates documents and cuts where a sequence is full, or puts them whole where they fit best, with
     padding (`trainers.best_fit`). `weights` are shares of the training tokens: a mapping over sources, `proportional`
@@ -85,13 +88,14 @@ class Data:
     that the weights hold for), or the name of a mixture that the corpus manifest suggests. `stages` come
     before: `weights` hold from the end of the last one on. `max_epochs`, one number or by source, is how often a source
     is read at most, over the whole run; then the others share its weight. `shard_set` picks one where a corpus has
-    several.
+    several. Documents of one row do not see each other; without `isolation` they do, and positions run on.
     """
 
     corpora: tuple[str, ...] = ()
     shard_set: str | None = None
     sequence_length: int = 1024
     packing: Literal["concatenate", "best_fit"] = "concatenate"
+    isolation: bool = True
     weights: str | dict[str, float] = "proportional"
     stages: tuple[Stage, ...] = ()
     max_epochs: float | dict[str, float] | None = None
@@ -264,7 +268,7 @@ class Pretraining:
     batch: Batch
     budget: Budget
     seed: int = 0
-    objective: Literal["causal"] = "causal"
+    objective: Objective = field(default_factory=Causal)
     precision: Literal["fp32", "bf16"] = "fp32"
     log_every: int = 10
     data: Data = field(default_factory=Data)

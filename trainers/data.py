@@ -1,7 +1,8 @@
 """From the shards of a build to batches: memory-mapped reading, packing, and which rows a worker takes.
 
-The stream of a source is cut into sequences once and for all; `trainers.order` says which sequence sample n is. So a
-batch depends on the corpus, the seed, the mixture, the sequence length and the sample number, and on nothing else.
+The stream of a source is cut into sequences once and for all; `trainers.order` says which sequence sample n is, and the
+objective makes of it what the model learns from. So a batch depends on the corpus, the seed, the mixture, the sequence
+length, the objective and the sample number, and on nothing else.
 """
 
 import math
@@ -18,10 +19,15 @@ from pipelines.contracts.manifest import ShardRecord, TokenizerRecord, load_corp
 from pipelines.contracts.place import place_of
 from pipelines.contracts.shards import Shard, open_shard
 from pipelines.contracts.store import digest, verify
+from trainers.batch import Batch, Frame
 from trainers.best_fit import Packing, pack_source
-from trainers.config import Data
+from trainers.config import Data, Pretraining
 from trainers.documents import silence
 from trainers.mixture import Mixture, cap, mixture
+from trainers.models import FAMILY
+from trainers.objectives import Objective
+from trainers.objectives.causal import Causal
+from trainers.objectives.context import Context
 from trainers.order import Order, Samples, Stream
 from trainers.packing import pack, pad
 
@@ -29,37 +35,26 @@ SPLITS = ("train", "validation")
 
 
 @dataclass(frozen=True)
-class Batch:
-    """Packed rows: `inputs`, `targets` (-100 where there is none), `positions`, `segments` [rows, length] int64;
-    `source` [rows].
-    """
-
-    inputs: np.ndarray
-    targets: np.ndarray
-    positions: np.ndarray
-    segments: np.ndarray
-    source: np.ndarray
-
-
-@dataclass(frozen=True)
 class Source:
-    """One split of a source: its shards in the manifest's order, opened when they are first read. Without `packing` its
-    sequences are cut from its stream one after another.
+    """One split of a source: its shards in the manifest's order, opened when they are first read, and the `frame` of marks
+    around each of its documents. Without `packing` its sequences are cut from its stream one after another.
     """
 
     name: str
     directory: Path
     shards: tuple[ShardRecord, ...]
+    frame: Frame
     packing: Packing | None = None
 
     @cached_property
     def starts(self) -> list[int]:
-        """Stream position at which each shard begins, then the stream's length; a document has one separator."""
-        return list(accumulate((shard.tokens + shard.documents for shard in self.shards), initial=0))
+        """Stream position at which each shard begins, then the stream's length."""
+        marks = self.frame.marks
+        return list(accumulate((shard.tokens + marks * shard.documents for shard in self.shards), initial=0))
 
     @property
     def tokens(self) -> int:
-        """Tokens of one epoch, separators included."""
+        """Tokens of one epoch, marks included."""
         return self.starts[-1]
 
     @property
@@ -111,9 +106,11 @@ class Source:
         batch: Batch,
         marks: Mapping[str, int],
     ) -> None:
-        shard, ends = self.shard(number), (marks["<bos>"], marks["<eos>"])
+        shard, frame = self.shard(number), self.frame
+        before, after = (-1 if mark is None else marks[mark] for mark in (frame.before, frame.after))
+        following = marks["<eos>"] if before >= 0 and after < 0 else -1
         arrays = (batch.inputs, batch.targets, batch.positions, batch.segments)
-        pack(shard.tokens, shard.offsets, starts, counts, rows, filled, *ends, *arrays)
+        pack(shard.tokens, shard.offsets, starts, counts, rows, filled, before, after, following, *arrays)
 
     def check(self) -> None:
         """CorruptFileError where a shard is missing or has another size than its manifest records, without reading any.
@@ -130,7 +127,7 @@ class Source:
     def packed(self, length: int, seed: int) -> "Source":
         """This source with its documents in best-fit sequences. Opens all of its shards."""
         shards = [(self.shard(number).offsets, record.xxh3_128) for number, record in enumerate(self.shards)]
-        return replace(self, packing=pack_source(shards, length, seed))
+        return replace(self, packing=pack_source(shards, length, self.frame.marks, seed))
 
 
 @dataclass(frozen=True)
@@ -149,16 +146,17 @@ class Corpus:
     empty: frozenset[str]
 
 
-def open_corpus(directories: tuple[str, ...], shard_set: str | None) -> Corpus:
-    """Read the manifests of `directories` and check that they fit together. Opens no shard.
+def open_corpus(directories: tuple[str, ...], shard_set: str | None, frame: Frame = Causal.frame) -> Corpus:
+    """Read the manifests of `directories` and check that they fit together. Opens no shard. `frame` is the objective's.
 
-    Raises UserError where a manifest is missing, sources share a name, or tokenizers differ.
+    Raises UserError where a manifest is missing, sources share a name, tokenizers differ, or one lacks a special that
+    readers need.
     """
     if not directories:
         raise ConfigError(
             "data.corpora: names no corpus; give corpus=DIRECTORY, a directory that `pipelines build` wrote"
         )
-    parts = [_open_one(place_of(directory), shard_set) for directory in directories]
+    parts = [_open_one(place_of(directory), shard_set, frame) for directory in directories]
     first = parts[0]
     train: dict[str, Source] = {}
     validation: dict[str, Source] = {}
@@ -181,7 +179,12 @@ def open_corpus(directories: tuple[str, ...], shard_set: str | None) -> Corpus:
     return Corpus(fingerprint, first.tokenizer, first.directory, first.shard_set, mixtures, train, validation, empty)
 
 
-def _open_one(directory: Path, wanted: str | None) -> Corpus:
+def corpus_of(config: Pretraining) -> Corpus:
+    """The corpus that a configuration names, marked as its objective wants it."""
+    return open_corpus(config.data.corpora, config.data.shard_set, config.objective.frame)
+
+
+def _open_one(directory: Path, wanted: str | None, frame: Frame) -> Corpus:
     directory = directory.parent if directory.suffix == ".json" else directory
     manifest = load_corpus(directory)
     names = sorted(manifest.shard_sets)
@@ -198,8 +201,9 @@ def _open_one(directory: Path, wanted: str | None) -> Corpus:
         for source in manifest.sources:
             records = tuple(s for s in chosen.shards if s.source == source and s.split == split and s.tokens)
             if records:
-                sources[source] = Source(source, directory, records)
-    missing = [mark for mark in ("<pad>", "<bos>", "<eos>") if mark not in chosen.tokenizer.specials]
+                sources[source] = Source(source, directory, records, frame)
+    needed = dict.fromkeys(["<pad>", "<eos>", *filter(None, (frame.before, frame.after))])
+    missing = [mark for mark in needed if mark not in chosen.tokenizer.specials]
     if missing:
         raise UserError(f"{directory}: its tokenizer has no {', '.join(missing)}; readers need them to mark documents")
     splits = (by_split["train"], by_split["validation"], frozenset(manifest.sources) - set(by_split["train"]))
@@ -212,15 +216,19 @@ def verified_tokenizer(corpus: Corpus) -> Path:
 
 
 def packed_rows(
-    sources: Sequence[Source], source: np.ndarray, sequence: np.ndarray, length: int, specials: Mapping[str, int]
+    sources: Sequence[Source], samples: Samples, length: int, specials: Mapping[str, int], minimum: int = 0
 ) -> Batch:
-    """Sequence `sequence[i]` of source `source[i]` in row i; rows of padding where `source` is longer than `sequence`."""
-    arrays: np.ndarray = np.empty((4, len(source), length), dtype=np.int64)
-    batch = Batch(arrays[0], arrays[1], arrays[2], arrays[3], source)
-    filled = np.zeros(len(source), dtype=np.int64)
-    for index in np.unique(source[: len(sequence)]):
-        rows = np.flatnonzero(source[: len(sequence)] == index)
-        sources[index].fill(sequence[rows], rows, filled, batch, specials)
+    """The sequence of sample i in row i, then rows of padding up to `minimum` rows."""
+    rows = max(minimum, len(samples))
+    arrays: np.ndarray = np.empty((4, rows, length), dtype=np.int64)
+    filling: np.ndarray = np.zeros((4, rows), dtype=np.int64)
+    filling[2] = -1
+    filling[:, : len(samples)] = samples.source, samples.sequence, samples.number, samples.epoch
+    batch = Batch(arrays[0], arrays[1], arrays[2], arrays[3], *filling)
+    filled = np.zeros(rows, dtype=np.int64)
+    for index in np.unique(samples.source):
+        there = np.flatnonzero(samples.source == index)
+        sources[index].fill(samples.sequence[there], there, filled, batch, specials)
     pad(filled, specials["<pad>"], batch.inputs, batch.targets, batch.positions, batch.segments)
     return batch
 
@@ -233,7 +241,8 @@ class TrainingData:
 
     sources: tuple[Source, ...]
     order: Order
-    specials: dict[str, int]
+    objective: Objective
+    context: Context
     excluded: frozenset[bytes] = frozenset()
     since: int = 0
 
@@ -265,12 +274,12 @@ class TrainingData:
         return sequences, tokens, self.order.mixture.requested(int(tokens.sum()))
 
     def rows(self, samples: Samples, minimum: int = 0) -> Batch:
-        """The sequences of `samples`, then rows of padding without targets up to `minimum` rows."""
-        missing = max(0, minimum - len(samples))
-        source = np.concatenate([samples.source, np.zeros(missing, dtype=np.int32)])
-        batch = packed_rows(self.sources, source, samples.sequence, self.order.sequence_length, self.specials)
+        """What the objective makes of `samples`, then rows of padding without targets up to `minimum` rows."""
+        length = self.order.sequence_length
+        packed = packed_rows(self.sources, samples, length, self.context.specials, minimum)
+        batch = self.objective.apply(packed, self.context)
         if self.excluded:
-            silence(batch, self.sources, samples.sequence, self.excluded)
+            silence(batch, self.sources, length, self.excluded)
         return batch
 
     def micro_batches(self, first: int, count: int, size: int, rank: int, world: int) -> Iterator[Batch]:
@@ -284,21 +293,31 @@ class TrainingData:
             yield self.rows(samples.select(chosen), minimum=size)
 
 
-def training_data(corpus: Corpus, data: Data, seed: int, excluded: frozenset[bytes] = frozenset()) -> TrainingData:
-    """The training data of a run; `data` is resolved. Sources without a weight in any stage are not read."""
-    asked = mixture_of(corpus, data)
+def training_data(corpus: Corpus, config: Pretraining, excluded: frozenset[bytes] = frozenset()) -> TrainingData:
+    """The training data of a run; `config` is resolved. Sources without a weight in any stage are not read."""
+    data, length = config.data, config.objective.stream_length(config.data.sequence_length)
+    asked = mixture_of(corpus, data, length)
     sources = tuple(corpus.train[name] for name in asked.names)
     for source in sources:
         source.check()
     if data.packing == "best_fit":
-        sources = tuple(source.packed(data.sequence_length, seed) for source in sources)
+        sources = tuple(source.packed(length, config.seed) for source in sources)
     streams = [Stream(s.name, s.tokens, s.packing.sizes if s.packing else None) for s in sources]
-    order = Order(streams, asked, data.sequence_length, seed, corpus.fingerprint)
-    return TrainingData(sources, order, corpus.tokenizer.specials, excluded)
+    order = Order(streams, asked, length, config.seed, corpus.fingerprint)
+    return TrainingData(sources, order, config.objective, context_of(corpus, config, config.seed), excluded)
 
 
-def mixture_of(corpus: Corpus, data: Data) -> Mixture:
-    """The mixture that a resolved configuration asks for, over the sources it reads, in the order of their names."""
+def context_of(corpus: Corpus, config: Pretraining, seed: int) -> Context:
+    """What the objective of a resolved configuration needs to know."""
+    family, tokenizer = FAMILY[config.model.architecture], corpus.tokenizer
+    return Context(seed, tokenizer.specials, tokenizer.vocab_size, family, config.data.sequence_length)
+
+
+def mixture_of(corpus: Corpus, data: Data, length: int) -> Mixture:
+    """The mixture that a resolved configuration asks for, over the sources it reads, in the order of their names.
+
+    `length` is what a row takes of the stream.
+    """
     assert isinstance(data.weights, dict)
     stages: list[tuple[float, dict[str, float]]] = []
     for stage in data.stages:
@@ -308,7 +327,7 @@ def mixture_of(corpus: Corpus, data: Data) -> Mixture:
     names = sorted({name for _, weights in stages for name, weight in weights.items() if weight > 0})
     epochs = data.max_epochs if isinstance(data.max_epochs, dict) else {}
     sizes = {name: corpus.train[name].tokens for name in names}
-    caps = {name: cap(sizes[name], data.sequence_length, epochs[name]) for name in names if name in epochs}
+    caps = {name: cap(sizes[name], length, epochs[name]) for name in names if name in epochs}
     return mixture(stages, caps, names)
 
 
@@ -318,24 +337,30 @@ class ValidationData:
 
     sources: tuple[Source, ...]
     rows: tuple[tuple[int, int], ...]
-    sequence_length: int
-    specials: dict[str, int]
+    length: int
+    objective: Objective
+    context: Context
 
     def batches(self, size: int, rank: int, world: int) -> Iterator[Batch]:
         """Rank `rank`'s share in batches of `size` rows: the same number of batches on every rank."""
-        rows = np.array(self.rows, dtype=np.int64)
+        rows = np.array(self.rows, dtype=np.int64).reshape(-1, 2)
+        nothing = np.zeros(len(rows), dtype=np.int64)
+        samples = Samples(np.arange(len(rows)), rows[:, 0], rows[:, 1], nothing, nothing)
         for first in range(rank * size, -(-len(rows) // (size * world)) * size * world, size * world):
-            here = rows[first : first + size]
-            source = np.concatenate([here[:, 0], np.zeros(size - len(here), dtype=np.int64)])
-            yield packed_rows(self.sources, source, here[:, 1], self.sequence_length, self.specials)
+            here = samples.select(np.arange(min(first, len(rows)), min(first + size, len(rows))))
+            packed = packed_rows(self.sources, here, self.length, self.context.specials, size)
+            yield self.objective.apply(packed, self.context)
 
 
-def validation_data(corpus: Corpus, tokens: int, sequence_length: int) -> ValidationData:
-    """Validation rows of `tokens` tokens per source, rounded up to sequences, or all that a source has."""
+def validation_data(corpus: Corpus, config: Pretraining, tokens: int) -> ValidationData:
+    """Validation rows of `tokens` tokens per source, rounded up to sequences, or all that a source has.
+
+    The run's seed does not enter: what an objective draws at random is the same for every run.
+    """
     sources = tuple(corpus.validation[name] for name in sorted(corpus.validation))
-    rows = []
+    length, rows = config.objective.stream_length(config.data.sequence_length), []
     for index, source in enumerate(sources):
-        there = -(-source.tokens // sequence_length)
-        wanted = min(there, -(-tokens // sequence_length))
+        there = -(-source.tokens // length)
+        wanted = min(there, -(-tokens // length))
         rows += [(index, number * there // wanted) for number in range(wanted)]
-    return ValidationData(sources, tuple(rows), sequence_length, corpus.tokenizer.specials)
+    return ValidationData(sources, tuple(rows), length, config.objective, context_of(corpus, config, 0))

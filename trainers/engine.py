@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from trainers.batch import IGNORED, Batch
 from trainers.config import Optimizer, Pretraining
-from trainers.data import Batch
-from trainers.measure import sums_by_source
-from trainers.objectives import OBJECTIVES
-from trainers.packing import IGNORED
+from trainers.forward import Forward, tensors
+from trainers.measure import no_sums, sums_by_source
+from trainers.models import FAMILY
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 
@@ -65,16 +65,21 @@ def _deepspeed() -> Any:
 
 @dataclass(frozen=True)
 class Totals:
-    """Sums over all workers: `nats` and `targets` [sources] float64, and how many workers asked to stop."""
+    """Sums over all workers: `sums` as `trainers.measure` has them, and how many workers asked to stop."""
 
-    nats: np.ndarray
-    targets: np.ndarray
+    sums: np.ndarray
     stops: int
 
     @property
+    def targets(self) -> int:
+        """Tokens predicted."""
+        return int(self.sums[1].sum())
+
+    @property
     def loss(self) -> float:
-        """Nats per target."""
-        return float(self.nats.sum() / max(1.0, self.targets.sum()))
+        """Nats per target, and nats per sentence pair on top of that where there are any."""
+        nats, targets, pair_nats, pairs = self.sums.sum(axis=1)
+        return float(nats / max(1.0, targets) + pair_nats / max(1.0, pairs))
 
 
 class Engine:
@@ -86,7 +91,6 @@ class Engine:
         """
         self.rank, self.world = torch.distributed.get_rank(), torch.distributed.get_world_size()
         self._config, self._model = config, model
-        self._objective = OBJECTIVES[config.objective]
         optimizer = torch.optim.AdamW(
             parameter_groups(model, config.optimizer),
             lr=config.optimizer.learning_rate,
@@ -98,7 +102,9 @@ class Engine:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             self._engine, *_ = _deepspeed().initialize(
-                model=model, optimizer=optimizer, config=_settings(config, micro_batch, accumulation, self.world)
+                model=Forward(model, FAMILY[config.model.architecture], config.data.isolation),
+                optimizer=optimizer,
+                config=_settings(config, micro_batch, accumulation, self.world),
             )
         self._adam = optimizer
         self._stage = config.execution.zero_stage
@@ -114,15 +120,23 @@ class Engine:
         """
         if self._config.model.dropout > 0:
             torch.manual_seed(hash((self._config.seed, step, self.rank)))
-        targets = self._sum([float(sum((batch.targets != IGNORED).sum() for batch in batches))])[0]
+        targets, pairs = self._sum(
+            [
+                float(sum((batch.targets != IGNORED).sum() for batch in batches)),
+                float(sum((batch.labels != IGNORED).sum() for batch in batches if batch.labels is not None)),
+            ]
+        )
         for group in self._engine.optimizer.param_groups:
             group["lr"] = rate
         self._engine.train()
-        sums, totals, norm = np.zeros((2, sources)), None, None
+        sums, totals, norm = no_sums(sources), None, None
         for number, batch in enumerate(batches):
-            nats = self._objective(self._engine, batch)
+            nats = self._nats(batch)
+            loss = nats[0].sum() / max(1.0, targets)
+            if nats[1] is not None:
+                loss = loss + nats[1].sum() / max(1.0, pairs)
             # DeepSpeed averages gradients over the workers; the loss is a mean over the targets of all of them.
-            self._engine.backward(nats.sum() * (self.world / max(1.0, targets)), scale_wrt_gas=False)
+            self._engine.backward(loss * self.world, scale_wrt_gas=False)
             sums += sums_by_source(nats, batch, sources)
             if number == len(batches) - 1:
                 totals, self._skip = self._totals(sums, stop), False
@@ -136,6 +150,9 @@ class Engine:
         norm = self._engine.get_global_grad_norm() if norm is None else norm
         return totals, float(norm)
 
+    def _nats(self, batch: Batch) -> tuple[Any, Any]:
+        return self._engine(**tensors(batch, next(self._model.parameters()).device))
+
     def _drop_gradients_of_a_skipped_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         """AdamW passes over parameters without a gradient: neither they nor their moments and step counts change."""
         if self._skip:
@@ -146,10 +163,10 @@ class Engine:
     def evaluate(self, batches: Iterable[Batch], sources: int) -> Totals:
         """Sums over all workers' batches, without a step."""
         self._engine.eval()
-        sums = np.zeros((2, sources))
+        sums = no_sums(sources)
         with torch.no_grad():
             for batch in batches:
-                sums += sums_by_source(self._objective(self._engine, batch), batch, sources)
+                sums += sums_by_source(self._nats(batch), batch, sources)
         return self._totals(sums, False)
 
     def agree(self, value: int) -> int:
@@ -228,8 +245,7 @@ class Engine:
 
     def _totals(self, sums: np.ndarray, stop: bool) -> Totals:
         flat = self._sum([*sums.flatten().tolist(), float(stop)])
-        sources = sums.shape[1]
-        return Totals(np.array(flat[:sources]), np.array(flat[sources : 2 * sources]), int(flat[-1]))
+        return Totals(np.array(flat[:-1]).reshape(sums.shape), int(flat[-1]))
 
     def _sum(self, values: list[float]) -> list[float]:
         """The sums of these numbers over all workers."""

@@ -1,6 +1,7 @@
 """Validation loss of a trained model, with plain torch: what the training loop logs, without its engine."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,28 +15,28 @@ def evaluate(path: Path, corpora: Sequence[str] = (), tokens: int | None = None,
     Without `corpora` those of the run are read; `tokens` per source default to the run's. UserError where the corpus
     was made with another tokenizer than the model.
     """
-    import numpy as np
     import torch
 
-    from trainers.data import open_corpus, validation_data
+    from trainers.data import corpus_of, validation_data
     from trainers.export import load_trained
-    from trainers.measure import loss_fields, sums_by_source
-    from trainers.objectives import OBJECTIVES
+    from trainers.forward import Forward, tensors
+    from trainers.measure import loss_fields, no_sums, sums_by_source
 
     trained = load_trained(path)
     config = trained.config
-    corpus = open_corpus(tuple(corpora) or config.data.corpora, config.data.shard_set)
+    config = replace(config, data=replace(config.data, corpora=tuple(corpora) or config.data.corpora))
+    corpus = corpus_of(config)
     if corpus.tokenizer.xxh3_128 != trained.fingerprints["tokenizer"]:
         raise UserError(
             f"{path}: the model was trained with tokenizer {trained.fingerprints['tokenizer']}, the corpus was made "
             f"with {corpus.tokenizer.xxh3_128}; evaluate on a corpus made with the same tokenizer"
         )
-    data = validation_data(corpus, tokens or config.validation.tokens, config.data.sequence_length)
+    data = validation_data(corpus, config, tokens or config.validation.tokens)
     if not data.sources:
         raise UserError("the corpus has no validation documents; raise validation_share of its `shards` step")
-    objective = OBJECTIVES[config.objective]
-    sums = np.zeros((2, len(data.sources)))
+    forward = Forward(trained.model, data.context.family, config.data.isolation)
+    sums = no_sums(len(data.sources))
     with torch.no_grad():
         for rows in data.batches(batch, 0, 1):
-            sums += sums_by_source(objective(trained.model, rows), rows, len(data.sources))
-    return loss_fields(sums[0], sums[1], data.sources)
+            sums += sums_by_source(forward(**tensors(rows, "cpu")), rows, len(data.sources))
+    return loss_fields(sums, data.sources, config.objective.predicts_text)

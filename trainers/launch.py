@@ -19,7 +19,7 @@ from pipelines.contracts.config import parse, plain
 from pipelines.contracts.errors import UserError
 from pipelines.contracts.remote import is_url
 from trainers.config import Pretraining
-from trainers.data import Corpus, open_corpus
+from trainers.data import Corpus, corpus_of
 from trainers.progress import followed
 from trainers.run import STOP
 
@@ -110,7 +110,7 @@ def _work(arguments: dict[str, Any]) -> None:
     from trainers.loop import train
 
     config = parse(Pretraining, arguments["config"], "resolved.yaml")
-    corpus = open_corpus(config.data.corpora, config.data.shard_set)
+    corpus = corpus_of(config)
     train(config, corpus, Path(arguments["run"]), None)
 
 

@@ -19,7 +19,7 @@ from trainers.engine import Engine, Totals, start_group
 from trainers.exclusion import read_excluded
 from trainers.export import export_checkpoint
 from trainers.ledger import line, write_ledger
-from trainers.measure import loss_fields
+from trainers.measure import loss_fields, no_sums
 from trainers.models import build_model
 from trainers.progress import Progress
 from trainers.run import STOP, fingerprints, read_run
@@ -49,8 +49,8 @@ class Training:
         self.config, self.corpus, self.path, self.progress = config, corpus, run, progress
         self.steps, self.sequences = config.budget.steps or 0, config.batch.sequences or 0
         excluded = read_excluded(run)
-        self.data: TrainingData = training_data(corpus, config.data, config.seed, excluded)
-        self.held_out: ValidationData = validation_data(corpus, config.validation.tokens, config.data.sequence_length)
+        self.data: TrainingData = training_data(corpus, config, excluded)
+        self.held_out: ValidationData = validation_data(corpus, config, config.validation.tokens)
         self.micro_batch = min(config.execution.micro_batch, -(-self.sequences // world))
         accumulation = -(-self.sequences // (self.micro_batch * world))
         model = build_model(config.model, corpus.tokenizer.specials, config.seed)
@@ -81,7 +81,7 @@ class Training:
         interval = _Interval(len(self.data.sources))
         for step in range(self.start, self.steps):
             totals, norm, rate = self._step(step)
-            self.tokens += int(totals.targets.sum())
+            self.tokens += totals.targets
             done = step + 1
             if math.isfinite(totals.loss) and math.isfinite(norm):
                 self.skipped_in_row = 0
@@ -115,7 +115,8 @@ class Training:
     def _skip(self, step: int, totals: Totals, norm: float) -> None:
         """Record a step that the engine has skipped; UserError after too many in a row."""
         self.skipped, self.skipped_in_row = self.skipped + 1, self.skipped_in_row + 1
-        sources = [s.name for i, s in enumerate(self.data.sources) if not math.isfinite(totals.nats[i])]
+        wrong = ~np.isfinite(totals.sums).all(axis=0)
+        sources = [source.name for source, its in zip(self.data.sources, wrong, strict=True) if its]
         found = f"loss {totals.loss}, gradient norm {norm}" + (f", in {', '.join(sources)}" if sources else "")
         message = f"step {step} is not finite and changes nothing: {found}"
         self.progress.write("skipped", step=step, sources=sources, in_row=self.skipped_in_row, message=message)
@@ -133,7 +134,7 @@ class Training:
         return self.stop.is_set() or (self.engine.rank == 0 and (self.path / STOP).exists())
 
     def _report(self, step: int, interval: "_Interval") -> None:
-        if not interval.targets.any():
+        if not interval.sums[1].any():
             return  # every step was skipped, and is recorded as such
         speed = interval.tokens_per_second()
         self.progress.write(
@@ -141,7 +142,7 @@ class Training:
             step=step,
             steps=self.steps,
             tokens=self.tokens,
-            **loss_fields(interval.nats, interval.targets, self.data.sources),
+            **loss_fields(interval.sums, self.data.sources, self.config.objective.predicts_text),
             learning_rate=interval.rate,
             gradient_norm=interval.norm,
             tokens_per_second=speed,
@@ -155,7 +156,7 @@ class Training:
             return
         share = (self.micro_batch, self.engine.rank, self.engine.world)
         totals = self.engine.evaluate(self.held_out.batches(*share), len(self.held_out.sources))
-        fields = loss_fields(totals.nats, totals.targets, self.held_out.sources)
+        fields = loss_fields(totals.sums, self.held_out.sources, self.config.objective.predicts_text)
         self.progress.write("validation", step=step, tokens=self.tokens, **fields)
 
     def _save(self, step: int) -> None:
@@ -217,14 +218,13 @@ class _Interval:
     """Sums since the last log line; the clock counts training alone."""
 
     def __init__(self, sources: int) -> None:
-        self.nats, self.targets = np.zeros(sources), np.zeros(sources)
+        self.sums = no_sums(sources)
         self.norm, self.rate = 0.0, 0.0
         self._seconds, self._began = 0.0, time.perf_counter()
 
     def add(self, totals: Totals, norm: float, rate: float) -> None:
         self.norm, self.rate = norm, rate
-        self.nats += totals.nats
-        self.targets += totals.targets
+        self.sums += totals.sums
         now = time.perf_counter()
         self._seconds, self._began = self._seconds + now - self._began, now
 
@@ -232,7 +232,7 @@ class _Interval:
         self._began = time.perf_counter()
 
     def tokens_per_second(self) -> float:
-        return float(self.targets.sum() / max(1e-9, self._seconds))
+        return float(self.sums[1].sum() / max(1e-9, self._seconds))
 
 
 def _stop_signal() -> threading.Event:

@@ -6,35 +6,50 @@ from typing import Any
 
 import numpy as np
 
-from trainers.data import Batch, Source
-from trainers.packing import IGNORED
+from trainers.batch import IGNORED, Batch
+from trainers.data import Source
 
 
-def sums_by_source(nats: Any, batch: Batch, sources: int) -> np.ndarray:
-    """float64 [2, sources]: nats and number of targets of a batch by source. `nats` is a tensor [rows, length]."""
-    sums = np.zeros((2, sources))
-    np.add.at(sums[0], batch.source, nats.detach().double().sum(dim=1).cpu().numpy())
+def no_sums(sources: int) -> np.ndarray:
+    """float64 [4, sources] of zeros: nats and number of targets, nats and number of sentence pairs, by source."""
+    return np.zeros((4, sources))
+
+
+def sums_by_source(nats: tuple[Any, Any], batch: Batch, sources: int) -> np.ndarray:
+    """`no_sums` of a batch; `nats` is what Forward returns: tensors [rows, length] and [rows] or None."""
+    sums = no_sums(sources)
+    np.add.at(sums[0], batch.source, nats[0].detach().double().sum(dim=1).cpu().numpy())
     np.add.at(sums[1], batch.source, (batch.targets != IGNORED).sum(axis=1))
+    if batch.labels is not None:
+        np.add.at(sums[2], batch.source, nats[1].detach().double().cpu().numpy())
+        np.add.at(sums[3], batch.source, batch.labels != IGNORED)
     return sums
 
 
-def loss_fields(nats: np.ndarray, targets: np.ndarray, sources: Sequence[Source]) -> dict[str, Any]:
-    """The losses of a step or validation event: `loss` in nats per target, `bits_per_byte`, and both by source, of those
-    that have targets.
+def loss_fields(sums: np.ndarray, sources: Sequence[Source], predicts_text: bool) -> dict[str, Any]:
+    """The losses of a step or validation event from the sums of its batches: `loss` in nats per target, `sentence_loss` in
+    nats per sentence pair where there are any, `bits_per_byte` where the objective `predicts_text`, and all by source, of
+    those that have targets.
 
     Bits per byte = nats per target x targets / (ln 2 x UTF-8 bytes of the text), with the targets and bytes of a
-    source's whole split, of which the sequences measured are an even sample; `<eos>` is a target. `nats` and `targets` are
-    [sources].
+    source's whole split, of which the sequences measured are an even sample; `<eos>` is a target.
     """
-    sizes = np.array([source.text_bytes / source.tokens for source in sources]) * targets
+    bytes_per_target = np.array([source.text_bytes / source.tokens for source in sources])
+
+    def fields(some: np.ndarray) -> dict[str, Any]:
+        nats, targets, pair_nats, pairs = some.sum(axis=1)
+        found = {"loss": float(nats / targets)}
+        if pairs:
+            found["sentence_loss"] = float(pair_nats / pairs)
+        if predicts_text:
+            # The bytes of sources that are not among `some` count for nothing: they have no targets there.
+            found["bits_per_byte"] = float(nats / (math.log(2) * (some[1] * bytes_per_target).sum()))
+        return found
+
+    alone = np.eye(len(sources))
     per_source = {
-        source.name: {
-            "loss": float(nats[i] / targets[i]),
-            "bits_per_byte": float(nats[i] / (math.log(2) * sizes[i])),
-            "tokens": int(targets[i]),
-        }
+        source.name: {**fields(np.where(alone[i], sums, 0.0)), "tokens": int(sums[1, i])}
         for i, source in enumerate(sources)
-        if targets[i]
+        if sums[1, i]
     }
-    whole = float(nats.sum() / (math.log(2) * sizes.sum()))
-    return {"loss": float(nats.sum() / targets.sum()), "bits_per_byte": whole, "sources": per_source}
+    return {**fields(sums), "sources": per_source}

@@ -39,19 +39,22 @@ class Stream:
 
 @dataclass(frozen=True)
 class Samples:
-    """Consecutive samples, arrays of shape [n]: index of the source, number of the sequence in it, its tokens."""
+    """Samples, arrays of shape [n]: global number, index of the source, number of the sequence in it, its tokens, and how
+    often the source was read before.
+    """
 
-    first: int
+    number: np.ndarray
     source: np.ndarray
     sequence: np.ndarray
     tokens: np.ndarray
+    epoch: np.ndarray
 
     def __len__(self) -> int:
         return len(self.source)
 
     def select(self, rows: np.ndarray) -> "Samples":
-        """The samples at `rows`; `first` then no longer means anything and is -1."""
-        return Samples(-1, self.source[rows], self.sequence[rows], self.tokens[rows])
+        """The samples at `rows`."""
+        return Samples(self.number[rows], self.source[rows], self.sequence[rows], self.tokens[rows], self.epoch[rows])
 
 
 class Order:
@@ -100,15 +103,16 @@ class Order:
         source: np.ndarray = np.empty(count, dtype=np.int32)
         sequence: np.ndarray = np.empty(count, dtype=np.int64)
         tokens: np.ndarray = np.empty(count, dtype=np.int64)
+        epochs: np.ndarray = np.empty(count, dtype=np.int64)
         asked = (self.mixture.ends, self.mixture.shares, self.mixture.given, self.mixture.caps)
         sizes = (self._full, self._short, self._sizes, self._places, np.int64(self.sequence_length))
         state = (self._counts, self._tokens)
-        there = _schedule(*asked, *sizes, self._keys, *state, source, sequence, tokens)
+        there = _schedule(*asked, *sizes, self._keys, *state, source, sequence, tokens, epochs)
         if there < count:
             raise ValueError(
                 f"the mixture has {self._next + there} samples, sample {self._next + count - 1} was asked for"
             )
-        samples = Samples(self._next, source, sequence, tokens)
+        samples = Samples(np.arange(self._next, self._next + count), source, sequence, tokens, epochs)
         self._next += count
         return samples
 
@@ -130,8 +134,9 @@ def _schedule(
     source: np.ndarray,
     sequence: np.ndarray,
     tokens: np.ndarray,
+    epochs: np.ndarray,
 ) -> int:
-    """Fill `source`, `sequence`, `tokens` with the next samples and advance `counts` and `drawn`, both [sources].
+    """Fill `source`, `sequence`, `tokens`, `epochs` with the next samples and advance `counts` and `drawn`, both [sources].
 
     `sizes` are the tokens of the sequences of all sources that list theirs, from `places` [sources] on; -1 for the others.
 
@@ -169,7 +174,7 @@ def _schedule(
         if position < full[chosen]:
             number = _permuted(position, full[chosen], keys[chosen], epoch)
             size = length if places[chosen] < 0 else sizes[places[chosen] + number]
-        source[n], sequence[n], tokens[n] = chosen, number, size
+        source[n], sequence[n], tokens[n], epochs[n] = chosen, number, size, epoch
         counts[chosen] += 1
         drawn[chosen] += size
         total += size

@@ -13,6 +13,7 @@ from pipelines.contracts.mixtures import temperature, unimax
 from trainers.config import Batch, Budget, Data, Model, Pretraining
 from trainers.data import Corpus, mixture_of
 from trainers.mixture import cap
+from trainers.models import FAMILY
 from trainers.order import Order
 
 # What may change between the parts of one run: how it is executed and reported, not what is computed; and where the
@@ -24,10 +25,17 @@ _EPOCHS = 4.0  # of UniMax where max_epochs is no number: four lose little again
 
 def resolve(config: Pretraining, corpus: Corpus) -> Pretraining:
     """A new configuration without open values, which resolves to itself. ConfigError where values do not fit."""
-    length = config.data.sequence_length
+    family = FAMILY[config.model.architecture]
+    if family not in config.objective.families:
+        allowed = ", ".join(name for name, its in FAMILY.items() if its in config.objective.families)
+        raise ConfigError(
+            f"objective: got {config.objective.kind}, the model is a {family.replace('_', '-')} ({config.model.architecture}); "
+            f"allowed for this objective: {allowed}"
+        )
+    length = config.objective.stream_length(config.data.sequence_length)
     batch = _batch(config.batch, length)
     budget = _budget(config.budget, batch.tokens or 0)
-    data = _data(config.data, corpus, budget.tokens or 0)
+    data = _data(config.data, corpus, budget.tokens or 0, length)
     if config.schedule.warmup_steps >= (budget.steps or 0) and config.schedule.warmup_steps > 0:
         raise ConfigError(
             f"schedule.warmup_steps: got {config.schedule.warmup_steps}, the run has {budget.steps} steps; "
@@ -81,7 +89,7 @@ def _budget(budget: Budget, batch_tokens: int) -> Budget:
     return Budget(tokens=steps * batch_tokens, steps=steps)
 
 
-def _data(data: Data, corpus: Corpus, budget: int) -> Data:
+def _data(data: Data, corpus: Corpus, budget: int, length: int) -> Data:
     """Weights and caps by source, checked against the corpus and the budget."""
     spans = np.diff([0, *(min(stage.until_tokens, budget) for stage in data.stages), budget])
     most = data.max_epochs if isinstance(data.max_epochs, float) else _EPOCHS
@@ -95,14 +103,14 @@ def _data(data: Data, corpus: Corpus, budget: int) -> Data:
         caps = dict.fromkeys(sorted({*weights, *(name for stage in stages for name in stage.weights)}), caps)
     for name, epochs in (caps or {}).items():
         _known(name, corpus, "data.max_epochs")
-        least = data.sequence_length / corpus.train[name].tokens
-        if cap(corpus.train[name].tokens, data.sequence_length, epochs) == 0:
+        least = length / corpus.train[name].tokens
+        if cap(corpus.train[name].tokens, length, epochs) == 0:
             raise ConfigError(
-                f"data.max_epochs.{name}: got {epochs}, less than one sequence of {data.sequence_length} tokens; "
+                f"data.max_epochs.{name}: got {epochs}, less than one sequence of {length} tokens; "
                 f"allowed {min(1.0, least):.3g} and more, or set its weight to 0"
             )
     resolved = replace(data, shard_set=corpus.shard_set, weights=weights, stages=stages, max_epochs=caps)
-    total = mixture_of(corpus, resolved).total
+    total = mixture_of(corpus, resolved, length).total
     if total < budget:
         raise ConfigError(
             f"data.max_epochs: the sources of a stage have given all they may after {int(total):,} tokens, the budget is "

@@ -185,6 +185,9 @@ def _union(kind: Any, data: Any, where: str, path: str) -> Any:
         return None
     if len(options) == 1:
         return _value(options[0], data, where, path)
+    kinds = {choice: option for option in options for choice in _kinds(option)}
+    if kinds:
+        return _kind_of_union(kinds, data, where, path)
     for option in options:
         try:
             return _value(option, data, where, path)
@@ -192,6 +195,25 @@ def _union(kind: Any, data: Any, where: str, path: str) -> Any:
             continue
     names = " or ".join(getattr(option, "__name__", str(option)) for option in options)
     raise _wrong_type(where, path, data, names)
+
+
+def _kinds(option: Any) -> tuple[str, ...]:
+    """What a dataclass's field `kind` may hold: it tells the members of a union apart. Empty for all else."""
+    hint = typing.get_type_hints(option).get("kind") if dataclasses.is_dataclass(option) else None
+    return typing.get_args(hint) if typing.get_origin(hint) is typing.Literal else ()
+
+
+def _kind_of_union(kinds: Mapping[str, Any], data: Any, where: str, path: str) -> Any:
+    """The member of a union that `kind` names; a text alone is short for a mapping with that kind."""
+    data = {"kind": data} if isinstance(data, str) else data
+    if not isinstance(data, Mapping):
+        raise _wrong_type(where, path, data, f"a mapping with a kind, or one of {', '.join(kinds)}")
+    if "kind" not in data:
+        raise ConfigError(f"{where}: {path}.kind: missing; expected one of {', '.join(kinds)}")
+    if data["kind"] not in kinds:
+        near = near_match(str(data["kind"]), list(kinds))
+        raise ConfigError(f"{where}: {path}.kind: got {data['kind']!r}, expected one of {', '.join(kinds)}{near}")
+    return _value(kinds[data["kind"]], data, where, path)
 
 
 def _sequence(kind: Any, data: Any, where: str, path: str) -> tuple[Any, ...]:

@@ -1,19 +1,20 @@
 """Best-fit packing: nothing is lost or cut that fits, as few sequences as the textbook gives, a cache that is only that."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from pipelines.contracts.config import override, parse, plain
+from trainers.batch import IGNORED
 from trainers.best_fit import pack_shard
 from trainers.config import Data, Pretraining
 from trainers.data import open_corpus, training_data
 from trainers.documents import documents_of
 from trainers.mixture import mixture
 from trainers.order import Order, Stream
-from trainers.packing import IGNORED
 from trainers.recipes import llama_tiny
 from trainers.resolve import describe_data, resolve
 
@@ -48,7 +49,7 @@ def best_fit_rows(counts, length):
 @pytest.mark.parametrize("seed", [0, 1])
 def test_every_position_is_in_one_piece_and_rows_are_best_fit_decreasing(length, seed):
     ends = offsets(seed)
-    rows = pack_shard(ends, "shard", length, seed)
+    rows = pack_shard(ends, "shard", length, 1, seed)
     held = np.concatenate([np.arange(s, s + c) for s, c in zip(rows.starts, rows.counts, strict=True)])
     sizes = np.diff(ends) + 1
     np.testing.assert_array_equal(np.sort(held), np.arange(sizes.sum()))
@@ -61,23 +62,23 @@ def test_every_position_is_in_one_piece_and_rows_are_best_fit_decreasing(length,
 
 
 def test_a_shard_without_documents_has_no_sequences():
-    assert len(pack_shard(np.array([5]), "shard", 16, 0).sizes) == 0
+    assert len(pack_shard(np.array([5]), "shard", 16, 1, 0).sizes) == 0
 
 
 def test_the_cached_index_is_that_of_shard_length_and_seed_and_a_damaged_one_is_made_again(cache):
     ends = offsets(0)
-    first = pack_shard(ends, "shard", 64, 0)
+    first = pack_shard(ends, "shard", 64, 1, 0)
     kept = [path for path in cache.rglob("*") if path.is_file()]
     assert len(kept) == 1
     other = offsets(1)  # the same inputs by name: read from the cache, whatever the offsets
-    np.testing.assert_array_equal(pack_shard(other, "shard", 64, 0).starts, first.starts)
-    for different in (("other", 64, 0), ("shard", 65, 0), ("shard", 64, 1)):
+    np.testing.assert_array_equal(pack_shard(other, "shard", 64, 1, 0).starts, first.starts)
+    for different in (("other", 64, 1, 0), ("shard", 65, 1, 0), ("shard", 64, 2, 0), ("shard", 64, 1, 1)):
         assert pack_shard(ends, *different).starts.tolist() != first.starts.tolist()
     content = bytearray(kept[0].read_bytes())
     content[len(content) // 2] ^= 1
     for damaged in (bytes(content), b"", bytes(content[:40])):
         kept[0].write_bytes(damaged)
-        again = pack_shard(ends, "shard", 64, 0)
+        again = pack_shard(ends, "shard", 64, 1, 0)
         for name in ("first", "starts", "counts"):
             np.testing.assert_array_equal(getattr(again, name), getattr(first, name))
 
@@ -85,7 +86,7 @@ def test_the_cached_index_is_that_of_shard_length_and_seed_and_a_damaged_one_is_
 def test_a_cache_that_cannot_be_written_is_done_without(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("GRISTMILL_CACHE", str(tmp_path / "file" / "cache"))
-    assert len(pack_shard(offsets(0), "shard", 64, 0).sizes)
+    assert len(pack_shard(offsets(0), "shard", 64, 1, 0).sizes)
 
 
 def test_sequences_of_any_size_follow_the_mixture_within_a_sequence_and_are_read_once_an_epoch():
@@ -114,7 +115,9 @@ def corpus(corpus_directory):
 
 def data(corpus, weights=None, length=LENGTH):
     weights = weights or dict.fromkeys(sorted(corpus.train), 1.0)
-    return training_data(corpus, Data(sequence_length=length, packing="best_fit", weights=weights), 0)
+    return training_data(
+        corpus, replace(llama_tiny(), data=Data(sequence_length=length, packing="best_fit", weights=weights))
+    )
 
 
 @pytest.mark.parametrize("source", ["plays", "code", "notes"])
@@ -158,7 +161,7 @@ def test_world_size_does_not_change_the_batch_and_padding_is_counted(corpus):
 def test_the_waste_is_told_before_training(corpus):
     assignments = ["data.packing=best_fit", "data.weights={plays: 1, code: 1}"]
     resolved = resolve(parse(Pretraining, override(plain(llama_tiny()), assignments), "recipe"), corpus)
-    read = training_data(corpus, resolved.data, 0)
+    read = training_data(corpus, resolved)
     told = [line for line in describe_data(resolved, corpus, read.order) if "best-fit" in line]
     for line, source in zip(told, read.sources, strict=True):
         waste = 1 - source.tokens / (len(source.packing.sizes) * resolved.data.sequence_length)

@@ -21,8 +21,8 @@ from trainers.blame import blame
 from trainers.config import Batch, Budget
 from trainers.data import open_corpus, training_data
 from trainers.documents import ids_of
+from trainers.forward import Forward, tensors
 from trainers.models import build_model
-from trainers.objectives import OBJECTIVES
 from trainers.recipes import llama_tiny
 from trainers.resolve import resolve
 from trainers.run import fingerprints, open_run
@@ -73,7 +73,7 @@ def found(directory, tmp_path_factory):
     config = resolve(replace(small, data=replace(recipe.data, corpora=(str(directory),))), corpus)
     run = tmp_path_factory.mktemp("runs") / "run"
     open_run(run, config, corpus)
-    data = training_data(corpus, config.data, config.seed)
+    data = training_data(corpus, config)
     from pipelines.contracts.lineage import open_corpus as published
 
     planted = published(directory).find(GARBAGE).id
@@ -85,7 +85,7 @@ def found(directory, tmp_path_factory):
     clean = [i for i, held in enumerate(holds) if not held]
     for start in range(0, 80, 8):
         batch = data.rows(samples.select(clean[start : start + 8]))
-        nats = OBJECTIVES["causal"](model, batch)
+        nats = Forward(model, "decoder")(**tensors(batch, "cpu"))[0]
         (nats.sum() / (batch.targets >= 0).sum()).backward()
         optimizer.step()
         optimizer.zero_grad()

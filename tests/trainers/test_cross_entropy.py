@@ -2,7 +2,7 @@
 
 import torch
 
-from trainers.objectives.cross_entropy import cross_entropy
+from trainers.cross_entropy import cross_entropy
 from trainers.packing import IGNORED
 
 

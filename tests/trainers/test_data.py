@@ -1,6 +1,7 @@
 """From shards to batches: what is in a sequence, what a rank gets, and what is refused."""
 
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,9 +9,10 @@ import pytest
 from pipelines.contracts.errors import ConfigError, CorruptFileError, UserError
 from pipelines.contracts.shards import open_shard
 from tokenizer.specials import SPECIAL_IDS
+from trainers.batch import IGNORED
 from trainers.config import Data
 from trainers.data import open_corpus, training_data, validation_data
-from trainers.packing import IGNORED
+from trainers.recipes import llama_tiny
 
 BOS, EOS, PAD = (SPECIAL_IDS[mark] for mark in ("<bos>", "<eos>", "<pad>"))
 LENGTH = 64
@@ -28,10 +30,13 @@ def stream(source):
     return np.array(inputs), np.array(targets)
 
 
+def configured(length=LENGTH, **fields):
+    return replace(llama_tiny(), data=Data(sequence_length=length), **fields)
+
+
 def data(corpus, weights=None, length=LENGTH, seed=0):
-    return training_data(
-        corpus, Data(sequence_length=length, weights=weights or dict.fromkeys(corpus.train, 1.0)), seed
-    )
+    read = Data(sequence_length=length, weights=weights or dict.fromkeys(corpus.train, 1.0))
+    return training_data(corpus, replace(llama_tiny(), data=read, seed=seed))
 
 
 @pytest.fixture(scope="module")
@@ -58,10 +63,11 @@ def test_an_epoch_covers_every_token_of_a_source_once(corpus, source, length):
 def test_positions_and_segments_restart_at_every_document(corpus):
     batch = data(corpus).rows(data(corpus).order.take(0, 50))
     for inputs, positions, segments in zip(batch.inputs, batch.positions, batch.segments, strict=True):
-        starts = (inputs == BOS) | (np.arange(LENGTH) == 0) | (np.diff(inputs == PAD, prepend=False) & (inputs == PAD))
-        np.testing.assert_array_equal(positions == 0, starts)
-        np.testing.assert_array_equal(segments, np.cumsum(starts) - 1)
-        np.testing.assert_array_equal(np.diff(positions)[~starts[1:]], 1)
+        padding = inputs == PAD
+        starts = (inputs == BOS) | (np.arange(LENGTH) == 0)
+        np.testing.assert_array_equal(positions == 0, starts | padding)
+        np.testing.assert_array_equal(segments, np.where(padding, -1, np.cumsum(starts) - 1))
+        np.testing.assert_array_equal(np.diff(positions)[~starts[1:] & ~padding[1:]], 1)
 
 
 def test_no_target_crosses_a_document(corpus):
@@ -103,13 +109,13 @@ def test_world_size_and_micro_batch_do_not_change_the_batch(corpus, world, size)
 
 
 def test_validation_is_the_same_for_every_world_and_spread_over_the_split(corpus):
-    validation = validation_data(corpus, 256, LENGTH)
+    validation = validation_data(corpus, configured(), 256)
     alone = sorted(b.inputs[i].tobytes() for b in validation.batches(4, 0, 1) for i in range(4))
     shared = sorted(b.inputs[i].tobytes() for r in range(2) for b in validation.batches(2, r, 2) for i in range(2))
     assert alone == shared
     names = [validation.sources[source].name for source, _ in validation.rows]
     assert names == ["code"] * 4 + ["plays"] * 4
-    whole = validation_data(corpus, 10**9, LENGTH)
+    whole = validation_data(corpus, configured(), 10**9)
     targets = sum((batch.targets != IGNORED).sum() for batch in whole.batches(4, 0, 1))
     assert targets == sum(source.tokens for source in whole.sources)
 

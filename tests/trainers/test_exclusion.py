@@ -1,15 +1,18 @@
 """Excluded documents keep their place and lose their targets; nothing else changes."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from pipelines.contracts.document import file_key, split_id
 from pipelines.contracts.errors import UserError
+from trainers.batch import IGNORED
 from trainers.config import Data
 from trainers.data import open_corpus, training_data
 from trainers.documents import documents_of, ids_of
 from trainers.exclusion import exclude, read_excluded
-from trainers.packing import IGNORED
+from trainers.recipes import llama_tiny
 
 
 @pytest.fixture(scope="module")
@@ -19,7 +22,9 @@ def corpus(corpus_directory):
 
 def data(corpus, length, excluded=frozenset(), packing="concatenate"):
     weights = dict.fromkeys(sorted(corpus.train), 1.0)
-    return training_data(corpus, Data(sequence_length=length, weights=weights, packing=packing), 0, excluded)
+    return training_data(
+        corpus, replace(llama_tiny(), data=Data(sequence_length=length, weights=weights, packing=packing)), excluded
+    )
 
 
 @pytest.mark.parametrize("packing", ["concatenate", "best_fit"])

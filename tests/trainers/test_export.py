@@ -87,7 +87,7 @@ def test_a_run_and_its_export_evaluate_alike(run, export):
 def test_a_model_is_not_evaluated_on_tokens_of_another_tokenizer(export, corpus_directory, tmp_path, monkeypatch):
     other = open_corpus((str(corpus_directory),), None)
     other = replace(other, tokenizer=replace(other.tokenizer, xxh3_128="0" * 32))
-    monkeypatch.setattr("trainers.data.open_corpus", lambda *_: other)
+    monkeypatch.setattr("trainers.data.corpus_of", lambda *_: other)
     with pytest.raises(UserError, match="was trained with tokenizer"):
         evaluate(export, (str(corpus_directory),))
 

@@ -8,12 +8,12 @@ import pytest
 
 from pipelines.contracts.config import override, parse, plain
 from pipelines.contracts.errors import ConfigError, CorruptFileError, UserError
+from trainers.batch import IGNORED
 from trainers.config import Data, Pretraining, Stage
 from trainers.data import open_corpus, training_data
 from trainers.ledger import read_ledger, write_ledger
 from trainers.mixture import UNCAPPED, cap, mixture
 from trainers.order import Order, Stream
-from trainers.packing import IGNORED
 from trainers.recipes import llama_tiny
 from trainers.resolve import describe_data, resolve
 
@@ -128,16 +128,13 @@ def corpus(corpus_directory):
 
 
 def staged(corpus):
-    return training_data(
-        corpus,
-        Data(
-            sequence_length=LENGTH,
-            stages=(Stage(1_500, {"plays": 1.0, "code": 3.0}), Stage(4_000, {"plays": 1.0, "notes": 0.05})),
-            weights={"code": 1.0, "plays": 0.5},
-            max_epochs={"code": 1.0},
-        ),
-        0,
+    data = Data(
+        sequence_length=LENGTH,
+        stages=(Stage(1_500, {"plays": 1.0, "code": 3.0}), Stage(4_000, {"plays": 1.0, "notes": 0.05})),
+        weights={"code": 1.0, "plays": 0.5},
+        max_epochs={"code": 1.0},
     )
+    return training_data(corpus, replace(llama_tiny(), data=data))
 
 
 def test_stopping_again_and_again_at_other_sizes_reads_what_never_stopping_reads(corpus):
@@ -178,7 +175,7 @@ def test_the_ledger_is_what_was_seen_and_is_refused_where_it_is_not(corpus, tmp_
     with pytest.raises(UserError, match="has no ledger"):
         read_ledger(tmp_path)
     config = resolve(settings("data.max_epochs={code: 1}"), corpus)
-    data = training_data(corpus, config.data, config.seed)
+    data = training_data(corpus, config)
     write_ledger(tmp_path, config, corpus, data, 7)
     ledger = read_ledger(tmp_path)
     assert (ledger["step"], ledger["samples"], ledger["corpus"]) == (7, 7 * 16, corpus.fingerprint)
@@ -200,7 +197,7 @@ def test_stages_and_caps_resolve_to_an_input_and_are_told_before_training(corpus
     again = parse(Pretraining, plain(resolved), "resolved.yaml")
     assert resolve(again, corpus) == again == resolved
     resolved = replace(resolved, data=replace(resolved.data, max_epochs=None))
-    lines = describe_data(resolved, corpus, training_data(corpus, resolved.data, 0).order)
+    lines = describe_data(resolved, corpus, training_data(corpus, resolved).order)
     assert lines[-2:] == ["data  from token 10,000 on: code 100.00%", "data  from token 20,000 on: plays 100.00%"]
     again = [line for line in lines if "reads documents again: enters epoch" in line]
     assert len(again) == 3

@@ -5,10 +5,10 @@ import pytest
 import torch
 
 from tokenizer.specials import SPECIAL_IDS
+from trainers.batch import Batch
 from trainers.config import Model
+from trainers.forward import Forward, attention_mask, tensors
 from trainers.models import MODELS, build_model
-from trainers.objectives import OBJECTIVES
-from trainers.objectives.causal import attention_mask
 from trainers.packing import pack, pad
 from trainers.recipes import gpt2_small
 
@@ -48,7 +48,7 @@ def packed():
     arrays = [np.empty((1, 60), dtype=np.int64) for _ in range(4)]
     filled = np.zeros(1, dtype=np.int64)
     start, row = np.zeros(1, dtype=np.int64), np.zeros(1, dtype=np.int64)
-    pack(tokens, offsets, start, np.full(1, 60), row, filled, 1, 2, *arrays)
+    pack(tokens, offsets, start, np.full(1, 60), row, filled, 1, -1, 2, *arrays)
     pad(filled, 0, *arrays)
     return arrays
 
@@ -57,7 +57,7 @@ def packed():
 def test_a_packed_documents_logits_are_those_of_the_document_alone(name, packed):
     inputs, _, positions, segments = map(torch.from_numpy, packed)
     model = build_model(TINY[name], SPECIAL_IDS, 0).eval()
-    mask = attention_mask(segments)
+    mask = attention_mask(segments, segments, causal=True)
     with torch.no_grad():
         together = model(input_ids=inputs, position_ids=positions, attention_mask=mask, use_cache=False).logits[0]
         for segment in range(int(segments.max()) + 1):
@@ -68,12 +68,10 @@ def test_a_packed_documents_logits_are_those_of_the_document_alone(name, packed)
 
 @pytest.mark.parametrize("name", TINY)
 def test_the_causal_loss_is_that_of_each_document_alone(name, packed):
-    from trainers.data import Batch
-
-    batch = Batch(*packed, source=np.zeros(1, dtype=np.int64))
+    batch = Batch(*packed, *np.zeros((4, 1), dtype=np.int64))
     model = build_model(TINY[name], SPECIAL_IDS, 0).eval()
     with torch.no_grad():
-        total = OBJECTIVES["causal"](model, batch).sum()
+        total = Forward(model, "decoder")(**tensors(batch, "cpu"))[0].sum()
         expected = 0.0
         for segment in range(4):
             place = batch.segments[0] == segment

@@ -84,7 +84,7 @@ def test_bf16_needs_a_stage_that_keeps_fp32_weights():
 
 def test_entering_another_epoch_is_said_before_training(corpus):
     resolved = resolve(settings("budget.steps=30", "data.weights={plays: 1.0, code: 0.1}"), corpus)
-    order = training_data(corpus, resolved.data, 0).order
+    order = training_data(corpus, resolved).order
     lines = describe_data(resolved, corpus, order)
     assert "code: 9.09%" in lines[0]
     assert "again" in lines[0] or corpus.train["code"].tokens > 0.0909 * 30 * 16 * 128

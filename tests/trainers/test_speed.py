@@ -9,7 +9,7 @@ import pytest
 
 from tokenizer.specials import SPECIAL_IDS
 from trainers.config import Batch, Budget, Data, Execution, Model, Pretraining
-from trainers.measure import loss_fields
+from trainers.measure import loss_fields, no_sums
 from trainers.models import build_model
 from trainers.speed import flops_per_token, memory_bytes, peak_flops, utilisation
 
@@ -55,7 +55,10 @@ def test_bits_per_byte_is_per_source_and_silent_ones_are_left_out():
     sources = [
         SimpleNamespace(name=n, text_bytes=b, tokens=t) for n, b, t in (("a", 400, 100), ("b", 30, 10), ("c", 9, 3))
     ]
-    fields = loss_fields(np.array([8.0, 6.0, 0.0]) * math.log(2), np.array([10.0, 4.0, 0.0]), sources)
+    sums = no_sums(3)
+    sums[0], sums[1] = np.array([8.0, 6.0, 0.0]) * math.log(2), [10.0, 4.0, 0.0]
+    fields = loss_fields(sums, sources, True)
+    assert "bits_per_byte" not in loss_fields(sums, sources, False)
     assert fields["bits_per_byte"] == pytest.approx(14 / (40 + 12))
     a = {"loss": 0.8 * math.log(2), "bits_per_byte": 0.2, "tokens": 10}
     assert fields["sources"]["a"] == pytest.approx(a)

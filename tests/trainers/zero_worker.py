@@ -29,19 +29,19 @@ POISONED_STEP = 5
 
 def poison(rank):
     """From here on the second worker's loss at POISONED_STEP of each run is not a number."""
-    from trainers import objectives
+    from trainers.forward import Forward
 
-    whole, calls = objectives.OBJECTIVES["causal"], []
+    whole, calls = Forward.forward, []
 
-    def causal(model, batch):
-        nats = whole(model, batch)
-        if model.training:
-            calls.append(batch)
+    def forward(self, **arrays):
+        nats, pairs = whole(self, **arrays)
+        if self.training:
+            calls.append(arrays)
             if rank == 1 and len(calls) == POISONED_STEP:
-                return nats * float("nan")
-        return nats
+                return nats * float("nan"), pairs
+        return nats, pairs
 
-    objectives.OBJECTIVES["causal"] = causal
+    Forward.forward = forward
     return calls
 
 

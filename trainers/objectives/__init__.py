@@ -1,12 +1,13 @@
-"""Objectives: from a model and a packed batch to the loss of every target. To add one: a file here and a line in
-OBJECTIVES.
+"""Objectives: what a batch of packed documents becomes for a model to learn from.
+
+An objective is a frozen dataclass; its fields are the knobs of `objective:` in a recipe. It says how documents are marked
+in the stream (`frame`), which `families` of models it trains, whether all of the text is predicted once
+(`predicts_text`: then bits per byte mean something), how many tokens of the stream a row of the model takes
+(`stream_length`), and its `apply` is a pure function from batch to batch. To add one: a file here, a line in OBJECTIVES.
 """
 
-from collections.abc import Callable
-from typing import Any
+from trainers.objectives.causal import Causal
+from trainers.objectives.masked import Masked
 
-from trainers.data import Batch
-from trainers.objectives.causal import causal
-
-# From a model (or engine) and a batch to nats [rows, length], 0 where there is no target.
-OBJECTIVES: dict[str, Callable[[Any, Batch], Any]] = {"causal": causal}
+Objective = Causal | Masked
+OBJECTIVES: dict[str, type] = {"causal": Causal, "masked": Masked}

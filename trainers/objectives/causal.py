@@ -1,29 +1,26 @@
-"""The causal objective: each token predicts the next one of its own document."""
+"""The causal objective (GPT: Radford et al., 2018): each token predicts the next one of its own document."""
 
-from typing import Any
+from dataclasses import dataclass
+from typing import ClassVar, Literal
 
-import torch
-
-from trainers.data import Batch
-from trainers.objectives.cross_entropy import cross_entropy
-
-
-def attention_mask(segments: Any) -> Any:
-    """Boolean [rows, 1, length, length] from segments [rows, length]: each position sees those before it in its document.
-
-    `transformers` hands a 4-D mask to sdpa as it is. `position_ids` alone isolate documents only with `attention_mask=None`
-    and `use_cache=False`, and silently do not otherwise.
-    """
-    length = segments.shape[1]
-    earlier = torch.ones(length, length, dtype=torch.bool, device=segments.device).tril()
-    return ((segments[:, :, None] == segments[:, None, :]) & earlier)[:, None]
+from trainers.batch import Batch, Frame
+from trainers.objectives.context import Context
 
 
-def causal(model: Any, batch: Batch) -> Any:
-    """Cross-entropy in nats of every target, fp32 [rows, length], 0 where there is no target."""
-    device = next(model.parameters()).device
-    inputs, targets = (torch.from_numpy(array).to(device) for array in (batch.inputs, batch.targets))
-    positions, segments = (torch.from_numpy(array).to(device) for array in (batch.positions, batch.segments))
-    mask = attention_mask(segments)
-    logits = model(input_ids=inputs, position_ids=positions, attention_mask=mask, use_cache=False).logits
-    return cross_entropy(logits, targets)
+@dataclass(frozen=True)
+class Causal:
+    """Predict the next token; a document begins after `<bos>` and its last token predicts `<eos>`."""
+
+    kind: Literal["causal"] = "causal"
+
+    frame: ClassVar[Frame] = Frame("<bos>", None)
+    families: ClassVar[tuple[str, ...]] = ("decoder",)
+    predicts_text: ClassVar[bool] = True
+
+    def stream_length(self, sequence_length: int) -> int:
+        """A row of the model is one of the stream."""
+        return sequence_length
+
+    def apply(self, batch: Batch, context: Context) -> Batch:
+        """The batch as it is packed: its targets are the next tokens."""
+        return batch

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from trainers.packing import IGNORED
+from trainers.batch import IGNORED
 
 _PIECE = 1 << 20  # logits that are worked on at a time: 4 MB
 

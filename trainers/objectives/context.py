@@ -1,0 +1,20 @@
+"""What an objective knows beside the batch that it works on."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Context:
+    """Of a run: its `seed`, the tokenizer's `specials` (token to id) and `vocab_size`, the model's `family` and the
+    `sequence_length` of its configuration. `word_starts`, bool [vocab_size], says which tokens begin a word, None where
+    no objective asks.
+    """
+
+    seed: int
+    specials: dict[str, int]
+    vocab_size: int
+    family: str
+    sequence_length: int
+    word_starts: np.ndarray | None = None

@@ -1,0 +1,39 @@
+"""Randomness of objectives: uniform numbers that are a function of a seed, a key and a place, and of nothing else.
+
+So a mask depends on the run's seed and the sample's number alone, and neither resuming nor another split of a step into
+micro-batches or workers changes it.
+"""
+
+import numba
+import numpy as np
+import xxhash
+
+_U = np.uint64
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+
+
+def uniforms(seed: int, keys: np.ndarray, count: int, stream: str) -> np.ndarray:
+    """float64 [len(keys), count] in [0, 1), independent for every seed, key (int64 [rows]), column and name `stream`.
+
+    Row r begins with the same numbers whatever `count` is.
+    """
+    start = np.uint64(xxhash.xxh3_64_intdigest(stream.encode(), seed=seed % (1 << 64)))
+    values = np.empty((len(keys), count), dtype=np.float64)
+    _fill(start, np.asarray(keys, dtype=np.int64), values)
+    return values
+
+
+@numba.njit(cache=True, nogil=True)
+def _mix(x: np.uint64) -> np.uint64:
+    """The finaliser of SplitMix64 (Steele et al., 2014): a bijection of 64-bit integers."""
+    x = (x ^ (x >> _U(30))) * _U(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> _U(27))) * _U(0x94D049BB133111EB)
+    return x ^ (x >> _U(31))
+
+
+@numba.njit(cache=True, nogil=True)
+def _fill(start: np.uint64, keys: np.ndarray, values: np.ndarray) -> None:
+    for row in range(len(keys)):
+        key = _mix(_mix(_U(keys[row]) + _GOLDEN) ^ start)
+        for column in range(values.shape[1]):
+            values[row, column] = (_mix(key + _U(column + 1) * _GOLDEN) >> _U(11)) * (1.0 / (1 << 53))
