@@ -146,3 +146,44 @@ def test_override_leaves_the_original_alone():
 def test_bad_overrides_say_what_is_wrong(assignment, message):
     with pytest.raises(ConfigError, match=message):
         override(DATA, [assignment])
+
+
+@dataclass(frozen=True)
+class Round:
+    kind: Literal["round"] = "round"
+    radius: float = 1.0
+
+
+@dataclass(frozen=True)
+class Square:
+    kind: Literal["square"] = "square"
+    side: int = 1
+
+
+@dataclass(frozen=True)
+class Drawing:
+    shape: Round | Square
+
+
+def test_a_kind_tells_the_members_of_a_union_apart_and_its_name_alone_is_enough():
+    assert parse(Drawing, {"shape": "square"}, "f.yaml") == Drawing(Square())
+    drawing = parse(Drawing, {"shape": {"kind": "round", "radius": 2}}, "f.yaml")
+    assert drawing == Drawing(Round(radius=2.0))
+    assert parse(Drawing, plain(drawing), "f.yaml") == drawing
+
+
+@pytest.mark.parametrize(
+    ("shape", "message"),
+    [
+        ("squar", "f.yaml: shape.kind: got 'squar', expected one of round, square; did you mean 'square'?"),
+        ({"radius": 2}, "f.yaml: shape.kind: missing; expected one of round, square"),
+        ({"kind": "square", "radius": 2}, "f.yaml: shape.radius: no such field in Square"),
+        ({"kind": "square", "side": "wide"}, "f.yaml: shape.side: got 'wide', expected a whole number"),
+        (3, "f.yaml: shape: got 3, expected a mapping with a kind, or one of round, square"),
+    ],
+    ids=["name", "missing", "field", "type", "number"],
+)
+def test_a_union_by_kind_says_what_is_wrong_in_the_member_that_was_meant(shape, message):
+    with pytest.raises(ConfigError) as error:
+        parse(Drawing, {"shape": shape}, "f.yaml")
+    assert message in str(error.value)

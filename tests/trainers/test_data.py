@@ -9,9 +9,10 @@ import pytest
 from pipelines.contracts.errors import ConfigError, CorruptFileError, UserError
 from pipelines.contracts.shards import open_shard
 from tokenizer.specials import SPECIAL_IDS
-from trainers.batch import IGNORED
+from trainers.batch import IGNORED, Frame
 from trainers.config import Data
 from trainers.data import open_corpus, training_data, validation_data
+from trainers.documents import documents_of
 from trainers.recipes import llama_tiny
 
 BOS, EOS, PAD = (SPECIAL_IDS[mark] for mark in ("<bos>", "<eos>", "<pad>"))
@@ -58,6 +59,42 @@ def test_an_epoch_covers_every_token_of_a_source_once(corpus, source, length):
     np.testing.assert_array_equal(batch.targets[in_order].flatten()[kept], expected_targets)
     assert kept.sum() == read.sources[0].tokens
     assert (batch.inputs[in_order].flatten()[~kept] == PAD).all()
+
+
+@pytest.mark.parametrize("frame", [Frame(), Frame(None, "<eos>"), Frame("<cls>", "<sep>")], ids=["0", "after", "2"])
+@pytest.mark.parametrize("packing", ["concatenate", "best_fit"])
+@pytest.mark.parametrize("length", [7, 64])
+def test_every_frame_is_read_once_with_its_marks_and_documents_are_found(corpus_directory, frame, packing, length):
+    """Against the documents one by one; empty ones have no place where a frame has no marks."""
+    opened = open_corpus((str(corpus_directory),), None, frame)
+    for name in opened.train:
+        data = Data(sequence_length=length, weights={name: 1.0}, packing=packing)
+        read = training_data(opened, replace(llama_tiny(), data=data))
+        source = read.sources[0]
+        samples = read.order.take(0, len(source.packing.sizes) if source.packing else -(-source.tokens // length))
+        batch = read.rows(samples)
+        assert (batch.targets == IGNORED).all()
+        found = {}
+        for row, sequence in enumerate(samples.sequence):
+            documents = documents_of(source, int(sequence), length)
+            assert len(documents) == batch.segments[row].max() + 1
+            for segment, document in enumerate(documents):
+                held = batch.inputs[row][batch.segments[row] == segment].tolist()
+                found.setdefault(document, []).append((int(sequence), held))
+        before, after = ([] if mark is None else [SPECIAL_IDS[mark]] for mark in (frame.before, frame.after))
+        expected = {}
+        for number in range(len(source.shards)):
+            shard = source.shard(number)
+            for i in range(len(shard.offsets) - 1):
+                document = shard.tokens[shard.offsets[i] : shard.offsets[i + 1]].tolist()
+                expected[number, i] = sorted([*before, *document, *after])
+        pieces = {key: sorted(token for _, held in value for token in held) for key, value in found.items()}
+        assert pieces == {key: value for key, value in expected.items() if value}
+        whole = [key for key, value in found.items() if len(value) == 1]
+        for key in whole:
+            shard = source.shard(key[0])
+            document = shard.tokens[shard.offsets[key[1]] : shard.offsets[key[1] + 1]].tolist()
+            assert found[key][0][1] == [*before, *document, *after]
 
 
 def test_positions_and_segments_restart_at_every_document(corpus):
