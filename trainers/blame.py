@@ -23,7 +23,7 @@ from trainers.run import read_config, read_run
 
 @dataclass(frozen=True)
 class Blamed:
-    """A document of a step: `loss` in nats per target over its `tokens` targets, `excess` the nats above what as many
+    """A document of a step: `loss` in nats per target over its `tokens` targets (0 where it has none), `excess` the nats above what as many
     targets have on average in the step.
     """
 
@@ -106,7 +106,7 @@ def blame(run: Path, step: int, warn: Callable[[str], None]) -> Blame:
     mean = sum(nats for nats, _ in finite.values()) / max(1, sum(count for _, count in finite.values()))
     excluded = read_excluded(run)
     documents = [
-        Blamed(identifier, source, int(count), nats / count, nats - mean * count, identifier in excluded)
+        Blamed(identifier, source, int(count), nats / max(1.0, count), nats - mean * count, identifier in excluded)
         for (identifier, source), (nats, count) in sums.items()
     ]
     documents.sort(key=lambda d: (math.isfinite(d.excess), -d.excess if math.isfinite(d.excess) else 0.0, d.id))
@@ -134,7 +134,7 @@ def _sums(
     from trainers.forward import Forward, tensors
 
     sequences, length = config.batch.sequences or 0, data.order.sequence_length
-    forward = Forward(model, data.context.family, config.data.isolation)
+    forward = Forward(model, config.model.architecture, config.data.isolation)
     samples = data.order.take((step - 1) * sequences, sequences)
     sums: dict[tuple[bytes, str], tuple[float, float]] = {}
     for first in range(0, sequences, config.execution.micro_batch):
