@@ -31,7 +31,10 @@ HOMES = {
     "torch": ("trainers/", "pipelines/stages/transformer_classifier.py"),
     "numba": ("pipelines/kernels/", "trainers/"),
     "matplotlib": ("pipelines/report/",),
-    "jinja2": ("pipelines/report/",),
+    "jinja2": ("pipelines/report/", "trainers/report/"),
+    "tensorboard": ("trainers/sinks.py",),
+    "wandb": ("trainers/sinks.py",),
+    "mlflow": ("trainers/sinks.py",),
     "fsspec": ("pipelines/contracts/remote.py",),
     "aiohttp": ("pipelines/contracts/remote.py",),
 }

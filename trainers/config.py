@@ -260,7 +260,8 @@ class Execution:
 class Pretraining:
     """A pretraining run. `seed` sets the initial weights, the order of the data and dropout.
 
-    `precision` bf16 computes in bfloat16 and keeps weights and optimizer state in fp32.
+    `precision` bf16 computes in bfloat16 and keeps weights and optimizer state in fp32. `sinks` get the metrics of
+    `log.jsonl` as well; where they keep them is for their own environment variables to say (`trainers.sinks`).
     """
 
     name: str
@@ -271,6 +272,7 @@ class Pretraining:
     objective: Objective = field(default_factory=Causal)
     precision: Literal["fp32", "bf16"] = "fp32"
     log_every: int = 10
+    sinks: tuple[Literal["tensorboard", "wandb", "mlflow"], ...] = ()
     data: Data = field(default_factory=Data)
     optimizer: Optimizer = field(default_factory=Optimizer)
     schedule: Schedule = field(default_factory=Schedule)
@@ -281,6 +283,7 @@ class Pretraining:
     def check(self) -> None:
         """Rules that span several sections."""
         require(self.log_every >= 1, f"log_every: got {self.log_every}, allowed 1 and more")
+        require(len(set(self.sinks)) == len(self.sinks), f"sinks: got {list(self.sinks)}, which names one twice")
         require(
             self.data.sequence_length <= self.model.positions,
             f"data.sequence_length: got {self.data.sequence_length}, the model has {self.model.positions} positions; "

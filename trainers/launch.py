@@ -22,10 +22,12 @@ from trainers.config import Pretraining
 from trainers.data import Corpus, corpus_of
 from trainers.progress import followed
 from trainers.run import STOP
+from trainers.sinks import require_libraries
 
 
 def launch(config: Pretraining, corpus: Corpus, run: Path, workers: int, show: Callable[[str], None]) -> None:
     """Train with the resolved `config` until it is finished or stopped. Under torchrun `workers` does not matter."""
+    require_libraries(config.sinks)
     if "RANK" in os.environ or workers == 1:
         from trainers.loop import train
 

@@ -24,6 +24,7 @@ from trainers.models import build_model
 from trainers.progress import Progress
 from trainers.run import STOP, fingerprints, read_run
 from trainers.schedule import rate_fraction
+from trainers.sinks import open_sinks
 from trainers.speed import device_name, flops_per_token, memory_bytes, peak_flops, utilisation
 
 
@@ -34,7 +35,8 @@ def train(config: Pretraining, corpus: Corpus, run: Path, show: Callable[[str], 
     after a checkpoint, when a worker got SIGTERM.
     """
     rank, world = start_group()
-    progress = Progress(run / "log.jsonl" if rank == 0 else None, show)
+    sinks = open_sinks(config.sinks, run, config) if rank == 0 else ()
+    progress = Progress(run / "log.jsonl" if rank == 0 else None, show, sinks)
     try:
         Training(config, corpus, run, progress, world).run()
     finally:

@@ -2,35 +2,57 @@
 
 import json
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from pipelines.contracts.events import EventLog, human_line
+from trainers.sinks import Channel, Outcome
 
 
 class Progress:
-    """Writes events and shows their lines. Only the first worker has a log; the others pass `path` None and stay
-    silent.
+    """Writes events, shows their lines and hands them to the sinks. Only the first worker has a log; the others pass
+    `path` None and stay silent.
     """
 
-    def __init__(self, path: Path | None, show: Callable[[str], None] | None) -> None:
+    def __init__(self, path: Path | None, show: Callable[[str], None] | None, sinks: Sequence[Channel] = ()) -> None:
         """`show` prints a line; None where another process follows the log."""
-        self._log = EventLog(path) if path else None
-        self._show = show
+        self._path, self._log = path, EventLog(path) if path else None
+        self._show, self._sinks = show, sinks
+        self._outcome: Outcome = "failed"
 
     def write(self, event: str, **fields: Any) -> None:
         """Record an event and show its line."""
-        if self._log is None:
+        if self._log is None or self._path is None:
             return
-        self._log.write(event, **fields)
+        self._record(event, fields)
+        for sink in self._sinks:
+            if event == "start":
+                sink.begin(self._path)
+            sink.put({"event": event, "time": time.time(), **fields})
+        if event in ("finished", "stopped"):
+            self._outcome = "finished" if event == "finished" else "stopped"
+        self._tell_failures()
+
+    def _record(self, event: str, fields: dict[str, Any]) -> None:
+        if self._log is not None:
+            self._log.write(event, **fields)
         if self._show:
             self._show(line(event, fields))
 
+    def _tell_failures(self) -> None:
+        for sink in self._sinks:
+            if message := sink.failure():
+                self._record("warning", {"message": message})
+
     def close(self) -> None:
-        """Flush the log to the disk."""
+        """Let the sinks deliver what they have, and flush the log to the disk."""
         if self._log is not None:
+            for sink in self._sinks:
+                sink.close(self._outcome)
+            self._tell_failures()
             self._log.close()
 
 
@@ -49,10 +71,16 @@ def line(event: str, fields: dict[str, Any]) -> str:
             shown["mfu"] = f"{fields['mfu']:.1%}"
         return human_line(**shown)
     if event == "validation":
-        per_source = (f"{name} {s['loss']:.4f} ({s['bits_per_byte']:.3f})" for name, s in fields["sources"].items())
-        whole = f"loss {fields['loss']:.4f}  bits per byte {fields['bits_per_byte']:.3f}"
+        per_source = (f"{name} {_losses(entry)}" for name, entry in fields["sources"].items())
+        named = {"loss": "loss", "sentence_loss": "sentence loss", "bits_per_byte": "bits per byte"}
+        whole = human_line(**{shown: f"{fields[key]:.4f}" for key, shown in named.items() if key in fields})
         return f"validation at step {fields['step']}  {whole}  {'  '.join(per_source)}"
     return f"{event}  {fields['message']}" if "message" in fields else f"{event}  {human_line(**fields)}"
+
+
+def _losses(entry: dict[str, Any]) -> str:
+    """The loss of a source, and its bits per byte where the objective predicts text."""
+    return f"{entry['loss']:.4f}" + (f" ({entry['bits_per_byte']:.3f})" if "bits_per_byte" in entry else "")
 
 
 @contextmanager

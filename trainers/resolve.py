@@ -18,7 +18,7 @@ from trainers.order import Order
 
 # What may change between the parts of one run: how it is executed and reported, not what is computed; and where the
 # corpus lies, because its identity is its fingerprint.
-FREE = ("name", "log_every", "checkpoints", "execution", "data.corpora", "optimizer.max_skipped_in_row")
+FREE = ("name", "log_every", "sinks", "checkpoints", "execution", "data.corpora", "optimizer.max_skipped_in_row")
 _VOCABULARY_MULTIPLE = 64
 _EPOCHS = 4.0  # of UniMax where max_epochs is no number: four lose little against fresh data (Muennighoff et al. 2023)
 

@@ -44,3 +44,17 @@ def test_workers_but_the_first_are_silent(tmp_path):
     lines = []
     Progress(None, lines.append).write("step", **STEP)
     assert lines == []
+
+
+def test_a_validation_shows_what_its_objective_measures():
+    source = {"loss": 2.0, "tokens": 9}
+    masked = {"step": 5, "tokens": 99, "loss": 2.0, "sentence_loss": 0.5, "sources": {"web": source}}
+    assert line("validation", masked) == "validation at step 5  loss 2.0000  sentence loss 0.5000  web 2.0000"
+    text = {
+        "step": 5,
+        "tokens": 99,
+        "loss": 2.0,
+        "bits_per_byte": 1.25,
+        "sources": {"web": source | {"bits_per_byte": 1.25}},
+    }
+    assert line("validation", text) == "validation at step 5  loss 2.0000  bits per byte 1.2500  web 2.0000 (1.250)"
