@@ -187,7 +187,8 @@ def _evaluate(options: argparse.Namespace) -> int:
         raise ConfigError(f"{others[0]!r}: expected corpus=DIR")
     corpora = tuple(filter(None, named.get("corpus", "").split(",")))
     fields = evaluate(options.model, corpora, options.tokens)
-    rows = {"all": {key: fields[key] for key in ("loss", "bits_per_byte")}, **fields["sources"]}
+    whole = {key: value for key, value in fields.items() if key != "sources"}
+    rows = {"all": whole, **fields["sources"]}
     for name, row in rows.items():
         print(f"{name:20} {human_line(**{key: f'{v:.5f}' if isinstance(v, float) else v for key, v in row.items()})}")
     return 0
