@@ -8,8 +8,8 @@ import numpy as np
 @dataclass(frozen=True)
 class Context:
     """Of a run: its `seed`, the tokenizer's `specials` (token to id) and `vocab_size`, the model's `family` and the
-    `sequence_length` of its configuration. `word_starts`, bool [vocab_size], says which tokens begin a word, None where
-    no objective asks.
+    `sequence_length` of its configuration. `word_marks`, uint8 [vocab_size], says which tokens begin and end words
+    (`trainers.objectives.words`), None where no objective asks.
     """
 
     seed: int
@@ -17,4 +17,4 @@ class Context:
     vocab_size: int
     family: str
     sequence_length: int
-    word_starts: np.ndarray | None = None
+    word_marks: np.ndarray | None = None

@@ -1,25 +1,41 @@
-"""Masked language modelling (BERT: Devlin et al., 2019, section 3.1)."""
+"""Masked language modelling: BERT (Devlin et al., 2019, section 3.1) with RoBERTa's dynamic masks (Liu et al., 2019), whole
+words, and SpanBERT's spans (Joshi et al., 2020, section 3.1).
+"""
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import ClassVar, Literal
 
 import numpy as np
 
-from trainers.batch import IGNORED, Batch, Frame
+from trainers.batch import Batch, Frame
+from trainers.objectives.choosing import choose_tokens, choose_words, replace_chosen
 from trainers.objectives.context import Context
 from trainers.objectives.random import uniforms
 
 
 @dataclass(frozen=True)
-class Masked:
-    """Each token that is no special is chosen with probability `rate`; of those chosen `mask_share` become `<mask>`,
-    `random_share` another token, the others stay. The original token is the target where a token is chosen.
+class Masking:
+    """What the masked objectives share.
+
+    `rate` of the tokens of each document are chosen, never special ones. Of those chosen `mask_share` become `<mask>`,
+    `random_share` another token that is not special, the others stay; the loss is at the chosen ones. `unit` is
+    what is chosen: `tokens`, whole `words`, or `spans` of words of geometric length, with parameter `span_p` and at most
+    `span_words` words (SpanBERT's 0.2 and 10: 3.8 words in the mean). Tokens of words are replaced one by one, those of
+    a span all in the same way.
+
+    Every visit of a sequence has a mask of its own, a function of the seed and the sample's number. With `copies` it has
+    one of so many in turn, a function of the seed, the sequence and its epoch modulo `copies`: BERT made 10 copies of
+    its data and trained for 40 epochs, so that it saw each mask 4 times.
     """
 
-    kind: Literal["masked"] = "masked"
     rate: float = 0.15
     mask_share: float = 0.8
     random_share: float = 0.1
+    unit: Literal["tokens", "words", "spans"] = "tokens"
+    span_p: float = 0.2
+    span_words: int = 10
+    copies: int | None = None
 
     frame: ClassVar[Frame] = Frame("<cls>", "<sep>")
     families: ClassVar[tuple[str, ...]] = ("encoder",)
@@ -27,29 +43,86 @@ class Masked:
 
     def check(self) -> None:
         """Shares are shares."""
-        if not 0 < self.rate < 1:
-            raise ValueError(f"rate: got {self.rate}, allowed above 0 to below 1")
-        if min(self.mask_share, self.random_share) < 0 or self.mask_share + self.random_share > 1:
+        if not 0 < self.rate <= 1:
+            raise ValueError(f"rate: got {self.rate}, allowed above 0 to 1")
+        if min(self.mask_share, self.random_share) < 0 or self.mask_share + self.random_share > 1 + 1e-9:
             raise ValueError(
-                f"mask_share, random_share: got {self.mask_share} and {self.random_share}, allowed 0 and more, up to 1 together"
+                f"mask_share, random_share: got {self.mask_share} and {self.random_share}, allowed 0 and more, up to 1 "
+                f"together"
             )
+        if not 0 < self.span_p < 1:
+            raise ValueError(f"span_p: got {self.span_p}, allowed above 0 to below 1")
+        if self.span_words < 2:
+            raise ValueError(
+                f"span_words: got {self.span_words}, allowed 2 and more; for single words set unit to words"
+            )
+        if self.copies is not None and not 1 <= self.copies <= 1000:
+            raise ValueError(f"copies: got {self.copies}, allowed 1 to 1000, or null for a new mask at every visit")
 
     def stream_length(self, sequence_length: int) -> int:
         """A row of the model is one of the stream."""
         return sequence_length
 
+    @property
+    def needs_words(self) -> bool:
+        """Whether `apply` wants the context's `word_marks`."""
+        return self.unit != "tokens"
+
     def apply(self, batch: Batch, context: Context) -> Batch:
-        """The batch with tokens masked, by (seed, sample)."""
-        shape = batch.inputs.shape
-        special = np.zeros(context.vocab_size, dtype=bool)
-        special[list(context.specials.values())] = True
-        ordinary = np.flatnonzero(~special)
-        chance, kind, other = (
-            uniforms(context.seed, batch.sample, shape[1], f"masked/{name}") for name in ("choice", "kind", "other")
+        """The batch with tokens masked."""
+        special, ordinary = _ids(tuple(context.specials.values()), context.vocab_size)
+        group: np.ndarray = np.empty(batch.inputs.shape, dtype=np.int64)
+        self._choose(batch, context, special, group)
+        masked, targets = np.empty_like(batch.inputs), np.empty_like(batch.inputs)
+        kinds, others = (self._uniforms(batch, context, name) for name in ("kind", "other"))
+        shares = (self.mask_share, self.random_share)
+        replace_chosen(
+            batch.inputs, group, context.specials["<mask>"], *shares, ordinary, kinds, others, masked, targets
         )
-        chosen = (chance < self.rate) & ~special[batch.inputs]
-        random = ordinary[(other * len(ordinary)).astype(np.int64)]
-        masked = chosen & (kind < self.mask_share)
-        replaced = chosen & ~masked & (kind < self.mask_share + self.random_share)
-        inputs = np.where(masked, context.specials["<mask>"], np.where(replaced, random, batch.inputs))
-        return replace(batch, inputs=inputs, targets=np.where(chosen, batch.inputs, IGNORED))
+        return replace(batch, inputs=masked, targets=targets)
+
+    def _choose(self, batch: Batch, context: Context, special: np.ndarray, group: np.ndarray) -> None:
+        documents = int(batch.segments.max(initial=0)) + 1
+        rounding, draws = (
+            self._uniforms(batch, context, "rounding", documents),
+            self._uniforms(batch, context, "draw"),
+        )
+        row = (batch.inputs, batch.segments, special)
+        if not self.needs_words:
+            choose_tokens(*row, self.rate, rounding, draws, group)
+            return
+        assert context.word_marks is not None
+        longer = longer_spans(self.span_p, self.span_words) if self.unit == "spans" else np.empty(0)
+        lengths = self._uniforms(batch, context, "length") if self.unit == "spans" else draws
+        last = self._uniforms(batch, context, "last", documents)
+        choose_words(*row, context.word_marks, self.rate, longer, rounding, last, draws, lengths, group)
+
+    def _uniforms(self, batch: Batch, context: Context, name: str, columns: int | None = None) -> np.ndarray:
+        """Uniform numbers [rows, columns], or of the shape of the inputs."""
+        keys, masks = batch.sample, "masked"
+        if self.copies is not None:
+            # 44 bits hold the sequences of any source, times 1,000 copies.
+            keys, masks = batch.source << 44 | (batch.sequence * self.copies + batch.epoch % self.copies), "masked/copy"
+        return uniforms(context.seed, keys, columns or batch.inputs.shape[1], f"{masks}/{name}")
+
+
+@dataclass(frozen=True)
+class Masked(Masking):
+    """Predict masked tokens from those on both sides."""
+
+    kind: Literal["masked"] = "masked"
+
+
+def longer_spans(p: float, most: int) -> np.ndarray:
+    """P(words <= n) for n from 1 to `most` - 1: a geometric distribution cut off after `most` and scaled to 1, float64."""
+    shares = p * (1 - p) ** np.arange(most)
+    longer: np.ndarray = np.cumsum(shares / shares.sum())[:-1]
+    return longer
+
+
+@lru_cache(maxsize=8)
+def _ids(specials: tuple[int, ...], vocab_size: int) -> tuple[np.ndarray, np.ndarray]:
+    """(which ids are special, bool; the ids that are not)."""
+    special = np.zeros(max(vocab_size, *specials) + 1, dtype=bool)
+    special[list(specials)] = True
+    return special, np.flatnonzero(~special[:vocab_size])
