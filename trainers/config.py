@@ -6,54 +6,10 @@ Defaults < recipe < `a.b=value`. `resolve` in `trainers.resolve` computes what i
 from dataclasses import dataclass, field
 from typing import Literal
 
+from trainers.architecture import Model as Model
+from trainers.architecture import require as require
 from trainers.objectives import Objective
 from trainers.objectives.causal import Causal
-
-
-def require(condition: bool, message: str) -> None:
-    """ValueError with `message` (`field: got X, allowed Y`) unless `condition`."""
-    if not condition:
-        raise ValueError(message)
-
-
-@dataclass(frozen=True)
-class Model:
-    """A `transformers` architecture and its sizes; `width` is the hidden size, `feed_forward` the inner size of a
-    block.
-
-    Left open: `feed_forward` (4 x width, GPT-2; 8/3 x width rounded up to 64, Llama), `key_value_heads` (= heads),
-    `vocab_size` (the tokenizer's, rounded up to a multiple of 64 for the matrix products).
-    """
-
-    architecture: Literal["bert", "gpt2", "llama"]
-    layers: int
-    width: int
-    heads: int
-    positions: int
-    key_value_heads: int | None = None
-    feed_forward: int | None = None
-    vocab_size: int | None = None
-    tied: bool = True
-    dropout: float = 0.0
-    initializer_range: float = 0.02
-    rope_base: float = 10000.0
-
-    def check(self) -> None:
-        """Sizes are positive and heads divide the width."""
-        for name in ("layers", "width", "heads", "positions"):
-            require(getattr(self, name) >= 1, f"{name}: got {getattr(self, name)}, allowed 1 and more")
-        require(self.width % self.heads == 0, f"heads: got {self.heads}, which does not divide width {self.width}")
-        shared = self.key_value_heads or self.heads
-        require(self.heads % shared == 0, f"key_value_heads: got {shared}, which does not divide heads {self.heads}")
-        require(
-            self.architecture == "llama" or shared == self.heads,
-            f"key_value_heads: got {shared}, {self.architecture} has as many as heads ({self.heads})",
-        )
-        require(0.0 <= self.dropout < 1.0, f"dropout: got {self.dropout}, allowed 0 to below 1")
-        require(
-            self.architecture != "llama" or self.dropout == 0.0,
-            f"dropout: got {self.dropout}, llama has none; set it to 0",
-        )
 
 
 @dataclass(frozen=True)

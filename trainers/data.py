@@ -19,12 +19,12 @@ from pipelines.contracts.manifest import ShardRecord, TokenizerRecord, load_corp
 from pipelines.contracts.place import place_of
 from pipelines.contracts.shards import Shard, open_shard
 from pipelines.contracts.store import digest, verify
+from trainers.architecture import FAMILY
 from trainers.batch import Batch, Frame
 from trainers.best_fit import Packing, pack_source
 from trainers.config import Data, Pretraining
 from trainers.documents import silence
 from trainers.mixture import Mixture, cap, mixture
-from trainers.models import FAMILY
 from trainers.objectives import Objective
 from trainers.objectives.causal import Causal
 from trainers.objectives.context import Context

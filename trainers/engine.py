@@ -20,7 +20,6 @@ from trainers.batch import IGNORED, Batch
 from trainers.config import Optimizer, Pretraining
 from trainers.forward import Forward, tensors
 from trainers.measure import no_sums, sums_by_source
-from trainers.models import FAMILY
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 
@@ -102,7 +101,7 @@ class Engine:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             self._engine, *_ = _deepspeed().initialize(
-                model=Forward(model, FAMILY[config.model.architecture], config.data.isolation),
+                model=Forward(model, config.model.architecture, config.data.isolation),
                 optimizer=optimizer,
                 config=_settings(config, micro_batch, accumulation, self.world),
             )

@@ -34,7 +34,7 @@ def evaluate(path: Path, corpora: Sequence[str] = (), tokens: int | None = None,
     data = validation_data(corpus, config, tokens or config.validation.tokens)
     if not data.sources:
         raise UserError("the corpus has no validation documents; raise validation_share of its `shards` step")
-    forward = Forward(trained.model, data.context.family, config.data.isolation)
+    forward = Forward(trained.model, config.model.architecture, config.data.isolation)
     sums = no_sums(len(data.sources))
     with torch.no_grad():
         for rows in data.batches(batch, 0, 1):

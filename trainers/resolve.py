@@ -10,16 +10,15 @@ import numpy as np
 from pipelines.contracts.config import plain
 from pipelines.contracts.errors import ConfigError, UserError
 from pipelines.contracts.mixtures import temperature, unimax
-from trainers.config import Batch, Budget, Data, Model, Pretraining
+from trainers.architecture import FAMILY, fill
+from trainers.config import Batch, Budget, Data, Pretraining
 from trainers.data import Corpus, mixture_of
 from trainers.mixture import cap
-from trainers.models import FAMILY
 from trainers.order import Order
 
 # What may change between the parts of one run: how it is executed and reported, not what is computed; and where the
 # corpus lies, because its identity is its fingerprint.
 FREE = ("name", "log_every", "sinks", "checkpoints", "execution", "data.corpora", "optimizer.max_skipped_in_row")
-_VOCABULARY_MULTIPLE = 64
 _EPOCHS = 4.0  # of UniMax where max_epochs is no number: four lose little against fresh data (Muennighoff et al. 2023)
 
 
@@ -43,24 +42,11 @@ def resolve(config: Pretraining, corpus: Corpus) -> Pretraining:
         )
     return replace(
         config,
-        model=_model(config.model, corpus.tokenizer.vocab_size),
+        model=fill(config.model, corpus.tokenizer.vocab_size),
         data=data,
         batch=batch,
         budget=budget,
     )
-
-
-def _model(model: Model, tokens: int) -> Model:
-    vocabulary = model.vocab_size or -(-tokens // _VOCABULARY_MULTIPLE) * _VOCABULARY_MULTIPLE
-    if vocabulary < tokens:
-        raise ConfigError(
-            f"model.vocab_size: got {vocabulary}, the corpus's tokenizer has {tokens} tokens; "
-            f"raise it, or leave it out to take the tokenizer's"
-        )
-    llama = -(-8 * model.width // (3 * 64)) * 64
-    inner = model.feed_forward or (4 * model.width if model.architecture == "gpt2" else llama)
-    shared = model.key_value_heads or model.heads
-    return replace(model, vocab_size=vocabulary, feed_forward=inner, key_value_heads=shared)
 
 
 def _batch(batch: Batch, length: int) -> Batch:

@@ -85,7 +85,7 @@ def found(directory, tmp_path_factory):
     clean = [i for i, held in enumerate(holds) if not held]
     for start in range(0, 80, 8):
         batch = data.rows(samples.select(clean[start : start + 8]))
-        nats = Forward(model, "decoder")(**tensors(batch, "cpu"))[0]
+        nats = Forward(model, config.model.architecture)(**tensors(batch, "cpu"))[0]
         (nats.sum() / (batch.targets >= 0).sum()).backward()
         optimizer.step()
         optimizer.zero_grad()

@@ -1,17 +1,31 @@
-"""Models: `transformers` architectures by name, initialised from a seed. To add one: a file here, a line in MODELS."""
+"""Models: `transformers` architectures by name, initialised from a seed. To add one: a file here, a line in MODELS, and its
+family and positions in `trainers.architecture`.
+"""
 
-from collections.abc import Callable
 from typing import Any
 
-from trainers.config import Model
-from trainers.models.bert import bert
-from trainers.models.gpt2 import gpt2
-from trainers.models.llama import llama
+from trainers.architecture import FAMILY, Model
+from trainers.models.bart import BART
+from trainers.models.bert import BERT
+from trainers.models.gpt import GPT
+from trainers.models.gpt2 import GPT2
+from trainers.models.interface import Architecture
+from trainers.models.llama import LLAMA
+from trainers.models.modernbert import MODERNBERT
+from trainers.models.roberta import ROBERTA
+from trainers.models.t5 import T5
 
-# From a model's sizes and the special ids to the configuration object of `transformers`.
-MODELS: dict[str, Callable[[Model, dict[str, int]], Any]] = {"bert": bert, "gpt2": gpt2, "llama": llama}
-FAMILY = {"bert": "encoder", "gpt2": "decoder", "llama": "decoder"}
-_CLASSES = {
+MODELS: dict[str, Architecture] = {
+    "bart": BART,
+    "bert": BERT,
+    "gpt": GPT,
+    "gpt2": GPT2,
+    "llama": LLAMA,
+    "modernbert": MODERNBERT,
+    "roberta": ROBERTA,
+    "t5": T5,
+}
+_STOCK = {
     "decoder": "AutoModelForCausalLM",
     "encoder": "AutoModelForMaskedLM",
     "encoder_decoder": "AutoModelForSeq2SeqLM",
@@ -19,16 +33,63 @@ _CLASSES = {
 
 
 def build_model(model: Model, specials: dict[str, int], seed: int) -> Any:
-    """A freshly initialised `transformers` language model in fp32 that computes attention with sdpa.
+    """A freshly initialised `transformers` language model in fp32 that computes attention with sdpa (GPT: eagerly).
 
-    The weights depend on the sizes and the seed alone; the caller's random state is left as it was. `vocab_size`,
-    `feed_forward` and `key_value_heads` must be resolved.
+    The weights depend on the sizes and the seed alone; the caller's random state is left as it was. `model` must be
+    resolved (`trainers.architecture.fill`).
     """
     import torch
     import transformers
 
+    architecture = MODELS[model.architecture]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        config = MODELS[model.architecture](model, specials)
-        of_family = getattr(transformers, _CLASSES[FAMILY[model.architecture]])
-        return of_family.from_config(config, attn_implementation="sdpa", dtype=torch.float32)
+        configuration = architecture.configuration(model, specials)
+        configuration._attn_implementation = architecture.attention
+        configuration.dtype = torch.float32
+        if architecture.create is not None:
+            network = architecture.create(configuration, model)
+        else:
+            network = getattr(transformers, _STOCK[FAMILY[model.architecture]]).from_config(configuration)
+        _place(network, architecture, model)
+    if model.tied_stacks:
+        _tie_stacks(network, architecture)
+    return network
+
+
+def _place(network: Any, architecture: Architecture, model: Model) -> None:
+    """Replace the architecture's own positions where the model asks for others."""
+    if model.position not in ("sinusoidal", "relative"):
+        return
+    import torch
+
+    from trainers.models import positions
+
+    assert architecture.tables is not None
+    table = positions.sinusoids(model.positions, model.width)
+    for embedding, first in architecture.tables(network):
+        positions.fix_table(embedding, first, table if model.position == "sinusoidal" else torch.zeros_like(table))
+    if model.position == "relative":
+        assert architecture.attentions is not None
+        sizes = (model.width, model.relative_distance, model.initializer_range)
+        for attention in architecture.attentions(network):
+            attention.relative = positions.RelativePositions(*sizes)
+        network.config._attn_implementation = positions.RELATIVE
+
+
+def _tie_stacks(network: Any, architecture: Architecture) -> None:
+    """Make the decoder's parameters those of the encoder; it keeps its own cross-attention."""
+    assert architecture.decoder_name is not None
+    encoder, decoder = network.get_encoder(), network.get_decoder()
+    for name, parameter in list(encoder.named_parameters()):
+        path, _, last = architecture.decoder_name(name).rpartition(".")
+        setattr(decoder.get_submodule(path), last, parameter)
+
+
+def not_stock(model: Model) -> str | None:
+    """Why plain `transformers` cannot compute this model; None where it can."""
+    if model.position == "relative":
+        return "clipped relative positions are no part of transformers"
+    if model.architecture == "t5" and not model.tied:
+        return "transformers ties T5's output layer to the embeddings, this model's is its own"
+    return None

@@ -1,12 +1,12 @@
-"""BERT (Devlin et al., 2019): learned positions, post-norm blocks, GELU, a masked-language-model head."""
+"""BERT (Devlin et al., 2019): learned positions, post-norm blocks, GELU, a head for masked tokens and one for pairs."""
 
 from typing import Any
 
-from trainers.config import Model
+from trainers.architecture import Model
+from trainers.models.interface import Architecture, Inputs, special_ids
 
 
-def bert(model: Model, specials: dict[str, int]) -> Any:
-    """The `transformers` configuration of a BERT of these sizes."""
+def _configuration(model: Model, specials: dict[str, int]) -> Any:
     from transformers import BertConfig
 
     return BertConfig(
@@ -19,8 +19,33 @@ def bert(model: Model, specials: dict[str, int]) -> Any:
         hidden_dropout_prob=model.dropout,
         attention_probs_dropout_prob=model.dropout,
         initializer_range=model.initializer_range,
-        tie_word_embeddings=model.tied,
-        bos_token_id=specials["<bos>"],
-        eos_token_id=specials["<eos>"],
-        pad_token_id=specials["<pad>"],
+        **special_ids(specials),
     )
+
+
+def _create(configuration: Any, model: Model) -> Any:
+    from transformers import BertForMaskedLM, BertForPreTraining
+
+    kind = BertForPreTraining if model.sentence_head else BertForMaskedLM
+    return kind._from_config(configuration)
+
+
+def _hidden(network: Any, inputs: Inputs) -> Any:
+    stack, types = network.bert, inputs.token_types
+    states = stack.embeddings(input_ids=inputs.ids, position_ids=inputs.positions, token_type_ids=types)
+    return stack.encoder(states, attention_mask=inputs.mask).last_hidden_state
+
+
+def _sentence(network: Any, states: Any) -> Any:
+    return network.cls.seq_relationship(network.bert.pooler(states))
+
+
+BERT = Architecture(
+    _configuration,
+    _hidden,
+    logits=lambda network, states: network.cls.predictions(states),
+    create=_create,
+    sentence=_sentence,
+    tables=lambda network: [(network.bert.embeddings.position_embeddings, 0)],
+    attentions=lambda network: [layer.attention.self for layer in network.bert.encoder.layer],
+)

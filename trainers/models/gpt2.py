@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from trainers.config import Model
+from trainers.architecture import Model
+from trainers.models.interface import Architecture, Inputs, special_ids
 
 
-def gpt2(model: Model, specials: dict[str, int]) -> Any:
-    """The `transformers` configuration of a GPT-2 of these sizes."""
+def _configuration(model: Model, specials: dict[str, int]) -> Any:
     from transformers import GPT2Config
 
     return GPT2Config(
@@ -21,7 +21,19 @@ def gpt2(model: Model, specials: dict[str, int]) -> Any:
         attn_pdrop=model.dropout,
         initializer_range=model.initializer_range,
         tie_word_embeddings=model.tied,
-        bos_token_id=specials["<bos>"],
-        eos_token_id=specials["<eos>"],
-        pad_token_id=specials["<pad>"],
+        **special_ids(specials),
     )
+
+
+def _hidden(network: Any, inputs: Inputs) -> Any:
+    reads = {"input_ids": inputs.ids, "position_ids": inputs.positions, "attention_mask": inputs.mask}
+    return network.transformer(**reads, use_cache=False).last_hidden_state
+
+
+GPT2 = Architecture(
+    _configuration,
+    _hidden,
+    logits=lambda network, states: network.lm_head(states),
+    tables=lambda network: [(network.transformer.wpe, 0)],
+    attentions=lambda network: [block.attn for block in network.transformer.h],
+)

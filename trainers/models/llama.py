@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from trainers.config import Model
+from trainers.architecture import Model
+from trainers.models.interface import Architecture, Inputs, special_ids
 
 
-def llama(model: Model, specials: dict[str, int]) -> Any:
-    """The `transformers` configuration of a Llama of these sizes."""
+def _configuration(model: Model, specials: dict[str, int]) -> Any:
     from transformers import LlamaConfig
 
     return LlamaConfig(
@@ -20,7 +20,13 @@ def llama(model: Model, specials: dict[str, int]) -> Any:
         initializer_range=model.initializer_range,
         tie_word_embeddings=model.tied,
         rope_parameters={"rope_type": "default", "rope_theta": model.rope_base},
-        bos_token_id=specials["<bos>"],
-        eos_token_id=specials["<eos>"],
-        pad_token_id=specials["<pad>"],
+        **special_ids(specials),
     )
+
+
+def _hidden(network: Any, inputs: Inputs) -> Any:
+    reads = {"input_ids": inputs.ids, "position_ids": inputs.positions, "attention_mask": inputs.mask}
+    return network.model(**reads, use_cache=False).last_hidden_state
+
+
+LLAMA = Architecture(_configuration, _hidden, logits=lambda network, states: network.lm_head(states))

@@ -1,0 +1,65 @@
+"""BART (Lewis et al., 2020): an encoder-decoder with learned positions, post-norm blocks and GELU.
+
+`transformers` counts its positions along the row and takes no others. So the layers of both stacks are called here one
+after another, on embeddings whose positions begin again in every document.
+"""
+
+from typing import Any
+
+from trainers.architecture import Model
+from trainers.models.interface import Architecture, Inputs, special_ids
+
+
+def _configuration(model: Model, specials: dict[str, int]) -> Any:
+    from transformers import BartConfig
+
+    return BartConfig(
+        vocab_size=model.vocab_size,
+        max_position_embeddings=model.positions,
+        d_model=model.width,
+        encoder_layers=model.layers,
+        decoder_layers=model.decoder_layers,
+        encoder_attention_heads=model.heads,
+        decoder_attention_heads=model.heads,
+        encoder_ffn_dim=model.feed_forward,
+        decoder_ffn_dim=model.feed_forward,
+        dropout=model.dropout,
+        attention_dropout=model.dropout,
+        init_std=model.initializer_range,
+        decoder_start_token_id=specials["<eos>"],
+        forced_eos_token_id=None,
+        **special_ids(specials),
+    )
+
+
+def _embedded(stack: Any, inputs: Inputs) -> Any:
+    from torch.nn.functional import dropout
+
+    states = stack.embed_tokens(inputs.ids) + stack.embed_positions(inputs.ids, position_ids=inputs.positions)[0]
+    return dropout(stack.layernorm_embedding(states), stack.dropout, stack.training)
+
+
+def _hidden(network: Any, inputs: Inputs) -> Any:
+    assert inputs.decoder is not None
+    encoder, decoder = network.model.encoder, network.model.decoder
+    encoded = _embedded(encoder, inputs)
+    for layer in encoder.layers:
+        encoded = layer(encoded, inputs.mask)
+    states = _embedded(decoder, inputs.decoder)
+    for layer in decoder.layers:
+        states = layer(states, inputs.decoder.mask, encoded, encoder_attention_mask=inputs.cross, use_cache=False)
+    return states
+
+
+def _stacks(network: Any) -> list[Any]:
+    return [network.model.encoder, network.model.decoder]
+
+
+BART = Architecture(
+    _configuration,
+    _hidden,
+    logits=lambda network, states: network.lm_head(states),  # the stock model adds a bias of zeros that is not trained
+    tables=lambda network: [(stack.embed_positions, stack.embed_positions.offset) for stack in _stacks(network)],
+    attentions=lambda network: [layer.self_attn for stack in _stacks(network) for layer in stack.layers],
+    decoder_name=lambda name: name,
+)

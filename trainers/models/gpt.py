@@ -1,0 +1,53 @@
+"""GPT (Radford et al., 2018): learned positions, post-norm blocks, GELU, tied embeddings.
+
+`transformers` computes its attention eagerly, and takes one mask per row; so its blocks are called here one after another
+with a mask per position.
+"""
+
+from typing import Any
+
+from pipelines.contracts.errors import ConfigError
+from trainers.architecture import Model
+from trainers.models.interface import Architecture, Inputs, special_ids
+
+
+def _configuration(model: Model, specials: dict[str, int]) -> Any:
+    from transformers import OpenAIGPTConfig
+
+    return OpenAIGPTConfig(
+        vocab_size=model.vocab_size,
+        n_positions=model.positions,
+        n_embd=model.width,
+        n_layer=model.layers,
+        n_head=model.heads,
+        resid_pdrop=model.dropout,
+        embd_pdrop=model.dropout,
+        attn_pdrop=model.dropout,
+        initializer_range=model.initializer_range,
+        **special_ids(specials),
+    )
+
+
+def _hidden(network: Any, inputs: Inputs) -> Any:
+    import torch
+
+    if bool(inputs.mask.triu(1).any()):
+        raise ConfigError(
+            "model.architecture: got gpt with a prefix that sees itself in both directions; its attention is causal by "
+            "construction, take gpt2 or llama"
+        )
+    stack = network.transformer
+    states = stack.drop(stack.tokens_embed(inputs.ids) + stack.positions_embed(inputs.positions))
+    unseen = torch.zeros_like(inputs.mask, dtype=states.dtype).masked_fill(~inputs.mask, torch.finfo(states.dtype).min)
+    for block in stack.h:
+        states = block(states, unseen)[0]
+    return states
+
+
+GPT = Architecture(
+    _configuration,
+    _hidden,
+    logits=lambda network, states: network.lm_head(states),
+    tables=lambda network: [(network.transformer.positions_embed, 0)],
+    attention="eager",
+)

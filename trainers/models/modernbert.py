@@ -1,0 +1,47 @@
+"""ModernBERT (Warner et al., 2024): rotary positions, pre-norm blocks, gated GELU, and every third layer global: the others
+see 64 tokens to each side.
+"""
+
+from typing import Any
+
+from trainers.architecture import Model
+from trainers.models.interface import Architecture, Inputs, special_ids
+
+_LOCAL_BASE = 10000.0  # RoPE's base in local layers; the paper raises that of global ones for long contexts
+
+
+def _configuration(model: Model, specials: dict[str, int]) -> Any:
+    from transformers import ModernBertConfig
+
+    return ModernBertConfig(
+        vocab_size=model.vocab_size,
+        max_position_embeddings=model.positions,
+        hidden_size=model.width,
+        num_hidden_layers=model.layers,
+        num_attention_heads=model.heads,
+        intermediate_size=model.feed_forward,
+        embedding_dropout=model.dropout,
+        attention_dropout=model.dropout,
+        mlp_dropout=model.dropout,
+        initializer_range=model.initializer_range,
+        rope_parameters={
+            "full_attention": {"rope_type": "default", "rope_theta": model.rope_base},
+            "sliding_attention": {"rope_type": "default", "rope_theta": _LOCAL_BASE},
+        },
+        cls_token_id=specials["<cls>"],
+        sep_token_id=specials["<sep>"],
+        **special_ids(specials),
+    )
+
+
+def _hidden(network: Any, inputs: Inputs) -> Any:
+    # A mask that is given is taken as it is by local layers too; so they get one of their own.
+    length, window = inputs.ids.shape[1], network.config.sliding_window
+    import torch
+
+    near = torch.ones(length, length, dtype=torch.bool, device=inputs.ids.device).tril(window).triu(-window)
+    masks = {"full_attention": inputs.mask, "sliding_attention": inputs.mask & near}
+    return network.model(inputs.ids, attention_mask=masks, position_ids=inputs.positions).last_hidden_state
+
+
+MODERNBERT = Architecture(_configuration, _hidden, logits=lambda network, states: network.decoder(network.head(states)))

@@ -1,0 +1,83 @@
+"""Position schemes that replace an architecture's own table of learned positions.
+
+Sinusoidal (Vaswani et al., 2017, section 3.5) is a fixed table in its place. Clipped relative positions (Shaw et al.,
+2018) know no table: every attention layer adds to its logits what a query makes of the distance to a key.
+"""
+
+from typing import Any
+
+import torch
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
+
+RELATIVE = "relative_sdpa"
+"""The name of attention with clipped relative positions in a `transformers` configuration."""
+
+
+def sinusoids(positions: int, width: int) -> Any:
+    """fp32 [positions, width]: sin(p / 10000^(2i / width)) in column 2i and its cosine in column 2i + 1."""
+    angles = torch.arange(positions, dtype=torch.float64)[:, None] / 10000 ** (
+        torch.arange(0, width, 2, dtype=torch.float64) / width
+    )
+    return torch.stack((angles.sin(), angles.cos()), dim=2).flatten(1)[:, :width].float()
+
+
+def fix_table(embedding: Any, first: int, table: Any) -> None:
+    """Put `table` [positions, width], which is not trained, in place of a position embedding's weights. Position 0 is row
+    `first`; the other rows are 0.
+    """
+    weight = torch.zeros(embedding.num_embeddings, embedding.embedding_dim)
+    weight[first : first + len(table)] = table
+    del embedding.weight
+    embedding.register_buffer("weight", weight)
+
+
+class RelativePositions(torch.nn.Module):
+    """Clipped relative positions of one attention layer: RE, 2k + 1 rows [2k + 1, width], row k + r for distance r."""
+
+    def __init__(self, width: int, distance: int, deviation: float) -> None:
+        """Rows drawn with standard deviation `deviation`; distances are clipped to -distance to distance."""
+        super().__init__()
+        self.distance = distance
+        self.rows = torch.nn.Embedding(2 * distance + 1, width)
+        torch.nn.init.normal_(self.rows.weight, std=deviation)
+
+    def forward(self, queries: Any, keys: int, project: Any) -> Any:
+        """W_Q x_i . W_K RE(clip(j - i, -k, k)), [rows, heads, queries, keys], from queries [rows, heads, queries, head
+        width]; `project` is W_K, from [n, width] to [n, width].
+
+        The last query is at the last key: with a cache there are fewer queries than keys.
+        """
+        heads, width = queries.shape[1], queries.shape[3]
+        numbers = torch.arange(2 * self.distance + 1, device=queries.device)
+        rows = self.rows(numbers)
+        bias = project(torch.zeros_like(rows[:1]))
+        projected = (project(rows) - bias).view(-1, heads, width).permute(1, 2, 0)
+        logits = queries @ projected
+        columns = torch.arange(keys, device=queries.device)
+        distances = columns[None, :] - columns[keys - queries.shape[2] :, None]
+        chosen = distances.clamp(-self.distance, self.distance) + self.distance
+        return logits.gather(3, chosen.expand(*logits.shape[:2], *chosen.shape))
+
+
+def _keys(module: Any, rows: Any) -> Any:
+    """W_K of an attention layer, by the names that GPT-2, BERT and BART give it."""
+    if hasattr(module, "c_attn"):
+        return module.c_attn(rows).split(module.split_size, dim=-1)[1]
+    return module.key(rows) if hasattr(module, "key") else module.k_proj(rows)
+
+
+def _attend(module: Any, query: Any, key: Any, value: Any, attention_mask: Any, **options: Any) -> tuple[Any, None]:
+    """sdpa with the logits of relative positions, where the layer has them (cross-attention has not)."""
+    relative = getattr(module, "relative", None)
+    if relative is not None:
+        scaling = options.get("scaling") or query.shape[-1] ** -0.5
+        bias = relative(query, key.shape[2], lambda rows: _keys(module, rows))
+        options["position_bias"] = bias * scaling
+    output: tuple[Any, None] = sdpa_attention_forward(module, query, key, value, attention_mask, **options)
+    return output
+
+
+AttentionInterface.register(RELATIVE, _attend)
+AttentionMaskInterface.register(RELATIVE, sdpa_mask)

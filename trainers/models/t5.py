@@ -1,0 +1,90 @@
+"""T5 (Raffel et al., 2020): a learned scalar per head and bucket of distance in place of positions, pre-norm blocks.
+
+Version 1.0 has ReLU and an output layer tied to the embeddings, whose input is scaled by 1 / sqrt(width); 1.1 has gated
+GELU and an untied output layer.
+"""
+
+from functools import cache
+from typing import Any, ClassVar
+
+from trainers.architecture import Model
+from trainers.models.interface import Architecture, Inputs
+
+
+def _configuration(model: Model, specials: dict[str, int]) -> Any:
+    from transformers import T5Config
+
+    # `tie_word_embeddings` here says whether states are scaled before the output layer; the layer is always tied.
+    return T5Config(
+        vocab_size=model.vocab_size,
+        d_model=model.width,
+        d_kv=model.head_width,
+        d_ff=model.feed_forward,
+        num_layers=model.layers,
+        num_decoder_layers=model.decoder_layers,
+        num_heads=model.heads,
+        dropout_rate=model.dropout,
+        feed_forward_proj="gated-gelu" if model.gated else "relu",
+        tie_word_embeddings=model.tied,
+        eos_token_id=specials["<eos>"],
+        pad_token_id=specials["<pad>"],
+        decoder_start_token_id=specials["<pad>"],
+    )
+
+
+@cache
+def untied() -> Any:
+    """The class of T5 with an output layer of its own: `transformers` 5.23 ties it whatever the configuration says.
+
+    It is drawn with variance 1 / width, which gives logits of variance 1, as in the authors' T5X.
+    """
+    import torch
+    from transformers import T5ForConditionalGeneration, initialization
+
+    class UntiedT5(T5ForConditionalGeneration):
+        _tied_weights_keys: ClassVar[dict[str, str]] = {
+            name: source
+            for name, source in T5ForConditionalGeneration._tied_weights_keys.items()
+            if name != "lm_head.weight"
+        }
+
+        @torch.no_grad()
+        def _init_weights(self, module: Any) -> None:
+            super()._init_weights(module)
+            if module is self.lm_head:
+                initialization.normal_(module.weight, mean=0.0, std=self.config.d_model**-0.5)
+
+    return UntiedT5
+
+
+def _create(configuration: Any, model: Model) -> Any:
+    from transformers import T5ForConditionalGeneration
+
+    return (T5ForConditionalGeneration if model.tied else untied())._from_config(configuration)
+
+
+def _hidden(network: Any, inputs: Inputs) -> Any:
+    assert inputs.decoder is not None
+    # Distances are those of columns, which are those of positions: a document's tokens lie side by side.
+    encoded = network.encoder(inputs.ids, attention_mask=inputs.mask).last_hidden_state
+    return network.decoder(
+        inputs.decoder.ids,
+        attention_mask=inputs.decoder.mask,
+        encoder_hidden_states=encoded,
+        encoder_attention_mask=inputs.cross,
+        use_cache=False,
+    ).last_hidden_state
+
+
+def _logits(network: Any, states: Any) -> Any:
+    if network.config.scale_decoder_outputs:
+        states = states * network.config.d_model**-0.5
+    return network.lm_head(states)
+
+
+def _decoder_name(name: str) -> str:
+    """The feed-forward is the second layer of an encoder's block and the third of a decoder's."""
+    return name.replace(".layer.1.", ".layer.2.")
+
+
+T5 = Architecture(_configuration, _hidden, _logits, _create, decoder_name=_decoder_name)
