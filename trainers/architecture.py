@@ -19,6 +19,9 @@ FAMILY: dict[str, str] = {
 }
 """Which stacks an architecture has; objectives name the families that they train."""
 
+DECODER_START: dict[str, str] = {"bart": "<eos>", "t5": "<pad>"}
+"""The special that a decoder reads first, as published: generation in `transformers` begins with it."""
+
 _TABLE: tuple[Position, ...] = ("learned", "sinusoidal", "relative")
 POSITIONS: dict[str, tuple[Position, ...]] = {
     "bart": _TABLE,

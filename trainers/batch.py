@@ -43,7 +43,8 @@ class Batch:
     `sequence`, `sample` and `epoch` are int64 [rows]: index of the source, number of the sequence in it, global number
     of the sample (-1 for a row of padding), and how often the source was read before. `prefix`, bool [rows, length],
     are positions that see one another in both directions (prefix LM). `token_types`, int64 [rows, length], tell segment
-    A from B, and `labels`, int64 [rows], are the classes of sentence pairs (-100 for none).
+    A from B, and `labels`, int64 [rows], are the classes of sentence pairs (-100 for none). `sentence_starts`, bool
+    [rows, length], are positions where sentences begin, before an objective that needs them has worked on the batch.
     """
 
     inputs: np.ndarray
@@ -58,6 +59,7 @@ class Batch:
     decoder: Decoder | None = None
     token_types: np.ndarray | None = None
     labels: np.ndarray | None = None
+    sentence_starts: np.ndarray | None = None
 
     @property
     def target_segments(self) -> np.ndarray:

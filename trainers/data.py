@@ -19,7 +19,7 @@ from pipelines.contracts.manifest import ShardRecord, TokenizerRecord, load_corp
 from pipelines.contracts.place import place_of
 from pipelines.contracts.shards import Shard, open_shard
 from pipelines.contracts.store import digest, verify
-from trainers.architecture import FAMILY
+from trainers.architecture import DECODER_START, FAMILY
 from trainers.batch import Batch, Frame
 from trainers.best_fit import Packing, pack_source
 from trainers.config import Data, Pretraining
@@ -295,7 +295,7 @@ class TrainingData:
 
 def training_data(corpus: Corpus, config: Pretraining, excluded: frozenset[bytes] = frozenset()) -> TrainingData:
     """The training data of a run; `config` is resolved. Sources without a weight in any stage are not read."""
-    data, length = config.data, config.objective.stream_length(config.data.sequence_length)
+    data, length = config.data, stream_length(config)
     asked = mixture_of(corpus, data, length)
     sources = tuple(corpus.train[name] for name in asked.names)
     for source in sources:
@@ -307,10 +307,22 @@ def training_data(corpus: Corpus, config: Pretraining, excluded: frozenset[bytes
     return TrainingData(sources, order, config.objective, context_of(corpus, config, config.seed), excluded)
 
 
+def stream_length(config: Pretraining) -> int:
+    """How many tokens of the stream a row of the model takes."""
+    return config.objective.stream_length(config.data.sequence_length, FAMILY[config.model.architecture])
+
+
 def context_of(corpus: Corpus, config: Pretraining, seed: int) -> Context:
     """What the objective of a resolved configuration needs to know."""
-    family, tokenizer = FAMILY[config.model.architecture], corpus.tokenizer
-    return Context(seed, tokenizer.specials, tokenizer.vocab_size, family, config.data.sequence_length)
+    architecture, tokenizer = config.model.architecture, corpus.tokenizer
+    return Context(
+        seed,
+        tokenizer.specials,
+        tokenizer.vocab_size,
+        FAMILY[architecture],
+        config.data.sequence_length,
+        decoder_start=DECODER_START.get(architecture),
+    )
 
 
 def mixture_of(corpus: Corpus, data: Data, length: int) -> Mixture:
@@ -358,7 +370,7 @@ def validation_data(corpus: Corpus, config: Pretraining, tokens: int) -> Validat
     The run's seed does not enter: what an objective draws at random is the same for every run.
     """
     sources = tuple(corpus.validation[name] for name in sorted(corpus.validation))
-    length, rows = config.objective.stream_length(config.data.sequence_length), []
+    length, rows = stream_length(config), []
     for index, source in enumerate(sources):
         there = -(-source.tokens // length)
         wanted = min(there, -(-tokens // length))

@@ -12,7 +12,7 @@ from pipelines.contracts.errors import ConfigError, UserError
 from pipelines.contracts.mixtures import temperature, unimax
 from trainers.architecture import FAMILY, fill
 from trainers.config import Batch, Budget, Data, Pretraining
-from trainers.data import Corpus, mixture_of
+from trainers.data import Corpus, mixture_of, stream_length
 from trainers.mixture import cap
 from trainers.order import Order
 
@@ -31,7 +31,7 @@ def resolve(config: Pretraining, corpus: Corpus) -> Pretraining:
             f"objective: got {config.objective.kind}, the model is a {family.replace('_', '-')} ({config.model.architecture}); "
             f"allowed for this objective: {allowed}"
         )
-    length = config.objective.stream_length(config.data.sequence_length)
+    length = stream_length(config)
     batch = _batch(config.batch, length)
     budget = _budget(config.budget, batch.tokens or 0)
     data = _data(config.data, corpus, budget.tokens or 0, length)

@@ -6,7 +6,7 @@ after another, on embeddings whose positions begin again in every document.
 
 from typing import Any
 
-from trainers.architecture import Model
+from trainers.architecture import DECODER_START, Model
 from trainers.models.interface import Architecture, Inputs, special_ids
 
 
@@ -26,7 +26,7 @@ def _configuration(model: Model, specials: dict[str, int]) -> Any:
         dropout=model.dropout,
         attention_dropout=model.dropout,
         init_std=model.initializer_range,
-        decoder_start_token_id=specials["<eos>"],
+        decoder_start_token_id=specials[DECODER_START["bart"]],
         forced_eos_token_id=None,
         **special_ids(specials),
     )

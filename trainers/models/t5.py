@@ -7,7 +7,7 @@ GELU and an untied output layer.
 from functools import cache
 from typing import Any, ClassVar
 
-from trainers.architecture import Model
+from trainers.architecture import DECODER_START, Model
 from trainers.models.interface import Architecture, Inputs
 
 
@@ -28,7 +28,7 @@ def _configuration(model: Model, specials: dict[str, int]) -> Any:
         tie_word_embeddings=model.tied,
         eos_token_id=specials["<eos>"],
         pad_token_id=specials["<pad>"],
-        decoder_start_token_id=specials["<pad>"],
+        decoder_start_token_id=specials[DECODER_START["t5"]],
     )
 
 

@@ -17,7 +17,7 @@ class Causal:
     families: ClassVar[tuple[str, ...]] = ("decoder",)
     predicts_text: ClassVar[bool] = True
 
-    def stream_length(self, sequence_length: int) -> int:
+    def stream_length(self, sequence_length: int, family: str) -> int:
         """A row of the model is one of the stream."""
         return sequence_length
 

@@ -9,7 +9,8 @@ import numpy as np
 class Context:
     """Of a run: its `seed`, the tokenizer's `specials` (token to id) and `vocab_size`, the model's `family` and the
     `sequence_length` of its configuration. `word_marks`, uint8 [vocab_size], says which tokens begin and end words
-    (`trainers.objectives.words`), None where no objective asks.
+    (`trainers.objectives.words`), None where no objective asks. `decoder_start` is the special that the decoder of an
+    encoder-decoder reads first, None in the other families.
     """
 
     seed: int
@@ -18,3 +19,4 @@ class Context:
     family: str
     sequence_length: int
     word_marks: np.ndarray | None = None
+    decoder_start: str | None = None

@@ -59,7 +59,7 @@ class Masking:
         if self.copies is not None and not 1 <= self.copies <= 1000:
             raise ValueError(f"copies: got {self.copies}, allowed 1 to 1000, or null for a new mask at every visit")
 
-    def stream_length(self, sequence_length: int) -> int:
+    def stream_length(self, sequence_length: int, family: str) -> int:
         """A row of the model is one of the stream."""
         return sequence_length
 
