@@ -28,6 +28,7 @@ from trainers.mixture import Mixture, cap, mixture
 from trainers.objectives import Objective
 from trainers.objectives.causal import Causal
 from trainers.objectives.context import Context
+from trainers.objectives.masked import Masking
 from trainers.order import Order, Samples, Stream
 from trainers.packing import pack, pad
 
@@ -321,8 +322,20 @@ def context_of(corpus: Corpus, config: Pretraining, seed: int) -> Context:
         tokenizer.vocab_size,
         FAMILY[architecture],
         config.data.sequence_length,
+        _word_marks(corpus) if isinstance(config.objective, Masking) and config.objective.needs_words else None,
         decoder_start=DECODER_START.get(architecture),
     )
+
+
+def _word_marks(corpus: Corpus) -> np.ndarray:
+    """Which tokens of the corpus's tokenizer begin and end words; ConfigError where its file does not say."""
+    from tokenizer.definition import read_definition
+    from trainers.objectives.words import word_marks
+
+    try:
+        return word_marks(read_definition(str(verified_tokenizer(corpus))))
+    except ValueError as error:
+        raise ConfigError(f"objective.unit: {error}") from None
 
 
 def mixture_of(corpus: Corpus, data: Data, length: int) -> Mixture:
