@@ -2,7 +2,8 @@
 
 Hugging Face `tokenizers` and gigatoken turn a literal `<mask>` or `<|endoftext|>` in a text into the special token, and
 `encode_special_tokens=True` is not saved in the file. A copy without special added tokens does what we need in both: it
-encodes such a string as the characters it is.
+encodes such a string as the characters it is. Unigram vocabularies hold the special tokens besides, as pieces of the best
+score, so the copy gives them names that no word can have.
 """
 
 import json
@@ -13,6 +14,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from tokenizer.specials import by_role
 
 KINDS = {"WordPiece": "wordpiece", "Unigram": "unigram", "WordLevel": "word_level"}
 BYTE_VALUES = 256
@@ -27,11 +30,28 @@ class Definition:
 
     @cached_property
     def kind(self) -> str:
-        """`byte_bpe`, `bpe`, `wordpiece`, `unigram` or `word_level`."""
+        """`byte_bpe`, `bytes` (ids are bytes plus `first_byte`), `bpe`, `wordpiece`, `unigram` or `word_level`."""
         model = self.data["model"]["type"]
         if model != "BPE":
             return KINDS[model]
-        return "byte_bpe" if self._byte_level else "bpe"
+        if not self._byte_level:
+            return "bpe"
+        return "byte_bpe" if self.first_byte is None else "bytes"
+
+    @cached_property
+    def first_byte(self) -> int | None:
+        """Id of the byte 0 where ids are bytes plus this number: no merges, 256 consecutive ids, every byte kept."""
+        model = self.data["model"]
+        first = model["vocab"].get(characters_of_bytes()[0]) if model["type"] == "BPE" else None
+        if first is None or model["merges"] or not self._byte_level or self._changes_text() or self._plain_added:
+            return None
+        in_order = all(model["vocab"].get(c) == first + value for value, c in enumerate(characters_of_bytes()))
+        return int(first) if in_order else None
+
+    @cached_property
+    def roles(self) -> dict[str, int]:
+        """Special tokens by the names of `tokenizer.specials` where they play such a role, else by their own."""
+        return by_role(self.specials)
 
     @cached_property
     def specials(self) -> dict[str, int]:
@@ -62,17 +82,29 @@ class Definition:
     @cached_property
     def plain_json(self) -> str:
         """The copy that encodes text: no special tokens, and nothing that cuts, pads, randomises or wraps the ids."""
+        dropped = {"truncation": None, "padding": None, "post_processor": None}
+        changed = {"added_tokens": self._plain_added, "model": self._plain_model()}
+        return json.dumps({**self.data, **dropped, **changed}, ensure_ascii=False)
+
+    def _plain_model(self) -> dict[str, Any]:
+        """The model without dropout, its special tokens under names with a space, which no word has."""
         model = {**self.data["model"]}
+        special = set(self.specials.values())
         if model["type"] == "BPE":
             model["dropout"] = None
-        kept = [token for token in self.data["added_tokens"] if not token["special"]]
-        dropped = {"truncation": None, "padding": None, "post_processor": None}
-        return json.dumps({**self.data, **dropped, "added_tokens": kept, "model": model}, ensure_ascii=False)
+        elif model["type"] == "Unigram":
+            pieces = enumerate(model["vocab"])
+            model["vocab"] = [[f" {number} ", *entry[1:]] if number in special else entry for number, entry in pieces]
+        else:
+            named = {token: f" {number} " if number in special else token for token, number in model["vocab"].items()}
+            model["vocab"] = {named[token]: number for token, number in model["vocab"].items()}
+            model["unk_token"] = named.get(model["unk_token"], model["unk_token"])
+        return model
 
     def token_bytes(self, token_id: int) -> bytes:
         """The UTF-8 bytes that a token stands for; for kinds that are not byte-level, those of its written form."""
         token = self.tokens[token_id]
-        if self.kind != "byte_bpe" or token_id in self._added:
+        if not self._byte_level or token_id in self._added:
             return token.encode()
         return bytes(_byte_of_character()[character] for character in token)
 
@@ -84,8 +116,7 @@ class Definition:
         if reason := self._why_bytes_do_not_add_up():
             raise ValueError(
                 f"{self.path}: byte positions of tokens are known only for byte-level BPE that keeps every byte of the "
-                f"text; this one {reason}. Train a byte-level BPE, or do without the columns that need positions "
-                "(sentences)"
+                f"text; this one {reason}. Train a byte-level BPE"
             )
         special = set(self.specials.values())
         lengths: npt.NDArray[np.int64] = np.zeros(self.vocab_size, np.int64)
@@ -94,18 +125,32 @@ class Definition:
                 lengths[token_id] = len(self.token_bytes(token_id))
         return lengths
 
-    def _why_bytes_do_not_add_up(self) -> str | None:
-        if self.kind != "byte_bpe":
-            return f"is {self.kind}"
+    @property
+    def keeps_bytes(self) -> bool:
+        """Whether the tokens of a text are its bytes, cut: then `byte_lengths` is known."""
+        return self._why_bytes_do_not_add_up() is None
+
+    def _changes_text(self) -> str | None:
         if self.data["normalizer"] is not None:
             return f"normalises text first ({self.data['normalizer']['type']})"
         if any(part["type"] == "ByteLevel" and part["add_prefix_space"] for part in self._pre_tokenizers):
             return "adds a space before the text (add_prefix_space)"
-        if any(token["lstrip"] or token["rstrip"] for token in self.data["added_tokens"] if not token["special"]):
+        return None
+
+    def _why_bytes_do_not_add_up(self) -> str | None:
+        if not self._byte_level or self.data["model"]["type"] != "BPE":
+            return f"is {self.kind}"
+        if changes := self._changes_text():
+            return changes
+        if any(token["lstrip"] or token["rstrip"] for token in self._plain_added):
             return "has added tokens that swallow the spaces around them"
         if set(_byte_of_character()) - set(self.data["model"]["vocab"]):
             return "has no token for some bytes"
         return None
+
+    @cached_property
+    def _plain_added(self) -> list[dict[str, Any]]:
+        return [token for token in self.data["added_tokens"] if not token["special"]]
 
     @cached_property
     def _added(self) -> frozenset[int]:
@@ -147,6 +192,13 @@ def read_definition(path: str) -> Definition:
 
 def _by_id(vocabulary: dict[str, int]) -> list[tuple[int, str]]:
     return [(token_id, token) for token, token_id in vocabulary.items()]
+
+
+@cache
+def characters_of_bytes() -> tuple[str, ...]:
+    """The character that stands for each byte in byte-level vocabularies, in the order of the bytes."""
+    table = _byte_of_character()
+    return tuple(sorted(table, key=table.__getitem__))
 
 
 @cache

@@ -1,4 +1,5 @@
-"""Text to token ids: gigatoken where it knows the pre-tokenizer, Hugging Face `tokenizers` otherwise.
+"""Text to token ids: gigatoken where it knows the pre-tokenizer of a byte-level BPE, plain arithmetic for bytes, Hugging
+Face `tokenizers` otherwise.
 
 Documents go in as one Arrow array and come out as one flat array of ids with offsets, without a Python object per
 token. No special tokens are added, and text never yields a reserved id: that is checked on every batch.
@@ -17,7 +18,7 @@ import pyarrow as pa
 
 from tokenizer.definition import Definition, read_definition
 
-Library = Literal["gigatoken", "tokenizers"]
+Library = Literal["gigatoken", "tokenizers", "numpy"]
 Ids: TypeAlias = npt.NDArray[Any]
 Offsets: TypeAlias = npt.NDArray[np.int64]
 
@@ -37,11 +38,20 @@ class Encoder:
     def load(cls, path: str, library: Library | None = None) -> "Encoder":
         """Load a `tokenizer.json` or the directory that holds it.
 
-        `library` chooses who encodes; by default gigatoken if it knows the pre-tokenizer, else `tokenizers`;
-        `library_reason` says why. Raises ValueError for a missing or broken file and where `library` cannot load it.
+        `library` chooses who encodes; by default numpy for bytes, gigatoken for a byte-level BPE whose pre-tokenizer it
+        knows, else `tokenizers`; `library_reason` says why. Raises ValueError for a missing or broken file and where
+        `library` cannot load it.
         """
         definition = read_definition(path)
         if library == "tokenizers":
+            return cls(definition, library, "asked for")
+        if library is None and definition.kind == "bytes":
+            return cls(definition, "numpy", "ids are bytes")
+        if library is None and definition.kind != "byte_bpe":
+            return cls(definition, "tokenizers", "no byte-level BPE")
+        if library == "numpy" and definition.kind != "bytes":
+            raise ValueError(f"{definition.path}: numpy encodes bytes alone, this is {definition.kind}")
+        if library == "numpy":
             return cls(definition, library, "asked for")
         encoder = cls(definition, "gigatoken", "asked for" if library else "knows the pre-tokenizer")
         try:
@@ -61,7 +71,7 @@ class Encoder:
 
     @property
     def kind(self) -> str:
-        """`byte_bpe`, `bpe`, `wordpiece`, `unigram` or `word_level`."""
+        """`byte_bpe`, `bytes`, `bpe`, `wordpiece`, `unigram` or `word_level`."""
         return self.definition.kind
 
     @property
@@ -71,8 +81,10 @@ class Encoder:
 
     @property
     def specials(self) -> dict[str, int]:
-        """Special tokens and their ids."""
-        return self.definition.specials
+        """Special tokens and their ids: by the names of `tokenizer.specials` where they play such a role (`[CLS]` is
+        `<cls>`), else by their own.
+        """
+        return self.definition.roles
 
     @property
     def dtype(self) -> npt.DTypeLike:
@@ -86,7 +98,7 @@ class Encoder:
         Raises ValueError for a null text, and where a text yields a reserved id.
         """
         _require_texts(texts)
-        encode = self._encode_gigatoken if self.library == "gigatoken" else self._encode_hf
+        encode = {"gigatoken": self._encode_gigatoken, "numpy": self._encode_bytes}.get(self.library, self._encode_hf)
         ids, offsets = encode(texts, parallel)
         ids = ids.astype(self.dtype, copy=False)
         self._refuse_reserved(ids, offsets)
@@ -104,10 +116,11 @@ class Encoder:
         """
         _require_texts(texts)
         assert len(ids) == len(texts)
-        if self.library != "gigatoken":
+        if self.library == "tokenizers":
             return 0
-        literals = [f"{token}a{token} {token}" for token in self.specials]
-        self._compare(pa.array(literals, pa.large_string()), [f"(a text with {token})" for token in self.specials])
+        declared = self.definition.specials
+        literals = [f"{token}a{token} {token}" for token in declared]
+        self._compare(pa.array(literals, pa.large_string()), [f"(a text with {token})" for token in declared])
         self._compare(texts, ids)
         return len(texts)
 
@@ -145,6 +158,23 @@ class Encoder:
         holder = np.searchsorted(ends, wanted, side="right") - 1
         return (holder - offsets[:-1][document]).astype(np.int32)
 
+    def encode_with_places(
+        self, texts: pa.LargeStringArray, places: Offsets, place_offsets: Offsets
+    ) -> tuple[Ids, Offsets, npt.NDArray[np.int32]]:
+        """Encode, and turn byte offsets within documents into token offsets within documents, for any tokenizer.
+
+        `places` and `place_offsets` as in `token_offsets`, which says it for byte-level tokenizers. Others tell where in
+        the text each token comes from: a place belongs to the first token that ends after it, also where white space or a
+        dropped character comes first, and to the token of the white space before that one, for it begins a word (`▁`).
+        Behind the last token a place gives the number of tokens. Returns what `encode` does, and int32 of the shape of
+        `places`. Raises ValueError for a place outside its document.
+        """
+        if self.definition.keeps_bytes:
+            ids, offsets = self.encode(texts)
+            return ids, offsets, self.token_offsets(ids, offsets, places, place_offsets)
+        _require_texts(texts)
+        return self._encode_with_offsets(texts, places, place_offsets)
+
     def _ends(self, tokens: Ids) -> Offsets:
         """Bytes before each token, counted over all documents, and after the last: int64 of shape (tokens + 1,)."""
         ends: Offsets = np.zeros(len(tokens) + 1, np.int64)
@@ -165,6 +195,13 @@ class Encoder:
         ends = encoded.offsets.data
         return encoded.content.data[ends[0] : ends[-1]], ends - ends[0] if ends[0] else ends
 
+    def _encode_bytes(self, texts: pa.LargeStringArray, parallel: bool) -> tuple[Ids, Offsets]:
+        """Memory bandwidth is the limit: `parallel` has no part here."""
+        assert self.definition.first_byte is not None
+        offsets, data = _text_buffers(texts)
+        ids: Ids = np.add(data[offsets[0] : offsets[-1]], self.definition.first_byte, dtype=np.int64).astype(self.dtype)
+        return ids, offsets - offsets[0]
+
     def _encode_hf(self, texts: pa.LargeStringArray, parallel: bool) -> tuple[Ids, Offsets]:
         """`parallel` has no part here: `tokenizers` takes its threads from RAYON_NUM_THREADS."""
         pieces: list[Ids] = []
@@ -176,6 +213,24 @@ class Encoder:
             pieces.extend(np.array(ids, self.dtype) for ids in encoded)
         ids = np.concatenate(pieces) if pieces else np.zeros(0, self.dtype)
         return ids, np.cumsum(counts)
+
+    def _encode_with_offsets(
+        self, texts: pa.LargeStringArray, places: Offsets, place_offsets: Offsets
+    ) -> tuple[Ids, Offsets, npt.NDArray[np.int32]]:
+        pieces: list[Ids] = []
+        counts: Offsets = np.zeros(len(texts) + 1, np.int64)
+        found: npt.NDArray[np.int32] = np.zeros(len(places), np.int32)
+        for start, stop in _batches(texts, HF_BATCH_BYTES):
+            batch = texts.slice(start, stop - start).to_pylist()
+            for row, encoding in enumerate(self._plain.encode_batch(batch, add_special_tokens=False), start):
+                mine = slice(place_offsets[row], place_offsets[row + 1])
+                found[mine] = _holders(encoding, batch[row - start], places[mine], row)
+                pieces.append(np.array(encoding.ids, self.dtype))
+                counts[row + 1] = len(pieces[-1])
+        ids = np.concatenate(pieces) if pieces else np.zeros(0, self.dtype)
+        offsets = np.cumsum(counts)
+        self._refuse_reserved(ids, offsets)
+        return ids, offsets, found
 
     def _compare(self, texts: pa.LargeStringArray, names: Sequence[str]) -> None:
         fast, fast_offsets = self.encode(texts)
@@ -190,7 +245,7 @@ class Encoder:
                 different = np.nonzero(mine[:shared] != theirs[:shared])[0]
                 position = int(different[0]) if len(different) else shared
                 raise ValueError(
-                    f"{self.definition.path}: document {name}: at token {position} gigatoken {version('gigatoken')} "
+                    f"{self.definition.path}: document {name}: at token {position} {self.library} {version(self.library)} "
                     f"has {_at(mine, position)}, tokenizers {version('tokenizers')} has {_at(theirs, position)}; they "
                     "must agree on every token: encode with library='tokenizers'"
                 )
@@ -210,7 +265,8 @@ class Encoder:
     @cached_property
     def _reserved(self) -> npt.NDArray[np.bool_]:
         table: npt.NDArray[np.bool_] = np.zeros(self.vocab_size, np.bool_)
-        table[[token_id for token_id in self.specials.values() if token_id != self.definition.unknown_id]] = True
+        special = self.definition.specials.values()
+        table[[token_id for token_id in special if token_id != self.definition.unknown_id]] = True
         return table
 
     @cached_property
@@ -261,6 +317,31 @@ def _batches(texts: pa.LargeStringArray, size: int) -> Iterator[tuple[int, int]]
         stop = min(max(stop, start + 1), len(texts))
         yield start, stop
         start = stop
+
+
+def _characters(text: str, places: Offsets, row: int) -> Offsets:
+    """The character that holds each byte of a text; the end of the text for its length in bytes."""
+    data = np.frombuffer(text.encode(), np.uint8)
+    if len(places) and (places.min() < 0 or places.max() > len(data)):
+        wrong = places.min() if places.min() < 0 else places.max()
+        raise ValueError(
+            f"document {row} of the batch: byte {wrong} is outside its {len(data)} bytes; give byte offsets of the text "
+            "that was encoded"
+        )
+    if len(data) == len(text):
+        return places
+    leading: Offsets = np.concatenate([np.cumsum((data & 0xC0) != 0x80), [len(text) + 1]])
+    return leading[places] - 1
+
+
+def _holders(encoding: Any, text: str, places: Offsets, row: int) -> Offsets:
+    """The token of each place of a text: the first that ends after it, or a token of white space right before that."""
+    spans: Offsets = np.array(encoding.offsets, np.int64).reshape(-1, 2)
+    found = np.searchsorted(np.maximum.accumulate(spans[:, 1]), _characters(text, places, row), side="right")
+    for number, token in enumerate(found.tolist()):
+        if 0 < token < len(spans) and text[slice(*spans[token - 1])].isspace():
+            found[number] -= 1
+    return found
 
 
 def _at(ids: Ids, position: int) -> str:

@@ -1,9 +1,11 @@
-"""The reserved tokens that every vocabulary trained here begins with, at ids that never change.
+"""The reserved tokens that every vocabulary trained here begins with, at ids that never change, and how others name them.
 
 Readers of token shards add these tokens; text never yields them (see `tokenizer.encode`). The list covers the
 objectives of all families: padding, document marks, BERT's classification and masking, T5's 100 sentinels, the marks of
 fill-in-the-middle (Bavarian et al. 2022), and spares, so that no objective needs another vocabulary.
 """
+
+from collections.abc import Mapping
 
 PAD, BOS, EOS, UNK, MASK, CLS, SEP = "<pad>", "<bos>", "<eos>", "<unk>", "<mask>", "<cls>", "<sep>"
 SENTINELS: tuple[str, ...] = tuple(f"<extra_id_{number}>" for number in range(100))
@@ -19,3 +21,34 @@ SPECIALS: tuple[str, ...] = (
 """All reserved tokens; the position is the id."""
 
 SPECIAL_IDS: dict[str, int] = {token: number for number, token in enumerate(SPECIALS)}
+
+ALIASES: dict[str, tuple[str, ...]] = {
+    PAD: ("[PAD]", "<|pad|>", "<|padding|>", "<|endofpadding|>", "<|finetune_right_pad_id|>"),
+    BOS: ("<s>", "<|begin_of_text|>", "<|startoftext|>", "<|bos|>", "[BOS]", "<|endoftext|>"),
+    EOS: ("</s>", "<|end_of_text|>", "<|eos|>", "[EOS]", "<|endoftext|>"),
+    UNK: ("[UNK]", "<|unk|>"),
+    MASK: ("[MASK]", "<|mask|>"),
+    CLS: ("[CLS]", "<s>"),
+    SEP: ("[SEP]", "</s>"),
+    FIM_PREFIX: ("<|fim_prefix|>", "<fim-prefix>", "<PRE>"),
+    FIM_MIDDLE: ("<|fim_middle|>", "<fim-middle>", "<MID>"),
+    FIM_SUFFIX: ("<|fim_suffix|>", "<fim-suffix>", "<SUF>"),
+    FIM_PAD: ("<|fim_pad|>", "<fim-pad>"),
+}
+"""What published tokenizers call these tokens, the likeliest first: BERT, RoBERTa and BART (`<s>` both begins a text and
+classifies it), T5, GPT-2 (`<|endoftext|>` parts documents, so it begins and ends them), Llama, StarCoder and Code Llama."""
+
+
+def by_role(declared: Mapping[str, int]) -> dict[str, int]:
+    """Special tokens under our names: token to id, ordered by id.
+
+    One token may play two roles (GPT-2's `<|endoftext|>` is `<bos>` and `<eos>`). A token that plays none keeps its name.
+    """
+    found = {}
+    for role in SPECIALS:
+        name = next((name for name in (role, *ALIASES.get(role, ())) if name in declared), None)
+        if name is not None:
+            found[role] = declared[name]
+    taken = set(found.values())
+    found.update({name: number for name, number in declared.items() if number not in taken})
+    return dict(sorted(found.items(), key=lambda item: (item[1], SPECIAL_IDS.get(item[0], 0))))

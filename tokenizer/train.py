@@ -5,9 +5,10 @@ the pair's ids, so threads, hash seeds and the order of the texts change nothing
 are counted as the characters they are.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any, Final
 
+from tokenizer.learned import check_request, encodable, finished
 from tokenizer.specials import SPECIALS
 
 # Regexes as published: text is cut into these pieces and merges never cross a cut. gigatoken recognises both.
@@ -42,13 +43,8 @@ def train_byte_bpe(
     pairs to fill it (a smaller vocabulary is never returned silently), for an unknown `pattern` and for a text with a
     lone surrogate.
     """
-    if vocab_size < SMALLEST_VOCABULARY:
-        raise ValueError(
-            f"vocab_size: got {vocab_size}, allowed {SMALLEST_VOCABULARY} or more "
-            f"({len(SPECIALS)} reserved tokens and 256 bytes come before the first merge)"
-        )
-    if min_frequency < 1:
-        raise ValueError(f"min_frequency: got {min_frequency}, allowed 1 or more")
+    why = f"{len(SPECIALS)} reserved tokens and 256 bytes come before the first merge"
+    check_request(vocab_size, SMALLEST_VOCABULARY, why, 1, min_frequency)
     from tokenizers import pre_tokenizers, trainers
 
     tokenizer = _untrained(pattern)
@@ -59,16 +55,8 @@ def train_byte_bpe(
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=show_progress,
     )
-    tokenizer.train_from_iterator(_encodable(texts), trainer)
-    learned = tokenizer.get_vocab_size()
-    if learned < vocab_size:
-        raise ValueError(
-            f"vocab_size: got {vocab_size}, but the texts fill only {learned}: no further pair of tokens occurs "
-            f"{min_frequency} times; give more text or ask for {learned} tokens or fewer"
-        )
-    vocabulary = tokenizer.get_vocab()
-    assert all(vocabulary[token] == number for number, token in enumerate(SPECIALS))
-    return tokenizer.to_str(pretty=True).encode()
+    tokenizer.train_from_iterator(encodable(texts), trainer)
+    return finished(tokenizer, vocab_size, f"no further pair of tokens occurs {min_frequency} times")
 
 
 def _untrained(pattern: str) -> Any:
@@ -86,15 +74,3 @@ def _untrained(pattern: str) -> Any:
         tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, to_bytes])
     tokenizer.decoder = decoders.ByteLevel()
     return tokenizer
-
-
-def _encodable(texts: Iterable[str]) -> Iterator[str]:
-    for number, text in enumerate(texts):
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            raise ValueError(
-                f"texts[{number}]: lone surrogate at character {error.start}; allowed is text that UTF-8 can hold: "
-                "decode the source with errors='replace' or leave the text out"
-            ) from None
-        yield text

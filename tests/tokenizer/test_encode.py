@@ -197,7 +197,7 @@ def test_a_difference_between_the_libraries_is_an_error(encoder, monkeypatch):
         return tokens, offsets
 
     monkeypatch.setattr(Encoder, "_encode_hf", off_by_one)
-    monkeypatch.setattr(Encoder, "specials", {})
+    monkeypatch.setitem(encoder.definition.__dict__, "specials", {})
     expected = r"document plays/b.txt#7: at token \d+ gigatoken \S+ has id \d+, tokenizers \S+ has id \d+"
     with pytest.raises(ValueError, match=expected):
         encoder.check(strings(["", "1 2 3 4 5 6 7 8 9"]), ["plays/a.txt#0", "plays/b.txt#7"])
@@ -209,7 +209,7 @@ def test_a_missing_token_is_a_difference_too(encoder, monkeypatch):
         return tokens[:-1], np.minimum(offsets, len(tokens) - 1)
 
     monkeypatch.setattr(Encoder, "_encode_hf", shorter)
-    monkeypatch.setattr(Encoder, "specials", {})
+    monkeypatch.setitem(encoder.definition.__dict__, "specials", {})
     with pytest.raises(ValueError, match=r"document last: at token 2 .* tokenizers .* has no token"):
         encoder.check(strings(["x", "+1+"]), ["first", "last"])
 

@@ -48,7 +48,8 @@ def merge_by_rank(piece: str, ranks: dict[tuple[str, str], int]) -> list[str]:
 
 
 def test_published_facts(gpt2):
-    assert (gpt2.kind, gpt2.vocab_size, gpt2.specials) == ("byte_bpe", 50257, {"<|endoftext|>": 50256})
+    assert (gpt2.kind, gpt2.vocab_size, gpt2.definition.specials) == ("byte_bpe", 50257, {"<|endoftext|>": 50256})
+    assert gpt2.specials == {"<bos>": 50256, "<eos>": 50256}
     tokens, _ = gpt2.encode(pa.array(["Hello, world!"], pa.large_string()))
     assert tokens.tolist() == [15496, 11, 995, 0]
     assert tokens.dtype == np.uint16
