@@ -2,14 +2,16 @@
 ray.
 
 The run directory and the numbers are the same under all three. On a cluster the run directory must be on storage that
-every worker sees.
+every worker sees. A run on Ray that loses workers, with or without their nodes, goes on from its last checkpoint with
+as many as there is room for; an error that a worker raises ends it. torchrun ends all workers when it loses one, and
+starts them again as often as its own `--max-restarts` says.
 """
 
 import os
 import shutil
 import signal
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -17,26 +19,56 @@ from typing import Any
 
 from pipelines.contracts.config import parse, plain
 from pipelines.contracts.errors import UserError
+from pipelines.contracts.events import EventLog
 from pipelines.contracts.remote import is_url
+from trainers import checkpoint
 from trainers.config import Pretraining
 from trainers.data import Corpus, corpus_of
 from trainers.progress import followed
 from trainers.run import STOP
 from trainers.sinks import require_libraries
 
+LOSSES = 4  # in a row without a new checkpoint: whatever ended the workers will end the next ones too
+_ANSWER_SECONDS = 60.0  # for a node to start a process; Ray takes up to half a minute to notice that a node is gone
+_BROKEN = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "Timed out")
+
+
+class LostWorkerError(UserError):
+    """Another worker of the run is gone, so this one cannot go on."""
+
 
 def launch(config: Pretraining, corpus: Corpus, run: Path, workers: int, show: Callable[[str], None]) -> None:
-    """Train with the resolved `config` until it is finished or stopped. Under torchrun `workers` does not matter."""
+    """Train with the resolved `config` until it is finished or stopped. Under torchrun `workers` does not matter.
+
+    LostWorkerError under torchrun where another worker is gone, on Ray where that happens again and again.
+    """
     require_libraries(config.sinks)
     if "RANK" in os.environ or workers == 1:
-        from trainers.loop import train
-
-        train(config, corpus, run, show)
+        _train(config, corpus, run, show)
     else:
         absolute = tuple(d if is_url(d) else str(Path(d).resolve()) for d in config.data.corpora)
         config = replace(config, data=replace(config.data, corpora=absolute))
         with followed(run / "log.jsonl", show), _sigterm_asks_to_stop(run):
             _launch_on_ray(config, run.resolve(), workers)
+
+
+def _train(config: Pretraining, corpus: Corpus, run: Path, show: Callable[[str], None] | None) -> None:
+    """Train as one worker, in this process."""
+    import torch
+
+    from trainers.loop import train
+
+    try:
+        train(config, corpus, run, show)
+    except RuntimeError as error:
+        # Gloo has no exception of its own.
+        broken = "gloo/transport" in str(error) and any(words in str(error) for words in _BROKEN)
+        if not broken and not isinstance(error, torch.distributed.DistError):
+            raise
+        raise LostWorkerError(
+            f"{run}: the connection to another worker broke, so that one is gone; where it left no message of its own, "
+            f"look for a kill by the system, often for want of memory. The same command goes on from the last checkpoint"
+        ) from error
 
 
 @contextmanager
@@ -54,32 +86,145 @@ def _sigterm_asks_to_stop(run: Path) -> Iterator[None]:
 def _launch_on_ray(config: Pretraining, run: Path, workers: int) -> None:
     import ray
     import torch
-    from ray.train import RunConfig, ScalingConfig
-    from ray.train.torch import TorchConfig, TorchTrainer
 
-    on_gpu = torch.cuda.is_available()
     started = not ray.is_initialized()
     if started:
         _start_ray(ray)
-    each = _each(ray, workers, "GPU" if on_gpu else "CPU")
+    try:
+        _train_on_what_is_left(config, run, workers, "GPU" if torch.cuda.is_available() else "CPU")
+    finally:
+        if started:
+            ray.shutdown()
+
+
+def _train_on_what_is_left(config: Pretraining, run: Path, workers: int, kind: str) -> None:
+    """Train on `workers` Ray workers; after the loss of one again from the last checkpoint, with fewer where there is no
+    room for as many.
+    """
+    nodes = _nodes(kind)
+    if sum(nodes) < workers:
+        # Ray would wait for ever.
+        there = f"the Ray cluster has {sum(nodes)} {kind}s"
+        raise UserError(f"--workers: got {workers}, {there}; allowed 1 to {sum(nodes)}")
+    size, reached, in_row = workers, _step_of_checkpoint(run), 0
+    while (lost := _fit(config, run, size, kind, _each(nodes, size))) is not None:
+        before, reached = reached, _step_of_checkpoint(run)
+        in_row = 1 if reached > before else in_row + 1
+        if (run / STOP).exists():
+            message = f"{lost}; the same command goes on from step {reached}"
+            _record(run, "stopped", step=reached, message=message)
+            return
+        nodes = _nodes(kind, answering=True)
+        size = min(workers, sum(nodes))
+        if in_row == LOSSES or size == 0:
+            raise LostWorkerError(
+                f"{run}: workers were lost {in_row} times in a row without a checkpoint after step {reached}, the last "
+                f"time: {lost}; {sum(nodes)} {kind}s are left. Look for a kill by the system, often for want of memory, "
+                f"in Ray's logs, mend that, and run the same command again"
+            )
+        message = f"{lost}; goes on from step {reached} with {size} of {workers} workers"
+        _record(run, "restart", step=reached, workers=size, in_row=in_row, message=message)
+
+
+def _fit(config: Pretraining, run: Path, workers: int, kind: str, each: int) -> str | None:
+    """Train on that many workers, each with `each` CPUs (Ray gives a worker as many threads) or one GPU. None at the end,
+    a line about it where workers were lost.
+    """
+    from ray.train import FailureConfig, RunConfig, ScalingConfig
+    from ray.train.torch import TorchConfig, TorchTrainer
+
+    on_gpu = kind == "GPU"
     # Ray wants storage that all workers see, like the run directory; what it leaves there is of no use afterwards.
     results = run / ".ray"
+    # Ray itself would try again after any error, and with as many workers as before, whatever there is room for.
+    never = FailureConfig(max_failures=0, controller_failure_limit=0, max_preemption_failures=0)
     try:
         TorchTrainer(
             _work,
             train_loop_config={"config": plain(config), "run": str(run)},
             scaling_config=ScalingConfig(
-                num_workers=workers, use_gpu=on_gpu, resources_per_worker=None if on_gpu else each
+                num_workers=workers, use_gpu=on_gpu, resources_per_worker=None if on_gpu else {kind: each}
             ),
             torch_config=TorchConfig(backend="nccl" if on_gpu else "gloo"),
-            run_config=RunConfig(name=run.name, storage_path=str(results)),
+            run_config=RunConfig(name=run.name, storage_path=str(results), failure_config=never),
         ).fit()
     except Exception as error:
-        raise _user_error(error) from error
+        return _loss(error)
     finally:
         shutil.rmtree(results, ignore_errors=True)
-        if started:
-            ray.shutdown()
+    return None
+
+
+def _work(arguments: dict[str, Any]) -> None:
+    """One worker of a Ray Train run."""
+    config = parse(Pretraining, arguments["config"], "resolved.yaml")
+    _train(config, corpus_of(config), Path(arguments["run"]), None)
+
+
+def _loss(error: Exception) -> str:
+    """Which workers a fit has lost, as a line. Raises what ended it otherwise: the error of a worker would come again."""
+    from ray.exceptions import RayActorError
+    from ray.train import ControllerError, PreemptionError
+    from ray.train.v2._internal.exceptions import WorkerHealthCheckTimeoutError
+
+    failures = getattr(error, "worker_failures", {})
+    seen = {rank: getattr(failure, "health_check_failure", failure) for rank, failure in sorted(failures.items())}
+    for failure in seen.values():
+        if not isinstance(failure, (LostWorkerError, RayActorError, WorkerHealthCheckTimeoutError)):
+            raise failure if isinstance(failure, UserError) else error
+    # No code of ours runs in the controller: its errors are about getting workers started.
+    if not seen and not isinstance(error, (ControllerError, PreemptionError)):
+        raise error
+    gone = [f"worker {rank}" for rank, failure in seen.items() if not isinstance(failure, LostWorkerError)]
+    if gone:
+        return f"lost {', '.join(gone)}"
+    return "lost a worker" if seen else f"Ray could not start or keep workers ({str(error).splitlines()[-1]})"
+
+
+def _nodes(kind: str, answering: bool = False) -> list[int]:
+    """The CPUs or GPUs of each node that Ray takes to be alive; with `answering` of those that run a task.
+
+    Ray notices the loss of a node late, and until then it would wait for room on it.
+    """
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    alive = {node["NodeID"]: int(node["Resources"].get(kind, 0)) for node in ray.nodes() if node["Alive"]}
+    if not answering:
+        return list(alive.values())
+    nothing = ray.remote(num_cpus=0, max_retries=0)(lambda: None)
+    asked = {
+        nothing.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)).remote(): count
+        for node, count in alive.items()
+    }
+    answered, _ = ray.wait(list(asked), num_returns=len(asked), timeout=_ANSWER_SECONDS)
+    return [asked[task] for task in answered if _succeeded(ray, task)]
+
+
+def _succeeded(ray: Any, task: Any) -> bool:
+    try:
+        ray.get(task)
+    except ray.exceptions.RayError:
+        return False
+    return True
+
+
+def _each(nodes: Sequence[int], workers: int) -> int:
+    """The most CPUs or GPUs that each worker can have, given what each node has; together they have one per worker."""
+    return next(count for count in range(max(nodes), 0, -1) if sum(node // count for node in nodes) >= workers)
+
+
+def _step_of_checkpoint(run: Path) -> int:
+    """Of the newest intact one, 0 without any. The workers say which ones are corrupt."""
+    found = checkpoint.newest(run, lambda message: None)
+    return found.step if found else 0
+
+
+def _record(run: Path, event: str, **fields: Any) -> None:
+    """Write an event to the run's log, which no worker has open now."""
+    log = EventLog(run / "log.jsonl")
+    log.write(event, **fields)
+    log.close()
 
 
 def _start_ray(ray: Any) -> None:
@@ -93,38 +238,3 @@ def _start_ray(ray: Any) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         ray.init(log_to_driver=False, logging_level="ERROR", runtime_env=environment, **alone)
-
-
-def _each(ray: Any, workers: int, kind: str) -> dict[str, int]:
-    """The most CPUs (Ray gives a worker as many threads) or GPUs that each of the workers can have.
-
-    UserError where the nodes can never hold that many workers: Ray would wait for ever.
-    """
-    nodes = [int(node["Resources"].get(kind, 0)) for node in ray.nodes() if node["Alive"]]
-    for count in range(max(nodes), 0, -1):
-        if sum(node // count for node in nodes) >= workers:
-            return {kind: count}
-    raise UserError(f"--workers: got {workers}, the Ray cluster has {sum(nodes)} {kind}s; allowed 1 to {sum(nodes)}")
-
-
-def _work(arguments: dict[str, Any]) -> None:
-    """One worker of a Ray Train run."""
-    from trainers.loop import train
-
-    config = parse(Pretraining, arguments["config"], "resolved.yaml")
-    corpus = corpus_of(config)
-    train(config, corpus, Path(arguments["run"]), None)
-
-
-def _user_error(error: BaseException) -> BaseException:
-    """The UserError that a worker raised, where there is one among the causes."""
-    seen: BaseException | None = error
-    while seen is not None:
-        for failure in getattr(seen, "worker_failures", {}).values():
-            found = _user_error(failure)
-            if isinstance(found, UserError):
-                return found
-        if isinstance(seen, UserError):
-            return seen
-        seen = seen.__cause__
-    return error
