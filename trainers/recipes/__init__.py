@@ -1,0 +1,21 @@
+"""Recipes: functions that return a configuration; one derives from another with `dataclasses.replace`.
+
+To add one, write a function in the file of its family and name it in RECIPES.
+"""
+
+from collections.abc import Callable
+
+from trainers.config import Pretraining
+from trainers.recipes import decoders, encoders
+from trainers.recipes.decoders import demo_decoder, gpt2_small, llama_tiny
+
+__all__ = ["RECIPES", "demo_decoder", "gpt2_small", "llama_tiny"]
+
+_ALL: tuple[Callable[[], Pretraining], ...] = (
+    *(decoders.demo_decoder, decoders.gpt, decoders.gpt2_small, decoders.gpt2_medium, decoders.gpt2_large),
+    *(decoders.gpt2_xl, decoders.gpt3, decoders.llama_160m, decoders.llama_1b),
+    *(decoders.llama_tiny, decoders.tiny_gpt, decoders.tiny_gpt2),
+    *(encoders.bert_base, encoders.bert_large, encoders.roberta_base, encoders.roberta_large),
+    *(encoders.modernbert_base, encoders.tiny_roberta, encoders.tiny_modernbert),
+)
+RECIPES: dict[str, Callable[[], Pretraining]] = {recipe.__name__: recipe for recipe in _ALL}

@@ -1,0 +1,200 @@
+"""Recipes of decoders: GPT, GPT-2 to GPT-3, Llama, and the decoder with a prefix of T5's study."""
+
+from dataclasses import replace
+
+from trainers.architecture import Model
+from trainers.config import Batch, Budget, Checkpoints, Data, Execution, Optimizer, Pretraining, Schedule, Validation
+
+
+def demo_decoder() -> Pretraining:
+    """A small Llama that two CPU cores train in about two minutes, start-up included.
+
+    Chosen by measurement on the demo corpus, 500,000 training tokens each: two layers reached a lower loss than four and
+    cost less, initial weights of 0.06 a lower one than of 0.02. Steps of 2,048 tokens keep what a step costs besides its
+    tokens small.
+    """
+    return Pretraining(
+        name="demo_decoder",
+        model=Model(
+            architecture="llama", layers=2, width=128, heads=4, positions=256, feed_forward=512, initializer_range=0.06
+        ),
+        data=Data(sequence_length=256),
+        batch=Batch(sequences=8),
+        budget=Budget(steps=360),
+        optimizer=Optimizer(learning_rate=4e-3, weight_decay=0.1),
+        schedule=Schedule(kind="linear", warmup_steps=10, final_fraction=0.1),
+        log_every=20,
+        validation=Validation(every=180, tokens=8192),
+        checkpoints=Checkpoints(every=180, keep=2),
+        execution=Execution(zero_stage=2, micro_batch=4),
+    )
+
+
+def gpt() -> Pretraining:
+    """GPT (Radford et al., 2018, section 4.1): 116,534,784 parameters with its vocabulary of 40,000 merges.
+
+    100 epochs of books, about 1e9 tokens, in batches of 64 sequences of 512; Adam at 2.5e-4 after 2,000 steps of warm-up,
+    cosine to 0, dropout 0.1, weight decay 0.01 on all but biases and gains.
+    """
+    return Pretraining(
+        name="gpt",
+        model=Model("gpt", layers=12, width=768, heads=12, positions=512, vocab_size=40478, dropout=0.1),
+        data=Data(sequence_length=512),
+        batch=Batch(sequences=64),
+        budget=Budget(tokens=100_000_000_000),
+        optimizer=Optimizer(learning_rate=2.5e-4, weight_decay=0.01, betas=(0.9, 0.999), decay_embeddings=True),
+        schedule=Schedule(kind="cosine", warmup_steps=2000, final_fraction=0.0),
+        validation=Validation(every=5000, tokens=1_048_576),
+        checkpoints=Checkpoints(every=5000, keep=3),
+        execution=Execution(zero_stage=1, micro_batch=16),
+    )
+
+
+def gpt2_small() -> Pretraining:
+    """GPT-2 small, 124,439,808 parameters (Radford et al., 2019), in batches of 512 sequences of 1,024.
+
+    The paper gives no rates; they and all else are those of the GPT-3 model of this size (Brown et al., 2020, table 2.1
+    and appendix B): betas 0.9 and 0.95, weight decay 0.1, clipping at 1, warm-up over 375 M tokens, cosine to a tenth.
+    """
+    return Pretraining(
+        name="gpt2_small",
+        model=Model("gpt2", layers=12, width=768, heads=12, positions=1024, vocab_size=50257),
+        data=Data(sequence_length=1024),
+        batch=Batch(tokens=524_288),
+        budget=Budget(tokens=10_000_000_000),
+        optimizer=Optimizer(learning_rate=6e-4, weight_decay=0.1),
+        schedule=Schedule(kind="cosine", warmup_steps=715, final_fraction=0.1),
+        validation=Validation(every=250, tokens=1_048_576),
+        checkpoints=Checkpoints(every=1000, keep=3),
+        execution=Execution(zero_stage=1, micro_batch=16),
+    )
+
+
+def _larger(name: str, layers: int, width: int, heads: int, rate: float) -> Pretraining:
+    small = gpt2_small()
+    return replace(
+        small,
+        name=name,
+        model=replace(small.model, layers=layers, width=width, heads=heads),
+        optimizer=replace(small.optimizer, learning_rate=rate),
+        execution=replace(small.execution, micro_batch=4),
+    )
+
+
+def gpt2_medium() -> Pretraining:
+    """GPT-2 medium, 354,823,168 parameters; `gpt2_small` with the rate of GPT-3 medium."""
+    return _larger("gpt2_medium", 24, 1024, 16, 3e-4)
+
+
+def gpt2_large() -> Pretraining:
+    """GPT-2 large, 774,030,080 parameters; `gpt2_small` with the rate of GPT-3 large."""
+    return _larger("gpt2_large", 36, 1280, 20, 2.5e-4)
+
+
+def gpt2_xl() -> Pretraining:
+    """GPT-2 XL, 1,557,611,200 parameters; `gpt2_small` with the rate of GPT-3 XL."""
+    return _larger("gpt2_xl", 48, 1600, 25, 2e-4)
+
+
+def gpt3() -> Pretraining:
+    """GPT-3, 174,604,259,328 parameters (Brown et al., 2020, table 2.1): 300 B tokens in batches of 3.2 M at 6e-5.
+
+    Every second layer of the paper's attention is sparse in local bands; here all are dense. The batch does not grow.
+    """
+    largest = _larger("gpt3", 96, 12288, 96, 6e-5)
+    return replace(
+        largest,
+        model=replace(largest.model, positions=2048),
+        data=replace(largest.data, sequence_length=2048),
+        batch=Batch(tokens=3_276_800),
+        budget=Budget(tokens=300_000_000_000),
+        schedule=replace(largest.schedule, warmup_steps=115),
+        execution=Execution(zero_stage=3, micro_batch=1),
+        precision="bf16",
+    )
+
+
+def llama_1b() -> Pretraining:
+    """A Llama of 1.1 B parameters: sizes and training of TinyLlama (Zhang et al., 2024, section 2).
+
+    1,100,048,384 parameters with its vocabulary of 32,000; batches of 2 M tokens, AdamW at 4e-4 with betas 0.9 and
+    0.95, weight decay 0.1, clipping at 1, 2,000 steps of warm-up, cosine to a tenth. 22 B tokens, 20 per parameter
+    (Hoffmann et al., 2022); TinyLlama went on to 3 T.
+    """
+    return Pretraining(
+        name="llama_1b",
+        model=Model(
+            "llama",
+            layers=22,
+            width=2048,
+            heads=32,
+            positions=2048,
+            key_value_heads=4,
+            feed_forward=5632,
+            vocab_size=32000,
+            tied=False,
+        ),
+        data=Data(sequence_length=2048),
+        batch=Batch(tokens=2_097_152),
+        budget=Budget(tokens=22_000_000_000),
+        optimizer=Optimizer(learning_rate=4e-4, weight_decay=0.1),
+        schedule=Schedule(kind="cosine", warmup_steps=2000, final_fraction=0.1),
+        precision="bf16",
+        validation=Validation(every=500, tokens=1_048_576),
+        checkpoints=Checkpoints(every=1000, keep=3),
+        execution=Execution(zero_stage=2, micro_batch=4),
+    )
+
+
+def llama_160m() -> Pretraining:
+    """A Llama of the size of GPT-2 small, 162,417,408 parameters with a vocabulary of 32,000: `llama_1b` with the batch
+    and rate of `gpt2_small`.
+    """
+    large, small = llama_1b(), gpt2_small()
+    return replace(
+        large,
+        name="llama_160m",
+        model=replace(large.model, layers=12, width=768, heads=12, key_value_heads=12, feed_forward=3072),
+        batch=small.batch,
+        budget=Budget(tokens=3_200_000_000),
+        optimizer=small.optimizer,
+        schedule=small.schedule,
+        execution=Execution(zero_stage=1, micro_batch=16),
+    )
+
+
+def llama_tiny() -> Pretraining:
+    """A Llama of toy size for tests and first tries: it learns within a minute on one core."""
+    return Pretraining(
+        name="llama_tiny",
+        model=Model(architecture="llama", layers=2, width=64, heads=4, positions=128, key_value_heads=2),
+        data=Data(sequence_length=128),
+        batch=Batch(sequences=16),
+        budget=Budget(steps=100),
+        optimizer=Optimizer(learning_rate=5e-3),
+        schedule=Schedule(kind="cosine", warmup_steps=10),
+        validation=Validation(every=50, tokens=4096),
+        checkpoints=Checkpoints(every=50, keep=2),
+        execution=Execution(zero_stage=1, micro_batch=8),
+    )
+
+
+def tiny_gpt2() -> Pretraining:
+    """A GPT-2 of toy size that learns within a minute on a CPU: `llama_tiny` with its sizes."""
+    llama = llama_tiny()
+    return replace(
+        llama,
+        name="tiny_gpt2",
+        model=Model("gpt2", layers=2, width=64, heads=4, positions=128, initializer_range=0.06),
+    )
+
+
+def tiny_gpt() -> Pretraining:
+    """A GPT of toy size: `tiny_gpt2` with GPT's blocks, which are normed behind each layer and learn at lower rates."""
+    gpt2 = tiny_gpt2()
+    return replace(
+        gpt2,
+        name="tiny_gpt",
+        model=replace(gpt2.model, architecture="gpt"),
+        optimizer=replace(gpt2.optimizer, learning_rate=2e-3),
+    )

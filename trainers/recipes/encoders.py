@@ -1,0 +1,122 @@
+"""Recipes of encoders: BERT, RoBERTa and ModernBERT."""
+
+from dataclasses import replace
+
+from trainers.architecture import Model
+from trainers.config import Batch, Budget, Checkpoints, Data, Execution, Optimizer, Pretraining, Schedule, Validation
+from trainers.objectives.masked import Masked
+
+
+def bert_base() -> Pretraining:
+    """BERT-base (Devlin et al., 2019, appendix A.2), 109,514,298 parameters with its head for masked tokens.
+
+    1,000,000 steps of 256 sequences of 512; Adam at 1e-4 after 10,000 steps of warm-up, linear to 0, betas 0.9 and 0.999,
+    weight decay 0.01, dropout 0.1; epsilon 1e-6, clipping at 1 and the decay of embeddings are those of its code.
+    """
+    return Pretraining(
+        name="bert_base",
+        model=Model("bert", layers=12, width=768, heads=12, positions=512, vocab_size=30522, dropout=0.1),
+        objective=Masked(copies=10),
+        data=Data(sequence_length=512),
+        batch=Batch(sequences=256),
+        budget=Budget(steps=1_000_000),
+        optimizer=Optimizer(
+            learning_rate=1e-4, weight_decay=0.01, betas=(0.9, 0.999), epsilon=1e-6, decay_embeddings=True
+        ),
+        schedule=Schedule(kind="linear", warmup_steps=10_000, final_fraction=0.0),
+        validation=Validation(every=5000, tokens=1_048_576),
+        checkpoints=Checkpoints(every=5000, keep=3),
+        execution=Execution(zero_stage=1, micro_batch=32),
+    )
+
+
+def bert_large() -> Pretraining:
+    """BERT-large (Devlin et al., 2019): `bert_base` with 24 layers of width 1,024."""
+    base = bert_base()
+    return replace(
+        base,
+        name="bert_large",
+        model=replace(base.model, layers=24, width=1024, heads=16),
+        execution=replace(base.execution, micro_batch=8),
+    )
+
+
+def roberta_base() -> Pretraining:
+    """RoBERTa-base, 124,697,433 parameters (Liu et al., 2019, section 5 and table 9): `bert_base` without sentence pairs,
+    with dynamic masks and full sentences across documents, which see one another.
+
+    500,000 steps of 8,192 sequences of 512 at 6e-4 after 24,000 steps of warm-up, betas 0.9 and 0.98, no clipping.
+    """
+    bert = bert_base()
+    return replace(
+        bert,
+        name="roberta_base",
+        model=replace(bert.model, architecture="roberta", sentence_head=False, vocab_size=50265),
+        objective=Masked(),
+        data=Data(sequence_length=512, isolation=False),
+        batch=Batch(sequences=8192),
+        budget=Budget(steps=500_000),
+        optimizer=replace(bert.optimizer, learning_rate=6e-4, betas=(0.9, 0.98), gradient_clipping=0.0),
+        schedule=replace(bert.schedule, warmup_steps=24_000),
+    )
+
+
+def roberta_large() -> Pretraining:
+    """RoBERTa-large, 355,412,057 parameters (Liu et al., 2019, table 9): `roberta_base` at 4e-4 after 30,000 steps."""
+    base = roberta_base()
+    return replace(
+        base,
+        name="roberta_large",
+        model=replace(base.model, layers=24, width=1024, heads=16),
+        optimizer=replace(base.optimizer, learning_rate=4e-4),
+        schedule=replace(base.schedule, warmup_steps=30_000),
+        execution=replace(base.execution, micro_batch=8),
+    )
+
+
+def modernbert_base() -> Pretraining:
+    """ModernBERT-base, 149,655,232 parameters (Warner et al., 2024, section 2.2 and appendix A): its first phase, 1.719 T
+    tokens at length 1,024.
+
+    30 % of the tokens are masked; batches of 4,608 sequences, a rate of 8e-4 after 3 B tokens, constant, then decaying,
+    betas 0.9 and 0.98, weight decay 1e-5. Left out: StableAdamW, which scales each tensor's step where clipping here is
+    global; the growth of the batch from 768 sequences over the first 50 B tokens; and the decay's shape, linear here and
+    1 - sqrt there.
+    """
+    return Pretraining(
+        name="modernbert_base",
+        model=Model("modernbert", layers=22, width=768, heads=12, positions=8192, vocab_size=50368),
+        objective=Masked(rate=0.3),
+        data=Data(sequence_length=1024, packing="best_fit"),
+        batch=Batch(sequences=4608),
+        budget=Budget(tokens=1_719_000_000_000),
+        optimizer=Optimizer(learning_rate=8e-4, weight_decay=1e-5, betas=(0.9, 0.98), epsilon=1e-6),
+        schedule=Schedule(kind="wsd", warmup_steps=636, final_fraction=0.0, decay_fraction=0.03),
+        precision="bf16",
+        validation=Validation(every=1000, tokens=1_048_576),
+        checkpoints=Checkpoints(every=1000, keep=3),
+        execution=Execution(zero_stage=1, micro_batch=32),
+    )
+
+
+def tiny_roberta() -> Pretraining:
+    """A RoBERTa of toy size that learns within a minute on a CPU; documents do not see one another."""
+    return Pretraining(
+        name="tiny_roberta",
+        model=Model("roberta", layers=2, width=64, heads=4, positions=128, initializer_range=0.06),
+        objective=Masked(),
+        data=Data(sequence_length=128),
+        batch=Batch(sequences=16),
+        budget=Budget(steps=200),
+        optimizer=Optimizer(learning_rate=4e-3, betas=(0.9, 0.98), epsilon=1e-6, weight_decay=0.01),
+        schedule=Schedule(kind="linear", warmup_steps=20, final_fraction=0.0),
+        validation=Validation(every=100, tokens=8192),
+        checkpoints=Checkpoints(every=100, keep=2),
+        execution=Execution(zero_stage=1, micro_batch=8),
+    )
+
+
+def tiny_modernbert() -> Pretraining:
+    """A ModernBERT of toy size: `tiny_roberta` with its architecture, one global layer and one local."""
+    roberta = tiny_roberta()
+    return replace(roberta, name="tiny_modernbert", model=replace(roberta.model, architecture="modernbert"))
