@@ -7,7 +7,20 @@ in the stream (`frame`), which `families` of models it trains, whether all of th
 """
 
 from trainers.objectives.causal import Causal
+from trainers.objectives.denoising import Denoising
+from trainers.objectives.fill_in_the_middle import FillInTheMiddle
 from trainers.objectives.masked import Masked
+from trainers.objectives.mixture import Mixture
+from trainers.objectives.prefix_lm import PrefixLM
+from trainers.objectives.span_corruption import SpanCorruption
 
-Objective = Causal | Masked
-OBJECTIVES: dict[str, type] = {"causal": Causal, "masked": Masked}
+Objective = Causal | Denoising | FillInTheMiddle | Masked | Mixture | PrefixLM | SpanCorruption
+OBJECTIVES: dict[str, type] = {
+    "causal": Causal,
+    "denoising": Denoising,
+    "fill_in_the_middle": FillInTheMiddle,
+    "masked": Masked,
+    "mixture": Mixture,
+    "prefix_lm": PrefixLM,
+    "span_corruption": SpanCorruption,
+}

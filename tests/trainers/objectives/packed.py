@@ -1,0 +1,91 @@
+"""Packed batches written down by hand, and reading them back document by document."""
+
+import numpy as np
+
+from tokenizer.specials import SPECIAL_IDS
+from trainers.batch import IGNORED, PADDING, Batch
+from trainers.objectives.context import Context
+
+VOCABULARY = 1000
+FIRST = len(SPECIAL_IDS)  # the first id of text
+BOS, EOS, PAD, MASK = (SPECIAL_IDS[name] for name in ("<bos>", "<eos>", "<pad>", "<mask>"))
+SENTENCE = ["Thank", "you", "for", "inviting", "me", "to", "your", "party", "last", "week", "."]
+
+
+def ids(words):
+    """The ids of words of the sentence above, and of the marks that tests write as X, Y, Z and M."""
+    named = {
+        "X": "<extra_id_0>",
+        "Y": "<extra_id_1>",
+        "Z": "<extra_id_2>",
+        "M": "<mask>",
+        "</s>": "<eos>",
+        "<s>": "<bos>",
+    }
+    found = [SPECIAL_IDS[named[word]] if word in named else FIRST + SENTENCE.index(word) for word in words.split()]
+    return [int(number) for number in found]
+
+
+def context(family="encoder_decoder", seed=3, start="<pad>"):
+    """What objectives know of a run with the vocabulary of these tests."""
+    return Context(seed, dict(SPECIAL_IDS), VOCABULARY, family, 64, decoder_start=start)
+
+
+def packed(rows, length=None, frame=False, cut=()):
+    """A batch with one row for each list of documents (lists of tokens), then padding; with `frame` each document begins
+    with `<bos>` and has next-token targets. Rows in `cut` begin inside of their first document and end inside of the last.
+    """
+    streams = [[[BOS, *text] if frame and not (r in cut and i == 0) else list(text) for i, text in enumerate(texts)]
+               for r, texts in enumerate(rows)]  # fmt: skip
+    width = length or max([sum(map(len, texts)) for texts in streams], default=1) + 3
+    shape = (len(rows), width)
+    inputs, targets = np.full(shape, PAD, np.int64), np.full(shape, IGNORED, np.int64)
+    positions, segments = np.zeros(shape, np.int64), np.full(shape, PADDING, np.int64)
+    for row, texts in enumerate(streams):
+        column = 0
+        for number, text in enumerate(texts):
+            here = slice(column, column + len(text))
+            inputs[row, here], positions[row, here], segments[row, here] = text, np.arange(len(text)), number
+            if frame and text:
+                last = FIRST + 500 if row in cut and number == len(texts) - 1 else EOS
+                targets[row, here] = [*text[1:], last]
+            column += len(text)
+    numbers = np.arange(len(rows), dtype=np.int64)
+    return Batch(inputs, targets, positions, segments, numbers % 3, numbers * 5, numbers, numbers * 0)
+
+
+def random_rows(seed, count, sizes=(0, 1, 2, 3, 17, 40)):
+    """Documents of random tokens for `count` rows."""
+    rng = np.random.default_rng(seed)
+    return [[rng.integers(FIRST, VOCABULARY, rng.choice(sizes)).tolist() for _ in range(rng.integers(0, 5))]
+            for _ in range(count)]  # fmt: skip
+
+
+def chosen(batch, rows):
+    """Some rows of a batch as it is packed."""
+    arrays = {name: value[rows] for name, value in vars(batch).items() if value is not None}
+    return Batch(**arrays)
+
+
+def both_sides(batch):
+    """(row, segment) to (encoder's tokens, decoder's tokens, targets) of an encoder-decoder batch."""
+    found = {}
+    for row in range(len(batch.inputs)):
+        for number in sorted(set(batch.segments[row]) | set(batch.decoder.segments[row])):
+            if number != PADDING:
+                here, there = batch.segments[row] == number, batch.decoder.segments[row] == number
+                sides = batch.inputs[row][here], batch.decoder.inputs[row][there], batch.targets[row][there]
+                found[row, int(number)] = tuple(side.tolist() for side in sides)
+    return found
+
+
+def one_side(batch):
+    """(row, segment) to (tokens, targets, prefix) of a decoder's batch."""
+    found = {}
+    prefix = np.zeros(batch.inputs.shape, bool) if batch.prefix is None else batch.prefix
+    for row in range(len(batch.inputs)):
+        for number in sorted(set(batch.segments[row]) - {PADDING}):
+            here = batch.segments[row] == number
+            sides = batch.inputs[row][here], batch.targets[row][here], prefix[row][here]
+            found[row, int(number)] = tuple(side.tolist() for side in sides)
+    return found

@@ -1,0 +1,245 @@
+"""Denoising (BART: Lewis et al., "BART: Denoising Sequence-to-Sequence Pre-training", 2020, section 2.2): a document is
+corrupted by one or more of five noises, the target is the original.
+
+On "A B C . D E ." with the mask M:
+
+    sentence permutation   D E . A B C .      sentences in random order
+    document rotation      C . D E . A B      begins at a random token
+    token deletion         A . C . E .        random tokens are gone
+    token masking          A M C . M E .      random tokens are masks
+    text infilling         A M . D M E .      spans, of length 0 as well, become one mask each
+
+Noises are applied in that order, as permuting and then infilling is the paper's choice for its large models: 30 % of the
+tokens, all sentences. Input and target are `<bos> text <eos>` on an encoder-decoder (BART's own marks), and end with
+`<eos>` on a decoder.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numba
+import numpy as np
+
+from pipelines.contracts.errors import UserError
+from trainers.batch import Batch, Frame
+from trainers.objectives.context import Context
+from trainers.objectives.pairs import Documents, PairObjective, Pairs, Ragged, documents_of
+
+_LONGEST = 1 << 10  # tokens of a span: Poisson's tail beyond it is nothing for the means that are allowed
+
+
+@dataclass(frozen=True)
+class Denoising(PairObjective):
+    """BART's noises; each is left out where its share is 0 or it is false.
+
+    `masking` and `deletion` are the probability of each token. `infilling` is the share of a document's tokens, rounded,
+    that spans of Poisson(`mean_span`) tokens take away: lengths are drawn until they add up, the last is cut to fit,
+    and the spans' places among the other tokens are uniform; those of length 0 insert a mask.
+    `permute_sentences` needs the sentences of the shards; a row that goes on with a document begins with a
+    part of a sentence. Every document has a target, one that no noise meets as well.
+    """
+
+    kind: Literal["denoising"] = "denoising"
+    infilling: float = 0.3
+    mean_span: float = 3.0
+    masking: float = 0.0
+    deletion: float = 0.0
+    permute_sentences: bool = True
+    rotate: bool = False
+    bidirectional_prefix: bool = False
+    loss_on_prefix: bool = False
+
+    frame: ClassVar[Frame] = Frame(None, None)
+    families: ClassVar[tuple[str, ...]] = ("encoder_decoder", "decoder")
+    predicts_text: ClassVar[bool] = False
+
+    @property
+    def needs_sentences(self) -> bool:
+        """Whether batches need `sentence_starts`."""
+        return self.permute_sentences
+
+    def check(self) -> None:
+        """Shares are shares, there is noise at all, options fit together."""
+        for name in ("infilling", "masking", "deletion"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"{name}: got {getattr(self, name)}, allowed 0 (none) to below 1")
+        if not 0 < self.mean_span <= 100:
+            raise ValueError(f"mean_span: got {self.mean_span}, allowed above 0 to 100")
+        if not (self.infilling or self.masking or self.deletion or self.permute_sentences or self.rotate):
+            raise ValueError(
+                "infilling: got 0 and no other noise; set one of the noises, or take the objective prefix_lm"
+            )
+        self.check_prefix()
+
+    def room(self, sequence_length: int, family: str) -> int:
+        """Room for the marks, and on a decoder for the document twice. Infilling lengthens only documents of a few tokens."""
+        return sequence_length - 2 if family == "encoder_decoder" else (sequence_length - 2) // 2
+
+    def pairs(self, batch: Batch, context: Context) -> Pairs:
+        """Corrupted document and original."""
+        documents = documents_of(batch, context)
+        bos, eos = context.specials["<bos>"] if context.family == "encoder_decoder" else None, context.specials["<eos>"]
+        original = documents.content
+        noisy = self._noisy(batch, documents, context).marked(bos, eos)
+        return documents.pairs(noisy, original.marked(bos, eos, original.sizes > 0))
+
+    def _noisy(self, batch: Batch, documents: Documents, context: Context) -> Ragged:
+        original = text = documents.content
+        if self.permute_sentences:
+            if batch.sentence_starts is None:
+                raise UserError(
+                    "objective.permute_sentences: the shards do not say where sentences begin; build the corpus with the "
+                    "column `sentences`, or set it to false"
+                )
+            starts = batch.sentence_starts[documents.text]
+            text = permuted(text, starts, documents.per_token(context, "denoising/sentences"))
+        if self.rotate:
+            text = rotated(text, documents.per_document(context, "denoising/rotation")[:, 0])
+        if self.deletion:
+            text = deleted(text, documents.per_token(context, "denoising/deletion") < self.deletion)
+        if self.masking or self.infilling:
+            mask = context.specials["<mask>"]
+        if self.masking:
+            chosen = _first(documents.per_token(context, "denoising/masking"), original, text) < self.masking
+            text = Ragged(np.where(chosen, mask, text.tokens), text.offsets)
+        if self.infilling:
+            lengths = documents.per_token(context, "denoising/lengths")
+            places = documents.per_token(context, "denoising/places", 2)
+            text = infilled(text, original.offsets, lengths, places, self.infilling, self.mean_span, mask)
+        return text
+
+
+def permuted(text: Ragged, starts: np.ndarray, drawn: np.ndarray) -> Ragged:
+    """Each document's sentences in random order; `starts`, bool [tokens], says where they begin, and `drawn` are as many
+    uniform numbers.
+    """
+    tokens = np.empty_like(text.tokens)
+    _permute(text.tokens, text.offsets, starts, drawn, tokens)
+    return Ragged(tokens, text.offsets)
+
+
+def rotated(text: Ragged, drawn: np.ndarray) -> Ragged:
+    """Each document from a random token on, then what was before it; one uniform number for each document."""
+    begins = (drawn * text.sizes).astype(np.int64)
+    first, sizes = (np.repeat(numbers, text.sizes) for numbers in (text.offsets[:-1], text.sizes))
+    inside = np.arange(len(text.tokens)) - first + np.repeat(begins, text.sizes)
+    return Ragged(text.tokens[first + np.where(inside >= sizes, inside - sizes, inside)], text.offsets)
+
+
+def deleted(text: Ragged, chosen: np.ndarray) -> Ragged:
+    """Each document without the chosen tokens; one of which nothing would be left keeps its first token."""
+    before = np.concatenate([[0], np.cumsum(~chosen)])
+    empty = (before[text.offsets[1:]] == before[text.offsets[:-1]]) & (text.sizes > 0)
+    if empty.any():
+        chosen = chosen.copy()
+        chosen[text.offsets[:-1][empty]] = False
+        before = np.concatenate([[0], np.cumsum(~chosen)])
+    return Ragged(text.tokens[~chosen], before[text.offsets])
+
+
+def infilled(
+    text: Ragged,
+    offsets: np.ndarray,
+    lengths: np.ndarray,
+    places: np.ndarray,
+    share: float,
+    mean_span: float,
+    mask: int,
+) -> Ragged:
+    """Each document with spans of its tokens as one `mask` each.
+
+    Uniform numbers for the spans' lengths, one for each token of the documents with `offsets`, and for their
+    places, two for each. `text` has at most those tokens in each document.
+    """
+    weights = np.exp(
+        [
+            k * math.log(mean_span) - mean_span - math.lgamma(k + 1)
+            for k in range(int(min(_LONGEST, 20 + 5 * mean_span)))
+        ]
+    )
+    tokens = np.empty(2 * len(text.tokens) + len(text.sizes), dtype=np.int64)
+    starts = np.zeros_like(text.offsets)
+    spans = np.empty(int(np.diff(offsets).max(initial=0)) + 1, dtype=np.int64)
+    drawn = (offsets, lengths, places)
+    _infill(text.tokens, text.offsets, *drawn, share, np.cumsum(weights), mask, spans, tokens, starts)
+    return Ragged(tokens[: starts[-1]], starts)
+
+
+def _first(drawn: np.ndarray, original: Ragged, text: Ragged) -> np.ndarray:
+    """Of numbers for every token of `original` the first ones of each document, as many as `text` has there."""
+    if len(text.tokens) == len(original.tokens):
+        return drawn
+    shift = np.repeat(original.offsets[:-1] - text.offsets[:-1], text.sizes)
+    chosen: np.ndarray = drawn[np.arange(len(text.tokens)) + shift]
+    return chosen
+
+
+@numba.njit(cache=True, nogil=True)
+def _permute(
+    tokens: np.ndarray, offsets: np.ndarray, starts: np.ndarray, drawn: np.ndarray, permuted: np.ndarray
+) -> None:
+    """Copy each document's sentences in the order of a shuffle (Fisher and Yates) of where they begin."""
+    begins = np.empty(len(tokens), dtype=np.int64)
+    for document in range(len(offsets) - 1):
+        first, end, count = offsets[document], offsets[document + 1], 0
+        for place in range(first, end):
+            if starts[place] or place == first:
+                begins[count] = place
+                count += 1
+        for last in range(count - 1, 0, -1):
+            other = int(drawn[first + last] * (last + 1))
+            begins[last], begins[other] = begins[other], begins[last]
+        written = first
+        for sentence in range(count):
+            place = begins[sentence]
+            while True:
+                permuted[written] = tokens[place]
+                written, place = written + 1, place + 1
+                if place == end or starts[place]:
+                    break
+
+
+@numba.njit(cache=True, nogil=True)
+def _infill(
+    tokens: np.ndarray,
+    offsets: np.ndarray,
+    drawn_offsets: np.ndarray,
+    lengths: np.ndarray,
+    places: np.ndarray,
+    share: float,
+    cumulative: np.ndarray,
+    mask: int,
+    spans: np.ndarray,
+    filled: np.ndarray,
+    filled_offsets: np.ndarray,
+) -> None:
+    """Draw the spans of each document, then choose their places among its tokens by selection sampling (Knuth, The Art of
+    Computer Programming 2, 3.4.2, algorithm S).
+    """
+    written = 0
+    for document in range(len(offsets) - 1):
+        place, size = offsets[document], offsets[document + 1] - offsets[document]
+        drawn, most = drawn_offsets[document], drawn_offsets[document + 1] - drawn_offsets[document]
+        left, count = int(np.rint(size * share)), 0
+        kept = size - left
+        while left > 0:
+            length = 0
+            while length < len(cumulative) - 1 and lengths[drawn + count] >= cumulative[length]:
+                length += 1
+            # There is one number for each token: should spans of length 0 use them up, the last span takes what is left.
+            spans[count] = left if length > left or count == most - 1 else length
+            left -= spans[count]
+            count += 1
+        spans_left, slot = count, 0
+        while kept + spans_left > 0:
+            if places[2 * drawn + slot] * (kept + spans_left) < spans_left:
+                filled[written] = mask
+                place += spans[count - spans_left]
+                spans_left -= 1
+            else:
+                filled[written] = tokens[place]
+                place += 1
+                kept -= 1
+            written, slot = written + 1, slot + 1
+        filled_offsets[document + 1] = written

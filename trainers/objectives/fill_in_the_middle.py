@@ -1,0 +1,108 @@
+"""Fill in the middle (Bavarian et al., "Efficient Training of Language Models to Fill in the Middle", 2022): a document is
+cut into prefix, middle and suffix, and the middle is moved to the end.
+
+    PSM  <fim_prefix> prefix <fim_suffix> suffix <fim_middle> middle <eos>
+    SPM  <fim_prefix> <fim_suffix> suffix <fim_middle> prefix middle <eos>
+
+SPM is the paper's second variant (appendix D), the one that lets both orders be trained together. Cuts are between tokens
+and each document of a row is cut by itself after packing (context level, section 4.4); the model predicts all of it, as it
+predicts the documents that are left as they are.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numba
+import numpy as np
+
+from trainers.batch import Batch, Frame
+from trainers.objectives.context import Context
+from trainers.objectives.pairs import Documents, PairObjective, Pairs, Ragged, documents_of
+
+_MARKS = ("<fim_prefix>", "<fim_middle>", "<fim_suffix>")
+
+
+@dataclass(frozen=True)
+class FillInTheMiddle(PairObjective):
+    """A share `rate` of the documents is cut, at two places drawn uniformly, and of those a share `spm` is in the order
+    suffix, prefix, middle. The paper finds rates up to 0.9 free of cost for what is predicted left to right.
+    """
+
+    kind: Literal["fill_in_the_middle"] = "fill_in_the_middle"
+    rate: float = 0.5
+    spm: float = 0.5
+
+    frame: ClassVar[Frame] = Frame("<bos>", None)
+    families: ClassVar[tuple[str, ...]] = ("decoder",)
+    predicts_text: ClassVar[bool] = False
+
+    def check(self) -> None:
+        """Shares are shares."""
+        for name in ("rate", "spm"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name}: got {getattr(self, name)}, allowed 0 to 1")
+
+    def room(self, sequence_length: int, family: str) -> int:
+        """Room for `<bos>` before a document that the row goes on with, and for the three marks of one document."""
+        return sequence_length - 1 - len(_MARKS)
+
+    def pairs(self, batch: Batch, context: Context) -> Pairs:
+        """Every document as a target without an input."""
+        documents = documents_of(batch, context)
+        chance = documents.per_document(context, "fill_in_the_middle/cuts", 4)
+        sizes = documents.content.sizes
+        order = np.where(chance[:, 0] >= self.rate, 0, np.where(chance[:, 1] >= self.spm, 1, 2))
+        cuts = np.sort((chance[:, 2:] * (sizes + 1)[:, None]).astype(np.int64), axis=1)
+        return self.moved(documents, order, cuts, context)
+
+    def moved(self, documents: Documents, order: np.ndarray, cuts: np.ndarray, context: Context) -> Pairs:
+        """The pairs with document i left as it is (order 0), as PSM (1) or as SPM (2), its middle `cuts[i, 0]` up to
+        `cuts[i, 1]`.
+        """
+        content, whole = documents.content, order == 0
+        more = np.where(whole, documents.following >= 0, len(_MARKS) + 1)
+        offsets = np.concatenate([[0], np.cumsum(content.sizes + more)])
+        targets = np.empty(offsets[-1], dtype=np.int64)
+        last = np.where(whole, documents.following, context.specials["<eos>"])
+        marks = np.array([context.specials[mark] for mark in _MARKS])
+        _move(content.tokens, content.offsets, order, cuts, marks, last, targets, offsets)
+        nothing = Ragged(np.empty(0, dtype=np.int64), np.zeros(len(offsets), dtype=np.int64))
+        return documents.pairs(nothing, Ragged(targets, offsets))
+
+
+@numba.njit(cache=True, nogil=True)
+def _copy(tokens: np.ndarray, first: int, end: int, targets: np.ndarray, place: int) -> int:
+    for k in range(first, end):
+        targets[place + k - first] = tokens[k]
+    return place + end - first
+
+
+@numba.njit(cache=True, nogil=True)
+def _move(
+    tokens: np.ndarray,
+    offsets: np.ndarray,
+    order: np.ndarray,
+    cuts: np.ndarray,
+    marks: np.ndarray,
+    last: np.ndarray,
+    targets: np.ndarray,
+    target_offsets: np.ndarray,
+) -> None:
+    """Write each document in its order, then `last`, where that is a token."""
+    prefix, middle, suffix = marks
+    for document in range(len(offsets) - 1):
+        first, end, place = offsets[document], offsets[document + 1], target_offsets[document]
+        one, two = first + cuts[document, 0], first + cuts[document, 1]
+        if order[document] == 0:
+            place = _copy(tokens, first, end, targets, place)
+        else:
+            targets[place] = prefix
+            place += 1
+            if order[document] == 1:
+                place = _copy(tokens, first, one, targets, place)
+            targets[place] = suffix
+            place = _copy(tokens, two, end, targets, place + 1)
+            targets[place] = middle
+            place = _copy(tokens, one if order[document] == 1 else first, two, targets, place + 1)
+        if last[document] >= 0:
+            targets[place] = last[document]

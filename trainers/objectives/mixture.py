@@ -1,0 +1,167 @@
+"""Mixtures of objectives: every row of a batch is given to one of them (UL2: Tay et al., "UL2: Unifying Language Learning
+Paradigms", 2023, section 3.1).
+
+Which one is a function of the run's seed and the sample's number. A token may lead the inputs of an objective and tell the
+model what is asked of it, UL2's mode tokens. Here they are spares of the vocabulary:
+
+    R, regular spans         <reserved_0>   spans of 3 and of 8 tokens, 15 % of them
+    S, sequential            <reserved_1>   the last 25 % of a document from what is before it
+    X, extreme               <reserved_2>   spans of 3, 8 and 64 tokens, 50 %; of 64 tokens, 15 %
+
+All parts read one stream. Its documents begin with `<bos>` where a part needs that; parts that do not leave it out. A
+row takes as much of the stream as the part with the least room has for.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from pipelines.contracts.errors import ConfigError
+from trainers.batch import IGNORED, PADDING, Batch, Decoder, Frame
+from trainers.objectives.causal import Causal
+from trainers.objectives.context import Context
+from trainers.objectives.denoising import Denoising
+from trainers.objectives.fill_in_the_middle import FillInTheMiddle
+from trainers.objectives.pairs import PairObjective
+from trainers.objectives.prefix_lm import PrefixLM
+from trainers.objectives.random import uniforms
+from trainers.objectives.span_corruption import SpanCorruption
+
+
+@dataclass(frozen=True)
+class Part:
+    """An objective of a mixture: its share of the rows, as a `weight` among the others', and the `token` that leads its
+    inputs, a special of the tokenizer or none.
+    """
+
+    objective: Causal | SpanCorruption | Denoising | PrefixLM | FillInTheMiddle
+    weight: float = 1.0
+    token: str | None = None
+
+    def check(self) -> None:
+        """The weight is positive, the objective has an input for the token to lead."""
+        if not 0 < self.weight < float("inf"):
+            raise ValueError(f"weight: got {self.weight}, allowed above 0")
+        if self.token is not None and not isinstance(self.objective, PairObjective):
+            raise ValueError(
+                f"token: got {self.token}, objective {self.objective.kind} has no inputs to lead; set null"
+            )
+
+    def room(self, sequence_length: int, family: str) -> int:
+        """Tokens of the stream for which a row has room beside `token`."""
+        if isinstance(self.objective, PairObjective):
+            return self.objective.room(sequence_length - (self.token is not None), family)
+        return self.objective.stream_length(sequence_length, family)
+
+
+def _ul2() -> tuple[Part, ...]:
+    """The seven denoisers of UL2's table 1; a fifth of the samples is S, as the paper found best, the others share the rest."""
+    regular = [(3.0, 0.15), (8.0, 0.15)]
+    extreme = [(3.0, 0.5), (8.0, 0.5), (64.0, 0.15), (64.0, 0.5)]
+    parts = [(SpanCorruption(mean_span=span, rate=rate), "<reserved_0>") for span, rate in regular]
+    parts += [(SpanCorruption(mean_span=span, rate=rate), "<reserved_2>") for span, rate in extreme]
+    weight = 0.8 / len(parts)
+    sequential = Part(PrefixLM(target_share=0.25), 0.2, "<reserved_1>")
+    return (*(Part(objective, weight, token) for objective, token in parts), sequential)
+
+
+UL2 = _ul2()
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """Each row goes to one of `parts`, chosen by their weights; UL2's seven where nothing else is said."""
+
+    kind: Literal["mixture"] = "mixture"
+    parts: tuple[Part, ...] = UL2
+
+    predicts_text: ClassVar[bool] = False
+
+    @property
+    def frame(self) -> Frame:
+        """With `<bos>` where a part wants it."""
+        wanted = [part.objective.frame for part in self.parts]
+        return next((frame for frame in wanted if frame.before), wanted[0])
+
+    @property
+    def families(self) -> tuple[str, ...]:
+        """Those that all parts can train."""
+        first, *others = (part.objective.families for part in self.parts)
+        return tuple(name for name in first if all(name in other for other in others))
+
+    @property
+    def needs_sentences(self) -> bool:
+        """Whether a part needs to know where sentences begin."""
+        return any(getattr(part.objective, "needs_sentences", False) for part in self.parts)
+
+    def check(self) -> None:
+        """There are parts, and a family of models that all of them train."""
+        if not self.parts:
+            raise ValueError("parts: got none, allowed one and more")
+        if not self.families:
+            kinds = ", ".join(f"{part.objective.kind} ({', '.join(part.objective.families)})" for part in self.parts)
+            raise ValueError(f"parts: no family of models is trained by all of {kinds}; leave some of them out")
+
+    def stream_length(self, sequence_length: int, family: str) -> int:
+        """That of the part with the least room."""
+        length = min(part.room(sequence_length, family) for part in self.parts)
+        for part in self.parts:
+            if isinstance(part.objective, PairObjective):
+                part.objective.check_family(family)
+                part.objective.check_document(length)
+        return length
+
+    def apply(self, batch: Batch, context: Context) -> Batch:
+        """Each row as its objective makes it."""
+        shares = np.cumsum([part.weight for part in self.parts])
+        drawn = uniforms(context.seed, batch.sample, 1, "mixture")[:, 0]
+        chosen = np.searchsorted(shares[:-1] / shares[-1], drawn, side="right")
+        made, places = [], []
+        for number, part in enumerate(self.parts):
+            rows = np.flatnonzero(chosen == number)
+            if len(rows):
+                made.append(_apply(part, _rows(batch, rows), context))
+                places.append(rows)
+        return _joined(batch, made, places, context.specials["<pad>"])
+
+
+def _apply(part: Part, batch: Batch, context: Context) -> Batch:
+    if part.token is None:
+        return part.objective.apply(batch, context)
+    if part.token not in context.specials:
+        raise ConfigError(
+            f"objective.parts: got token {part.token}, the tokenizer has no such special; allowed: {', '.join(context.specials)}"
+        )
+    assert isinstance(part.objective, PairObjective)
+    return part.objective.apply(batch, context, context.specials[part.token])
+
+
+def _rows(batch: Batch, rows: np.ndarray) -> Batch:
+    """The rows `rows` of a batch as it is packed."""
+    arrays = {field.name: getattr(batch, field.name) for field in fields(batch)}
+    return replace(batch, **{name: array[rows] for name, array in arrays.items() if array is not None})
+
+
+def _joined(batch: Batch, made: Sequence[Batch], places: Sequence[np.ndarray], padding: int) -> Batch:
+    """One batch of the rows of `made`, which go to `places`, each as wide as the widest."""
+
+    def join(arrays: Sequence[np.ndarray], fill: int) -> np.ndarray:
+        width = max(array.shape[1] for array in arrays)
+        joined = np.full((len(batch.inputs), width), fill, dtype=arrays[0].dtype)
+        for array, rows in zip(arrays, places, strict=True):
+            joined[rows, : array.shape[1]] = array
+        return joined
+
+    def rows_of(sides: Sequence[Batch | Decoder]) -> dict[str, np.ndarray]:
+        fills = {"inputs": padding, "positions": 0, "segments": PADDING}
+        return {name: join([getattr(side, name) for side in sides], fill) for name, fill in fills.items()}
+
+    prefix = None
+    if any(one.prefix is not None for one in made):
+        prefix = join([np.zeros(b.inputs.shape, bool) if b.prefix is None else b.prefix for b in made], 0)
+    decoders = [one.decoder for one in made if one.decoder is not None]
+    decoder = Decoder(**rows_of(decoders)) if decoders else None
+    targets = join([one.targets for one in made], IGNORED)
+    return replace(batch, **rows_of(made), targets=targets, prefix=prefix, decoder=decoder, sentence_starts=None)

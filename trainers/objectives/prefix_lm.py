@@ -1,0 +1,93 @@
+"""Prefix language modelling (Raffel et al., 2020, section 3.2; Liu et al., "Generating Wikipedia by Summarizing Long
+Sequences", 2018): a document is split, the first part is given, the second one is to be predicted.
+
+"Thank you for inviting" -> "me to your party last week ."
+
+On a decoder this is one text whose first part may see itself in both directions; on an encoder-decoder the encoder reads
+the first part and `<eos>`, the decoder predicts the second one. Where a row cuts a document its last target is the next
+token, or `<eos>` where the document ends.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numba
+import numpy as np
+
+from trainers.batch import Batch, Frame
+from trainers.objectives.context import Context
+from trainers.objectives.pairs import Documents, PairObjective, Pairs, Ragged, documents_of
+
+
+@dataclass(frozen=True)
+class PrefixLM(PairObjective):
+    """A document of n tokens is split before its token k, uniform over 1 to n - 1 (as in T5's code), or so that a share
+    `target_share` of it, at least one token and not all, is the second part. A document of one token has no target.
+    """
+
+    kind: Literal["prefix_lm"] = "prefix_lm"
+    target_share: float | None = None
+    bidirectional_prefix: bool = True
+    loss_on_prefix: bool = False
+
+    frame: ClassVar[Frame] = Frame("<bos>", None)
+    families: ClassVar[tuple[str, ...]] = ("decoder", "encoder_decoder")
+    predicts_text: ClassVar[bool] = False
+
+    def check(self) -> None:
+        """The share is one, options fit together."""
+        if self.target_share is not None and not 0 < self.target_share < 1:
+            raise ValueError(
+                f"target_share: got {self.target_share}, allowed above 0 to below 1, or null for any split"
+            )
+        self.check_prefix()
+
+    def room(self, sequence_length: int, family: str) -> int:
+        """One less: a row that goes on with a document begins with `<bos>` all the same."""
+        return sequence_length - 1
+
+    def pairs(self, batch: Batch, context: Context) -> Pairs:
+        """First and second part of every document."""
+        documents = documents_of(batch, context)
+        sizes = documents.content.sizes
+        if self.target_share is None:
+            chance = documents.per_document(context, "prefix_lm/split")[:, 0]
+            return self.split(documents, 1 + (chance * (sizes - 1)).astype(np.int64), context)
+        wanted = np.rint(sizes * self.target_share).astype(np.int64)
+        return self.split(documents, sizes - np.minimum(np.maximum(wanted, 1), sizes - 1), context)
+
+    def split(self, documents: Documents, places: np.ndarray, context: Context) -> Pairs:
+        """The pairs that splitting document i before its token `places[i]` makes; one of a single token stays whole."""
+        content = documents.content
+        many = content.sizes > 1
+        places = np.where(many, places, content.sizes)
+        more = many & (documents.following >= 0)
+        starts = np.concatenate([[0], np.cumsum(places)])
+        goals = np.concatenate([[0], np.cumsum(content.sizes - places + more)])
+        inputs, targets = np.empty(starts[-1], dtype=np.int64), np.empty(goals[-1], dtype=np.int64)
+        _split(content.tokens, content.offsets, documents.following, starts, inputs, goals, targets)
+        given = Ragged(inputs, starts)
+        if context.family == "encoder_decoder":
+            given = given.marked(None, context.specials["<eos>"])
+        return documents.pairs(given, Ragged(targets, goals))
+
+
+@numba.njit(cache=True, nogil=True)
+def _split(
+    tokens: np.ndarray,
+    offsets: np.ndarray,
+    following: np.ndarray,
+    input_offsets: np.ndarray,
+    inputs: np.ndarray,
+    target_offsets: np.ndarray,
+    targets: np.ndarray,
+) -> None:
+    """Copy each document's first part to the inputs, the rest and what follows it to the targets."""
+    for document in range(len(offsets) - 1):
+        place = offsets[document]
+        for k in range(input_offsets[document], input_offsets[document + 1]):
+            inputs[k] = tokens[place]
+            place += 1
+        for k in range(target_offsets[document], target_offsets[document + 1]):
+            targets[k] = tokens[place] if place < offsets[document + 1] else following[document]
+            place += 1

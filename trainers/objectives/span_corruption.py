@@ -1,0 +1,268 @@
+"""Span corruption and its alternatives (T5: Raffel et al., "Exploring the Limits of Transfer Learning with a Unified
+Text-to-Text Transformer", JMLR 21, 2020, section 3.3 and table 3).
+
+On "Thank you for inviting me to your party last week ." with sentinels X, Y, Z and the mask M:
+
+    style       noise    input                                              target
+    replace     spans    Thank you X to Y week .                            X for inviting me Y your party last
+    replace     tokens   Thank you X me to your party Y week .              X for inviting Y last
+    drop        tokens   Thank you me to your party week .                  for inviting last
+    mass        tokens   Thank you M M me to your party M week .            the original
+    bert        tokens   Thank you M M me to your party apple week .        the original
+    deshuffle            party me for your to . last you inviting week Thank    the original
+
+Input and target end with `<eos>`. The paper's figures close the target with one more sentinel (Z); its code does not, and
+the lengths it publishes, (568, 114) for inputs of 512, have no room for it: 85 tokens of noise, 28 sentinels, `<eos>`. So
+there is none unless `closing_sentinel` asks for it.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numba
+import numpy as np
+
+from pipelines.contracts.errors import ConfigError
+from tokenizer.specials import SENTINELS
+from trainers.batch import Batch, Frame
+from trainers.objectives.context import Context
+from trainers.objectives.pairs import Documents, PairObjective, Pairs, Ragged, documents_of
+
+_MASKED = 0.9  # of the tokens that BERT-style noise chooses; the others become random ones (section 3.3.1)
+
+
+@dataclass(frozen=True)
+class SpanCorruption(PairObjective):
+    """Noise is a share `rate` of a document's tokens: in `spans` of `mean_span` tokens on average, or `tokens` chosen one by
+    one. `style` says what becomes of it: every run of noise is replaced by its own sentinel and is the target (replace),
+    noise is cut out and is the target (drop), or the original is the target and noise tokens become masks (mass), masks
+    and random tokens (bert), or the whole document is shuffled (deshuffle).
+
+    As in T5's code, spans of a document of n tokens are min(max(round(rate n), 1), n - 1) tokens in
+    max(round(tokens / mean_span), 1) spans, never more than tokens are left between them; where they lie is uniform over
+    all ways to cut noise and text into that many parts, and a document begins with text. A document of one token, and with
+    single tokens any in which none is chosen, has no target in the styles whose target is the noise; nor has one
+    of a single token that is shuffled.
+    """
+
+    kind: Literal["span_corruption"] = "span_corruption"
+    rate: float = 0.15
+    mean_span: float = 3.0
+    noise: Literal["spans", "tokens"] = "spans"
+    style: Literal["replace", "drop", "mass", "bert", "deshuffle"] = "replace"
+    closing_sentinel: bool = False
+    bidirectional_prefix: bool = False
+    loss_on_prefix: bool = False
+
+    frame: ClassVar[Frame] = Frame(None, None)
+    families: ClassVar[tuple[str, ...]] = ("encoder_decoder", "decoder")
+    predicts_text: ClassVar[bool] = False
+
+    def check(self) -> None:
+        """Rates and lengths are in range, options fit together."""
+        if not 0 < self.rate < 1:
+            raise ValueError(f"rate: got {self.rate}, allowed above 0 to below 1")
+        if self.mean_span < 1:
+            raise ValueError(f"mean_span: got {self.mean_span}, allowed 1 and more")
+        if self.closing_sentinel and self.style != "replace":
+            raise ValueError(f"closing_sentinel: got true, style {self.style} has no sentinels; set it to false")
+        self.check_prefix()
+
+    def room(self, sequence_length: int, family: str) -> int:
+        """The longest document whose rendering has at most `sequence_length` tokens: input and target each, or both
+        together on a decoder. T5's inputs of 512 take 568 (`random_spans_helper` in the paper's code).
+        """
+        length = 0
+        while self._longest(length + 1, family) <= sequence_length:
+            length += 1
+        return length
+
+    def check_document(self, tokens: int) -> None:
+        """ConfigError where a document of `tokens` may need more sentinels than there are."""
+        self._check_sentinels(tokens, len(SENTINELS))
+
+    def _longest(self, tokens: int, family: str) -> int:
+        """Positions that a document of `tokens` takes at most."""
+        if self.style in ("replace", "drop"):
+            amount, spans = (int(number) for number in amounts(tokens, self.rate, self.mean_span))
+            runs = 0 if self.style == "drop" else spans
+            given, asked = tokens - amount + runs, amount + runs
+            if self.noise == "tokens":
+                runs = 0 if self.style == "drop" else min((tokens + 1) // 2, len(SENTINELS))
+                given, asked = tokens, tokens + runs
+            asked += self.closing_sentinel
+        else:
+            given = asked = tokens
+        both = tokens + 2 * runs + self.closing_sentinel if self.style in ("replace", "drop") else 2 * tokens
+        return both + 2 if family == "decoder" else max(given, asked) + 1
+
+    def _check_sentinels(self, tokens: int, sentinels: int) -> None:
+        """ConfigError where a document of `tokens` has more runs of noise than there are sentinels. Of tokens chosen one by
+        one the expected number counts; where a document has more by chance, its last ones stay as they are.
+        """
+        if self.style != "replace":
+            return
+        runs = int(amounts(tokens, self.rate, self.mean_span)[1]) + self.closing_sentinel
+        if self.noise == "tokens":
+            runs = round(tokens * self.rate * (1 - self.rate))
+        if runs > sentinels:
+            raise ConfigError(
+                f"objective: a document of {tokens} tokens has {runs} runs of noise, there are {sentinels} sentinels; shorten "
+                f"data.sequence_length, lower objective.rate or raise objective.mean_span"
+            )
+
+    def pairs(self, batch: Batch, context: Context) -> Pairs:
+        """An input and a target for every document."""
+        documents = documents_of(batch, context)
+        if self.style == "deshuffle":
+            return self.shuffled(documents, context)
+        offsets = documents.content.offsets
+        drawn = documents.per_token(context, "span_corruption/noise")
+        if self.noise == "tokens":
+            return self.corrupted(documents, drawn < self.rate, context)
+        return self.corrupted(documents, noise_spans(offsets, drawn, self.rate, self.mean_span), context)
+
+    def corrupted(self, documents: Documents, noise: np.ndarray, context: Context) -> Pairs:
+        """The pairs that `noise`, bool [tokens of all documents], makes of `documents`."""
+        content, eos = documents.content, context.specials["<eos>"]
+        if self.style in ("mass", "bert"):
+            mask = np.full(len(noise), context.specials["<mask>"])
+            if self.style == "bert":
+                kind, other = (documents.per_token(context, f"span_corruption/{name}") for name in ("kind", "other"))
+                mask = np.where(kind < _MASKED, mask, _ordinary(context, other))
+            inputs = Ragged(np.where(noise, mask, content.tokens), content.offsets)
+            return documents.pairs(inputs.marked(None, eos), content.marked(None, eos, content.sizes > 0))
+        if self.style == "drop":
+            inputs, targets = _selected(content, ~noise), _selected(content, noise)
+        else:
+            inputs, targets = self._with_sentinels(content, noise, context)
+        return documents.pairs(inputs.marked(None, eos), targets.marked(None, eos, targets.sizes > 0))
+
+    def _with_sentinels(self, content: Ragged, noise: np.ndarray, context: Context) -> tuple[Ragged, Ragged]:
+        sentinels = sentinel_ids(context)
+        self._check_sentinels(int(content.sizes.max(initial=1)), len(sentinels))
+        inputs = np.empty(len(noise), dtype=np.int64)
+        targets = np.empty(2 * len(noise) + len(content.sizes), dtype=np.int64)
+        starts, goals = np.zeros_like(content.offsets), np.zeros_like(content.offsets)
+        arrays = (inputs, starts, targets, goals)
+        _replace(content.tokens, content.offsets, noise, sentinels, self.closing_sentinel, *arrays)
+        return Ragged(inputs[: starts[-1]], starts), Ragged(targets[: goals[-1]], goals)
+
+    def shuffled(self, documents: Documents, context: Context) -> Pairs:
+        """The pairs of a random order of each document's tokens and its original order."""
+        content, eos = documents.content, context.specials["<eos>"]
+        tokens = content.tokens.copy()
+        _shuffle(tokens, content.offsets, documents.per_token(context, "span_corruption/order"))
+        inputs = Ragged(tokens, content.offsets)
+        return documents.pairs(inputs.marked(None, eos), content.marked(None, eos, content.sizes > 1))
+
+
+def sentinel_ids(context: Context) -> np.ndarray:
+    """Ids of `<extra_id_0>` and those after it, int64; ConfigError where the tokenizer has none."""
+    names = [name for name in (f"<extra_id_{i}>" for i in range(len(context.specials))) if name in context.specials]
+    if not names:
+        raise ConfigError(
+            "objective: span_corruption needs sentinels, the tokenizer has no <extra_id_0>; take another one"
+        )
+    return np.array([context.specials[name] for name in names], dtype=np.int64)
+
+
+def _ordinary(context: Context, drawn: np.ndarray) -> np.ndarray:
+    """A random token that is no special for each uniform number."""
+    ordinary = np.setdiff1d(np.arange(context.vocab_size), list(context.specials.values()))
+    chosen: np.ndarray = ordinary[(drawn * len(ordinary)).astype(np.int64)]
+    return chosen
+
+
+def _selected(content: Ragged, chosen: np.ndarray) -> Ragged:
+    """The chosen tokens of each list."""
+    before = np.concatenate([[0], np.cumsum(chosen)])
+    return Ragged(content.tokens[chosen], before[content.offsets])
+
+
+@numba.njit(cache=True, nogil=True)
+def amounts(tokens: int, rate: float, mean_span: float) -> tuple[int, int]:
+    """(tokens of noise, spans) of a document of `tokens`; (0, 0) where it is too short for any."""
+    if tokens < 2:
+        return 0, 0
+    noise = min(max(int(np.rint(tokens * rate)), 1), tokens - 1)
+    spans = max(int(np.rint(noise / mean_span)), 1)
+    return noise, min(spans, noise, tokens - noise)
+
+
+@numba.njit(cache=True, nogil=True)
+def noise_spans(offsets: np.ndarray, drawn: np.ndarray, rate: float, mean_span: float) -> np.ndarray:
+    """Which tokens are noise, bool [tokens], with one uniform number for each.
+
+    Text and noise take turns. Both are cut at places chosen by selection sampling (Knuth, The Art of Computer
+    Programming 2, 3.4.2, algorithm S), so every way to cut is equally likely.
+    """
+    noise = np.zeros(len(drawn), dtype=np.bool_)
+    for document in range(len(offsets) - 1):
+        place, end = offsets[document], offsets[document + 1]
+        amount, spans = amounts(end - place, rate, mean_span)
+        text, text_cuts, noise_cuts = end - place - amount, spans - 1, spans - 1
+        for _ in range(spans):
+            while True:
+                text -= 1
+                chance = drawn[place]
+                place += 1
+                if text == 0:
+                    break
+                if chance * text < text_cuts:
+                    text_cuts -= 1
+                    break
+            while True:
+                noise[place] = True
+                amount -= 1
+                chance = drawn[place]
+                place += 1
+                if amount == 0:
+                    break
+                if chance * amount < noise_cuts:
+                    noise_cuts -= 1
+                    break
+    return noise
+
+
+@numba.njit(cache=True, nogil=True)
+def _replace(
+    tokens: np.ndarray,
+    offsets: np.ndarray,
+    noise: np.ndarray,
+    sentinels: np.ndarray,
+    closing: bool,
+    inputs: np.ndarray,
+    input_offsets: np.ndarray,
+    targets: np.ndarray,
+    target_offsets: np.ndarray,
+) -> None:
+    """Each run of noise behind its sentinel to the targets, the sentinel in its place to the inputs."""
+    given = asked = 0
+    for document in range(len(offsets) - 1):
+        used, inside = 0, False
+        for place in range(offsets[document], offsets[document + 1]):
+            if noise[place] and (inside or used < len(sentinels)):
+                if not inside:
+                    inputs[given] = sentinels[used]
+                    targets[asked] = sentinels[used]
+                    given, asked, used, inside = given + 1, asked + 1, used + 1, True
+                targets[asked] = tokens[place]
+                asked += 1
+            else:
+                inputs[given] = tokens[place]
+                given, inside = given + 1, False
+        if closing and 0 < used < len(sentinels):
+            targets[asked] = sentinels[used]
+            asked += 1
+        input_offsets[document + 1], target_offsets[document + 1] = given, asked
+
+
+@numba.njit(cache=True, nogil=True)
+def _shuffle(tokens: np.ndarray, offsets: np.ndarray, drawn: np.ndarray) -> None:
+    """Permute each document in place (Fisher and Yates), with one uniform number for each token."""
+    for document in range(len(offsets) - 1):
+        first = offsets[document]
+        for last in range(offsets[document + 1] - first - 1, 0, -1):
+            other = first + int(drawn[first + last] * (last + 1))
+            tokens[first + last], tokens[other] = tokens[other], tokens[first + last]
