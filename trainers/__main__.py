@@ -1,5 +1,5 @@
-"""Commands: python -m trainers pretrain | blame | evaluate | generate | export. Heavy libraries are imported when a command
-needs them.
+"""Commands: python -m trainers pretrain | report | blame | evaluate | generate | export. Heavy libraries are imported
+when a command needs them.
 """
 
 import argparse
@@ -64,6 +64,13 @@ def parser() -> argparse.ArgumentParser:
         help="go on with a corpus (of the same tokenizer) that is not the one the run began with",
     )
     pretrain.set_defaults(command=_pretrain)
+
+    report = commands.add_parser("report", help="one HTML page of curves, data, events and settings of runs")
+    report.add_argument("runs", metavar="RUN", nargs="+", type=Path, help="several are overlaid and compared")
+    report.add_argument(
+        "--output", metavar="FILE", type=Path, help="RUN/report.html by default; needed for several runs"
+    )
+    report.set_defaults(command=_report)
 
     blame = commands.add_parser("blame", help="the documents that a step read, worst losses first, with their history")
     blame.add_argument("run", metavar="RUN", type=Path)
@@ -151,7 +158,8 @@ def _launch(config: "Pretraining", corpus: "Corpus", run: Path, workers: int) ->
         return 0
     launch(config, corpus, run, workers, lambda line: print(line, flush=True))
     if (run / "finished.json").exists() and not _is_follower():
-        print(f"run    {run}\nmodel  {run / 'export'}\ntry    python -m trainers generate {run} --prompt 'To be'")
+        print(f"run    {run}\nreport {run / 'report.html'}\nmodel  {run / 'export'}")
+        print(f"try    python -m trainers generate {run} --prompt 'To be'")
     return 0
 
 
@@ -167,6 +175,17 @@ def _describe(config: "Pretraining", corpus: "Corpus", opened: "Opened") -> None
     for change in opened.changed:
         print(f"changed since the run began: {change}")
     print(f"run  {opened.path}  {'new' if opened.is_new else 'resumed'}", flush=True)
+
+
+def _report(options: argparse.Namespace) -> int:
+    from trainers.report import write_report
+
+    if options.output is None and len(options.runs) > 1:
+        raise ConfigError("--output: several runs give one page; say where it goes with --output FILE")
+    output = options.output or options.runs[0] / "report.html"
+    write_report(options.runs, output)
+    print(output)
+    return 0
 
 
 def _blame(options: argparse.Namespace) -> int:

@@ -10,16 +10,16 @@ from typing import Any
 MEASURED = ("step", "validation", "skipped")
 
 
-def read_history(log: Path, size: int | None = None) -> list[dict[str, Any]]:
-    """The events of `log.jsonl`, or of its first `size` bytes, without those that a later part of the run replaced.
+def read_events(log: Path, size: int | None = None) -> list[dict[str, Any]]:
+    """All events of `log.jsonl`, or of its first `size` bytes; nothing where there is no log yet.
 
-    Lines that a kill cut off are passed over. Nothing where there is no log yet.
+    Lines that a kill cut off are passed over.
     """
     if not log.exists():
         return []
     with open(log, "rb") as file:
         lines = file.read(-1 if size is None else size).splitlines()
-    return effective(filter(None, map(_event, lines)))
+    return list(filter(None, map(_event, lines)))
 
 
 def effective(events: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -22,6 +22,7 @@ from trainers.ledger import line, write_ledger
 from trainers.measure import loss_fields, no_sums
 from trainers.models import build_model
 from trainers.progress import Progress
+from trainers.report import write_report
 from trainers.run import STOP, fingerprints, read_run
 from trainers.schedule import rate_fraction
 from trainers.sinks import open_sinks
@@ -29,7 +30,8 @@ from trainers.speed import device_name, flops_per_token, memory_bytes, peak_flop
 
 
 def train(config: Pretraining, corpus: Corpus, run: Path, show: Callable[[str], None] | None) -> None:
-    """Train from the newest checkpoint of `run`, or from the start, to the end of the budget; then export the model.
+    """Train from the newest checkpoint of `run`, or from the start, to the end of the budget; then export the model
+    and write the report.
 
     Called on every worker with the resolved configuration. `show` prints lines on the first worker. Returns early,
     after a checkpoint, when a worker got SIGTERM.
@@ -41,6 +43,8 @@ def train(config: Pretraining, corpus: Corpus, run: Path, show: Callable[[str], 
         Training(config, corpus, run, progress, world).run()
     finally:
         progress.close()
+    if rank == 0:
+        write_report([run], run / "report.html")
 
 
 class Training:

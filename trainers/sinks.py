@@ -24,7 +24,7 @@ from typing import Any, Literal, Protocol
 from pipelines.contracts.config import plain
 from pipelines.contracts.errors import ConfigError, UserError
 from pipelines.contracts.store import read_json, write_json
-from trainers.history import read_history
+from trainers.history import effective, read_events
 
 Outcome = Literal["finished", "stopped", "failed"]
 FORMAT, FILE = "gristmill-sinks/1", "sinks.json"
@@ -185,7 +185,7 @@ def open_sinks(names: Sequence[str], run: Path, config: Any) -> "list[Channel]":
     path = run / FILE
     record = read_json(path) if path.exists() else {}
     known: dict[str, str] = record.get("identities", {})
-    logged = read_history(run / "log.jsonl") if names else []
+    logged = read_events(run / "log.jsonl") if names else []
     last_step = max((event["step"] for event in logged if event["event"] in _GROUPS), default=0)
     settings = dict(_settings(plain(config)))
     channels = []
@@ -256,7 +256,7 @@ class Channel:
 
     def _work(self, log: Path, size: int) -> None:
         try:
-            for event in read_history(log, size):
+            for event in effective(read_events(log, size)):
                 if event["event"] in _GROUPS:
                     self._send(event)
             while not isinstance(event_or_end := self._queue.get(), str):
