@@ -1,32 +1,40 @@
 """Tokens per second of the training loader, beside plain memmap readers, in one run.
 
-    python -m benchmarks.loader [--million-tokens 64] [--sequence-length 2048]
+    pip install --target PEERS datasets mosaicml-streaming litdata
+    python -m benchmarks.loader [--million-tokens 64] [--sequence-length 2048] [--peers PEERS]
 
 All read shuffled sequences of the same tokens from the page cache, one process, into numpy arrays ready for torch:
-`ours` gives inputs, targets, positions and document segments, the mixture's order included, concatenated and best-fit;
-`memmap` gives inputs alone, as nanoGPT's loader does; `memmap + boundaries` finds documents by a search in their offsets,
-vectorised; `datasets` (if it is installed) reads rows of packed sequences, without boundaries.
+`ours` gives inputs, targets, positions and document segments, the mixture's order included, for every packing; `memmap`
+gives inputs alone, as nanoGPT's loader does; `memmap + boundaries` finds documents by a search in their offsets,
+vectorised. Hugging Face `datasets`, MosaicML's `streaming` and `litdata` read rows of packed sequences, without
+boundaries, from their own formats; a peer that is not installed is left out and said to be.
 """
 
 import argparse
-import math
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from pipelines.contracts.document import document_id
-from pipelines.contracts.manifest import ShardRecord
+from pipelines.contracts.manifest import ShardRecord, TokenizerRecord
 from pipelines.contracts.shards import open_shard, write_shard
 from pipelines.contracts.store import record_file, write_atomic
 from tokenizer.specials import SPECIAL_IDS
-from trainers.data import Source, TrainingData
-from trainers.mixture import mixture
-from trainers.order import Order, Stream
+from trainers.config import Data
+from trainers.data import Corpus, Source, training_data
+from trainers.objectives.causal import Causal
+from trainers.recipes import llama_tiny
 
+Reader = Callable[[Source, int], Iterator[int]]
 ROWS = 32
 MEAN_DOCUMENT = 600
 
@@ -47,21 +55,25 @@ def write_source(directory: Path, tokens: int) -> Source:
         file = record_file(directory, name)
         size = (len(lengths), int(offsets[-1]), int(offsets[-1]))
         records.append(ShardRecord(file.path, file.bytes, file.xxh3_128, "web", "train", *size))
-    return Source("web", directory, tuple(records))
+    return Source("web", directory, tuple(records), Causal.frame)
 
 
-def best_fit(source: Source, length: int) -> Iterator[int]:
-    return ours(source.packed(length, 0), length)
+def ours(packing: str) -> Reader:
+    def read(source: Source, length: int) -> Iterator[int]:
+        config = replace(llama_tiny(), data=Data(sequence_length=length, packing=packing, weights={"web": 1.0}))
+        data = training_data(corpus_around(source), config)
+        first = 0
+        while True:
+            batch = data.rows(data.order.take(first, ROWS))
+            yield int((batch.segments >= 0).sum())
+            first += ROWS
+
+    return read
 
 
-def ours(source: Source, length: int) -> Iterator[int]:
-    asked = mixture([(math.inf, {"web": 1.0})], {}, ["web"])
-    order = Order(
-        [Stream("web", source.tokens, source.packing.sizes if source.packing else None)], asked, length, 0, "benchmark"
-    )
-    data = TrainingData((source,), order, SPECIAL_IDS)
-    for first in range(0, source.tokens // length - ROWS, ROWS):
-        yield data.rows(order.take(first, ROWS)).inputs.size
+def corpus_around(source: Source) -> Corpus:
+    tokenizer = TokenizerRecord("tokenizer.json", 0, "", 32_000, "byte_bpe", dict(SPECIAL_IDS))
+    return Corpus("benchmark", tokenizer, source.directory, "shards", {}, {"web": source}, {}, frozenset())
 
 
 def memmap(source: Source, length: int) -> Iterator[int]:
@@ -96,7 +108,53 @@ def datasets(source: Source, length: int) -> Iterator[int]:
         yield table[first : first + ROWS]["input_ids"].size
 
 
-def rate(read: Callable[[Source, int], Iterator[int]], source: Source, length: int, seconds: float) -> float:
+def mosaic(source: Source, length: int) -> Iterator[int]:
+    dataset = mosaic_dataset(source, length)
+    while True:
+        rows = []
+        for entry in dataset:
+            rows.append(entry["tokens"])
+            if len(rows) == ROWS:
+                yield np.stack(rows).astype(np.int64).size
+                rows = []
+
+
+@cache
+def mosaic_dataset(source: Source, length: int) -> Any:
+    # Its image datasets, which nothing here needs, want the torchvision that was built with this very torch.
+    sys.modules.setdefault("streaming.vision", ModuleType("streaming.vision"))
+    from streaming import MDSWriter, StreamingDataset
+
+    tokens, directory = source.shard(0).tokens, str(source.directory / "mds")
+    with MDSWriter(out=directory, columns={"tokens": f"ndarray:uint16:{length}"}) as writer:
+        for row in tokens[: len(tokens) // length * length].reshape(-1, length):
+            writer.write({"tokens": row})
+    return StreamingDataset(local=directory, shuffle=True, batch_size=ROWS)
+
+
+def litdata(source: Source, length: int) -> Iterator[int]:
+    import torch
+    from litdata import StreamingDataset, TokensLoader, optimize
+
+    directory = source.directory / "litdata"
+    if not directory.exists():
+        tokens = torch.from_numpy(source.shard(0).tokens.astype(np.int32))
+        pieces = [tokens[i : i + (1 << 20)] for i in range(0, len(tokens), 1 << 20)]
+        optimize(iter_piece, pieces, str(directory), chunk_bytes="64MB", num_workers=1, item_loader=TokensLoader())
+    while True:
+        rows = []
+        for entry in StreamingDataset(str(directory), item_loader=TokensLoader(block_size=length), shuffle=True):
+            rows.append(entry)
+            if len(rows) == ROWS:
+                yield torch.stack(rows).long().numel()
+                rows = []
+
+
+def iter_piece(piece: Any) -> Iterator[Any]:
+    yield piece
+
+
+def rate(read: Reader, source: Source, length: int, seconds: float) -> float:
     """Tokens per second over `seconds`, after the first batches."""
     batches = read(source, length)
     for _ in range(5):
@@ -114,25 +172,30 @@ def main() -> None:
     parser.add_argument("--million-tokens", type=int, default=64)
     parser.add_argument("--sequence-length", type=int, default=2048)
     parser.add_argument("--seconds", type=float, default=3.0)
+    parser.add_argument("--peers", help="a directory with the peers' packages; ours come first")
     parser.add_argument("--rounds", type=int, default=3, help="the readers take turns; the best round of each counts")
     options = parser.parse_args()
+    if options.peers:
+        sys.path.append(options.peers)
     with tempfile.TemporaryDirectory() as directory:
         source = write_source(Path(directory), options.million_tokens * 1_000_000)
         for number in range(2):
             open_shard(source.directory, source.shards[number].file).tokens.sum()
         readers = {
-            "ours": ours,
-            "ours, best fit": best_fit,
+            "ours": ours("concatenate"),
+            "ours, best fit": ours("best_fit"),
+            "ours, documents": ours("documents"),
             "memmap + boundaries": memmap_boundaries,
             "memmap": memmap,
-            "datasets": datasets,
+            "HF datasets": datasets,
+            "MosaicML streaming": mosaic,
+            "litdata": litdata,
         }
         rates: dict[str, float] = {}
         for name, read in [*readers.items()] * options.rounds:
             try:
-                rates[name] = max(
-                    rates.get(name, 0.0), rate(read, source, options.sequence_length, options.seconds / options.rounds)
-                )
+                once = rate(read, source, options.sequence_length, options.seconds / options.rounds)
+                rates[name] = max(rates.get(name, 0.0), once)
             except ImportError:
                 rates[name] = 0.0
         for name, tokens in rates.items():
