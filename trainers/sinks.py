@@ -180,7 +180,9 @@ def require_libraries(names: Sequence[str]) -> None:
 
 
 def open_sinks(names: Sequence[str], run: Path, config: Any) -> "list[Channel]":
-    """The sinks of a run, whose `resolved` configuration they get; UserError where one cannot be opened."""
+    """The sinks of a run, which get its resolved configuration. UserError where one cannot be opened, unless the run has
+    been training already: then that is a failure like any other.
+    """
     require_libraries(names)
     path = run / FILE
     record = read_json(path) if path.exists() else {}
@@ -195,9 +197,11 @@ def open_sinks(names: Sequence[str], run: Path, config: Any) -> "list[Channel]":
         except UserError:
             raise
         except Exception as error:
-            hint = f"; {path} says which run it goes on with" if name in known else ""
+            if last_step > 0:
+                channels.append(Channel(name, None, describe(error)))
+                continue
             raise UserError(
-                f"sinks: {name!r} could not be opened: {describe(error)}{hint}; mend that, or leave {name} out of sinks"
+                f"sinks: {name!r} could not be opened: {describe(error)}; mend that, or leave {name} out of sinks"
             ) from None
         if sink.identity and known.get(name) != sink.identity:
             known[name] = sink.identity
@@ -209,17 +213,19 @@ def open_sinks(names: Sequence[str], run: Path, config: Any) -> "list[Channel]":
 class Channel:
     """The way of events to one sink. After a failure, which `failure` tells once, the sink gets no more of them."""
 
-    def __init__(self, name: str, sink: Sink) -> None:
-        """Nothing is sent before `begin`."""
+    def __init__(self, name: str, sink: Sink | None, failure: str | None = None) -> None:
+        """Nothing is sent before `begin`, and nothing at all without a sink, for which `failure` is the reason."""
         self.name, self._sink = name, sink
         self._queue: queue.Queue[dict[str, Any] | Outcome] = queue.Queue(_WAITING)
         self._thread: threading.Thread | None = None
-        self._failure: str | None = None
+        self._failure = failure
         self._told = False
 
     def begin(self, log: Path) -> None:
         """Send what the log holds up to now, and then what `put` gets."""
-        arguments = (log, log.stat().st_size)
+        if self._sink is None:
+            return
+        arguments = (self._sink, log, log.stat().st_size)
         self._thread = threading.Thread(target=self._work, args=arguments, name=f"sink {self.name}", daemon=True)
         self._thread.start()
 
@@ -254,19 +260,20 @@ class Channel:
         if self._thread.is_alive():
             self._failure = self._failure or f"it has not taken all of them {_PATIENCE:.0f} seconds after the end"
 
-    def _work(self, log: Path, size: int) -> None:
+    def _work(self, sink: Sink, log: Path, size: int) -> None:
         try:
             for event in effective(read_events(log, size)):
                 if event["event"] in _GROUPS:
-                    self._send(event)
+                    _send(sink, event)
             while not isinstance(event_or_end := self._queue.get(), str):
-                self._send(event_or_end)
-            self._sink.close(event_or_end)
+                _send(sink, event_or_end)
+            sink.close(event_or_end)
         except BaseException as error:  # whatever a library raises, training goes on
             self._failure = describe(error)
 
-    def _send(self, event: dict[str, Any]) -> None:
-        self._sink.log(event["step"], event["time"], metrics(event))
+
+def _send(sink: Sink, event: Mapping[str, Any]) -> None:
+    sink.log(event["step"], event["time"], metrics(event))
 
 
 def metrics(event: Mapping[str, Any]) -> dict[str, float]:

@@ -140,6 +140,22 @@ def test_a_sink_that_cannot_be_opened_stops_the_run_before_it_begins(tmp_path, r
         open_sinks(["tensorboard"], tmp_path, llama_tiny())
 
 
+def test_a_run_goes_on_without_a_sink_that_cannot_be_opened_again(tmp_path, recorder, monkeypatch):
+    run = tmp_path / "run"
+    part(run, 0, [step_event(1)], "stopped")
+
+    def refuse(self, described):
+        raise ConnectionError("no route")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Recorder, "__init__", refuse)
+        part(run, 1, [step_event(2)], "stopped")
+    (warning,) = read_events(run / "log.jsonl", "warning")
+    assert "ConnectionError: no route" in warning["message"]
+    part(run, 2, [step_event(3)])
+    assert [step for step, _ in recorder[-1].rows] == [1, 2, 3]
+
+
 def test_names_are_safe_and_stay_different():
     names = ["en.wikipedia", "a b", "a_b", "a/b", "ä", "ö", "..", "", "<script>", "x" * 300, "x" * 301, "-a", "\ud800"]
     shown = [safe(name) for name in names]
