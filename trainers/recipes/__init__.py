@@ -6,7 +6,7 @@ To add one, write a function in the file of its family and name it in RECIPES.
 from collections.abc import Callable
 
 from trainers.config import Pretraining
-from trainers.recipes import decoders, encoders
+from trainers.recipes import decoders, encoder_decoders, encoders
 from trainers.recipes.decoders import demo_decoder, gpt2_small, llama_tiny
 
 __all__ = ["RECIPES", "demo_decoder", "gpt2_small", "llama_tiny"]
@@ -17,5 +17,10 @@ _ALL: tuple[Callable[[], Pretraining], ...] = (
     *(decoders.llama_tiny, decoders.tiny_gpt, decoders.tiny_gpt2),
     *(encoders.bert_base, encoders.bert_large, encoders.roberta_base, encoders.roberta_large),
     *(encoders.modernbert_base, encoders.tiny_roberta, encoders.tiny_modernbert),
+    *(encoder_decoders.t5_small, encoder_decoders.t5_base, encoder_decoders.t5_large, encoder_decoders.t5_3b),
+    *(encoder_decoders.t5_11b, encoder_decoders.t5_v1_1_base, encoder_decoders.byt5_small),
+    *(encoder_decoders.bart_base, encoder_decoders.bart_large, encoder_decoders.prefix_lm_base),
+    *(encoder_decoders.tiny_t5, encoder_decoders.tiny_t5_v1_1, encoder_decoders.tiny_t5_shared),
+    *(encoder_decoders.tiny_bart, encoder_decoders.tiny_prefix_lm),
 )
 RECIPES: dict[str, Callable[[], Pretraining]] = {recipe.__name__: recipe for recipe in _ALL}

@@ -1,0 +1,200 @@
+"""Recipes of encoder-decoders: T5 with its versions and sizes, ByT5, BART; and the decoder with a prefix of T5's study."""
+
+from dataclasses import replace
+
+from trainers.architecture import Model
+from trainers.config import Batch, Budget, Checkpoints, Data, Execution, Optimizer, Pretraining, Schedule, Validation
+from trainers.objectives.denoising import Denoising
+from trainers.objectives.prefix_lm import PrefixLM
+from trainers.objectives.span_corruption import SpanCorruption
+
+
+def t5_base() -> Pretraining:
+    """T5-base, 222,903,552 parameters: the baseline of Raffel et al. (2020, section 3.1).
+
+    2^19 steps of 128 sequences of 512 with spans of noise (3 tokens in the mean, 15 %), dropout 0.1. The rate is constant
+    for 10,000 steps, then falls with the root of the step. Left out: AdaFactor, whose rate of 0.01 is relative to the
+    size of each tensor; AdamW takes 1e-3 here, after a warm-up.
+    """
+    return Pretraining(
+        name="t5_base",
+        model=Model("t5", layers=12, width=768, heads=12, positions=512, vocab_size=32128, dropout=0.1),
+        objective=SpanCorruption(),
+        data=Data(sequence_length=512),
+        batch=Batch(sequences=128),
+        budget=Budget(steps=2**19),
+        optimizer=Optimizer(learning_rate=1e-3, weight_decay=0.0, betas=(0.9, 0.999)),
+        schedule=Schedule(kind="inverse_sqrt", warmup_steps=10_000, final_fraction=0.0),
+        validation=Validation(every=5000, tokens=1_048_576),
+        checkpoints=Checkpoints(every=5000, keep=3),
+        execution=Execution(zero_stage=1, micro_batch=16),
+    )
+
+
+def _t5(name: str, base: Pretraining, micro_batch: int, **sizes: int) -> Pretraining:
+    execution = replace(base.execution, micro_batch=micro_batch)
+    return replace(base, name=name, model=replace(base.model, **sizes), execution=execution)  # type: ignore[arg-type]
+
+
+def t5_small() -> Pretraining:
+    """T5-small, 60,506,624 parameters (Raffel et al., 2020, section 3.7): `t5_base` with 6 layers of width 512."""
+    return _t5("t5_small", t5_base(), 32, layers=6, width=512, heads=8)
+
+
+def t5_large() -> Pretraining:
+    """T5-large, 737,668,096 parameters: `t5_base` with 24 layers of width 1,024."""
+    return _t5("t5_large", t5_base(), 8, layers=24, width=1024, heads=16)
+
+
+def t5_3b() -> Pretraining:
+    """T5-3B, 2,851,598,336 parameters: `t5_large` with 32 heads of width 128 and an inner size of 16,384."""
+    return _t5("t5_3b", t5_large(), 2, heads=32, head_width=128, feed_forward=16384)
+
+
+def t5_11b() -> Pretraining:
+    """T5-11B, 11,307,321,344 parameters: `t5_large` with 128 heads of width 128 and an inner size of 65,536."""
+    return _t5("t5_11b", t5_large(), 1, heads=128, head_width=128, feed_forward=65536)
+
+
+def t5_v1_1_base() -> Pretraining:
+    """T5 v1.1 base, 247,577,856 parameters (Shazeer, "GLU Variants Improve Transformer", 2020, and the release notes of
+    T5 1.1): `t5_base` with gated GELU, an output layer of its own, and no dropout.
+    """
+    base = t5_base()
+    model = replace(base.model, gated=True, tied=False, feed_forward=2048, dropout=0.0)
+    return replace(base, name="t5_v1_1_base", model=model)
+
+
+def byt5_small() -> Pretraining:
+    """ByT5-small, 299,637,760 parameters (Xue et al., 2022, sections 3.1 and 3.2): `t5_v1_1_base` over bytes.
+
+    Three times as many layers in the encoder as in the decoder, spans of 20 bytes in the mean, sequences of 1,024 in
+    batches of 2^20. The count is with the 384 ids of the tokenizer `bytes`: 256 bytes and 128 specials.
+    """
+    base = t5_v1_1_base()
+    return replace(
+        base,
+        name="byt5_small",
+        model=replace(
+            base.model,
+            layers=12,
+            decoder_layers=4,
+            width=1472,
+            heads=6,
+            head_width=64,
+            feed_forward=3584,
+            positions=1024,
+            vocab_size=None,
+        ),
+        objective=SpanCorruption(mean_span=20.0),
+        data=replace(base.data, sequence_length=1024),
+        batch=Batch(sequences=1024),
+        budget=Budget(steps=1_000_000),
+    )
+
+
+def bart_base() -> Pretraining:
+    """BART-base, 139,420,416 parameters (Lewis et al., 2020, section 4): 6 layers in each stack, 1,000,000 steps.
+
+    Text infilling of 30 % and permuted sentences. The paper gives no batch and rates for this size: they are BERT's, whose
+    data it shares; decoupled weight decay and betas are RoBERTa's.
+    """
+    return Pretraining(
+        name="bart_base",
+        model=Model("bart", layers=6, width=768, heads=12, positions=1024, vocab_size=50265, dropout=0.1),
+        objective=Denoising(),
+        data=Data(sequence_length=512),
+        batch=Batch(sequences=256),
+        budget=Budget(steps=1_000_000),
+        optimizer=Optimizer(
+            learning_rate=1e-4, weight_decay=0.01, betas=(0.9, 0.98), epsilon=1e-6, decay_embeddings=True
+        ),
+        schedule=Schedule(kind="linear", warmup_steps=10_000, final_fraction=0.0),
+        validation=Validation(every=5000, tokens=1_048_576),
+        checkpoints=Checkpoints(every=5000, keep=3),
+        execution=Execution(zero_stage=1, micro_batch=16),
+    )
+
+
+def bart_large() -> Pretraining:
+    """BART-large, 406,291,456 parameters (Lewis et al., 2020, section 5): 12 layers of width 1,024 in each stack, 500,000
+    steps of 8,000 sequences, and RoBERTa-large's rate and warm-up. The paper turns dropout off for the last tenth.
+    """
+    base = bart_base()
+    return replace(
+        base,
+        name="bart_large",
+        model=replace(base.model, layers=12, width=1024, heads=16),
+        batch=Batch(sequences=8000),
+        budget=Budget(steps=500_000),
+        optimizer=replace(base.optimizer, learning_rate=4e-4),
+        schedule=replace(base.schedule, warmup_steps=30_000),
+        execution=replace(base.execution, micro_batch=8),
+    )
+
+
+def prefix_lm_base() -> Pretraining:
+    """The prefix language model of T5's study (Raffel et al., 2020, section 3.2): one stack of T5-base's size, whose prefix
+    sees itself in both directions, with loss on what follows; training as in `t5_base`.
+
+    The stack is Llama's, with rotary positions in place of T5's bias.
+    """
+    base = t5_base()
+    return replace(
+        base,
+        name="prefix_lm_base",
+        model=Model("llama", layers=12, width=768, heads=12, positions=512, feed_forward=3072, vocab_size=32128),
+        objective=PrefixLM(),
+        optimizer=replace(base.optimizer, learning_rate=6e-4, weight_decay=0.1, betas=(0.9, 0.95)),
+    )
+
+
+def tiny_t5() -> Pretraining:
+    """A T5 of toy size that learns within a minute on a CPU."""
+    return Pretraining(
+        name="tiny_t5",
+        model=Model("t5", layers=2, width=64, heads=4, positions=128),
+        objective=SpanCorruption(),
+        data=Data(sequence_length=128),
+        batch=Batch(sequences=16),
+        budget=Budget(steps=200),
+        optimizer=Optimizer(learning_rate=5e-3, weight_decay=0.0, betas=(0.9, 0.98)),
+        schedule=Schedule(kind="linear", warmup_steps=20, final_fraction=0.0),
+        validation=Validation(every=100, tokens=8192),
+        checkpoints=Checkpoints(every=100, keep=2),
+        execution=Execution(zero_stage=1, micro_batch=8),
+    )
+
+
+def tiny_t5_v1_1() -> Pretraining:
+    """A T5 v1.1 of toy size: `tiny_t5` with gated GELU and an output layer of its own."""
+    base = tiny_t5()
+    return replace(base, name="tiny_t5_v1_1", model=replace(base.model, gated=True, tied=False))
+
+
+def tiny_t5_shared() -> Pretraining:
+    """The T5 study's encoder-decoder with one set of weights for both stacks, in toy size."""
+    base = tiny_t5()
+    return replace(base, name="tiny_t5_shared", model=replace(base.model, tied_stacks=True))
+
+
+def tiny_bart() -> Pretraining:
+    """A BART of toy size that learns within a minute on a CPU, with all of its paper's choice of noises."""
+    base = tiny_t5()
+    return replace(
+        base,
+        name="tiny_bart",
+        model=Model("bart", layers=2, width=64, heads=4, positions=160, initializer_range=0.06),
+        objective=Denoising(),
+    )
+
+
+def tiny_prefix_lm() -> Pretraining:
+    """A decoder of toy size with a bidirectional prefix."""
+    base = tiny_t5()
+    return replace(
+        base,
+        name="tiny_prefix_lm",
+        model=Model("llama", layers=2, width=64, heads=4, positions=128, initializer_range=0.06),
+        objective=PrefixLM(),
+    )
