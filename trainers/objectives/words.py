@@ -33,7 +33,7 @@ def word_marks(definition: Definition) -> np.ndarray:
     ValueError for a BPE of characters whose file does not say how words end.
     """
     model, marks = definition.data["model"], np.zeros(definition.vocab_size, dtype=np.uint8)
-    prefix, suffix = model.get("continuing_subword_prefix") or "", model.get("end_of_word_suffix") or ""
+    prefix, suffix = model.get("continuing_subword_prefix") or "", definition.end_of_word or ""
     spaced = any(token.startswith(_METASPACE) for token in definition.tokens.values())
     if definition.kind == "bpe" and not (prefix or suffix or spaced):
         raise ValueError(
@@ -47,7 +47,7 @@ def word_marks(definition: Definition) -> np.ndarray:
         if definition.kind in ("wordpiece", "word_level"):
             marks[token_id] = 0 if inside else BEGINS
             continue
-        if not inside and (not text or _begins(text[0])):
+        if text and not inside and _begins(text[0]):
             marks[token_id] |= BEGINS
         if ended or (text and not text.isspace() and _ends(text[-1])):
             marks[token_id] |= ENDS
