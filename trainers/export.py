@@ -58,6 +58,8 @@ def export_checkpoint(run: Path, output: Path) -> Path:
             "checksum": read_json(output / "gristmill.json")["checksum"],
         }:
             return output
+    for left in output.parent.glob(f".{output.name}.*.tmp"):  # by an export that was killed
+        shutil.rmtree(left)
     attempt = output.with_name(f".{output.name}.{uuid.uuid4().hex}.tmp")
     attempt.mkdir(parents=True)
     try:

@@ -1,5 +1,7 @@
 """A tiny corpus written through the contracts: three sources, several shards, a real tokenizer of 400 tokens."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +12,7 @@ from pipelines.contracts.document import document_id, file_key
 from pipelines.contracts.manifest import CorpusManifest, ShardRecord, ShardSet, TokenizerRecord, save_corpus
 from pipelines.contracts.shards import write_shard
 from pipelines.contracts.store import digest, record_file, write_atomic
+from tests.trainers.launching import ROOT, SETTINGS, environment
 from tokenizer.specials import SPECIAL_IDS
 from tokenizer.train import train_byte_bpe
 
@@ -75,3 +78,15 @@ def corpus_directory(tmp_path_factory):
 @pytest.fixture(scope="session")
 def foreign_directory(tmp_path_factory):
     return build_corpus(tmp_path_factory.mktemp("foreign"), seed=1)
+
+
+@pytest.fixture(scope="session")
+def unbroken(corpus_directory, tmp_path_factory):
+    """A run of one worker without a launcher, which nothing disturbs, with `record` of what it read beside it."""
+    directory = tmp_path_factory.mktemp("unbroken")
+    script = [Path(__file__).with_name("kill_worker.py"), "never", 0, 0, directory / "record"]
+    arguments = ["pretrain", "llama_tiny", f"corpus={corpus_directory}", f"run={directory / 'run'}", *SETTINGS]
+    command = [sys.executable, *map(str, script), *arguments]
+    done = subprocess.run(command, env=environment(), cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]
+    return directory / "run"

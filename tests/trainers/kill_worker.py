@@ -1,0 +1,117 @@
+"""The command line as one of several workers, one of which kills itself with SIGKILL at a chosen moment.
+
+Started by torchrun as `kill_worker.py MOMENT STEP RANK RECORD ARGUMENTS ...`: at that moment of that step (the first is
+1) worker RANK dies; every worker writes what it trains on to RECORD (`launching.Record`). The moment `never` lets all live.
+"""
+
+import os
+import signal
+import sys
+
+from tests.trainers.launching import Record
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def before_the_first_step(step: int) -> None:
+    """The model is built, or restored, and no step is done."""
+    from trainers.loop import Training
+
+    Training.run = lambda self: die()
+
+
+def amid_a_step(step: int) -> None:
+    """The first micro-batch has left its gradients, the second is begun, and nothing is updated."""
+    from trainers.engine import Engine
+    from trainers.forward import Forward
+
+    train_step, forward, begun = Engine.train_step, Forward.forward, []
+
+    def noting(self, batches, number, *others):
+        begun[:] = [] if number + 1 == step else [None] * 1000
+        return train_step(self, batches, number, *others)
+
+    def dying(self, **arrays):
+        begun.append(arrays)
+        if len(begun) == 2:
+            die()
+        return forward(self, **arrays)
+
+    Engine.train_step, Forward.forward = noting, dying
+
+
+def amid_a_checkpoint(step: int) -> None:
+    """The weights of the step's checkpoint are written, its moments are not."""
+    import safetensors.torch
+
+    save_file = safetensors.torch.save_file
+
+    def dying(tensors, path, *others, **named):
+        save_file(tensors, path, *others, **named)
+        if f"step-{step:08d}" in str(path):
+            die()
+
+    safetensors.torch.save_file = dying
+
+
+def after_a_checkpoint(step: int) -> None:
+    """The step's checkpoint is published, and nothing has been done since."""
+    from trainers import checkpoint
+
+    save = checkpoint.save
+
+    def dying(run, number, *others, **named):
+        save(run, number, *others, **named)
+        if number == step:
+            die()
+
+    checkpoint.save = dying
+
+
+def amid_a_validation(step: int) -> None:
+    """The first batch of the first validation is read."""
+    from trainers.engine import Engine
+
+    evaluate = Engine.evaluate
+
+    def until_the_second(batches):
+        yield next(iter(batches))
+        die()
+
+    Engine.evaluate = lambda self, batches, *others: evaluate(self, until_the_second(batches), *others)
+
+
+def amid_an_export(step: int) -> None:
+    """The weights of the export are written, its tokenizer is not, and the run is not marked as finished."""
+    import transformers
+
+    transformers.PreTrainedTokenizerFast.save_pretrained = lambda *arguments, **named: die()
+
+
+MOMENTS = {
+    moment.__name__: moment
+    for moment in (
+        before_the_first_step,
+        amid_a_step,
+        amid_a_checkpoint,
+        after_a_checkpoint,
+        amid_a_validation,
+        amid_an_export,
+    )
+}
+
+
+def main() -> int:
+    moment, step, rank, record, *arguments = sys.argv[1:]
+    from trainers.__main__ import main as trainers
+
+    Record(record)
+    if os.environ.get("RANK", "0") == rank and moment != "never":
+        MOMENTS[moment](int(step))
+    return trainers(arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

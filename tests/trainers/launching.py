@@ -1,0 +1,85 @@
+"""What the tests of launches share: the commands that start workers, what a run logs, and what its models read."""
+
+import json
+import os
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+import xxhash
+
+from pipelines.contracts.events import read_events
+
+ROOT = Path(__file__).parents[2]
+SEQUENCES, STEPS = 7, 20  # a batch that neither two nor three workers divide
+SETTINGS = [
+    f"batch.sequences={SEQUENCES}",
+    f"budget.steps={STEPS}",
+    "validation={every: 10, tokens: 512}",
+    "checkpoints={every: 5, keep: 5}",
+    "log_every=1",
+]
+
+
+def environment(**more):
+    """The variables of a process that starts workers: nothing of a launch that this one may belong to."""
+    kept = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
+    return {**kept, "PYTHONPATH": str(ROOT), "DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1", **more}
+
+
+def torchrun(workers, *script):
+    """The command that starts so many workers of `script` on this machine."""
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(workers)]
+    return [*launcher, *map(str, script)]
+
+
+def losses(run):
+    """From each step in the log to its loss; the last one where a run has done a step again."""
+    return {entry["step"]: entry["loss"] for entry in read_events(run / "log.jsonl", "step")}
+
+
+class Record:
+    """In a worker: writes a line for each row that is trained on, before the step. `path` is where, and may change."""
+
+    def __init__(self, path=None):
+        from trainers.engine import Engine
+
+        self.path, whole = path, Engine.train_step
+
+        def train_step(engine, batches, step, *others):
+            batches = list(batches)
+            with open(f"{self.path}.rank{engine.rank}", "a") as lines:
+                for batch in batches:
+                    for row in range(len(batch.sample)):
+                        if batch.sample[row] >= 0:
+                            lines.write(json.dumps([step + 1, int(batch.sample[row]), digest(batch, row)]) + "\n")
+            return whole(engine, batches, step, *others)
+
+        Engine.train_step = train_step
+
+
+def digest(batch, row):
+    """Of what the model is given in a row of a batch; how much padding follows depends on its neighbours."""
+    sides = [(batch.segments, [batch.inputs, batch.positions, batch.segments, batch.prefix, batch.token_types])]
+    if batch.decoder is not None:
+        decoder = batch.decoder
+        sides.append((decoder.segments, [decoder.inputs, decoder.positions, decoder.segments]))
+    sides.append((batch.target_segments, [batch.targets]))
+    state = xxhash.xxh3_64()
+    for segments, arrays in sides:
+        filled = int((segments[row] >= 0).sum())
+        assert (segments[row, :filled] >= 0).all()
+        for array in arrays:
+            state.update(b"none" if array is None else array[row, :filled].tobytes())
+    state.update(b"none" if batch.labels is None else batch.labels[row].tobytes())
+    return state.hexdigest()
+
+
+def recorded(path):
+    """What Record wrote at `path`, over all workers and attempts: from (step, sample) to the set of digests."""
+    rows = defaultdict(set)
+    for file in path.parent.glob(f"{path.name}.rank*"):
+        for line in file.read_text().splitlines():
+            step, sample, found = json.loads(line)
+            rows[step, sample].add(found)
+    return dict(rows)
