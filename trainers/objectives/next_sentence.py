@@ -1,0 +1,25 @@
+"""Next-sentence prediction with masked language modelling (BERT: Devlin et al., 2019, section 3.1, task 2)."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from trainers.objectives.masked import Masking
+
+
+@dataclass(frozen=True)
+class NextSentence(Masking):
+    """Predict masked tokens, and of a row's two parts whether the second one follows the first.
+
+    In half of the pairs it does (label 0), in the others it follows something else (label 1). Epoch e pairs the parts by
+    exchange e modulo `exchanges` (`trainers.sentence_pairs`); each takes 12 bytes of memory a row. With as many static
+    `copies` of the masks an epoch is one of so many copies of the data, as BERT made them.
+    """
+
+    exchanges: int = 10
+    kind: Literal["next_sentence"] = "next_sentence"
+
+    def check(self) -> None:
+        """Ranges."""
+        super().check()
+        if not 1 <= self.exchanges <= 1000:
+            raise ValueError(f"exchanges: got {self.exchanges}, allowed 1 to 1000")

@@ -1,0 +1,63 @@
+"""Sentence-order prediction with masked language modelling (ALBERT: Lan et al., 2020, section 3.1)."""
+
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
+
+import numba
+import numpy as np
+
+from trainers.batch import Batch
+from trainers.objectives.context import Context
+from trainers.objectives.masked import Masking
+
+
+@dataclass(frozen=True)
+class SentenceOrder(Masking):
+    """Predict masked tokens, and of a row's two parts, which follow each other, whether they are in order.
+
+    Half of the rows, by chance, have them the other way round (label 1). A row keeps its order where its masks are
+    static `copies`, in each of them.
+    """
+
+    kind: Literal["sentence_order"] = "sentence_order"
+    exchanges: ClassVar[int] = 0
+
+    def apply(self, batch: Batch, context: Context) -> Batch:
+        """The batch with parts that changed places, and with tokens masked."""
+        assert batch.labels is not None
+        chance = self._uniforms(batch, context, "order", 1)[:, 0]
+        swapped = (batch.labels >= 0) & (chance < 0.5)
+        inputs, segments = batch.inputs.copy(), batch.segments.copy()
+        assert batch.token_types is not None
+        token_types = batch.token_types.copy()
+        swap_parts(np.flatnonzero(swapped), batch.inputs, batch.segments, inputs, segments, token_types)
+        labels = np.where(swapped, 1, batch.labels)
+        ordered = replace(batch, inputs=inputs, segments=segments, token_types=token_types, labels=labels)
+        return super().apply(ordered, context)
+
+
+@numba.njit(cache=True, nogil=True)
+def swap_parts(
+    rows: np.ndarray,
+    inputs: np.ndarray,
+    segments: np.ndarray,
+    swapped: np.ndarray,
+    swapped_segments: np.ndarray,
+    token_types: np.ndarray,
+) -> None:
+    """Make `<cls> B <sep> A <sep>` of `<cls> A <sep> B <sep>` in some rows of `inputs` [rows, length], where A is segment 0, B
+    segment 1; segments go with their parts. The last three arrays begin as copies of the batch's.
+    """
+    for row in rows:
+        end = first = 0
+        while end < inputs.shape[1] and segments[row, end] >= 0:
+            first += segments[row, end] == 0
+            end += 1
+        # A without <cls> and B have their <sep>: from 1 to `first`, and from there to `end`.
+        second = end - first
+        for column in range(1, end):
+            in_b = column <= second
+            swapped[row, column] = inputs[row, column + first - 1 if in_b else column - second]
+            swapped_segments[row, column] = 1 if in_b else 0
+            token_types[row, column] = 0 if in_b else 1
+        swapped_segments[row, 0] = 1

@@ -1,0 +1,249 @@
+"""Sentence pairs: which two pieces of text every row of a shard holds, for BERT's next-sentence prediction (Devlin et al.,
+2019, section 3.1 and appendix A.2) and ALBERT's sentence order (Lan et al., 2020).
+
+A row is filled with as many sentences of one document as it has room for, and divided at random between two of them, as
+BERT's are: A before, B after. Then half of the rows exchange their second parts, two rows with each other, so that
+what follows A is from elsewhere, in another document where one is near, and every token is still read once in an epoch.
+Two rows may do so where both pairs still fit: nothing is cut off. Rows whose first parts are as long as each other always
+may, so partners are looked for in the order of that length. Epochs have exchanges of their own, so many in turn.
+
+A sentence that is longer than a row fills rows of its own; so does one that has no room for its neighbour, and the only
+one of a document. Such rows have no B and no label.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
+
+import numba
+import numpy as np
+
+from pipelines.contracts.shards import Shard
+from trainers.batch import IGNORED, Batch, Frame
+from trainers.objectives.random import uniforms
+
+MARKS = 3  # <cls> A <sep> B <sep>
+_WINDOW = 64  # rows among which a partner is looked for
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """The rows of a shard, arrays of int64. Row r has `sizes[2 r]` tokens from `starts[2 r]` on as A and `sizes[2 r + 1]` from
+    `starts[2 r + 1]` on as B, counted from the shard's first token, of document `document[r]`; in exchange e it has the B
+    of row `other[e, r]`. `marks[r]` are the marks of the documents that begin with it, empty ones before it included.
+    """
+
+    starts: np.ndarray
+    sizes: np.ndarray
+    document: np.ndarray
+    marks: np.ndarray
+    other: np.ndarray
+
+    @cached_property
+    def tokens(self) -> np.ndarray:
+        """Positions of the shard's stream that each row stands for, [exchanges, rows]: over an epoch those of the stream."""
+        found: np.ndarray = self.sizes[::2] + self.marks + self.sizes[1::2][self.other]
+        return found
+
+
+@dataclass(frozen=True)
+class PairPacking:
+    """The sequences of a source: the rows of its shards one after another, in the first exchange, then in the next ones.
+
+    `frame` is the objective's, whose marks count in the stream of a shard.
+    """
+
+    shards: tuple[Pairs, ...]
+    frame: Frame
+
+    @cached_property
+    def starts(self) -> np.ndarray:
+        """Number of the first row of each shard, then the number of rows."""
+        return np.array(list(accumulate((len(pairs.document) for pairs in self.shards), initial=0)), dtype=np.int64)
+
+    @cached_property
+    def rounds(self) -> int:
+        """How many exchanges there are."""
+        return max((len(pairs.other) for pairs in self.shards), default=1)
+
+    @cached_property
+    def sizes(self) -> np.ndarray:
+        """Tokens of each sequence, those of an exchange side by side: positions of the stream, as in other packings."""
+        return np.concatenate([np.empty((self.rounds, 0), np.int64), *(p.tokens for p in self.shards)], axis=1).ravel()
+
+    def place(self, sequence: int) -> tuple[int, np.ndarray, np.ndarray]:
+        """(shard, the starts of its parts in the shard's stream, their tokens) of a sequence."""
+        exchange, row = divmod(sequence, int(self.starts[-1]))
+        number = int(np.searchsorted(self.starts, row, side="right")) - 1
+        pairs, inside = self.shards[number], row - int(self.starts[number])
+        other = int(pairs.other[exchange, inside])
+        parts, documents = np.array([2 * inside, 2 * other + 1]), pairs.document[[inside, other]]
+        starts = pairs.starts[parts] + int(self.frame.before is not None) + self.frame.marks * documents
+        there = pairs.sizes[parts] > 0
+        return number, starts[there], pairs.sizes[parts][there]
+
+    def fill(
+        self,
+        number: int,
+        shard: Shard,
+        sequences: np.ndarray,
+        rows: np.ndarray,
+        filled: np.ndarray,
+        batch: Batch,
+        specials: Mapping[str, int],
+    ) -> None:
+        """Write `sequences` of shard `number` into `rows` of a batch with token types and labels: 0 where B follows A, 1 where
+        it comes from elsewhere (`transformers.BertForPreTraining`), -100 where there is none. A is segment 0, B segment 1.
+        """
+        assert batch.token_types is not None
+        assert batch.labels is not None
+        pairs = self.shards[number]
+        exchange, row = np.divmod(sequences, self.starts[-1])
+        row = row - self.starts[number]
+        other = pairs.other[exchange, row]
+        parts = np.stack([2 * row, 2 * other + 1], axis=1)
+        batch.labels[rows] = np.where(pairs.sizes[parts[:, 1]] > 0, other != row, IGNORED)
+        arrays = (batch.inputs, batch.targets, batch.positions, batch.segments, batch.token_types)
+        places = (pairs.starts[parts] + shard.offsets[0], pairs.sizes[parts])
+        write_pairs(shard.tokens, *places, rows, filled, specials["<cls>"], specials["<sep>"], *arrays)
+
+
+def pair_sentences(
+    offsets: np.ndarray,
+    sentences: np.ndarray,
+    sentence_offsets: np.ndarray,
+    length: int,
+    marks: int,
+    single: bool,
+    exchanges: int,
+    seed: int,
+) -> Pairs:
+    """The rows of a shard (arrays as in `pipelines.contracts.shards.Shard`), whose documents have `marks` marks in the stream.
+    With `single` each part is one sentence, else as many as fit. Without `exchanges` every row keeps its own B.
+    """
+    room = length - MARKS
+    # Every row takes a sentence, or is full.
+    bound = len(sentences) + (offsets[-1] - offsets[0]) // (room + 1) + len(offsets)
+    divisions = uniforms(seed, np.arange(bound), 1, "pairs/division")[:, 0]
+    starts, sizes, document = np.empty(2 * bound, np.int64), np.empty(2 * bound, np.int64), np.empty(bound, np.int64)
+    rows = _cut(offsets, sentences, sentence_offsets, room, single, divisions, starts, sizes, document)
+    starts, sizes, document = starts[: 2 * rows].copy(), sizes[: 2 * rows].copy(), document[:rows].copy()
+    other = np.tile(np.arange(rows), (max(1, exchanges), 1))
+    for number in range(exchanges):
+        leaves, place = (uniforms(seed, np.arange(rows), 1, f"pairs/{number}/{n}")[:, 0] for n in ("leaves", "place"))
+        leaving = np.flatnonzero((sizes[1::2] > 0) & (leaves < 0.5))
+        order = leaving[np.lexsort((place[leaving], sizes[2 * leaving]))]
+        _exchange(order, sizes, document, room, other[number])
+    begun = np.diff(document, prepend=-1)
+    begun[rows - 1 : rows] += len(offsets) - 2 - document[rows - 1 : rows]
+    return Pairs(starts, sizes, document, marks * begun, other)
+
+
+@numba.njit(cache=True, nogil=True)
+def _exchange(order: np.ndarray, sizes: np.ndarray, document: np.ndarray, room: int, other: np.ndarray) -> None:
+    """Let the rows of `order`, ascending by the sizes of their A, take the B of one another, two by two: with the next one for
+    which there is room, of another document if one of the window is. A row that finds none keeps its own.
+    """
+    for i in range(len(order)):
+        row, chosen = order[i], -1
+        if other[row] != row:
+            continue
+        for j in range(i + 1, min(len(order), i + 1 + _WINDOW)):
+            partner = order[j]
+            if other[partner] == partner and sizes[2 * partner] + sizes[2 * row + 1] <= room:
+                apart = document[partner] != document[row]
+                if apart or chosen < 0:
+                    chosen = partner
+                if apart:
+                    break
+        if chosen >= 0:
+            other[row], other[chosen] = chosen, row
+
+
+@numba.njit(cache=True, nogil=True)
+def _cut(
+    offsets: np.ndarray,
+    sentences: np.ndarray,
+    sentence_offsets: np.ndarray,
+    room: int,
+    single: bool,
+    divisions: np.ndarray,
+    starts: np.ndarray,
+    sizes: np.ndarray,
+    document: np.ndarray,
+) -> int:
+    """Write the rows of a shard; how many there are. `divisions` [rows] are uniform numbers that say where a row is divided."""
+    most = np.int64(0)
+    for d in range(len(offsets) - 1):
+        most = max(most, sentence_offsets[d + 1] - sentence_offsets[d])
+    ends, rows = np.empty(most + 1, np.int64), 0
+    for d in range(len(offsets) - 1):
+        count = _sentence_ends(
+            sentences[sentence_offsets[d] : sentence_offsets[d + 1]], offsets[d + 1] - offsets[d], ends
+        )
+        begin, s = np.int64(0), 0
+        while s < count:
+            until = s  # the row holds the sentences from s to `until`
+            while until < count and ends[until] - begin <= room and not (single and until == s + 2):
+                until += 1
+            end = middle = min(ends[s], begin + room + 1)
+            if until > s + 1:
+                end = ends[until - 1]
+                middle = ends[s + min(until - s - 2, int(divisions[rows] * (until - s - 1)))]
+            starts[2 * rows], sizes[2 * rows] = offsets[d] - offsets[0] + begin, middle - begin
+            starts[2 * rows + 1], sizes[2 * rows + 1] = offsets[d] - offsets[0] + middle, end - middle
+            document[rows] = d
+            rows += 1
+            begin, s = end, max(until, s + (end == ends[s]))
+    return rows
+
+
+@numba.njit(cache=True, nogil=True)
+def _sentence_ends(sentences: np.ndarray, size: int, ends: np.ndarray) -> int:
+    """Write where the sentences of a document of `size` tokens end; how many there are. Those without tokens are none."""
+    count = 0
+    for start in sentences:
+        if 0 < start < size and (count == 0 or ends[count - 1] < start):
+            ends[count] = start
+            count += 1
+    if size > 0:
+        ends[count] = size
+        count += 1
+    return count
+
+
+@numba.njit(cache=True, nogil=True)
+def write_pairs(
+    tokens: np.ndarray,
+    starts: np.ndarray,
+    sizes: np.ndarray,
+    rows: np.ndarray,
+    filled: np.ndarray,
+    cls: int,
+    sep: int,
+    inputs: np.ndarray,
+    targets: np.ndarray,
+    positions: np.ndarray,
+    segments: np.ndarray,
+    token_types: np.ndarray,
+) -> None:
+    """Write `<cls> A <sep> B <sep>`, without B where it is empty, into each of `rows`, and how much that is into `filled`.
+
+    A and B are `sizes` [rows, 2] of `tokens` from `starts` [rows, 2] on. The five arrays are [all rows, length].
+    """
+    for i in range(len(rows)):
+        row, column = rows[i], 1
+        inputs[row, 0] = cls
+        for part in range(2):
+            if part == 1 and sizes[i, 1] == 0:
+                break
+            first = column if part else 0
+            for k in range(sizes[i, part]):
+                inputs[row, column + k] = tokens[starts[i, part] + k]
+            column += sizes[i, part] + 1
+            inputs[row, column - 1] = sep
+            for k in range(first, column):
+                targets[row, k], positions[row, k] = IGNORED, k
+                segments[row, k], token_types[row, k] = part, part
+        filled[row] = column
