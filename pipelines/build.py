@@ -98,11 +98,7 @@ def build(plan: Plan, cluster: AnyCluster, say: Callable[[str], None]) -> Corpus
     root = plan.config.place
     claim(root, plan.config.name, write=True)
     state = Build(plan, root, cluster, say, {})
-    for step in plan.steps:
-        manifest = load_step(root, step.directory)
-        if manifest is not None:
-            state.published[step.label] = manifest
-            StepOutput(root, step.directory).finish()
+    _find_published(state)
     finished = len(state.published)
     if finished == len(plan.steps):
         say(f"all {finished} steps are already built: nothing is recomputed")
@@ -114,14 +110,30 @@ def build(plan: Plan, cluster: AnyCluster, say: Callable[[str], None]) -> Corpus
         )
     run_reads(state)
     _refuse_nothing(state)
-    while pending := [step for step in plan.steps if step.label not in state.published]:
+    while pending := [step for step in state.plan.steps if step.label not in state.published]:
         fused = _fusable(pending, state)
         if fused:
             _annotate(fused, state)
         else:
             ready = [step for step in pending if all(label in state.published for label in step.inputs())]
             _run_corpus_step(ready[0], state)
+            if not ready[0].stage.reproducible:  # the fingerprints of what reads its files are known only now
+                state.plan = make_plan(plan.config, plan.inventories, load_poison(root))
+                _find_published(state)
     return publish_corpus(state)
+
+
+def _find_published(state: Build) -> None:
+    """The published steps of the plan; a step whose fingerprint is another now is not one of them."""
+    for step in state.plan.steps:
+        known = state.published.get(step.label)
+        if known is not None and known.fingerprint == step.fingerprint:
+            continue
+        state.published.pop(step.label, None)
+        manifest = load_step(state.root, step.directory)
+        if manifest is not None:
+            state.published[step.label] = manifest
+            StepOutput(state.root, step.directory).finish()
 
 
 def _refuse_nothing(state: Build) -> None:

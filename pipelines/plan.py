@@ -2,7 +2,8 @@
 
 Every step has its fingerprint and directory before anything runs: stage name and version, knobs, versions and checksums it
 declares, and the fingerprints of the steps that write the columns it reads. Worker count, output root and log level do not
-enter.
+enter. The files of a step that cannot be repeated enter by their checksums, once it is published: until then the steps that
+read them have fingerprints under which nothing is ever published.
 """
 
 from collections.abc import Mapping
@@ -184,6 +185,9 @@ def _step(
     inputs: dict[str, Any] = {label: steps[label].fingerprint for label in step.inputs()}
     # Ranks of sources, numbers of parts and the composition of edits depend on the order, which a mapping forgets.
     inputs["order"] = list(step.inputs())
+    for name, label in step.files.items():
+        if not steps[label].stage.reproducible:
+            inputs[f"{name} files"] = _published_files(config, steps[label])
     if entry.where is not None:
         inputs["where"] = entry.where
     if "tokenizer_share" in entry.stage.reads():
@@ -194,6 +198,12 @@ def _step(
         stage = stage.stage
     knobs = {name: value for name, value in plain(stage).items() if name not in stage.paths}
     return replace(step, identity=_identity(entry.stage_name, stage, knobs, inputs))
+
+
+def _published_files(config: CorpusConfig, step: Step) -> list[str] | None:
+    """Path and checksum of each file of a step; None where it is not published."""
+    manifest = load_step(config.place, step.directory)
+    return [f"{file.path} {file.xxh3_128}" for file in manifest.files] if manifest is not None else None
 
 
 def _visible(

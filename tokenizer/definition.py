@@ -79,6 +79,18 @@ class Definition:
         """Rows that an embedding table needs: one more than the greatest id."""
         return max(self.tokens) + 1
 
+    @property
+    def json(self) -> str:
+        """The whole file."""
+        return json.dumps(self.data, ensure_ascii=False)
+
+    @cached_property
+    def end_of_word(self) -> str | None:
+        """The mark at the end of the last token of a word, where there is one."""
+        found: str | None = self.data["model"].get("end_of_word_suffix")
+        decoder = self.data["decoder"] or {}
+        return found or (decoder["suffix"] if decoder.get("type") == "BPEDecoder" else None) or None
+
     @cached_property
     def plain_json(self) -> str:
         """The copy that encodes text: no special tokens, and nothing that cuts, pads, randomises or wraps the ids."""

@@ -5,7 +5,6 @@ Documents go in as one Arrow array and come out as one flat array of ids with of
 token. No special tokens are added, and text never yields a reserved id: that is checked on every batch.
 """
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -289,7 +288,7 @@ class Encoder:
     def _full(self) -> Any:
         from tokenizers import Tokenizer
 
-        return Tokenizer.from_str(json.dumps(self.definition.data))
+        return Tokenizer.from_str(self.definition.json)
 
 
 def _require_texts(texts: pa.LargeStringArray) -> None:

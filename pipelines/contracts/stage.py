@@ -59,6 +59,13 @@ class Stage:
         """Versions of libraries and checksums of model files that the output depends on."""
         return {}
 
+    @property
+    def reproducible(self) -> bool:
+        """Whether the same input gives the same bytes. Steps that read the files of a stage of which this is not so depend
+        on the checksums of those files.
+        """
+        return True
+
     def notice(self) -> str:
         """What a person should know before the stage runs, such as an unusual cost; empty where there is nothing."""
         return ""

@@ -1,12 +1,13 @@
-"""Tokenizer training: byte-level BPE (Sennrich et al. 2016; Radford et al. 2019) on a sample of what was kept.
+"""Tokenizer training on a sample of what was kept.
 
-Each source fills its part of `sample_bytes` by its `tokenizer_share`; a source that has less gives all it has. Whole documents
-are chosen by the hash of their id, so the sample depends on neither parts nor workers.
+Whole documents are chosen by the hash of their id, so the sample depends on neither parts nor workers. Byte-level BPE
+(Sennrich et al. 2016; Radford et al. 2019) and BPE with an end-of-word mark give the same file for the same sample;
+WordPiece and Unigram give another one at every training, so what is made with such a file depends on its checksum.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -20,34 +21,82 @@ from pipelines.contracts.stage import DROP, Cluster, CorpusStage, in_order, libr
 from pipelines.contracts.store import FileRecord
 from pipelines.shuffle import gathered, scattered
 
+_BYTES_VOCABULARY = 384
+_DEFAULT_VOCABULARY = 32768
+
+
+class Cell(NamedTuple):
+    """The documents of a source in one group: the source itself, or a language ("" where a document has none)."""
+
+    group: str
+    source: str
+
 
 @dataclass(frozen=True)
 class LearnTokenizer(CorpusStage):
-    """Train a tokenizer; its file is `tokenizer.json` in the step's directory."""
+    """Train a tokenizer; its file is `tokenizer.json` in the step's directory. Ids 0 to 127 are reserved in every kind.
 
-    kind: Literal["byte_bpe"] = "byte_bpe"
-    """byte_bpe: byte-level BPE with Llama 3's pre-tokenizer."""
-    vocab_size: int = 32768
-    """Entries of the vocabulary, the 128 reserved ones included."""
+    The sample is `sample_bytes` of text. Each source fills a part of it in proportion to its `tokenizer_share`, whatever
+    its size; with a `temperature` T, in proportion to its `tokenizer_share` times its kept bytes to the power 1/T: 1 for
+    the sources' own proportions, more to lift the small ones. Published: T = 3.33 (exponent 0.3) in XLM-R (Conneau et al.
+    2020, section 3.1) and mT5 (Xue et al. 2021, section 3.2), 2 for the BPE of XLM (Lample and Conneau 2019, section 3.1),
+    1.43 (0.7) in multilingual BERT. With `per: language` the groups are the languages that the step `language` found, over
+    all sources, in which sources keep their shares; documents without a language are a group of their own. What a group
+    cannot give goes to the others.
+
+    WordPiece and Unigram training cannot be repeated: the file is published once, and the steps that read it depend on
+    its checksum. Where it is lost, another one is trained, and what was made with the lost one is made again.
+    """
+
+    kind: Literal["byte_bpe", "bpe", "wordpiece", "unigram", "bytes"] = "byte_bpe"
+    """byte_bpe: over bytes, with Llama 3's pre-tokenizer. bpe: over the characters of words with an end-of-word mark (GPT).
+    wordpiece: BERT's. unigram: T5's, as SentencePiece has it. bytes: no vocabulary (ByT5), nothing is trained."""
+    vocab_size: int = _DEFAULT_VOCABULARY
+    """Entries of the vocabulary, the 128 reserved ones included; `bytes` has 384."""
+    lowercase: bool = False
+    """Fold case before learning and encoding (bpe, unigram); wordpiece also strips accents, as BERT uncased does."""
+    coverage: float = 0.9995
+    """Share of the sample's characters that the vocabulary knows (bpe, wordpiece, unigram); the rarest become `<unk>`."""
     sample_bytes: int = 1 << 30
     """UTF-8 bytes of text to train on."""
+    temperature: float | None = None
+    """See above; nothing: sizes have no part in the shares."""
+    per: Literal["source", "language"] = "source"
+    """What the shares are between."""
     seed: int = 0
     """Chooses another sample of documents."""
 
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
 
     def check(self) -> None:
         """Ranges."""
-        if self.vocab_size < 384:
-            raise ValueError(
-                f"vocab_size: got {self.vocab_size}, expected at least 384: 256 bytes and 128 reserved tokens"
-            )
+        least = 384 if self.kind == "byte_bpe" else 129
+        if self.kind == "bytes" and self.vocab_size not in (_DEFAULT_VOCABULARY, _BYTES_VOCABULARY):
+            raise ValueError(f"vocab_size: got {self.vocab_size}, but bytes has 384 always; leave it out")
+        if self.vocab_size < least:
+            extra = "256 bytes and 128 reserved tokens" if self.kind == "byte_bpe" else "128 are reserved"
+            raise ValueError(f"vocab_size: got {self.vocab_size}, expected at least {least}: {extra}")
+        if self.lowercase and self.kind in ("byte_bpe", "bytes"):
+            raise ValueError(f"lowercase: got true, but {self.kind} keeps every byte of a text; choose another kind")
+        if not 0 < self.coverage <= 1:
+            raise ValueError(f"coverage: got {self.coverage}, expected above 0 to 1")
         if self.sample_bytes < 1:
             raise ValueError(f"sample_bytes: got {self.sample_bytes}, expected a positive number of bytes")
+        if self.temperature is not None and not self.temperature >= 1:
+            raise ValueError(
+                f"temperature: got {self.temperature}, expected 1 (the sizes themselves) or more (more even); it is 1 / alpha"
+            )
+
+    @property
+    def reproducible(self) -> bool:
+        """Whether the same documents give the same file."""
+        return self.kind not in ("wordpiece", "unigram")
 
     def reads(self) -> tuple[str, ...]:
-        """Kept text and the sources' shares."""
-        return ("edited_text", DROP, "tokenizer_share")
+        """Kept text, the sources' shares and, where they are asked for, the languages; nothing for bytes."""
+        if self.kind == "bytes":
+            return ()
+        return ("edited_text", DROP, "tokenizer_share", *(("language",) if self.per == "language" else ()))
 
     def depends(self) -> dict[str, str]:
         """The library that trains."""
@@ -55,57 +104,103 @@ class LearnTokenizer(CorpusStage):
 
     def run(self, parts: Sequence[Part], out: StepOutput, cluster: Cluster) -> dict[str, Any]:
         """Measure, sample, train."""
-        sizes = in_order(
-            cluster.map(Part.kept_text_bytes, parts, lambda part: f"learn_tokenizer: part {part.name}"), len(parts)
+        samples: list[FileRecord] = []
+        quotas: dict[Cell, int] = {}
+        if self.kind != "bytes":
+            quotas, samples = self._sample(parts, out, cluster)
+        training = _TrainTask(self, out, tuple(samples))
+        record = next(iter(cluster.map(train_tokenizer, [training], lambda _: "learn_tokenizer: training")))[1]
+        wanted = {"/".join(dict.fromkeys(cell)): quota for cell, quota in quotas.items()}
+        return {"files": [asdict(record)], "sample_bytes_wanted": wanted, "kind": self.kind}
+
+    def _sample(
+        self, parts: Sequence[Part], out: StepOutput, cluster: Cluster
+    ) -> tuple[dict[Cell, int], list[FileRecord]]:
+        """What each cell is to give, in bytes, and the files of the documents chosen."""
+        measured = in_order(
+            cluster.map(
+                measure_text, [(part, self.per) for part in parts], lambda task: f"learn_tokenizer: part {task[0].name}"
+            ),
+            len(parts),
         )
-        kept: dict[str, int] = {}
-        for part, size in zip(parts, sizes, strict=True):
-            kept[part.source] = kept.get(part.source, 0) + size
-        quotas = allot(self.sample_bytes, {part.source: part.tokenizer_share for part in parts}, kept)
+        kept: dict[Cell, int] = {}
+        for sizes in measured:
+            for cell, size in sizes.items():
+                kept[cell] = kept.get(cell, 0) + size
+        shares = {part.source: part.tokenizer_share for part in parts}
+        quotas = allot(self.sample_bytes, weigh(kept, shares, self.temperature), kept)
         if not sum(quotas.values()):
             raise UserError(
                 "learn_tokenizer: no text is left to train on: every document was dropped or every tokenizer_share is 0"
             )
-        tasks = [
-            _SampleTask(out, part, quotas[part.source] / kept[part.source] if kept[part.source] else 0.0, self.seed)
-            for part in parts
-        ]
-        samples = in_order(
-            cluster.map(sample_documents, tasks, lambda task: f"learn_tokenizer: part {task.part.name}"), len(tasks)
-        )
-        training = _TrainTask(out, tuple(samples), self.vocab_size)
-        record = next(iter(cluster.map(train_tokenizer, [training], lambda _: "learn_tokenizer: training")))[1]
-        return {"files": [asdict(record)], "sample_bytes_wanted": quotas, "kind": self.kind}
+        chances = {cell: quotas[cell] / kept[cell] if kept[cell] else 0.0 for cell in kept}
+        tasks = [_SampleTask(self, out, part, chances) for part in parts]
+        found = cluster.map(sample_documents, tasks, lambda task: f"learn_tokenizer: part {task.part.name}")
+        return quotas, in_order(found, len(tasks))
 
 
-def allot(total: int, shares: dict[str, float], available: dict[str, int]) -> dict[str, int]:
-    """Split `total` bytes over sources in proportion to their shares; what a source cannot give goes to the others."""
-    quotas = dict.fromkeys(shares, 0)
-    open_sources = [name for name in shares if shares[name] > 0 and available[name] > 0]
-    while open_sources and total > 0:
-        weight = sum(shares[name] for name in open_sources)
-        full = [name for name in open_sources if available[name] <= total * shares[name] / weight]
+def weigh(kept: Mapping[Cell, int], shares: Mapping[str, float], temperature: float | None = None) -> dict[Cell, float]:
+    """The weight of each cell, from its bytes of kept text and the share of its source.
+
+    A group of K bytes has the weight K ** (1 / temperature), divided among its cells by their bytes, each times its share;
+    without a temperature all groups that hold text weigh the same.
+    """
+    totals: dict[str, int] = {}
+    for cell, size in kept.items():
+        totals[cell.group] = totals.get(cell.group, 0) + size
+    exponent = 0.0 if temperature is None else 1.0 / temperature
+    return {
+        cell: shares[cell.source] * size / totals[cell.group] * totals[cell.group] ** exponent if size else 0.0
+        for cell, size in kept.items()
+    }
+
+
+def allot(total: int, weights: Mapping[Cell, float], available: Mapping[Cell, int]) -> dict[Cell, int]:
+    """Split `total` bytes over cells in proportion to their weights; what a cell cannot give goes to the others."""
+    quotas = dict.fromkeys(weights, 0)
+    open_cells = [cell for cell in weights if weights[cell] > 0 and available[cell] > 0]
+    while open_cells and total > 0:
+        weight = sum(weights[cell] for cell in open_cells)
+        full = [cell for cell in open_cells if available[cell] <= total * weights[cell] / weight]
         if not full:
-            for name in open_sources:
-                quotas[name] = int(total * shares[name] / weight)
+            for cell in open_cells:
+                quotas[cell] = int(total * weights[cell] / weight)
             break
-        for name in full:
-            quotas[name] = available[name]
-            total -= available[name]
-            open_sources.remove(name)
+        for cell in full:
+            quotas[cell] = available[cell]
+            total -= available[cell]
+            open_cells.remove(cell)
     return quotas
+
+
+def measure_text(task: tuple[Part, str]) -> dict[Cell, int]:
+    """UTF-8 bytes of the kept, edited text of a part by cell."""
+    part, per = task
+    if per == "source":
+        return {Cell(part.source, part.source): part.kept_text_bytes()}
+    table = part.table(("edited_text", DROP, "language"))
+    kept = table.filter(pc.is_null(table[DROP]))
+    sized = pa.table({"language": _languages(kept), "size": pc.binary_length(kept["edited_text"])})
+    found = sized.group_by("language", use_threads=False).aggregate([("size", "sum")]).sort_by("language")
+    return {Cell(row["language"], part.source): row["size_sum"] for row in found.to_pylist()}
+
+
+def _languages(table: pa.Table) -> pa.ChunkedArray:
+    return pc.fill_null(table["language"].cast(pa.string()), "")
 
 
 @dataclass(frozen=True)
 class _SampleTask:
+    stage: LearnTokenizer
     out: StepOutput
     part: Part
-    share: float
-    seed: int
+    chances: dict[Cell, float]
 
 
-def chosen(ids: pa.Array, share: float, seed: int) -> np.ndarray:
-    """Which documents a sample of `share` takes, bool [n]: a hash of the id and the seed (splitmix64) below the share."""
+def chosen(ids: pa.Array, share: float | np.ndarray, seed: int) -> np.ndarray:
+    """Which documents a sample of `share` (of all, or one of each) takes, bool [n]: a hash of the id and the seed
+    (splitmix64) below the share.
+    """
     integers = ids_as_integers(ids)
     key = (
         integers["key"]
@@ -119,12 +214,16 @@ def chosen(ids: pa.Array, share: float, seed: int) -> np.ndarray:
 
 def sample_documents(task: _SampleTask) -> FileRecord:
     """Commit the sampled texts of a part."""
-    unit = f"sample-{task.part.source}-{task.part.index:05d}"
+    source = task.part.source
+    unit = f"sample-{source}-{task.part.index:05d}"
     receipt = task.out.receipt(unit)
     if receipt is None:
-        table = task.part.table(("id", "edited_text", DROP))
+        by_language = task.stage.per == "language"
+        table = task.part.table(("id", "edited_text", DROP, *(("language",) if by_language else ())))
+        groups = _languages(table).to_pylist() if by_language else [source] * table.num_rows
+        chances = np.array([task.chances.get(Cell(group, source), 0.0) for group in groups])
         kept = pc.is_null(table[DROP]).to_numpy()
-        wanted = kept & chosen(table["id"].combine_chunks(), task.share, task.seed) if table.num_rows else kept
+        wanted = kept & chosen(table["id"].combine_chunks(), chances, task.stage.seed) if table.num_rows else kept
         texts = table.select(["edited_text"]).filter(pa.array(wanted)).combine_chunks()
         receipt = task.out.commit(
             unit, {f"work/{unit}.arrow": scattered(texts, np.zeros(texts.num_rows, np.int64), 1)}, {}
@@ -134,27 +233,29 @@ def sample_documents(task: _SampleTask) -> FileRecord:
 
 @dataclass(frozen=True)
 class _TrainTask:
+    """Training on all samples; iterating gives their texts, each time anew."""
+
+    stage: LearnTokenizer
     out: StepOutput
     samples: tuple[FileRecord, ...]
-    vocab_size: int
+
+    def __iter__(self) -> Iterator[str]:
+        for record in self.samples:
+            for text in gathered(self.out.directory, [record], 0)["edited_text"]:
+                yield text.as_py()
 
 
 def train_tokenizer(task: _TrainTask) -> FileRecord:
     """Train on all samples and commit `tokenizer.json`."""
     receipt = task.out.receipt("tokenizer")
     if receipt is None:
-        from tokenizer.train import train_byte_bpe
+        from tokenizer.kinds import train
 
+        stage = task.stage
+        size = _BYTES_VOCABULARY if stage.kind == "bytes" else stage.vocab_size
         try:
-            content = train_byte_bpe(_texts(task), task.vocab_size)
+            content = train(stage.kind, task, size, lowercase=stage.lowercase, coverage=stage.coverage)
         except ValueError as error:
             raise UserError(f"learn_tokenizer: {error}") from None
         receipt = task.out.commit("tokenizer", {"tokenizer.json": content}, {})
     return records_of(receipt)[0]
-
-
-def _texts(task: _TrainTask) -> Iterator[str]:
-    for record in task.samples:
-        column = gathered(task.out.directory, [record], 0)["edited_text"]
-        for text in column:
-            yield text.as_py()

@@ -28,17 +28,25 @@ _TRAIN, _VALIDATION = "train", "validation"
 
 @dataclass(frozen=True)
 class Shards(CorpusStage):
-    """Encode with one tokenizer; repeat the step under another `name` for another tokenizer."""
+    """Encode with one tokenizer; repeat the step under another `name` for another tokenizer.
+
+    A Hugging Face tokenizer is taken as it is. Its special tokens are known to readers by the reserved names whose role
+    they play: `[CLS]` is `<cls>`, `<s>` is `<bos>` and `<cls>`, `<|endoftext|>` is `<bos>` and `<eos>`.
+    """
 
     tokenizer: str
-    """Name of a learn_tokenizer step, or path of a `tokenizer.json`."""
+    """Name of a learn_tokenizer step; or the path of a `tokenizer.json` (it ends in .json), or of a directory that holds one
+    (it has a slash)."""
+    add_reserved: bool = False
+    """Of a tokenizer given by its path: add the reserved tokens that it lacks after its vocabulary, so that every
+    objective can use it. Text is encoded as before."""
     split_by: Literal["cluster", "content", "file", "host"] = "cluster"
     """What never straddles training and validation: duplicate clusters (documents outside one by content), documents of equal
     text, files (an archive member is a file), or hosts of URLs."""
     validation_share: float = 0.005
     """Share of the groups named by `split_by` that are held out for validation."""
     sentences: bool = False
-    """Write the column `sentences`: token offsets at which sentences begin."""
+    """Write the column `sentences`: token offsets at which sentences begin, ascending, each of a token of the document."""
     shard_bytes: int = 512 << 20
     """UTF-8 bytes of text that a shard holds at most, unless a single part holds more."""
     check_documents: int = 256
@@ -46,12 +54,16 @@ class Shards(CorpusStage):
     seed: int = 0
     """Chooses another validation split."""
 
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
 
     def check(self) -> None:
         """Ranges."""
         if not 0 <= self.validation_share < 1:
             raise ValueError(f"validation_share: got {self.validation_share}, expected 0 or more and less than 1")
+        if self.add_reserved and not self.is_path:
+            raise ValueError(
+                "add_reserved: got true, but a tokenizer trained here has all reserved tokens; leave it out"
+            )
         if not 0 <= self.seed < 1 << 63:
             raise ValueError(f"seed: got {self.seed}, expected 0 to 2^63 - 1")
         for name in ("shard_bytes", "check_documents"):
@@ -61,7 +73,12 @@ class Shards(CorpusStage):
     @property
     def is_path(self) -> bool:
         """Whether `tokenizer` names a file rather than a step."""
-        return self.tokenizer.endswith(".json")
+        return self.tokenizer.endswith(".json") or "/" in self.tokenizer
+
+    @property
+    def _file(self) -> Path:
+        path = Path(self.tokenizer)
+        return path if path.suffix == ".json" else path / "tokenizer.json"
 
     def reads(self) -> tuple[str, ...]:
         """Kept text, the tokenizer's files and what the split needs."""
@@ -78,9 +95,12 @@ class Shards(CorpusStage):
         """The encoder, and the checksum of a tokenizer given as a file."""
         found = library_versions("tokenizers", "gigatoken")
         if self.is_path:
-            if not Path(self.tokenizer).is_file():
-                raise UserError(f"shards: tokenizer: no file {self.tokenizer}")
-            found["tokenizer"] = file_checksum(Path(self.tokenizer))
+            if not self._file.is_file():
+                raise UserError(
+                    f"shards: tokenizer: no file {self._file}; transformers' AutoTokenizer.from_pretrained(DIR)."
+                    "save_pretrained(DIR) writes one beside a vocabulary of another form"
+                )
+            found["tokenizer"] = file_checksum(self._file)
         return found
 
     def run(self, parts: Sequence[Part], out: StepOutput, cluster: Cluster) -> dict[str, Any]:
@@ -118,23 +138,33 @@ class Shards(CorpusStage):
         from tokenizer.encode import Encoder
 
         if self.is_path:
-            content = Path(self.tokenizer).read_bytes()
-            if xxhash.xxh3_128_hexdigest(content) != self.depends()["tokenizer"]:
-                raise UserError(f"shards: tokenizer: {self.tokenizer} changed while it was read; run the command again")
-            out.commit("tokenizer", {"tokenizer.json": content}, {})
+            out.commit("tokenizer", {"tokenizer.json": self._taken()}, {})
             directory = out.directory
         else:
             directory = out.inputs[self.tokenizer]
         record = record_file(out.root, f"{directory.name}/tokenizer.json")
         try:
             encoder = Encoder.load(str(verify(out.root, record)))
-            if self.sentences:
-                encoder.definition.byte_lengths()  # refuses tokenizers whose tokens are not the bytes of the text
         except ValueError as error:
             raise UserError(f"shards: tokenizer: {error}") from None
         return TokenizerRecord(
             **asdict(record), vocab_size=encoder.vocab_size, kind=encoder.kind, specials=encoder.specials
         ), encoder.library
+
+    def _taken(self) -> bytes:
+        """The content of the tokenizer given by its path, with the reserved tokens where they are asked for."""
+        from tokenizer.adopt import add_reserved
+        from tokenizer.definition import read_definition
+
+        content = self._file.read_bytes()
+        if xxhash.xxh3_128_hexdigest(content) != self.depends()["tokenizer"]:
+            raise UserError(f"shards: tokenizer: {self._file} changed while it was read; run the command again")
+        if not self.add_reserved:
+            return content
+        try:
+            return add_reserved(read_definition(str(self._file)))
+        except ValueError as error:
+            raise UserError(f"shards: tokenizer: {error}") from None
 
 
 def _groups(parts: Sequence[Part], sizes: Sequence[int], limit: int) -> list[tuple[int, tuple[Part, ...]]]:
@@ -224,18 +254,33 @@ def _shard(task: _EncodeTask, docs: pa.Table, split: str) -> tuple[Content, dict
 
     encoder = Encoder.load(str(verify(task.out.root, task.tokenizer)))
     text = docs["edited_text"].chunk(0)
-    tokens, offsets = encoder.encode(text)
     n_bytes = pc.binary_length(text).to_numpy()
     sentences = None
     if task.stage.sentences:
         from pipelines.kernels.segment import sentence_starts
 
         start_offsets, starts = sentence_starts(text)
-        sentences = (encoder.token_offsets(tokens, offsets, starts, start_offsets), start_offsets)
+        tokens, offsets, begins = encoder.encode_with_places(text, starts, start_offsets)
+        sentences = _of_tokens(begins, start_offsets, np.diff(offsets))
+    else:
+        tokens, offsets = encoder.encode(text)
     facts = {"source": task.parts[0].source, "split": split, "tokenizer": encoder.kind}
     ids = docs["id"].chunk(0)
     counts = {"documents": docs.num_rows, "tokens": len(tokens), "text_bytes": int(n_bytes.sum())}
     return (lambda sink: write_shard(sink, tokens, offsets, ids, n_bytes, facts, sentences)), counts
+
+
+def _of_tokens(begins: np.ndarray, offsets: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The beginnings that are a token's of their document, each once, and their offsets.
+
+    A sentence of which a tokenizer leaves nothing begins behind the last token or with the next one, and one that ends
+    within a token with the one before.
+    """
+    document = np.repeat(np.arange(len(sizes)), np.diff(offsets))
+    again = np.zeros(len(begins), bool)
+    again[1:] = (begins[1:] == begins[:-1]) & (document[1:] == document[:-1])
+    kept = ~again & (begins < sizes[document])
+    return begins[kept], np.concatenate([[0], np.cumsum(np.bincount(document[kept], minlength=len(sizes)))])
 
 
 def held_out(stage: Shards, docs: pa.Table) -> np.ndarray:

@@ -1,0 +1,25 @@
+"""Tokenizers from elsewhere, taken as they are, and the reserved tokens that one may lack."""
+
+from tokenizer.definition import Definition
+from tokenizer.specials import SPECIALS
+
+
+def add_reserved(definition: Definition) -> bytes:
+    """The content of a `tokenizer.json` like this one, with every reserved token that none of its own plays the role of,
+    under ids after its vocabulary. Text is encoded as before.
+
+    Raises ValueError where a reserved name is an ordinary token of the vocabulary.
+    """
+    from tokenizers import AddedToken, Tokenizer
+
+    missing = [token for token in SPECIALS if token not in definition.roles]
+    ordinary = set(definition.tokens.values()).intersection(missing)
+    if ordinary:
+        raise ValueError(
+            f"{definition.path}: {', '.join(sorted(ordinary))}: an ordinary token of this vocabulary, so no reserved token "
+            "can have this name; declare it special in the file, or use another tokenizer"
+        )
+    tokenizer = Tokenizer.from_str(definition.json)
+    # Ids follow the greatest one; without `normalized`, upper and lower case are told apart in every tokenizer.
+    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in missing])
+    return str(tokenizer.to_str(pretty=True)).encode()
