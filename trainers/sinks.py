@@ -13,6 +13,7 @@ import math
 import os
 import queue
 import re
+import shutil
 import threading
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -85,7 +86,10 @@ class TensorBoard:
 
 
 class WeightsAndBiases:
-    """A run of Weights & Biases, whose steps only grow: of a step that is logged twice the first one stays."""
+    """A run of Weights & Biases, whose steps only grow: of a step that is logged twice the first one stays.
+
+    Offline each part of a run is a directory; those that were not synced yet are replaced by one that has the history.
+    """
 
     def __init__(self, described: Description) -> None:
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
@@ -101,9 +105,17 @@ class WeightsAndBiases:
             id=self.identity, resume="allow", dir=str(described.run), config=described.settings, allow_val_change=True,
             settings=quiet,
         )  # fmt: skip
-        # Offline nobody can say what the run has; it got what the log has.
-        offline = described.last_step + 1 if described.identity else 0
-        self._next = offline if self._run.offline else self._run.step
+        self._next = self._take_over(described) if self._run.offline else self._run.step
+
+    def _take_over(self, described: Description) -> int:
+        """The step from which an offline run needs rows: all, unless earlier ones have left this machine."""
+        here = Path(self._run.dir).parent
+        earlier = [part for part in here.parent.glob(f"offline-run-*-{self.identity}") if part != here]
+        if described.identity and (not earlier or any(list(part.glob("*.synced")) for part in earlier)):
+            return described.last_step + 1
+        for part in earlier:
+            shutil.rmtree(part)
+        return 0
 
     def log(self, step: int, seconds: float, values: Mapping[str, float]) -> None:
         """Log a row; the library adds the rest of a step to the row that it has of it."""

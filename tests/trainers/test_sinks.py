@@ -1,9 +1,9 @@
 """Sinks get every number once, whatever happens to them training goes on, and no secret leaves by them."""
 
 import json
-import os
 import struct
 import threading
+from time import sleep
 from typing import ClassVar
 
 import pytest
@@ -185,9 +185,10 @@ def test_secrets_are_taken_out(monkeypatch):
     )
 
 
-def two_parts(run, name):
+def two_parts(run, name, pause=0.0):
     """Steps 1 to 4, then from step 2 on again to step 5."""
     part(run, 0, [step_event(step, 10.0 - step) for step in range(1, 5)], "stopped", name)
+    sleep(pause)
     part(run, 2, [step_event(step, 20.0 - step) for step in range(3, 6)], "finished", name)
     assert not read_events(run / "log.jsonl", "warning")
 
@@ -229,14 +230,20 @@ def test_wandb_goes_on_with_its_run(tmp_path, monkeypatch):
     pytest.importorskip("wandb", reason="the extra wandb is not installed")
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("HOME", str(tmp_path))
-    two_parts(tmp_path / "run", "wandb")
-    identity = json.loads((tmp_path / "run" / "sinks.json").read_text())["identities"]["wandb"]
-    files = sorted(
-        (tmp_path / "run" / "wandb").glob(f"offline-run-*-{identity}/run-{identity}.wandb"), key=os.path.getmtime
-    )
-    rows = [row for file in files for row in wandb_rows(file.read_bytes())]
-    assert [(row["_step"], row["train/loss"]) for row in rows] == [(1, 9), (2, 8), (3, 7), (4, 6), (5, 15)]
-    assert len(files) == 2
+    run = tmp_path / "run"
+    two_parts(run, "wandb", 1.1)  # the library names directories by the second
+    identity = json.loads((run / "sinks.json").read_text())["identities"]["wandb"]
+
+    def rows():
+        files = (run / "wandb").glob(f"offline-run-*-{identity}/run-{identity}.wandb")
+        return sorted((row["_step"], row["train/loss"]) for file in files for row in wandb_rows(file.read_bytes()))
+
+    assert rows() == [(1, 9), (2, 8), (3, 17), (4, 16), (5, 15)]
+    (first,) = (run / "wandb").glob("offline-run-*")
+    (first / f"run-{identity}.wandb.synced").touch()
+    sleep(1.1)
+    part(run, 4, [step_event(5), step_event(6)], "finished", "wandb")
+    assert rows() == [(1, 9), (2, 8), (3, 17), (4, 16), (5, 15), (6, 2)]
 
 
 def wandb_rows(data):
