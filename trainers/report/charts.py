@@ -61,7 +61,7 @@ class Curves:
         """Throughput, utilisation and memory."""
         drawn = (
             self._of_steps("Tokens per second", _field("tokens_per_second"), compact),
-            self._of_steps("Model FLOPs utilisation", _field("mfu"), lambda value: f"{value:.3%}".replace(".000", "")),
+            self._of_steps("Model FLOPs utilisation", _field("mfu"), lambda value: f"{100 * value:.3g} %"),
             self._of_steps("Peak memory of the first worker", _field("memory_bytes"), human_bytes),
         )
         return [each for each in drawn if each]
