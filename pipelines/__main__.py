@@ -69,6 +69,9 @@ def _looking(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
     export.add_argument("output", type=Path, help="directory to write to; made if missing, must be empty")
     export.add_argument("--format", choices=("parquet", "jsonl"), default="parquet", help="default parquet")
     export.add_argument("--sources", nargs="*", metavar="SOURCE", help="only these sources (default: all)")
+    export.add_argument(
+        "--columns", nargs="*", metavar="COLUMN", default=(), help="annotations to write beside the text, such as language"
+    )
 
 
 def _asking(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -221,7 +224,7 @@ def _inspect(options: argparse.Namespace) -> int:
 def _export(options: argparse.Namespace) -> int:
     from pipelines.export import export_corpus
 
-    export_corpus(options.corpus, options.output, options.format, options.sources)
+    export_corpus(options.corpus, options.output, options.format, options.sources, options.columns)
     return 0
 
 

@@ -1,8 +1,9 @@
 """Export: the kept, edited text of a published corpus as Parquet or gzipped JSON lines, for readers that are not ours.
 
 One or more files per source, `SOURCE-00000.parquet` or `SOURCE-00000.jsonl.gz`, each written atomically, with the
-columns `id` (printed), `text`, `source`, `url` and `meta`; then `export.json`, which lists them with checksums. Edits
-are of the text: `url` and `meta` are as they were read. The same corpus gives the same bytes.
+columns `id` (printed), `text`, `source`, `url` and `meta`, and those annotations that are asked for; then `export.json`,
+which lists them with checksums. Edits are of the text: `url` and `meta` are as they were read. The same corpus gives the
+same bytes.
 """
 
 import gzip
@@ -19,9 +20,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipelines.contracts.annotations import Part
+from pipelines.contracts.config import near_match
 from pipelines.contracts.errors import AccountingError, ConflictError, UserError
 from pipelines.contracts.lineage import Corpus, open_corpus
-from pipelines.contracts.stage import DROP
+from pipelines.contracts.stage import DROP, EDITS_COLUMN
 from pipelines.contracts.store import record_file, write_atomic, write_json
 from pipelines.show import ProgressDisplay, human_bytes
 
@@ -35,7 +37,7 @@ EXPORTED = pa.schema(
         pa.field("meta", pa.string()),
     ]
 )
-"""Columns of a Parquet file. In JSON lines `meta` is an object, and `url` and `meta` are left out where null."""
+"""Columns of a Parquet file before annotations. In JSON lines `meta` is an object, and what is null is left out."""
 
 _FILE_BYTES = 1 << 30  # stored text of the parts that share a file
 _GROUP_BYTES = 32 << 20  # text of a Parquet row group, unless a single document holds more
@@ -54,12 +56,19 @@ class ExportedFile:
     text_bytes: int
 
 
-def export_corpus(corpus: Path, output: Path, format: str, sources: Sequence[str] | None) -> list[ExportedFile]:  # noqa: A002
+def export_corpus(
+    corpus: Path,
+    output: Path,
+    format: str,  # noqa: A002
+    sources: Sequence[str] | None,
+    columns: Sequence[str] = (),
+) -> list[ExportedFile]:
     """Write the kept, edited text of a corpus into the directory `output`, and `export.json` last.
 
-    `format` is parquet (zstd, page checksums) or jsonl (gzip). `sources` None means all. Memory is bounded by one part.
-    ConflictError where `output` is not an empty directory, UserError for an unknown source or format, AccountingError
-    where the documents written are not those that the corpus manifest counted.
+    `format` is parquet (zstd, page checksums) or jsonl (gzip). `sources` None means all. `columns` are annotations to write
+    beside the text, null where a step did not look at a source. Memory is bounded by one part.
+    ConflictError where `output` is not an empty directory, UserError for an unknown source, column or format,
+    AccountingError where the documents written are not those that the corpus manifest counted.
     """
     if format not in _WRITERS:
         raise UserError(f"--format: got {format!r}, expected one of {', '.join(_WRITERS)}")
@@ -69,10 +78,11 @@ def export_corpus(corpus: Path, output: Path, format: str, sources: Sequence[str
         raise UserError(f"--sources: names no source; there are: {', '.join(opened.manifest.sources)}")
     for name in names:
         opened.check_source(name, "--sources")
+    schema = _schema(opened, columns)
     _refuse_occupied(output, opened)
     output.mkdir(parents=True, exist_ok=True)
     with ProgressDisplay() as display:
-        files = _write_files(opened, output, format, names, display)
+        files = _write_files(opened, output, format, names, schema, display)
         totals = {name: _total(opened, name, files) for name in names}
         manifest = opened.manifest
         header = {
@@ -89,14 +99,33 @@ def export_corpus(corpus: Path, output: Path, format: str, sources: Sequence[str
     return files
 
 
-def kept_documents(corpus: Corpus, part: Part) -> pa.Table:
-    """The documents of a part that no step dropped, edited: columns of EXPORTED."""
-    docs = part.table((DROP, "edited_text", "source", "url", "meta"))
+def _schema(corpus: Corpus, columns: Sequence[str]) -> pa.Schema:
+    """EXPORTED and the annotations `columns`; UserError for one that no step writes, or that is no value of a document."""
+    first = next(corpus.parts(), None)
+    written = first.types if first is not None else pa.schema([])
+    allowed = [name for name in written.names if name not in (DROP, EDITS_COLUMN, *EXPORTED.names)]
+    allowed = [name for name in allowed if not pa.types.is_nested(written.field(name).type)]
+    allowed = [name for name in allowed if not pa.types.is_fixed_size_binary(written.field(name).type)]
+    fields = []
+    for name in dict.fromkeys(columns):
+        if name not in allowed:
+            raise UserError(
+                f"--columns: no step of this corpus writes a value {name!r}{near_match(name, allowed)}; there are: "
+                f"{', '.join(sorted(allowed)) or 'none'}"
+            )
+        fields.append(written.field(name))
+    return pa.schema([*EXPORTED, *fields])
+
+
+def kept_documents(corpus: Corpus, part: Part, schema: pa.Schema) -> pa.Table:
+    """The documents of a part that no step dropped, edited: columns of `schema`, which begins with those of EXPORTED."""
+    added = schema.names[len(EXPORTED) :]
+    docs = part.table((DROP, "edited_text", "source", "url", "meta", *added))
     kept = pc.is_null(docs[DROP])
     docs = docs.filter(kept).combine_chunks()
     ids = pa.array(corpus.printed_ids(part), pa.string()).filter(kept.combine_chunks())
     columns = [ids, docs["edited_text"], docs["source"].cast(pa.string()), docs["url"], docs["meta"]]
-    return pa.table(columns, schema=EXPORTED)
+    return pa.table([*columns, *(docs[name] for name in added)], schema=schema)
 
 
 def _write_all(write: Callable[..., None], tables: Callable[[], Iterator[pa.Table]], sink: BinaryIO) -> None:
@@ -113,7 +142,7 @@ def _refuse_occupied(output: Path, corpus: Corpus) -> None:
 
 
 def _write_files(
-    corpus: Corpus, output: Path, kind: str, sources: Sequence[str], display: ProgressDisplay
+    corpus: Corpus, output: Path, kind: str, sources: Sequence[str], schema: pa.Schema, display: ProgressDisplay
 ) -> list[ExportedFile]:
     write, suffix = _WRITERS[kind]
     groups = [(source, number, parts) for source in sources for number, parts in enumerate(_groups(corpus, source))]
@@ -125,7 +154,7 @@ def _write_files(
         def tables(parts: Sequence[Part] = parts) -> Iterator[pa.Table]:
             nonlocal documents, text_bytes, done
             for part in parts:
-                table = kept_documents(corpus, part)
+                table = kept_documents(corpus, part, schema)
                 documents += table.num_rows
                 text_bytes += pc.sum(pc.binary_length(table["text"])).as_py()
                 yield table
@@ -133,7 +162,7 @@ def _write_files(
                 display.progress("export", done, total)
 
         name = f"{source}-{number:05d}{suffix}"
-        write_atomic(output / name, partial(_write_all, write, tables))
+        write_atomic(output / name, partial(_write_all, partial(write, schema), tables))
         display.say(f"{name}: {documents:,} documents")
         files.append(
             ExportedFile(**asdict(record_file(output, name)), source=source, documents=documents, text_bytes=text_bytes)
@@ -170,10 +199,10 @@ def _total(corpus: Corpus, source: str, files: Sequence[ExportedFile]) -> dict[s
     return {"documents": documents, "text_bytes": text_bytes, "licence": facts["licence"], "origin": facts["origin"]}
 
 
-def _write_parquet(sink: BinaryIO, tables: Iterator[pa.Table]) -> None:
+def _write_parquet(schema: pa.Schema, sink: BinaryIO, tables: Iterator[pa.Table]) -> None:
     import pyarrow.parquet as pq
 
-    with pq.ParquetWriter(sink, EXPORTED, compression="zstd", write_page_checksum=True) as writer:
+    with pq.ParquetWriter(sink, schema, compression="zstd", write_page_checksum=True) as writer:
         for table in tables:
             for group in _row_groups(table):
                 writer.write_table(group, row_group_size=_GROUP_ROWS)
@@ -191,7 +220,7 @@ def _row_groups(table: pa.Table) -> Iterator[pa.Table]:
         first = last
 
 
-def _write_jsonl(sink: BinaryIO, tables: Iterator[pa.Table]) -> None:
+def _write_jsonl(schema: pa.Schema, sink: BinaryIO, tables: Iterator[pa.Table]) -> None:
     # No time and no name in the header: the same documents give the same bytes.
     with gzip.GzipFile(filename="", mode="wb", compresslevel=6, fileobj=sink, mtime=0) as packed:
         for table in tables:
@@ -210,7 +239,7 @@ def _line(row: dict[str, Any]) -> bytes:
     return f"{line}\n".encode()
 
 
-_WRITERS: dict[str, tuple[Callable[[BinaryIO, Iterator[pa.Table]], None], str]] = {
+_WRITERS: dict[str, tuple[Callable[[pa.Schema, BinaryIO, Iterator[pa.Table]], None], str]] = {
     "parquet": (_write_parquet, ".parquet"),
     "jsonl": (_write_jsonl, ".jsonl.gz"),
 }

@@ -19,13 +19,14 @@ from pipelines.contracts.edits import EDITS, edits_column
 from pipelines.contracts.errors import AccountingError, ConflictError, CorruptFileError, UserError
 from pipelines.contracts.lineage import open_corpus
 from pipelines.contracts.manifest import load_corpus, save_corpus
-from pipelines.contracts.stage import PartStage
+from pipelines.contracts.stage import DROP, PartStage
 from pipelines.contracts.store import file_checksum, read_json
 from pipelines.corpus import CorpusConfig, Source, StepConfig
 from pipelines.export import export_corpus
 from pipelines.inventory import take_inventory
 from pipelines.plan import make_plan
 from pipelines.stages.filter import Filter
+from pipelines.stages.quality_signals import QualitySignals
 from pipelines.stages.rules import Rule
 
 EXACT = '{"big": 123456789012345678901234567890, "text": "exact\\u2028", "f": 1e-7, "s": "line\\u2028end\\n"}'
@@ -69,6 +70,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     steps = (
         StepConfig("filter", Filter((Rule(signal="url", none_of=("spam",)),)), "filter"),
         StepConfig("mask", Mask(), "mask", ("web",)),
+        StepConfig("quality_signals", QualitySignals(), "quality_signals", ("web",)),
     )
     config = CorpusConfig("exported", str(root / "out"), sources, steps)
     build(make_plan(config, take_inventory(sources, root / "out")), LocalCluster(), lambda line: None)
@@ -113,6 +115,21 @@ def test_json_lines_hold_the_same(corpus: Path, tmp_path: Path) -> None:
     assert list(rows[0]) == ["id", "text", "source", "meta"]
     assert list(rows[1]) == ["id", "text", "source", "url", "meta"]
     assert rows[-1]["meta"] == {"big": 123456789012345678901234567890, "f": 1e-7, "s": "line\u2028end\n"}
+
+
+@pytest.mark.parametrize("kind", ["parquet", "jsonl"])
+def test_annotations_go_beside_the_text(corpus: Path, tmp_path: Path, kind: str) -> None:
+    export_corpus(corpus, tmp_path, kind, None, ["word_count", "n_chars"])
+    rows = {}
+    for name in ("web", "code"):
+        file = next(tmp_path.glob(f"{name}-*"))
+        rows[name] = pq.read_table(file).to_pylist() if kind == "parquet" else lines_of(file)
+    assert [(row["id"], row["text"]) for row in rows["web"]] == kept(corpus, "web")
+    columns = [part.table((DROP, "word_count", "n_chars")).to_pylist() for part in open_corpus(corpus).parts("web")]
+    expected = [(row["word_count"], row["n_chars"]) for table in columns for row in table if row[DROP] is None]
+    assert [(row["word_count"], row["n_chars"]) for row in rows["web"]] == expected
+    assert len(set(expected)) > 10
+    assert rows["code"][0].get("word_count") is None
 
 
 def test_the_manifest_of_an_export(corpus: Path, tmp_path: Path) -> None:
@@ -169,6 +186,9 @@ def test_refusals(corpus: Path, tmp_path: Path) -> None:
         export_corpus(corpus, tmp_path / "e", "parquet", ["wbe"])
     with pytest.raises(UserError, match="--sources: names no source"):
         export_corpus(corpus, tmp_path / "e", "parquet", [])
+    for column in ("word_cuont", "drop", "edits", "text"):
+        with pytest.raises(UserError, match=f"--columns: no step of this corpus writes a value '{column}'"):
+            export_corpus(corpus, tmp_path / "e", "parquet", None, [column])
     with pytest.raises(UserError, match="--format: got 'csv', expected one of parquet, jsonl"):
         export_corpus(corpus, tmp_path / "e", "csv", None)
     assert not (tmp_path / "e").exists()
