@@ -48,7 +48,7 @@ def launch(config: Pretraining, corpus: Corpus, run: Path, workers: int, show: C
     else:
         absolute = tuple(d if is_url(d) else str(Path(d).resolve()) for d in config.data.corpora)
         config = replace(config, data=replace(config.data, corpora=absolute))
-        with followed(run / "log.jsonl", show), _sigterm_asks_to_stop(run):
+        with followed(run / "log.jsonl", show):
             _launch_on_ray(config, run.resolve(), workers)
 
 
@@ -91,7 +91,9 @@ def _launch_on_ray(config: Pretraining, run: Path, workers: int) -> None:
     if started:
         _start_ray(ray)
     try:
-        _train_on_what_is_left(config, run, workers, "GPU" if torch.cuda.is_available() else "CPU")
+        # Ray takes SIGTERM for itself when it starts, so this comes after.
+        with _sigterm_asks_to_stop(run):
+            _train_on_what_is_left(config, run, workers, "GPU" if torch.cuda.is_available() else "CPU")
     finally:
         if started:
             ray.shutdown()
