@@ -15,6 +15,7 @@ demo: .venv/installed
 	@printf '\n%s\n' \
 	  "corpus report   $(CORPUS)/report.html" \
 	  "run directory   $(RUN)" \
+	  "run report      $(RUN)/report.html" \
 	  "exported model  $(RUN)/export" \
 	  "" \
 	  "Try next:" \

@@ -92,7 +92,9 @@ def summary(run: Run) -> dict[str, Any]:
 def differences(runs: Sequence[Run]) -> list[tuple[str, list[str]]]:
     """(field, its value in each run) of the fields of the configurations that differ; `–` where a run has none."""
     configs = [dict(flat(run.config)) for run in runs]
-    names = list(dict.fromkeys(name for config in configs for name in config))
+    sections = list(dict.fromkeys(name.partition(".")[0] for config in configs for name in config))
+    found = dict.fromkeys(name for config in configs for name in config)
+    names = sorted(found, key=lambda name: sections.index(name.partition(".")[0]))
     rows = [(name, [_value(config, name) for config in configs]) for name in names]
     return [(name, values) for name, values in rows if len(set(values)) > 1]
 
