@@ -10,7 +10,7 @@ from pipelines.contracts.errors import UserError
 
 def evaluate(path: Path, corpora: Sequence[str] = (), tokens: int | None = None, batch: int = 8) -> dict[str, Any]:
     """Loss (nats per target), bits per byte and both by source, of an export or a run on the validation split of
-    `corpora`.
+    `corpora`; beside each loss `unigram_loss`, which no model that ignores the context gets under on these targets.
 
     Without `corpora` those of the run are read; `tokens` per source default to the run's. UserError where the corpus
     was made with another tokenizer than the model.
@@ -20,7 +20,7 @@ def evaluate(path: Path, corpora: Sequence[str] = (), tokens: int | None = None,
     from trainers.data import corpus_of, validation_data
     from trainers.export import load_trained
     from trainers.forward import Forward, tensors
-    from trainers.measure import loss_fields, no_sums, sums_by_source
+    from trainers.measure import TargetCounts, loss_fields, no_sums, sums_by_source
 
     trained = load_trained(path)
     config = trained.config
@@ -35,8 +35,13 @@ def evaluate(path: Path, corpora: Sequence[str] = (), tokens: int | None = None,
     if not data.sources:
         raise UserError("the corpus has no validation documents; raise validation_share of its `shards` step")
     forward = Forward(trained.model, config.model.architecture, config.data.isolation)
-    sums = no_sums(len(data.sources))
+    sums, counts = no_sums(len(data.sources)), TargetCounts(len(data.sources), config.model.vocab_size or 0)
     with torch.no_grad():
         for rows in data.batches(batch, 0, 1):
             sums += sums_by_source(forward(**tensors(rows, "cpu")), rows, len(data.sources))
-    return loss_fields(sums, data.sources, config.objective.predicts_text)
+            counts.add(rows)
+    fields = loss_fields(sums, data.sources, config.objective.predicts_text)
+    for index, source in enumerate(data.sources):
+        if source.name in fields["sources"]:
+            fields["sources"][source.name]["unigram_loss"] = counts.entropy([index])
+    return {**fields, "unigram_loss": counts.entropy(range(len(data.sources)))}
