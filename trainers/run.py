@@ -1,8 +1,8 @@
 """A run's directory: whose it is, what it was told, whether it is finished.
 
 `run.json` (identity), `resolved.yaml`, `tokenizer.json`, `log.jsonl`, `ledger.json`, `checkpoints/`, `export/`, and
-`finished.json` once it is done. `excluded.json` holds the ids of documents at loss weight 0. A file named `stop` asks
-a run to save a checkpoint and end.
+`report.html` and `finished.json` once it is done. `excluded.json` holds the ids of documents at loss weight 0,
+`sinks.json` the names under which W&B or MLflow know the run. A file named `stop` asks a run to save a checkpoint and end.
 """
 
 import fcntl

@@ -134,6 +134,13 @@ def test_text_of_strangers_is_text(tmp_path):
         assert policy.startswith("default-src 'none'")
 
 
+def test_credentials_in_an_address_stay_out(tmp_path):
+    data = {"corpora": ["https://me:hidden@host/corpus"], "weights": {"web": 1.0}}
+    text = render(read_runs([make_run(tmp_path / "run", [(0, [3.0])], data=data)]))
+    assert "https://***@host/corpus" in text
+    assert "hidden" not in text.partition("</style>")[2].replace('overflow="hidden"', "").replace("aria-hidden", "")
+
+
 def test_runs_are_overlaid_and_their_settings_compared(tmp_path):
     paths = [make_run(tmp_path / name / "run", [(0, [3.0, 2.0])], seed=seed) for seed, name in enumerate("abc")]
     runs = read_runs(paths)

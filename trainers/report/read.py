@@ -10,6 +10,7 @@ from pipelines.contracts.errors import CorruptFileError, UserError
 from pipelines.contracts.store import read_json
 from trainers.history import effective, read_events
 from trainers.run import read_run
+from trainers.sinks import redacted
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,7 @@ def read_runs(paths: Sequence[Path]) -> list[Run]:
 
 
 def _read(path: Path, name: str) -> Run:
-    record, config = read_run(path), load_yaml(path / "resolved.yaml")
+    record, config = read_run(path), _without_secrets(load_yaml(path / "resolved.yaml"))
     events = read_events(path / "log.jsonl")
     kept = effective(events)
 
@@ -98,6 +99,15 @@ def _read(path: Path, name: str) -> Run:
     return Run(
         path, name, record, config, events, of("step"), of("validation"), of("skipped"), *files, sorted(checkpoints)
     )
+
+
+def _without_secrets(value: Any) -> Any:
+    """A configuration without credentials that stand in an address: a page is passed on."""
+    if isinstance(value, dict):
+        return {key: _without_secrets(entry) for key, entry in value.items()}
+    if isinstance(value, list):
+        return [_without_secrets(entry) for entry in value]
+    return redacted(value) if isinstance(value, str) else value
 
 
 def _optional(path: Path) -> dict[str, Any] | None:
