@@ -1,0 +1,210 @@
+"""BART's five noises: the paper's figure 2, what each leaves as it was, and their shares."""
+
+from collections import Counter
+from dataclasses import replace
+from itertools import pairwise
+from math import exp, factorial, sqrt
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipelines.contracts.errors import UserError
+from tests.trainers.objectives.packed import (
+    BOS,
+    EOS,
+    FIRST,
+    IGNORED,
+    MASK,
+    both_sides,
+    context,
+    one_side,
+    packed,
+    random_rows,
+)
+from trainers.batch import PADDING
+from trainers.objectives.denoising import Denoising, deleted, infilled, permuted, rotated
+from trainers.objectives.pairs import Ragged
+
+NOTHING = {"infilling": 0.0, "permute_sentences": False}
+LETTERS = "ABC.DE."
+
+
+def letters(text):
+    """Ids of letters; `_` is the mask."""
+    return np.array([MASK if letter == "_" else FIRST + ord(letter) for letter in text], dtype=np.int64)
+
+
+def written(ragged):
+    """The lists of letters as texts."""
+    words = "".join("_" if token == MASK else chr(token - FIRST) for token in ragged.tokens.tolist())
+    return [words[a:b] for a, b in pairwise(ragged.offsets.tolist())]
+
+
+def ragged(*texts):
+    return Ragged(letters("".join(texts)), np.cumsum([0, *(len(text) for text in texts)]))
+
+
+def test_the_papers_figure():
+    text = ragged(LETTERS)
+    starts = np.array([letter in "AD" for letter in LETTERS])
+    # Of the two sentences the second is drawn to change places with the first; the number is at the second sentence.
+    assert written(permuted(text, starts, np.full(7, 0.2))) == ["DE.ABC."]
+    assert written(permuted(text, starts, np.full(7, 0.9))) == ["ABC.DE."]
+    assert written(rotated(text, np.array([2.1 / 7]))) == ["C.DE.AB"]
+    assert written(deleted(text, np.array([letter in "BD" for letter in LETTERS]))) == ["AC.E."]
+    made = Denoising(**NOTHING, masking=0.4).apply(packed([[letters(LETTERS).tolist()]] * 50), context())
+    for encoder, _, target in both_sides(made).values():
+        assert target == [BOS, *letters(LETTERS), EOS]
+        assert all(token in (MASK, original) for token, original in zip(encoder, target, strict=True))
+    assert (made.inputs == MASK).any()
+
+
+def test_spans_of_infilling_become_one_mask_and_empty_ones_are_inserted():
+    """A_.D_E. of the figure: BC is one span, an empty one lies between D and E."""
+    text, poisson = ragged(LETTERS), [exp(-3) * 3**k / factorial(k) for k in range(4)]
+    below = np.cumsum([0, *poisson])
+    lengths = np.array([below[0], below[2] + 0.01, 0, 0, 0, 0, 0]) + 1e-9
+    # Two tokens of seven; slots: A, a mask, B, C, ., ... -- a number below (spans left / slots left) takes the slot.
+    places = np.ones(14) * 0.999
+    places[1] = places[4] = 0.0
+    made = infilled(text, text.offsets, lengths, places, 2 / 7, 3.0, MASK)
+    assert written(made) == ["A_BC_E."]  # the empty span first, then one of two tokens: . and D
+    places[4], places[2] = 0.999, 0.0
+    assert written(infilled(text, text.offsets, lengths, places, 2 / 7, 3.0, MASK)) == ["A__.DE."]
+
+
+def test_infilling_takes_its_share_in_spans_of_poisson_lengths():
+    count, size, mean = 4000, 200, 3.0
+    text = Ragged(np.tile(np.arange(FIRST, FIRST + size), count), np.arange(count + 1) * size)
+    rng = np.random.default_rng(0)
+    made = infilled(text, text.offsets, rng.random(count * size), rng.random(2 * count * size), 0.3, mean, MASK)
+    spans, first_places = [], []
+    for first, end in pairwise(made.offsets):
+        tokens = made.tokens[first:end]
+        kept = tokens[tokens != MASK]
+        assert len(kept) == size - round(0.3 * size)
+        assert (np.diff(kept) > 0).all()
+        spans.append((tokens == MASK).sum())
+        first_places.append(np.argmax(tokens == MASK) - len(kept) / (spans[-1] + 1))
+    # A renewal process: lengths are drawn until 60 tokens are reached, the mean number of draws is near
+    # 60 / 3 + (1 + 1 / 3) / 2 (the mean overshoot of Poisson lengths, given that the last one is not empty).
+    draws = np.mean(spans)
+    assert abs(draws - (60 / mean + 0.5 + 1 / (2 * mean))) < 0.35
+    # Uniform places: the mean number of text tokens before the first of s spans among k is k / (s + 1).
+    assert abs(np.mean(first_places)) < 5 * np.std(first_places) / sqrt(count)
+
+
+def test_single_spans_are_poisson():
+    """With one token in a hundred only the first lengths matter: those before the first that is not empty are 0."""
+    count, size = 50_000, 100
+    text = Ragged(np.tile(np.arange(size) + FIRST, count), np.arange(count + 1) * size)
+    rng = np.random.default_rng(1)
+    made = infilled(text, text.offsets, rng.random(count * size), rng.random(2 * count * size), 0.01, 1.0, MASK)
+    masks = np.add.reduceat(made.tokens == MASK, made.offsets[:-1])
+    # The number of masks is 1 + the empty spans before it: geometric with success 1 - e^-1.
+    for k in range(1, 5):
+        expected = count * exp(-(k - 1)) * (1 - exp(-1))
+        assert abs((masks == k).sum() - expected) < 5 * sqrt(expected)
+
+
+@pytest.mark.parametrize("noise", ["masking", "deletion"])
+def test_tokens_are_chosen_within_binomial_bounds(noise):
+    rate, count = 0.3, 300 * 400
+    rows = [[np.arange(FIRST, FIRST + 400).tolist()]] * 300
+    made = Denoising(**NOTHING, **{noise: rate}).apply(packed(rows), context())
+    left = (made.segments != PADDING).sum() - 2 * 300
+    chosen = (made.inputs == MASK).sum() if noise == "masking" else count - left
+    assert abs(chosen - rate * count) < 5 * sqrt(count * rate * (1 - rate))
+
+
+def test_a_rotation_begins_anywhere():
+    rows = [[np.arange(FIRST, FIRST + 10).tolist()] * 20] * 100
+    made = Denoising(**NOTHING, rotate=True).apply(packed(rows), context())
+    found = Counter(encoder[1] - FIRST for encoder, _, _ in both_sides(made).values())
+    assert len(found) == 10
+    assert sum((many - 200) ** 2 / 200 for many in found.values()) < 34  # chi-square, 9 degrees: p = 1e-4
+    for encoder, _, target in both_sides(made).values():
+        begin = encoder[1] - FIRST
+        assert encoder[1:-1] == target[1:-1][begin:] + target[1:-1][:begin]
+
+
+def sentences(text, starts):
+    """A document's sentences: each begins where `starts` says, or at the document's beginning."""
+    begins = sorted({0, *np.flatnonzero(starts).tolist()})
+    return [tuple(text[a:b]) for a, b in pairwise([*begins, len(text)])]
+
+
+@given(st.integers(0, 1000), st.sampled_from(["encoder_decoder", "decoder"]))
+def test_permuted_sentences_are_whole_and_targets_the_original(seed, family):
+    batch = packed(random_rows(seed, 4))
+    starts = np.random.default_rng(seed).random(batch.inputs.shape) < 0.3
+    batch = replace(batch, sentence_starts=starts & (batch.segments != PADDING))
+    made = Denoising(infilling=0.0).apply(batch, context(family, seed))
+    sides = both_sides(made) if family == "encoder_decoder" else one_side(made)
+    for (row, number), side in sides.items():
+        here = batch.segments[row] == number
+        text = batch.inputs[row][here].tolist()
+        if family == "encoder_decoder":
+            assert side[2] == [BOS, *text, EOS]
+            noisy = side[0][1:-1]
+        else:
+            noisy, asked = side[0][1 : len(text) + 1], [token for token in side[1] if token != IGNORED]
+            assert asked == [*text, EOS]
+            assert side[0][0] == BOS
+            assert side[0][len(text) + 1] == EOS
+            assert side[0][len(text) + 2 :] == text
+        parts = sentences(text, starts[row][here])
+        assert sorted(noisy) == sorted(text)
+        while noisy:
+            part = next(part for part in sorted(parts, key=len, reverse=True) if tuple(noisy[: len(part)]) == part)
+            parts.remove(part)
+            noisy = noisy[len(part) :]
+        assert not parts
+
+
+def test_every_order_of_sentences_is_as_likely():
+    batch = packed([[letters("AB.C.D.").tolist()] * 300] * 20)
+    starts = np.isin(batch.inputs, letters("ACD"))
+    made = Denoising(infilling=0.0).apply(replace(batch, sentence_starts=starts), context())
+    found = Counter(tuple(encoder) for encoder, _, _ in both_sides(made).values())
+    assert len(found) == 6
+    assert sum((many - 1000) ** 2 / 1000 for many in found.values()) < 25  # chi-square, 5 degrees: p = 1e-4
+
+
+@given(st.integers(0, 1000))
+def test_what_no_noise_meets_is_in_the_input(seed):
+    """All noises but permutations leave the order: what is left of the input is the original with some taken out."""
+    rows = random_rows(seed, 4)
+    objective = Denoising(infilling=0.3, masking=0.2, deletion=0.2, permute_sentences=False)
+    for (row, number), (encoder, _, target) in both_sides(objective.apply(packed(rows), context(seed=seed))).items():
+        assert target == [BOS, *rows[row][number], EOS]
+        rest = iter(rows[row][number])
+        assert all(token in rest for token in encoder[1:-1] if token != MASK)
+
+
+def test_a_document_never_loses_all_of_itself():
+    made = Denoising(**NOTHING, deletion=0.99).apply(packed([[[FIRST + 1, FIRST + 2]] * 50] * 4), context())
+    assert all(len(encoder) >= 3 for encoder, _, _ in both_sides(made).values())
+
+
+def test_shards_without_sentences_are_refused():
+    with pytest.raises(UserError, match="shards do not say where sentences begin"):
+        Denoising().apply(packed([[[FIRST]]]), context())
+    assert Denoising().needs_sentences
+    assert not Denoising(permute_sentences=False).needs_sentences
+
+
+@pytest.mark.parametrize(
+    ("knobs", "message"),
+    [
+        ({"infilling": 1.0}, "infilling: got 1.0"),
+        ({"deletion": -0.1}, "deletion: got -0.1"),
+        ({"mean_span": 0.0}, "mean_span: got 0.0"),
+        (NOTHING, "no other noise"),
+    ],
+)
+def test_knobs_out_of_range(knobs, message):
+    with pytest.raises(ValueError, match=message):
+        Denoising(**knobs).check()
