@@ -1,5 +1,5 @@
-"""Commands: python -m trainers pretrain | report | blame | evaluate | generate | export. Heavy libraries are imported
-when a command needs them.
+"""Commands: python -m trainers pretrain | report | blame | evaluate | generate | fill-mask | export. Heavy libraries
+are imported when a command needs them.
 """
 
 import argparse
@@ -93,6 +93,12 @@ def parser() -> argparse.ArgumentParser:
     generate.add_argument("--top-p", type=float, default=0.95)
     generate.add_argument("--seed", type=int, default=0)
     generate.set_defaults(command=_generate)
+
+    fill = commands.add_parser("fill-mask", help="what an encoder puts in the place of <mask> in a text")
+    fill.add_argument("model", metavar="RUN_OR_EXPORT", type=Path)
+    fill.add_argument("--text", required=True, help="a text with <mask> in it, once or more")
+    fill.add_argument("--top", type=int, default=5, help="how many of the likeliest tokens to show")
+    fill.set_defaults(command=_fill_mask)
 
     export = commands.add_parser("export", help="write a run's newest checkpoint in Hugging Face layout")
     export.add_argument("run", metavar="RUN", type=Path)
@@ -219,9 +225,24 @@ def _generate(options: argparse.Namespace) -> int:
 
     names = ("tokens", "temperature", "top_k", "top_p", "seed")
     sampling = parse(Sampling, {name: getattr(options, name) for name in names}, "generate")
-    text = generate(options.model, options.prompt, sampling)
-    # A model may have learned control codes; on a terminal they would act.
-    print("".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text))
+    print(_escaped(generate(options.model, options.prompt, sampling)))
+    return 0
+
+
+def _escaped(text: str) -> str:
+    """Text for a terminal: a model may have learned control codes, which would act."""
+    return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text)
+
+
+def _fill_mask(options: argparse.Namespace) -> int:
+    from trainers.fill_mask import fill_mask
+
+    if options.top < 1:
+        raise ConfigError(f"--top: got {options.top}, allowed 1 and more")
+    for number, tokens in enumerate(fill_mask(options.model, options.text, options.top), 1):
+        print(f"mask {number}")
+        for token, share in tokens:
+            print(f"{share:8.4f}  {token!r}")
     return 0
 
 

@@ -1,7 +1,8 @@
-"""Export in Hugging Face layout: config.json, safetensors and tokenizer files that `AutoModelForCausalLM` and
-`AutoTokenizer` load.
+"""Export in Hugging Face layout: config.json, safetensors and tokenizer files that `AutoModelForCausalLM` (or
+`MaskedLM`, `Seq2SeqLM`) and `AutoTokenizer` load.
 
-`gristmill.json` beside them says which run, step, corpus and tokenizer the model comes from.
+`gristmill.json` beside them says which run, step, corpus and tokenizer the model comes from, and what plain
+`transformers` makes of it: what it cannot compute it refuses to load, and our own commands do.
 """
 
 import json
@@ -15,12 +16,17 @@ from typing import Any
 from pipelines.contracts.config import parse, plain
 from pipelines.contracts.errors import ConflictError, UserError
 from pipelines.contracts.store import fsync_directory, read_json, write_json
+from tokenizer.encode import Encoder
+from tokenizer.specials import MASK, SENTINELS
 from trainers import checkpoint
+from trainers.architecture import FAMILY, Model
 from trainers.config import Pretraining
-from trainers.models import build_model
+from trainers.models import build_model, not_stock, untie_stacks
+from trainers.prompt import sees_prefix, spaces_lead, text_frame
 from trainers.run import read_config, read_run
 
 FORMAT = "gristmill-export/1"
+_WEIGHTS = "model.safetensors"
 _NAMED = {
     "bos_token": "<bos>",
     "eos_token": "<eos>",
@@ -49,6 +55,7 @@ def export_checkpoint(run: Path, output: Path) -> Path:
         "fingerprints": found.fingerprints,
         "checkpoint": found.checksum,
         "config": plain(config),
+        "transformers": {"loads": not_stock(config.model) is None, "notes": _notes(config)},
     }
     if output.exists() and any(output.iterdir()):
         if not (output / "gristmill.json").exists():
@@ -64,10 +71,8 @@ def export_checkpoint(run: Path, output: Path) -> Path:
     attempt.mkdir(parents=True)
     try:
         _silence_progress_bars()
-        model = trained_model(run, found)
-        model.config.use_cache = True
-        model.save_pretrained(attempt)
-        _save_tokenizer(run / "tokenizer.json", record["specials"], config.model.positions, attempt)
+        _save_model(trained_model(run, found), config.model, attempt)
+        _save_tokenizer(run / "tokenizer.json", record["specials"], config, attempt)
         write_json(attempt / "gristmill.json", origin)
         if output.exists():
             shutil.rmtree(output)
@@ -82,10 +87,13 @@ def export_checkpoint(run: Path, output: Path) -> Path:
 
 def trained_model(run: Path, found: checkpoint.Checkpoint) -> Any:
     """The model of a checkpoint, fp32, on the CPU."""
+    return _with_weights(read_config(run).model, read_run(run)["specials"], checkpoint.read_weights(found))
+
+
+def _with_weights(sizes: Model, specials: dict[str, int], weights: dict[str, Any]) -> Any:
     import torch
 
-    model = build_model(read_config(run).model, read_run(run)["specials"], seed=0)
-    weights = checkpoint.read_weights(found)
+    model = build_model(sizes, specials, seed=0)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             parameter.copy_(weights[name])
@@ -98,34 +106,87 @@ def _silence_progress_bars() -> None:
     logging.disable_progress_bar()
 
 
-def _save_tokenizer(source: Path, specials: dict[str, int], positions: int, output: Path) -> None:
-    """Tokenizer files: the corpus's tokenizer, with its specials named and `<bos>` put before a text as in training."""
+def _notes(config: Pretraining) -> list[str]:
+    """What a user of the export with plain `transformers` must know."""
+    notes = []
+    if reason := not_stock(config.model):
+        notes.append(f"transformers does not load it: {reason}; `python -m trainers generate` and `evaluate` do")
+    if FAMILY[config.model.architecture] == "decoder" and sees_prefix(config.objective):
+        notes.append(
+            "trained with a prefix that sees itself in both directions; transformers attends causally, with another loss; "
+            "`python -m trainers generate` and `evaluate` attend as in training"
+        )
+    return notes
+
+
+def _save_model(model: Any, sizes: Model, output: Path) -> None:
+    """config.json and weights; what plain `transformers` cannot compute gets a `model_type` that it does not know, for it
+    would leave out weights and give other results without a word.
+    """
+    if not_stock(sizes) is not None:
+        from safetensors.torch import save_file
+
+        save_file({name: weight.detach().contiguous() for name, weight in model.named_parameters()}, output / _WEIGHTS)
+        written = {**model.config.to_dict(), "model_type": f"gristmill_{sizes.architecture}"}
+        (output / "config.json").write_text(json.dumps(written, indent=2), encoding="utf-8")
+        return
+    if sizes.tied_stacks:
+        untie_stacks(model, sizes.architecture)
+    if FAMILY[sizes.architecture] != "encoder":
+        model.config.use_cache = True
+    model.save_pretrained(output)
+
+
+def _save_tokenizer(source: Path, specials: dict[str, int], config: Pretraining, output: Path) -> None:
+    """Tokenizer files: the corpus's tokenizer, with its specials named and put around a text as in training."""
     from transformers import PreTrainedTokenizerFast
 
     definition = json.loads(source.read_text(encoding="utf-8"))
-    definition["post_processor"] = {
-        "type": "TemplateProcessing",
-        "single": [{"SpecialToken": {"id": "<bos>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
-        "pair": [
-            {"SpecialToken": {"id": "<bos>", "type_id": 0}},
-            {"Sequence": {"id": "A", "type_id": 0}},
-            {"SpecialToken": {"id": "<bos>", "type_id": 0}},
-            {"Sequence": {"id": "B", "type_id": 0}},
-        ],
-        "special_tokens": {"<bos>": {"id": "<bos>", "ids": [specials["<bos>"]], "tokens": ["<bos>"]}},
-    }
+    written = {token["id"]: token["content"] for token in definition["added_tokens"]}
+    filling = {specials[name] for name in (MASK, *SENTINELS) if name in specials}
+    frame = text_frame(config)
+    definition["post_processor"] = _template(frame.before, frame.after, specials, written)
+    if spaces_lead(Encoder.load(str(source))):
+        for token in definition["added_tokens"]:
+            token["lstrip"] = token["lstrip"] or token["id"] in filling
     file = output / "tokenizer.json"
     file.write_text(json.dumps(definition, ensure_ascii=False), encoding="utf-8")
-    named = {role: token for role, token in _NAMED.items() if token in specials}
-    others = [token for token in sorted(specials, key=lambda token: specials[token]) if token not in named.values()]
+    named: dict[str, Any] = {role: written[specials[token]] for role, token in _NAMED.items() if token in specials}
+    others = [written[number] for number in sorted(set(specials.values())) if written[number] not in named.values()]
+    segments = ["token_type_ids"] if config.model.architecture == "bert" else []
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_file=str(file),
-        model_max_length=positions,
+        model_max_length=config.model.positions,
         clean_up_tokenization_spaces=False,
         extra_special_tokens=others,
+        model_input_names=["input_ids", *segments, "attention_mask"],
         **named,
     )
     tokenizer.save_pretrained(output)
+
+
+def _template(
+    before: str | None, after: str | None, specials: dict[str, int], written: dict[int, str]
+) -> dict[str, Any]:
+    """The post-processor that puts these specials around a text, and around both of a pair; between the two of a pair
+    stands one of them.
+    """
+
+    def mark(special: str | None, kind: int) -> list[dict[str, Any]]:
+        return [{"SpecialToken": {"id": written[specials[special]], "type_id": kind}}] if special else []
+
+    def text(name: str, kind: int) -> list[dict[str, Any]]:
+        return [{"Sequence": {"id": name, "type_id": kind}}]
+
+    single = [*mark(before, 0), *text("A", 0), *mark(after, 0)]
+    second = [*([] if after else mark(before, 0)), *text("B", int(after is not None)), *mark(after, 1)]
+    used = {written[specials[special]]: specials[special] for special in (before, after) if special}
+    return {
+        "type": "TemplateProcessing",
+        "single": single,
+        "pair": [*single, *second],
+        "special_tokens": {token: {"id": token, "ids": [number], "tokens": [token]} for token, number in used.items()},
+    }
 
 
 @dataclass(frozen=True)
@@ -143,15 +204,23 @@ class Trained:
 def load_trained(path: Path) -> Trained:
     """The model of an export, or of the newest checkpoint of a run. UserError where `path` is neither."""
     if (path / "gristmill.json").exists():
-        from transformers import AutoModelForCausalLM
-
         _silence_progress_bars()
         origin = read_json(path / "gristmill.json")
         config = parse(Pretraining, origin["config"], str(path / "gristmill.json"))
-        model = AutoModelForCausalLM.from_pretrained(path).eval()
-        return Trained(model, path / "tokenizer.json", config, origin["fingerprints"])
+        return Trained(_exported_model(path, config.model), path / "tokenizer.json", config, origin["fingerprints"])
     read_run(path)
     found = checkpoint.newest(path, print)
     if found is None:
         raise UserError(f"{path}: has no checkpoint yet; let it train until the first one")
     return Trained(trained_model(path, found), path / "tokenizer.json", read_config(path), found.fingerprints)
+
+
+def _exported_model(path: Path, sizes: Model) -> Any:
+    """The model of an export, by the class that is named in its config.json."""
+    import transformers
+    from safetensors.torch import load_file
+
+    if not_stock(sizes) is None:
+        name = json.loads((path / "config.json").read_text(encoding="utf-8"))["architectures"][0]
+        return getattr(transformers, name).from_pretrained(path).eval()
+    return _with_weights(sizes, Encoder.load(str(path / "tokenizer.json")).specials, load_file(path / _WEIGHTS))

@@ -1,10 +1,18 @@
 """Sampling from a trained model."""
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pipelines.contracts.errors import ConfigError
-from trainers.config import require
+from tokenizer.encode import Encoder
+from tokenizer.specials import MASK, SENTINELS
+from trainers.architecture import FAMILY, Model, require
+from trainers.config import Pretraining
+from trainers.objectives.denoising import Denoising
+from trainers.objectives.span_corruption import SpanCorruption
+from trainers.prompt import framed, has_sentinels, read_prompt, sees_prefix, text_frame, writable
 
 
 @dataclass(frozen=True)
@@ -28,37 +36,115 @@ class Sampling:
 
 
 def generate(path: Path, prompt: str, sampling: Sampling) -> str:
-    """The prompt and its continuation by the model of an export or a run; the same seed gives the same text.
+    """The text that the model of an export or a run makes of a prompt; the same seed gives the same text.
 
-    A continuation ends at `<eos>`, after `sampling.tokens` tokens, or at the model's last position.
+    A prompt is continued. Models of objectives that fill gaps get it as they were trained: sentinels `<extra_id_0>` and
+    on in the prompt are replaced by what the model puts there, BART's `<mask>` by the text that it writes anew; without
+    any, one is set at the end. Generation ends at `<eos>`, after `sampling.tokens` tokens, or at the model's last
+    position.
     """
-    import pyarrow as pa
     import torch
 
-    from tokenizer.encode import Encoder
     from trainers.export import load_trained
 
     sampling.check()
     trained = load_trained(path)
-    model, encoder = trained.model, Encoder.load(str(trained.tokenizer), library="tokenizers")
-    ids = [encoder.specials["<bos>"], *encoder.encode(pa.array([prompt], pa.large_string()))[0].tolist()]
-    positions = model.config.max_position_embeddings
-    room = positions - len(ids)
-    if room < 1:
-        raise ConfigError(f"--prompt: has {len(ids) - 1} tokens, the model has {positions} positions; shorten it")
-    eos, unused = encoder.specials["<eos>"], model.config.vocab_size
-    sampled = sampling.temperature > 0
-    # Every setting is given, because those left out come from the model's generation_config.json.
-    choice = {"temperature": sampling.temperature, "top_k": sampling.top_k, "top_p": sampling.top_p} if sampled else {}
+    config, encoder = trained.config, Encoder.load(str(trained.tokenizer), library="tokenizers")
+    text = read_prompt(_with_gap(prompt, config.objective), encoder, writable(config.objective))
+    ids = framed(text, text_frame(config), encoder)
+    both = FAMILY[config.model.architecture] == "encoder_decoder"
+    pairs = isinstance(config.objective, Denoising | SpanCorruption)
+    if pairs and not both:
+        ids.append(encoder.specials["<eos>"])  # the end of the input; the target follows
+    room = _room(config.model, len(ids), both)
     torch.manual_seed(sampling.seed)
+    given = torch.tensor([ids])
     with torch.no_grad():
-        output = model.generate(
-            torch.tensor([ids]),
-            attention_mask=torch.ones(1, len(ids), dtype=torch.long),
+        output = trained.model.generate(
+            given,
+            attention_mask=torch.ones_like(given),
             max_new_tokens=min(sampling.tokens, room),
-            do_sample=sampled,
-            # Reserved ids, and those that only fill up the vocabulary, stand for no text.
-            suppress_tokens=[*(set(encoder.specials.values()) - {eos}), *range(encoder.vocab_size, unused)],
-            **choice,
-        )
-    return encoder.decode([token for token in output[0, 1:].tolist() if token != eos])
+            do_sample=sampling.temperature > 0,
+            suppress_tokens=_suppressed(config, encoder),
+            **_choice(sampling),
+            **_prefix(trained.model, given) if not both and sees_prefix(config.objective) else {},
+        )[0].tolist()
+    made = [token for token in output[1 if both else len(ids) :] if token != encoder.specials["<eos>"]]
+    return _told(text, made, config, encoder)
+
+
+def _with_gap(prompt: str, objective: Any) -> str:
+    """The prompt with a gap at its end where it has none, for models that fill gaps."""
+    gap = None
+    if isinstance(objective, SpanCorruption) and objective.style == "replace":
+        gap = SENTINELS[0]
+    elif isinstance(objective, Denoising) and (objective.infilling or objective.masking):
+        gap = MASK
+    return prompt if gap is None or any(name in prompt for name in writable(objective)) else f"{prompt} {gap}"
+
+
+def _room(model: Model, tokens: int, both: bool) -> int:
+    """How many tokens can be generated. ConfigError where the prompt has more than the model has positions."""
+    if model.architecture == "t5":
+        return sys.maxsize  # distances have no end
+    room = model.positions if both else model.positions - tokens
+    if tokens > model.positions or room < 1:
+        raise ConfigError(f"--prompt: has {tokens} tokens, the model has {model.positions} positions; shorten it")
+    return room
+
+
+def _choice(sampling: Sampling) -> dict[str, Any]:
+    """Every setting is given, because those left out come from the model's generation_config.json."""
+    if sampling.temperature == 0:
+        return {}
+    return {"temperature": sampling.temperature, "top_k": sampling.top_k, "top_p": sampling.top_p}
+
+
+def _suppressed(config: Pretraining, encoder: Encoder) -> list[int]:
+    """Reserved ids, and those that only fill up the vocabulary, stand for no text; sentinels do where they part spans."""
+    wanted = {"<eos>", *(SENTINELS if has_sentinels(config.objective) else ())}
+    reserved = [number for name, number in encoder.specials.items() if name not in wanted]
+    kept = {encoder.specials[name] for name in wanted if name in encoder.specials}
+    return [*(set(reserved) - kept), *range(encoder.vocab_size, config.model.vocab_size or 0)]
+
+
+def _prefix(model: Any, given: Any) -> dict[str, Any]:
+    """A cache of the prompt in which its tokens have seen one another in both directions, up to the last one, which sees
+    all of it anyway.
+    """
+    import torch
+
+    length = given.shape[1]
+    if length < 2:
+        return {}
+    everything = torch.ones(1, 1, length, length, dtype=torch.bool)
+    cache = model(input_ids=given, attention_mask=everything, use_cache=True).past_key_values
+    cache.crop(-1)
+    return {"past_key_values": cache}
+
+
+def _told(text: list[int], made: list[int], config: Pretraining, encoder: Encoder) -> str:
+    """The prompt with its gaps filled or its continuation, or the text as the model wrote it anew."""
+    if has_sentinels(config.objective) and any(token in text for token in _sentinels(encoder)):
+        return encoder.decode(_filled(text, made, _sentinels(encoder)))
+    if isinstance(config.objective, Denoising | SpanCorruption):
+        return encoder.decode([token for token in made if token != encoder.specials["<bos>"]])
+    return encoder.decode([*text, *made])
+
+
+def _sentinels(encoder: Encoder) -> set[int]:
+    return {encoder.specials[name] for name in SENTINELS if name in encoder.specials}
+
+
+def _filled(text: list[int], made: list[int], sentinels: set[int]) -> list[int]:
+    """Each sentinel of the text replaced by what stands behind it in what the model made; what stands before any of them
+    there belongs to the first.
+    """
+    spans: dict[int, list[int]] = {}
+    current = spans.setdefault(next(token for token in text if token in sentinels), [])
+    for token in made:
+        if token in sentinels:
+            current = spans.setdefault(token, [])
+        else:
+            current.append(token)
+    return [piece for token in text for piece in (spans.get(token, []) if token in sentinels else [token])]

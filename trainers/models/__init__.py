@@ -86,6 +86,20 @@ def _tie_stacks(network: Any, architecture: Architecture) -> None:
         setattr(decoder.get_submodule(path), last, parameter)
 
 
+def untie_stacks(network: Any, architecture: str) -> None:
+    """Give the decoder copies of the parameters that it shares with the encoder: the stock model, with the same results."""
+    import torch
+
+    rename = MODELS[architecture].decoder_name
+    assert rename is not None
+    embeddings = network.get_input_embeddings().weight
+    for name, parameter in list(network.get_encoder().named_parameters()):
+        if parameter is not embeddings:
+            path, _, last = rename(name).rpartition(".")
+            copy = torch.nn.Parameter(parameter.detach().clone())
+            setattr(network.get_decoder().get_submodule(path), last, copy)
+
+
 def not_stock(model: Model) -> str | None:
     """Why plain `transformers` cannot compute this model; None where it can."""
     if model.position == "relative":

@@ -1,0 +1,88 @@
+"""Prompts: text typed by a user, read as the objective of a model would have put it.
+
+A special that the objective uses in its inputs may be written out: `<mask>`, `<extra_id_0>`, `<fim_prefix>`. That is syntax
+of the reader; in documents the same characters are text.
+"""
+
+import re
+from collections.abc import Collection
+from typing import Any
+
+import pyarrow as pa
+
+from tokenizer.encode import Encoder
+from tokenizer.specials import FIM_MIDDLE, FIM_PREFIX, FIM_SUFFIX, MASK, SENTINELS, SPARES
+from trainers.architecture import FAMILY
+from trainers.batch import Frame
+from trainers.config import Pretraining
+from trainers.objectives.denoising import Denoising
+from trainers.objectives.fill_in_the_middle import FillInTheMiddle
+from trainers.objectives.masked import Masking
+from trainers.objectives.mixture import Mixture
+from trainers.objectives.span_corruption import SpanCorruption
+
+
+def text_frame(config: Pretraining) -> Frame:
+    """The specials around a text that a model of this run reads."""
+    family = FAMILY[config.model.architecture]
+    if family == "encoder":
+        return config.objective.frame
+    if family == "decoder":
+        return Frame("<bos>", None)
+    return Frame("<bos>", "<eos>") if isinstance(config.objective, Denoising) else Frame(None, "<eos>")
+
+
+def parts(objective: Any) -> list[Any]:
+    """The objectives of a mixture, or the one that it is."""
+    return [part.objective for part in objective.parts] if isinstance(objective, Mixture) else [objective]
+
+
+def sees_prefix(objective: Any) -> bool:
+    """Whether a decoder learns with a prefix that sees itself in both directions."""
+    return any(getattr(part, "bidirectional_prefix", False) for part in parts(objective))
+
+
+def has_sentinels(objective: Any) -> bool:
+    """Whether sentinels stand for what the target tells."""
+    return any(isinstance(part, SpanCorruption) and part.style == "replace" for part in parts(objective))
+
+
+def writable(objective: Any) -> set[str]:
+    """The specials that a prompt for a model of this objective may name."""
+    names: set[str] = set()
+    for part in parts(objective):
+        if isinstance(part, Denoising | Masking) or (
+            isinstance(part, SpanCorruption) and part.style in ("mass", "bert")
+        ):
+            names.add(MASK)
+        if isinstance(part, FillInTheMiddle):
+            names |= {FIM_PREFIX, FIM_MIDDLE, FIM_SUFFIX}
+    names |= set(SENTINELS) if has_sentinels(objective) else set()
+    return names | (set(SPARES) if isinstance(objective, Mixture) else set())
+
+
+def spaces_lead(encoder: Encoder) -> bool:
+    """Whether the tokens of words begin with the space before them: then a special that stands for a word does so too."""
+    return encoder.kind in ("byte_bpe", "unigram")
+
+
+def read_prompt(text: str, encoder: Encoder, names: Collection[str]) -> list[int]:
+    """Ids of a text in which these special tokens may be written out; without marks around it."""
+    known = [name for name in names if name in encoder.specials]
+    pieces = re.split("(" + "|".join(re.escape(name) for name in known) + ")", text) if known else [text]
+    ids: list[int] = []
+    for number, piece in enumerate(pieces):
+        if number % 2:
+            ids.append(encoder.specials[piece])
+            continue
+        if number + 1 < len(pieces) and spaces_lead(encoder):
+            piece = piece.removesuffix(" ")
+        if piece:
+            ids += encoder.encode(pa.array([piece], pa.large_string()))[0].tolist()
+    return ids
+
+
+def framed(ids: list[int], frame: Frame, encoder: Encoder) -> list[int]:
+    """Ids between the marks of a frame."""
+    before, after = ([encoder.specials[mark]] if mark else [] for mark in (frame.before, frame.after))
+    return [*before, *ids, *after]
