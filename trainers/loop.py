@@ -37,7 +37,7 @@ def train(config: Pretraining, corpus: Corpus, run: Path, show: Callable[[str], 
     after a checkpoint, when a worker got SIGTERM.
     """
     rank, world = start_group()
-    sinks = open_sinks(config.sinks, run, config) if rank == 0 else ()
+    sinks = open_sinks(config.sinks, run, config, show) if rank == 0 else ()
     progress = Progress(run / "log.jsonl" if rank == 0 else None, show, sinks)
     try:
         Training(config, corpus, run, progress, world).run()

@@ -16,7 +16,7 @@ import re
 import shutil
 import threading
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -191,9 +191,11 @@ def require_libraries(names: Sequence[str]) -> None:
             )
 
 
-def open_sinks(names: Sequence[str], run: Path, config: Any) -> "list[Channel]":
-    """The sinks of a run, which get its resolved configuration. UserError where one cannot be opened, unless the run has
-    been training already: then that is a failure like any other.
+def open_sinks(
+    names: Sequence[str], run: Path, config: Any, show: Callable[[str], None] | None = None
+) -> "list[Channel]":
+    """The sinks of a run, which get its resolved configuration; `show` prints a line for each. UserError where one cannot
+    be opened, unless the run has been training already: then that is a failure like any other.
     """
     require_libraries(names)
     path = run / FILE
@@ -204,6 +206,8 @@ def open_sinks(names: Sequence[str], run: Path, config: Any) -> "list[Channel]":
     settings = dict(_settings(plain(config)))
     channels = []
     for name in names:
+        if show:
+            show(f"sink {name}: opening; where nobody answers, its library tries for some minutes")
         try:
             sink = SINKS[name][0](Description(run, settings, known.get(name), last_step))
         except UserError:
@@ -233,11 +237,11 @@ class Channel:
         self._failure = failure
         self._told = False
 
-    def begin(self, log: Path) -> None:
+    def begin(self, log: Path | None) -> None:
         """Send what the log holds up to now, and then what `put` gets."""
         if self._sink is None:
             return
-        arguments = (self._sink, log, log.stat().st_size)
+        arguments = (self._sink, log, log.stat().st_size if log else 0)
         self._thread = threading.Thread(target=self._work, args=arguments, name=f"sink {self.name}", daemon=True)
         self._thread.start()
 
@@ -262,6 +266,8 @@ class Channel:
 
     def close(self, outcome: Outcome) -> None:
         """Let the sink deliver what it has, for a minute at most."""
+        if self._thread is None:  # the run ended before its first step
+            self.begin(None)
         if self._thread is None or self._failure is not None:
             return
         try:
@@ -272,9 +278,9 @@ class Channel:
         if self._thread.is_alive():
             self._failure = self._failure or f"it has not taken all of them {_PATIENCE:.0f} seconds after the end"
 
-    def _work(self, sink: Sink, log: Path, size: int) -> None:
+    def _work(self, sink: Sink, log: Path | None, size: int) -> None:
         try:
-            for event in effective(read_events(log, size)):
+            for event in effective(read_events(log, size)) if log else ():
                 if event["event"] in _GROUPS:
                     _send(sink, event)
             while not isinstance(event_or_end := self._queue.get(), str):

@@ -82,6 +82,11 @@ def test_a_sink_gets_the_history_first_and_no_step_twice(tmp_path, recorder):
     assert recorder[1].described.last_step == 3
 
 
+def test_a_run_that_ends_before_it_begins_is_closed_as_failed(tmp_path, recorder):
+    Progress(tmp_path / "log.jsonl", None, open_sinks(["tensorboard"], tmp_path, llama_tiny())).close()
+    assert (recorder[0].rows, recorder[0].outcome) == ([], "failed")
+
+
 def test_a_failing_sink_is_one_warning_and_the_log_is_whole(tmp_path, recorder, monkeypatch):
     monkeypatch.setenv("WANDB_API_KEY", "abcdef0123456789")
     failed = threading.Event()
