@@ -12,6 +12,7 @@ from pipelines.contracts.events import read_events
 
 ROOT = Path(__file__).parents[2]
 SEQUENCES, STEPS = 7, 20  # a batch that neither two nor three workers divide
+WORKER_LOST_AT, NODE_LOST_AT = 3, 8  # steps, the first is 1, of the run on Ray
 SETTINGS = [
     f"batch.sequences={SEQUENCES}",
     f"budget.steps={STEPS}",

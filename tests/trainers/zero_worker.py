@@ -1,7 +1,7 @@
-"""What the workers of one launch do for test_zero: train under every ZeRO stage, and resume, in the same processes;
-then runs in which one worker alone meets a loss that is not a number.
+"""What the workers of one launch do for test_zero: train under every ZeRO stage, and one model of each family, in the same
+processes; two workers also resume, and train where one of them alone meets a loss that is not a number.
 
-Started by torchrun as `zero_worker.py CORPUS OUTPUT`; each run is a directory below OUTPUT with its log.
+Started by torchrun as `zero_worker.py CORPUS OUTPUT`; each run is a directory below OUTPUT, beside it what it read.
 """
 
 import shutil
@@ -9,26 +9,60 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from trainers.config import Batch, Budget, Checkpoints, Validation
-from trainers.data import open_corpus
+from tests.trainers.launching import SEQUENCES, STEPS, Record
+from trainers.config import Batch, Budget, Checkpoints, Pretraining, Validation
+from trainers.data import corpus_of
 from trainers.loop import train
-from trainers.recipes import llama_tiny
+from trainers.objectives.denoising import Denoising
+from trainers.recipes import RECIPES
 from trainers.resolve import resolve
 from trainers.run import open_run
 
-RUNS = {
-    **{f"stage{stage}": {"zero_stage": stage} for stage in (0, 1, 2, 3)},
-    "accumulated": {"zero_stage": 2, "micro_batch": 1},
-    "uneven": {"zero_stage": 1, "micro_batch": 2},
-}
-
-
+FAMILIES = ("tiny_roberta", "tiny_t5", "tiny_bart")
 POISONED = {"poisoned0": 0, "poisoned2": 2}
 POISONED_STEP = 5
 
 
-def poison(rank):
-    """From here on the second worker's loss at POISONED_STEP of each run is not a number."""
+def execution(stage: int, world: int) -> dict[str, int]:
+    """How the run under a ZeRO stage is executed by so many workers: over all, every pair of settings comes together."""
+    return {"zero_stage": stage, "micro_batch": 1 + (stage + world) % 3}
+
+
+def configuration(corpus: str, recipe: str, steps: int, **execution: int) -> Pretraining:
+    """A recipe for some steps of SEQUENCES sequences, every step logged."""
+    whole = RECIPES[recipe]()
+    objective = Denoising(permute_sentences=False) if recipe == "tiny_bart" else whole.objective
+    small = replace(
+        whole,
+        data=replace(whole.data, corpora=(corpus,)),
+        objective=objective,
+        batch=Batch(sequences=SEQUENCES),
+        budget=Budget(steps=steps),
+        schedule=replace(whole.schedule, warmup_steps=min(whole.schedule.warmup_steps, steps // 2)),
+        validation=Validation(every=10, tokens=512),
+        checkpoints=Checkpoints(every=10, keep=3),
+        log_every=1,
+        execution=replace(whole.execution, **execution),
+    )
+    return resolve(small, corpus_of(small))
+
+
+def runs(corpus: str, world: int) -> dict[str, Pretraining]:
+    """What is trained by every number of workers."""
+    stages = {
+        f"stage{stage}": configuration(corpus, "llama_tiny", STEPS, **execution(stage, world)) for stage in range(4)
+    }
+    families = {
+        recipe: configuration(corpus, recipe, 6, **execution((number + world) % 4, world))
+        for number, recipe in enumerate(FAMILIES)
+    }
+    return stages | families
+
+
+def poison(rank: int) -> list[object]:
+    """From here on the second worker's loss at POISONED_STEP of each run is not a number; the calls are to be cleared
+    before each.
+    """
     from trainers.forward import Forward
 
     whole, calls = Forward.forward, []
@@ -45,50 +79,36 @@ def poison(rank):
     return calls
 
 
-def configuration(corpus, **execution):
-    """llama_tiny for 20 steps of 6 sequences, every step logged."""
-    recipe = llama_tiny()
-    small = replace(
-        recipe,
-        batch=Batch(sequences=6),
-        budget=Budget(steps=20),
-        validation=Validation(every=10, tokens=512),
-        checkpoints=Checkpoints(every=10, keep=3),
-        log_every=1,
-        execution=replace(recipe.execution, **{"micro_batch": 3, **execution}),
-    )
-    return resolve(small, corpus)
-
-
 def main() -> None:
-    corpus, output = open_corpus((sys.argv[1],), None), Path(sys.argv[2])
+    corpus, output = sys.argv[1], Path(sys.argv[2])
     from trainers.engine import start_group
 
-    rank, _ = start_group()
+    rank, world = start_group()
     import torch
 
-    for name, execution in RUNS.items():
-        run, resumed = output / name, output / f"{name}-resumed"
-        config = configuration(corpus, **execution)
-        if rank == 0:
-            open_run(run, config, corpus)
-        train(config, corpus, run, None)
-        if rank == 0:
-            shutil.copytree(
-                run, resumed, ignore=shutil.ignore_patterns("step-00000020", "finished.json", "export", "log*")
-            )
+    record = Record()
+
+    def run(name: str, config: Pretraining) -> None:
+        record.path = output / f"{name}.record"
+        if rank == 0 and not (output / name).exists():
+            open_run(output / name, config, corpus_of(config))
         torch.distributed.barrier()
-        # A resumed run goes on under the next stage: checkpoints do not depend on it.
-        following = replace(config.execution, zero_stage=(config.execution.zero_stage + 1) % 4)
-        train(replace(config, execution=following), corpus, resumed, None)
-    calls = poison(rank)
-    for name, stage in POISONED.items():
-        calls.clear()
-        config = configuration(corpus, zero_stage=stage)
-        if rank == 0:
-            open_run(output / name, config, corpus)
-        torch.distributed.barrier()
-        train(config, corpus, output / name, None)
+        train(config, corpus_of(config), output / name, None)
+
+    for name, config in runs(corpus, world).items():
+        run(name, config)
+        if world == 2 and name.startswith("stage"):
+            if rank == 0:
+                left_out = shutil.ignore_patterns("step-00000020", "finished.json", "export", "log*")
+                shutil.copytree(output / name, output / f"{name}-resumed", ignore=left_out)
+            # A resumed run goes on under the next stage: checkpoints do not depend on it.
+            following = replace(config.execution, zero_stage=(config.execution.zero_stage + 1) % 4)
+            run(f"{name}-resumed", replace(config, execution=following))
+    if world == 2:
+        calls = poison(rank)
+        for name, stage in POISONED.items():
+            calls.clear()
+            run(name, configuration(corpus, "llama_tiny", STEPS, zero_stage=stage, micro_batch=4))
     torch.distributed.destroy_process_group()
 
 
