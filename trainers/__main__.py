@@ -1,4 +1,4 @@
-"""Commands: python -m trainers pretrain | report | blame | evaluate | generate | fill-mask | export. Heavy libraries
+"""Commands: python -m trainers pretrain | t5-grid | report | blame | evaluate | generate | fill-mask | export. Heavy libraries
 are imported when a command needs them.
 """
 
@@ -64,6 +64,18 @@ def parser() -> argparse.ArgumentParser:
         help="go on with a corpus (of the same tokenizer) that is not the one the run began with",
     )
     pretrain.set_defaults(command=_pretrain)
+
+    grid = commands.add_parser(
+        "t5-grid", help="the T5 paper's table of architectures and objectives on tiny models; the same command resumes"
+    )
+    grid.add_argument(
+        "settings",
+        metavar="a.b=value",
+        nargs="*",
+        help="corpus=DIR, output=DIR (data/runs/t5_grid), or any field that the ten runs share",
+    )
+    grid.add_argument("--workers", type=int, default=1, help="several run on Ray")
+    grid.set_defaults(command=_t5_grid)
 
     report = commands.add_parser("report", help="one HTML page of curves, data, events and settings of runs")
     report.add_argument("runs", metavar="RUN", nargs="+", type=Path, help="several are overlaid and compared")
@@ -144,6 +156,24 @@ def _pretrain(options: argparse.Namespace) -> int:
             exclude(run, options.exclude_documents, corpus)
         _describe(config, corpus, opened)
         return _launch(config, corpus, run, options.workers)
+
+
+def _t5_grid(options: argparse.Namespace) -> int:
+    from trainers.grid import table, train_grid
+
+    if options.workers < 1:
+        raise ConfigError(f"--workers: got {options.workers}, allowed 1 and more")
+    named, overrides = _split(options.settings, ("corpus", "output"))
+    output = Path(named.get("output", "data/runs/t5_grid"))
+    corpora = tuple(filter(None, named.get("corpus", "").split(",")))
+    rows = train_grid(corpora, output, overrides, options.workers, lambda line: print(line, flush=True))
+    if rows is None:
+        print(f"stopped; the same command goes on with {output}")
+        return 0
+    print(
+        f"\n{table(rows)}\n\nloss in nats per target on the validation split  {output / 'grid.json'}  {output / 'report.html'}"
+    )
+    return 0
 
 
 def _split(settings: Sequence[str], names: Sequence[str]) -> tuple[dict[str, str], list[str]]:

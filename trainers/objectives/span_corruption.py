@@ -16,6 +16,7 @@ the lengths it publishes, (568, 114) for inputs of 512, have no room for it: 85 
 there is none unless `closing_sentinel` asks for it.
 """
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -82,18 +83,22 @@ class SpanCorruption(PairObjective):
         self._check_sentinels(tokens, len(SENTINELS))
 
     def _longest(self, tokens: int, family: str) -> int:
-        """Positions that a document of `tokens` takes at most."""
+        """Positions that a document of `tokens` takes at most. With tokens chosen one by one that is six standard deviations
+        above the mean, which one document in a billion exceeds.
+        """
         if self.style in ("replace", "drop"):
-            amount, spans = (int(number) for number in amounts(tokens, self.rate, self.mean_span))
-            runs = 0 if self.style == "drop" else spans
-            given, asked = tokens - amount + runs, amount + runs
+            amount, runs = (int(number) for number in amounts(tokens, self.rate, self.mean_span))
+            text = tokens - amount
             if self.noise == "tokens":
-                runs = 0 if self.style == "drop" else min((tokens + 1) // 2, len(SENTINELS))
-                given, asked = tokens, tokens + runs
-            asked += self.closing_sentinel
+                spread = 6 * math.sqrt(tokens * self.rate * (1 - self.rate))
+                amount, text = min(tokens, math.ceil(tokens * self.rate + spread)), tokens
+                runs = math.ceil(tokens * self.rate * (1 - self.rate) + self.rate + spread)
+                runs = min(runs, (tokens + 1) // 2, len(SENTINELS))
+            runs = 0 if self.style == "drop" else runs
+            asked, both = amount + runs + self.closing_sentinel, tokens + 2 * runs + self.closing_sentinel
+            given = text + runs if self.noise == "spans" else text
         else:
-            given = asked = tokens
-        both = tokens + 2 * runs + self.closing_sentinel if self.style in ("replace", "drop") else 2 * tokens
+            given, asked, both = tokens, tokens, 2 * tokens
         return both + 2 if family == "decoder" else max(given, asked) + 1
 
     def _check_sentinels(self, tokens: int, sentinels: int) -> None:
