@@ -43,6 +43,8 @@ def launch(config: Pretraining, corpus: Corpus, run: Path, workers: int, show: C
     LostWorkerError under torchrun where another worker is gone, on Ray where that happens again and again.
     """
     require_libraries(config.sinks)
+    if os.environ.get("RANK", "0") == "0":
+        (run / STOP).unlink(missing_ok=True)  # meant for a launch that was killed before it saw it
     if "RANK" in os.environ or workers == 1:
         _train(config, corpus, run, show)
     else:
@@ -74,7 +76,6 @@ def _train(config: Pretraining, corpus: Corpus, run: Path, show: Callable[[str],
 @contextmanager
 def _sigterm_asks_to_stop(run: Path) -> Iterator[None]:
     """While the block runs, SIGTERM to this process leaves the file that the workers' loop looks for after every step."""
-    (run / STOP).unlink(missing_ok=True)
     before = signal.signal(signal.SIGTERM, lambda *_: (run / STOP).touch())
     try:
         yield
@@ -91,9 +92,11 @@ def _launch_on_ray(config: Pretraining, run: Path, workers: int) -> None:
     if started:
         _start_ray(ray)
     try:
+        # This process may be on a node without a GPU.
+        on_gpu = (torch.version.cuda or torch.version.hip) and ray.cluster_resources().get("GPU", 0) >= 1
         # Ray takes SIGTERM for itself when it starts, so this comes after.
         with _sigterm_asks_to_stop(run):
-            _train_on_what_is_left(config, run, workers, "GPU" if torch.cuda.is_available() else "CPU")
+            _train_on_what_is_left(config, run, workers, "GPU" if on_gpu else "CPU")
     finally:
         if started:
             ray.shutdown()
@@ -165,19 +168,25 @@ def _work(arguments: dict[str, Any]) -> None:
 
 def _loss(error: Exception) -> str:
     """Which workers a fit has lost, as a line. Raises what ended it otherwise: the error of a worker would come again."""
-    from ray.exceptions import RayActorError
+    from ray.exceptions import OutOfMemoryError, RayError, RayTaskError
     from ray.train import ControllerError, PreemptionError
     from ray.train.v2._internal.exceptions import WorkerHealthCheckTimeoutError
 
     failures = getattr(error, "worker_failures", {})
     seen = {rank: getattr(failure, "health_check_failure", failure) for rank, failure in sorted(failures.items())}
     for failure in seen.values():
-        if not isinstance(failure, (LostWorkerError, RayActorError, WorkerHealthCheckTimeoutError)):
+        # Of Ray's errors this one alone holds what a process has raised; the others are about processes and nodes.
+        raised = isinstance(failure, RayTaskError)
+        if raised or not isinstance(failure, (LostWorkerError, RayError, WorkerHealthCheckTimeoutError)):
             raise failure if isinstance(failure, UserError) else error
     # No code of ours runs in the controller: its errors are about getting workers started.
     if not seen and not isinstance(error, (ControllerError, PreemptionError)):
         raise error
-    gone = [f"worker {rank}" for rank, failure in seen.items() if not isinstance(failure, LostWorkerError)]
+    gone = [
+        f"worker {rank}{' (out of memory)' if isinstance(failure, OutOfMemoryError) else ''}"
+        for rank, failure in seen.items()
+        if not isinstance(failure, LostWorkerError)
+    ]
     if gone:
         return f"lost {', '.join(gone)}"
     return "lost a worker" if seen else f"Ray could not start or keep workers ({str(error).splitlines()[-1]})"

@@ -114,16 +114,18 @@ def test_a_loss_after_sigterm_ends_a_run(cluster, tmp_path):
 
 @pytest.mark.ray
 def test_only_losses_of_workers_are_tried_again():
-    from ray.exceptions import ActorDiedError, ActorUnavailableError
+    from ray.exceptions import ActorDiedError, ActorUnavailableError, OutOfMemoryError, RayTaskError
     from ray.train import ControllerError, WorkerGroupError
     from ray.train.v2._internal.exceptions import WorkerGroupStartupTimeoutError, WorkerHealthCheckFailedError
 
     broken = launch.LostWorkerError("the connection to another worker broke")
     died = WorkerHealthCheckFailedError("health", ActorDiedError())
     away = WorkerHealthCheckFailedError("health", ActorUnavailableError("away", None))
-    unreadable = WorkerHealthCheckFailedError("health", TypeError("no pickle"))
+    killed = WorkerHealthCheckFailedError("health", OutOfMemoryError("by the memory monitor"))
+    unreadable = WorkerHealthCheckFailedError("health", RayTaskError("poll", "no pickle", TypeError("no pickle")))
     assert launch._loss(WorkerGroupError("", {0: broken, 1: died})) == "lost worker 1"
     assert launch._loss(WorkerGroupError("", {2: away, 0: died})) == "lost worker 0, worker 2"
+    assert launch._loss(WorkerGroupError("", {0: broken, 1: killed})) == "lost worker 1 (out of memory)"
     assert launch._loss(WorkerGroupError("", {0: broken})) == "lost a worker"
     assert "could not start" in launch._loss(ControllerError(WorkerGroupStartupTimeoutError(2)))
     for failures in ({0: ZeroDivisionError()}, {0: broken, 1: ZeroDivisionError()}, {0: died, 1: unreadable}):
