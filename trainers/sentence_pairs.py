@@ -3,27 +3,33 @@
 
 A row is filled with as many sentences of one document as it has room for, and divided at random between two of them, as
 BERT's are: A before, B after. Then half of the rows exchange their second parts, two rows with each other, so that
-what follows A is from elsewhere, in another document where one is near, and every token is still read once in an epoch.
-Two rows may do so where both pairs still fit: nothing is cut off. Rows whose first parts are as long as each other always
-may, so partners are looked for in the order of that length. Epochs have exchanges of their own, so many in turn.
+what follows A is from elsewhere, in another document where one is near. They are rows whose second parts are as long as
+each other, so every row keeps its size, nothing is cut off, and every token is still read once in an epoch. Each epoch
+has an exchange of its own, so many in turn. A part as long as no other of its shard stays.
 
 A sentence that is longer than a row fills rows of its own; so does one that has no room for its neighbour, and the only
 one of a document. Such rows have no B and no label.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
+from typing import ClassVar
 
 import numba
 import numpy as np
+import xxhash
 
 from pipelines.contracts.shards import Shard
+from pipelines.contracts.store import digest
 from trainers.batch import IGNORED, Batch, Frame
+from trainers.index_cache import cached
 from trainers.objectives.random import uniforms
 
+OF_PAIRS = ("segment_pairs", "sentence_pairs")
 MARKS = 3  # <cls> A <sep> B <sep>
+_VERSION = 1
 _WINDOW = 64  # rows among which a partner is looked for
 
 
@@ -40,45 +46,34 @@ class Pairs:
     marks: np.ndarray
     other: np.ndarray
 
-    @cached_property
-    def tokens(self) -> np.ndarray:
-        """Positions of the shard's stream that each row stands for, [exchanges, rows]: over an epoch those of the stream."""
-        found: np.ndarray = self.sizes[::2] + self.marks + self.sizes[1::2][self.other]
-        return found
-
 
 @dataclass(frozen=True)
 class PairPacking:
-    """The sequences of a source: the rows of its shards one after another, in the first exchange, then in the next ones.
-
-    `frame` is the objective's, whose marks count in the stream of a shard.
+    """The sequences of a source: the rows of its shards one after another. `frame` is the objective's, whose marks count in
+    the stream of a shard.
     """
 
     shards: tuple[Pairs, ...]
     frame: Frame
+    added: ClassVar[int] = MARKS  # marks that a row has beside those of the stream
 
     @cached_property
     def starts(self) -> np.ndarray:
-        """Number of the first row of each shard, then the number of rows."""
+        """Number of the first sequence of each shard, then the number of sequences."""
         return np.array(list(accumulate((len(pairs.document) for pairs in self.shards), initial=0)), dtype=np.int64)
 
     @cached_property
-    def rounds(self) -> int:
-        """How many exchanges there are."""
-        return max((len(pairs.other) for pairs in self.shards), default=1)
-
-    @cached_property
     def sizes(self) -> np.ndarray:
-        """Tokens of each sequence, those of an exchange side by side: positions of the stream, as in other packings."""
-        return np.concatenate([np.empty((self.rounds, 0), np.int64), *(p.tokens for p in self.shards)], axis=1).ravel()
+        """Positions of the stream that each sequence stands for, as in other packings: in all, those of the stream."""
+        rows = (pairs.sizes[::2] + pairs.sizes[1::2] + pairs.marks for pairs in self.shards)
+        return np.concatenate([np.empty(0, np.int64), *rows])
 
-    def place(self, sequence: int) -> tuple[int, np.ndarray, np.ndarray]:
-        """(shard, the starts of its parts in the shard's stream, their tokens) of a sequence."""
-        exchange, row = divmod(sequence, int(self.starts[-1]))
-        number = int(np.searchsorted(self.starts, row, side="right")) - 1
-        pairs, inside = self.shards[number], row - int(self.starts[number])
-        other = int(pairs.other[exchange, inside])
-        parts, documents = np.array([2 * inside, 2 * other + 1]), pairs.document[[inside, other]]
+    def place(self, sequence: int, epoch: int) -> tuple[int, np.ndarray, np.ndarray]:
+        """(shard, the starts of its parts in the shard's stream, their tokens) of a sequence in an epoch."""
+        number = int(np.searchsorted(self.starts, sequence, side="right")) - 1
+        pairs, row = self.shards[number], sequence - int(self.starts[number])
+        other = int(pairs.other[epoch % len(pairs.other), row])
+        parts, documents = np.array([2 * row, 2 * other + 1]), pairs.document[[row, other]]
         starts = pairs.starts[parts] + int(self.frame.before is not None) + self.frame.marks * documents
         there = pairs.sizes[parts] > 0
         return number, starts[there], pairs.sizes[parts][there]
@@ -98,15 +93,40 @@ class PairPacking:
         """
         assert batch.token_types is not None
         assert batch.labels is not None
-        pairs = self.shards[number]
-        exchange, row = np.divmod(sequences, self.starts[-1])
-        row = row - self.starts[number]
-        other = pairs.other[exchange, row]
+        pairs, row = self.shards[number], sequences - self.starts[number]
+        other = pairs.other[batch.epoch[rows] % len(pairs.other), row]
         parts = np.stack([2 * row, 2 * other + 1], axis=1)
         batch.labels[rows] = np.where(pairs.sizes[parts[:, 1]] > 0, other != row, IGNORED)
         arrays = (batch.inputs, batch.targets, batch.positions, batch.segments, batch.token_types)
         places = (pairs.starts[parts] + shard.offsets[0], pairs.sizes[parts])
         write_pairs(shard.tokens, *places, rows, filled, specials["<cls>"], specials["<sep>"], *arrays)
+
+
+def pair_shard(
+    packing: str, shard: Callable[[], Shard], checksum: str, length: int, frame: Frame, exchanges: int, seed: int
+) -> Pairs:
+    """The pairs of a shard, from the cache where they are there and intact; else `shard` opens it."""
+    single, marks = packing == "sentence_pairs", frame.marks
+    depends = {
+        "packing": packing,
+        "version": _VERSION,
+        "shard": checksum,
+        "length": length,
+        "marks": marks,
+        "seed": seed,
+    }
+    name = digest({**depends, "exchanges": exchanges})
+
+    def make() -> tuple[np.ndarray, ...]:
+        opened, key = shard(), xxhash.xxh3_64_intdigest(digest(depends).encode())
+        assert opened.sentences is not None
+        assert opened.sentence_offsets is not None
+        sentences = (opened.offsets, opened.sentences, opened.sentence_offsets)
+        pairs = pair_sentences(*sentences, length, marks, single, exchanges, key)
+        return pairs.starts, pairs.sizes, pairs.document, pairs.marks, pairs.other.ravel()
+
+    starts, sizes, document, begun, other = cached(name, make)
+    return Pairs(starts, sizes, document, begun, other.reshape(max(1, exchanges), -1))
 
 
 def pair_sentences(
@@ -132,33 +152,43 @@ def pair_sentences(
     other = np.tile(np.arange(rows), (max(1, exchanges), 1))
     for number in range(exchanges):
         leaves, place = (uniforms(seed, np.arange(rows), 1, f"pairs/{number}/{n}")[:, 0] for n in ("leaves", "place"))
-        leaving = np.flatnonzero((sizes[1::2] > 0) & (leaves < 0.5))
-        order = leaving[np.lexsort((place[leaving], sizes[2 * leaving]))]
-        _exchange(order, sizes, document, room, other[number])
+        paired = np.flatnonzero(sizes[1::2] > 0)
+        _exchange(paired[np.lexsort((place[paired], sizes[1::2][paired]))], sizes, document, leaves, other[number])
     begun = np.diff(document, prepend=-1)
     begun[rows - 1 : rows] += len(offsets) - 2 - document[rows - 1 : rows]
     return Pairs(starts, sizes, document, marks * begun, other)
 
 
 @numba.njit(cache=True, nogil=True)
-def _exchange(order: np.ndarray, sizes: np.ndarray, document: np.ndarray, room: int, other: np.ndarray) -> None:
-    """Let the rows of `order`, ascending by the sizes of their A, take the B of one another, two by two: with the next one for
-    which there is room, of another document if one of the window is. A row that finds none keeps its own.
+def _exchange(
+    order: np.ndarray, sizes: np.ndarray, document: np.ndarray, leaves: np.ndarray, other: np.ndarray
+) -> None:
+    """Let the rows of `order`, which are ascending by the sizes of their B, take the B of one another, two by two.
+
+    Of the rows whose B has one size half do so, the first ones: an even number, rounded at random (`leaves` [rows] are
+    uniform numbers). Each does so with the next that is of another document, or with the next where none of the window is.
     """
-    for i in range(len(order)):
-        row, chosen = order[i], -1
-        if other[row] != row:
-            continue
-        for j in range(i + 1, min(len(order), i + 1 + _WINDOW)):
-            partner = order[j]
-            if other[partner] == partner and sizes[2 * partner] + sizes[2 * row + 1] <= room:
-                apart = document[partner] != document[row]
-                if apart or chosen < 0:
-                    chosen = partner
-                if apart:
-                    break
-        if chosen >= 0:
-            other[row], other[chosen] = chosen, row
+    end = 0
+    while end < len(order):
+        begin, size = end, sizes[2 * order[end] + 1]
+        while end < len(order) and sizes[2 * order[end] + 1] == size:
+            end += 1
+        count = end - begin
+        until = begin + min(count - count % 2, 2 * int(count / 4 + leaves[order[begin]]))
+        for i in range(begin, until):
+            row, chosen = order[i], -1
+            if other[row] != row:
+                continue
+            for j in range(i + 1, min(until, i + 1 + _WINDOW)):
+                partner = order[j]
+                if other[partner] == partner:
+                    apart = document[partner] != document[row]
+                    if apart or chosen < 0:
+                        chosen = partner
+                    if apart:
+                        break
+            if chosen >= 0:
+                other[row], other[chosen] = chosen, row
 
 
 @numba.njit(cache=True, nogil=True)

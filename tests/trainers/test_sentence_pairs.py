@@ -47,10 +47,11 @@ def test_every_token_is_read_once_in_every_exchange(length, single):
                 for part in (2 * row, 2 * other[row] + 1):
                     read[pairs.starts[part] : pairs.starts[part] + pairs.sizes[part]] += 1
             assert (read == 1).all()
-        # They fit with their marks; counted are those of the stream, two a document.
-        held = pairs.sizes[::2] + pairs.sizes[1::2][pairs.other]
-        assert (held + np.where(pairs.sizes[1::2][pairs.other] > 0, MARKS, MARKS - 1) <= length).all()
-        assert pairs.tokens.sum(1).tolist() == [len(read) + 2 * (len(offsets) - 1)] * 3
+        # Rows keep their sizes and fit with their marks; counted are those of the stream, two a document.
+        first, second = pairs.sizes[::2], pairs.sizes[1::2]
+        assert (second[pairs.other] == second).all()
+        assert (first + second + np.where(second > 0, MARKS, MARKS - 1) <= length).all()
+        assert pairs.marks.sum() == 2 * (len(offsets) - 1)
 
 
 @pytest.mark.parametrize("single", [False, True])
@@ -113,11 +114,11 @@ def test_half_of_the_pairs_are_exchanged_and_each_time_others():
     assert share == pytest.approx(0.5, abs=5 * np.sqrt(0.25 / count))
     assert (pairs.sizes[2 * pairs.other[moved] + 1] > 0).all()
     together = [(moved[i] & moved[j])[paired].mean() for i in range(10) for j in range(i)]
-    assert np.mean(together) == pytest.approx(0.25, abs=0.03)
+    assert np.mean(together) == pytest.approx(0.25, abs=0.04)
     assert len({tuple(other) for other in pairs.other}) == 10
-    # The other part is another document's.
+    # The other part is another document's, but where a size is rare.
     rows = np.broadcast_to(np.arange(len(paired)), moved.shape)[moved]
-    assert (pairs.document[rows] != pairs.document[pairs.other[moved]]).all()
+    assert (pairs.document[rows] != pairs.document[pairs.other[moved]]).mean() > 0.99
 
 
 def test_where_one_document_is_all_of_a_shard_its_parts_still_change_places():
@@ -135,8 +136,9 @@ def test_nothing_but_the_text_tells_pairs_apart():
     values, value_offsets = np.concatenate([s[:-1] for s in starts]).astype(np.int32), np.arange(2001) * 60
     pairs = pair_sentences(offsets, values, value_offsets, 256, 2, False, 4, 0)
     moved, paired = pairs.other != np.arange(len(pairs.document)), pairs.sizes[1::2] > 0
-    first = np.broadcast_to(pairs.sizes[::2], moved.shape)
-    for sizes in (first, pairs.tokens - first, pairs.tokens):
+    first, second = pairs.sizes[::2], pairs.sizes[1::2]
+    for size in (first, second, first + second):
+        sizes = np.broadcast_to(size, moved.shape)
         one, two = sizes[moved], sizes[~moved & paired]
         assert one.mean() == pytest.approx(two.mean(), abs=5 * sizes.std() * np.sqrt(1 / len(one) + 1 / len(two)))
         assert one.std() == pytest.approx(two.std(), rel=0.05)
@@ -161,4 +163,4 @@ def test_another_seed_makes_other_pairs_and_the_same_seed_the_same():
 
 def test_an_empty_shard_has_no_rows():
     pairs = pair_sentences(np.array([5, 5]), np.zeros(0, np.int32), np.array([0, 0]), 64, 2, False, 2, 0)
-    assert pairs.tokens.shape == (2, 0)
+    assert pairs.other.shape == (2, 0)

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from trainers.batch import Batch, Frame
+from trainers.batch import IGNORED, Batch, Frame
 from trainers.objectives.choosing import choose_tokens, choose_words, replace_chosen
 from trainers.objectives.context import Context
 from trainers.objectives.random import uniforms
@@ -37,7 +37,6 @@ class Masking:
     span_words: int = 10
     copies: int | None = None
 
-    frame: ClassVar[Frame] = Frame("<cls>", "<sep>")
     families: ClassVar[tuple[str, ...]] = ("encoder",)
     predicts_text: ClassVar[bool] = False
 
@@ -58,6 +57,11 @@ class Masking:
             )
         if self.copies is not None and not 1 <= self.copies <= 1000:
             raise ValueError(f"copies: got {self.copies}, allowed 1 to 1000, or null for a new mask at every visit")
+
+    @property
+    def frame(self) -> Frame:
+        """Every document is between `<cls>` and `<sep>`."""
+        return Frame("<cls>", "<sep>")
 
     def stream_length(self, sequence_length: int, family: str) -> int:
         """A row of the model is one of the stream."""
@@ -108,9 +112,39 @@ class Masking:
 
 @dataclass(frozen=True)
 class Masked(Masking):
-    """Predict masked tokens from those on both sides."""
+    """Predict masked tokens from those on both sides.
 
+    `marks` are `<cls>` before and `<sep>` after every one of the `documents`; or `<cls>` at the beginning of all `rows` and
+    `<sep>` after documents alone, as RoBERTa has them in full sentences (Liu et al., 2019, section 4.2).
+    """
+
+    marks: Literal["documents", "rows"] = "documents"
     kind: Literal["masked"] = "masked"
+
+    @property
+    def frame(self) -> Frame:
+        """The marks around a document."""
+        return Frame("<cls>" if self.marks == "documents" else None, "<sep>")
+
+    def stream_length(self, sequence_length: int, family: str) -> int:
+        """A row of the model is one of the stream, and its own `<cls>`."""
+        return sequence_length - (self.marks == "rows")
+
+    def apply(self, batch: Batch, context: Context) -> Batch:
+        """The batch with its rows marked and tokens masked."""
+        return super().apply(led(batch, context.specials["<cls>"]) if self.marks == "rows" else batch, context)
+
+
+def led(batch: Batch, mark: int) -> Batch:
+    """The batch with `mark` at the beginning of every row that holds a document; it belongs to the first one."""
+    first = batch.segments[:, :1]
+    there = first >= 0
+    inputs = np.concatenate([np.where(there, mark, batch.inputs[:, :1]), batch.inputs], axis=1)
+    targets = np.concatenate([np.full_like(first, IGNORED), batch.targets], axis=1)
+    segments = np.concatenate([first, batch.segments], axis=1)
+    moved = batch.positions + ((batch.segments == first) & there)
+    positions = np.concatenate([np.zeros_like(first), moved], axis=1)
+    return replace(batch, inputs=inputs, targets=targets, segments=segments, positions=positions)
 
 
 def longer_spans(p: float, most: int) -> np.ndarray:

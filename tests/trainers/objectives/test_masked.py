@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from trainers.batch import IGNORED, PADDING, Batch
+from trainers.batch import IGNORED, PADDING, Batch, Frame
 from trainers.objectives.choosing import BEGINS, ENDS, choose_words
 from trainers.objectives.context import Context
 from trainers.objectives.masked import Masked, longer_spans
@@ -234,6 +234,23 @@ def test_static_masks_differ_between_sources_and_sequences():
     )
     masks = Masked(copies=2).apply(same, CONTEXT).inputs
     assert len({mask.tobytes() for mask in masks}) == 3
+
+
+def test_rows_may_begin_with_their_own_mark_instead_of_documents():
+    """RoBERTa's full sentences: `<cls> ... <sep> ... <sep>`; the mark is the first document's."""
+    objective = Masked(marks="rows")
+    assert (objective.frame, objective.stream_length(128, "encoder")) == (Frame(None, "<sep>"), 127)
+    assert (Masked().frame, Masked().stream_length(128, "encoder")) == (Frame("<cls>", "<sep>"), 128)
+    inputs = np.array([[21, 22, 6, 31, 32, 6, 0], [41, 42, 43, 44, 45, 46, 47], [0] * 7])
+    segments = np.array([[0, 0, 0, 1, 1, 1, -1], [0] * 7, [-1] * 7])
+    positions = np.array([[0, 1, 2, 0, 1, 2, 0], range(7), [0] * 7])
+    numbers = np.array([0, 1, -1])
+    batch = Batch(inputs, np.full_like(inputs, IGNORED), positions, segments, numbers, numbers, numbers, numbers)
+    result = objective.apply(batch, CONTEXT)
+    original = np.where(result.targets == IGNORED, result.inputs, result.targets)
+    assert original.tolist() == [[5, 21, 22, 6, 31, 32, 6, 0], [5, 41, 42, 43, 44, 45, 46, 47], [0] * 8]
+    assert result.segments.tolist() == [[0, 0, 0, 0, 1, 1, 1, -1], [0] * 8, [-1] * 8]
+    assert result.positions.tolist() == [[0, 1, 2, 3, 0, 1, 2, 0], [*range(8)], [0] * 8]
 
 
 def test_rows_of_padding_have_no_targets():

@@ -42,17 +42,17 @@ def packed(exchanges):
     return PairPacking(tuple(rows), FRAME), held
 
 
-def batch_of(packing, held, sequences):
-    """The batch of some sequences, as the loader makes it."""
+def batch_of(packing, held, sequences, epoch=0):
+    """The batch of some sequences in an epoch, as the loader makes it."""
     sequences = np.array(sequences)
     rows = len(sequences)
     inputs, positions, types = (np.zeros((rows, LENGTH), np.int64) for _ in range(3))
     targets, segments = np.full((rows, LENGTH), IGNORED), np.full((rows, LENGTH), -1)
     labels, filled = np.full(rows, IGNORED), np.zeros(rows, np.int64)
     numbers = np.arange(rows)
-    fields = (np.zeros(rows, np.int64), sequences, numbers, sequences // packing.starts[-1])
+    fields = (np.zeros(rows, np.int64), sequences, numbers, np.full(rows, epoch))
     batch = Batch(inputs, targets, positions, segments, *fields, token_types=types, labels=labels)
-    in_shard = np.searchsorted(packing.starts, sequences % packing.starts[-1], side="right") - 1
+    in_shard = np.searchsorted(packing.starts, sequences, side="right") - 1
     for number, shard in enumerate(held):
         here = np.flatnonzero(in_shard == number)
         packing.fill(number, shard, sequences[here], here, filled, batch, SPECIALS)
@@ -89,13 +89,13 @@ def test_rows_are_cls_a_sep_b_sep_and_labels_say_whether_b_follows_a():
     assert share == pytest.approx(0.5, abs=0.06)
 
 
-@pytest.mark.parametrize("exchanges", [0, 3])
-def test_a_place_is_where_the_parts_of_a_row_are(exchanges):
+@pytest.mark.parametrize(("exchanges", "epoch"), [(0, 5), (3, 0), (3, 2), (3, 4)])
+def test_a_place_is_where_the_parts_of_a_row_are(exchanges, epoch):
     packing, held = packed(exchanges)
     sequences = range(0, len(packing.sizes), 7)
-    batch = batch_of(packing, held, sequences)
+    batch = batch_of(packing, held, sequences, epoch)
     for sequence, row in zip(sequences, batch.inputs, strict=True):
-        number, starts, counts = packing.place(sequence)
+        number, starts, counts = packing.place(sequence, epoch)
         offsets = held[number].offsets
         for part, start, count in zip(parts_of(row), starts, counts, strict=False):
             document = next(
@@ -103,6 +103,19 @@ def test_a_place_is_where_the_parts_of_a_row_are(exchanges):
             )  # its stream ends there
             assert part[0] - 10 == start - 1 - 2 * document
             assert len(part) == count
+
+
+def test_every_epoch_has_an_exchange_of_its_own():
+    packing, held = packed(3)
+    epochs = [batch_of(packing, held, range(len(packing.sizes)), epoch) for epoch in range(6)]
+    for one in range(3):
+        assert np.array_equal(epochs[one].inputs, epochs[one + 3].inputs)
+        assert np.array_equal(epochs[one].labels, epochs[one + 3].labels)
+        assert not np.array_equal(epochs[one].labels, epochs[(one + 1) % 3].labels)
+    for batch in epochs:
+        read = np.sort(batch.inputs[batch.inputs > SEP])
+        text = np.concatenate([shard.tokens[shard.offsets[0] :] for shard in held])
+        assert np.array_equal(read, np.sort(text))
 
 
 def test_next_sentence_masks_both_parts_and_keeps_the_pair():
