@@ -14,7 +14,7 @@ MODULES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob
 # library -> the files that may import it
 HOMES = {
     "ray": ("pipelines/cluster.py", "trainers/launch.py"),
-    "deepspeed": ("trainers/engine.py",),
+    "deepspeed": ("trainers/engine.py", "trainers/partitions.py"),
     "presidio_analyzer": ("pipelines/stages/pii",),
     "tldextract": ("pipelines/stages/pii", "pipelines/stages/url_rules.py"),
     "phonenumbers": ("pipelines/stages/pii",),
@@ -30,7 +30,7 @@ HOMES = {
     "transformers": ("trainers/", "pipelines/stages/transformer_classifier.py"),
     "torch": ("trainers/", "pipelines/stages/transformer_classifier.py"),
     "numba": ("pipelines/kernels/", "trainers/"),
-    "matplotlib": ("pipelines/report/",),
+    "matplotlib": ("pipelines/report/", "tokenizer/chart.py"),
     "jinja2": ("pipelines/report/", "trainers/report/"),
     "tensorboard": ("trainers/sinks.py",),
     "wandb": ("trainers/sinks.py",),

@@ -1,12 +1,12 @@
-"""`python -m tokenizer train | inspect`: learn a byte-level BPE from text files; see what a tokenizer does to text."""
+"""`python -m tokenizer train | inspect | compare`: learn a tokenizer from text files; see what tokenizers do to text."""
 
 import argparse
 import json
 import os
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import pyarrow as pa
@@ -16,10 +16,14 @@ from rich.markup import escape
 from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from tokenizer.chart import MEASURES, cells, page, png
+from tokenizer.compare import compare, gather, threads
 from tokenizer.encode import Encoder
+from tokenizer.kinds import KINDS, train
+from tokenizer.learned import COVERAGE
 from tokenizer.measure import Measurement, Vocabulary, describe_vocabulary, measure
 from tokenizer.texts import read_texts
-from tokenizer.train import PATTERNS, train_byte_bpe
+from tokenizer.train import PATTERNS
 
 # Texts of each file that both libraries encode before anything is measured.
 CHECKED_TEXTS = 200
@@ -39,16 +43,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def parser() -> argparse.ArgumentParser:
     """All commands and their arguments."""
     parser = argparse.ArgumentParser(prog="python -m tokenizer", description=__doc__, allow_abbrev=False)
-    commands = parser.add_subparsers(required=True, metavar="train | inspect")
-    train = commands.add_parser("train", help="learn a byte-level BPE from text files")
+    commands = parser.add_subparsers(required=True, metavar="train | inspect | compare")
+    train = commands.add_parser("train", help="learn a tokenizer from text files")
     train.add_argument(
         "files", nargs="+", metavar="FILE", help="UTF-8 text or .jsonl, also .gz; a text file is one text"
     )
-    train.add_argument("--vocab-size", type=int, required=True, metavar="N", help="with 128 reserved and 256 bytes")
+    train.add_argument("--vocab-size", type=int, required=True, metavar="N", help="128 reserved ids included")
+    train.add_argument("--kind", choices=KINDS, default="byte_bpe", help="default: byte_bpe")
     train.add_argument("--output", required=True, metavar="DIR", help="where tokenizer.json is written")
     train.add_argument("--field", default="text", help="field of a JSON line that holds the text (default: text)")
-    train.add_argument("--pattern", choices=sorted(PATTERNS), default="llama3", help="how text is cut before merging")
-    train.add_argument("--min-frequency", type=int, default=2, help="merge only pairs seen this often (default: 2)")
+    train.add_argument(
+        "--pattern", choices=sorted(PATTERNS), help="how byte_bpe cuts text before merging (default: llama3)"
+    )
+    train.add_argument(
+        "--lowercase", action="store_true", help="fold case (bpe, unigram); wordpiece also strips accents"
+    )
+    train.add_argument(
+        "--coverage",
+        type=float,
+        default=COVERAGE,
+        help=f"share of characters to know (default: {COVERAGE}); not of bytes",
+    )
+    train.add_argument(
+        "--min-frequency", type=int, help="merge only pairs seen this often (default: 2); not of unigram"
+    )
     train.add_argument("--overwrite", action="store_true", help="replace the tokenizer.json in DIR")
     train.set_defaults(run=_train)
     inspect = commands.add_parser("inspect", help="vocabulary facts, and fertility and round trip on your texts")
@@ -60,7 +78,31 @@ def parser() -> argparse.ArgumentParser:
     inspect.add_argument("--longest", type=int, default=20, metavar="N", help="longest tokens to show (default: 20)")
     inspect.add_argument("--json", action="store_true", help="print JSON instead of tables")
     inspect.set_defaults(run=_inspect)
+    _add_compare(commands.add_parser("compare", help="several tokenizers on the same texts, by source and language"))
     return parser
+
+
+def _add_compare(compare: argparse.ArgumentParser) -> None:
+    compare.add_argument(
+        "tokenizers",
+        nargs="+",
+        metavar="[NAME=]DIR_OR_JSON",
+        help="tokenizers, by default named after their directories",
+    )
+    compare.add_argument(
+        "--text", action="append", required=True, metavar="[NAME=]FILE", help="UTF-8 text or .jsonl, also .gz; repeatable. "
+        "Of a corpus: python -m pipelines export CORPUS DIR --format jsonl --columns language",
+    )  # fmt: skip
+    compare.add_argument(
+        "--by", nargs="+", default=(), metavar="FIELD", help="group records by these fields, such as source language"
+    )
+    compare.add_argument("--field", default="text", help="field of a JSON line that holds the text (default: text)")
+    compare.add_argument(
+        "--most-mb", type=float, default=8.0, metavar="MB", help="read this much text of each group (default: 8)"
+    )
+    compare.add_argument("--chart", metavar="FILE", help="also write charts: .html with the table, or .png")
+    compare.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    compare.set_defaults(run=_compare)
 
 
 def _train(options: argparse.Namespace) -> None:
@@ -75,24 +117,38 @@ def _train(options: argparse.Namespace) -> None:
         transient=True,
     )
     with progress:
-        texts = _watched((text for file in options.files for text in read_texts(file, options.field)), progress)
-        content = train_byte_bpe(
-            texts, options.vocab_size, pattern=options.pattern, min_frequency=options.min_frequency
+        content = train(
+            options.kind,
+            _Files(options.files, options.field, progress),
+            options.vocab_size,
+            lowercase=options.lowercase,
+            coverage=options.coverage,
+            min_frequency=options.min_frequency,
+            pattern=options.pattern,
         )
     _write(target, content)
     print(f"{target}: {options.vocab_size} tokens; next: python -m tokenizer inspect {options.output} --text NAME=FILE")
 
 
-def _watched(texts: Iterable[str], progress: Progress) -> Iterator[str]:
-    task: TaskID = progress.add_task("reading")
-    documents = characters = 0
-    seen = "nothing"
-    for text in texts:
-        documents, characters = documents + 1, characters + len(text)
-        seen = f"{documents:,} documents, {characters / 1e6:,.1f} million characters"
-        progress.update(task, description=f"reading: {seen}")
-        yield text
-    progress.update(task, description=f"merging pairs: {seen}")
+@dataclass(frozen=True)
+class _Files:
+    """The texts of the files, read anew at every iteration, with progress."""
+
+    files: Sequence[str]
+    field: str
+    progress: Progress
+
+    def __iter__(self) -> Iterator[str]:
+        task: TaskID = self.progress.add_task("reading")
+        documents = characters = 0
+        seen = "nothing"
+        for file in self.files:
+            for text in read_texts(file, self.field):
+                documents, characters = documents + 1, characters + len(text)
+                seen = f"{documents:,} documents, {characters / 1e6:,.1f} million characters"
+                self.progress.update(task, description=f"reading: {seen}")
+                yield text
+        self.progress.update(task, description=f"read: {seen}")
 
 
 def _write(target: Path, content: bytes) -> None:
@@ -128,6 +184,52 @@ def _inspect(options: argparse.Namespace) -> None:
         print(json.dumps({**asdict(vocabulary), "texts": measured}, indent=2))
     else:
         _print_tables(vocabulary, texts)
+
+
+def _compare(options: argparse.Namespace) -> None:
+    if options.chart and not options.chart.endswith((".html", ".png")):
+        raise ValueError(f"--chart: got {options.chart!r}, expected a name that ends in .html or .png")
+    if not options.most_mb > 0:
+        raise ValueError(f"--most-mb: got {options.most_mb}, expected more than 0")
+    encoders = {name: Encoder.load(path) for name, path in _named(options.tokenizers, "tokenizers")}
+    files = _named(options.text, "--text", unique=not options.by)
+    texts = gather(files, options.by, int(options.most_mb * 1e6), options.field)
+    rows = compare(encoders, texts)
+    if options.chart:
+        draw = png if options.chart.endswith(".png") else page
+        _write(Path(options.chart), draw(rows))
+    if options.json:
+        print(json.dumps([asdict(row) for row in rows], indent=2))
+        return
+    table = Table(box=box.SIMPLE, pad_edge=False)
+    for heading in ("tokenizer", "texts"):
+        table.add_column(heading, min_width=8, overflow="fold")
+    for heading in ("MB", "tokens", *(title.replace(" ", "\n", 1) for title in MEASURES.values())):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for row in rows:
+        table.add_row(*map(escape, cells(row)), end_section=row.group == rows[-1].group)
+    console = Console()
+    console.print(table)
+    for name, encoder in encoders.items():
+        console.print(
+            escape(
+                f"{name}: {encoder.kind}, {encoder.vocab_size:,} tokens, {encoder.library}, threads: {threads(encoder)}"
+            )
+        )
+
+
+def _named(arguments: Sequence[str], where: str, *, unique: bool = True) -> list[tuple[str, str]]:
+    """(name, path) of every NAME=PATH; without a name, that of the directory of a tokenizer.json, or of the file."""
+    found: list[tuple[str, str]] = []
+    for argument in arguments:
+        name, equals, path = argument.partition("=")
+        if not equals:
+            place = Path(argument)
+            name, path = place.parent.name if place.name == "tokenizer.json" else place.name, argument
+        if not name or not path or (unique and name in [other for other, _ in found]):
+            raise ValueError(f"{where}: got {argument!r}, expected NAME=PATH with a NAME of its own")
+        found.append((name, path))
+    return found
 
 
 def _print_tables(vocabulary: Vocabulary, texts: dict[str, Measurement]) -> None:

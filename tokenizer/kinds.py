@@ -25,22 +25,40 @@ REPRODUCIBLE = frozenset({"byte_bpe", "bpe", "bytes"})
 """Kinds whose file is the same at every training on the same texts."""
 
 
+_KNOBS: Mapping[str, frozenset[str]] = MappingProxyType(
+    {
+        "byte_bpe": frozenset({"pattern", "min_frequency"}),
+        "bpe": frozenset({"lowercase", "coverage", "min_frequency"}),
+        "wordpiece": frozenset({"lowercase", "coverage", "min_frequency"}),
+        "unigram": frozenset({"lowercase", "coverage"}),
+        "bytes": frozenset(),
+    }
+)
+
+
 def train(
-    kind: str, texts: Iterable[str], vocab_size: int, *, lowercase: bool = False, coverage: float = COVERAGE
+    kind: str,
+    texts: Iterable[str],
+    vocab_size: int,
+    *,
+    lowercase: bool = False,
+    coverage: float = COVERAGE,
+    min_frequency: int | None = None,
+    pattern: str | None = None,
 ) -> bytes:
     """The content of a `tokenizer.json` of that kind. `texts` may be read more than once, so an iterator will not do.
 
-    `lowercase` and `coverage` (share of the characters that are known) are of no use to the kinds over bytes; ValueError
-    where lower case is asked of them, for `bytes` with a `vocab_size` other than 384, and as the trainers say.
+    `coverage` (share of the characters that are known) has no part in kinds over bytes. ValueError where a kind has no
+    other knob that is asked for, for `bytes` with a `vocab_size` other than 384, and as the trainers say.
     """
     if kind not in KINDS:
         raise ValueError(f"kind: got {kind!r}, allowed {', '.join(KINDS)}")
-    knobs: dict[str, Any] = {}
-    if kind in ("byte_bpe", "bytes"):
-        if lowercase:
-            raise ValueError(f"lowercase: {kind} keeps every byte of a text; leave it out, or choose another kind")
-    else:
-        knobs = {"lowercase": lowercase, "coverage": coverage}
+    asked = {"lowercase": lowercase or None, "min_frequency": min_frequency, "pattern": pattern}
+    knobs: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
+    if foreign := sorted(knobs.keys() - _KNOBS[kind]):
+        raise ValueError(f"{foreign[0]}: got {knobs[foreign[0]]!r}, which {kind} does not know; leave it out")
+    if "coverage" in _KNOBS[kind]:
+        knobs["coverage"] = coverage
     if kind == "bytes":
         if vocab_size != VOCAB_SIZE:
             raise ValueError(f"vocab_size: got {vocab_size}, bytes has {VOCAB_SIZE}: 128 reserved tokens and 256 bytes")

@@ -5,14 +5,19 @@ import json
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TextIO, cast
+from typing import Any, TextIO, cast
 
 JSON_LINES = (".jsonl", ".ndjson")
 
 
 def read_texts(path: str, field: str = "text") -> Iterator[str]:
-    """The documents of a UTF-8 file: `field` of every line where the name ends in .jsonl or .ndjson (also with .gz),
-    else the whole file as one document. Memory holds one document.
+    """The texts of `read_records`."""
+    return (text for text, _ in read_records(path, field))
+
+
+def read_records(path: str, field: str = "text") -> Iterator[tuple[str, dict[str, Any]]]:
+    """The documents of a UTF-8 file, each with the record it comes from: `field` of every line where the name ends in
+    .jsonl or .ndjson (also with .gz), else the whole file as one document without a record. Memory holds one document.
 
     Raises ValueError with file and line for a missing or empty file, bytes that are not UTF-8, truncated gzip, a line
     that is not a JSON object, and a line without text in `field`.
@@ -23,7 +28,7 @@ def read_texts(path: str, field: str = "text") -> Iterator[str]:
     name = file.name.removesuffix(".gz")
     try:
         with _open(file) as stream:
-            yield from _json_lines(stream, path, field) if name.endswith(JSON_LINES) else [stream.read()]
+            yield from _json_lines(stream, path, field) if name.endswith(JSON_LINES) else [(stream.read(), {})]
     except UnicodeDecodeError as error:
         raise ValueError(f"{path}: not UTF-8 ({error.reason}); convert the file to UTF-8") from error
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
@@ -36,7 +41,7 @@ def _open(file: Path) -> TextIO:
     return file.open(encoding="utf-8", newline="")
 
 
-def _json_lines(stream: TextIO, path: str, field: str) -> Iterator[str]:
+def _json_lines(stream: TextIO, path: str, field: str) -> Iterator[tuple[str, dict[str, Any]]]:
     for number, line in enumerate(stream, 1):
         if not line.strip():
             continue
@@ -52,4 +57,4 @@ def _json_lines(stream: TextIO, path: str, field: str) -> Iterator[str]:
             raise ValueError(
                 f"{path}:{number}: lone surrogate in field {field!r}; repair the line or leave it out"
             ) from error
-        yield record[field]
+        yield record[field], record

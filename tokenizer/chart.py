@@ -1,0 +1,91 @@
+"""The comparison of tokenizers as a page: charts by group, and the table under them."""
+
+import warnings
+from collections.abc import Sequence
+from html import escape
+from io import BytesIO
+from typing import TYPE_CHECKING, Any
+
+from tokenizer.compare import Row
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+MEASURES: dict[str, str] = {
+    "tokens_per_word": "tokens per word",
+    "bytes_per_token": "bytes per token",
+    "coverage": "words without an unknown token, %",
+    "vocabulary_used": "vocabulary used, %",
+    "megabytes_per_second": "MB per second, encoding",
+}
+_SHARES = ("coverage", "vocabulary_used")
+_STYLE = (
+    "body{font:15px system-ui,sans-serif;margin:2em;max-width:75em}table{border-collapse:collapse}"
+    "th,td{padding:.25em .8em;text-align:right;border-bottom:1px solid #ddd}td:nth-child(-n+2){text-align:left}"
+    "th{vertical-align:bottom}svg{max-width:100%;height:auto}"
+)
+
+
+def png(rows: Sequence[Row]) -> bytes:
+    """The charts as a PNG image."""
+    return _drawn(rows, format="png", dpi=120)
+
+
+def page(rows: Sequence[Row]) -> bytes:
+    """An HTML page without scripts or links: the charts as SVG and the table."""
+    metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+    chart = _drawn(rows, format="svg", metadata=metadata).decode()
+    head = "".join(f"<th>{escape(name)}" for name in ("tokenizer", "texts", "MB", "tokens", *MEASURES.values()))
+    body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}' for cell in cells(row))}\n" for row in rows)
+    return (
+        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>Tokenizers</title><style>{_STYLE}</style>'
+        f"<h1>Tokenizers</h1>{chart[chart.index('<svg') :]}<table><tr>{head}\n{body}</table></html>\n"
+    ).encode()
+
+
+def cells(row: Row) -> list[str]:
+    """A row of the table as text."""
+    values = [_value(row, name) for name in MEASURES]
+    numbers = [
+        f"{value:,.1f}" if name in _SHARES else f"{value:,.3f}" for name, value in zip(MEASURES, values, strict=True)
+    ]
+    return [row.tokenizer, row.group, f"{row.bytes / 1e6:,.2f}", f"{row.tokens:,}", *numbers]
+
+
+def _value(row: Row, measure: str) -> float:
+    value = float(getattr(row, measure))
+    return 100 * value if measure in _SHARES else value
+
+
+def _drawn(rows: Sequence[Row], **options: Any) -> bytes:
+    import matplotlib
+
+    settings: dict[Any, Any] = {"svg.fonttype": "none", "svg.hashsalt": "gristmill", "text.parse_math": False}
+    sink = BytesIO()
+    with matplotlib.rc_context(settings), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a name in a script that matplotlib has no font for; the browser has one
+        _figure(rows).savefig(sink, **options)
+    return sink.getvalue()
+
+
+def _figure(rows: Sequence[Row]) -> "Figure":
+    """One panel a measure, one bar a tokenizer and group."""
+    from matplotlib.figure import Figure
+
+    groups = list(dict.fromkeys(row.group for row in rows))
+    names = list(dict.fromkeys(row.tokenizer for row in rows))
+    height = 1.2 + 0.22 * len(groups) * (len(names) + 1)
+    figure = Figure(figsize=(15, height), layout="constrained")
+    panels = figure.subplots(1, len(MEASURES), sharey=True)
+    for panel, (measure, title) in zip(panels, MEASURES.items(), strict=True):
+        for number, name in enumerate(names):
+            mine = [row for row in rows if row.tokenizer == name]
+            places = [groups.index(row.group) * (len(names) + 1) + number for row in mine]
+            panel.barh(places, [_value(row, measure) for row in mine], label=name)
+        panel.set_title(title, fontsize=10)
+        panel.spines[["top", "right"]].set_visible(False)
+    middles = [place * (len(names) + 1) + (len(names) - 1) / 2 for place in range(len(groups))]
+    panels[0].set_yticks(middles, groups)
+    panels[0].invert_yaxis()
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=min(4, len(names)))
+    return figure

@@ -1,0 +1,161 @@
+"""Several tokenizers on the same texts, by source and language: fertility, compression, coverage, vocabulary and speed."""
+
+import os
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tokenizer.encode import Encoder
+from tokenizer.texts import read_records
+
+ALL = "all"
+"""Name of the group of all texts."""
+
+Texts = Mapping[str, pa.LargeStringArray]
+
+
+@dataclass(frozen=True)
+class Row:
+    """What one tokenizer does to one group of texts. A word is a run without white space; ratios of nothing are 0.
+
+    `tokens_per_word` is the fertility, `bytes_per_token` (UTF-8) the compression, which compares languages that write no
+    spaces too. `coverage` is the share of words that give tokens and no unknown one, `vocabulary_used` the share of the
+    vocabulary, special tokens aside, that occurs. `megabytes_per_second` is of encoding alone, in the wall time of this
+    machine, with `threads` threads.
+    """
+
+    tokenizer: str
+    group: str
+    documents: int
+    words: int
+    bytes: int
+    tokens: int
+    tokens_per_word: float
+    bytes_per_token: float
+    coverage: float
+    vocabulary_used: float
+    megabytes_per_second: float
+    threads: int
+
+
+@dataclass
+class _Counts:
+    documents: int = 0
+    words: int = 0
+    bytes: int = 0
+    tokens: int = 0
+    covered: int = 0
+    seconds: float = 0.0
+    used: npt.NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, np.bool_))
+
+    def add(self, other: "_Counts") -> None:
+        for name in ("documents", "words", "bytes", "tokens", "covered", "seconds"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.used = other.used if not len(self.used) else self.used | other.used
+
+
+def gather(files: Iterable[tuple[str, str]], by: Sequence[str], most_bytes: int, field: str = "text") -> Texts:
+    """The texts of (name, path) files by group, at most `most_bytes` of UTF-8 of each, from its beginning on.
+
+    A group is the values of the fields `by` of a record, joined by " / " (a dot reaches into an object, as in
+    `meta.language`); without `by`, and for plain text, the name of the file. ValueError where no file has any text, and
+    where none of the records has a field of `by`.
+    """
+    found: dict[str, list[str]] = {}
+    sizes: Counter[str] = Counter()
+    seen: set[str] = set()
+    for name, path in files:
+        for text, record in read_records(path, field):
+            values = [_value(record, key) for key in by] if record else []
+            seen.update(key for key, value in zip(by, values, strict=False) if value is not None)
+            group = " / ".join("none" if value is None else str(value) for value in values) or name
+            if text and sizes[group] < most_bytes:
+                found.setdefault(group, []).append(text)
+                sizes[group] += len(text.encode())
+    if not found:
+        raise ValueError("--text: the files hold no text; give others, or name the right --field")
+    if missing := [key for key in by if key not in seen]:
+        raise ValueError(f"--by: no record has a field {missing[0]!r}; name a field of the JSON lines, or leave it out")
+    return {group: pa.array(texts, pa.large_string()) for group, texts in found.items()}
+
+
+def _value(record: Mapping[str, Any], key: str) -> Any:
+    value: Any = record
+    for part in key.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return value
+
+
+def compare(encoders: Mapping[str, Encoder], texts: Texts) -> list[Row]:
+    """A row for each tokenizer and group, in their order, and one for all texts where there are several groups."""
+    rows = []
+    for name, encoder in encoders.items():
+        encoder.encode(next(iter(texts.values())).slice(0, 1))  # loads the library before the clock starts
+        total = _Counts()
+        for group, documents in texts.items():
+            counts = _count(encoder, documents)
+            rows.append(_row(name, group, encoder, counts))
+            total.add(counts)
+        if len(texts) > 1:
+            rows.append(_row(name, ALL, encoder, total))
+    return rows
+
+
+def _count(encoder: Encoder, documents: pa.LargeStringArray) -> _Counts:
+    started = time.perf_counter()
+    tokens, _ = encoder.encode(documents)
+    seconds = time.perf_counter() - started
+    words: Counter[str] = Counter()
+    size = 0
+    for text in documents.to_pylist():
+        words.update(text.split())
+        size += len(text.encode())
+    used = np.bincount(tokens, minlength=encoder.vocab_size) > 0
+    covered = _covered(encoder, words)
+    return _Counts(len(documents), words.total(), size, len(tokens), covered, seconds, used)
+
+
+def _covered(encoder: Encoder, words: Counter[str]) -> int:
+    """How many words give tokens and no unknown one, each counted as often as it occurs."""
+    distinct = list(words)
+    ids, offsets = encoder.encode(pa.array(distinct, pa.large_string()))
+    unknown = np.zeros(len(ids) + 1, np.int64)
+    if encoder.definition.unknown_id is not None:
+        np.cumsum(ids == encoder.definition.unknown_id, out=unknown[1:])
+    known = (unknown[offsets[1:]] == unknown[offsets[:-1]]) & (np.diff(offsets) > 0)
+    return sum(words[word] for word, is_known in zip(distinct, known.tolist(), strict=True) if is_known)
+
+
+def _row(name: str, group: str, encoder: Encoder, counts: _Counts) -> Row:
+    special = list(encoder.definition.specials.values())
+    ordinary = len(set(encoder.definition.tokens) - set(special))
+    used = counts.used.copy()
+    used[special] = False
+    return Row(
+        tokenizer=name,
+        group=group,
+        documents=counts.documents,
+        words=counts.words,
+        bytes=counts.bytes,
+        tokens=counts.tokens,
+        tokens_per_word=counts.tokens / counts.words if counts.words else 0.0,
+        bytes_per_token=counts.bytes / counts.tokens if counts.tokens else 0.0,
+        coverage=counts.covered / counts.words if counts.words else 0.0,
+        vocabulary_used=int(used.sum()) / ordinary if ordinary else 0.0,
+        megabytes_per_second=counts.bytes / 1e6 / counts.seconds if counts.seconds else 0.0,
+        threads=threads(encoder),
+    )
+
+
+def threads(encoder: Encoder) -> int:
+    """Threads that an encoder uses here: `tokenizers` takes RAYON_NUM_THREADS, or every core; the others use one."""
+    if encoder.library != "tokenizers" or os.environ.get("TOKENIZERS_PARALLELISM", "true").lower() in ("false", "0"):
+        return 1
+    asked = os.environ.get("RAYON_NUM_THREADS", "")
+    return int(asked) if asked.isdigit() and int(asked) > 0 else len(os.sched_getaffinity(0))
