@@ -1,7 +1,7 @@
 """Loss and bits per byte, by source, from sums of nats and targets."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -24,25 +24,6 @@ def sums_by_source(nats: tuple[Any, Any], batch: Batch, sources: int) -> np.ndar
         np.add.at(sums[2], batch.source, nats[1].detach().double().cpu().numpy())
         np.add.at(sums[3], batch.source, batch.labels != IGNORED)
     return sums
-
-
-class TargetCounts:
-    """How often each token is a target, by source: a unigram model of the targets that it is measured on."""
-
-    def __init__(self, sources: int, vocabulary: int) -> None:
-        """Nothing counted."""
-        self._counts = np.zeros((sources, vocabulary), dtype=np.int64)
-
-    def add(self, batch: Batch) -> None:
-        """Count the targets of a batch."""
-        there = batch.targets != IGNORED
-        np.add.at(self._counts, (np.repeat(batch.source, there.sum(axis=1)), batch.targets[there]), 1)
-
-    def entropy(self, sources: Iterable[int]) -> float:
-        """Nats per target of these sources' own distribution of targets: no unigram model has a lower loss on them."""
-        counts = self._counts[list(sources)].sum(axis=0)
-        shares = counts[counts > 0] / counts.sum()
-        return float(-(shares * np.log(shares)).sum())
 
 
 def loss_fields(sums: np.ndarray, sources: Sequence[Source], predicts_text: bool) -> dict[str, Any]:
