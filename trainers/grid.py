@@ -112,7 +112,7 @@ def train_grid(
     from trainers.launch import launch
     from trainers.report import write_report
 
-    if "RANK" in os.environ:
+    if os.environ.get("WORLD_SIZE", "1") != "1":
         raise ConfigError("t5-grid: runs one training after another and not under torchrun; give --workers N")
     grid = cells(corpora, overrides)
     for number, cell in enumerate(grid, 1):
