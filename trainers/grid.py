@@ -8,8 +8,8 @@ sentinel), and language modelling: the second part of a text from the first, all
 A language model reads the input and the target of denoising as one text and learns the target.
 
 The encoder-decoders are T5's, the single stacks Llama's of the same sizes. Every run reads rows of as many tokens. Losses
-are nats per target, and targets differ between the objectives: so beside each is that of the best unigram model of the
-same targets.
+are nats per target, and targets differ between the objectives: so beside each is that of a unigram model of the same
+targets (`trainers.evaluate`).
 """
 
 import os
@@ -145,7 +145,7 @@ def _result(cell: Cell, run: Path) -> dict[str, Any]:
         "cost": cell.cost,
         "parameters": counted,
         "loss": losses["loss"],
-        "unigram_loss": losses["unigram_loss"],
+        "unigram_loss": losses.get("unigram_loss"),
         "run": run.name,
     }
 
@@ -155,7 +155,8 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
     head = ("Architecture", "Objective", "Params", "Cost", "parameters", "loss", "unigram")
     lines = [head]
     for row in rows:
-        measured = (f"{row['parameters']:,}", f"{row['loss']:.4f}", f"{row['unigram_loss']:.4f}")
+        unigram = "-" if row["unigram_loss"] is None else f"{row['unigram_loss']:.4f}"
+        measured = (f"{row['parameters']:,}", f"{row['loss']:.4f}", unigram)
         lines.append((row["architecture"], row["objective"], row["params"], row["cost"], *measured))
     widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
     texts = (
