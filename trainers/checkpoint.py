@@ -3,7 +3,11 @@
 `checkpoints/step-00000100/` holds `model.safetensors`, `optimizer.safetensors` and, written last, `checkpoint.json`
 with the checksums of both, the step, and the fingerprints of code, configuration, corpus and tokenizer. Nothing in it
 depends on ZeRO stage or world size, so a run goes on under any other. The state of the data is the step: the order of
-samples is a function of their number.
+samples is a function of their number. Generators have no state either: what dropout draws is a function of the step, the
+worker and the micro-batch.
+
+One rename publishes a checkpoint, and what it replaces is removed after it: at every moment the last good one is there.
+One that replaces another of its step is `step-00000100.2/`.
 """
 
 import os
@@ -20,13 +24,24 @@ from pipelines.contracts.store import FileRecord, fsync_directory, read_json, re
 
 FORMAT = "gristmill-checkpoint/1"
 WEIGHTS, OPTIMIZER, RECORD = "model.safetensors", "optimizer.safetensors", "checkpoint.json"
-_NAME = re.compile(r"step-(\d{8,})")
+_NAME = re.compile(r"step-(\d{8,})(?:\.(\d+))?")
+
+
+@dataclass(frozen=True)
+class Split:
+    """How a step was split: workers, and sequences of a micro-batch. It decides what dropout drew."""
+
+    workers: int
+    micro_batch: int
+
+
+ALONE = Split(workers=1, micro_batch=1)
 
 
 @dataclass(frozen=True)
 class Checkpoint:
     """A published checkpoint whose files are what its record says: steps done, how many of them were skipped because
-    they were not finite, training tokens seen.
+    they were not finite, training tokens seen, and the split of its last step.
     """
 
     path: Path
@@ -34,6 +49,7 @@ class Checkpoint:
     skipped: int
     tokens: int
     fingerprints: dict[str, str]
+    split: Split
     checksum: str
 
 
@@ -46,19 +62,24 @@ def save(
     keep: int,
     keep_every: int = 0,
     skipped: int = 0,
+    split: Split = ALONE,
 ) -> Path:
     """Publish a checkpoint after `step` steps, then remove all but the newest `keep` and multiples of `keep_every`.
 
-    Later ones go as well: a run that is back before them found them corrupt, and they must not outlast good ones.
+    Later ones go as well: a run that is back before them found them corrupt, and they must not outlast good ones. What
+    an attempt that was killed has left is removed before, so that it takes no space.
 
     `state` yields (parameter name, {"weight": tensor, moment: tensor, ...}). UserError where the disk is full; then the
     checkpoints before it are untouched.
     """
+    from safetensors import SafetensorError
     from safetensors.torch import save_file
 
     parent = run / "checkpoints"
     parent.mkdir(parents=True, exist_ok=True)
-    final = parent / f"step-{step:08d}"
+    for left in parent.glob(".step-*.tmp"):
+        shutil.rmtree(left, ignore_errors=True)
+    final = _name(parent, step)
     attempt = parent / f".{final.name}.{uuid.uuid4().hex}.tmp"
     weights, moments = {}, {}
     for name, tensors in state:
@@ -71,22 +92,25 @@ def save(
             save_file(tensors, attempt / name, metadata={"format": "pt"})
             _fsync(attempt / name)
         files = [asdict(record_file(attempt, name)) for name in (WEIGHTS, OPTIMIZER)]
-        counts = {"step": step, "skipped": skipped, "tokens": tokens}
+        counts = {"step": step, "skipped": skipped, "tokens": tokens, "split": asdict(split)}
         record = {"format": FORMAT, **counts, "fingerprints": dict(fingerprints), "files": files}
         write_json(attempt / RECORD, record)
-        if final.exists():
-            shutil.rmtree(final)
         os.rename(attempt, final)
         fsync_directory(parent)
-    except Exception as error:
+    except (OSError, SafetensorError) as error:
+        raise UserError(
+            f"{final}: the checkpoint could not be written ({error}); older checkpoints are untouched"
+        ) from error
+    finally:
         shutil.rmtree(attempt, ignore_errors=True)
-        if isinstance(error, OSError) or "No space left" in str(error):
-            raise UserError(
-                f"{final}: the checkpoint could not be written ({error}); older checkpoints are untouched"
-            ) from error
-        raise
-    _remove_old(parent, step, keep, keep_every)
+    _remove_old(parent, final, step, keep, keep_every)
     return final
+
+
+def _name(parent: Path, step: int) -> Path:
+    """Where a checkpoint goes, beside earlier ones of its step."""
+    before = [attempt for its, attempt, _ in _steps(parent) if its == step]
+    return parent / (f"step-{step:08d}" + (f".{max(before) + 1}" if before else ""))
 
 
 def load(path: Path) -> Checkpoint:
@@ -100,7 +124,9 @@ def load(path: Path) -> Checkpoint:
     for entry in record["files"]:
         verify(path, FileRecord(**entry))
     counts = (record["step"], record.get("skipped", 0), record["tokens"])
-    return Checkpoint(path, *counts, record["fingerprints"], record["checksum"])
+    return Checkpoint(
+        path, *counts, record["fingerprints"], Split(**record.get("split", asdict(ALONE))), record["checksum"]
+    )
 
 
 def newest(run: Path, warn: Callable[[str], None], last: int | None = None) -> Checkpoint | None:
@@ -110,7 +136,7 @@ def newest(run: Path, warn: Callable[[str], None], last: int | None = None) -> C
     UserError where there are checkpoints and none is intact: starting again silently would hide the loss.
     """
     found = sorted((entry for entry in _steps(run / "checkpoints") if last is None or entry[0] <= last), reverse=True)
-    for step, path in found:
+    for step, _, path in found:
         try:
             return load(path)
         except CorruptFileError as error:
@@ -120,15 +146,35 @@ def newest(run: Path, warn: Callable[[str], None], last: int | None = None) -> C
     return None
 
 
-def read_state(checkpoint: Checkpoint) -> dict[str, dict[str, Any]]:
-    """{parameter name: {"weight": tensor, moment: tensor, ...}} on the CPU."""
-    from safetensors.torch import load_file
+class _State(Mapping[str, dict[str, Any]]):
+    """See `read_state`."""
 
-    state = {name: {"weight": tensor} for name, tensor in load_file(checkpoint.path / WEIGHTS).items()}
-    for name, tensor in load_file(checkpoint.path / OPTIMIZER).items():
-        parameter, _, key = name.rpartition(".")
-        state[parameter][key] = tensor
-    return state
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        from safetensors import safe_open
+
+        self._weights = safe_open(checkpoint.path / WEIGHTS, "pt")
+        self._optimizer = safe_open(checkpoint.path / OPTIMIZER, "pt")
+        self._keys: dict[str, list[str]] = {name: [] for name in self._weights.keys()}  # noqa: SIM118
+        for name in self._optimizer.keys():  # noqa: SIM118
+            parameter, _, key = name.rpartition(".")
+            self._keys[parameter].append(key)
+
+    def __getitem__(self, name: str) -> dict[str, Any]:
+        moments = {key: self._optimizer.get_tensor(f"{name}.{key}") for key in self._keys[name]}
+        return {"weight": self._weights.get_tensor(name), **moments}
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._keys)
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+
+def read_state(checkpoint: Checkpoint) -> Mapping[str, dict[str, Any]]:
+    """{parameter name: {"weight": tensor, name of its optimizer state: tensor, ...}} on the CPU. The tensors of a parameter
+    are read when they are asked for, so that no worker holds all of them a second time.
+    """
+    return _State(checkpoint)
 
 
 def read_weights(checkpoint: Checkpoint) -> dict[str, Any]:
@@ -138,19 +184,18 @@ def read_weights(checkpoint: Checkpoint) -> dict[str, Any]:
     return dict(load_file(checkpoint.path / WEIGHTS))
 
 
-def _steps(parent: Path) -> list[tuple[int, Path]]:
+def _steps(parent: Path) -> list[tuple[int, int, Path]]:
+    """(step, which of its checkpoints, path) of all that are published."""
     entries = parent.iterdir() if parent.is_dir() else iter(())
-    return [(int(match[1]), path) for path in entries if (match := _NAME.fullmatch(path.name))]
+    return [(int(m[1]), int(m[2] or 1), path) for path in entries if (m := _NAME.fullmatch(path.name))]
 
 
-def _remove_old(parent: Path, last: int, keep: int, keep_every: int) -> None:
+def _remove_old(parent: Path, last: Path, step: int, keep: int, keep_every: int) -> None:
     found = sorted(_steps(parent), reverse=True)
-    later = [path for step, path in found if step > last]
-    older = [(step, path) for step, path in found if step <= last][keep:]
-    for path in later + [path for step, path in older if not keep_every or step % keep_every]:
+    replaced = [path for its, _, path in found if its > step or (its == step and path != last)]
+    older = [(its, path) for its, _, path in found if path not in replaced][keep:]
+    for path in replaced + [path for its, path in older if not keep_every or its % keep_every]:
         shutil.rmtree(path)
-    for path in parent.glob(".step-*.tmp"):
-        shutil.rmtree(path, ignore_errors=True)
 
 
 def _fsync(path: Path) -> None:

@@ -75,19 +75,25 @@ class Data:
 
 @dataclass(frozen=True)
 class Optimizer:
-    """AdamW (Loshchilov and Hutter, 2019), weight decay decoupled and in groups.
+    """AdamW (Loshchilov and Hutter, 2019), weight decay decoupled and in groups; or Muon (Jordan et al., 2024) for the
+    hidden matrices, with rate `muon_learning_rate` and momentum `muon_momentum`, and AdamW for all else.
 
+    Both rates follow the schedule. DeepSpeed's Muon makes an update of norm sqrt(rank) of every matrix, whatever its
+    gradient, and takes the gradient norm after that: it allows no clipping. It needs a C++ compiler.
     Norm gains and biases are never decayed; embeddings only with `decay_embeddings`. `gradient_clipping` is the largest
     global gradient norm, 0 for none. A step whose loss or gradient norm is not finite is skipped: weights and moments
     stay as they were and the data goes on; more than `max_skipped_in_row` of them in a row stop the run.
     """
 
+    kind: Literal["adamw", "muon"] = "adamw"
     learning_rate: float = 6e-4
     weight_decay: float = 0.1
     betas: tuple[float, ...] = (0.9, 0.95)
     epsilon: float = 1e-8
     gradient_clipping: float = 1.0
     decay_embeddings: bool = False
+    muon_learning_rate: float = 0.02
+    muon_momentum: float = 0.95
     max_skipped_in_row: int = 5
 
     def check(self) -> None:
@@ -101,6 +107,13 @@ class Optimizer:
         require(
             self.gradient_clipping >= 0, f"gradient_clipping: got {self.gradient_clipping}, allowed 0 (none) and more"
         )
+        require(
+            self.kind == "adamw" or self.gradient_clipping == 0,
+            f"gradient_clipping: got {self.gradient_clipping}, allowed 0 with kind muon: DeepSpeed would clip the updates, "
+            f"whose norm is the same at every step, and so shrink the learning rate",
+        )
+        require(self.muon_learning_rate > 0, f"muon_learning_rate: got {self.muon_learning_rate}, allowed above 0")
+        require(0 <= self.muon_momentum < 1, f"muon_momentum: got {self.muon_momentum}, allowed 0 to below 1")
         require(
             self.max_skipped_in_row >= 0,
             f"max_skipped_in_row: got {self.max_skipped_in_row}, allowed 0 (stop at the first) and more",
@@ -195,12 +208,20 @@ class Checkpoints:
 class Execution:
     """How the same numbers are computed: none of this is part of a run's identity.
 
-    `micro_batch` is the sequences per worker and backward pass; `zero_stage` DeepSpeed's ZeRO stage. `peak_tflops` is
-    what one worker's device can compute at most, for the model FLOPs utilisation in the log; known for some GPUs.
+    `micro_batch` is the sequences per worker and backward pass; `zero_stage` DeepSpeed's ZeRO stage. With
+    `offload_optimizer` fp32 weights and optimizer state stay in the memory of the CPU, which updates them. With
+    `activation_checkpointing` the backward pass computes every block again, which saves memory and costs a third more
+    time; `compile` has torch.compile work on the blocks, which needs a C++ compiler. `loader_threads` prepare the next
+    steps' batches while a step is computed; 0 prepares each when it is needed. `peak_tflops` is what one worker's device
+    can compute at most, for the model FLOPs utilisation in the log; known for some GPUs.
     """
 
     zero_stage: Literal[0, 1, 2, 3] = 2
     micro_batch: int = 8
+    offload_optimizer: bool = False
+    activation_checkpointing: bool = False
+    compile: bool = False
+    loader_threads: int = 1
     peak_tflops: float | None = None
 
     def check(self) -> None:
@@ -210,6 +231,16 @@ class Execution:
             f"peak_tflops: got {self.peak_tflops}, allowed above 0, or null to look it up",
         )
         require(self.micro_batch >= 1, f"micro_batch: got {self.micro_batch}, allowed 1 and more")
+        require(self.loader_threads >= 0, f"loader_threads: got {self.loader_threads}, allowed 0 (none) and more")
+        require(
+            not self.offload_optimizer or self.zero_stage >= 1,
+            "offload_optimizer: got true, but without ZeRO there is nothing to offload; set zero_stage to 1 or more",
+        )
+        require(
+            not self.compile or self.zero_stage <= 2,
+            "compile: got true, but ZeRO 3 interrupts every layer to gather it, and nothing is left to compile; set "
+            "zero_stage to 2 or less",
+        )
 
 
 @dataclass(frozen=True)

@@ -288,7 +288,11 @@ class TrainingData:
 
         Sample i of the step goes to rank (i // size) % world, so that short ranks come last and get rows of padding.
         """
-        samples = self.order.take(first, count)
+        return self.split(self.order.take(first, count), size, rank, world)
+
+    def split(self, samples: Samples, size: int, rank: int, world: int) -> Iterator[Batch]:
+        """Rank `rank`'s share of the samples of a step, as in `micro_batches`. Threads may split at the same time."""
+        count = len(samples)
         for start in range(rank * size, -(-count // (size * world)) * size * world, size * world):
             chosen = np.arange(min(start, count), min(start + size, count))
             yield self.rows(samples.select(chosen), minimum=size)

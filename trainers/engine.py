@@ -1,4 +1,4 @@
-"""The engine: a model under DeepSpeed ZeRO. The only file here that imports deepspeed.
+"""The engine: a model under DeepSpeed ZeRO. This file and `trainers.partitions` alone import deepspeed.
 
 The loss is weighted by tokens: the nats of all targets of a step, over all workers and micro-batches, divided by their
 number. So ZeRO stage, world size, micro-batch and accumulation change nothing but rounding.
@@ -15,13 +15,14 @@ from typing import Any
 
 import numpy as np
 import torch
+import xxhash
 
 from trainers.batch import IGNORED, Batch
-from trainers.config import Optimizer, Pretraining
+from trainers.config import Execution, Pretraining
 from trainers.forward import Forward, tensors
 from trainers.measure import no_sums, sums_by_source
-
-MOMENTS = ("exp_avg", "exp_avg_sq")
+from trainers.optimizers import SkippingAdamW, parameter_groups
+from trainers.partitions import Partitions
 
 
 def start_group() -> tuple[int, int]:
@@ -57,9 +58,16 @@ def _deepspeed() -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         import deepspeed
-    logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
+    log = logging.getLogger("DeepSpeed")
+    log.setLevel(logging.WARNING)
+    log.addFilter(_is_news)
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     return deepspeed
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """Not that an optimizer is untested with ZeRO: ours are torch's AdamW and DeepSpeed's own Muon."""
+    return "untested optimizer" not in record.getMessage()
 
 
 @dataclass(frozen=True)
@@ -90,35 +98,28 @@ class Engine:
         """
         self.rank, self.world = torch.distributed.get_rank(), torch.distributed.get_world_size()
         self._config, self._model = config, model
-        optimizer = torch.optim.AdamW(
-            parameter_groups(model, config.optimizer),
-            lr=config.optimizer.learning_rate,
-            betas=(config.optimizer.betas[0], config.optimizer.betas[1]),
-            eps=config.optimizer.epsilon,
-        )
-        optimizer.register_step_pre_hook(self._drop_gradients_of_a_skipped_step)
-        self._skip = False
+        self._stage = config.execution.zero_stage
+        _prepare_blocks(model, config.execution)
+        self._optimizer = _optimizer(model, config)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             self._engine, *_ = _deepspeed().initialize(
                 model=Forward(model, config.model.architecture, config.data.isolation),
-                optimizer=optimizer,
+                optimizer=self._optimizer,
                 config=_settings(config, micro_batch, accumulation, self.world),
             )
-        self._adam = optimizer
-        self._stage = config.execution.zero_stage
-        self._allocate_moments(0)
+        offloads = config.execution.offload_optimizer
+        self._partitions = Partitions(model, self._optimizer, self._engine.optimizer, self._stage, offloads)
+        self._partitions.allocate(0)
 
     def train_step(
         self, batches: Sequence[Batch], step: int, rate: float, sources: int, stop: bool
     ) -> tuple[Totals, float]:
-        """One optimizer step over this worker's micro-batches at learning rate `rate`: (sums over all workers, gradient
-        norm).
+        """One optimizer step over this worker's micro-batches at learning rate `rate` (of AdamW; Muon's follows in
+        proportion): (sums over all workers, gradient norm).
 
         Where the loss or the norm is not finite, weights and optimizer state stay as they were, on every worker.
         """
-        if self._config.model.dropout > 0:
-            torch.manual_seed(hash((self._config.seed, step, self.rank)))
         targets, pairs = self._sum(
             [
                 float(sum((batch.targets != IGNORED).sum() for batch in batches)),
@@ -126,38 +127,38 @@ class Engine:
             ]
         )
         for group in self._engine.optimizer.param_groups:
-            group["lr"] = rate
+            group["lr"] = rate * group["peak"] / self._config.optimizer.learning_rate
         self._engine.train()
-        sums, totals, norm = no_sums(sources), None, None
+        sums = no_sums(sources)
         for number, batch in enumerate(batches):
+            torch.manual_seed(dropout_seed(self._config.seed, step, self.rank, number))
             nats = self._nats(batch)
             loss = nats[0].sum() / max(1.0, targets)
             if nats[1] is not None:
                 loss = loss + nats[1].sum() / max(1.0, pairs)
             # DeepSpeed averages gradients over the workers; the loss is a mean over the targets of all of them.
-            self._engine.backward(loss * self.world, scale_wrt_gas=False)
-            sums += sums_by_source(nats, batch, sources)
-            if number == len(batches) - 1:
-                totals, self._skip = self._totals(sums, stop), False
-                if self._stage == 0:
-                    gradients = [p.grad for p in self._model.parameters() if p.grad is not None]
-                    norm = torch.nn.utils.get_total_norm(gradients)
-                    self._skip = not math.isfinite(norm)  # the other stages see to that themselves
-                self._skip |= not math.isfinite(totals.loss)
-            self._engine.step()
-        assert totals is not None
-        norm = self._engine.get_global_grad_norm() if norm is None else norm
-        return totals, float(norm)
+            loss = loss * self.world
+            if number < len(batches) - 1:
+                self._engine.backward(loss, scale_wrt_gas=False)
+                sums += sums_by_source(nats, batch, sources)
+                self._engine.step()
+        totals = self._totals(sums + sums_by_source(nats, batch, sources), stop)
+        # A loss that is not finite on one worker makes every gradient not finite on all: each then passes over the step.
+        self._engine.backward(loss if math.isfinite(totals.loss) else loss * math.nan, scale_wrt_gas=False)
+        return totals, self._update()
+
+    def _update(self) -> float:
+        """Step, unless the gradient is not finite; its norm over all parameters, before clipping."""
+        norm = None
+        if self._stage == 0:  # the other stages see to that themselves
+            gradients = [p.grad for p in self._model.parameters() if p.grad is not None]
+            norm = torch.nn.utils.get_total_norm(gradients)
+            self._optimizer.skip = not math.isfinite(norm)
+        self._engine.step()
+        return float(self._engine.get_global_grad_norm() if norm is None else norm)
 
     def _nats(self, batch: Batch) -> tuple[Any, Any]:
         return self._engine(**tensors(batch, next(self._model.parameters()).device))
-
-    def _drop_gradients_of_a_skipped_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        """AdamW passes over parameters without a gradient: neither they nor their moments and step counts change."""
-        if self._skip:
-            for group in optimizer.param_groups:
-                for parameter in group["params"]:
-                    parameter.grad = None
 
     def evaluate(self, batches: Iterable[Batch], sources: int) -> Totals:
         """Sums over all workers' batches, without a step."""
@@ -173,74 +174,24 @@ class Engine:
         return int(self._sum([float(value) if self.rank == 0 else 0.0])[0])
 
     def state(self) -> Iterator[tuple[str, dict[str, torch.Tensor]]]:
-        """(parameter name, {"weight" and each of MOMENTS: full fp32 tensor on the CPU}); every worker must go through
-        all.
+        """(parameter name, {"weight" and each name of its optimizer state: full fp32 tensor on the CPU}); every worker must
+        go through all. One parameter at a time is put together.
         """
-        from deepspeed.utils import safe_get_full_fp32_param, safe_get_full_optimizer_state
-
         for name, parameter in self._model.named_parameters():
-            if self._stage == 0:
-                tensors = {"weight": parameter.data} | {key: self._adam.state[parameter][key] for key in MOMENTS}
-            else:
-                tensors = {"weight": safe_get_full_fp32_param(parameter)}
-                tensors |= {key: safe_get_full_optimizer_state(parameter, key) for key in MOMENTS}
-            yield name, {key: tensor.detach().to("cpu", torch.float32, copy=True) for key, tensor in tensors.items()}
+            found = {
+                key: self._partitions.read(parameter, key) for key in ("weight", *self._partitions.keys(parameter))
+            }
+            yield name, {key: tensor.detach().to("cpu", torch.float32, copy=True) for key, tensor in found.items()}
 
     def restore(self, state: Mapping[str, Mapping[str, torch.Tensor]], updates: int) -> None:
-        """Set weights and optimizer moments from full tensors, after `updates` steps that were not skipped; any ZeRO
-        stage, any world size.
+        """Set weights and optimizer state from full tensors, after `updates` steps that were not skipped; any ZeRO stage,
+        any world size.
         """
-        self._allocate_moments(updates)
+        self._partitions.allocate(updates)
         for name, parameter in self._model.named_parameters():
-            for key in ("weight", *MOMENTS):
-                self._set(parameter, key, state[name][key])
-
-    def _allocate_moments(self, updates: int) -> None:
-        """Zero moments for all that the inner optimizer steps: parameters (stage 0) or this worker's flat partitions.
-
-        AdamW would make them at the first step; then DeepSpeed links those of the first parameter group alone to the
-        parameters, and `state` could not read the others.
-        """
-        stepped = list(self._model.parameters())
-        if self._stage in (1, 2):
-            stepped = list(self._engine.optimizer.single_partition_of_fp32_groups)
-        elif self._stage == 3:
-            stepped = list(self._engine.optimizer.fp32_partitioned_groups_flat)
-        for tensor in stepped:
-            moments = {key: torch.zeros_like(tensor) for key in MOMENTS}
-            self._adam.state[tensor] = {"step": torch.tensor(float(updates)), **moments}
-        if self._stage in (1, 2):
-            self._engine.optimizer._hp_optimizer_states_linked = False
-            self._engine.optimizer._lazy_init_hp_params_optimizer_state()
-
-    def _set(self, parameter: Any, key: str, value: torch.Tensor) -> None:
-        from deepspeed.utils import (
-            safe_set_full_fp32_param,
-            safe_set_full_optimizer_state,
-            safe_set_local_fp32_param,
-            safe_set_local_optimizer_state,
-        )
-
-        value = value.to(parameter.device, torch.float32)
-        if self._stage == 0:
-            target = parameter.data if key == "weight" else self._adam.state[parameter][key]
-            target.copy_(value)
-        elif self._stage == 3:
-            # The last partition is padded; DeepSpeed's setter for full tensors does not know.
-            size = parameter.ds_tensor.numel()
-            padded = torch.zeros(size * self.world, dtype=torch.float32, device=value.device)
-            padded[: value.numel()] = value.flatten()
-            local = padded[size * self.rank : size * (self.rank + 1)]
-            if key == "weight":
-                safe_set_local_fp32_param(parameter, local)
-                parameter.ds_tensor.data.copy_(local)
-            else:
-                safe_set_local_optimizer_state(parameter, local, key)
-        elif key == "weight":
-            safe_set_full_fp32_param(parameter, value)
-            parameter.data.copy_(value)
-        else:
-            safe_set_full_optimizer_state(parameter, value, key)
+            tensors = state[name]
+            for key in ("weight", *self._partitions.keys(parameter)):
+                self._partitions.write(parameter, key, tensors[key])
 
     def _totals(self, sums: np.ndarray, stop: bool) -> Totals:
         flat = self._sum([*sums.flatten().tolist(), float(stop)])
@@ -257,28 +208,63 @@ class Engine:
         self._engine.destroy()
 
 
-def parameter_groups(model: Any, optimizer: Optimizer) -> list[dict[str, Any]]:
-    """Decayed and not decayed parameters: vectors (norm gains, biases) never decay, embeddings only where that is asked
-    for.
+def dropout_seed(seed: int, step: int, rank: int, micro_batch: int) -> int:
+    """The seed of the generators of dropout for one pass: 63 bits of the xxh3_64 of `dropout/seed/step/rank/micro-batch`.
+
+    No state of a generator outlives a pass, so a run that goes on with as many workers and micro-batches as before draws
+    what it would have drawn.
     """
-    embeddings = {id(p) for m in model.modules() if isinstance(m, torch.nn.Embedding) for p in m.parameters()}
-    decayed: list[Any] = []
-    kept: list[Any] = []
-    for parameter in model.parameters():
-        skip = parameter.ndim < 2 or (id(parameter) in embeddings and not optimizer.decay_embeddings)
-        (kept if skip else decayed).append(parameter)
-    groups = [{"params": decayed, "weight_decay": optimizer.weight_decay}, {"params": kept, "weight_decay": 0.0}]
-    return [group for group in groups if group["params"]]
+    return xxhash.xxh3_64_intdigest(f"dropout/{seed}/{step}/{rank}/{micro_batch}".encode()) >> 1
+
+
+def _prepare_blocks(model: Any, execution: Execution) -> None:
+    """Have the model's blocks recomputed in the backward pass, or compiled, as `execution` says.
+
+    Every block is compiled by itself: as they are alike, one compilation serves all.
+    """
+    from transformers.modeling_layers import GradientCheckpointingLayer
+
+    if execution.activation_checkpointing:
+        # Not reentrant: it keeps the hooks of ZeRO 3, and draws dropout again from the same generator state.
+        model.activation_checkpointing_enable(activation_checkpointing_kwargs={"use_reentrant": False})
+    if execution.compile:
+        for module in model.modules():
+            if isinstance(module, GradientCheckpointingLayer):
+                module.compile()
+
+
+def _optimizer(model: Any, config: Pretraining) -> Any:
+    """AdamW, or DeepSpeed's Muon with AdamW for what is no hidden matrix; either passes over a step while `skip` is set."""
+    groups = parameter_groups(model, config.optimizer)
+    if config.optimizer.kind == "adamw":
+        return SkippingAdamW(groups, fused=True)
+    from deepspeed.runtime.zero.muon.muon_optimizer import MuonWithAuxAdam
+
+    class SkippingMuon(MuonWithAuxAdam):  # DeepSpeed looks for `muon` in the name
+        skip = False
+
+        def step(self, closure: Any = None, step_id: Any = None) -> Any:
+            return None if self.skip else super().step(closure, step_id)
+
+    return SkippingMuon(groups, adam_optimizer=torch.optim.AdamW, adam_optimizer_kwargs={"fused": True})
 
 
 def _settings(config: Pretraining, micro_batch: int, accumulation: int, world: int) -> dict[str, Any]:
     """DeepSpeed's configuration. Clipping is set explicitly: its default has changed between releases."""
+    zero: dict[str, Any] = {"stage": config.execution.zero_stage}
+    if config.execution.offload_optimizer:
+        zero["offload_optimizer"] = {"device": "cpu", "pin_memory": torch.cuda.is_available()}
+    if config.optimizer.kind == "muon":
+        zero["reduce_scatter"] = False  # Muon needs whole matrices
     return {
         "train_batch_size": micro_batch * accumulation * world,
         "train_micro_batch_size_per_gpu": micro_batch,
         "gradient_accumulation_steps": accumulation,
         "gradient_clipping": config.optimizer.gradient_clipping,
-        "zero_optimization": {"stage": config.execution.zero_stage},
+        "zero_optimization": zero,
+        # Offload would ask for DeepSpeed's own AdamW, which needs a C++ build; our subclasses are not on its list.
+        "zero_force_ds_cpu_optimizer": False,
+        "zero_allow_untested_optimizer": True,
         "bf16": {"enabled": config.precision == "bf16"},
         "steps_per_print": None,
     }

@@ -4,7 +4,8 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +14,9 @@ import numpy as np
 from pipelines.contracts.errors import UserError
 from pipelines.contracts.store import write_json
 from trainers import checkpoint
+from trainers.batch import Batch
+from trainers.checkpoint import Checkpoint, Split
+from trainers.compiler import check_compiler, needs_compiler
 from trainers.config import Pretraining
 from trainers.data import Corpus, TrainingData, ValidationData, training_data, validation_data
 from trainers.engine import Engine, Totals, start_group
@@ -21,6 +25,7 @@ from trainers.export import export_checkpoint
 from trainers.ledger import line, write_ledger
 from trainers.measure import loss_fields, no_sums
 from trainers.models import build_model
+from trainers.prefetch import ahead
 from trainers.progress import Progress
 from trainers.report import write_report
 from trainers.run import STOP, fingerprints, read_run
@@ -36,11 +41,13 @@ def train(config: Pretraining, corpus: Corpus, run: Path, show: Callable[[str], 
     Called on every worker with the resolved configuration. `show` prints lines on the first worker. Returns early,
     after a checkpoint, when a worker got SIGTERM.
     """
+    began = time.perf_counter()
+    check_compiler(config)
     rank, world = start_group()
     sinks = open_sinks(config.sinks, run, config, show) if rank == 0 else ()
     progress = Progress(run / "log.jsonl" if rank == 0 else None, show, sinks)
     try:
-        Training(config, corpus, run, progress, world).run()
+        Training(config, corpus, run, progress, world).run(began)
     finally:
         progress.close()
     if rank == 0:
@@ -58,6 +65,7 @@ class Training:
         self.data: TrainingData = training_data(corpus, config, excluded)
         self.held_out: ValidationData = validation_data(corpus, config, config.validation.tokens)
         self.micro_batch = min(config.execution.micro_batch, -(-self.sequences // world))
+        self.split = Split(world, self.micro_batch)
         accumulation = -(-self.sequences // (self.micro_batch * world))
         model = build_model(config.model, corpus.tokenizer.specials, config.seed)
         parameters = sum(parameter.numel() for parameter in model.parameters())
@@ -82,41 +90,64 @@ class Training:
             flops_per_token=self.flops_per_token,
         )
 
-    def run(self) -> None:
-        """The loop."""
+    def run(self, began: float) -> None:
+        """The loop. The run began at `began` of the performance counter."""
         interval = _Interval(len(self.data.sources))
-        for step in range(self.start, self.steps):
-            totals, norm, rate = self._step(step)
-            self.tokens += totals.targets
-            done = step + 1
-            if math.isfinite(totals.loss) and math.isfinite(norm):
-                self.skipped_in_row = 0
-                interval.add(totals, norm, rate)
-            else:
-                self._skip(done, totals, norm)
-            last = done == self.steps
-            if done % self.config.log_every == 0 or last or totals.stops:
-                self._report(done, interval)
-                interval = _Interval(len(self.data.sources))
-            if done % self.config.validation.every == 0 or last:
-                self._validate(done)
-                interval.restart_clock()
-            if done % self.config.checkpoints.every == 0 or last or totals.stops:
-                self._save(done)
-                interval.restart_clock()
-            if totals.stops and not last:
-                message = f"at step {done}, checkpoint saved; the same command goes on"
-                self.progress.write("stopped", step=done, message=message)
-                (self.path / STOP).unlink(missing_ok=True)
-                return
+        with closing(self._batches()) as batches:
+            for step in range(self.start, self.steps):
+                asked = time.perf_counter()
+                mine = next(batches)
+                waited = time.perf_counter()
+                totals, norm, rate = self._step(step, mine)
+                if step == self.start:
+                    self._first(step + 1, waited - began, time.perf_counter() - waited)
+                self.tokens += totals.targets
+                interval.waited += waited - asked
+                if math.isfinite(totals.loss) and math.isfinite(norm):
+                    self.skipped_in_row = 0
+                    interval.add(totals, norm, rate)
+                else:
+                    self._skip(step + 1, totals, norm)
+                interval = self._keep(step + 1, totals, interval)
+                if totals.stops and step + 1 < self.steps:
+                    message = f"at step {step + 1}, checkpoint saved; the same command goes on"
+                    self.progress.write("stopped", step=step + 1, message=message)
+                    (self.path / STOP).unlink(missing_ok=True)
+                    return
         self._finish()
 
-    def _step(self, step: int) -> tuple[Totals, float, float]:
-        rate = self.config.optimizer.learning_rate * rate_fraction(self.config.schedule, step, self.steps)
+    def _keep(self, done: int, totals: Totals, interval: "_Interval") -> "_Interval":
+        """Log, validate and save where it is time to, after `done` steps; the interval that the next step belongs to."""
+        last = done == self.steps
+        if done % self.config.log_every == 0 or last or totals.stops:
+            self._report(done, interval)
+            interval = _Interval(len(self.data.sources))
+        if done % self.config.validation.every == 0 or last:
+            self._validate(done)
+            interval.restart_clock()
+        if done % self.config.checkpoints.every == 0 or last or totals.stops:
+            self._save(done)
+            interval.restart_clock()
+        return interval
+
+    def _batches(self) -> Generator[list[Batch]]:
+        """This worker's micro-batches of every step that is left."""
+        order = self.data.order.twin()  # it runs ahead of what is logged
+        drawn = (order.take(step * self.sequences, self.sequences) for step in range(self.start, self.steps))
         share = (self.micro_batch, self.engine.rank, self.engine.world)
-        batches = list(self.data.micro_batches(step * self.sequences, self.sequences, *share))
+        return ahead(
+            drawn, lambda samples: list(self.data.split(samples, *share)), self.config.execution.loader_threads
+        )
+
+    def _step(self, step: int, batches: list[Batch]) -> tuple[Totals, float, float]:
+        rate = self.config.optimizer.learning_rate * rate_fraction(self.config.schedule, step, self.steps)
         totals, norm = self.engine.train_step(batches, step, rate, len(self.data.sources), self._asked_to_stop())
         return totals, norm, rate
+
+    def _first(self, step: int, batch: float, took: float) -> None:
+        compiled = ", compilation included" if needs_compiler(self.config) else ""
+        message = f"first batch after {batch:.1f} s, first step took {took:.1f} s{compiled}"
+        self.progress.write("first_step", step=step, first_batch_seconds=batch, step_seconds=took, message=message)
 
     def _skip(self, step: int, totals: Totals, norm: float) -> None:
         """Record a step that the engine has skipped; UserError after too many in a row."""
@@ -152,6 +183,7 @@ class Training:
             learning_rate=interval.rate,
             gradient_norm=interval.norm,
             tokens_per_second=speed,
+            data_seconds=interval.waited,
             mfu=utilisation(speed, self.flops_per_token, self.peak_flops, self.engine.world),
             memory_bytes=memory_bytes(),
             data=self.data.seen(step * self.sequences),
@@ -173,7 +205,7 @@ class Training:
             try:
                 write_ledger(self.path, self.config, self.corpus, self.data, step)
                 kept = (self.config.checkpoints.keep, self.config.checkpoints.keep_every)
-                path = checkpoint.save(self.path, step, self.tokens, marks, state, *kept, self.skipped)
+                path = checkpoint.save(self.path, step, self.tokens, marks, state, *kept, self.skipped, self.split)
                 self.progress.write("checkpoint", step=step, message=str(path))
             except UserError as error:
                 self.progress.write("error", step=step, message=str(error))
@@ -199,16 +231,29 @@ class Training:
         step = self.engine.agree(found.step if found else 0)
         if step == 0:
             return 0, 0, 0
-        found = found or checkpoint.load(self.path / "checkpoints" / f"step-{step:08d}")
+        found = found or checkpoint.newest(self.path, lambda _: None, last=step)
+        if found is None or found.step != step:
+            raise UserError(f"{self.path}: worker {self.engine.rank} cannot read the checkpoint of step {step}")
         self.engine.restore(checkpoint.read_state(found), step - found.skipped)
         ours = fingerprints(self.config, self.corpus)["code"]
         if found.fingerprints["code"] != ours:
             message = f"the checkpoint of step {step} was written by code {found.fingerprints['code']}, this is {ours}"
             self.progress.write("warning", message=message)
-        self.progress.write(
-            "resume", step=step, tokens=found.tokens, message=f"from step {step}, {found.tokens:,} tokens"
-        )
+        self._tell_resume(found)
         return step, found.tokens, found.skipped
+
+    def _tell_resume(self, found: Checkpoint) -> None:
+        before, now = found.split, self.split
+        message = f"from step {found.step}, {found.tokens:,} tokens"
+        if before != now and self.config.model.dropout > 0:
+            message += (
+                f"; {before.workers} workers with micro-batches of {before.micro_batch} are now {now.workers} with "
+                f"{now.micro_batch}: dropout draws other numbers, so the tokens are exact and the losses only "
+                f"statistically equal"
+            )
+        splits = {"workers_before": before.workers, "workers": now.workers}
+        splits |= {"micro_batch_before": before.micro_batch, "micro_batch": now.micro_batch}
+        self.progress.write("resume", step=found.step, tokens=found.tokens, **splits, message=message)
 
     def _finish(self) -> None:
         if self.engine.rank == 0:
@@ -226,6 +271,7 @@ class _Interval:
     def __init__(self, sources: int) -> None:
         self.sums = no_sums(sources)
         self.norm, self.rate = 0.0, 0.0
+        self.waited = 0.0  # seconds for data
         self._seconds, self._began = 0.0, time.perf_counter()
 
     def add(self, totals: Totals, norm: float, rate: float) -> None:

@@ -12,6 +12,7 @@ decisions, some millions a second.
 """
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -88,6 +89,12 @@ class Order:
         while self._next < first:
             self._draw(min(_CHUNK, first - self._next))
         return self._draw(count)
+
+    def twin(self) -> "Order":
+        """The same order, read from another place on: neither moves the other."""
+        other = copy(self)
+        other._restart()
+        return other
 
     def drawn(self, samples: int) -> tuple[np.ndarray, np.ndarray]:
         """(sequences, tokens) drawn from each source by the first `samples` samples, each of shape [sources] int64."""

@@ -1,4 +1,8 @@
-"""Checkpoints are whole, verified, few, and a corrupt one is passed over loudly."""
+"""Checkpoints are whole, verified, few, and a corrupt one is passed over loudly; the last good one outlasts every kill."""
+
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -96,3 +100,87 @@ def test_a_checkpoint_of_a_step_is_replaced(tmp_path):
     (save(tmp_path, 1) / "model.safetensors").write_bytes(b"")
     save(tmp_path, 1)
     assert checkpoint.newest(tmp_path, pytest.fail).step == 1
+    third = save(tmp_path, 1)
+    assert checkpoint.newest(tmp_path, pytest.fail).path == third
+    assert list((tmp_path / "checkpoints").iterdir()) == [third]
+
+
+def test_the_split_of_the_last_step_is_kept(tmp_path):
+    checkpoint.save(tmp_path, 3, 30, MARKS, state(3), 1, split=checkpoint.Split(4, 16))
+    assert checkpoint.newest(tmp_path, pytest.fail).split == checkpoint.Split(workers=4, micro_batch=16)
+
+
+def run_limited(code, *arguments):
+    """Run code in a process of its own that may import this file."""
+    script = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); {code}"
+    command = [sys.executable, "-c", script, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=Path(__file__).parents[2])
+
+
+# A limit on the size of files stands in for a full disk: writing beyond it fails in the same place.
+@pytest.mark.parametrize("limit", [0, 100, 250])
+def test_no_space_while_saving_is_a_user_error_and_leaves_the_older_one(tmp_path, limit):
+    save(tmp_path, 1)
+    done = run_limited(
+        "import resource; from pathlib import Path; from test_checkpoint import save\n"
+        f"resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))\n"
+        "try: save(Path(sys.argv[1]), 2)\n"
+        "except Exception as error: print(type(error).__name__, error)",
+        tmp_path,
+    )
+    assert done.stdout.startswith("UserError"), done.stderr
+    assert "could not be written" in done.stdout
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-00000001"]
+    save(tmp_path, 2)
+    assert checkpoint.newest(tmp_path, pytest.fail).step == 2
+
+
+KILLED = """
+import os
+from pathlib import Path
+from test_checkpoint import save
+import safetensors.torch, pipelines.contracts.store, trainers.checkpoint
+root, new, left = Path(sys.argv[1]), int(sys.argv[2]), 0
+def hook(event, arguments):
+    global left
+    writes = event == "open" and arguments[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
+    if writes or event in ("os.rename", "os.mkdir", "os.remove", "os.rmdir", "shutil.rmtree"):
+        left -= 1
+        if left < 0:
+            os._exit(9)
+for run in sorted(root.iterdir(), key=lambda path: int(path.name)):
+    child = os.fork()
+    if child == 0:
+        left = int(run.name)
+        sys.addaudithook(hook)
+        save(run, new, keep=1)
+        os._exit(0)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+@pytest.mark.parametrize(("old", "new"), [(1, 2), (2, 2)])
+def test_a_kill_at_any_moment_of_saving_leaves_a_good_one_and_no_rubbish_after_the_next(tmp_path, old, new):
+    """Killed before its first change to the disk, its second, and so on, until it comes through."""
+    runs = [tmp_path / str(moment) for moment in range(30)]
+    for run in runs:
+        save(run, old)
+    done = run_limited(KILLED, tmp_path, new)
+    codes = [int(line) for line in done.stdout.split()]
+    assert len(codes) == len(runs), done.stderr
+    assert codes == sorted(codes, reverse=True)
+    assert codes[6] == 9
+    assert codes[-1] == 0
+    for run in runs:
+        assert checkpoint.newest(run, pytest.fail).step in (old, new)
+        path = save(run, 3, keep=1)
+        assert list((run / "checkpoints").iterdir()) == [path]
+
+
+def test_tensors_are_read_one_parameter_at_a_time(tmp_path, monkeypatch):
+    save(tmp_path, 5)
+    read = checkpoint.read_state(checkpoint.newest(tmp_path, pytest.fail))
+    monkeypatch.setattr("safetensors.torch.load_file", None)
+    assert len(read) == 2
+    first = read["b"]["exp_avg"]
+    assert first.unique().tolist() == [6.0]

@@ -1,0 +1,135 @@
+"""Full tensors of a model whose weights and optimizer state ZeRO has spread over the workers: reading and writing them.
+
+AdamW keeps `exp_avg` and `exp_avg_sq` for a parameter, Muon `momentum_buffer`. DeepSpeed keeps them flat, by parameter
+group: whole at stage 0, this worker's part at stages 1 to 3. Muon at stages 1 and 2 is an exception: without offload
+each worker keeps the whole momentum of every matrix of which it has a part.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+ADAM, MUON = ("exp_avg", "exp_avg_sq"), ("momentum_buffer",)
+
+
+class Partitions:
+    """The weights and optimizer state of one engine."""
+
+    def __init__(self, model: Any, optimizer: Any, zero: Any, stage: int, offloads: bool) -> None:
+        """`optimizer` steps what `zero`, DeepSpeed's optimizer of this stage, has made of the parameters of `model`."""
+        self._model, self._optimizer, self._zero, self._stage = model, optimizer, zero, stage
+        self._rank, self._world = torch.distributed.get_rank(), torch.distributed.get_world_size()
+        self._whole = self._whole_matrices() if stage in (1, 2) and not offloads else {}
+
+    def keys(self, parameter: Any) -> tuple[str, ...]:
+        """The names of a parameter's optimizer state."""
+        return MUON if getattr(parameter, "use_muon", False) else ADAM
+
+    def allocate(self, updates: int) -> None:
+        """Zero state for all that the inner optimizer steps, after `updates` steps.
+
+        The optimizer would make it at the first step; then DeepSpeed links that of the first parameter group alone to
+        the parameters, and it could not be read.
+        """
+        for tensor, is_muon in self._stepped():
+            state = {key: torch.zeros_like(tensor) for key in (MUON if is_muon else ADAM)}
+            if not is_muon:
+                state["step"] = torch.tensor(float(updates), dtype=torch.float32, device=tensor.device)
+            self._optimizer.state[tensor] = state
+        for group in {group for group, _, _ in self._whole.values()}:
+            flat = self._zero.single_partition_of_fp32_groups[group]
+            size = sum(parameter.numel() for parameter in self._zero.params_in_partition[group])
+            self._optimizer.state[flat]["momentum_buffer"] = torch.zeros(size, dtype=flat.dtype, device=flat.device)
+        if self._stage in (1, 2):
+            self._zero._hp_optimizer_states_linked = False
+            self._zero._lazy_init_hp_params_optimizer_state()
+
+    def _stepped(self) -> Iterator[tuple[Any, bool]]:
+        """Every tensor that the inner optimizer steps, and whether Muon does."""
+        if self._stage == 0:
+            yield from ((p, getattr(p, "use_muon", False)) for p in self._model.parameters())
+        elif self._stage == 3:
+            groups = zip(self._zero.fp32_partitioned_groups_flat, self._zero.fp16_groups, strict=True)
+            yield from ((flat, getattr(group[0], "use_muon", False)) for flat, group in groups)
+        else:
+            groups = zip(self._zero.single_partition_of_fp32_groups, self._zero.bit16_groups, strict=True)
+            yield from ((flat, getattr(group[0], "use_muon", False)) for flat, group in groups)
+
+    def _whole_matrices(self) -> dict[int, tuple[int, int, bool]]:
+        """From the id of each of Muon's parameters to its group, where its momentum begins in this worker's buffer (-1 where
+        it has none), and whether this worker is the first that has it.
+        """
+        found = {}
+        for group, parameters in enumerate(self._zero.bit16_groups):
+            if not getattr(parameters[0], "use_muon", False):
+                continue
+            starts, place = {}, 0
+            for parameter in self._zero.params_in_partition[group]:
+                starts[id(parameter)], place = place, place + parameter.numel()
+            owners = self._zero.param_to_partition_ids[group]
+            for parameter in parameters:
+                first = min(owners[self._zero.get_param_id(parameter)]) == self._rank
+                found[id(parameter)] = group, starts.get(id(parameter), -1), first
+        return found
+
+    def _momentum(self, parameter: Any) -> torch.Tensor | None:
+        """This worker's copy of the momentum of a matrix, where it has one."""
+        group, start, _ = self._whole[id(parameter)]
+        if start < 0:
+            return None
+        buffer = self._optimizer.state[self._zero.single_partition_of_fp32_groups[group]]["momentum_buffer"]
+        view: torch.Tensor = buffer[start : start + parameter.numel()].view(parameter.shape)
+        return view
+
+    def read(self, parameter: Any, key: str) -> torch.Tensor:
+        """The full `weight` or optimizer state of a parameter; every worker must ask for it."""
+        from deepspeed.utils import safe_get_full_fp32_param, safe_get_full_optimizer_state
+
+        if self._stage == 0:
+            found: torch.Tensor = parameter.data if key == "weight" else self._optimizer.state[parameter][key]
+        elif key == "weight":
+            found = safe_get_full_fp32_param(parameter)
+        elif id(parameter) in self._whole:
+            found = torch.zeros(parameter.shape, dtype=torch.float32, device=parameter.device)
+            own = self._momentum(parameter)
+            if own is not None and self._whole[id(parameter)][2]:
+                found.copy_(own)
+            torch.distributed.all_reduce(found)
+        else:
+            found = safe_get_full_optimizer_state(parameter, key)
+        return found
+
+    def write(self, parameter: Any, key: str, value: torch.Tensor) -> None:
+        """Set the `weight` or optimizer state of a parameter from the full tensor."""
+        from deepspeed.utils import safe_set_full_fp32_param, safe_set_full_optimizer_state
+
+        value = value.to(parameter.device, torch.float32)
+        if self._stage == 0:
+            target = parameter.data if key == "weight" else self._optimizer.state[parameter][key]
+            target.copy_(value)
+        elif self._stage == 3:
+            self._write_part(parameter, key, value)
+        elif key == "weight":
+            safe_set_full_fp32_param(parameter, value)
+            parameter.data.copy_(value)
+        elif id(parameter) in self._whole:
+            own = self._momentum(parameter)
+            if own is not None:
+                own.copy_(value)
+        else:
+            safe_set_full_optimizer_state(parameter, value, key)
+
+    def _write_part(self, parameter: Any, key: str, value: torch.Tensor) -> None:
+        """Stage 3: the last part is padded; DeepSpeed's setter for full tensors does not know."""
+        from deepspeed.utils import safe_set_local_fp32_param, safe_set_local_optimizer_state
+
+        size = parameter.ds_tensor.numel()
+        part = torch.zeros(size, dtype=torch.float32, device=value.device)
+        own = value.flatten()[size * self._rank : size * (self._rank + 1)]
+        part[: own.numel()] = own
+        if key == "weight":
+            safe_set_local_fp32_param(parameter, part)
+            parameter.ds_tensor.data.copy_(part)
+        else:
+            safe_set_local_optimizer_state(parameter, part, key)
