@@ -133,7 +133,8 @@ def _sums(
     from trainers.batch import IGNORED
     from trainers.forward import Forward, tensors
 
-    sequences, length = config.batch.sequences or 0, data.order.sequence_length
+    sequences = config.batch.sequences or 0
+    grid = data.grid((step - 1) * sequences)
     forward = Forward(model, config.model.architecture, config.data.isolation)
     samples = data.order.take((step - 1) * sequences, sequences)
     sums: dict[tuple[bytes, str], tuple[float, float]] = {}
@@ -143,8 +144,8 @@ def _sums(
         with torch.no_grad():
             nats = forward(**tensors(batch, "cpu"))[0].double().numpy()
         for row, (index, sequence) in enumerate(zip(chosen.source, chosen.sequence, strict=True)):
-            source, held = data.sources[index], batch.targets[row] != IGNORED
-            ids = ids_of(source, int(sequence), length)
+            source, held = grid.sources[index], batch.targets[row] != IGNORED
+            ids = ids_of(source, int(sequence), grid.length)
             segments = batch.target_segments[row][held]
             by_segment = np.bincount(segments, nats[row][held], len(ids)), np.bincount(segments, minlength=len(ids))
             for identifier, more, count in zip(ids, *by_segment, strict=True):

@@ -35,31 +35,58 @@ def _check_weights(weights: str | dict[str, float]) -> None:
 
 
 @dataclass(frozen=True)
+class Phase:
+    """Rows of `sequence_length` tokens in the steps up to `until_step`, counted from the start of the run."""
+
+    until_step: int
+    sequence_length: int
+
+    def check(self) -> None:
+        """The end and the length are positive."""
+        require(self.until_step >= 1, f"until_step: got {self.until_step}, allowed 1 and more")
+        require(self.sequence_length >= 2, f"sequence_length: got {self.sequence_length}, allowed 2 and more")
+
+
+@dataclass(frozen=True)
 class Data:
     """What is read: corpora with one tokenizer, and how documents become rows of `sequence_length` tokens.
 
     `packing` concatenates documents and cuts where a sequence is full, or puts them whole where they fit best, with
-    padding (`trainers.best_fit`). `weights` are shares of the training tokens: a mapping over sources, `proportional`
-    (to the sources' tokens), `uniform`, `temperature`, `unimax` (`pipelines.contracts.mixtures`; UniMax of the tokens
-    that the weights hold for), or the name of a mixture that the corpus manifest suggests. `stages` come
-    before: `weights` hold from the end of the last one on. `max_epochs`, one number or by source, is how often a source
-    is read at most, over the whole run; then the others share its weight. `shard_set` picks one where a corpus has
-    several. Documents of one row do not see each other; without `isolation` they do, and positions run on.
+    padding; `documents` gives each a row of its own, `full_sentences` and `doc_sentences` fill rows with whole sentences
+    (`trainers.sequences`). `phases` come before: `sequence_length` holds from the end of the last one on; each reads
+    sequences of its own, so sources begin another epoch, while stages and caps go on counting.
+
+    `weights` are shares of the training tokens: a mapping over sources, `proportional` (to the sources' tokens),
+    `uniform`, `temperature`, `unimax` (`pipelines.contracts.mixtures`; UniMax of the tokens that the weights hold for),
+    or the name of a mixture that the corpus manifest suggests. `stages` come before: `weights` hold from the end of the
+    last one on. `max_epochs`, one number or by source, is how often a source is read at most, over the whole run; then
+    the others share its weight.
+
+    `shard_set` picks one where a corpus has several. Documents of one row do not see each other; without `isolation`
+    they do, and positions run on.
     """
 
     corpora: tuple[str, ...] = ()
     shard_set: str | None = None
     sequence_length: int = 1024
-    packing: Literal["concatenate", "best_fit"] = "concatenate"
+    phases: tuple[Phase, ...] = ()
+    packing: Literal["concatenate", "best_fit", "documents", "full_sentences", "doc_sentences"] = "concatenate"
     isolation: bool = True
     weights: str | dict[str, float] = "proportional"
     stages: tuple[Stage, ...] = ()
     max_epochs: float | dict[str, float] | None = None
 
     def check(self) -> None:
-        """Lengths are positive, weights are not negative, stages follow one another."""
+        """Lengths are positive, weights are not negative, phases and stages follow one another."""
         require(self.sequence_length >= 2, f"sequence_length: got {self.sequence_length}, allowed 2 and more")
         _check_weights(self.weights)
+        steps = [phase.until_step for phase in self.phases]
+        for number in range(1, len(steps)):
+            require(
+                steps[number] > steps[number - 1],
+                f"phases[{number}].until_step: got {steps[number]}, the phase before ends at {steps[number - 1]}; "
+                f"all count from the start of the run",
+            )
         ends = [stage.until_tokens for stage in self.stages]
         for number in range(1, len(ends)):
             require(
@@ -143,7 +170,11 @@ class Schedule:
 
 @dataclass(frozen=True)
 class Batch:
-    """One optimizer step's data over all workers: `tokens` or `sequences`; the other one is computed."""
+    """One optimizer step's data over all workers: `tokens` or `sequences`; the other one is computed.
+
+    All steps have as many sequences. Where a packing leaves padding, `tokens` is what these hold on average, without
+    padding, at the final sequence length and weights; otherwise sequences times their length.
+    """
 
     tokens: int | None = None
     sequences: int | None = None
@@ -158,7 +189,9 @@ class Batch:
 
 @dataclass(frozen=True)
 class Budget:
-    """How long to train: `steps` or `tokens`; the other one is computed, rounding steps down."""
+    """How long to train: `steps` or `tokens`; the other one is computed, rounding steps down. Tokens are those read, as the
+    ledger counts them: marks around documents are, padding is not.
+    """
 
     tokens: int | None = None
     steps: int | None = None
@@ -276,6 +309,12 @@ class Pretraining:
             f"data.sequence_length: got {self.data.sequence_length}, the model has {self.model.positions} positions; "
             f"shorten the sequences or raise model.positions",
         )
+        for number, phase in enumerate(self.data.phases):
+            require(
+                phase.sequence_length <= self.model.positions,
+                f"data.phases[{number}].sequence_length: got {phase.sequence_length}, the model has "
+                f"{self.model.positions} positions; shorten the sequences or raise model.positions",
+            )
         require(
             self.precision == "fp32" or self.execution.zero_stage >= 1,
             "precision: bf16 keeps its fp32 weights in ZeRO's optimizer; set execution.zero_stage to 1 or more",

@@ -6,22 +6,19 @@ length, the objective and the sample number, and on nothing else.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate
 from pathlib import Path
 
 import numpy as np
 
-from pipelines.contracts.errors import ConfigError, CorruptFileError, UserError
-from pipelines.contracts.manifest import ShardRecord, TokenizerRecord, load_corpus
+from pipelines.contracts.errors import ConfigError, UserError
+from pipelines.contracts.manifest import TokenizerRecord, load_corpus
 from pipelines.contracts.place import place_of
-from pipelines.contracts.shards import Shard, open_shard
 from pipelines.contracts.store import digest, verify
 from trainers.architecture import DECODER_START, FAMILY
 from trainers.batch import Batch, Frame
-from trainers.best_fit import Packing, pack_source
 from trainers.config import Data, Pretraining
 from trainers.documents import silence
 from trainers.mixture import Mixture, cap, mixture
@@ -29,112 +26,19 @@ from trainers.objectives import Objective
 from trainers.objectives.causal import Causal
 from trainers.objectives.context import Context
 from trainers.objectives.masked import Masking
-from trainers.order import Order, Samples, Stream
-from trainers.packing import pack, pad
+from trainers.order import Drawn, Order, Phase, Samples, Stream
+from trainers.packing import pad
+from trainers.sequences import OF_SENTENCES
+from trainers.source import Source as Source
 
 SPLITS = ("train", "validation")
-
-
-@dataclass(frozen=True)
-class Source:
-    """One split of a source: its shards in the manifest's order, opened when they are first read, and the `frame` of marks
-    around each of its documents. Without `packing` its sequences are cut from its stream one after another.
-    """
-
-    name: str
-    directory: Path
-    shards: tuple[ShardRecord, ...]
-    frame: Frame
-    packing: Packing | None = None
-
-    @cached_property
-    def starts(self) -> list[int]:
-        """Stream position at which each shard begins, then the stream's length."""
-        marks = self.frame.marks
-        return list(accumulate((shard.tokens + marks * shard.documents for shard in self.shards), initial=0))
-
-    @property
-    def tokens(self) -> int:
-        """Tokens of one epoch, marks included."""
-        return self.starts[-1]
-
-    @property
-    def text_bytes(self) -> int:
-        """UTF-8 bytes of the text."""
-        return sum(shard.text_bytes for shard in self.shards)
-
-    @cached_property
-    def _opened(self) -> dict[int, Shard]:
-        return {}
-
-    def shard(self, number: int) -> Shard:
-        """Shard `number`, opened and verified at the first use in this process."""
-        if number not in self._opened:
-            self._opened[number] = open_shard(self.directory, self.shards[number].file)
-        return self._opened[number]
-
-    def fill(
-        self, sequences: np.ndarray, rows: np.ndarray, filled: np.ndarray, batch: Batch, marks: Mapping[str, int]
-    ) -> None:
-        """Write `sequences` into `rows` of `batch`, and how much of each row is written into `filled`."""
-        if self.packing is not None:
-            numbers = np.searchsorted(self.packing.starts, sequences, side="right") - 1
-            for number in np.unique(numbers):
-                index, starts, counts = self.packing.pieces(number, sequences[numbers == number])
-                self._copy(number, starts, counts, rows[numbers == number][index], filled, batch, marks)
-            return
-        length = batch.inputs.shape[1]
-        starts = sequences * length
-        numbers = np.searchsorted(self.starts, starts, side="right") - 1
-        inside = starts - np.asarray(self.starts)[numbers]
-        while len(rows):
-            for number in np.unique(numbers):
-                here = numbers == number
-                counts = np.full(here.sum(), length)
-                self._copy(number, inside[here], counts, rows[here], filled, batch, marks)
-            # A row that reaches the end of a shard goes on in the next one.
-            going_on = (filled[rows] < length) & (numbers < len(self.shards) - 1)
-            rows, numbers = rows[going_on], numbers[going_on] + 1
-            inside = np.zeros(len(rows), dtype=np.int64)
-
-    def _copy(
-        self,
-        number: int,
-        starts: np.ndarray,
-        counts: np.ndarray,
-        rows: np.ndarray,
-        filled: np.ndarray,
-        batch: Batch,
-        marks: Mapping[str, int],
-    ) -> None:
-        shard, frame = self.shard(number), self.frame
-        before, after = (-1 if mark is None else marks[mark] for mark in (frame.before, frame.after))
-        following = marks["<eos>"] if before >= 0 and after < 0 else -1
-        arrays = (batch.inputs, batch.targets, batch.positions, batch.segments)
-        pack(shard.tokens, shard.offsets, starts, counts, rows, filled, before, after, following, *arrays)
-
-    def check(self) -> None:
-        """CorruptFileError where a shard is missing or has another size than its manifest records, without reading any.
-        Shards on an object store, and what is in a shard, are checked when they are first opened.
-        """
-        for record in self.shards:
-            path = self.directory / record.path
-            if isinstance(path, Path) and not (path.exists() and path.stat().st_size == record.bytes):
-                found = f"is {path.stat().st_size} bytes" if path.exists() else "is missing"
-                raise CorruptFileError(
-                    f"{path}: {found}, the corpus's manifest records {record.bytes} bytes; build the corpus again"
-                )
-
-    def packed(self, length: int, seed: int) -> "Source":
-        """This source with its documents in best-fit sequences. Opens all of its shards."""
-        shards = [(self.shard(number).offsets, record.xxh3_128) for number, record in enumerate(self.shards)]
-        return replace(self, packing=pack_source(shards, length, self.frame.marks, seed))
+_MULTIPLE = 8  # of row lengths: what tensor cores and vector units like
 
 
 @dataclass(frozen=True)
 class Corpus:
     """The shards of one tokenizer over some corpora, by split and source; `directory` is that of the first corpus.
-    `empty` are sources without training documents.
+    `empty` are sources without training documents, `columns` the optional columns that all shards have.
     """
 
     fingerprint: str
@@ -145,6 +49,7 @@ class Corpus:
     train: dict[str, Source]
     validation: dict[str, Source]
     empty: frozenset[str]
+    columns: frozenset[str]
 
 
 def open_corpus(directories: tuple[str, ...], shard_set: str | None, frame: Frame = Causal.frame) -> Corpus:
@@ -177,7 +82,9 @@ def open_corpus(directories: tuple[str, ...], shard_set: str | None, frame: Fram
     fingerprint = first.fingerprint if len(parts) == 1 else digest([part.fingerprint for part in parts])
     mixtures = first.mixtures if len(parts) == 1 else {}
     empty = frozenset[str]().union(*(part.empty for part in parts))
-    return Corpus(fingerprint, first.tokenizer, first.directory, first.shard_set, mixtures, train, validation, empty)
+    columns = frozenset.intersection(*(part.columns for part in parts))
+    named = (fingerprint, first.tokenizer, first.directory, first.shard_set, mixtures)
+    return Corpus(*named, train, validation, empty, columns)
 
 
 def corpus_of(config: Pretraining) -> Corpus:
@@ -208,7 +115,8 @@ def _open_one(directory: Path, wanted: str | None, frame: Frame) -> Corpus:
     if missing:
         raise UserError(f"{directory}: its tokenizer has no {', '.join(missing)}; readers need them to mark documents")
     splits = (by_split["train"], by_split["validation"], frozenset(manifest.sources) - set(by_split["train"]))
-    return Corpus(manifest.fingerprint, chosen.tokenizer, directory, name, manifest.mixtures, *splits)
+    columns = frozenset(chosen.columns)
+    return Corpus(manifest.fingerprint, chosen.tokenizer, directory, name, manifest.mixtures, *splits, columns)
 
 
 def verified_tokenizer(corpus: Corpus) -> Path:
@@ -216,45 +124,91 @@ def verified_tokenizer(corpus: Corpus) -> Path:
     return verify(corpus.directory, corpus.tokenizer.file)
 
 
-def packed_rows(
-    sources: Sequence[Source], samples: Samples, length: int, specials: Mapping[str, int], minimum: int = 0
-) -> Batch:
-    """The sequence of sample i in row i, then rows of padding up to `minimum` rows."""
-    rows = max(minimum, len(samples))
-    arrays: np.ndarray = np.empty((4, rows, length), dtype=np.int64)
-    filling: np.ndarray = np.zeros((4, rows), dtype=np.int64)
-    filling[2] = -1
-    filling[:, : len(samples)] = samples.source, samples.sequence, samples.number, samples.epoch
-    batch = Batch(arrays[0], arrays[1], arrays[2], arrays[3], *filling)
-    filled = np.zeros(rows, dtype=np.int64)
-    for index in np.unique(samples.source):
-        there = np.flatnonzero(samples.source == index)
-        sources[index].fill(samples.sequence[there], there, filled, batch, specials)
-    pad(filled, specials["<pad>"], batch.inputs, batch.targets, batch.positions, batch.segments)
-    return batch
+@dataclass(frozen=True)
+class Grid:
+    """Sources cut into sequences of up to `length` tokens of their streams, and the objective that makes rows of them."""
+
+    sources: tuple[Source, ...]
+    length: int
+    objective: Objective
+    context: Context
+
+    def left_out(self, source: int) -> int:
+        """Tokens of an epoch of a source that no sequence holds."""
+        its = self.sources[source]
+        return its.tokens - int(its.sizes(self.length).sum())
+
+    def rows(self, samples: Samples, minimum: int = 0, excluded: frozenset[bytes] = frozenset()) -> Batch:
+        """What the objective makes of `samples`, then rows of padding without targets up to `minimum` rows. Documents whose
+        id is `excluded` keep their place and have no targets.
+        """
+        batch = self.objective.apply(self._packed(samples, minimum), self.context)
+        if excluded:
+            silence(batch, self.sources, self.length, excluded)
+        return batch
+
+    def _packed(self, samples: Samples, minimum: int) -> Batch:
+        """The sequence of sample i in row i. Rows are as long as the longest sequence, rounded up to a multiple of 8."""
+        rows = max(minimum, len(samples))
+        longest = int(samples.tokens.max(initial=1))
+        width = min(self.length, -(-longest // _MULTIPLE) * _MULTIPLE)
+        arrays: np.ndarray = np.empty((4, rows, width), dtype=np.int64)
+        filling: np.ndarray = np.zeros((4, rows), dtype=np.int64)
+        filling[2] = -1
+        filling[:, : len(samples)] = samples.source, samples.sequence, samples.number, samples.epoch
+        begins = np.zeros((rows, width), dtype=bool) if _needs_sentences(self.objective) else None
+        source, sequence, sample, epoch = filling
+        batch = Batch(
+            arrays[0], arrays[1], arrays[2], arrays[3], source, sequence, sample, epoch, sentence_starts=begins
+        )
+        filled = np.zeros(rows, dtype=np.int64)
+        for index in np.unique(samples.source):
+            there = np.flatnonzero(samples.source == index)
+            specials = self.context.specials
+            self.sources[index].fill(samples.sequence[there], self.length, there, filled, batch, specials)
+        pad(filled, self.context.specials["<pad>"], batch.inputs, batch.targets, batch.positions, batch.segments)
+        return batch
+
+    def share(self, samples: Samples, size: int, rank: int, world: int) -> Iterator[Samples]:
+        """Rank `rank`'s share of `samples`: equally many parts of up to `size` on every rank.
+
+        The longest come first, so that a part holds rows of about one length, and at any time all ranks have about the
+        same; short parts come last. Which rank takes a sample changes nothing but rounding.
+        """
+        count = len(samples)
+        by_length = np.argsort(-samples.tokens, kind="stable")
+        for start in range(rank * size, -(-count // (size * world)) * size * world, size * world):
+            yield samples.select(by_length[start : start + size])
 
 
 @dataclass(frozen=True)
 class TrainingData:
-    """The training split in the order of a run. Documents whose id is `excluded` keep their place and have no targets.
-    The run reads this corpus from sample `since` on: 0, unless it began with another one.
+    """The training split in the order of a run, whose phases read one of `grids` each. Documents whose id is `excluded` keep
+    their place and have no targets. The run reads this corpus from sample `since` on: 0, unless it began with another one.
     """
 
-    sources: tuple[Source, ...]
+    grids: tuple[Grid, ...]
     order: Order
-    objective: Objective
-    context: Context
     excluded: frozenset[bytes] = frozenset()
     since: int = 0
 
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        """The sources, as the last phase reads them."""
+        return self.grids[-1].sources
+
+    def grid(self, sample: int) -> Grid:
+        """What a sample is read from."""
+        return self.grids[self.order.phase_of(sample)]
+
     def seen(self, samples: int) -> dict[str, dict[str, float]]:
-        """What the samples from `since` to `samples` read of each source, in tokens (separators included) and epochs,
-        beside what the mixture asks for; `padding` is the positions of its sequences that hold no token.
+        """What the samples from `since` to `samples` read of each source, in tokens (marks included) and epochs, beside what
+        the mixture asks for; `padding` is the positions of its sequences that hold no token, `cropped` the tokens that these
+        epochs have and no sequence holds.
         """
-        sequences, tokens, requested = (
-            upto - before for upto, before in zip(self._drawn(samples), self._before, strict=True)
-        )
-        padding = sequences * self.order.sequence_length - tokens
+        upto, before = self.order.drawn(samples), self._before
+        tokens, requested = upto.tokens - before.tokens, upto.requested - before.requested
+        sequences, padding = upto.sequences - before.sequences, upto.places - before.places - tokens
         return {
             source.name: {
                 "requested_tokens": float(requested[i]),
@@ -262,70 +216,95 @@ class TrainingData:
                 "sequences": int(sequences[i]),
                 "epochs": float(tokens[i] / source.tokens),
                 "padding": int(padding[i]),
+                "cropped": int(tokens[i] / source.tokens * self.grids[-1].left_out(i)),
             }
             for i, source in enumerate(self.sources)
         }
 
     @cached_property
-    def _before(self) -> tuple[np.ndarray, ...]:
-        return self._drawn(self.since)
-
-    def _drawn(self, samples: int) -> tuple[np.ndarray, ...]:
-        sequences, tokens = self.order.drawn(samples)
-        return sequences, tokens, self.order.mixture.requested(int(tokens.sum()))
+    def _before(self) -> Drawn:
+        return self.order.drawn(self.since)
 
     def rows(self, samples: Samples, minimum: int = 0) -> Batch:
-        """What the objective makes of `samples`, then rows of padding without targets up to `minimum` rows."""
-        length = self.order.sequence_length
-        packed = packed_rows(self.sources, samples, length, self.context.specials, minimum)
-        batch = self.objective.apply(packed, self.context)
-        if self.excluded:
-            silence(batch, self.sources, length, self.excluded)
-        return batch
+        """The rows of samples of one phase, as `Grid.rows` makes them."""
+        first = int(samples.number[0]) if len(samples) else 0
+        return self.grid(first).rows(samples, minimum, self.excluded)
 
     def micro_batches(self, first: int, count: int, size: int, rank: int, world: int) -> Iterator[Batch]:
-        """Rank `rank`'s share of samples `first` to `first + count`: equally many batches of `size` rows on every rank.
-
-        Sample i of the step goes to rank (i // size) % world, so that short ranks come last and get rows of padding.
+        """Rank `rank`'s share of samples `first` to `first + count`: equally many batches of `size` rows on every rank, as
+        `Grid.share` says, short ones filled with rows of padding.
         """
         return self.split(self.order.take(first, count), size, rank, world)
 
     def split(self, samples: Samples, size: int, rank: int, world: int) -> Iterator[Batch]:
         """Rank `rank`'s share of the samples of a step, as in `micro_batches`. Threads may split at the same time."""
-        count = len(samples)
-        for start in range(rank * size, -(-count // (size * world)) * size * world, size * world):
-            chosen = np.arange(min(start, count), min(start + size, count))
-            yield self.rows(samples.select(chosen), minimum=size)
+        grid = self.grid(int(samples.number[0]))
+        for chosen in grid.share(samples, size, rank, world):
+            yield grid.rows(chosen, size, self.excluded)
 
 
 def training_data(corpus: Corpus, config: Pretraining, excluded: frozenset[bytes] = frozenset()) -> TrainingData:
     """The training data of a run; `config` is resolved. Sources without a weight in any stage are not read."""
-    data, length = config.data, stream_length(config)
-    asked = mixture_of(corpus, data, length)
-    sources = tuple(corpus.train[name] for name in asked.names)
+    grids = grids_of(corpus, config)
+    return TrainingData(grids, order_of(corpus, config, grids), excluded)
+
+
+def grids_of(corpus: Corpus, config: Pretraining) -> tuple[Grid, ...]:
+    """What each phase of a run reads, in the order of the sources' names. CorruptFileError where a shard is missing, ConfigError
+    where the corpus lacks a column that is needed.
+    """
+    sources = tuple(corpus.train[name] for name in mixture_of(corpus, config.data).names)
     for source in sources:
         source.check()
-    if data.packing == "best_fit":
-        sources = tuple(source.packed(length, config.seed) for source in sources)
-    streams = [Stream(s.name, s.tokens, s.packing.sizes if s.packing else None) for s in sources]
-    order = Order(streams, asked, length, config.seed, corpus.fingerprint)
-    return TrainingData(sources, order, config.objective, context_of(corpus, config, config.seed), excluded)
+    lengths = [*(phase.sequence_length for phase in config.data.phases), config.data.sequence_length]
+    return tuple(_grid(corpus, config, sources, length, config.seed) for length in lengths)
+
+
+def order_of(corpus: Corpus, config: Pretraining, grids: tuple[Grid, ...]) -> Order:
+    """The order of the samples of a run whose batch is resolved."""
+    ends = [*(phase.until_step * (config.batch.sequences or 0) for phase in config.data.phases), None]
+    phases = [
+        Phase(
+            tuple(Stream(s.name, s.tokens, s.packing.sizes if s.packing else None) for s in grid.sources),
+            grid.length,
+            end,
+        )
+        for grid, end in zip(grids, ends, strict=True)
+    ]
+    return Order(phases, mixture_of(corpus, config.data), config.seed, corpus.fingerprint)
+
+
+def _grid(corpus: Corpus, config: Pretraining, sources: tuple[Source, ...], sequence_length: int, seed: int) -> Grid:
+    packing, objective = config.data.packing, config.objective
+    if "sentences" not in corpus.columns and (packing in OF_SENTENCES or _needs_sentences(objective)):
+        wants = f"data.packing: {packing}" if packing in OF_SENTENCES else f"objective: {objective.kind}"
+        raise ConfigError(
+            f"{wants} needs to know where sentences begin, and {corpus.directory} does not say; build the corpus with "
+            f"`sentences: true` in its `shards` step"
+        )
+    length = objective.stream_length(sequence_length, FAMILY[config.model.architecture])
+    if packing != "concatenate":
+        sources = tuple(source.packed(packing, length, seed) for source in sources)
+    return Grid(sources, length, objective, _context(corpus, config, sequence_length, seed))
 
 
 def stream_length(config: Pretraining) -> int:
-    """How many tokens of the stream a row of the model takes."""
+    """How many tokens of the stream a row of the model takes at the final sequence length."""
     return config.objective.stream_length(config.data.sequence_length, FAMILY[config.model.architecture])
 
 
-def context_of(corpus: Corpus, config: Pretraining, seed: int) -> Context:
-    """What the objective of a resolved configuration needs to know."""
+def _needs_sentences(objective: Objective) -> bool:
+    return bool(getattr(objective, "needs_sentences", False))
+
+
+def _context(corpus: Corpus, config: Pretraining, sequence_length: int, seed: int) -> Context:
     architecture, tokenizer = config.model.architecture, corpus.tokenizer
     return Context(
         seed,
         tokenizer.specials,
         tokenizer.vocab_size,
         FAMILY[architecture],
-        config.data.sequence_length,
+        sequence_length,
         _word_marks(corpus) if isinstance(config.objective, Masking) and config.objective.needs_words else None,
         decoder_start=DECODER_START.get(architecture),
     )
@@ -342,11 +321,8 @@ def _word_marks(corpus: Corpus) -> np.ndarray:
         raise ConfigError(f"objective.unit: {error}") from None
 
 
-def mixture_of(corpus: Corpus, data: Data, length: int) -> Mixture:
-    """The mixture that a resolved configuration asks for, over the sources it reads, in the order of their names.
-
-    `length` is what a row takes of the stream.
-    """
+def mixture_of(corpus: Corpus, data: Data) -> Mixture:
+    """The mixture that a resolved configuration asks for, over the sources it reads, in the order of their names."""
     assert isinstance(data.weights, dict)
     stages: list[tuple[float, dict[str, float]]] = []
     for stage in data.stages:
@@ -355,41 +331,54 @@ def mixture_of(corpus: Corpus, data: Data, length: int) -> Mixture:
     stages.append((math.inf, data.weights))
     names = sorted({name for _, weights in stages for name, weight in weights.items() if weight > 0})
     epochs = data.max_epochs if isinstance(data.max_epochs, dict) else {}
-    sizes = {name: corpus.train[name].tokens for name in names}
-    caps = {name: cap(sizes[name], length, epochs[name]) for name in names if name in epochs}
+    caps = {name: cap(corpus.train[name].tokens, epochs[name]) for name in names if name in epochs}
     return mixture(stages, caps, names)
 
 
 @dataclass(frozen=True)
 class ValidationData:
-    """Sequences spread evenly over each source's validation split: the same for every run of one sequence length."""
+    """Sequences spread evenly over each source's validation split: the same for every run of one objective, sequence length
+    and packing.
+    """
 
-    sources: tuple[Source, ...]
-    rows: tuple[tuple[int, int], ...]
-    length: int
-    objective: Objective
-    context: Context
+    grid: Grid
+    samples: Samples
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        """The sources that have validation documents."""
+        return self.grid.sources
 
     def batches(self, size: int, rank: int, world: int) -> Iterator[Batch]:
         """Rank `rank`'s share in batches of `size` rows: the same number of batches on every rank."""
-        rows = np.array(self.rows, dtype=np.int64).reshape(-1, 2)
-        nothing = np.zeros(len(rows), dtype=np.int64)
-        samples = Samples(np.arange(len(rows)), rows[:, 0], rows[:, 1], nothing, nothing)
-        for first in range(rank * size, -(-len(rows) // (size * world)) * size * world, size * world):
-            here = samples.select(np.arange(min(first, len(rows)), min(first + size, len(rows))))
-            packed = packed_rows(self.sources, here, self.length, self.context.specials, size)
-            yield self.objective.apply(packed, self.context)
+        for samples in self.grid.share(self.samples, size, rank, world):
+            yield self.grid.rows(samples, size)
 
 
 def validation_data(corpus: Corpus, config: Pretraining, tokens: int) -> ValidationData:
-    """Validation rows of `tokens` tokens per source, rounded up to sequences, or all that a source has.
+    """Validation rows of `tokens` tokens per source, rounded up to sequences, or all that a source has, in the packing and at
+    the final length of training.
 
     The run's seed does not enter: what an objective draws at random is the same for every run.
     """
     sources = tuple(corpus.validation[name] for name in sorted(corpus.validation))
-    length, rows = stream_length(config), []
-    for index, source in enumerate(sources):
-        there = -(-source.tokens // length)
-        wanted = min(there, -(-tokens // length))
-        rows += [(index, number * there // wanted) for number in range(wanted)]
-    return ValidationData(sources, tuple(rows), length, config.objective, context_of(corpus, config, 0))
+    for source in sources:
+        source.check()
+    grid = _grid(corpus, config, sources, config.data.sequence_length, 0)
+    chosen = [(index, *_spread(source.sizes(grid.length), tokens)) for index, source in enumerate(grid.sources)]
+    index = np.repeat([i for i, _, _ in chosen], [len(sequences) for _, sequences, _ in chosen]).astype(np.int32)
+    sequence = np.concatenate([np.empty(0, np.int64), *(sequences for _, sequences, _ in chosen)])
+    held = np.concatenate([np.empty(0, np.int64), *(sizes for _, _, sizes in chosen)])
+    return ValidationData(grid, Samples(np.arange(len(index)), index, sequence, held, np.zeros_like(sequence)))
+
+
+def _spread(sizes: np.ndarray, tokens: int) -> tuple[np.ndarray, np.ndarray]:
+    """(numbers, tokens) of sequences evenly spread over all, as few as hold `tokens` tokens, or all of them."""
+    longest, count = int(sizes.max()), 0
+    held = np.empty(0, np.int64)
+    while held.sum() < tokens and count < len(sizes):
+        # No fewer can hold what is missing.
+        count = min(len(sizes), count + max(1, int(tokens - held.sum()) // longest))
+        chosen = np.arange(count) * len(sizes) // count
+        held = sizes[chosen]
+    return chosen, held

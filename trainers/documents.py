@@ -10,35 +10,37 @@ from trainers.batch import IGNORED
 
 if TYPE_CHECKING:
     from trainers.batch import Batch
-    from trainers.data import Source
+    from trainers.source import Source
 
 
 def documents_of(source: "Source", sequence: int, length: int) -> list[tuple[int, int]]:
     """(number of the shard, row in it) of the document of each segment of a packed sequence: segment s is entry s."""
     marks = source.frame.marks
     if source.packing is not None:
-        number, starts = source.packing.place(sequence)
+        number, starts, counts = source.packing.place(sequence)
         offsets = source.shard(number).offsets
-        rows = range(len(offsets) - 1)
-        return [
-            (number, bisect_right(rows, start, key=lambda r: offsets[r] - offsets[0] + marks * r) - 1)
-            for start in starts
-        ]
+        pieces = zip(starts.tolist(), counts.tolist(), strict=True)
+        return [(number, row) for first, count in pieces for row in _documents(offsets, marks, first, first + count)]
     first, end = sequence * length, min((sequence + 1) * length, source.tokens)
     found = []
     for number in range(bisect_right(source.starts, first) - 1, bisect_left(source.starts, end)):
-        offsets = source.shard(number).offsets
-        rows = range(len(offsets))
-
-        def begin(row: int, offsets: np.ndarray = offsets, start: int = source.starts[number]) -> int:
-            """The stream position of a document."""
-            return start + int(offsets[row] - offsets[0]) + marks * row
-
-        here = max(0, bisect_right(rows, first, key=begin) - 1)
-        until = min(len(offsets) - 1, bisect_left(rows, end, key=begin))
-        # A document without tokens and marks has no place in the stream.
-        found += [(number, row) for row in range(here, until) if offsets[row + 1] - offsets[row] + marks > 0]
+        start = source.starts[number]
+        rows = _documents(source.shard(number).offsets, marks, max(0, first - start), end - start)
+        found += [(number, row) for row in rows]
     return found
+
+
+def _documents(offsets: np.ndarray, marks: int, first: int, end: int) -> list[int]:
+    """The documents of a shard with a place between two positions of its stream."""
+    rows = range(len(offsets))
+
+    def begin(row: int) -> int:
+        return int(offsets[row] - offsets[0]) + marks * row
+
+    here = max(0, bisect_right(rows, first, key=begin) - 1)
+    until = min(len(offsets) - 1, bisect_left(rows, end, key=begin))
+    # A document without tokens and marks has no place in the stream.
+    return [row for row in range(here, until) if offsets[row + 1] - offsets[row] + marks > 0]
 
 
 def ids_of(source: "Source", sequence: int, length: int) -> list[bytes]:

@@ -62,12 +62,12 @@ def _target_counts(data: "ValidationData") -> dict[str, Any]:
 
     from trainers.batch import IGNORED
 
-    counts = {source.name: np.zeros(data.context.vocab_size, dtype=np.int64) for source in data.sources}
+    counts = {source.name: np.zeros(data.grid.context.vocab_size, dtype=np.int64) for source in data.sources}
     for rows in data.batches(64, 0, 1):
         for index in np.unique(rows.source):
             targets = rows.targets[rows.source == index]
             counts[data.sources[index].name] += np.bincount(
-                targets[targets != IGNORED], minlength=data.context.vocab_size
+                targets[targets != IGNORED], minlength=data.grid.context.vocab_size
             )
     return counts
 

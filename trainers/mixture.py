@@ -18,10 +18,12 @@ UNCAPPED = np.iinfo(np.int64).max
 class Mixture:
     """Requests of `names`. `shares` [parts, sources] sum to 1 in each part; `ends` [parts] are tokens of the whole run.
 
-    `caps` [sources] are the tokens that a source may give at most; 0 for a source that no part reads.
+    `caps` [sources] are the tokens that a source may give at most; 0 for a source that no part reads. `stages` is what it
+    was made of.
     """
 
     names: tuple[str, ...]
+    stages: tuple[tuple[float, Mapping[str, float]], ...]
     ends: np.ndarray
     shares: np.ndarray
     caps: np.ndarray
@@ -30,6 +32,10 @@ class Mixture:
     def total(self) -> float:
         """Tokens until no source may give more: infinite without caps."""
         return float(self.ends[-1])
+
+    def capped(self, caps: np.ndarray) -> "Mixture":
+        """The same stages with other caps [sources]."""
+        return mixture(self.stages, dict(zip(self.names, caps.tolist(), strict=True)), self.names)
 
     @cached_property
     def starts(self) -> np.ndarray:
@@ -78,10 +84,9 @@ def mixture(
         if start < until:
             break
     read = np.any(shares, axis=0) if shares else np.zeros(len(names), dtype=bool)
-    return Mixture(tuple(names), np.array(ends), np.array(shares), np.where(read, most, 0))
+    return Mixture(tuple(names), tuple(stages), np.array(ends), np.array(shares), np.where(read, most, 0))
 
 
-def cap(tokens: int, length: int, epochs: float) -> int:
-    """Tokens of `epochs` epochs of a source of `tokens` tokens, a part of an epoch rounded down to whole sequences."""
-    whole = int(epochs)
-    return whole * tokens + int((epochs - whole) * (tokens // length)) * length
+def cap(tokens: int, epochs: float) -> int:
+    """Tokens of `epochs` epochs of a source of `tokens` tokens; `trainers.order` rounds down to whole sequences."""
+    return int(epochs * tokens)

@@ -7,24 +7,29 @@ or behind at the end of a stage is carried into the next one. Within a source ev
 an order given by a keyed Feistel permutation, which needs no memory; the last, shorter sequence of a source comes last
 in its epoch.
 
-World size, micro-batch and workers do not enter. The state is one integer: reaching sample n from 0 replays n
-decisions, some millions a second.
+A run may have phases, each with sequences of its own. What was drawn goes on counting for the mixture and its caps; the
+sequences are others, so every source begins another epoch.
+
+World size, micro-batch and workers do not enter. The state is a few integers per source; from it any later sample is
+reached by replaying the decisions between, some ten million a second.
 """
 
-from collections.abc import Sequence
+from bisect import bisect_right, insort
+from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property, lru_cache
+from typing import Any, NamedTuple
 
-import numba
 import numpy as np
 import xxhash
 
-from trainers.mixture import Mixture
+from pipelines.contracts.store import digest
+from trainers.drawing import draw, reachable
+from trainers.mixture import UNCAPPED, Mixture
 
 _CHUNK = 1 << 20
-_U = np.uint64
-_ROUNDS = 6
+_KEPT = 1 << 23  # samples between states that are remembered: under a second to replay
 
 
 @dataclass(frozen=True)
@@ -39,9 +44,18 @@ class Stream:
 
 
 @dataclass(frozen=True)
+class Phase:
+    """Sequences of up to `length` tokens of some streams, drawn before sample `until`; None for the last phase of a run."""
+
+    streams: tuple[Stream, ...]
+    length: int
+    until: int | None = None
+
+
+@dataclass(frozen=True)
 class Samples:
     """Samples, arrays of shape [n]: global number, index of the source, number of the sequence in it, its tokens, and how
-    often the source was read before.
+    many epochs of the source began before the one that it belongs to.
     """
 
     number: np.ndarray
@@ -58,169 +72,220 @@ class Samples:
         return Samples(self.number[rows], self.source[rows], self.sequence[rows], self.tokens[rows], self.epoch[rows])
 
 
+@dataclass(frozen=True)
+class Drawn:
+    """What some samples have taken of each source, each of shape [sources]: `sequences`, `tokens` and `places`, the positions
+    that the sequences have room for, int64; the tokens that the mixture asks for, float64.
+    """
+
+    sequences: np.ndarray
+    tokens: np.ndarray
+    places: np.ndarray
+    requested: np.ndarray
+
+
+@dataclass(frozen=True)
+class _State:
+    """After `sample` samples: the sequences drawn in this phase and the tokens drawn in the run, [sources]; `begun`
+    [4, sources] is, at the start of the phase, sequences, places and tokens drawn and epochs begun.
+    """
+
+    sample: int
+    phase: int
+    sequences: np.ndarray
+    tokens: np.ndarray
+    begun: np.ndarray
+
+
+class MixtureEnds(ValueError):
+    """A mixture whose sources have all given their cap: it has `samples` samples, with `tokens` tokens."""
+
+    def __init__(self, samples: int, tokens: int) -> None:
+        self.samples, self.tokens = samples, tokens
+        super().__init__(f"the mixture has {samples} samples, a later one was asked for")
+
+
 class Order:
     """The samples of a run. Sources of weight 0 are never drawn."""
 
-    def __init__(
-        self, streams: Sequence[Stream], mixture: Mixture, sequence_length: int, seed: int, fingerprint: str
-    ) -> None:
-        """`mixture` is over the names of `streams`; `fingerprint` is the corpus's: another corpus has another order."""
-        assert mixture.names == tuple(stream.name for stream in streams)
-        self.streams = tuple(streams)
-        self.mixture = mixture
-        self.sequence_length = sequence_length
-        epochs = np.array([stream.tokens for stream in streams], dtype=np.int64)
-        self._full, self._short = epochs // sequence_length, epochs % sequence_length
-        listed = [np.empty(0, np.int64) if stream.sizes is None else stream.sizes for stream in streams]
-        self._sizes = np.concatenate(listed)
-        self._places: np.ndarray = np.full(len(streams), -1, dtype=np.int64)
-        for source, stream in enumerate(streams):
-            if stream.sizes is not None:
-                self._places[source] = sum(map(len, listed[:source]))
-                self._full[source], self._short[source] = len(stream.sizes), 0
-        names = [f"{fingerprint}/{seed}/{sequence_length}/{stream.name}" for stream in streams]
-        self._keys = np.array([xxhash.xxh3_64_intdigest(name.encode()) for name in names], dtype=np.uint64)
-        self._restart()
-
-    def take(self, first: int, count: int) -> Samples:
-        """Samples `first` to `first + count` of the run. ValueError beyond the end that epoch caps give a mixture."""
-        if first < self._next:
-            self._restart()
-        while self._next < first:
-            self._draw(min(_CHUNK, first - self._next))
-        return self._draw(count)
+    def __init__(self, phases: Sequence[Phase], mixture: Mixture, seed: int, fingerprint: str) -> None:
+        """`mixture` is over the names of the streams of each phase; `fingerprint` is the corpus's: another corpus has another
+        order. Phases follow one another, the last one has no end.
+        """
+        assert all(mixture.names == tuple(stream.name for stream in phase.streams) for phase in phases)
+        ends = [phase.until for phase in phases]
+        assert ends[-1] is None
+        assert None not in ends[:-1]
+        self.phases = tuple(phases)
+        self.streams = self.phases[-1].streams
+        self._asked = mixture
+        self._grids = [_grid(phase, f"{fingerprint}/{seed}", number) for number, phase in enumerate(phases)]
+        self._mixtures: dict[int, Mixture] = {}
+        nothing: np.ndarray = np.zeros((6, len(self.streams)), dtype=np.int64)
+        self._known = _known(self.identity)
+        self._at = _State(0, 0, nothing[0], nothing[1], nothing[2:])
+        self._remember(self._at)
 
     def twin(self) -> "Order":
         """The same order, read from another place on: neither moves the other."""
-        other = copy(self)
-        other._restart()
-        return other
+        return copy(self)
 
-    def drawn(self, samples: int) -> tuple[np.ndarray, np.ndarray]:
-        """(sequences, tokens) drawn from each source by the first `samples` samples, each of shape [sources] int64."""
-        self.take(samples, 0)
-        return self._counts.copy(), self._tokens.copy()
+    @cached_property
+    def identity(self) -> str:
+        """A digest of all that the samples depend on."""
+        grids = [[xxhash.xxh3_128_hexdigest(array.tobytes()) for array in grid] for grid in self._grids]
+        phases = [(phase.length, phase.until) for phase in self.phases]
+        stages = [(repr(until), dict(weights)) for until, weights in self._asked.stages]
+        return digest([grids, phases, stages, self._asked.names, self._asked.caps.tolist()])
 
-    def _restart(self) -> None:
-        self._next = 0
-        self._counts: np.ndarray = np.zeros(len(self.streams), dtype=np.int64)
-        self._tokens: np.ndarray = np.zeros(len(self.streams), dtype=np.int64)
+    def phase_of(self, sample: int) -> int:
+        """The number of the phase that a sample belongs to."""
+        return bisect_right([phase.until or 0 for phase in self.phases[:-1]], sample)
+
+    def mixture(self, samples: int = 0) -> Mixture:
+        """What is asked for in the phase of sample `samples`, under the caps that whole sequences reach."""
+        self._go(samples)
+        return self._mixture(self._at)
+
+    def take(self, first: int, count: int) -> Samples:
+        """Samples `first` to `first + count` of the run. MixtureEnds beyond the end that epoch caps give a mixture."""
+        self._go(first)
+        parts = [self._draw(count)]
+        while (missing := count - sum(map(len, parts))) > 0:
+            parts.append(self._draw(missing))
+        if len(parts) == 1:
+            return parts[0]
+        fields = ("number", "source", "sequence", "tokens", "epoch")
+        return Samples(*(np.concatenate([getattr(part, name) for part in parts]) for name in fields))
+
+    def drawn(self, samples: int) -> Drawn:
+        """What the first `samples` samples have taken."""
+        self._go(samples)
+        state = self._at
+        sequences, places, _, _ = state.begun
+        length = self.phases[state.phase].length
+        requested = self._mixture(state).requested(int(state.tokens.sum()))
+        return Drawn(sequences + state.sequences, state.tokens.copy(), places + state.sequences * length, requested)
+
+    def steps(self, size: int, tokens: int) -> int:
+        """How many steps of `size` samples take `tokens` tokens or fewer. MixtureEnds where there are not that many."""
+        steps, total = 0, 0
+        longest = size * max(phase.length for phase in self.phases)
+        while True:
+            # As many as are left at least, then one after another.
+            many = min(max(1, (tokens - total) // longest), max(1, _CHUNK // size))
+            sums = np.cumsum(self.take(steps * size, many * size).tokens.reshape(many, size).sum(axis=1))
+            fitting = int(np.searchsorted(sums, tokens - total, side="right"))
+            if fitting < many:
+                return steps + fitting
+            steps, total = steps + many, total + int(sums[-1])
+
+    def state(self, samples: int) -> dict[str, Any]:
+        """The state after `samples` samples, as JSON has it; `resume` takes it."""
+        self._go(samples)
+        state = self._at
+        arrays = {name: getattr(state, name).tolist() for name in ("sequences", "tokens", "begun")}
+        return {"order": self.identity, "sample": state.sample, "phase": state.phase, **arrays}
+
+    def resume(self, record: Mapping[str, Any]) -> bool:
+        """Know a state that `state` gave, so that samples after it are reached from there. False where it is that of another
+        order, and nothing is changed.
+        """
+        if record.get("order") != self.identity:
+            return False
+        arrays = [np.array(record[name], dtype=np.int64) for name in ("sequences", "tokens", "begun")]
+        self._remember(_State(record["sample"], record["phase"], *arrays))
+        return True
+
+    def _remember(self, state: _State) -> None:
+        if all(state.sample != other.sample for other in self._known):
+            insort(self._known, state, key=lambda other: other.sample)
+
+    def _go(self, sample: int) -> None:
+        """Be at a sample, from the nearest state before it that is known."""
+        nearest = self._known[bisect_right(self._known, sample, key=lambda state: state.sample) - 1]
+        if not nearest.sample <= self._at.sample <= sample:
+            self._at = nearest
+        while self._at.sample < sample:
+            self._draw(min(_CHUNK, sample - self._at.sample))
 
     def _draw(self, count: int) -> Samples:
+        """The next `count` samples, or fewer where a phase ends."""
+        state = self._at
+        phase, grid, asked = self.phases[state.phase], self._grids[state.phase], self._mixture(state)
+        count = count if phase.until is None else min(count, phase.until - state.sample)
         source: np.ndarray = np.empty(count, dtype=np.int32)
-        sequence: np.ndarray = np.empty(count, dtype=np.int64)
-        tokens: np.ndarray = np.empty(count, dtype=np.int64)
-        epochs: np.ndarray = np.empty(count, dtype=np.int64)
-        asked = (self.mixture.ends, self.mixture.shares, self.mixture.given, self.mixture.caps)
-        sizes = (self._full, self._short, self._sizes, self._places, np.int64(self.sequence_length))
-        state = (self._counts, self._tokens)
-        there = _schedule(*asked, *sizes, self._keys, *state, source, sequence, tokens, epochs)
+        sequence, tokens, epoch = np.empty((3, count), dtype=np.int64)
+        sequences, drawn = state.sequences.copy(), state.tokens.copy()
+        wanted = (asked.ends, asked.shares, asked.given, asked.caps)
+        there = draw(*wanted, *grid, np.int64(phase.length), sequences, drawn, source, sequence, tokens, epoch)
         if there < count:
-            raise ValueError(
-                f"the mixture has {self._next + there} samples, sample {self._next + count - 1} was asked for"
-            )
-        samples = Samples(np.arange(self._next, self._next + count), source, sequence, tokens, epochs)
-        self._next += count
-        return samples
+            raise MixtureEnds(state.sample + there, int(drawn.sum()))
+        epoch += state.begun[3][source]
+        after = _State(state.sample + count, state.phase, sequences, drawn, state.begun)
+        self._at = self._next_phase(after) if after.sample == phase.until else after
+        if self._at.phase > state.phase or after.sample // _KEPT > state.sample // _KEPT:
+            self._remember(self._at)
+        return Samples(np.arange(state.sample, after.sample), source, sequence, tokens, epoch)
+
+    def _next_phase(self, state: _State) -> _State:
+        sequences, places, _, epochs = state.begun
+        grid = self._grids[state.phase]
+        in_epoch = grid.full + (grid.short > 0)
+        places = places + state.sequences * self.phases[state.phase].length
+        begun = np.stack([sequences + state.sequences, places, state.tokens, epochs - (-state.sequences // in_epoch)])
+        return _State(state.sample, state.phase + 1, np.zeros_like(state.sequences), state.tokens, begun)
+
+    def caps(self, samples: int = 0) -> np.ndarray:
+        """Tokens that each source gives at most in the whole run, int64 [sources]: what the whole sequences of the phase of
+        sample `samples` reach, from what was drawn before it.
+        """
+        self._go(samples)
+        return self._caps(self._at)
+
+    def _caps(self, state: _State) -> np.ndarray:
+        phase, grid, caps = self.phases[state.phase], self._grids[state.phase], self._asked.caps.copy()
+        for source in np.flatnonzero(caps < UNCAPPED):
+            before, tokens = int(state.begun[2][source]), phase.streams[source].tokens
+            epochs, rest = divmod(max(0, int(caps[source]) - before), tokens)
+            within = reachable(int(source), epochs, rest, *grid, np.int64(phase.length))
+            caps[source] = before + epochs * tokens + within
+        return caps
+
+    def _mixture(self, state: _State) -> Mixture:
+        if state.phase not in self._mixtures:
+            self._mixtures[state.phase] = self._asked.capped(self._caps(state))
+        return self._mixtures[state.phase]
 
 
-@numba.njit(cache=True, nogil=True)
-def _schedule(
-    ends: np.ndarray,
-    shares: np.ndarray,
-    given: np.ndarray,
-    caps: np.ndarray,
-    full: np.ndarray,
-    short: np.ndarray,
-    sizes: np.ndarray,
-    places: np.ndarray,
-    length: int,
-    keys: np.ndarray,
-    counts: np.ndarray,
-    drawn: np.ndarray,
-    source: np.ndarray,
-    sequence: np.ndarray,
-    tokens: np.ndarray,
-    epochs: np.ndarray,
-) -> int:
-    """Fill `source`, `sequence`, `tokens`, `epochs` with the next samples and advance `counts` and `drawn`, both [sources].
+@lru_cache(maxsize=16)
+def _known(_identity: str) -> list[_State]:
+    """The states of an order that this process has come by, which orders of the same identity share."""
+    return []
 
-    `sizes` are the tokens of the sequences of all sources that list theirs, from `places` [sources] on; -1 for the others.
 
-    Returns how many there are: fewer than asked for where all sources have given their cap.
+class _Grid(NamedTuple):
+    """The sequences of a phase, by source: how many there are and the tokens of a last, shorter one (0: none); the tokens of
+    those that sources list, and where a source's begin, -1 for the others; the keys of their permutations.
     """
-    live = (caps > 0).sum()
-    due = 1.0 / (2 * live - 2) if live > 1 else 0.0
-    total, here, there = drawn.sum(), 0, 0
-    for n in range(len(source)):
-        ahead = min(float(total + length), ends[-1])
-        while here < len(ends) - 1 and ends[here] <= total:
-            here += 1
-        there = max(here, there)
-        while there < len(ends) - 1 and ends[there] < ahead:
-            there += 1
-        begins = ends[there - 1] if there > 0 else 0.0
-        best, best_deadline, latest, latest_lag = -1, np.inf, -1, -np.inf
-        for s in range(len(caps)):
-            if drawn[s] >= caps[s]:
-                continue
-            lag = (given[there, s] + (ahead - begins) * shares[there, s] - drawn[s]) / length
-            if lag > latest_lag:
-                latest, latest_lag = s, lag
-            if lag >= due:
-                deadline = _deadline(ends, shares, given, here, s, drawn[s] + (1.0 - due) * length)
-                if best < 0 or deadline < best_deadline:
-                    best, best_deadline = s, deadline
-        # The lags sum to 1, so one is due, but for rounding and at the end of a mixture: then the one furthest behind.
-        chosen = best if best >= 0 else latest
-        if chosen < 0:
-            return n
-        in_epoch: Any = full[chosen] + (1 if short[chosen] > 0 else 0)
-        epoch, position = divmod(counts[chosen], in_epoch)
-        size, number = short[chosen], position
-        if position < full[chosen]:
-            number = _permuted(position, full[chosen], keys[chosen], epoch)
-            size = length if places[chosen] < 0 else sizes[places[chosen] + number]
-        source[n], sequence[n], tokens[n], epochs[n] = chosen, number, size, epoch
-        counts[chosen] += 1
-        drawn[chosen] += size
-        total += size
-    return len(source)
+
+    full: np.ndarray
+    short: np.ndarray
+    sizes: np.ndarray
+    places: np.ndarray
+    keys: np.ndarray
 
 
-@numba.njit(cache=True, nogil=True)
-def _deadline(ends: np.ndarray, shares: np.ndarray, given: np.ndarray, part: int, source: int, tokens: float) -> float:
-    """Tokens of the whole run at which `tokens` are asked of a source; the search begins at `part`."""
-    while part < len(ends) - 1 and tokens > given[part + 1, source]:
-        part += 1
-    missing = tokens - given[part, source]
-    begins = ends[part - 1] if part > 0 else 0.0
-    if missing <= 0:
-        return begins
-    return begins + missing / shares[part, source] if shares[part, source] > 0 else np.inf
-
-
-@numba.njit(cache=True, nogil=True)
-def _mix(x: np.uint64) -> np.uint64:
-    """The finaliser of SplitMix64 (Steele et al., 2014): a bijection of 64-bit integers."""
-    x = (x ^ (x >> _U(30))) * _U(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> _U(27))) * _U(0x94D049BB133111EB)
-    return x ^ (x >> _U(31))
-
-
-@numba.njit(cache=True, nogil=True)
-def _permuted(index: int, size: int, key: np.uint64, epoch: int) -> np.int64:
-    """Place `index` of a keyed permutation of range(size): a Feistel network over 2^2h >= size, walked until inside."""
-    half = _U(1)
-    while (_U(1) << (_U(2) * half)) < _U(size):
-        half += _U(1)
-    mask = (_U(1) << half) - _U(1)
-    epoch_key = _mix(key + _U(epoch) * _U(0x9E3779B97F4A7C15))
-    value = _U(index)
-    while True:
-        left, right = value >> half, value & mask
-        for number in range(_ROUNDS):
-            left, right = right, left ^ (_mix(right + epoch_key + _U(number) * _U(0xD1B54A32D192ED03)) & mask)
-        value = (left << half) | right
-        if value < _U(size):
-            return np.int64(value)
+def _grid(phase: Phase, name: str, number: int) -> _Grid:
+    epochs = np.array([stream.tokens for stream in phase.streams], dtype=np.int64)
+    full, short = epochs // phase.length, epochs % phase.length
+    listed = [np.empty(0, np.int64) if stream.sizes is None else stream.sizes for stream in phase.streams]
+    places: np.ndarray = np.full(len(epochs), -1, dtype=np.int64)
+    for source, stream in enumerate(phase.streams):
+        if stream.sizes is not None:
+            places[source] = sum(map(len, listed[:source]))
+            full[source], short[source] = len(stream.sizes), 0
+    suffix = f"/{number}" if number else ""
+    names = [f"{name}/{phase.length}/{stream.name}{suffix}" for stream in phase.streams]
+    keys = np.array([xxhash.xxh3_64_intdigest(name.encode()) for name in names], dtype=np.uint64)
+    return _Grid(full, short, np.concatenate(listed), places, keys)

@@ -2,8 +2,11 @@
 
 import difflib
 import math
-from collections.abc import Mapping
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from fractions import Fraction
+from functools import partial
 
 import numpy as np
 
@@ -12,13 +15,14 @@ from pipelines.contracts.errors import ConfigError, UserError
 from pipelines.contracts.mixtures import temperature, unimax
 from trainers.architecture import FAMILY, fill
 from trainers.config import Batch, Budget, Data, Pretraining
-from trainers.data import Corpus, mixture_of, stream_length
-from trainers.mixture import cap
-from trainers.order import Order
+from trainers.data import Corpus, Grid, grids_of, order_of
+from trainers.order import MixtureEnds, Order, Phase
 
 # What may change between the parts of one run: how it is executed and reported, not what is computed; and where the
 # corpus lies, because its identity is its fingerprint.
 FREE = ("name", "log_every", "sinks", "checkpoints", "execution", "data.corpora", "optimizer.max_skipped_in_row")
+# Samples up to which a budget is what their order draws, two seconds to go through; beyond, what sequences have on average.
+EXACT = 1 << 24
 _EPOCHS = 4.0  # of UniMax where max_epochs is no number: four lose little against fresh data (Muennighoff et al. 2023)
 
 
@@ -31,52 +35,102 @@ def resolve(config: Pretraining, corpus: Corpus) -> Pretraining:
             f"objective: got {config.objective.kind}, the model is a {family.replace('_', '-')} ({config.model.architecture}); "
             f"allowed for this objective: {allowed}"
         )
-    length = stream_length(config)
-    batch = _batch(config.batch, length)
-    budget = _budget(config.budget, batch.tokens or 0)
-    data = _data(config.data, corpus, budget.tokens or 0, length)
-    if config.schedule.warmup_steps >= (budget.steps or 0) and config.schedule.warmup_steps > 0:
+    rows = config.objective.stream_length(config.data.sequence_length, family)
+    asked = config.budget.tokens or (config.budget.steps or 0) * (
+        config.batch.tokens or (config.batch.sequences or 0) * rows
+    )
+    config = replace(
+        config, model=fill(config.model, corpus.tokenizer.vocab_size), data=_data(config.data, corpus, asked)
+    )
+    grids = grids_of(corpus, config)
+    config = replace(config, batch=_batch(config.batch, _mean_tokens(grids[-1], config.data)))
+    order = order_of(corpus, config, grids)
+    _check_caps(config.data, order)
+    config = replace(config, budget=_budget(config.budget, config.data, config.batch, grids, order))
+    if config.schedule.warmup_steps >= (config.budget.steps or 0) and config.schedule.warmup_steps > 0:
         raise ConfigError(
-            f"schedule.warmup_steps: got {config.schedule.warmup_steps}, the run has {budget.steps} steps; "
+            f"schedule.warmup_steps: got {config.schedule.warmup_steps}, the run has {config.budget.steps} steps; "
             f"shorten the warm-up or lengthen the budget"
         )
-    return replace(
-        config,
-        model=fill(config.model, corpus.tokenizer.vocab_size),
-        data=data,
-        batch=batch,
-        budget=budget,
-    )
+    return config
 
 
-def _batch(batch: Batch, length: int) -> Batch:
-    sequences = batch.sequences or (batch.tokens or 0) // length
+def _mean_tokens(grid: Grid, data: Data) -> Fraction:
+    """Tokens of a sequence, on average over the sources at their final weights: the length of those that are not packed."""
+    assert isinstance(data.weights, dict)
+    sequences = Fraction(0)
+    for source in grid.sources:
+        mean = Fraction(grid.length)
+        if source.packing is not None:
+            mean = Fraction(source.tokens, len(source.packing.sizes))
+        sequences += Fraction(data.weights.get(source.name, 0.0)) / mean
+    return sum(map(Fraction, data.weights.values()), Fraction(0)) / sequences
+
+
+def _batch(batch: Batch, mean: Fraction) -> Batch:
+    length = math.ceil(mean)
+    sequences = batch.sequences or (batch.tokens or 0) // mean
     if sequences == 0:
         raise ConfigError(f"batch.tokens: got {batch.tokens}, one sequence has {length}; allowed {length} and more")
-    if batch.tokens is not None and batch.sequences is not None and batch.tokens // length != batch.sequences:
+    if batch.tokens is not None and batch.sequences is not None and batch.tokens // mean != batch.sequences:
         raise ConfigError(
-            f"batch: got tokens {batch.tokens} and sequences {batch.sequences}, which differ at {length} tokens a "
-            f"sequence; give one and set the other to null"
+            f"batch: got tokens {batch.tokens} and sequences {batch.sequences}, which differ at {float(mean):.10g} tokens "
+            f"a sequence; give one and set the other to null"
         )
-    return Batch(tokens=sequences * length, sequences=sequences)
+    return Batch(tokens=math.ceil(sequences * mean), sequences=sequences)
 
 
-def _budget(budget: Budget, batch_tokens: int) -> Budget:
-    if budget.tokens is not None and budget.steps is not None and budget.tokens // batch_tokens != budget.steps:
+def _budget(budget: Budget, data: Data, batch: Batch, grids: Sequence[Grid], order: Order) -> Budget:
+    """Steps and the tokens that they read: as many steps as have no more than `budget.tokens`."""
+    size, nominal = batch.sequences or 0, partial(_nominal, data=data, size=batch.sequences or 0, grids=grids)
+    steps = budget.steps or bisect_right(range(1 << 48), budget.tokens or 0, key=nominal) - 1
+    tokens = nominal(steps)
+    exact = steps * size <= EXACT and not (budget.steps is not None and budget.tokens == tokens)
+    try:
+        if not exact and order.mixture().total < tokens:
+            raise MixtureEnds(-1, int(order.mixture().total))
+        if exact and budget.tokens is not None:
+            steps = _steps(order, size, budget.tokens)
+        if exact:
+            tokens = int(order.drawn(steps * size).tokens.sum())
+    except MixtureEnds as end:
+        wanted = f"{budget.tokens:,} tokens" if budget.tokens else f"{budget.steps:,} steps, some {tokens:,} tokens"
         raise ConfigError(
-            f"budget: got tokens {budget.tokens} and steps {budget.steps}, which differ at {batch_tokens} tokens a "
-            f"step; give one and set the other to null"
+            f"data.max_epochs: the sources of a stage have given all they may after {end.tokens:,} tokens, the budget is "
+            f"{wanted}; raise max_epochs, lower the budget or add a source"
+        ) from None
+    if budget.steps is not None and steps != budget.steps:
+        raise ConfigError(
+            f"budget: got tokens {budget.tokens} and steps {budget.steps}, which differ: as many tokens are {steps} steps of "
+            f"{size} sequences; give one and set the other to null"
         )
-    steps = budget.steps or (budget.tokens or 0) // batch_tokens
     if steps == 0:
-        raise ConfigError(
-            f"budget.tokens: got {budget.tokens}, one step has {batch_tokens}; allowed {batch_tokens} and more"
-        )
-    return Budget(tokens=steps * batch_tokens, steps=steps)
+        least = int(order.drawn(size).tokens.sum())
+        raise ConfigError(f"budget.tokens: got {budget.tokens}, one step has {least}; allowed {least} and more")
+    return Budget(tokens=tokens, steps=steps)
 
 
-def _data(data: Data, corpus: Corpus, budget: int, length: int) -> Data:
-    """Weights and caps by source, checked against the corpus and the budget."""
+def _nominal(steps: int, data: Data, size: int, grids: Sequence[Grid]) -> int:
+    """Tokens that steps of `size` sequences read, by the mean of a phase's sequences."""
+    total, begin = Fraction(0), 0
+    for grid, until in zip(grids, [*(phase.until_step for phase in data.phases), steps], strict=True):
+        end = max(begin, min(until, steps))
+        total, begin = total + (end - begin) * math.ceil(size * _mean_tokens(grid, data)), end
+    return int(total)
+
+
+def _steps(order: Order, size: int, tokens: int) -> int:
+    """Steps that read no more than `tokens` tokens; MixtureEnds where there are not that many."""
+    try:
+        return order.steps(size, tokens)
+    except MixtureEnds as end:
+        if end.tokens < tokens:
+            raise
+        return end.samples // size
+
+
+def _data(data: Data, corpus: Corpus, budget: int) -> Data:
+    """Weights and caps by source, checked against the corpus; `budget` is about the tokens of the run."""
     spans = np.diff([0, *(min(stage.until_tokens, budget) for stage in data.stages), budget])
     most = data.max_epochs if isinstance(data.max_epochs, float) else _EPOCHS
     stages = tuple(
@@ -87,22 +141,20 @@ def _data(data: Data, corpus: Corpus, budget: int, length: int) -> Data:
     caps = data.max_epochs
     if isinstance(caps, float):
         caps = dict.fromkeys(sorted({*weights, *(name for stage in stages for name in stage.weights)}), caps)
-    for name, epochs in (caps or {}).items():
+    for name in caps or {}:
         _known(name, corpus, "data.max_epochs")
-        least = length / corpus.train[name].tokens
-        if cap(corpus.train[name].tokens, length, epochs) == 0:
+    return replace(data, shard_set=corpus.shard_set, weights=weights, stages=stages, max_epochs=caps)
+
+
+def _check_caps(data: Data, order: Order) -> None:
+    caps = data.max_epochs if isinstance(data.max_epochs, dict) else {}
+    for stream, most in zip(order.streams, order.caps(), strict=True):
+        if most == 0:
+            length = min(stream.tokens, order.phases[0].length)
             raise ConfigError(
-                f"data.max_epochs.{name}: got {epochs}, less than one sequence of {length} tokens; "
-                f"allowed {min(1.0, least):.3g} and more, or set its weight to 0"
+                f"data.max_epochs.{stream.name}: got {caps[stream.name]}, less than one sequence of up to {length} tokens; "
+                f"allowed {length / stream.tokens:.3g} and more, or set its weight to 0"
             )
-    resolved = replace(data, shard_set=corpus.shard_set, weights=weights, stages=stages, max_epochs=caps)
-    total = mixture_of(corpus, resolved, length).total
-    if total < budget:
-        raise ConfigError(
-            f"data.max_epochs: the sources of a stage have given all they may after {int(total):,} tokens, the budget is "
-            f"{budget:,}; raise max_epochs, lower the budget or add a source"
-        )
-    return resolved
 
 
 def _weights(
@@ -172,28 +224,52 @@ def _flat(value: object, prefix: str = "") -> dict[str, object]:
 
 
 def describe_data(config: Pretraining, corpus: Corpus, order: Order) -> list[str]:
-    """One line per source: its share of the tokens and the epochs that the budget reads, with a warning beyond one.
-    Then where the mixture changes within the budget.
+    """What a budget reads: the phases, a line per source with its share of the tokens and its epochs, with a warning beyond
+    one, what packing costs, and where the mixture changes.
     """
-    _, drawn = order.drawn((config.budget.steps or 0) * (config.batch.sequences or 0))
-    requested = order.mixture.requested(int(drawn.sum()))
-    lines = []
+    samples = (config.budget.steps or 0) * (config.batch.sequences or 0)
+    if samples <= EXACT:
+        drawn, mixture = order.drawn(samples), order.mixture(samples)
+        tokens, requested = drawn.tokens, drawn.requested
+    else:
+        mixture = order.mixture()
+        tokens = requested = mixture.requested(config.budget.tokens or 0)
+    total = int(tokens.sum())
+    lines = [
+        f"data  {config.batch.sequences:,} sequences a step, {config.batch.tokens:,} tokens on average; "
+        f"{config.budget.steps:,} steps read {total:,} tokens in all"
+    ]
+    begin = 0
+    for phase in config.data.phases:
+        end = min(phase.until_step, config.budget.steps or 0)
+        if begin < end:
+            lines.append(f"data  steps {begin + 1:,} to {end:,}: rows of {phase.sequence_length:,} tokens")
+        begin = end
     for index, stream in enumerate(order.streams):
-        share, tokens = requested[index] / max(1, drawn.sum()), int(drawn[index])
-        epochs = tokens / stream.tokens
-        line = f"data  {stream.name}: {share:.2%} of the tokens, {tokens:,} tokens, {epochs:.2f} epochs"
+        share, epochs = requested[index] / max(1, total), tokens[index] / stream.tokens
+        line = f"data  {stream.name}: {share:.2%} of the tokens, {int(tokens[index]):,} tokens, {epochs:.2f} epochs"
         lines.append(line + (f"  (reads documents again: enters epoch {math.ceil(epochs)})" if epochs > 1 else ""))
     unread = sorted(set(corpus.train) - {stream.name for stream in order.streams})
     lines += [f"data  {name}: not read, its weight is 0" for name in unread]
-    for stream in order.streams:
-        if stream.sizes is not None:
-            places = len(stream.sizes) * order.sequence_length
-            lines.append(f"data  {stream.name}: best-fit packing leaves {1 - stream.tokens / places:.2%} as padding")
-    mixture = order.mixture
+    lines += [line for phase in order.phases for line in _packing_lines(config.data.packing, phase)]
     for end, shares in zip(mixture.ends[:-1], mixture.shares[1:], strict=True):
-        if end < drawn.sum():
+        if end < total:
             weights = ", ".join(
                 f"{name} {share:.2%}" for name, share in zip(mixture.names, shares, strict=True) if share
             )
             lines.append(f"data  from token {int(end):,} on: {weights}")
+    return lines
+
+
+def _packing_lines(packing: str, phase: Phase) -> list[str]:
+    """What a packing costs each source, where it is not concatenation: that leaves no padding but at a source's end."""
+    lines = []
+    for stream in phase.streams:
+        if stream.sizes is not None:
+            held = int(stream.sizes.sum())
+            lines.append(
+                f"data  {stream.name}: {packing} at {phase.length:,} leaves {1 - held / (len(stream.sizes) * phase.length):.2%} "
+                f"of the places as padding and {stream.tokens - held:,} tokens out; {held / len(stream.sizes):.1f} tokens a "
+                f"sequence"
+            )
     return lines

@@ -32,6 +32,8 @@ _OF_CORPUS = (
     "data.stages",
     "data.max_epochs",
     "data.shard_set",
+    "batch.tokens",
+    "budget.tokens",
 )  # what a corpus decides where it is open
 
 

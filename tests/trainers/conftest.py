@@ -37,9 +37,19 @@ def documents(rng: np.random.Generator, count: int) -> list[np.ndarray]:
     return walks
 
 
-def build_corpus(directory: Path, seed: int = 0) -> Path:
-    """Write a corpus; another seed gives other documents, and so another fingerprint, with the same tokenizer."""
-    rng = np.random.default_rng(seed)
+def sentence_starts(rng: np.random.Generator, walks: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """(starts, offsets) as in a shard: every document that is not empty begins a sentence, and further ones follow; two may
+    begin at one token, and one at the end of its document.
+    """
+    found = [np.sort(np.append(rng.integers(0, len(w) + 1, len(w) // 12), 0)) if len(w) else [] for w in walks]
+    return np.concatenate([*found, []]).astype(np.int32), np.concatenate([[0], np.cumsum(list(map(len, found)))])
+
+
+def build_corpus(directory: Path, seed: int = 0, sentences: bool = True) -> Path:
+    """Write a corpus; another seed gives other documents, and so another fingerprint, with the same tokenizer. `sentences`
+    says whether its shards have that column.
+    """
+    rng, places = np.random.default_rng(seed), np.random.default_rng([seed, 1])
     records = []
     for split, layout in (("train", TRAIN), ("validation", VALIDATION)):
         for source, shards in layout.items():
@@ -51,9 +61,10 @@ def build_corpus(directory: Path, seed: int = 0) -> Path:
                 ids = pa.array([document_id(key, i) for i in range(count)], pa.binary(16))
                 n_bytes = np.array([3 * len(walk) for walk in walks], dtype=np.int64)
                 path = f"shards/{source}/{split}-{number:05d}.arrow"
+                begins = sentence_starts(places, walks) if sentences else None
 
-                def write(sink, tokens=tokens, offsets=offsets, ids=ids, n_bytes=n_bytes):
-                    write_shard(sink, tokens, offsets, ids, n_bytes, {"source": "x"})
+                def write(sink, tokens=tokens, offsets=offsets, ids=ids, n_bytes=n_bytes, begins=begins):
+                    write_shard(sink, tokens, offsets, ids, n_bytes, {"source": "x"}, begins)
 
                 write_atomic(directory / path, write)
                 file = record_file(directory, path)
@@ -63,7 +74,7 @@ def build_corpus(directory: Path, seed: int = 0) -> Path:
     write_atomic(directory / "tokenizer.json", train_byte_bpe([" ".join(words)] * 3, VOCABULARY))
     file = record_file(directory, "tokenizer.json")
     tokenizer = TokenizerRecord(file.path, file.bytes, file.xxh3_128, VOCABULARY, "byte_bpe", dict(SPECIAL_IDS))
-    shard_set = ShardSet(tokenizer, "uint16", (), tuple(records))
+    shard_set = ShardSet(tokenizer, "uint16", ("sentences",) if sentences else (), tuple(records))
     fingerprint = digest([record.xxh3_128 for record in records])
     sources = {name: {"licence": "none"} for name in TRAIN}
     save_corpus(directory, CorpusManifest("tiny", fingerprint, {}, sources, {"shards": shard_set}, (), (), {}))
@@ -90,3 +101,9 @@ def unbroken(corpus_directory, tmp_path_factory):
     done = subprocess.run(command, env=environment(), cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
     return directory / "run"
+
+
+@pytest.fixture(scope="session")
+def plain_directory(tmp_path_factory):
+    """A corpus whose shards do not say where sentences begin."""
+    return build_corpus(tmp_path_factory.mktemp("plain"), sentences=False)

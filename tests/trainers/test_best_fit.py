@@ -8,17 +8,18 @@ import numpy as np
 import pytest
 
 from pipelines.contracts.config import override, parse, plain
-from trainers.batch import IGNORED
-from trainers.best_fit import pack_shard
+from pipelines.contracts.shards import Shard
+from trainers.batch import IGNORED, Frame
 from trainers.config import Data, Pretraining
 from trainers.data import open_corpus, training_data
 from trainers.documents import documents_of
 from trainers.mixture import mixture
-from trainers.order import Order, Stream
+from trainers.order import Order, Phase, Stream
 from trainers.recipes import llama_tiny
 from trainers.resolve import describe_data, resolve
+from trainers.sequences import pack_shard
 
-LENGTH = 64
+LENGTH, CAUSAL = 64, Frame("<bos>")
 
 
 @pytest.fixture(autouse=True)
@@ -30,6 +31,11 @@ def cache(tmp_path, monkeypatch):
 def offsets(seed, documents=300, longest=200):
     sizes = np.random.default_rng(seed).integers(0, longest, documents)
     return np.concatenate([[17], 17 + np.cumsum(sizes)])  # a shard's offsets need not begin at 0
+
+
+def packed(ends, checksum="shard", length=LENGTH, frame=CAUSAL, seed=0, packing="best_fit"):
+    """The sequences of a shard with these document offsets."""
+    return pack_shard(packing, lambda: Shard(None, ends, None, None, None, None, {}), checksum, length, frame, seed)
 
 
 def best_fit_rows(counts, length):
@@ -49,7 +55,7 @@ def best_fit_rows(counts, length):
 @pytest.mark.parametrize("seed", [0, 1])
 def test_every_position_is_in_one_piece_and_rows_are_best_fit_decreasing(length, seed):
     ends = offsets(seed)
-    rows = pack_shard(ends, "shard", length, 1, seed)
+    rows = packed(ends, length=length, seed=seed)
     held = np.concatenate([np.arange(s, s + c) for s, c in zip(rows.starts, rows.counts, strict=True)])
     sizes = np.diff(ends) + 1
     np.testing.assert_array_equal(np.sort(held), np.arange(sizes.sum()))
@@ -62,23 +68,24 @@ def test_every_position_is_in_one_piece_and_rows_are_best_fit_decreasing(length,
 
 
 def test_a_shard_without_documents_has_no_sequences():
-    assert len(pack_shard(np.array([5]), "shard", 16, 1, 0).sizes) == 0
+    assert len(packed(np.array([5])).sizes) == 0
 
 
 def test_the_cached_index_is_that_of_shard_length_and_seed_and_a_damaged_one_is_made_again(cache):
     ends = offsets(0)
-    first = pack_shard(ends, "shard", 64, 1, 0)
+    first = packed(ends)
     kept = [path for path in cache.rglob("*") if path.is_file()]
     assert len(kept) == 1
     other = offsets(1)  # the same inputs by name: read from the cache, whatever the offsets
-    np.testing.assert_array_equal(pack_shard(other, "shard", 64, 1, 0).starts, first.starts)
-    for different in (("other", 64, 1, 0), ("shard", 65, 1, 0), ("shard", 64, 2, 0), ("shard", 64, 1, 1)):
-        assert pack_shard(ends, *different).starts.tolist() != first.starts.tolist()
+    np.testing.assert_array_equal(packed(other).starts, first.starts)
+    two = Frame("<cls>", "<sep>")
+    for different in ({"checksum": "other"}, {"length": 65}, {"frame": two}, {"seed": 1}, {"packing": "documents"}):
+        assert packed(ends, **different).starts.tolist() != first.starts.tolist()
     content = bytearray(kept[0].read_bytes())
     content[len(content) // 2] ^= 1
     for damaged in (bytes(content), b"", bytes(content[:40])):
         kept[0].write_bytes(damaged)
-        again = pack_shard(ends, "shard", 64, 1, 0)
+        again = packed(ends)
         for name in ("first", "starts", "counts"):
             np.testing.assert_array_equal(getattr(again, name), getattr(first, name))
 
@@ -86,7 +93,7 @@ def test_the_cached_index_is_that_of_shard_length_and_seed_and_a_damaged_one_is_
 def test_a_cache_that_cannot_be_written_is_done_without(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("GRISTMILL_CACHE", str(tmp_path / "file" / "cache"))
-    assert len(pack_shard(offsets(0), "shard", 64, 1, 0).sizes)
+    assert len(packed(offsets(0)).sizes)
 
 
 def test_sequences_of_any_size_follow_the_mixture_within_a_sequence_and_are_read_once_an_epoch():
@@ -97,7 +104,7 @@ def test_sequences_of_any_size_follow_the_mixture_within_a_sequence_and_are_read
         streams = [Stream(f"s{i}", int(size.sum()), size) for i, size in enumerate(sizes)]
         weights = [dict(zip((s.name for s in streams), rng.random(count), strict=True)) for _ in range(2)]
         asked = mixture([(500, weights[0]), (math.inf, weights[1])], {}, [s.name for s in streams])
-        samples = Order(streams, asked, length, 0, "corpus").take(0, 400)
+        samples = Order([Phase(tuple(streams), length)], asked, 0, "corpus").take(0, 400)
         total = np.cumsum(samples.tokens)
         wanted = np.array([asked.requested(int(tokens)) for tokens in total])
         for source, size in enumerate(sizes):
@@ -162,10 +169,12 @@ def test_the_waste_is_told_before_training(corpus):
     assignments = ["data.packing=best_fit", "data.weights={plays: 1, code: 1}"]
     resolved = resolve(parse(Pretraining, override(plain(llama_tiny()), assignments), "recipe"), corpus)
     read = training_data(corpus, resolved)
-    told = [line for line in describe_data(resolved, corpus, read.order) if "best-fit" in line]
+    told = [line for line in describe_data(resolved, corpus, read.order) if "best_fit" in line]
     for line, source in zip(told, read.sources, strict=True):
         waste = 1 - source.tokens / (len(source.packing.sizes) * resolved.data.sequence_length)
-        assert line == f"data  {source.name}: best-fit packing leaves {waste:.2%} as padding"
+        assert line.startswith(
+            f"data  {source.name}: best_fit at 128 leaves {waste:.2%} of the places as padding and 0 tokens out; "
+        )
 
 
 def test_the_cache_lies_where_it_is_told(corpus, cache):

@@ -1,22 +1,27 @@
 """From shards to batches: what is in a sequence, what a rank gets, and what is refused."""
 
 import shutil
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 import pytest
 
 from pipelines.contracts.errors import ConfigError, CorruptFileError, UserError
+from pipelines.contracts.place import place_of
 from pipelines.contracts.shards import open_shard
 from tokenizer.specials import SPECIAL_IDS
 from trainers.batch import IGNORED, Frame
 from trainers.config import Data
 from trainers.data import open_corpus, training_data, validation_data
 from trainers.documents import documents_of
+from trainers.objectives.causal import Causal
 from trainers.recipes import llama_tiny
+from trainers.resolve import resolve
 
 BOS, EOS, PAD = (SPECIAL_IDS[mark] for mark in ("<bos>", "<eos>", "<pad>"))
 LENGTH = 64
+PACKINGS = ("concatenate", "best_fit", "documents", "full_sentences", "doc_sentences")
 
 
 def stream(source):
@@ -35,9 +40,16 @@ def configured(length=LENGTH, **fields):
     return replace(llama_tiny(), data=Data(sequence_length=length), **fields)
 
 
-def data(corpus, weights=None, length=LENGTH, seed=0):
-    read = Data(sequence_length=length, weights=weights or dict.fromkeys(corpus.train, 1.0))
+def data(corpus, weights=None, length=LENGTH, seed=0, packing="concatenate"):
+    read = Data(sequence_length=length, packing=packing, weights=weights or dict.fromkeys(corpus.train, 1.0))
     return training_data(corpus, replace(llama_tiny(), data=read, seed=seed))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def cache(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GRISTMILL_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +74,7 @@ def test_an_epoch_covers_every_token_of_a_source_once(corpus, source, length):
 
 
 @pytest.mark.parametrize("frame", [Frame(), Frame(None, "<eos>"), Frame("<cls>", "<sep>")], ids=["0", "after", "2"])
-@pytest.mark.parametrize("packing", ["concatenate", "best_fit"])
+@pytest.mark.parametrize("packing", PACKINGS)
 @pytest.mark.parametrize("length", [7, 64])
 def test_every_frame_is_read_once_with_its_marks_and_documents_are_found(corpus_directory, frame, packing, length):
     """Against the documents one by one; empty ones have no place where a frame has no marks."""
@@ -71,8 +83,10 @@ def test_every_frame_is_read_once_with_its_marks_and_documents_are_found(corpus_
         data = Data(sequence_length=length, weights={name: 1.0}, packing=packing)
         read = training_data(opened, replace(llama_tiny(), data=data))
         source = read.sources[0]
-        samples = read.order.take(0, len(source.packing.sizes) if source.packing else -(-source.tokens // length))
+        samples = read.order.take(0, len(source.sizes(length)))
+        np.testing.assert_array_equal(samples.tokens, source.sizes(length)[samples.sequence])
         batch = read.rows(samples)
+        np.testing.assert_array_equal((batch.segments >= 0).sum(axis=1), samples.tokens)
         assert (batch.targets == IGNORED).all()
         found = {}
         for row, sequence in enumerate(samples.sequence):
@@ -124,35 +138,150 @@ def test_a_sequence_holds_one_source(corpus):
         np.testing.assert_array_equal(batch.inputs[row, : len(expected)], expected)
 
 
+@pytest.mark.parametrize("packing", PACKINGS)
 @pytest.mark.parametrize(("world", "size"), [(1, 12), (1, 5), (2, 3), (3, 4), (4, 2), (5, 1)])
-def test_world_size_and_micro_batch_do_not_change_the_batch(corpus, world, size):
-    whole = data(corpus).rows(data(corpus).order.take(24, 12))
-    found = {}
-    lengths = set()
+def test_world_size_and_micro_batch_do_not_change_what_is_read(corpus, packing, world, size):
+    read = data(corpus, packing=packing)
+    whole = read.rows(read.order.take(24, 12))
+    lengths, found = set(), []
     for rank in range(world):
-        batches = list(data(corpus).micro_batches(24, 12, size, rank, world))
+        batches = list(read.micro_batches(24, 12, size, rank, world))
         lengths.add(len(batches))
         for batch in batches:
-            assert batch.inputs.shape == (size, LENGTH)
-            for row in range(size):
-                if (batch.targets[row] != IGNORED).any():
-                    found[batch.inputs[row].tobytes() + batch.targets[row].tobytes()] = batch.source[row]
+            assert len(batch.inputs) == size
+            held = (batch.segments >= 0).sum(axis=1)
+            assert batch.inputs.shape[1] == min(LENGTH, -(-max(1, held.max()) // 8) * 8)
+            assert (held[batch.sample < 0] == 0).all()
+            found += batch.sample[batch.sample >= 0].tolist()
+            for row in np.flatnonzero(batch.sample >= 0):
+                same = batch.sample[row] - 24
+                for name in ("inputs", "targets", "positions", "segments"):
+                    its, width = getattr(whole, name)[same], batch.inputs.shape[1]
+                    np.testing.assert_array_equal(getattr(batch, name)[row], its[:width])
+                assert (whole.segments[same][batch.inputs.shape[1] :] == -1).all()
+                for name in ("source", "sequence", "epoch"):
+                    assert getattr(batch, name)[row] == getattr(whole, name)[same]
     assert len(lengths) == 1
-    expected = {
-        whole.inputs[row].tobytes() + whole.targets[row].tobytes(): whole.source[row]
-        for row in range(len(whole.inputs))
-    }
-    assert found == expected
+    assert sorted(found) == list(range(24, 36))
 
 
-def test_validation_is_the_same_for_every_world_and_spread_over_the_split(corpus):
-    validation = validation_data(corpus, configured(), 256)
-    alone = sorted(b.inputs[i].tobytes() for b in validation.batches(4, 0, 1) for i in range(4))
-    shared = sorted(b.inputs[i].tobytes() for r in range(2) for b in validation.batches(2, r, 2) for i in range(2))
-    assert alone == shared
-    names = [validation.sources[source].name for source, _ in validation.rows]
-    assert names == ["code"] * 4 + ["plays"] * 4
-    whole = validation_data(corpus, configured(), 10**9)
+@pytest.mark.parametrize(("world", "size"), [(1, 4), (2, 2), (3, 4)])
+def test_a_part_holds_rows_of_about_one_length_and_ranks_have_about_the_same_at_any_time(corpus, world, size):
+    read = data(corpus, packing="documents")
+    count = 50
+    samples = read.order.take(0, count)
+    parts = [list(read.grid(0).share(samples, size, rank, world)) for rank in range(world)]
+    in_turn = [part for together in zip(*parts, strict=True) for part in together]
+    lengths = np.concatenate([part.tokens for part in in_turn])
+    np.testing.assert_array_equal(lengths, -np.sort(-samples.tokens))
+    places = sum(len(part) * part.tokens.max() for part in in_turn if len(part))
+    assert places < 0.8 * count * samples.tokens.max()
+
+
+def test_how_a_step_is_split_changes_no_loss_but_by_rounding(corpus):
+    torch = pytest.importorskip("torch")
+    from trainers.forward import Forward, tensors
+    from trainers.models import build_model
+
+    read = data(corpus, packing="documents")
+    config = resolve(replace(llama_tiny(), data=Data(sequence_length=LENGTH)), corpus)
+    torch.manual_seed(0)
+    model = build_model(config.model, corpus.tokenizer.specials, 0)
+    forward = Forward(model, config.model.architecture)
+    found = []
+    for world, size in ((1, 12), (1, 5), (2, 3), (3, 2)):
+        model.zero_grad()
+        sums, targets = 0.0, 0
+        for rank in range(world):
+            for batch in read.micro_batches(0, 12, size, rank, world):
+                nats = forward(**tensors(batch, "cpu"))[0].sum()
+                nats.backward()
+                sums, targets = sums + nats.item(), targets + int((batch.targets != IGNORED).sum())
+        norm = torch.nn.utils.get_total_norm([p.grad for p in model.parameters()])
+        found.append((targets, sums / targets, float(norm)))
+    for targets, loss, norm in found[1:]:
+        assert targets == found[0][0]
+        assert loss == pytest.approx(found[0][1], abs=1e-5)
+        assert norm == pytest.approx(found[0][2], rel=1e-5)
+
+
+@dataclass(frozen=True)
+class Reading(Causal):
+    """An objective that changes nothing and wants to know where sentences begin."""
+
+    needs_sentences: ClassVar[bool] = True
+
+    def apply(self, batch, context):
+        return batch
+
+
+@pytest.mark.parametrize("packing", PACKINGS)
+@pytest.mark.parametrize("frame", [Frame(), Frame("<bos>"), Frame("<cls>", "<sep>")], ids=["0", "1", "2"])
+def test_rows_know_where_sentences_begin(corpus_directory, packing, frame):
+    opened = open_corpus((str(corpus_directory),), None, frame)
+    read = Data(sequence_length=LENGTH, packing=packing, weights={"plays": 1.0})
+    found = training_data(opened, replace(llama_tiny(), data=read, objective=Reading()))
+    source = found.sources[0]
+    batch = found.rows(found.order.take(0, len(source.sizes(LENGTH))))
+    begun = {}
+    for row, sequence in enumerate(batch.sequence):
+        for segment, document in enumerate(documents_of(source, int(sequence), LENGTH)):
+            held = np.flatnonzero(batch.segments[row] == segment)
+            assert batch.sentence_starts[row, held[0]]
+            begun.setdefault(document, []).append(batch.sentence_starts[row, held].tolist())
+        assert not batch.sentence_starts[row, batch.segments[row] < 0].any()
+    for (number, i), pieces in begun.items():
+        if len(pieces) > 1:
+            continue
+        shard = source.shard(number)
+        size = shard.offsets[i + 1] - shard.offsets[i]
+        starts = shard.sentences[shard.sentence_offsets[i] : shard.sentence_offsets[i + 1]]
+        lead = int(frame.before is not None)
+        expected = {0, *(int(s) + lead for s in starts if 0 < s < size)}
+        assert np.flatnonzero(pieces[0]).tolist() == sorted(expected)
+    assert any(len(pieces) == 1 for pieces in begun.values())
+
+
+def test_shards_without_sentences_are_refused_where_sentences_are_needed(plain_directory):
+    opened = open_corpus((str(plain_directory),), None)
+    for packing in ("full_sentences", "doc_sentences"):
+        with pytest.raises(ConfigError, match=rf"data\.packing: {packing} needs to know where sentences begin"):
+            data(opened, packing=packing)
+        with pytest.raises(ConfigError, match="`sentences: true` in its `shards` step"):
+            validation_data(opened, replace(llama_tiny(), data=Data(packing=packing)), 100)
+    weights = dict.fromkeys(opened.train, 1.0)
+    with pytest.raises(ConfigError, match="objective: causal needs to know where sentences begin"):
+        training_data(opened, replace(llama_tiny(), data=Data(weights=weights), objective=Reading()))
+    assert data(opened, packing="documents").rows(data(opened).order.take(0, 3)).sentence_starts is None
+
+
+@pytest.mark.parametrize("packing", PACKINGS)
+def test_validation_is_the_same_for_every_world_and_spread_over_the_split(corpus, packing):
+    config = configured()
+    config = replace(config, data=replace(config.data, packing=packing))
+    validation = validation_data(corpus, config, 256)
+
+    def rows(size, world):
+        """The rows without their padding, by number."""
+        found = {}
+        for rank in range(world):
+            for batch in validation.batches(size, rank, world):
+                for row in np.flatnonzero(batch.sample >= 0):
+                    held = batch.segments[row] >= 0
+                    found[int(batch.sample[row])] = batch.inputs[row][held].tolist() + batch.targets[row][held].tolist()
+        return found
+
+    assert rows(4, 1) == rows(2, 2) == rows(3, 3)
+    another_seed = validation_data(corpus, replace(config, seed=7), 256)
+    np.testing.assert_array_equal(another_seed.samples.sequence, validation.samples.sequence)
+    for index, source in enumerate(validation.sources):
+        here = validation.samples.source == index
+        sizes = source.sizes(LENGTH)
+        assert validation.samples.tokens[here].sum() >= 256
+        count, numbers = here.sum(), validation.samples.sequence[here]
+        np.testing.assert_array_equal(numbers, np.arange(count) * len(sizes) // count)
+        assert sizes[np.arange(count - 1) * len(sizes) // (count - 1)].sum() < 256 + LENGTH
+    whole = validation_data(corpus, config, 10**9)
     targets = sum((batch.targets != IGNORED).sum() for batch in whole.batches(4, 0, 1))
     assert targets == sum(source.tokens for source in whole.sources)
 
@@ -179,6 +308,22 @@ def test_a_missing_or_foreign_shard_is_an_error_before_anything_is_read(corpus_d
     with pytest.raises(CorruptFileError, match=rf"code/train-00000\.arrow: {found}, the corpus's manifest records"):
         data(opened)
     data(opened, {"plays": 1.0})
+
+
+def test_a_missing_or_foreign_shard_on_an_object_store_is_an_error_before_anything_is_read(s3, corpus, tmp_path):
+    source = corpus.train["plays"]
+    place = place_of(f"s3://bucket/{tmp_path.name}", s3.remote)
+    there = replace(source, directory=place)
+    for record in source.shards:
+        s3.store.pipe(f"{place}/{record.path}", (source.directory / record.path).read_bytes())
+    there.check()
+    damaged = f"{place}/{source.shards[1].path}"
+    s3.store.pipe(damaged, b"short")
+    with pytest.raises(CorruptFileError, match=rf"{damaged}: is 5 bytes, the corpus's manifest records"):
+        there.check()
+    s3.store.rm(damaged)
+    with pytest.raises(CorruptFileError, match=rf"{damaged}: is missing, the corpus's manifest records"):
+        there.check()
 
 
 def test_corpora_that_do_not_fit_together_are_refused(corpus_directory, tmp_path):

@@ -13,7 +13,7 @@ from trainers.config import Data, Pretraining, Stage
 from trainers.data import open_corpus, training_data
 from trainers.ledger import read_ledger, write_ledger
 from trainers.mixture import UNCAPPED, cap, mixture
-from trainers.order import Order, Stream
+from trainers.order import Order, Phase, Stream
 from trainers.recipes import llama_tiny
 from trainers.resolve import describe_data, resolve
 
@@ -21,15 +21,16 @@ THREE = ((3_000, (0.7, 0.2, 0.1)), (5_001, (0.0, 0.5, 0.5)), (math.inf, (0.3, 0.
 SIZES = (900, 1_111, 2_000)
 
 
-def asked(stages, sizes, epochs, length):
+def asked(stages, sizes, epochs):
     names = [f"s{i}" for i in range(len(sizes))]
-    caps = {f"s{i}": cap(sizes[i], length, most) for i, most in epochs.items()}
+    caps = {f"s{i}": cap(sizes[i], most) for i, most in epochs.items()}
     return mixture([(until, dict(zip(names, weights, strict=True))) for until, weights in stages], caps, names)
 
 
 def order(stages=THREE, sizes=SIZES, epochs=None, length=16):
-    wanted = asked(stages, sizes, epochs or {}, length)
-    return Order([Stream(f"s{i}", size) for i, size in enumerate(sizes)], wanted, length, 0, "corpus")
+    wanted = asked(stages, sizes, epochs or {})
+    streams = tuple(Stream(f"s{i}", size) for i, size in enumerate(sizes))
+    return Order([Phase(streams, length)], wanted, 0, "corpus")
 
 
 def request(stages, caps, tokens):
@@ -48,7 +49,7 @@ def request(stages, caps, tokens):
 def worst(drawn, samples):
     """The largest distance of realised tokens from the request over all samples and sources."""
     total = np.cumsum(samples.tokens)
-    wanted = np.array([drawn.mixture.requested(int(tokens)) for tokens in total])
+    wanted = np.array([drawn.mixture().requested(int(tokens)) for tokens in total])
     read = np.stack(
         [np.cumsum(np.where(samples.source == s, samples.tokens, 0)) for s in range(wanted.shape[1])], axis=1
     )
@@ -57,7 +58,7 @@ def worst(drawn, samples):
 
 def test_the_request_is_the_sum_of_the_shares_of_every_token():
     table = request(THREE, [900, 1_111, UNCAPPED], 5_800)
-    wanted = asked(THREE, SIZES, {0: 1, 1: 1}, 16)
+    wanted = asked(THREE, SIZES, {0: 1, 1: 1})
     for tokens in (0, 1, 2_999, 3_000, 3_001, 5_000, 5_001, 5_002, 5_800):
         # A source that reaches its cap within a token is followed token by token with an error of up to one.
         np.testing.assert_allclose(wanted.requested(tokens), table[tokens], atol=1.5)
@@ -67,13 +68,13 @@ def test_the_request_is_the_sum_of_the_shares_of_every_token():
 def test_three_stages_and_a_cap_are_followed_within_a_sequence_and_nothing_is_read_twice_in_an_epoch():
     drawn = order(epochs={0: 1, 2: 2})
     samples = drawn.take(0, 400)
-    assert worst(drawn, samples) <= drawn.sequence_length
+    assert worst(drawn, samples) <= 16
     for source, size in enumerate(SIZES):
         read = samples.sequence[samples.source == source]
         epoch = -(-size // 16)
         for first in range(0, len(read), epoch):
             assert len(set(read[first : first + epoch])) == len(read[first : first + epoch])
-    _, tokens = drawn.drawn(400)
+    tokens = drawn.drawn(400).tokens
     assert tokens[0] <= 900
     assert tokens[2] <= 4_000
 
@@ -89,10 +90,10 @@ def test_random_mixtures_are_followed_within_a_sequence():
         ]
         # The first source stays without a cap: it can always give what the others may not.
         epochs = {i: float(rng.choice([1, 2, 3, 1.5])) for i in range(1, count) if rng.random() < 0.4}
-        epochs = {i: most for i, most in epochs.items() if cap(sizes[i], length, most) > 0}
+        epochs = {i: most for i, most in epochs.items() if most * sizes[i] >= min(length, sizes[i])}
         drawn = order(stages, sizes, epochs, length)
         assert worst(drawn, drawn.take(0, 600)) <= length
-        assert (drawn.drawn(600)[1] <= drawn.mixture.caps).all()
+        assert (drawn.drawn(600).tokens <= drawn.mixture().caps).all()
 
 
 def test_a_change_of_weight_goes_on_where_each_source_was():
@@ -106,7 +107,7 @@ def test_a_change_of_weight_goes_on_where_each_source_was():
 
 def test_a_mixture_whose_sources_are_used_up_ends():
     drawn = order([(math.inf, (0.5, 0.5))], (100, 64), {0: 1, 1: 2})
-    assert drawn.mixture.total == 100 + 128
+    assert drawn.mixture().total == 100 + 128
     assert drawn.take(0, 15).tokens.sum() == 100 + 128  # seven sequences, one of them of 4 tokens, and eight
     with pytest.raises(ValueError, match="the mixture has 15 samples"):
         drawn.take(15, 1)
@@ -114,7 +115,8 @@ def test_a_mixture_whose_sources_are_used_up_ends():
 
 @pytest.mark.parametrize(("epochs", "tokens"), [(1, 100), (2, 200), (2.5, 248), (0.1, 0)])
 def test_a_cap_is_whole_sequences(epochs, tokens):
-    assert cap(100, 16, epochs) == tokens
+    drawn = order([(math.inf, (0.5, 0.5))], (100, 64), {0: epochs})
+    assert drawn.mixture().caps.tolist() == [tokens, UNCAPPED]
 
 
 # From here on with a corpus.

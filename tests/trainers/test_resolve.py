@@ -1,7 +1,9 @@
 """Derived values, and the errors of settings that do not fit the corpus."""
 
+import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from pipelines.contracts.config import override, parse, plain
@@ -34,13 +36,80 @@ def test_recipes_resolve_and_the_result_is_an_input_that_resolves_to_itself(name
 def test_open_values_come_from_the_corpus(corpus):
     resolved = resolve(settings("data.sequence_length=128", "batch.sequences=4", "budget.steps=25"), corpus)
     assert resolved.model.vocab_size == 448  # 400 tokens, rounded up to a multiple of 64
-    assert (resolved.batch.tokens, resolved.budget.tokens, resolved.data.shard_set) == (512, 12_800, "shards")
+    assert (resolved.batch.tokens, resolved.data.shard_set) == (512, "shards")
+    drawn = training_data(corpus, resolved).order.take(0, 25 * 4).tokens
+    assert resolved.budget.tokens == drawn.sum() < 12_800  # the last sequence of an epoch is shorter
     assert resolved.data.weights == {name: source.tokens for name, source in corpus.train.items()}
 
 
 def test_a_token_budget_is_rounded_down_so_that_it_is_not_overrun(corpus):
     config = replace(settings("data.sequence_length=128", "batch.sequences=4"), budget=Budget(tokens=5500))
     assert resolve(replace(config, schedule=replace(config.schedule, warmup_steps=0)), corpus).budget.steps == 10
+
+
+@pytest.mark.parametrize("packing", ["best_fit", "documents", "full_sentences", "doc_sentences"])
+def test_a_token_budget_counts_tokens_and_no_padding(packing, corpus):
+    fixed = ("data.sequence_length=64", f"data.packing={packing}", "budget={tokens: 20000}", "schedule.warmup_steps=0")
+    resolved = resolve(settings(*fixed, "batch={tokens: 800}", "data.weights={plays: 3, code: 1}"), corpus)
+    read = training_data(corpus, resolved)
+    means = {source.name: source.tokens / len(source.packing.sizes) for source in read.sources}
+    mean = 4 / (3 / means["plays"] + 1 / means["code"])  # tokens of 3 : 1, so sequences of 3 / mean : 1 / mean
+    assert resolved.batch.sequences == int(800 // mean)
+    assert resolved.batch.tokens == math.ceil(resolved.batch.sequences * mean) <= 800
+    steps = np.cumsum(read.order.take(0, 600).tokens)[resolved.batch.sequences - 1 :: resolved.batch.sequences]
+    assert resolved.budget.steps == (steps <= 20_000).sum()
+    assert resolved.budget.tokens == steps[resolved.budget.steps - 1]
+    batch = read.rows(read.order.take(0, resolved.budget.steps * resolved.batch.sequences))
+    assert resolved.budget.tokens == (batch.segments >= 0).sum()
+    assert resolve(parse(Pretraining, plain(resolved), "resolved.yaml"), corpus) == resolved
+
+
+def test_a_budget_of_more_samples_than_are_gone_through_is_what_sequences_have_on_average(corpus, monkeypatch):
+    phases = "data.phases=[{until_step: 90, sequence_length: 32}]"
+    for assignment in ("budget={steps: 100}", "budget={tokens: 160000}", "budget={steps: 100, tokens: 66560}"):
+        config = settings(assignment, "batch.sequences=16", phases)
+        exact = resolve(config, corpus)
+        with monkeypatch.context() as patch:
+            patch.setattr("trainers.resolve.EXACT", 1)
+            about = resolve(config, corpus)
+            assert resolve(parse(Pretraining, plain(about), "resolved.yaml"), corpus) == about
+            lines = describe_data(about, corpus, training_data(corpus, about).order)
+        first, later = min(90, about.budget.steps), max(0, about.budget.steps - 90)
+        assert about.budget.tokens == 16 * (32 * first + 128 * later) <= (config.budget.tokens or 10**9)
+        assert exact.budget.tokens == pytest.approx(about.budget.tokens, rel=0.03)
+        assert exact.budget.steps == pytest.approx(about.budget.steps, rel=0.03)
+        assert sum(int(line.split("tokens, ")[1].split(" ")[0].replace(",", "")) for line in lines if "%" in line) == (
+            pytest.approx(about.budget.tokens, abs=3)
+        )
+
+
+def test_berts_schedule_reads_42_billion_tokens(corpus):
+    """1,000,000 steps of 256 sequences, 128 tokens for 900,000 of them and 512 for 100,000: 42.6 B tokens."""
+    phases = "data.phases=[{until_step: 900000, sequence_length: 128}]"
+    fixed = ("data.sequence_length=512", "model.positions=512", "batch.sequences=256", "budget.steps=1000000")
+    resolved = resolve(settings(phases, *fixed), corpus)
+    assert resolved.budget.tokens == 42_598_400_000
+    assert resolved.batch.tokens == 256 * 512
+
+
+@pytest.mark.parametrize(
+    ("assignments", "message"),
+    [
+        (
+            ["data.phases=[{until_step: 5, sequence_length: 256}]"],
+            r"data.phases\[0\].sequence_length: got 256, the model has",
+        ),
+        (["data.phases=[{until_step: 0, sequence_length: 64}]"], r"data.phases\[0\].until_step: got 0, allowed 1"),
+        (["data.phases=[{until_step: 5, sequence_length: 1}]"], r"data.phases\[0\].sequence_length: got 1, allowed 2"),
+        (
+            ["data.phases=[{until_step: 5, sequence_length: 64}, {until_step: 5, sequence_length: 32}]"],
+            r"data.phases\[1\].until_step: got 5, the phase before ends at 5",
+        ),
+    ],
+)
+def test_phases_that_do_not_fit_are_refused(assignments, message):
+    with pytest.raises(ConfigError, match=message):
+        settings(*assignments)
 
 
 @pytest.mark.parametrize(
@@ -86,6 +155,9 @@ def test_entering_another_epoch_is_said_before_training(corpus):
     resolved = resolve(settings("budget.steps=30", "data.weights={plays: 1.0, code: 0.1}"), corpus)
     order = training_data(corpus, resolved).order
     lines = describe_data(resolved, corpus, order)
+    read = f"{resolved.budget.tokens:,} tokens in all"
+    assert lines[0] == f"data  16 sequences a step, 2,048 tokens on average; 30 steps read {read}"
+    del lines[0]
     assert "code: 9.09%" in lines[0]
     assert "again" in lines[0] or corpus.train["code"].tokens > 0.0909 * 30 * 16 * 128
     assert "plays: 90.91%" in lines[1]
