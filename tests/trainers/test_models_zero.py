@@ -1,0 +1,48 @@
+"""Models that are more than stock ones, or are called in parts, under every ZeRO stage on two workers: tied stacks, an
+untied output layer, fixed tables, relative positions, layers called one by one.
+"""
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.trainers.launching import ROOT, environment, torchrun
+from tests.trainers.model_worker import MODELS, RATE, SEQUENCES, STEPS, prepared
+from trainers.batch import IGNORED
+from trainers.engine import parameter_groups
+from trainers.forward import Forward, tensors
+
+pytestmark = [pytest.mark.deepspeed, pytest.mark.slow]
+
+
+@pytest.fixture(scope="module")
+def found(corpus_directory, tmp_path_factory):
+    output = tmp_path_factory.mktemp("models") / "losses.json"
+    command = torchrun(2, Path(__file__).with_name("model_worker.py"), corpus_directory, output)
+    done = subprocess.run(command, env=environment(), cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]
+    return json.loads(output.read_text())
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_stage_has_the_losses_of_plain_torch(name, found, corpus_directory):
+    config, data, model = prepared(name, str(corpus_directory))
+    forward, groups = Forward(model, config.model.architecture), parameter_groups(model, config.optimizer)
+    groups = [{**group, "lr": RATE} for group in groups]
+    optimizer = torch.optim.AdamW(groups, betas=config.optimizer.betas, eps=config.optimizer.epsilon)
+    expected = []
+    for step in range(STEPS):
+        (batch,) = data.micro_batches(step * SEQUENCES, SEQUENCES, SEQUENCES, 0, 1)
+        nats, _ = forward(**tensors(batch, "cpu"))
+        loss = nats.sum() / int((batch.targets != IGNORED).sum())
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), config.optimizer.gradient_clipping)
+        optimizer.step()
+        optimizer.zero_grad()
+        expected.append(loss.item())
+    assert expected[-1] < expected[0] - 0.02
+    for stage in range(4):
+        assert found[name][str(stage)] == pytest.approx(expected, abs=1e-5), f"stage {stage}"
