@@ -37,6 +37,7 @@ from trainers.recipes import llama_tiny
 Reader = Callable[[Source, int], Iterator[int]]
 ROWS = 32
 MEAN_DOCUMENT = 600
+SENTENCE = 25
 
 
 def write_source(directory: Path, tokens: int) -> Source:
@@ -50,12 +51,20 @@ def write_source(directory: Path, tokens: int) -> Source:
         ids = pa.array([document_id(number, i) for i in range(len(lengths))], pa.binary(16))
         name = f"{number}.arrow"
         write_atomic(
-            directory / name, lambda sink, v=values, o=offsets, i=ids, n=lengths: write_shard(sink, v, o, i, n, {})
+            directory / name,
+            lambda sink, v=values, o=offsets, i=ids, n=lengths: write_shard(sink, v, o, i, n, {}, every(o, SENTENCE)),
         )
         file = record_file(directory, name)
         size = (len(lengths), int(offsets[-1]), int(offsets[-1]))
         records.append(ShardRecord(file.path, file.bytes, file.xxh3_128, "web", "train", *size))
     return Source("web", directory, tuple(records), Causal.frame)
+
+
+def every(offsets: np.ndarray, tokens: int) -> tuple[np.ndarray, np.ndarray]:
+    """Sentences of so many tokens each: (starts, offsets) as in a shard."""
+    many = -(-np.diff(offsets) // tokens)
+    ends = np.concatenate([[0], np.cumsum(many)])
+    return (np.arange(ends[-1]) - np.repeat(ends[:-1], many)) * tokens, ends
 
 
 def ours(packing: str) -> Reader:
@@ -64,8 +73,9 @@ def ours(packing: str) -> Reader:
         data = training_data(corpus_around(source), config)
         first = 0
         while True:
-            batch = data.rows(data.order.take(first, ROWS))
-            yield int((batch.segments >= 0).sum())
+            samples = data.order.take(first, ROWS)
+            data.rows(samples)
+            yield int(samples.tokens.sum())
             first += ROWS
 
     return read
@@ -73,7 +83,8 @@ def ours(packing: str) -> Reader:
 
 def corpus_around(source: Source) -> Corpus:
     tokenizer = TokenizerRecord("tokenizer.json", 0, "", 32_000, "byte_bpe", dict(SPECIAL_IDS))
-    return Corpus("benchmark", tokenizer, source.directory, "shards", {}, {"web": source}, {}, frozenset())
+    columns = frozenset({"sentences"})
+    return Corpus("benchmark", tokenizer, source.directory, "shards", {}, {"web": source}, {}, frozenset(), columns)
 
 
 def memmap(source: Source, length: int) -> Iterator[int]:
@@ -185,6 +196,7 @@ def main() -> None:
             "ours": ours("concatenate"),
             "ours, best fit": ours("best_fit"),
             "ours, documents": ours("documents"),
+            "ours, full sentences": ours("full_sentences"),
             "memmap + boundaries": memmap_boundaries,
             "memmap": memmap,
             "HF datasets": datasets,
