@@ -53,7 +53,7 @@ def roberta_base() -> Pretraining:
         name="roberta_base",
         model=replace(bert.model, architecture="roberta", sentence_head=False, vocab_size=50265),
         objective=Masked(),
-        data=Data(sequence_length=512, isolation=False),
+        data=Data(sequence_length=512, packing="full_sentences", isolation=False),
         batch=Batch(sequences=8192),
         budget=Budget(steps=500_000),
         optimizer=replace(bert.optimizer, learning_rate=6e-4, betas=(0.9, 0.98), gradient_clipping=0.0),
@@ -100,18 +100,22 @@ def modernbert_base() -> Pretraining:
 
 
 def tiny_roberta() -> Pretraining:
-    """A RoBERTa of toy size that learns within a minute on a CPU; documents do not see one another."""
+    """A RoBERTa of toy size that learns within a minute on a CPU; documents do not see one another.
+
+    Masked models learn from few targets: chosen by measurement on the demo corpus, 600 steps at 4e-3 from initial weights
+    of 0.06 get under the loss of a unigram model of the targets, from 0.02 by less than half as much.
+    """
     return Pretraining(
         name="tiny_roberta",
         model=Model("roberta", layers=2, width=64, heads=4, positions=128, initializer_range=0.06),
         objective=Masked(),
         data=Data(sequence_length=128),
         batch=Batch(sequences=16),
-        budget=Budget(steps=200),
+        budget=Budget(steps=600),
         optimizer=Optimizer(learning_rate=4e-3, betas=(0.9, 0.98), epsilon=1e-6, weight_decay=0.01),
         schedule=Schedule(kind="linear", warmup_steps=20, final_fraction=0.0),
-        validation=Validation(every=100, tokens=8192),
-        checkpoints=Checkpoints(every=100, keep=2),
+        validation=Validation(every=200, tokens=32768),
+        checkpoints=Checkpoints(every=200, keep=2),
         execution=Execution(zero_stage=1, micro_batch=8),
     )
 
