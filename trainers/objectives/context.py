@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from pipelines.contracts.errors import ConfigError
+
 
 @dataclass(frozen=True)
 class Context:
@@ -20,3 +22,13 @@ class Context:
     sequence_length: int
     word_marks: np.ndarray | None = None
     decoder_start: str | None = None
+
+    def special(self, name: str) -> int:
+        """The id of a special; ConfigError where the tokenizer has none of that name."""
+        if name not in self.specials:
+            some = ", ".join(sorted(self.specials)[:20])
+            raise ConfigError(
+                f"objective: needs the special {name}, the tokenizer has none; train a tokenizer here, or take an existing one "
+                f"with `add_reserved: true`. It has {some}"
+            )
+        return self.specials[name]

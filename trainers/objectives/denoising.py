@@ -79,7 +79,7 @@ class Denoising(PairObjective):
     def pairs(self, batch: Batch, context: Context) -> Pairs:
         """Corrupted document and original."""
         documents = documents_of(batch, context)
-        bos, eos = context.specials["<bos>"] if context.family == "encoder_decoder" else None, context.specials["<eos>"]
+        bos, eos = context.special("<bos>") if context.family == "encoder_decoder" else None, context.special("<eos>")
         original = documents.content
         noisy = self._noisy(batch, documents, context).marked(bos, eos)
         return documents.pairs(noisy, original.marked(bos, eos, original.sizes > 0))
@@ -99,7 +99,7 @@ class Denoising(PairObjective):
         if self.deletion:
             text = deleted(text, documents.per_token(context, "denoising/deletion") < self.deletion)
         if self.masking or self.infilling:
-            mask = context.specials["<mask>"]
+            mask = context.special("<mask>")
         if self.masking:
             chosen = _first(documents.per_token(context, "denoising/masking"), original, text) < self.masking
             text = Ragged(np.where(chosen, mask, text.tokens), text.offsets)

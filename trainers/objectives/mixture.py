@@ -18,7 +18,6 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from pipelines.contracts.errors import ConfigError
 from trainers.batch import IGNORED, PADDING, Batch, Decoder, Frame
 from trainers.objectives.causal import Causal
 from trainers.objectives.context import Context
@@ -124,18 +123,14 @@ class Mixture:
             if len(rows):
                 made.append(_apply(part, _rows(batch, rows), context))
                 places.append(rows)
-        return _joined(batch, made, places, context.specials["<pad>"])
+        return _joined(batch, made, places, context.special("<pad>"))
 
 
 def _apply(part: Part, batch: Batch, context: Context) -> Batch:
     if part.token is None:
         return part.objective.apply(batch, context)
-    if part.token not in context.specials:
-        raise ConfigError(
-            f"objective.parts: got token {part.token}, the tokenizer has no such special; allowed: {', '.join(context.specials)}"
-        )
     assert isinstance(part.objective, PairObjective)
-    return part.objective.apply(batch, context, context.specials[part.token])
+    return part.objective.apply(batch, context, context.special(part.token))
 
 
 def _rows(batch: Batch, rows: np.ndarray) -> Batch:

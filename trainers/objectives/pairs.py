@@ -163,13 +163,13 @@ class PairObjective:
 
 def encoder_decoder_rows(pairs: Pairs, batch: Batch, context: Context, mode: int | None) -> Batch:
     """Inputs for an encoder and targets for its decoder, with the same segment numbers."""
-    count, padding = len(batch.inputs), context.specials["<pad>"]
+    count, padding = len(batch.inputs), context.special("<pad>")
     lead = _tokens(mode)
     wide = _blank(count, _width(pairs.inputs.sizes + len(lead), pairs.rows, count), padding)
     narrow = _blank(count, _width(pairs.targets.sizes, pairs.rows, count), padding)
     goals = np.full(narrow[0].shape, IGNORED, dtype=np.int64)
     assert context.decoder_start is not None
-    start = context.specials[context.decoder_start]
+    start = context.special(context.decoder_start)
     texts = (pairs.inputs.tokens, pairs.inputs.offsets, pairs.targets.tokens, pairs.targets.offsets)
     _fill_both(*texts, pairs.rows, pairs.segments, lead, start, *wide, *narrow, goals)
     inputs, positions, segments = wide
@@ -180,9 +180,9 @@ def decoder_rows(
     pairs: Pairs, batch: Batch, context: Context, mode: int | None, bidirectional: bool, loss_on_prefix: bool
 ) -> Batch:
     """`<bos> input target` for a decoder; its last token is a target only."""
-    count, lead = len(batch.inputs), _tokens(context.specials["<bos>"], mode)
+    count, lead = len(batch.inputs), _tokens(context.special("<bos>"), mode)
     sizes = len(lead) + pairs.inputs.sizes + pairs.targets.sizes - 1
-    inputs, positions, segments = _blank(count, _width(sizes, pairs.rows, count), context.specials["<pad>"])
+    inputs, positions, segments = _blank(count, _width(sizes, pairs.rows, count), context.special("<pad>"))
     goals = np.full(inputs.shape, IGNORED, dtype=np.int64)
     prefix = np.zeros(inputs.shape, dtype=bool)
     texts = (pairs.inputs.tokens, pairs.inputs.offsets, pairs.targets.tokens, pairs.targets.offsets)

@@ -68,7 +68,7 @@ class PrefixLM(PairObjective):
         _split(content.tokens, content.offsets, documents.following, starts, inputs, goals, targets)
         given = Ragged(inputs, starts)
         if context.family == "encoder_decoder":
-            given = given.marked(None, context.specials["<eos>"])
+            given = given.marked(None, context.special("<eos>"))
         return documents.pairs(given, Ragged(targets, goals))
 
 

@@ -129,9 +129,9 @@ class SpanCorruption(PairObjective):
 
     def corrupted(self, documents: Documents, noise: np.ndarray, context: Context) -> Pairs:
         """The pairs that `noise`, bool [tokens of all documents], makes of `documents`."""
-        content, eos = documents.content, context.specials["<eos>"]
+        content, eos = documents.content, context.special("<eos>")
         if self.style in ("mass", "bert"):
-            mask = np.full(len(noise), context.specials["<mask>"])
+            mask = np.full(len(noise), context.special("<mask>"))
             if self.style == "bert":
                 kind, other = (documents.per_token(context, f"span_corruption/{name}") for name in ("kind", "other"))
                 mask = np.where(kind < _MASKED, mask, _ordinary(context, other))
@@ -155,7 +155,7 @@ class SpanCorruption(PairObjective):
 
     def shuffled(self, documents: Documents, context: Context) -> Pairs:
         """The pairs of a random order of each document's tokens and its original order."""
-        content, eos = documents.content, context.specials["<eos>"]
+        content, eos = documents.content, context.special("<eos>")
         tokens = content.tokens.copy()
         _shuffle(tokens, content.offsets, documents.per_token(context, "span_corruption/order"))
         inputs = Ragged(tokens, content.offsets)
@@ -164,12 +164,10 @@ class SpanCorruption(PairObjective):
 
 def sentinel_ids(context: Context) -> np.ndarray:
     """Ids of `<extra_id_0>` and those after it, int64; ConfigError where the tokenizer has none."""
-    names = [name for name in (f"<extra_id_{i}>" for i in range(len(context.specials))) if name in context.specials]
-    if not names:
-        raise ConfigError(
-            "objective: span_corruption needs sentinels, the tokenizer has no <extra_id_0>; take another one"
-        )
-    return np.array([context.specials[name] for name in names], dtype=np.int64)
+    found = [context.special("<extra_id_0>")]
+    while f"<extra_id_{len(found)}>" in context.specials:
+        found.append(context.specials[f"<extra_id_{len(found)}>"])
+    return np.array(found, dtype=np.int64)
 
 
 def _ordinary(context: Context, drawn: np.ndarray) -> np.ndarray:

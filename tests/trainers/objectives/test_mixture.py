@@ -125,5 +125,5 @@ def test_what_does_not_fit_together_is_refused():
         Part(Causal(), token="<reserved_0>").check()
     with pytest.raises(ValueError, match="weight: got 0"):
         Part(Causal(), weight=0.0).check()
-    with pytest.raises(ConfigError, match="no such special"):
+    with pytest.raises(ConfigError, match=r"needs the special \[S\]"):
         Mixture(parts=(Part(PrefixLM(), token="[S]"),)).apply(packed(rows(2), frame=True), context())

@@ -217,7 +217,7 @@ def test_sentinels_that_run_out_are_refused_and_by_chance_leave_the_rest_alone()
     pairs = objective.corrupted(documents, np.isin(documents.content.tokens, ids("you inviting to week")), few)
     assert pairs.inputs.tokens[:-1].tolist() == ids("Thank X for Y me to your party last week .")
     assert pairs.targets.tokens[:-1].tolist() == ids("X you Y inviting")
-    with pytest.raises(ConfigError, match="no <extra_id_0>"):
+    with pytest.raises(ConfigError, match="needs the special <extra_id_0>"):
         SpanCorruption().apply(packed([[ids(ORIGINAL)]]), type(few)(3, {"<eos>": 2}, 9, "decoder", 64))
 
 
