@@ -8,8 +8,11 @@ from typing import Literal
 
 from trainers.architecture import Model as Model
 from trainers.architecture import require as require
-from trainers.objectives import Objective
+from trainers.objectives import PAIR_OBJECTIVES, Objective
 from trainers.objectives.causal import Causal
+from trainers.sentence_pairs import OF_PAIRS
+
+_SHORTEST_PAIR = 8
 
 
 @dataclass(frozen=True)
@@ -53,8 +56,9 @@ class Data:
 
     `packing` concatenates documents and cuts where a sequence is full, or puts them whole where they fit best, with
     padding; `documents` gives each a row of its own, `full_sentences` and `doc_sentences` fill rows with whole sentences
-    (`trainers.sequences`). `phases` come before: `sequence_length` holds from the end of the last one on; each reads
-    sequences of its own, so sources begin another epoch, while stages and caps go on counting.
+    (`trainers.sequences`), `segment_pairs` and `sentence_pairs` with two parts of text (`trainers.sentence_pairs`).
+    `phases` come before: `sequence_length` holds from the end of the last one on; each reads sequences of its own, so
+    sources begin another epoch, while stages and caps go on counting.
 
     `weights` are shares of the training tokens: a mapping over sources, `proportional` (to the sources' tokens),
     `uniform`, `temperature`, `unimax` (`pipelines.contracts.mixtures`; UniMax of the tokens that the weights hold for),
@@ -70,7 +74,9 @@ class Data:
     shard_set: str | None = None
     sequence_length: int = 1024
     phases: tuple[Phase, ...] = ()
-    packing: Literal["concatenate", "best_fit", "documents", "full_sentences", "doc_sentences"] = "concatenate"
+    packing: Literal[
+        "concatenate", "best_fit", "documents", "full_sentences", "doc_sentences", "segment_pairs", "sentence_pairs"
+    ] = "concatenate"
     isolation: bool = True
     weights: str | dict[str, float] = "proportional"
     stages: tuple[Stage, ...] = ()
@@ -309,6 +315,7 @@ class Pretraining:
             f"data.sequence_length: got {self.data.sequence_length}, the model has {self.model.positions} positions; "
             f"shorten the sequences or raise model.positions",
         )
+        self._check_pairs()
         for number, phase in enumerate(self.data.phases):
             require(
                 phase.sequence_length <= self.model.positions,
@@ -318,4 +325,27 @@ class Pretraining:
         require(
             self.precision == "fp32" or self.execution.zero_stage >= 1,
             "precision: bf16 keeps its fp32 weights in ZeRO's optimizer; set execution.zero_stage to 1 or more",
+        )
+
+    def _check_pairs(self) -> None:
+        """Sentence pairs need an objective, a packing and a model that go together."""
+        paired, packing = isinstance(self.objective, PAIR_OBJECTIVES), self.data.packing
+        require(
+            paired == (packing in OF_PAIRS),
+            f"data.packing: got {packing} with objective {self.objective.kind}; sentence pairs ({', '.join(OF_PAIRS)}) go with "
+            f"next_sentence and sentence_order, other packings with other objectives",
+        )
+        require(
+            paired == self.model.sentence_head,
+            f"model.sentence_head: got {str(self.model.sentence_head).lower()} with objective {self.objective.kind}; sentence "
+            f"pairs need it, other objectives do not train it",
+        )
+        require(
+            not (paired and self.data.isolation),
+            "data.isolation: got true, the two parts of a sentence pair see each other; set it to false",
+        )
+        lengths = [self.data.sequence_length, *(phase.sequence_length for phase in self.data.phases)]
+        require(
+            not paired or min(lengths) >= _SHORTEST_PAIR,
+            f"data.sequence_length: got {min(lengths)}, allowed {_SHORTEST_PAIR} and more for sentence pairs",
         )

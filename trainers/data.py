@@ -7,7 +7,7 @@ length, the objective and the sample number, and on nothing else.
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -18,16 +18,17 @@ from pipelines.contracts.manifest import TokenizerRecord, load_corpus
 from pipelines.contracts.place import place_of
 from pipelines.contracts.store import digest, verify
 from trainers.architecture import DECODER_START, FAMILY
-from trainers.batch import Batch, Frame
+from trainers.batch import IGNORED, Batch, Frame
 from trainers.config import Data, Pretraining
 from trainers.documents import silence
 from trainers.mixture import Mixture, cap, mixture
-from trainers.objectives import Objective
+from trainers.objectives import PAIR_OBJECTIVES, Objective
 from trainers.objectives.causal import Causal
 from trainers.objectives.context import Context
 from trainers.objectives.masked import Masking
 from trainers.order import Drawn, Order, Phase, Samples, Stream
 from trainers.packing import pad
+from trainers.sentence_pairs import OF_PAIRS
 from trainers.sequences import OF_SENTENCES
 from trainers.source import Source as Source
 
@@ -150,7 +151,8 @@ class Grid:
     def _packed(self, samples: Samples, minimum: int) -> Batch:
         """The sequence of sample i in row i. Rows are as long as the longest sequence, rounded up to a multiple of 8."""
         rows = max(minimum, len(samples))
-        longest = int(samples.tokens.max(initial=1))
+        added = max((source.packing.added for source in self.sources if source.packing), default=0)
+        longest = int(samples.tokens.max(initial=1)) + added
         width = min(self.length, -(-longest // _MULTIPLE) * _MULTIPLE)
         arrays: np.ndarray = np.empty((4, rows, width), dtype=np.int64)
         filling: np.ndarray = np.zeros((4, rows), dtype=np.int64)
@@ -161,6 +163,9 @@ class Grid:
         batch = Batch(
             arrays[0], arrays[1], arrays[2], arrays[3], source, sequence, sample, epoch, sentence_starts=begins
         )
+        if isinstance(self.objective, PAIR_OBJECTIVES):
+            types, labels = np.zeros((rows, width), dtype=np.int64), np.full(rows, IGNORED, dtype=np.int64)
+            batch = replace(batch, token_types=types, labels=labels)
         filled = np.zeros(rows, dtype=np.int64)
         for index in np.unique(samples.source):
             there = np.flatnonzero(samples.source == index)
@@ -276,14 +281,17 @@ def order_of(corpus: Corpus, config: Pretraining, grids: tuple[Grid, ...]) -> Or
 
 def _grid(corpus: Corpus, config: Pretraining, sources: tuple[Source, ...], sequence_length: int, seed: int) -> Grid:
     packing, objective = config.data.packing, config.objective
-    if "sentences" not in corpus.columns and (packing in OF_SENTENCES or _needs_sentences(objective)):
-        wants = f"data.packing: {packing}" if packing in OF_SENTENCES else f"objective: {objective.kind}"
+    by_sentences = packing in (*OF_SENTENCES, *OF_PAIRS)
+    if "sentences" not in corpus.columns and (by_sentences or _needs_sentences(objective)):
+        wants = f"data.packing: {packing}" if by_sentences else f"objective: {objective.kind}"
         raise ConfigError(
             f"{wants} needs to know where sentences begin, and {corpus.directory} does not say; build the corpus with "
             f"`sentences: true` in its `shards` step"
         )
     length = objective.stream_length(sequence_length, FAMILY[config.model.architecture])
-    if packing != "concatenate":
+    if isinstance(objective, PAIR_OBJECTIVES):
+        sources = tuple(source.paired(packing, length, objective.exchanges, seed) for source in sources)
+    elif packing != "concatenate":
         sources = tuple(source.packed(packing, length, seed) for source in sources)
     return Grid(sources, length, objective, _context(corpus, config, sequence_length, seed))
 

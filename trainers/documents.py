@@ -13,11 +13,13 @@ if TYPE_CHECKING:
     from trainers.source import Source
 
 
-def documents_of(source: "Source", sequence: int, length: int) -> list[tuple[int, int]]:
-    """(number of the shard, row in it) of the document of each segment of a packed sequence: segment s is entry s."""
+def documents_of(source: "Source", sequence: int, length: int, epoch: int = 0) -> list[tuple[int, int]]:
+    """(number of the shard, row in it) of the document of each segment of a packed sequence: segment s is entry s. `epoch`
+    matters to sentence pairs, of which every epoch has its own.
+    """
     marks = source.frame.marks
     if source.packing is not None:
-        number, starts, counts = source.packing.place(sequence)
+        number, starts, counts = source.packing.place(sequence, epoch)
         offsets = source.shard(number).offsets
         pieces = zip(starts.tolist(), counts.tolist(), strict=True)
         return [(number, row) for first, count in pieces for row in _documents(offsets, marks, first, first + count)]
@@ -43,19 +45,22 @@ def _documents(offsets: np.ndarray, marks: int, first: int, end: int) -> list[in
     return [row for row in range(here, until) if offsets[row + 1] - offsets[row] + marks > 0]
 
 
-def ids_of(source: "Source", sequence: int, length: int) -> list[bytes]:
+def ids_of(source: "Source", sequence: int, length: int, epoch: int = 0) -> list[bytes]:
     """The 16-byte id of the document of each segment of a packed sequence."""
-    return [source.shard(shard).doc_ids[row].as_py() for shard, row in documents_of(source, sequence, length)]
+    return [source.shard(shard).doc_ids[row].as_py() for shard, row in documents_of(source, sequence, length, epoch)]
 
 
 def silence(batch: "Batch", sources: "Sequence[Source]", length: int, excluded: Set[bytes]) -> None:
-    """Take the targets off excluded documents; `length` is what a row takes of the stream.
+    """Take the targets off excluded documents, and the label off pairs that hold one; `length` is what a row takes of the
+    stream.
 
     Inputs, positions and segments stay, so every other token keeps its place, and the attention mask keeps the
     document apart as it keeps all of them apart.
     """
     for row in np.flatnonzero(batch.sample >= 0):
-        ids = ids_of(sources[batch.source[row]], int(batch.sequence[row]), length)
+        ids = ids_of(sources[batch.source[row]], int(batch.sequence[row]), length, int(batch.epoch[row]))
         silenced = [segment for segment, identifier in enumerate(ids) if identifier in excluded]
         if silenced:
             batch.targets[row][np.isin(batch.target_segments[row], silenced)] = IGNORED
+            if batch.labels is not None:
+                batch.labels[row] = IGNORED

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
+from typing import ClassVar
 
 import numpy as np
 import xxhash
@@ -52,6 +53,7 @@ class Packing:
     """The sequences of a source: those of its shards, one after another."""
 
     shards: tuple[Rows, ...]
+    added: ClassVar[int] = 0  # marks that a row has beside those of the stream
 
     @cached_property
     def starts(self) -> np.ndarray:
@@ -63,8 +65,8 @@ class Packing:
         """Tokens of each sequence of the source."""
         return np.concatenate([np.empty(0, np.int64), *(rows.sizes for rows in self.shards)])
 
-    def place(self, sequence: int) -> tuple[int, np.ndarray, np.ndarray]:
-        """(shard, the starts of its pieces in the shard's stream, their positions) of a sequence."""
+    def place(self, sequence: int, epoch: int) -> tuple[int, np.ndarray, np.ndarray]:
+        """(shard, the starts of its pieces in the shard's stream, their positions) of a sequence, the same in every epoch."""
         number = int(np.searchsorted(self.starts, sequence, side="right")) - 1
         rows, inside = self.shards[number], sequence - int(self.starts[number])
         here = slice(rows.first[inside], rows.first[inside + 1])

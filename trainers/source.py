@@ -14,6 +14,7 @@ from pipelines.contracts.manifest import ShardRecord
 from pipelines.contracts.shards import Shard, open_shard
 from trainers.batch import Batch, Frame
 from trainers.packing import pack
+from trainers.sentence_pairs import PairPacking, pair_shard
 from trainers.sentences import mark_sentences
 from trainers.sequences import Packing, pack_shard
 
@@ -30,7 +31,7 @@ class Source:
     directory: Path
     shards: tuple[ShardRecord, ...]
     frame: Frame
-    packing: Packing | None = None
+    packing: Packing | PairPacking | None = None
 
     @cached_property
     def starts(self) -> list[int]:
@@ -94,6 +95,14 @@ class Source:
         )
         return replace(self, packing=Packing(shards))
 
+    def paired(self, packing: str, length: int, exchanges: int, seed: int) -> "Source":
+        """This source in rows of sentence pairs; shards are opened where none are cached."""
+        shards = tuple(
+            pair_shard(packing, partial(self.shard, number), record.xxh3_128, length, self.frame, exchanges, seed)
+            for number, record in enumerate(self.shards)
+        )
+        return replace(self, packing=PairPacking(shards, self.frame))
+
     def fill(
         self,
         sequences: np.ndarray,
@@ -109,6 +118,10 @@ class Source:
         if self.packing is not None:
             numbers = np.searchsorted(self.packing.starts, sequences, side="right") - 1
             for number in np.unique(numbers):
+                if isinstance(self.packing, PairPacking):
+                    here = numbers == number
+                    self.packing.fill(number, self.shard(number), sequences[here], rows[here], filled, batch, marks)
+                    continue
                 index, starts, counts = self.packing.pieces(number, sequences[numbers == number])
                 self._copy(number, starts, counts, rows[numbers == number][index], filled, batch, marks)
             return

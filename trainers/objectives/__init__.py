@@ -11,16 +11,23 @@ from trainers.objectives.denoising import Denoising
 from trainers.objectives.fill_in_the_middle import FillInTheMiddle
 from trainers.objectives.masked import Masked
 from trainers.objectives.mixture import Mixture
+from trainers.objectives.next_sentence import NextSentence
 from trainers.objectives.prefix_lm import PrefixLM
+from trainers.objectives.sentence_order import SentenceOrder
 from trainers.objectives.span_corruption import SpanCorruption
 
-Objective = Causal | Denoising | FillInTheMiddle | Masked | Mixture | PrefixLM | SpanCorruption
+Objective = (
+    Causal | Denoising | FillInTheMiddle | Masked | Mixture | NextSentence | PrefixLM | SentenceOrder | SpanCorruption
+)
+PAIR_OBJECTIVES = (NextSentence, SentenceOrder)  # their rows are sentence pairs
 OBJECTIVES: dict[str, type] = {
     "causal": Causal,
     "denoising": Denoising,
     "fill_in_the_middle": FillInTheMiddle,
     "masked": Masked,
     "mixture": Mixture,
+    "next_sentence": NextSentence,
     "prefix_lm": PrefixLM,
+    "sentence_order": SentenceOrder,
     "span_corruption": SpanCorruption,
 }

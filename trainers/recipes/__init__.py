@@ -16,7 +16,7 @@ _ALL: tuple[Callable[[], Pretraining], ...] = (
     *(decoders.gpt2_xl, decoders.gpt3, decoders.llama_160m, decoders.llama_1b),
     *(decoders.llama_tiny, decoders.tiny_gpt, decoders.tiny_gpt2),
     *(encoders.bert_base, encoders.bert_large, encoders.roberta_base, encoders.roberta_large),
-    *(encoders.modernbert_base, encoders.tiny_roberta, encoders.tiny_modernbert),
+    *(encoders.modernbert_base, encoders.tiny_bert, encoders.tiny_roberta, encoders.tiny_modernbert),
     *(encoder_decoders.t5_small, encoder_decoders.t5_base, encoder_decoders.t5_large, encoder_decoders.t5_3b),
     *(encoder_decoders.t5_11b, encoder_decoders.t5_v1_1_base, encoder_decoders.byt5_small),
     *(encoder_decoders.bart_base, encoder_decoders.bart_large, encoder_decoders.prefix_lm_base),

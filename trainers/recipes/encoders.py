@@ -3,21 +3,36 @@
 from dataclasses import replace
 
 from trainers.architecture import Model
-from trainers.config import Batch, Budget, Checkpoints, Data, Execution, Optimizer, Pretraining, Schedule, Validation
+from trainers.config import (
+    Batch,
+    Budget,
+    Checkpoints,
+    Data,
+    Execution,
+    Optimizer,
+    Phase,
+    Pretraining,
+    Schedule,
+    Validation,
+)
 from trainers.objectives.masked import Masked
+from trainers.objectives.next_sentence import NextSentence
 
 
 def bert_base() -> Pretraining:
-    """BERT-base (Devlin et al., 2019, appendix A.2), 109,514,298 parameters with its head for masked tokens.
+    """BERT-base (Devlin et al., 2019, appendix A.2), 110,106,428 parameters with its heads for masked tokens and pairs.
 
-    1,000,000 steps of 256 sequences of 512; Adam at 1e-4 after 10,000 steps of warm-up, linear to 0, betas 0.9 and 0.999,
-    weight decay 0.01, dropout 0.1; epsilon 1e-6, clipping at 1 and the decay of embeddings are those of its code.
+    1,000,000 steps of 256 pairs from 10 copies of the data, up to step 900,000 of 128 tokens, then of 512; Adam at 1e-4
+    after 10,000 steps of warm-up, linear to 0, betas 0.9 and 0.999, weight decay 0.01, dropout 0.1; epsilon 1e-6,
+    clipping at 1 and the decay of embeddings are those of its code.
     """
     return Pretraining(
         name="bert_base",
-        model=Model("bert", layers=12, width=768, heads=12, positions=512, vocab_size=30522, dropout=0.1),
-        objective=Masked(copies=10),
-        data=Data(sequence_length=512),
+        model=Model(
+            "bert", layers=12, width=768, heads=12, positions=512, vocab_size=30522, dropout=0.1, sentence_head=True
+        ),
+        objective=NextSentence(copies=10, exchanges=10),
+        data=Data(sequence_length=512, phases=(Phase(900_000, 128),), packing="segment_pairs", isolation=False),
         batch=Batch(sequences=256),
         budget=Budget(steps=1_000_000),
         optimizer=Optimizer(
@@ -52,7 +67,7 @@ def roberta_base() -> Pretraining:
         bert,
         name="roberta_base",
         model=replace(bert.model, architecture="roberta", sentence_head=False, vocab_size=50265),
-        objective=Masked(),
+        objective=Masked(marks="rows"),
         data=Data(sequence_length=512, packing="full_sentences", isolation=False),
         batch=Batch(sequences=8192),
         budget=Budget(steps=500_000),
@@ -117,6 +132,18 @@ def tiny_roberta() -> Pretraining:
         validation=Validation(every=200, tokens=32768),
         checkpoints=Checkpoints(every=200, keep=2),
         execution=Execution(zero_stage=1, micro_batch=8),
+    )
+
+
+def tiny_bert() -> Pretraining:
+    """A BERT of toy size with both of its objectives: `tiny_roberta` with pairs of sentences."""
+    roberta = tiny_roberta()
+    return replace(
+        roberta,
+        name="tiny_bert",
+        model=replace(roberta.model, architecture="bert", sentence_head=True),
+        objective=NextSentence(),
+        data=replace(roberta.data, packing="segment_pairs", isolation=False),
     )
 
 
