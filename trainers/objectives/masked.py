@@ -81,7 +81,7 @@ class Masking:
         kinds, others = (self._uniforms(batch, context, name) for name in ("kind", "other"))
         shares = (self.mask_share, self.random_share)
         replace_chosen(
-            batch.inputs, group, context.specials["<mask>"], *shares, ordinary, kinds, others, masked, targets
+            batch.inputs, group, context.special("<mask>"), *shares, ordinary, kinds, others, masked, targets
         )
         return replace(batch, inputs=masked, targets=targets)
 
@@ -132,7 +132,7 @@ class Masked(Masking):
 
     def apply(self, batch: Batch, context: Context) -> Batch:
         """The batch with its rows marked and tokens masked."""
-        return super().apply(led(batch, context.specials["<cls>"]) if self.marks == "rows" else batch, context)
+        return super().apply(led(batch, context.special("<cls>")) if self.marks == "rows" else batch, context)
 
 
 def led(batch: Batch, mark: int) -> Batch:
