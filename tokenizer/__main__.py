@@ -219,13 +219,15 @@ def _compare(options: argparse.Namespace) -> None:
 
 
 def _named(arguments: Sequence[str], where: str, *, unique: bool = True) -> list[tuple[str, str]]:
-    """(name, path) of every NAME=PATH; without a name, that of the directory of a tokenizer.json, or of the file."""
+    """(name, path) of every NAME=PATH; without a name, that of the directory of a tokenizer.json, or of the file up to
+    its first full stop.
+    """
     found: list[tuple[str, str]] = []
     for argument in arguments:
         name, equals, path = argument.partition("=")
         if not equals:
             place = Path(argument)
-            name, path = place.parent.name if place.name == "tokenizer.json" else place.name, argument
+            name, path = place.parent.name if place.name == "tokenizer.json" else place.name.split(".")[0], argument
         if not name or not path or (unique and name in [other for other, _ in found]):
             raise ValueError(f"{where}: got {argument!r}, expected NAME=PATH with a NAME of its own")
         found.append((name, path))

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 MEASURES: dict[str, str] = {
     "tokens_per_word": "tokens per word",
     "bytes_per_token": "bytes per token",
-    "coverage": "words without an unknown token, %",
+    "coverage": "words known, %",
     "vocabulary_used": "vocabulary used, %",
-    "megabytes_per_second": "MB per second, encoding",
+    "megabytes_per_second": "MB per second",
 }
 _SHARES = ("coverage", "vocabulary_used")
 _STYLE = (

@@ -17,6 +17,9 @@ from tokenizer.texts import read_records
 ALL = "all"
 """Name of the group of all texts."""
 
+MOST_GROUPS = 64
+"""More cannot be compared in a table: a field of so many values names documents, not kinds of text."""
+
 Texts = Mapping[str, pa.LargeStringArray]
 
 
@@ -64,8 +67,8 @@ def gather(files: Iterable[tuple[str, str]], by: Sequence[str], most_bytes: int,
     """The texts of (name, path) files by group, at most `most_bytes` of UTF-8 of each, from its beginning on.
 
     A group is the values of the fields `by` of a record, joined by " / " (a dot reaches into an object, as in
-    `meta.language`); without `by`, and for plain text, the name of the file. ValueError where no file has any text, and
-    where none of the records has a field of `by`.
+    `meta.language`); without `by`, and for plain text, the name of the file. ValueError where no file has any text, where
+    none of the records has a field of `by`, and for more than 64 groups.
     """
     found: dict[str, list[str]] = {}
     sizes: Counter[str] = Counter()
@@ -75,6 +78,8 @@ def gather(files: Iterable[tuple[str, str]], by: Sequence[str], most_bytes: int,
             values = [_value(record, key) for key in by] if record else []
             seen.update(key for key, value in zip(by, values, strict=False) if value is not None)
             group = " / ".join("none" if value is None else str(value) for value in values) or name
+            if group not in sizes and len(sizes) == MOST_GROUPS:
+                raise ValueError(f"--by: {path}: more than {MOST_GROUPS} groups; name fields of fewer values")
             if text and sizes[group] < most_bytes:
                 found.setdefault(group, []).append(text)
                 sizes[group] += len(text.encode())

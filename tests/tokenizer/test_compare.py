@@ -89,6 +89,9 @@ def test_groups(files):
     assert Counter(len(texts) for texts in gather(pairs, ["meta.language"], 50).values()) == {2: 2, 1: 1}
     with pytest.raises(ValueError, match="--by: no record has a field 'langauge'"):
         gather(pairs, ["source", "langauge"], 1000)
+    (files / "many.jsonl").write_text("\n".join(json.dumps({"text": "x", "id": n}) for n in range(65)))
+    with pytest.raises(ValueError, match=r"--by: .*many\.jsonl: more than 64 groups"):
+        gather([("x", str(files / "many.jsonl"))], ["id"], 1000)
     with pytest.raises(ValueError, match="--text: the files hold no text"):
         gather([], [], 1000)
 
