@@ -10,7 +10,8 @@ from tokenizer.specials import SPECIAL_IDS
 from trainers.architecture import DECODER_START, FAMILY, Model, fill
 from trainers.batch import IGNORED
 from trainers.config import Data
-from trainers.data import corpus_of, training_data, validation_data
+from trainers.data import corpus_of, stream_length, training_data, validation_data
+from trainers.documents import ids_of
 from trainers.objectives.denoising import Denoising
 from trainers.objectives.fill_in_the_middle import FillInTheMiddle
 from trainers.objectives.mixture import Mixture
@@ -124,3 +125,26 @@ def test_losses_fall(recipe, objective, corpus_directory):
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
     assert nats(forward.eval(), held_out).sum() / many < before - 0.7
+
+
+@pytest.mark.parametrize(("recipe", "objective"), [("tiny_t5", SpanCorruption()), ("tiny_prefix_lm", PrefixLM())])
+def test_excluded_documents_lose_their_targets_alone(recipe, objective, corpus_directory):
+    base = RECIPES[recipe]()
+    config = replace(base, objective=objective, data=Data(corpora=(str(corpus_directory),), sequence_length=64))
+    corpus = corpus_of(config)
+    config = resolve(config, corpus)
+    data = training_data(corpus, config)
+    samples = data.order.take(0, 40)
+    whole = data.rows(samples)
+    row, column = np.argwhere((whole.target_segments > 0) & (whole.targets != IGNORED))[0]
+    number, length = whole.target_segments[row, column], stream_length(config)
+    gone = ids_of(data.sources[whole.source[row]], int(whole.sequence[row]), length)[number]
+    made = replace(data, excluded=frozenset([gone])).rows(samples)
+    same = made.targets == whole.targets
+    mine = whole.target_segments[row] == number
+    assert (made.targets[row][mine] == IGNORED).all()
+    assert same[row][~mine].all()
+    assert (made.inputs == whole.inputs).all()
+    for other, place_of_target in zip(*np.nonzero(~same), strict=True):
+        place = data.sources[whole.source[other]], int(whole.sequence[other])
+        assert ids_of(*place, length)[whole.target_segments[other, place_of_target]] == gone
