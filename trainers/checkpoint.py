@@ -3,8 +3,8 @@
 `checkpoints/step-00000100/` holds `model.safetensors`, `optimizer.safetensors` and, written last, `checkpoint.json`
 with the checksums of both, the step, and the fingerprints of code, configuration, corpus and tokenizer. Nothing in it
 depends on ZeRO stage or world size, so a run goes on under any other. The state of the data is the step: the order of
-samples is a function of their number. Generators have no state either: what dropout draws is a function of the step, the
-worker and the micro-batch.
+samples is a function of their number; `order` spares going through it from the start. Generators have no state either:
+what dropout draws is a function of the step, the worker and the micro-batch.
 
 One rename publishes a checkpoint, and what it replaces is removed after it: at every moment the last good one is there.
 One that replaces another of its step is `step-00000100.2/`.
@@ -17,6 +17,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from pipelines.contracts.errors import CorruptFileError, UserError
@@ -41,7 +42,7 @@ ALONE = Split(workers=1, micro_batch=1)
 @dataclass(frozen=True)
 class Checkpoint:
     """A published checkpoint whose files are what its record says: steps done, how many of them were skipped because
-    they were not finite, training tokens seen, and the split of its last step.
+    they were not finite, training tokens seen, the split of its last step, and the state of `trainers.order`.
     """
 
     path: Path
@@ -50,6 +51,7 @@ class Checkpoint:
     tokens: int
     fingerprints: dict[str, str]
     split: Split
+    order: dict[str, Any]
     checksum: str
 
 
@@ -63,6 +65,7 @@ def save(
     keep_every: int = 0,
     skipped: int = 0,
     split: Split = ALONE,
+    order: Mapping[str, Any] = MappingProxyType({}),
 ) -> Path:
     """Publish a checkpoint after `step` steps, then remove all but the newest `keep` and multiples of `keep_every`.
 
@@ -92,7 +95,7 @@ def save(
             save_file(tensors, attempt / name, metadata={"format": "pt"})
             _fsync(attempt / name)
         files = [asdict(record_file(attempt, name)) for name in (WEIGHTS, OPTIMIZER)]
-        counts = {"step": step, "skipped": skipped, "tokens": tokens, "split": asdict(split)}
+        counts = {"step": step, "skipped": skipped, "tokens": tokens, "split": asdict(split), "order": dict(order)}
         record = {"format": FORMAT, **counts, "fingerprints": dict(fingerprints), "files": files}
         write_json(attempt / RECORD, record)
         os.rename(attempt, final)
@@ -124,9 +127,8 @@ def load(path: Path) -> Checkpoint:
     for entry in record["files"]:
         verify(path, FileRecord(**entry))
     counts = (record["step"], record.get("skipped", 0), record["tokens"])
-    return Checkpoint(
-        path, *counts, record["fingerprints"], Split(**record.get("split", asdict(ALONE))), record["checksum"]
-    )
+    split = Split(**record.get("split", asdict(ALONE)))
+    return Checkpoint(path, *counts, record["fingerprints"], split, record.get("order", {}), record["checksum"])
 
 
 def newest(run: Path, warn: Callable[[str], None], last: int | None = None) -> Checkpoint | None:

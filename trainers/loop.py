@@ -205,7 +205,8 @@ class Training:
             try:
                 write_ledger(self.path, self.config, self.corpus, self.data, step)
                 kept = (self.config.checkpoints.keep, self.config.checkpoints.keep_every)
-                path = checkpoint.save(self.path, step, self.tokens, marks, state, *kept, self.skipped, self.split)
+                counts = (self.skipped, self.split, self.data.order.state(step * self.sequences))
+                path = checkpoint.save(self.path, step, self.tokens, marks, state, *kept, *counts)
                 self.progress.write("checkpoint", step=step, message=str(path))
             except UserError as error:
                 self.progress.write("error", step=step, message=str(error))
@@ -234,6 +235,7 @@ class Training:
         found = found or checkpoint.newest(self.path, lambda _: None, last=step)
         if found is None or found.step != step:
             raise UserError(f"{self.path}: worker {self.engine.rank} cannot read the checkpoint of step {step}")
+        self.data.order.resume(found.order)
         self.engine.restore(checkpoint.read_state(found), step - found.skipped)
         ours = fingerprints(self.config, self.corpus)["code"]
         if found.fingerprints["code"] != ours:

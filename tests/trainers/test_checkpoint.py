@@ -110,6 +110,11 @@ def test_the_split_of_the_last_step_is_kept(tmp_path):
     assert checkpoint.newest(tmp_path, pytest.fail).split == checkpoint.Split(workers=4, micro_batch=16)
 
 
+def test_the_state_of_the_order_is_kept(tmp_path):
+    checkpoint.save(tmp_path, 3, 30, MARKS, state(3), 1, order={"sample": 12, "tokens": [5, 1 << 60]})
+    assert checkpoint.newest(tmp_path, pytest.fail).order == {"sample": 12, "tokens": [5, 1 << 60]}
+
+
 def run_limited(code, *arguments):
     """Run code in a process of its own that may import this file."""
     script = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); {code}"

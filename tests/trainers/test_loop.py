@@ -9,7 +9,7 @@ from pipelines.contracts.errors import UserError
 from pipelines.contracts.events import read_events
 from trainers import checkpoint
 from trainers.__main__ import main
-from trainers.config import Batch, Budget, Checkpoints, Optimizer, Schedule, Validation
+from trainers.config import Batch, Budget, Checkpoints, Data, Optimizer, Phase, Schedule, Validation
 from trainers.data import open_corpus
 from trainers.recipes import llama_tiny
 from trainers.resolve import resolve
@@ -151,3 +151,33 @@ def test_a_run_goes_on_without_documents_and_everything_before_stays(corpus, tmp
     assert found[5]["tokens"] <= expected[5]["tokens"] - samples.tokens[0]
     assert found[5]["loss"] != expected[5]["loss"]
     assert read_events(run / "log.jsonl", "excluded")[0]["documents"] == len(set(ids))
+
+
+@pytest.mark.parametrize("kept", [2, 3, 4])
+def test_a_run_of_two_lengths_goes_on_inside_either_of_them(corpus, tmp_path, kept):
+    from trainers.data import training_data
+    from trainers.ledger import read_ledger
+    from trainers.run import read_config
+
+    run = tmp_path / "run"
+    phases = (Phase(until_step=3, sequence_length=32),)
+    train(corpus, run, data=Data(sequence_length=64, phases=phases, packing="documents"))
+    expected, ledger = read_events(run / "log.jsonl", "step"), read_ledger(run)
+    for step in range(kept + 1, STEPS + 1):
+        (run / "checkpoints" / f"step-{step:08d}" / "model.safetensors").write_bytes(b"")
+    for name in ("log.jsonl", "finished.json", "ledger.json"):
+        (run / name).unlink()
+    order = training_data(corpus, read_config(run)).order
+    assert checkpoint.newest(run, lambda _: None).order == order.state(kept * 2)
+    assert main(["pretrain", str(run / "resolved.yaml"), f"corpus={corpus.directory}", f"run={run}"]) == 0
+    found = {entry["step"]: entry for entry in read_events(run / "log.jsonl", "step")}
+    assert sorted(found) == list(range(kept + 1, STEPS + 1))
+    for entry in expected[kept:]:
+        assert found[entry["step"]]["loss"] == pytest.approx(entry["loss"], abs=1e-6)
+        for name in ("tokens", "data"):
+            assert found[entry["step"]][name] == entry[name]
+    assert read_ledger(run)["sources"] == ledger["sources"]
+    padding = sum(entry["padding"] for entry in ledger["sources"].values())
+    tokens = sum(entry["tokens"] for entry in ledger["sources"].values())
+    assert tokens + padding == 3 * 2 * 32 + 3 * 2 * 64
+    assert tokens == read_config(run).budget.tokens
