@@ -188,6 +188,7 @@ def _is_follower() -> bool:
 
 
 def _launch(config: "Pretraining", corpus: "Corpus", run: Path, workers: int) -> int:
+    from trainers.architecture import FAMILY
     from trainers.launch import launch
 
     if (run / "finished.json").exists():
@@ -195,7 +196,9 @@ def _launch(config: "Pretraining", corpus: "Corpus", run: Path, workers: int) ->
     launch(config, corpus, run, workers, lambda line: print(line, flush=True))
     if (run / "finished.json").exists() and not _is_follower():
         print(f"run    {run}\nreport {run / 'report.html'}\nmodel  {run / 'export'}")
-        print(f"try    python -m trainers generate {run} --prompt 'To be'")
+        encodes = FAMILY[config.model.architecture] == "encoder"
+        example = f"fill-mask {run} --text 'To <mask> or not'" if encodes else f"generate {run} --prompt 'To be'"
+        print(f"try    python -m trainers {example}")
     return 0
 
 
