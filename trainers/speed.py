@@ -9,12 +9,14 @@ from trainers.config import Pretraining
 # Dense peak of one accelerator in TFLOP/s, (bf16, fp32), from NVIDIA's data sheets, without sparsity; fp32 without TF32,
 # which torch leaves off. The first pattern found in the device's name counts.
 PEAK_TFLOPS: tuple[tuple[str, float, float], ...] = (
+    (r"\bGB200\b", 2500.0, 80.0),
     (r"\bB200\b", 2250.0, 75.0),
-    (r"\bH200\b", 989.4, 66.9),
+    (r"\bH200\b(?! NVL)", 989.4, 66.9),
     (r"\bH100 PCIe\b", 756.0, 51.2),
     (r"\bH100 NVL\b", 835.0, 60.0),
     (r"\bH100\b", 989.4, 66.9),
     (r"\bA100\b", 312.0, 19.5),
+    (r"\bA10\b", 125.0, 31.2),
     (r"\bL40S\b", 362.0, 91.6),
     (r"\bL4\b", 121.0, 30.3),
 )

@@ -37,6 +37,11 @@ def test_flops_per_token_by_hand():
         ("NVIDIA A100-SXM4-80GB", "fp32", 19.5e12),
         ("NVIDIA L40S", "bf16", 362e12),
         ("NVIDIA L4", "bf16", 121e12),
+        ("NVIDIA A10", "bf16", 125e12),
+        ("NVIDIA H200", "bf16", 989.4e12),
+        ("NVIDIA H200 NVL", "bf16", None),
+        ("NVIDIA GB200", "bf16", 2500e12),
+        ("NVIDIA B200", "fp32", 75e12),
         ("cpu", "fp32", None),
     ],
 )
