@@ -17,6 +17,7 @@ import numpy as np
 import torch
 import xxhash
 
+from pipelines.contracts.errors import ConfigError
 from trainers.batch import IGNORED, Batch
 from trainers.config import Execution, Pretraining
 from trainers.forward import Forward, tensors
@@ -99,7 +100,7 @@ class Engine:
         self.rank, self.world = torch.distributed.get_rank(), torch.distributed.get_world_size()
         self._config, self._model = config, model
         self._stage = config.execution.zero_stage
-        _prepare_blocks(model, config.execution)
+        prepare_blocks(model, config.execution)
         self._optimizer = _optimizer(model, config)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -217,20 +218,24 @@ def dropout_seed(seed: int, step: int, rank: int, micro_batch: int) -> int:
     return xxhash.xxh3_64_intdigest(f"dropout/{seed}/{step}/{rank}/{micro_batch}".encode()) >> 1
 
 
-def _prepare_blocks(model: Any, execution: Execution) -> None:
-    """Have the model's blocks recomputed in the backward pass, or compiled, as `execution` says.
+def prepare_blocks(model: Any, execution: Execution) -> None:
+    """Have the model's blocks computed again in the backward pass, or compiled, as `execution` says. ConfigError where
+    `transformers` gives the model no such blocks (GPT-1).
 
     Every block is compiled by itself: as they are alike, one compilation serves all.
     """
     from transformers.modeling_layers import GradientCheckpointingLayer
 
+    blocks = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
+    for field in ("activation_checkpointing", "compile"):
+        if getattr(execution, field) and not blocks:
+            raise ConfigError(f"execution.{field}: got true, {type(model).__name__} of transformers does not allow it")
     if execution.activation_checkpointing:
         # Not reentrant: it keeps the hooks of ZeRO 3, and draws dropout again from the same generator state.
         model.activation_checkpointing_enable(activation_checkpointing_kwargs={"use_reentrant": False})
     if execution.compile:
-        for module in model.modules():
-            if isinstance(module, GradientCheckpointingLayer):
-                module.compile()
+        for block in blocks:
+            block.compile()
 
 
 def _optimizer(model: Any, config: Pretraining) -> Any:
