@@ -1,0 +1,97 @@
+"""Recipes: parameter counts against the published ones, and what one has of another."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from tokenizer import byte_vocabulary
+from tokenizer.specials import SPECIAL_IDS
+from trainers.architecture import Model, fill
+from trainers.models import build_model
+from trainers.recipes import RECIPES
+
+COUNTS = {
+    "bart_base": 139_420_416,
+    "bart_large": 406_291_456,
+    "bert_base": 110_106_428,
+    "bert_large": 336_226_108,
+    "gpt": 116_534_784,
+    "gpt2_large": 774_030_080,
+    "gpt2_medium": 354_823_168,
+    "gpt2_small": 124_439_808,
+    "gpt2_xl": 1_557_611_200,
+    "gpt3": 174_604_259_328,
+    "llama_160m": 162_417_408,
+    "llama_1b": 1_100_048_384,
+    "modernbert_base": 149_655_232,
+    "roberta_base": 124_697_433,
+    "roberta_large": 355_412_057,
+    "t5_11b": 11_307_321_344,
+    "t5_3b": 2_851_598_336,
+    "t5_base": 222_903_552,
+    "t5_large": 737_668_096,
+    "t5_small": 60_506_624,
+    "t5_v1_1_base": 247_577_856,
+}
+"""With the published vocabularies; embeddings that are the output layer as well count once."""
+
+
+def parameters(model, part=lambda network: network):
+    with torch.device("meta"):
+        network = build_model(fill(model, 1), SPECIAL_IDS, 0)
+    return sum(parameter.numel() for parameter in part(network).parameters())
+
+
+@pytest.mark.parametrize("name", COUNTS)
+def test_a_recipe_has_the_published_parameters(name):
+    assert parameters(RECIPES[name]().model) == COUNTS[name]
+
+
+def test_bert_without_its_heads_and_with_one_has_the_published_parameters():
+    base, large = RECIPES["bert_base"]().model, RECIPES["bert_large"]().model
+    assert parameters(base, lambda network: network.bert) == 109_482_240
+    assert parameters(large, lambda network: network.bert) == 335_141_888
+    assert parameters(replace(base, sentence_head=False)) == 109_514_298
+
+
+@pytest.mark.parametrize(
+    ("layers", "width", "heads", "count"),
+    [(3, 768, 12, 45_691_392), (6, 768, 3, 66_955_008), (6, 768, 12, 66_955_008), (12, 1024, 16, 183_987_200)],
+)
+def test_the_sizes_of_berts_ablation_have_the_published_parameters(layers, width, heads, count):
+    model = replace(RECIPES["bert_base"]().model, layers=layers, width=width, heads=heads)
+    assert parameters(model, lambda network: network.bert) == count
+
+
+def test_the_biases_of_bert_base_are_what_bitfit_trains():
+    model = RECIPES["bert_base"]().model
+    with torch.device("meta"):
+        network = build_model(fill(model, 1), SPECIAL_IDS, 0).bert
+    biases = sum(parameter.numel() for name, parameter in network.named_parameters() if name.endswith("bias"))
+    assert biases == 102_912
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_recipe_is_named_after_its_function_says_what_it_is_and_checks(name):
+    config = RECIPES[name]()
+    assert config.name == name
+    assert len(RECIPES[name].__doc__.splitlines()[0]) > 20
+    config.model.check()
+    config.check()
+
+
+def test_byt5_has_more_encoder_than_decoder_and_the_vocabulary_of_bytes():
+    model = fill(RECIPES["byt5_small"]().model, byte_vocabulary.VOCAB_SIZE)
+    assert (model.layers, model.decoder_layers, model.vocab_size) == (12, 4, 384)
+    assert parameters(model) == 299_637_760  # the paper's 300 M
+
+
+def test_an_untied_output_layer_is_one_more_table_of_embeddings():
+    model = RECIPES["t5_v1_1_base"]().model
+    assert parameters(model) - parameters(replace(model, tied=True)) == model.vocab_size * model.width
+
+
+def test_tiny_recipes_cover_every_architecture():
+    tiny = [RECIPES[name]().model for name in RECIPES if name.startswith("tiny") or name == "llama_tiny"]
+    assert {model.architecture for model in tiny} == set(Model.__annotations__["architecture"].__args__)
