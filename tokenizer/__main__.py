@@ -90,7 +90,7 @@ def _add_compare(compare: argparse.ArgumentParser) -> None:
         help="tokenizers, by default named after their directories",
     )
     compare.add_argument(
-        "--text", action="append", required=True, metavar="[NAME=]FILE", help="UTF-8 text or .jsonl, also .gz; repeatable. "
+        "--text", action="extend", nargs="+", required=True, metavar="[NAME=]FILE", help="UTF-8 text or .jsonl, also .gz; repeatable. "
         "Of a corpus: python -m pipelines export CORPUS DIR --format jsonl --columns language",
     )  # fmt: skip
     compare.add_argument(

@@ -19,6 +19,7 @@ MEASURES: dict[str, str] = {
     "megabytes_per_second": "MB per second",
 }
 _SHARES = ("coverage", "vocabulary_used")
+_WIDE = 20  # values that differ by more than this factor are drawn on a logarithmic scale
 _STYLE = (
     "body{font:15px system-ui,sans-serif;margin:2em;max-width:75em}table{border-collapse:collapse}"
     "th,td{padding:.25em .8em;text-align:right;border-bottom:1px solid #ddd}td:nth-child(-n+2){text-align:left}"
@@ -83,6 +84,9 @@ def _figure(rows: Sequence[Row]) -> "Figure":
             places = [groups.index(row.group) * (len(names) + 1) + number for row in mine]
             panel.barh(places, [_value(row, measure) for row in mine], label=name)
         panel.set_title(title, fontsize=10)
+        positive = [value for row in rows if (value := _value(row, measure)) > 0]
+        if positive and max(positive) > _WIDE * min(positive):
+            panel.set_xscale("log")
         panel.spines[["top", "right"]].set_visible(False)
     middles = [place * (len(names) + 1) + (len(names) - 1) / 2 for place in range(len(groups))]
     panels[0].set_yticks(middles, groups)

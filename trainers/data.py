@@ -114,7 +114,10 @@ def _open_one(directory: Path, wanted: str | None, frame: Frame) -> Corpus:
     needed = dict.fromkeys(["<pad>", "<eos>", *filter(None, (frame.before, frame.after))])
     missing = [mark for mark in needed if mark not in chosen.tokenizer.specials]
     if missing:
-        raise UserError(f"{directory}: its tokenizer has no {', '.join(missing)}; readers need them to mark documents")
+        raise UserError(
+            f"{directory}: its tokenizer has no {', '.join(missing)}; readers need them to mark documents: build the shards "
+            "with `add_reserved: true`"
+        )
     splits = (by_split["train"], by_split["validation"], frozenset(manifest.sources) - set(by_split["train"]))
     columns = frozenset(chosen.columns)
     return Corpus(manifest.fingerprint, chosen.tokenizer, directory, name, manifest.mixtures, *splits, columns)
