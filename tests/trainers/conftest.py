@@ -1,5 +1,6 @@
 """A tiny corpus written through the contracts: three sources, several shards, a real tokenizer of 400 tokens."""
 
+import itertools
 import subprocess
 import sys
 from pathlib import Path
@@ -45,16 +46,20 @@ def sentence_starts(rng: np.random.Generator, walks: list[np.ndarray]) -> tuple[
     return np.concatenate([*found, []]).astype(np.int32), np.concatenate([[0], np.cumsum(list(map(len, found)))])
 
 
-def build_corpus(directory: Path, seed: int = 0, sentences: bool = True) -> Path:
+def build_corpus(directory: Path, seed: int = 0, sentences: bool = True, numbered: bool = False) -> Path:
     """Write a corpus; another seed gives other documents, and so another fingerprint, with the same tokenizer. `sentences`
-    says whether its shards have that column.
+    says whether its shards have that column. `numbered` ones hold tokens that number their places from 128 on, whatever
+    the vocabulary: no two are the same.
     """
     rng, places = np.random.default_rng(seed), np.random.default_rng([seed, 1])
+    number_of_place = itertools.count(128)
     records = []
     for split, layout in (("train", TRAIN), ("validation", VALIDATION)):
         for source, shards in layout.items():
             for number, count in enumerate(shards):
                 walks = documents(rng, count)
+                if numbered:
+                    walks = [np.fromiter(number_of_place, np.uint16, len(walk)) for walk in walks]
                 offsets = np.concatenate([[0], np.cumsum([len(walk) for walk in walks])]).astype(np.int64)
                 tokens = np.concatenate([*walks, np.empty(0, np.uint16)])
                 key = file_key(source, f"{split}-{number}")
@@ -107,3 +112,9 @@ def unbroken(corpus_directory, tmp_path_factory):
 def plain_directory(tmp_path_factory):
     """A corpus whose shards do not say where sentences begin."""
     return build_corpus(tmp_path_factory.mktemp("plain"), sentences=False)
+
+
+@pytest.fixture(scope="session")
+def numbered_directory(tmp_path_factory):
+    """A corpus in which every token is there once."""
+    return build_corpus(tmp_path_factory.mktemp("numbered"), numbered=True)

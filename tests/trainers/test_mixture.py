@@ -1,18 +1,20 @@
 """Mixtures in stages with caps on epochs: what is read follows the request at every sample, across every change."""
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
 
 from pipelines.contracts.config import override, parse, plain
 from pipelines.contracts.errors import ConfigError, CorruptFileError, UserError
-from trainers.batch import IGNORED
-from trainers.config import Data, Pretraining, Stage
+from trainers.batch import IGNORED, Frame
+from trainers.config import Batch, Data, Pretraining, Stage
+from trainers.config import Phase as Length
 from trainers.data import open_corpus, training_data
 from trainers.ledger import read_ledger, write_ledger
 from trainers.mixture import UNCAPPED, cap, mixture
+from trainers.objectives.causal import Causal
 from trainers.order import Order, Phase, Stream
 from trainers.recipes import llama_tiny
 from trainers.resolve import describe_data, resolve
@@ -155,6 +157,71 @@ def test_stopping_again_and_again_at_other_sizes_reads_what_never_stopping_reads
                         assert place < batch or (rows_of.targets[row] == IGNORED).all()
             resumed += [rows[place] for place in range(batch)]
     assert resumed == [whole.inputs[i].tobytes() + whole.targets[i].tobytes() for i in range(steps * batch)]
+
+
+@dataclass(frozen=True)
+class Reading(Causal):
+    """An objective that changes nothing."""
+
+    def apply(self, batch, context):
+        return batch
+
+
+@pytest.mark.parametrize("phases", [(), (Length(until_step=9, sequence_length=24),)], ids=["one", "two"])
+@pytest.mark.parametrize("frame", [Frame(), Frame("<bos>"), Frame("<cls>", "<sep>")], ids=["0", "1", "2"])
+@pytest.mark.parametrize("packing", ["concatenate", "best_fit", "documents", "full_sentences", "doc_sentences"])
+def test_the_ledger_is_what_rows_hold_and_within_a_sequence_of_the_request_at_every_step(
+    numbered_directory, frame, packing, phases
+):
+    """Three stages and a cap, on shards in which no two tokens are the same: none is seen twice in an epoch."""
+    corpus = open_corpus((str(numbered_directory),), None, frame)
+    stages = (Stage(1_500, {"plays": 1.0, "code": 3.0}), Stage(4_000, {"plays": 1.0, "notes": 0.05}))
+    weights, caps = {"code": 1.0, "plays": 0.5}, {"code": 0.8}
+    asked = Data(sequence_length=40, phases=phases, packing=packing, weights=weights, stages=stages, max_epochs=caps)
+    steps, size = 60, 8
+    config = replace(llama_tiny(), data=asked, batch=Batch(sequences=size), objective=Reading())
+    data = training_data(corpus, config)
+    read, places = np.zeros((2, len(data.sources)), dtype=np.int64)
+    seen, numbers = {}, {}
+    longest = 40 + sum(phase.sequence_length for phase in phases)
+    for step in range(steps):
+        for rank in range(3):
+            for batch in data.micro_batches(step * size, size, 2, rank, 3):
+                held = batch.segments >= 0
+                np.add.at(read, batch.source, held.sum(axis=1))
+                np.add.at(places, batch.source[batch.sample >= 0], data.grid(step * size).length)
+                for row in np.flatnonzero(batch.sample >= 0):
+                    key = (int(batch.source[row]), int(batch.epoch[row]))
+                    seen.setdefault(key, []).append(batch.inputs[row][held[row]])
+                    numbers.setdefault(key, set()).add(int(batch.sample[row]))
+        ledger = data.seen((step + 1) * size)
+        assert [entry["tokens"] for entry in ledger.values()] == read.tolist()
+        assert [entry["padding"] for entry in ledger.values()] == (places - read).tolist()
+        assert sum(entry["requested_tokens"] for entry in ledger.values()) == pytest.approx(read.sum())
+        for entry in ledger.values():
+            assert abs(entry["tokens"] - entry["requested_tokens"]) <= longest
+            assert entry["cropped"] == 0
+    assert ledger["code"]["epochs"] <= 0.8
+    whole, cut_short = 0, _cut_short(data, numbers)
+    for (index, epoch), rows in seen.items():
+        source, held = data.sources[index], np.concatenate(rows)
+        tokens = held[held >= 128]
+        assert len(set(tokens.tolist())) == len(tokens)
+        if (index, epoch + 1) in seen and (index, epoch) not in cut_short:
+            whole += 1
+            assert len(held) == source.tokens
+            assert len(tokens) == sum(shard.tokens for shard in source.shards)
+    assert whole > 0
+
+
+def _cut_short(data, numbers):
+    """The (source, epoch) that were being read when a phase ended."""
+    ends = [phase.until for phase in data.order.phases[:-1]]
+    return {
+        max((key for key in numbers if key[0] == index and min(numbers[key]) < end), default=None)
+        for end in ends
+        for index in range(len(data.sources))
+    }
 
 
 def test_what_was_seen_is_counted_beside_the_request(corpus):
