@@ -17,6 +17,7 @@ from trainers.resolve import resolve
 
 STEPS, SEQUENCES, RATE = 3, 6, 5e-3
 MODELS = {
+    "bert, pairs": ("tiny_bert", {}),
     "bart, relative": ("tiny_bart", {"position": "relative"}),
     "gpt": ("tiny_gpt", {}),
     "gpt2, relative": ("tiny_gpt2", {"position": "relative"}),

@@ -1,5 +1,5 @@
 """Models that are more than stock ones, or are called in parts, under every ZeRO stage on two workers: tied stacks, an
-untied output layer, fixed tables, relative positions, layers called one by one.
+untied output layer, fixed tables, relative positions, layers called one by one, two losses.
 """
 
 import json
@@ -30,14 +30,17 @@ def found(corpus_directory, tmp_path_factory):
 @pytest.mark.parametrize("name", MODELS)
 def test_every_stage_has_the_losses_of_plain_torch(name, found, corpus_directory):
     config, data, model = prepared(name, str(corpus_directory))
-    forward, groups = Forward(model, config.model.architecture), parameter_groups(model, config.optimizer)
+    forward = Forward(model, config.model.architecture, config.data.isolation)
+    groups = parameter_groups(model, config.optimizer)
     groups = [{**group, "lr": RATE} for group in groups]
     optimizer = torch.optim.AdamW(groups, betas=config.optimizer.betas, eps=config.optimizer.epsilon)
     expected = []
     for step in range(STEPS):
         (batch,) = data.micro_batches(step * SEQUENCES, SEQUENCES, SEQUENCES, 0, 1)
-        nats, _ = forward(**tensors(batch, "cpu"))
+        nats, pair_nats = forward(**tensors(batch, "cpu"))
         loss = nats.sum() / int((batch.targets != IGNORED).sum())
+        if batch.labels is not None:
+            loss = loss + pair_nats.sum() / int((batch.labels != IGNORED).sum())
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), config.optimizer.gradient_clipping)
         optimizer.step()
