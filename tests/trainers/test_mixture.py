@@ -131,32 +131,45 @@ def corpus(corpus_directory):
     return open_corpus((str(corpus_directory),), None)
 
 
-def staged(corpus):
+def staged(corpus, packing="concatenate", phases=(), sequences=6):
     data = Data(
         sequence_length=LENGTH,
+        packing=packing,
+        phases=phases,
         stages=(Stage(1_500, {"plays": 1.0, "code": 3.0}), Stage(4_000, {"plays": 1.0, "notes": 0.05})),
         weights={"code": 1.0, "plays": 0.5},
         max_epochs={"code": 1.0},
     )
-    return training_data(corpus, replace(llama_tiny(), data=data))
+    return training_data(corpus, replace(llama_tiny(), data=data, batch=Batch(sequences=sequences)))
 
 
-def test_stopping_again_and_again_at_other_sizes_reads_what_never_stopping_reads(corpus):
-    steps, batch = 30, 6
-    whole = staged(corpus).rows(staged(corpus).order.take(0, steps * batch))
-    resumed: list[bytes] = []
-    for first, last, world, size in ((0, 7, 1, 6), (7, 8, 3, 2), (8, 21, 2, 2), (21, 30, 4, 1)):
-        ranks = [staged(corpus) for _ in range(world)]  # a new process: nothing but the step is known
+@pytest.mark.parametrize("phases", [(), (Length(until_step=9, sequence_length=16),)], ids=["one", "two"])
+@pytest.mark.parametrize("packing", ["concatenate", "best_fit", "doc_sentences"])
+def test_stopping_again_and_again_at_other_sizes_reads_what_never_stopping_reads(corpus, packing, phases):
+    steps, size = 30, 6
+
+    def rows(batch):
+        """The rows that are no padding, without theirs, by number of the sample."""
+        arrays = (batch.inputs, batch.targets, batch.positions, batch.segments)
+        assert (batch.targets[batch.sample < 0] == IGNORED).all()
+        there = np.flatnonzero(batch.sample >= 0)
+        return {int(batch.sample[row]): np.stack(arrays)[:, row, batch.segments[row] >= 0].tobytes() for row in there}
+
+    alone = staged(corpus, packing, phases, size)
+    whole = {}
+    for step in range(steps):
+        whole |= rows(alone.rows(alone.order.take(step * size, size)))
+    resumed: dict[int, bytes] = {}
+    for first, last, world, micro in ((0, 7, 1, 6), (7, 9, 3, 2), (9, 21, 2, 2), (21, 30, 4, 1)):
+        ranks = [staged(corpus, packing, phases, size) for _ in range(world)]  # a new process: only the step is known
         for step in range(first, last):
-            rows: dict[int, bytes] = {}
             for rank, data in enumerate(ranks):
-                for number, rows_of in enumerate(data.micro_batches(step * batch, batch, size, rank, world)):
-                    for row in range(size):
-                        place = (number * world + rank) * size + row
-                        rows[place] = rows_of.inputs[row].tobytes() + rows_of.targets[row].tobytes()
-                        assert place < batch or (rows_of.targets[row] == IGNORED).all()
-            resumed += [rows[place] for place in range(batch)]
-    assert resumed == [whole.inputs[i].tobytes() + whole.targets[i].tobytes() for i in range(steps * batch)]
+                for batch in data.micro_batches(step * size, size, micro, rank, world):
+                    found = rows(batch)
+                    assert not resumed.keys() & found.keys()
+                    resumed |= found
+    assert resumed == whole
+    assert sorted(resumed) == list(range(steps * size))
 
 
 @dataclass(frozen=True)
