@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from tokenizer.encode import Encoder
-from tokenizer.specials import FIM_MIDDLE, FIM_PREFIX, FIM_SUFFIX, MASK, SENTINELS, SPARES
+from tokenizer.specials import CLS, FIM_MIDDLE, FIM_PREFIX, FIM_SUFFIX, MASK, SENTINELS, SEP, SPARES
 from trainers.architecture import FAMILY
 from trainers.batch import Frame
 from trainers.config import Pretraining
@@ -26,7 +26,7 @@ def text_frame(config: Pretraining) -> Frame:
     """The specials around a text that a model of this run reads."""
     family = FAMILY[config.model.architecture]
     if family == "encoder":
-        return config.objective.frame
+        return Frame(CLS, SEP)
     if family == "decoder":
         return Frame("<bos>", None)
     return Frame("<bos>", "<eos>") if isinstance(config.objective, Denoising) else Frame(None, "<eos>")

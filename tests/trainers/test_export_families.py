@@ -10,6 +10,7 @@ import torch
 
 from pipelines.contracts.errors import ConfigError
 from trainers import checkpoint
+from trainers.__main__ import main
 from trainers.architecture import FAMILY
 from trainers.batch import IGNORED
 from trainers.data import corpus_of, open_corpus, validation_data
@@ -20,6 +21,7 @@ from trainers.generate import Sampling, generate
 from trainers.models import MODELS, build_model, not_stock
 from trainers.models.interface import Inputs
 from trainers.objectives.denoising import Denoising
+from trainers.objectives.masked import Masked
 from trainers.recipes import RECIPES
 from trainers.resolve import resolve
 from trainers.run import fingerprints, open_run
@@ -38,11 +40,13 @@ def changed(recipe, objective=None, **model):
 
 RUNS = {
     "bart": changed("tiny_bart", Denoising(permute_sentences=False)),
+    "bert, pairs": changed("tiny_bert"),
     "gpt": changed("tiny_gpt"),
     "gpt2, relative": changed("tiny_gpt2", position="relative"),
     "modernbert": changed("tiny_modernbert"),
     "prefix": changed("tiny_prefix_lm"),
     "roberta": changed("tiny_roberta"),
+    "roberta, marks of rows": changed("tiny_roberta", Masked(marks="rows")),
     "roberta, sinusoids": changed("tiny_roberta", position="sinusoidal"),
     "t5": changed("tiny_t5"),
     "t5 1.1": changed("tiny_t5_v1_1"),
@@ -79,42 +83,54 @@ def made(corpus_directory, tmp_path_factory):
     return found
 
 
-def plain_loss(export, config):
-    """The validation loss by a class of plain transformers, each document alone."""
+def plain_losses(export, config):
+    """The validation losses by a class of plain transformers, each document (or pair) alone: of targets, and of pairs."""
     import transformers
 
-    family = FAMILY[config.model.architecture]
-    model = getattr(transformers, AUTO[family]).from_pretrained(export).eval()
-    nats, targets = 0.0, 0
+    name = "AutoModelForPreTraining" if config.model.sentence_head else AUTO[FAMILY[config.model.architecture]]
+    model = getattr(transformers, name).from_pretrained(export).eval()
+    sums = {"loss": [], "sentence_loss": []}
     for batch in validation_data(corpus_of(config), config, 2000).batches(8, 0, 1):
         for row in range(len(batch.inputs)):
-            for segment in range(batch.segments[row].max(initial=-1) + 1):
-                place = batch.target_segments[row] == segment
+            documents = range(batch.segments[row].max(initial=-1) + 1)
+            held = [(batch.segments[row] == d, batch.target_segments[row] == d) for d in documents]
+            if batch.labels is not None:
+                held = [(batch.segments[row] >= 0,) * 2]
+            for inside, place in held:
                 labels = torch.from_numpy(batch.targets[row][place])
                 if not (labels != IGNORED).any():
                     continue
-                ids = torch.from_numpy(batch.inputs[row][batch.segments[row] == segment])[None]
-                arguments = {"input_ids": ids}
+                arguments = {"input_ids": torch.from_numpy(batch.inputs[row][inside])[None]}
                 if batch.decoder is not None:
                     arguments["decoder_input_ids"] = torch.from_numpy(batch.decoder.inputs[row][place])[None]
+                if batch.labels is not None:
+                    arguments["token_type_ids"] = torch.from_numpy(batch.token_types[row][inside])[None]
                 with torch.no_grad():
-                    logits = model(**arguments).logits[0]
-                nats += float(torch.nn.functional.cross_entropy(logits, labels, ignore_index=IGNORED, reduction="sum"))
-                targets += int((labels != IGNORED).sum())
-    return nats / targets
+                    output = model(**arguments)
+                logits = output.logits if batch.labels is None else output.prediction_logits
+                nats = torch.nn.functional.cross_entropy(logits[0], labels, ignore_index=IGNORED, reduction="none")
+                sums["loss"] += nats[labels != IGNORED].tolist()
+                if batch.labels is not None and batch.labels[row] != IGNORED:
+                    sums["sentence_loss"].append(
+                        -float(output.seq_relationship_logits[0].log_softmax(0)[batch.labels[row]])
+                    )
+    return {name: float(np.mean(nats)) for name, nats in sums.items() if nats}
 
 
 @pytest.mark.parametrize("name", sorted(set(RUNS) - NOT_STOCK - {"prefix"}))
 def test_an_export_has_the_runs_loss_in_plain_transformers(name, made):
     run, export = made[name]
-    expected = evaluate(run, tokens=2000)["loss"]
-    assert plain_loss(export, load_trained(run).config) == pytest.approx(expected, abs=1e-4)
-    assert evaluate(export, tokens=2000)["loss"] == pytest.approx(expected, abs=1e-5)
+    found, again = (
+        {name: value for name, value in evaluate(path, tokens=2000).items() if name in ("loss", "sentence_loss")}
+        for path in (run, export)
+    )
+    assert found == pytest.approx(plain_losses(export, load_trained(run).config), abs=1e-4)
+    assert again == pytest.approx(found, abs=1e-5)
     assert json.loads((export / "gristmill.json").read_text())["transformers"] == {"loads": True, "notes": []}
 
 
 @pytest.mark.parametrize("name", sorted(NOT_STOCK))
-def test_what_transformers_cannot_compute_it_refuses_and_our_commands_load(name, made):
+def test_what_transformers_cannot_compute_it_refuses_and_our_commands_load(name, made, capsys):
     import transformers
 
     run, export = made[name]
@@ -123,6 +139,8 @@ def test_what_transformers_cannot_compute_it_refuses_and_our_commands_load(name,
     record = json.loads((export / "gristmill.json").read_text())["transformers"]
     assert not record["loads"]
     assert not_stock(RUNS[name].model) in record["notes"][0]
+    assert main(["export", str(run)]) == 0
+    assert capsys.readouterr().out.splitlines() == [str(export), f"note   {record['notes'][0]}"]
     assert evaluate(export, tokens=2000)["loss"] == pytest.approx(evaluate(run, tokens=2000)["loss"], abs=1e-5)
 
 
@@ -133,7 +151,7 @@ def test_a_model_with_a_prefix_says_that_transformers_attends_otherwise(made):
     assert "in both directions" in record["notes"][0]
     ours = evaluate(run, tokens=2000)["loss"]
     assert evaluate(export, tokens=2000)["loss"] == pytest.approx(ours, abs=1e-5)
-    assert abs(plain_loss(export, load_trained(run).config) - ours) > 1e-3
+    assert abs(plain_losses(export, load_trained(run).config)["loss"] - ours) > 1e-3
 
 
 @pytest.mark.parametrize(
@@ -142,6 +160,7 @@ def test_a_model_with_a_prefix_says_that_transformers_attends_otherwise(made):
         ("bart", ("<bos>", "<eos>")),
         ("gpt", ("<bos>", None)),
         ("roberta", ("<cls>", "<sep>")),
+        ("roberta, marks of rows", ("<cls>", "<sep>")),
         ("t5", (None, "<eos>")),
         ("prefix", ("<bos>", None)),
     ],
