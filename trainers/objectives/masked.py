@@ -16,18 +16,7 @@ from trainers.objectives.random import uniforms
 
 @dataclass(frozen=True)
 class Masking:
-    """What the masked objectives share.
-
-    `rate` of the tokens of each document are chosen, never special ones. Of those chosen `mask_share` become `<mask>`,
-    `random_share` another token that is not special, the others stay; the loss is at the chosen ones. `unit` is
-    what is chosen: `tokens`, whole `words`, or `spans` of words of geometric length, with parameter `span_p` and at most
-    `span_words` words (SpanBERT's 0.2 and 10: 3.8 words in the mean). Tokens of words are replaced one by one, those of
-    a span all in the same way.
-
-    Every visit of a sequence has a mask of its own, a function of the seed and the sample's number. With `copies` it has
-    one of so many in turn, a function of the seed, the sequence and its epoch modulo `copies`: BERT made 10 copies of
-    its data and trained for 40 epochs, so that it saw each mask 4 times.
-    """
+    """What the masked objectives share: the fields that `Masked` explains."""
 
     rate: float = 0.15
     mask_share: float = 0.8
@@ -113,6 +102,16 @@ class Masking:
 @dataclass(frozen=True)
 class Masked(Masking):
     """Predict masked tokens from those on both sides.
+
+    `rate` of the tokens of each document are chosen, never special ones. Of those chosen `mask_share` become `<mask>`,
+    `random_share` another token that is not special, the others stay; the loss is at the chosen ones. `unit` is
+    what is chosen: `tokens`, whole `words`, or `spans` of words of geometric length, with parameter `span_p` and at most
+    `span_words` words (SpanBERT's 0.2 and 10: 3.8 words in the mean). Tokens of words are replaced one by one, those of
+    a span all in the same way.
+
+    Every visit of a sequence has a mask of its own, a function of the seed and the sample's number. With `copies` it has
+    one of so many in turn, a function of the seed, the sequence and its epoch modulo `copies`: BERT made 10 copies of
+    its data and trained for 40 epochs, so that it saw each mask 4 times.
 
     `marks` are `<cls>` before and `<sep>` after every one of the `documents`; or `<cls>` at the beginning of all `rows` and
     `<sep>` after documents alone, as RoBERTa has them in full sentences (Liu et al., 2019, section 4.2).

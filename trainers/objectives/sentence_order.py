@@ -15,8 +15,9 @@ from trainers.objectives.masked import Masking
 class SentenceOrder(Masking):
     """Predict masked tokens, and of a row's two parts, which follow each other, whether they are in order.
 
-    Half of the rows, by chance, have them the other way round (label 1). A row keeps its order where its masks are
-    static `copies`, in each of them.
+    Half of the rows, by chance, have them the other way round (label 1). With static `copies` a row keeps its order in
+    each of them. The other fields are those of `masked`. It goes with `data.packing: segment_pairs` or `sentence_pairs`,
+    `data.isolation: false` and `model.sentence_head: true`.
     """
 
     kind: Literal["sentence_order"] = "sentence_order"
