@@ -280,9 +280,10 @@ def _fill_mask(options: argparse.Namespace) -> int:
 
 
 def _export(options: argparse.Namespace) -> int:
-    from trainers.export import export_checkpoint
+    from trainers.export import export_checkpoint, notes_of
 
-    print(export_checkpoint(options.run, options.output or options.run / "export"))
+    output = export_checkpoint(options.run, options.output or options.run / "export")
+    print("\n".join([str(output), *(f"note   {note}" for note in notes_of(output))]))
     return 0
 
 

@@ -106,8 +106,12 @@ def _silence_progress_bars() -> None:
     logging.disable_progress_bar()
 
 
+def notes_of(export: Path) -> list[str]:
+    """What a user of an export with plain `transformers` must know."""
+    return list(read_json(export / "gristmill.json")["transformers"]["notes"])
+
+
 def _notes(config: Pretraining) -> list[str]:
-    """What a user of the export with plain `transformers` must know."""
     notes = []
     if reason := not_stock(config.model):
         notes.append(f"transformers does not load it: {reason}; `python -m trainers generate` and `evaluate` do")
