@@ -47,6 +47,12 @@ def start_group() -> tuple[int, int]:
         os.environ.update(alone)
     deepspeed = _deepspeed()
     backend = "nccl" if torch.cuda.is_available() else "gloo"
+    restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    if restarts != "0" and not torch.distributed.is_initialized():
+        # torchrun keeps the store of the workers before, and torch 2.13 would look for these under their addresses.
+        store, rank, world = next(iter(torch.distributed.rendezvous("env://")))
+        own = torch.distributed.PrefixStore(f"restart-{restarts}", store)
+        torch.distributed.init_process_group(backend, store=own, rank=rank, world_size=world)
     deepspeed.init_distributed(dist_backend=backend, auto_mpi_discovery=False, verbose=False)
     return torch.distributed.get_rank(), torch.distributed.get_world_size()
 
