@@ -30,7 +30,7 @@ from trainers.sinks import require_libraries
 
 LOSSES = 4  # in a row without a new checkpoint: whatever ended the workers will end the next ones too
 _ANSWER_SECONDS = 60.0  # for a node to start a process; Ray takes up to half a minute to notice that a node is gone
-_BROKEN = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "Timed out")
+_BROKEN = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "Timed out", "timed out connecting")
 
 
 class LostWorkerError(UserError):
