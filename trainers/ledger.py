@@ -46,8 +46,9 @@ def read_ledger(run: Path) -> dict[str, Any]:
 
 
 def line(seen: dict[str, dict[str, float]]) -> str:
-    """What was read, for a person: tokens beside the request, and epochs, by source."""
+    """What was read, for a person: tokens beside the request, epochs, and the share of padding, by source."""
     return "; ".join(
-        f"{name} {entry['tokens']:,} tokens of {entry['requested_tokens']:,.0f} requested, {entry['epochs']:.2f} epochs"
+        f"{name} {entry['tokens']:,} tokens of {entry['requested_tokens']:,.0f} requested, {entry['epochs']:.2f} epochs, "
+        f"{entry['padding'] / max(1, entry['padding'] + entry['tokens']):.1%} padding"
         for name, entry in seen.items()
     )

@@ -74,13 +74,14 @@ class Samples:
 
 @dataclass(frozen=True)
 class Drawn:
-    """What some samples have taken of each source, each of shape [sources]: `sequences`, `tokens` and `places`, the positions
-    that the sequences have room for, int64; the tokens that the mixture asks for, float64.
+    """What some samples have taken of each source, each of shape [sources]: `sequences`, `tokens`, `places`, the positions
+    that the sequences have room for, and `epochs` that were begun, int64; the tokens that the mixture asks for, float64.
     """
 
     sequences: np.ndarray
     tokens: np.ndarray
     places: np.ndarray
+    epochs: np.ndarray
     requested: np.ndarray
 
 
@@ -161,11 +162,8 @@ class Order:
     def drawn(self, samples: int) -> Drawn:
         """What the first `samples` samples have taken."""
         self._go(samples)
-        state = self._at
-        sequences, places, _, _ = state.begun
-        length = self.phases[state.phase].length
-        requested = self._mixture(state).requested(int(state.tokens.sum()))
-        return Drawn(sequences + state.sequences, state.tokens.copy(), places + state.sequences * length, requested)
+        sequences, places, tokens, epochs = self._totals(self._at)
+        return Drawn(sequences, tokens, places, epochs, self._mixture(self._at).requested(int(tokens.sum())))
 
     def steps(self, size: int, tokens: int) -> int:
         """How many steps of `size` samples take `tokens` tokens or fewer. MixtureEnds where there are not that many."""
@@ -229,12 +227,14 @@ class Order:
         return Samples(np.arange(state.sample, after.sample), source, sequence, tokens, epoch)
 
     def _next_phase(self, state: _State) -> _State:
+        return _State(state.sample, state.phase + 1, np.zeros_like(state.sequences), state.tokens, self._totals(state))
+
+    def _totals(self, state: _State) -> np.ndarray:
+        """Of the run up to a state: sequences, places and tokens drawn and epochs begun, int64 [4, sources]."""
         sequences, places, _, epochs = state.begun
-        grid = self._grids[state.phase]
-        in_epoch = grid.full + (grid.short > 0)
-        places = places + state.sequences * self.phases[state.phase].length
-        begun = np.stack([sequences + state.sequences, places, state.tokens, epochs - (-state.sequences // in_epoch)])
-        return _State(state.sample, state.phase + 1, np.zeros_like(state.sequences), state.tokens, begun)
+        grid, length = self._grids[state.phase], self.phases[state.phase].length
+        epochs = epochs - (-state.sequences // (grid.full + (grid.short > 0)))
+        return np.stack([sequences + state.sequences, places + state.sequences * length, state.tokens, epochs])
 
     def caps(self, samples: int = 0) -> np.ndarray:
         """Tokens that each source gives at most in the whole run, int64 [sources]: what the whole sequences of the phase of

@@ -17,6 +17,7 @@ from trainers.architecture import FAMILY, fill
 from trainers.config import Batch, Budget, Data, Pretraining
 from trainers.data import Corpus, Grid, grids_of, order_of
 from trainers.order import MixtureEnds, Order, Phase
+from trainers.prompt import sees_prefix
 
 # What may change between the parts of one run: how it is executed and reported, not what is computed; and where the
 # corpus lies, because its identity is its fingerprint.
@@ -34,6 +35,11 @@ def resolve(config: Pretraining, corpus: Corpus) -> Pretraining:
         raise ConfigError(
             f"objective: got {config.objective.kind}, the model is a {family.replace('_', '-')} ({config.model.architecture}); "
             f"allowed for this objective: {allowed}"
+        )
+    if config.model.architecture == "gpt" and sees_prefix(config.objective):
+        raise ConfigError(
+            "objective.bidirectional_prefix: got true with gpt, whose attention is causal by construction; set it to false, "
+            "or take gpt2 or llama as model.architecture"
         )
     rows = config.objective.stream_length(config.data.sequence_length, family)
     asked = config.budget.tokens or (config.budget.steps or 0) * (
@@ -224,41 +230,59 @@ def _flat(value: object, prefix: str = "") -> dict[str, object]:
 
 
 def describe_data(config: Pretraining, corpus: Corpus, order: Order) -> list[str]:
-    """What a budget reads: the phases, a line per source with its share of the tokens and its epochs, with a warning beyond
-    one, what packing costs, and where the mixture changes.
+    """What a budget reads: the phases, the sources with a warning where one is read again, what packing costs, and where the
+    mixture changes.
     """
     samples = (config.budget.steps or 0) * (config.batch.sequences or 0)
-    if samples <= EXACT:
-        drawn, mixture = order.drawn(samples), order.mixture(samples)
-        tokens, requested = drawn.tokens, drawn.requested
-    else:
-        mixture = order.mixture()
-        tokens = requested = mixture.requested(config.budget.tokens or 0)
-    total = int(tokens.sum())
+    mixture = order.mixture(samples if samples <= EXACT else 0)
     lines = [
         f"data  {config.batch.sequences:,} sequences a step, {config.batch.tokens:,} tokens on average; "
-        f"{config.budget.steps:,} steps read {total:,} tokens in all"
+        f"{config.budget.steps:,} steps read {config.budget.tokens:,} tokens in all"
     ]
-    begin = 0
-    for phase in config.data.phases:
-        end = min(phase.until_step, config.budget.steps or 0)
+    begin, reached = 0, []
+    for until, phase in zip([*(p.until_step for p in config.data.phases), math.inf], order.phases, strict=True):
+        end = int(min(until, config.budget.steps or 0))
         if begin < end:
-            lines.append(f"data  steps {begin + 1:,} to {end:,}: rows of {phase.sequence_length:,} tokens")
+            reached.append(phase)
+            where = f"steps {begin + 1:,} to {end:,}"
+            lines += [f"data  {where}: sequences of {phase.length:,} tokens"] * (len(order.phases) > 1)
         begin = end
-    for index, stream in enumerate(order.streams):
-        share, epochs = requested[index] / max(1, total), tokens[index] / stream.tokens
-        line = f"data  {stream.name}: {share:.2%} of the tokens, {int(tokens[index]):,} tokens, {epochs:.2f} epochs"
-        lines.append(line + (f"  (reads documents again: enters epoch {math.ceil(epochs)})" if epochs > 1 else ""))
+    lines += _source_lines(config, order, len(reached))
     unread = sorted(set(corpus.train) - {stream.name for stream in order.streams})
     lines += [f"data  {name}: not read, its weight is 0" for name in unread]
-    lines += [line for phase in order.phases for line in _packing_lines(config.data.packing, phase)]
+    lines += [line for phase in reached for line in _packing_lines(config.data.packing, phase)]
     for end, shares in zip(mixture.ends[:-1], mixture.shares[1:], strict=True):
-        if end < total:
+        if end < (config.budget.tokens or 0):
             weights = ", ".join(
                 f"{name} {share:.2%}" for name, share in zip(mixture.names, shares, strict=True) if share
             )
             lines.append(f"data  from token {int(end):,} on: {weights}")
     return lines
+
+
+def _source_lines(config: Pretraining, order: Order, phases: int) -> list[str]:
+    """One line per source: its share of the tokens and its epochs, with a warning beyond one, as each of the `phases` begins
+    another; then what caps leave unread.
+    """
+    samples, total = (config.budget.steps or 0) * (config.batch.sequences or 0), config.budget.tokens or 0
+    sizes = np.array([stream.tokens for stream in order.streams])
+    if samples <= EXACT:
+        drawn = order.drawn(samples)
+        tokens, requested, begun = drawn.tokens, drawn.requested, drawn.epochs
+    else:
+        tokens = requested = order.mixture().requested(total)
+        begun = np.ceil(tokens / sizes).astype(np.int64) + phases - 1
+    lines, capped = [], []
+    for i, (stream, most) in enumerate(zip(order.streams, order.caps(samples if samples <= EXACT else 0), strict=True)):
+        share, epochs = requested[i] / max(1, total), tokens[i] / stream.tokens
+        line = f"data  {stream.name}: {share:.2%} of the tokens, {int(tokens[i]):,} tokens, {epochs:.2f} epochs"
+        lines.append(line + (f"  (reads documents again: enters epoch {begun[i]})" if begun[i] > 1 else ""))
+        if most <= requested[i]:
+            left = -int(tokens[i]) % stream.tokens
+            capped.append(
+                f"data  {stream.name}: gives what max_epochs allows; {left:,} tokens of its last epoch stay unread"
+            )
+    return lines + capped
 
 
 def _packing_lines(packing: str, phase: Phase) -> list[str]:

@@ -170,3 +170,25 @@ def test_differences_name_fields_and_say_which_may_change():
     found = differences(llama_tiny(), changed)
     assert found == [("execution.micro_batch", 8, 2), ("optimizer.learning_rate", 0.005, 0.1)]
     assert [is_free(name) for name, _, _ in found] == [True, False]
+
+
+def test_a_phase_begins_another_epoch_and_what_caps_leave_unread_is_said(corpus):
+    phases = "data.phases=[{until_step: 3, sequence_length: 32}]"
+    weights = ("data.weights={plays: 1.0, code: 1.0}", "data.max_epochs={code: 0.7}", "budget.steps=20")
+    resolved = resolve(settings(phases, *weights, "batch.sequences=4", "schedule.warmup_steps=0"), corpus)
+    order = training_data(corpus, resolved).order
+    lines = describe_data(resolved, corpus, order)
+    drawn = order.take(0, 20 * 4)
+    assert lines[1:3] == [
+        "data  steps 1 to 3: sequences of 32 tokens", "data  steps 4 to 20: sequences of 128 tokens"
+    ]  # fmt: skip
+    code, plays = (drawn.tokens[drawn.source == i].sum() for i in (0, 1))
+    assert f"{code:,} tokens, {code / corpus.train['code'].tokens:.2f} epochs" in lines[3]
+    assert lines[3].endswith("(reads documents again: enters epoch 2)")
+    assert f"{plays:,} tokens" in lines[4]
+    assert lines[4].endswith("(reads documents again: enters epoch 2)")
+    assert code <= 0.7 * corpus.train["code"].tokens
+    sizes = corpus.train["code"].sizes(128)
+    left = corpus.train["code"].tokens - code
+    assert 0.7 * corpus.train["code"].tokens - code < sizes.max()
+    assert lines[5] == f"data  code: gives what max_epochs allows; {left:,} tokens of its last epoch stay unread"
