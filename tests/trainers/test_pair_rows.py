@@ -172,6 +172,33 @@ def test_validation_has_pairs_as_well(config):
     assert np.array_equal(labels, again)
 
 
+@pytest.mark.parametrize("packing", ["segment_pairs", "sentence_pairs", "full_sentences", "doc_sentences"])
+def test_robertas_input_formats(corpus_directory, packing):
+    """Liu et al., 2019, section 4.2: every row begins with its own mark and holds whole sentences: of two parts with a label,
+    or without, of several documents or of one.
+    """
+    paired = packing.endswith("pairs")
+    config = configured(corpus_directory, NextSentence() if paired else Masked(marks="rows"), packing)
+    config = replace(config, model=replace(config.model, sentence_head=paired))
+    config = parse(Pretraining, plain(resolve(config, corpus_of(config))), "resolved")
+    data = training_data(corpus_of(config), config)
+    batch = data.rows(data.order.take(0, 300))
+    tokens, held = original(batch), (batch.segments >= 0).sum(1)
+    documents = batch.segments.max(1) + 1
+    assert (tokens[:, 0] == CLS).all()
+    assert ((tokens == CLS).sum(1) == 1).all()
+    assert (held <= LENGTH).all()
+    ends = (tokens == SEP).sum(1)
+    if paired:
+        assert (ends == documents).all()
+        assert (batch.labels == 0).any()
+        assert (batch.labels == 1).any()
+    else:
+        assert batch.labels is None
+        assert ((ends == documents) | (ends == documents - 1)).all()  # the last document may go on in another row
+        assert (documents == 1).all() == (packing == "doc_sentences")
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
