@@ -10,7 +10,7 @@ import os
 import socket
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ import torch
 import xxhash
 
 from pipelines.contracts.errors import ConfigError
-from trainers.batch import IGNORED, Batch
+from trainers.batch import IGNORED, PADDING, Batch
 from trainers.config import Execution, Pretraining
 from trainers.forward import Forward, tensors
 from trainers.measure import no_sums, sums_by_source
@@ -79,10 +79,14 @@ def _is_news(record: logging.LogRecord) -> bool:
 
 @dataclass(frozen=True)
 class Totals:
-    """Sums over all workers: `sums` as `trainers.measure` has them, and how many workers asked to stop."""
+    """Sums over all workers: `sums` as `trainers.measure` has them, how many workers asked to stop, and the tokens in rows
+    that the model read, and in rows that a decoder read beside an encoder.
+    """
 
     sums: np.ndarray
     stops: int
+    read: int = 0
+    decoded: int = 0
 
     @property
     def targets(self) -> int:
@@ -127,12 +131,7 @@ class Engine:
 
         Where the loss or the norm is not finite, weights and optimizer state stay as they were, on every worker.
         """
-        targets, pairs = self._sum(
-            [
-                float(sum((batch.targets != IGNORED).sum() for batch in batches)),
-                float(sum((batch.labels != IGNORED).sum() for batch in batches if batch.labels is not None)),
-            ]
-        )
+        targets, pairs, read, decoded = self._sum(_amounts(batches))
         for group in self._engine.optimizer.param_groups:
             group["lr"] = rate * group["peak"] / self._config.optimizer.learning_rate
         self._engine.train()
@@ -152,7 +151,7 @@ class Engine:
         totals = self._totals(sums + sums_by_source(nats, batch, sources), stop)
         # A loss that is not finite on one worker makes every gradient not finite on all: each then passes over the step.
         self._engine.backward(loss if math.isfinite(totals.loss) else loss * math.nan, scale_wrt_gas=False)
-        return totals, self._update()
+        return replace(totals, read=int(read), decoded=int(decoded)), self._update()
 
     def _update(self) -> float:
         """Step, unless the gradient is not finite; its norm over all parameters, before clipping."""
@@ -213,6 +212,17 @@ class Engine:
     def close(self) -> None:
         """Release DeepSpeed's hooks, so that another engine can be made in this process."""
         self._engine.destroy()
+
+
+def _amounts(batches: Sequence[Batch]) -> list[float]:
+    """Targets, labels of sentence pairs, tokens in rows, and tokens in a decoder's rows beside an encoder."""
+    amounts = np.zeros(4)
+    for batch in batches:
+        amounts[0] += (batch.targets != IGNORED).sum()
+        amounts[1] += 0 if batch.labels is None else (batch.labels != IGNORED).sum()
+        amounts[2] += (batch.segments != PADDING).sum()
+        amounts[3] += 0 if batch.decoder is None else (batch.decoder.segments != PADDING).sum()
+    return list(amounts.tolist())
 
 
 def dropout_seed(seed: int, step: int, rank: int, micro_batch: int) -> int:

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Generator
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -31,7 +31,7 @@ from trainers.report import write_report
 from trainers.run import STOP, fingerprints, read_run
 from trainers.schedule import rate_fraction
 from trainers.sinks import open_sinks
-from trainers.speed import device_name, flops_per_token, memory_bytes, peak_flops, utilisation
+from trainers.speed import device_name, flops_of, memory_bytes, peak_flops, utilisation
 
 
 def train(config: Pretraining, corpus: Corpus, run: Path, show: Callable[[str], None] | None) -> None:
@@ -69,7 +69,7 @@ class Training:
         accumulation = -(-self.sequences // (self.micro_batch * world))
         model = build_model(config.model, corpus.tokenizer.specials, config.seed)
         parameters = sum(parameter.numel() for parameter in model.parameters())
-        self.flops_per_token, self.peak_flops = flops_per_token(model, config), peak_flops(device_name(), config)
+        self.flops, self.peak_flops = flops_of(model, config), peak_flops(device_name(), config)
         self.engine = Engine(model, config, self.micro_batch, accumulation)
         self.start, self.tokens, self.skipped = self._restore()
         self.data = replace(self.data, since=min(read_run(run).get("since", 0), self.start) * self.sequences)
@@ -87,7 +87,7 @@ class Training:
             micro_batch=self.micro_batch,
             accumulation=accumulation,
             device=device_name(),
-            flops_per_token=self.flops_per_token,
+            flops_per_token=asdict(self.flops),
         )
 
     def run(self, began: float) -> None:
@@ -96,16 +96,17 @@ class Training:
         with closing(self._batches()) as batches:
             for step in range(self.start, self.steps):
                 asked = time.perf_counter()
-                mine = next(batches)
+                mine, tokens = next(batches)
                 waited = time.perf_counter()
                 totals, norm, rate = self._step(step, mine)
                 if step == self.start:
                     self._first(step + 1, waited - began, time.perf_counter() - waited)
-                self.tokens += totals.targets
+                self.tokens += tokens
                 interval.waited += waited - asked
                 if math.isfinite(totals.loss) and math.isfinite(norm):
                     self.skipped_in_row = 0
-                    interval.add(totals, norm, rate)
+                    flops = self.flops.of(totals.read, totals.decoded, totals.targets)
+                    interval.add(totals, norm, rate, tokens, flops)
                 else:
                     self._skip(step + 1, totals, norm)
                 interval = self._keep(step + 1, totals, interval)
@@ -130,13 +131,15 @@ class Training:
             interval.restart_clock()
         return interval
 
-    def _batches(self) -> Generator[list[Batch]]:
-        """This worker's micro-batches of every step that is left."""
+    def _batches(self) -> Generator[tuple[list[Batch], int]]:
+        """This worker's micro-batches of every step that is left, and the tokens that all workers read in it."""
         order = self.data.order.twin()  # it runs ahead of what is logged
         drawn = (order.take(step * self.sequences, self.sequences) for step in range(self.start, self.steps))
         share = (self.micro_batch, self.engine.rank, self.engine.world)
         return ahead(
-            drawn, lambda samples: list(self.data.split(samples, *share)), self.config.execution.loader_threads
+            drawn,
+            lambda samples: (list(self.data.split(samples, *share)), int(samples.tokens.sum())),
+            self.config.execution.loader_threads,
         )
 
     def _step(self, step: int, batches: list[Batch]) -> tuple[Totals, float, float]:
@@ -173,7 +176,6 @@ class Training:
     def _report(self, step: int, interval: "_Interval") -> None:
         if not interval.sums[1].any():
             return  # every step was skipped, and is recorded as such
-        speed = interval.tokens_per_second()
         self.progress.write(
             "step",
             step=step,
@@ -182,9 +184,9 @@ class Training:
             **loss_fields(interval.sums, self.data.sources, self.config.objective.predicts_text),
             learning_rate=interval.rate,
             gradient_norm=interval.norm,
-            tokens_per_second=speed,
+            tokens_per_second=interval.tokens / interval.seconds,
             data_seconds=interval.waited,
-            mfu=utilisation(speed, self.flops_per_token, self.peak_flops, self.engine.world),
+            mfu=utilisation(interval.flops / interval.seconds, self.peak_flops, self.engine.world),
             memory_bytes=memory_bytes(),
             data=self.data.seen(step * self.sequences),
         )
@@ -273,20 +275,19 @@ class _Interval:
     def __init__(self, sources: int) -> None:
         self.sums = no_sums(sources)
         self.norm, self.rate = 0.0, 0.0
+        self.tokens, self.flops = 0, 0.0
         self.waited = 0.0  # seconds for data
-        self._seconds, self._began = 0.0, time.perf_counter()
+        self.seconds, self._began = 1e-9, time.perf_counter()
 
-    def add(self, totals: Totals, norm: float, rate: float) -> None:
+    def add(self, totals: Totals, norm: float, rate: float, tokens: int, flops: float) -> None:
         self.norm, self.rate = norm, rate
         self.sums += totals.sums
+        self.tokens, self.flops = self.tokens + tokens, self.flops + flops
         now = time.perf_counter()
-        self._seconds, self._began = self._seconds + now - self._began, now
+        self.seconds, self._began = self.seconds + now - self._began, now
 
     def restart_clock(self) -> None:
         self._began = time.perf_counter()
-
-    def tokens_per_second(self) -> float:
-        return float(self.sums[1].sum() / max(1e-9, self._seconds))
 
 
 def _stop_signal() -> threading.Event:

@@ -2,8 +2,10 @@
 
 import re
 import resource
+from dataclasses import dataclass
 from typing import Any
 
+from trainers.architecture import FAMILY
 from trainers.config import Pretraining
 
 # Dense peak of one accelerator in TFLOP/s, (bf16, fp32), from NVIDIA's data sheets, without sparsity; fp32 without TF32,
@@ -22,21 +24,47 @@ PEAK_TFLOPS: tuple[tuple[str, float, float], ...] = (
 )
 
 
-def flops_per_token(model: Any, config: Pretraining) -> float:
-    """Floating-point operations that training on one token takes, forward and backward: 6 N + 12 L W T.
+@dataclass(frozen=True)
+class Flops:
+    """Floating-point operations of training, forward and backward: for every token that a decoder or an encoder reads, for
+    every one that a decoder beside an encoder reads (0 where there is none), and for every target that is predicted.
+    """
+
+    read: float
+    decoded: float
+    predicted: float
+
+    def of(self, read: float, decoded: float, predicted: float) -> float:
+        """Operations for so many tokens."""
+        return self.read * read + self.decoded * decoded + self.predicted * predicted
+
+
+def flops_of(model: Any, config: Pretraining) -> Flops:
+    """6 N + 12 L W T for every token of a stack, and 6 N of the output layer for every target.
 
     N: parameters that are multiplied, which leaves out tables that are only looked up (position embeddings, and token
-    embeddings that are not tied to the head); L layers, W the width of all heads together, T the sequence length
-    (Chowdhery et al., 2022, appendix B). Attention counts in full, as is the custom, although a causal mask and the
-    borders of documents make half of it and more superfluous.
+    embeddings); L layers, W the width of all heads together, T the sequence length (Chowdhery et al., 2022, appendix B).
+    Attention counts in full, as is the custom, although a causal mask and the borders of documents make half of it and
+    more superfluous; a decoder's cross-attention counts as much again. A decoder alone predicts every token it reads: then
+    read and predicted add up to the formula as published.
     """
     import torch
 
-    head = model.get_output_embeddings()
-    tables = [module.weight for module in model.modules() if isinstance(module, torch.nn.Embedding)]
-    looked_up = sum(table.numel() for table in tables if head is None or table is not head.weight)
-    multiplied = sum(parameter.numel() for parameter in model.parameters()) - looked_up
-    return float(6 * multiplied + 12 * config.model.layers * config.model.width * config.data.sequence_length)
+    tables = {id(module.weight) for module in model.modules() if isinstance(module, torch.nn.Embedding)}
+    head = model.get_output_embeddings().weight
+
+    def multiplied(part: Any) -> int:
+        own = (parameter for parameter in part.parameters() if id(parameter) not in tables and parameter is not head)
+        return sum(parameter.numel() for parameter in own)
+
+    sizes = config.model
+    width = (sizes.head_width or sizes.width // sizes.heads) * sizes.heads
+    attention = 12 * width * config.data.sequence_length
+    predicted = 6.0 * head.numel()
+    if FAMILY[sizes.architecture] != "encoder_decoder":
+        return Flops(6.0 * multiplied(model) + attention * sizes.layers, 0.0, predicted)
+    decoder = 6.0 * multiplied(model.get_decoder()) + 2 * attention * (sizes.decoder_layers or sizes.layers)
+    return Flops(6.0 * multiplied(model.get_encoder()) + attention * sizes.layers, decoder, predicted)
 
 
 def peak_flops(device: str, config: Pretraining) -> float | None:
@@ -49,12 +77,12 @@ def peak_flops(device: str, config: Pretraining) -> float | None:
     return None
 
 
-def utilisation(tokens_per_second: float, per_token: float, peak: float | None, workers: int) -> float | None:
-    """Model FLOPs utilisation: tokens per second of all workers x FLOPs per token / (workers x peak); None without a peak.
+def utilisation(flops_per_second: float, peak: float | None, workers: int) -> float | None:
+    """Model FLOPs utilisation: FLOPs per second of all workers / (workers x peak); None without a peak.
 
-    Tokens are targets: padding, excluded documents and repeated work (activation checkpointing) do not count as use.
+    Padding, excluded documents and repeated work (activation checkpointing) do not count as use.
     """
-    return None if peak is None else tokens_per_second * per_token / (workers * peak)
+    return None if peak is None else flops_per_second / (workers * peak)
 
 
 def device_name() -> str:

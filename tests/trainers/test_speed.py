@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 
 from tokenizer.specials import SPECIAL_IDS
+from trainers.architecture import fill
 from trainers.config import Batch, Budget, Data, Execution, Model, Pretraining
 from trainers.measure import loss_fields, no_sums
 from trainers.models import build_model
-from trainers.speed import flops_per_token, memory_bytes, peak_flops, utilisation
+from trainers.objectives.span_corruption import SpanCorruption
+from trainers.speed import Flops, flops_of, memory_bytes, peak_flops, utilisation
 
 GPT2 = Model("gpt2", layers=1, width=8, heads=2, positions=16, feed_forward=32, vocab_size=160, key_value_heads=2)
 
@@ -20,13 +22,31 @@ def config(model=GPT2, **changes):
     return Pretraining("x", model, Batch(sequences=1), Budget(steps=1), data=Data(sequence_length=10), **changes)
 
 
-def test_flops_per_token_by_hand():
+def test_flops_of_a_decoder_by_hand():
     attention, feed_forward, norms = 8 * 24 + 24 + 8 * 8 + 8, 8 * 32 + 32 + 32 * 8 + 8, 3 * 16
-    multiplied = attention + feed_forward + norms + 160 * 8  # the tied head; the positions are only looked up
-    model = build_model(GPT2, SPECIAL_IDS, seed=0)
-    assert flops_per_token(model, config()) == 6 * multiplied + 12 * 1 * 8 * 10
+    multiplied = attention + feed_forward + norms  # the positions are only looked up
+    expected = Flops(6 * multiplied + 12 * 1 * 8 * 10, 0, 6 * 160 * 8)
+    assert flops_of(build_model(GPT2, SPECIAL_IDS, seed=0), config()) == expected
     untied = replace(GPT2, tied=False)
-    assert flops_per_token(build_model(untied, SPECIAL_IDS, seed=0), config(untied)) == 6 * multiplied + 12 * 1 * 8 * 10
+    assert flops_of(build_model(untied, SPECIAL_IDS, seed=0), config(untied)) == expected
+    assert expected.of(10, 0, 10) == 10 * (6 * (multiplied + 160 * 8) + 12 * 8 * 10)
+
+
+def test_flops_of_an_encoder_and_of_both_stacks_of_an_encoder_decoder_by_hand():
+    encoder = fill(Model("roberta", layers=3, width=8, heads=2, positions=16, vocab_size=160), 160)
+    block = 4 * (8 * 8 + 8) + 8 * 32 + 32 + 32 * 8 + 8 + 2 * 16
+    head = 8 * 8 + 8 + 16 + 160  # of masked language modelling: a layer, its norm, and a bias for every token
+    found = flops_of(build_model(encoder, SPECIAL_IDS, seed=0), config(encoder))
+    assert found == Flops(6 * (3 * block + 16 + head) + 12 * 3 * 8 * 10, 0, 6 * 160 * 8)
+
+    both = fill(
+        Model("t5", layers=2, decoder_layers=3, width=8, heads=2, head_width=6, positions=16, vocab_size=160), 160
+    )
+    attention, feed_forward, norm = 4 * 8 * 12, 2 * 8 * 32, 8
+    encoded = 2 * (attention + feed_forward + 2 * norm) + norm
+    decoded = 3 * (2 * attention + feed_forward + 3 * norm) + norm
+    found = flops_of(build_model(both, SPECIAL_IDS, seed=0), config(both, objective=SpanCorruption()))
+    assert found == Flops(6 * encoded + 12 * 2 * 12 * 10, 6 * decoded + 2 * 12 * 3 * 12 * 10, 6 * 160 * 8)
 
 
 @pytest.mark.parametrize(
@@ -51,8 +71,8 @@ def test_peaks_by_device_name(device, precision, expected):
 
 
 def test_utilisation_is_of_all_workers():
-    assert utilisation(1000.0, 5e6, 1e10, workers=2) == 0.25
-    assert utilisation(1000.0, 5e6, None, workers=2) is None
+    assert utilisation(5e9, 1e10, workers=2) == 0.25
+    assert utilisation(5e9, None, workers=2) is None
     assert memory_bytes() > 10_000_000
 
 
