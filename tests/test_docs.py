@@ -4,22 +4,31 @@ import importlib.util
 import re
 from pathlib import Path
 
+import pytest
+
 from pipelines.stages import STAGES
+from trainers.objectives import OBJECTIVES
 
 ROOT = Path(__file__).parents[1]
 
 
-def test_the_corpus_file_reference_is_current():
-    spec = importlib.util.spec_from_file_location("corpus_file", ROOT / "docs" / "corpus_file.py")
+@pytest.mark.parametrize("name", ["corpus_file", "training_file"])
+def test_the_references_are_current(name):
+    spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    assert (ROOT / "docs" / "corpus_file.md").read_text() == module.page(), "run: python docs/corpus_file.py"
+    assert (ROOT / "docs" / f"{name}.md").read_text() == module.page(), f"run: python docs/{name}.py"
 
 
 def test_every_stage_is_found_with_one_grep():
     """A YAML name is the name of the file that holds the stage."""
     for name, stage in STAGES.items():
         assert stage.__module__ == f"pipelines.stages.{name}"
+
+
+def test_every_objective_is_found_with_one_grep():
+    for name, objective in OBJECTIVES.items():
+        assert objective.__module__ == f"trainers.objectives.{name}"
 
 
 def test_every_direct_dependency_is_pinned_and_explained():

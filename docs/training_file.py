@@ -1,0 +1,101 @@
+"""Write docs/training_file.md from the dataclasses and recipes of trainers: `python docs/training_file.py`."""
+
+import dataclasses
+import inspect
+import sys
+import typing
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from trainers.architecture import FAMILY, POSITIONS, Model
+from trainers.config import Pretraining
+from trainers.objectives import OBJECTIVES
+from trainers.recipes import RECIPES
+
+HEAD = """\
+# What a pretraining run is told
+
+`python -m trainers pretrain RECIPE corpus=DIR run=DIR a.b=value ...` starts a run and goes on with it. RECIPE is the name of a
+function below, or the path of a YAML file with these fields: each run leaves its own, complete, as `RUN/resolved.yaml`. This page
+is generated from the dataclasses that parse them (`python docs/training_file.py`); a test fails when they differ.
+
+Precedence: defaults, then the recipe, then `a.b=value` arguments, whose values are YAML: `objective.rate=0.3`,
+`data.weights={web: 3, code: 1}`. An unknown field, a wrong type and a value out of range are errors that name the field, the
+value and the nearest allowed name, before the first step. What a section leaves open (null) is computed from the corpus,
+printed, and written to `resolved.yaml`.
+"""
+
+
+def kind(hint: Any) -> str:
+    """A type as a reader of YAML thinks of it."""
+    if hint is type(None):
+        return "null"
+    origin, parts = typing.get_origin(hint), typing.get_args(hint)
+    if origin is typing.Literal:
+        return ", ".join(f"`{part}`" for part in parts)
+    if origin is tuple:
+        return f"list of {kind(parts[0])}"
+    if origin is dict:
+        return f"mapping to {kind(parts[1])}"
+    if parts:
+        return " or ".join(kind(part) for part in parts)
+    if dataclasses.is_dataclass(hint):
+        return f"[{hint.__name__}](#{hint.__name__.lower()})"
+    return {bool: "true, false", int: "whole number", float: "number", str: "text"}[hint]
+
+
+def default(field: Any) -> str:
+    """The default of a field."""
+    if field.default is not dataclasses.MISSING:
+        return "null" if field.default is None else f"`{field.default!r}`"
+    return "required" if field.default_factory is dataclasses.MISSING else "its defaults"
+
+
+def section(cls: Any, title: str, level: int = 2) -> str:
+    """The docstring of a dataclass and a table of its fields."""
+    hints = typing.get_type_hints(cls)
+    rows = [f"{'#' * level} {title}\n", inspect.getdoc(cls) or "", "", "| field | type | default |", "|---|---|---|"]
+    for field in dataclasses.fields(cls):
+        if field.name == "kind":
+            continue
+        of = "[objective](#objectives)" if field.name == "objective" else kind(hints[field.name])
+        rows.append(f"| `{field.name}` | {of} | {default(field)} |")
+    return "\n".join(rows if len(rows) > 5 else rows[:3]) + "\n"
+
+
+def sections_of(cls: Any, seen: dict[str, Any]) -> dict[str, Any]:
+    """The dataclasses that the fields of `cls` hold, objectives aside, in the order of first mention."""
+    for name, hint in typing.get_type_hints(cls).items():
+        for part in [] if name == "objective" else [hint, *typing.get_args(hint)]:
+            if dataclasses.is_dataclass(part) and part.__name__ not in seen:
+                seen[part.__name__] = part
+                sections_of(part, seen)
+    return seen
+
+
+def page() -> str:
+    """The whole page."""
+    pieces = [HEAD, section(Pretraining, "The file")]
+    pieces += [section(cls, name) for name, cls in sections_of(Pretraining, {}).items()]
+    pieces += ["### Architectures\n", "| architecture | family | positions |", "|---|---|---|"]
+    pieces += [f"| `{name}` | {FAMILY[name].replace('_', '-')} | {', '.join(POSITIONS[name])} |" for name in FAMILY]
+    pieces += ["\n## Objectives\n", "`objective: NAME`, or `objective: {kind: NAME, field: value}`.\n"]
+    for name, cls in sorted(OBJECTIVES.items()):
+        families = "all that each of its parts trains"  # where what an object holds decides
+        if isinstance(cls.families, tuple):
+            families = ", ".join(family.replace("_", "-") for family in cls.families)
+        pieces += [section(cls, name, 3), f"Families of models: {families}.\n"]
+    pieces += ["## Recipes\n", "| recipe | model | objective | what it is |", "|---|---|---|---|"]
+    for name, recipe in RECIPES.items():
+        config, model = recipe(), recipe().model
+        assert isinstance(model, Model)
+        shape = f"{model.architecture}, {model.layers} x {model.width}"
+        about = " ".join((inspect.getdoc(recipe) or "").split("\n\n")[0].split())
+        pieces.append(f"| `{name}` | {shape} | `{config.objective.kind}` | {about} |")
+    return "\n".join(pieces) + "\n"
+
+
+if __name__ == "__main__":
+    Path(__file__).with_name("training_file.md").write_text(page())
