@@ -23,8 +23,8 @@ from trainers.run import read_config, read_run
 
 @dataclass(frozen=True)
 class Blamed:
-    """A document of a step: `loss` in nats per target over its `tokens` targets (0 where it has none), `excess` the nats above what as many
-    targets have on average in the step.
+    """A document of a step: `loss` in nats per target over its `tokens` targets (0 where it has none), `excess` the nats
+    above what as many targets have on average in the step.
     """
 
     id: bytes
@@ -100,6 +100,7 @@ def blame(run: Path, step: int, warn: Callable[[str], None]) -> Blame:
         raise ConflictError(f"{run}: --step: got {step}, up to step {record['since']} the run read another corpus")
     data = training_data(corpus, config)
     found = checkpoint.newest(run, warn, last=step - 1)
+    data.order.resume(found.order if found else {})
     sums = _sums(_model(run, config, found), config, data, step)
     targets = sum(count for _, count in sums.values())
     finite = {key: value for key, value in sums.items() if math.isfinite(value[0])}
@@ -143,9 +144,9 @@ def _sums(
         batch = data.rows(chosen)
         with torch.no_grad():
             nats = forward(**tensors(batch, "cpu"))[0].double().numpy()
-        for row, (index, sequence) in enumerate(zip(chosen.source, chosen.sequence, strict=True)):
+        for row, (index, sequence, epoch) in enumerate(zip(chosen.source, chosen.sequence, chosen.epoch, strict=True)):
             source, held = grid.sources[index], batch.targets[row] != IGNORED
-            ids = ids_of(source, int(sequence), grid.length)
+            ids = ids_of(source, int(sequence), grid.length, int(epoch))
             segments = batch.target_segments[row][held]
             by_segment = np.bincount(segments, nats[row][held], len(ids)), np.bincount(segments, minlength=len(ids))
             for identifier, more, count in zip(ids, *by_segment, strict=True):

@@ -69,11 +69,15 @@ class Source:
 
     def check(self) -> None:
         """CorruptFileError where a shard is missing or has another size than its manifest records, without reading any.
-        What is in a shard is checked when it is first opened.
+        What is in a shard is checked when it is first opened. Once all were found they are not looked for again.
         """
-        with ThreadPoolExecutor(_AT_ONCE) as threads:
-            for _ in threads.map(self._check, self.shards):
-                pass
+        if not self._found:
+            with ThreadPoolExecutor(_AT_ONCE) as threads:
+                self._found.extend(list(threads.map(self._check, self.shards)))
+
+    @cached_property
+    def _found(self) -> list[None]:
+        return []
 
     def _check(self, record: ShardRecord) -> None:
         path = self.directory / record.path
