@@ -13,6 +13,8 @@ from trainers.batch import IGNORED, Batch, Decoder
 from trainers.forward import Forward, attention_mask, tensors
 from trainers.models import MODELS, build_model, not_stock
 from trainers.models.interface import Inputs
+from trainers.recipes import RECIPES
+from trainers.resolve import resolve
 
 
 def tiny(architecture, **others):
@@ -279,3 +281,12 @@ def test_what_plain_transformers_cannot_compute_is_known():
 def test_what_an_architecture_does_not_have_is_refused(architecture, changes, message):
     with pytest.raises(ValueError, match=message):
         tiny(architecture, **changes)
+
+
+def test_a_prefix_for_gpt_is_refused_before_training(corpus_directory):
+    from trainers.data import open_corpus
+
+    recipe = RECIPES["tiny_prefix_lm"]()
+    gpt = replace(recipe, model=replace(recipe.model, architecture="gpt"))
+    with pytest.raises(ConfigError, match="bidirectional_prefix: got true with gpt"):
+        resolve(gpt, open_corpus((str(corpus_directory),), None))

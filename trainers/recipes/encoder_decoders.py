@@ -150,7 +150,10 @@ def prefix_lm_base() -> Pretraining:
 
 
 def tiny_t5() -> Pretraining:
-    """A T5 of toy size that learns within a minute on a CPU."""
+    """A T5 of toy size that learns within a minute on a CPU.
+
+    Of rates of 5e-3, 1e-2 and 2e-2 on the demo corpus the second one reached the lowest loss.
+    """
     return Pretraining(
         name="tiny_t5",
         model=Model("t5", layers=2, width=64, heads=4, positions=128),
@@ -158,9 +161,9 @@ def tiny_t5() -> Pretraining:
         data=Data(sequence_length=128),
         batch=Batch(sequences=16),
         budget=Budget(steps=200),
-        optimizer=Optimizer(learning_rate=5e-3, weight_decay=0.0, betas=(0.9, 0.98)),
+        optimizer=Optimizer(learning_rate=1e-2, weight_decay=0.0, betas=(0.9, 0.98)),
         schedule=Schedule(kind="linear", warmup_steps=20, final_fraction=0.0),
-        validation=Validation(every=100, tokens=8192),
+        validation=Validation(every=100, tokens=16384),
         checkpoints=Checkpoints(every=100, keep=2),
         execution=Execution(zero_stage=1, micro_batch=8),
     )
@@ -186,6 +189,7 @@ def tiny_bart() -> Pretraining:
         name="tiny_bart",
         model=Model("bart", layers=2, width=64, heads=4, positions=160, initializer_range=0.06),
         objective=Denoising(),
+        optimizer=replace(base.optimizer, learning_rate=4e-3),
     )
 
 
@@ -197,4 +201,5 @@ def tiny_prefix_lm() -> Pretraining:
         name="tiny_prefix_lm",
         model=Model("llama", layers=2, width=64, heads=4, positions=128, initializer_range=0.06),
         objective=PrefixLM(),
+        optimizer=replace(base.optimizer, learning_rate=5e-3),
     )
