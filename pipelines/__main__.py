@@ -8,6 +8,7 @@ from pathlib import Path
 
 from pipelines.contracts.errors import RemoteError, UserError
 from pipelines.contracts.place import place_of
+from pipelines.submit import add_commands
 
 _OVERRIDES = (
     "fields of the corpus file to change, as a.b=value; steps.language.model=... picks the step with that key or name"
@@ -24,6 +25,7 @@ def parser() -> argparse.ArgumentParser:
     _looking(commands)
     _asking(commands)
     _tools(commands)
+    add_commands(commands)
     return top
 
 
@@ -43,7 +45,10 @@ def _building(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -
         action="store_true",
         help="set documents aside that break a stage or the reader, instead of stopping; they are listed in poison.json",
     )
-    build.add_argument("--address", help="join the Ray cluster at this address instead of starting one")
+    build.add_argument(
+        "--address",
+        help="join the Ray cluster at this address instead of starting one (default: RAY_ADDRESS, as in a job)",
+    )
 
 
 def _looking(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -70,7 +75,11 @@ def _looking(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
     export.add_argument("--format", choices=("parquet", "jsonl"), default="parquet", help="default parquet")
     export.add_argument("--sources", nargs="*", metavar="SOURCE", help="only these sources (default: all)")
     export.add_argument(
-        "--columns", nargs="*", metavar="COLUMN", default=(), help="annotations to write beside the text, such as language"
+        "--columns",
+        nargs="*",
+        metavar="COLUMN",
+        default=(),
+        help="annotations to write beside the text, such as language",
     )
 
 
@@ -293,10 +302,23 @@ def _gc(options: argparse.Namespace) -> int:
     return 0
 
 
+def _submit(options: argparse.Namespace) -> int:
+    from pipelines.submit import submit
+
+    return submit(options)
+
+
+def _jobs(options: argparse.Namespace) -> int:
+    from pipelines.submit import show_jobs
+
+    return show_jobs(options)
+
+
 _COMMANDS = {
     "plan": _plan, "build": _build, "inspect": _inspect, "export": _export, "whatif": _whatif, "doctor": _doctor,
     "classifier": _classifier,
     "compare-rules": _compare_rules, "forget": _forget, "gc": _gc,
+    "submit": _submit, "jobs": _jobs,
 }  # fmt: skip
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Where tasks run: Ray tasks on one machine or many, or the same tasks in this process. The only file here that imports ray.
+"""Where tasks run: Ray tasks on one machine or many, or the same tasks in this process.
 
 A task that raises is tried three times with growing pauses; what a user must act on (UserError) stops at once. Tasks in flight
 are bounded, so the driver never holds more than a few results.
@@ -18,6 +18,7 @@ Result = TypeVar("Result")
 Progress = Callable[[str, int, int], None]
 _ATTEMPTS = 3
 _PAUSE_SECONDS = 0.5
+_COUNT_SECONDS = 5.0
 
 
 def _no_progress(title: str, done: int, total: int) -> None:
@@ -82,12 +83,15 @@ def _title(function: Callable[..., Any]) -> str:
 
 @dataclass
 class RayCluster:
-    """Runs tasks as Ray Core tasks of one CPU each. `address` None starts Ray here with `workers` CPUs; else it joins."""
+    """Runs tasks as Ray Core tasks of one CPU each. With an `address`, or in a submitted job, it joins the cluster and uses
+    the CPUs that it has at any time; else it starts Ray here with `workers` CPUs.
+    """
 
     workers: int
     address: str | None = None
     progress: Progress = _no_progress
     _started: bool = field(default=False, init=False)
+    _counted: float = field(default=0.0, init=False)
 
     def _start(self) -> None:
         if self._started:
@@ -97,6 +101,7 @@ class RayCluster:
         import ray
 
         options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+        self.address = self.address or os.environ.get("RAY_ADDRESS") or None  # which Ray sets for a submitted job
         if self.address is None:
             # Ray warns and slows down when /dev/shm is small; parts go through files, so a small object store is enough.
             options.update(num_cpus=self.workers, include_dashboard=False, object_store_memory=256 << 20)
@@ -110,9 +115,16 @@ class RayCluster:
             raise UserError(
                 f"Ray did not {where}: {reason}; run the command again, or build with --in-process"
             ) from error
-        if self.address is not None:
-            self.workers = max(1, int(ray.cluster_resources().get("CPU", 1)))
         self._started = True
+
+    def _count_workers(self) -> None:
+        """The CPUs of a joined cluster, which grows while tasks wait and shrinks when nodes are lost."""
+        if self.address is None or time.monotonic() - self._counted < _COUNT_SECONDS:
+            return
+        import ray
+
+        self.workers = max(1, int(ray.cluster_resources().get("CPU", 0)))
+        self._counted = time.monotonic()
 
     def map(
         self, function: Callable[[Item], Result], items: Sequence[Item], label: Callable[[Item], str]
@@ -131,6 +143,7 @@ class RayCluster:
         running: dict[Any, int] = {}
         done = 0
         while waiting or running:
+            self._count_workers()
             while waiting and len(running) < 2 * self.workers:
                 position = waiting.pop()
                 gpus = getattr(items[position], "gpus", 0)

@@ -13,7 +13,7 @@ MODULES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob
 
 # library -> the files that may import it
 HOMES = {
-    "ray": ("pipelines/cluster.py", "trainers/launch.py"),
+    "ray": ("pipelines/cluster.py", "pipelines/jobs.py", "trainers/launch.py"),
     "deepspeed": ("trainers/engine.py", "trainers/partitions.py"),
     "presidio_analyzer": ("pipelines/stages/pii",),
     "tldextract": ("pipelines/stages/pii", "pipelines/stages/url_rules.py"),
