@@ -1,17 +1,21 @@
 """The command line as one of several workers, one of which kills itself with SIGKILL at a chosen moment.
 
 Started by torchrun as `kill_worker.py MOMENT STEP RANK RECORD ARGUMENTS ...`: at that moment of that step (the first is
-1) worker RANK dies; every worker writes what it trains on to RECORD (`launching.Record`). The moment `never` lets all live.
+1) worker RANK dies, but not again where torchrun starts it again; every worker writes what it trains on to RECORD
+(`launching.Record`), and the one that dies leaves RECORD.MOMENT. The moment `never` lets all live.
 """
 
 import os
 import signal
 import sys
+from pathlib import Path
 
 from tests.trainers.launching import Record
 
 
 def die() -> None:
+    moment, record = sys.argv[1], sys.argv[4]
+    Path(f"{record}.{moment}").touch()
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -108,7 +112,8 @@ def main() -> int:
     from trainers.__main__ import main as trainers
 
     Record(record)
-    if os.environ.get("RANK", "0") == rank and moment != "never":
+    first = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0"
+    if os.environ.get("RANK", "0") == rank and moment != "never" and first:
         MOMENTS[moment](int(step))
     return trainers(arguments)
 

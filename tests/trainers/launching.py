@@ -28,10 +28,10 @@ def environment(**more):
     return {**kept, "PYTHONPATH": str(ROOT), "DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1", **more}
 
 
-def torchrun(workers, *script):
+def torchrun(workers, *script, restarts=0):
     """The command that starts so many workers of `script` on this machine."""
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(workers)]
-    return [*launcher, *map(str, script)]
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--max-restarts", str(restarts)]
+    return [*launcher, "--nproc-per-node", str(workers), *map(str, script)]
 
 
 def losses(run):

@@ -25,7 +25,7 @@ POISONED_STEP = 5
 
 def execution(stage: int, world: int) -> dict[str, int]:
     """How the run under a ZeRO stage is executed by so many workers: over all, every pair of settings comes together."""
-    return {"zero_stage": stage, "micro_batch": 1 + (stage + world) % 3}
+    return {"zero_stage": stage, "micro_batch": 1 + (stage + world) % 3, "loader_threads": (stage + 2 * world) % 3}
 
 
 def configuration(corpus: str, recipe: str, steps: int, **execution: int) -> Pretraining:
