@@ -6,7 +6,6 @@ import pytest
 import yaml
 
 from pipelines.__main__ import main
-from pipelines.contracts.config import load_yaml
 from pipelines.contracts.manifest import load_corpus
 from pipelines.corpus import load_corpus_config, plain_config
 
@@ -30,19 +29,6 @@ def test_a_resolved_corpus_file_is_a_valid_input(path, tmp_path):
 
 def test_there_is_a_demo():
     assert [path.name for path in CORPORA if path.name == "demo.yaml"] == ["demo.yaml"]
-
-
-@pytest.mark.ray
-@pytest.mark.filterwarnings("ignore")
-def test_the_ray_cluster_is_valid():
-    """Ray's own schema, and what it does not notice: a node type that may grow beyond the whole cluster."""
-    from ray.autoscaler._private.util import prepare_config, validate_config
-
-    config = load_yaml(ROOT / "ray_cluster.yaml")
-    validate_config(prepare_config(config))
-    for name, node in config["available_node_types"].items():
-        assert node["max_workers"] <= config["max_workers"], name
-    assert config["available_node_types"][config["head_node_type"]]["resources"]["CPU"] == 0
 
 
 # What each recipe is built from where the sample data is there, and what must hold of it.
