@@ -12,7 +12,7 @@ from tokenizer.specials import SPECIAL_IDS
 from trainers.architecture import Model
 from trainers.batch import IGNORED
 from trainers.config import Batch as Size
-from trainers.config import Budget, Data, Pretraining
+from trainers.config import Budget, Data, Phase, Pretraining
 from trainers.data import corpus_of, training_data, validation_data
 from trainers.documents import documents_of, ids_of
 from trainers.objectives.masked import Masked
@@ -118,6 +118,24 @@ def test_workers_micro_batches_and_resuming_change_nothing(corpus_directory, obj
                             mine = getattr(batch, name)[row]
                             assert np.array_equal(mine[:held], value[:held]) if mine.ndim else mine == value, name
             assert found == 8
+
+
+def test_two_lengths_one_after_the_other(corpus_directory):
+    """BERT's schedule: pairs of one length, then of another; the ledger counts what both have read."""
+    config = configured(corpus_directory)
+    config = replace(config, data=replace(config.data, phases=(Phase(5, 24),)))
+    config = resolve(config, corpus_of(config))
+    data = training_data(corpus_of(config), config)
+    read = 0
+    for step in range(12):
+        samples = data.order.take(step * 8, 8)
+        batch = data.rows(samples)
+        held = (batch.segments >= 0).sum(1)
+        assert held.max() <= (24 if step < 5 else LENGTH)
+        assert step < 5 or held.max() > 24
+        assert (batch.labels >= 0).any()
+        read += int(samples.tokens.sum())
+    assert sum(source["tokens"] for source in data.seen(12 * 8).values()) == read
 
 
 def test_as_many_copies_as_exchanges_are_copies_of_the_data(corpus_directory):
