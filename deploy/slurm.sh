@@ -23,9 +23,9 @@ trap 'rm -f "$RAY_AUTH_TOKEN_PATH"' EXIT
 python -c 'import secrets; print(secrets.token_hex(32))' > "$RAY_AUTH_TOKEN_PATH"
 export RAY_SYMMETRIC_RUN_CLUSTER_WAIT_TIMEOUT=600  # seconds for all nodes to come up; Ray's own 30 are few on a busy cluster
 
-head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+mapfile -t nodes < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
 port=$((20000 + SLURM_JOB_ID % 20000))  # jobs that share a node do not meet
-export RAY_ADDRESS="$head:$port"  # what builds and training join
+export RAY_ADDRESS="${nodes[0]}:$port"  # what builds and training join
 resources=(--num-cpus "$SLURM_CPUS_PER_TASK")
 [[ -z "${SLURM_GPUS_ON_NODE:-}" ]] || resources+=(--num-gpus "$SLURM_GPUS_ON_NODE")
 # One task a node: the first starts the head and runs the command there, the others join; all end with the command.
