@@ -24,6 +24,7 @@ from trainers.prompt import sees_prefix
 FREE = ("name", "log_every", "sinks", "checkpoints", "execution", "data.corpora", "optimizer.max_skipped_in_row")
 # Samples up to which a budget is what their order draws, two seconds to go through; beyond, what sequences have on average.
 EXACT = 1 << 24
+_MARGIN = 1000  # beyond it, caps must allow a thousandth more than the budget: averages are no promise
 _EPOCHS = 4.0  # of UniMax where max_epochs is no number: four lose little against fresh data (Muennighoff et al. 2023)
 
 
@@ -90,15 +91,16 @@ def _budget(budget: Budget, data: Data, batch: Batch, grids: Sequence[Grid], ord
     """Steps and the tokens that they read: as many steps as have no more than `budget.tokens`."""
     size, nominal = batch.sequences or 0, partial(_nominal, data=data, size=batch.sequences or 0, grids=grids)
     steps = budget.steps or bisect_right(range(1 << 48), budget.tokens or 0, key=nominal) - 1
-    tokens = nominal(steps)
-    exact = steps * size <= EXACT and not (budget.steps is not None and budget.tokens == tokens)
+    tokens, exact = nominal(steps), steps * size <= EXACT
+    both = budget.steps is not None and budget.tokens == tokens  # what resolving a run beyond EXACT has given
     try:
-        if not exact and order.mixture().total < tokens:
-            raise MixtureEnds(-1, int(order.mixture().total))
-        if exact and budget.tokens is not None:
+        if exact and budget.tokens is not None and not both:
             steps = _steps(order, size, budget.tokens)
         if exact:
-            tokens = int(order.drawn(steps * size).tokens.sum())
+            drawn = int(order.drawn(steps * size).tokens.sum())
+            tokens = tokens if both else drawn
+        elif order.mixture().total < tokens + tokens // _MARGIN:
+            raise MixtureEnds(-1, int(order.mixture().total))
     except MixtureEnds as end:
         wanted = f"{budget.tokens:,} tokens" if budget.tokens else f"{budget.steps:,} steps, some {tokens:,} tokens"
         raise ConfigError(

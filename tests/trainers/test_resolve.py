@@ -192,3 +192,15 @@ def test_a_phase_begins_another_epoch_and_what_caps_leave_unread_is_said(corpus)
     left = corpus.train["code"].tokens - code
     assert 0.7 * corpus.train["code"].tokens - code < sizes.max()
     assert lines[5] == f"data  code: gives what max_epochs allows; {left:,} tokens of its last epoch stay unread"
+
+
+def test_a_budget_of_averages_keeps_a_distance_from_what_caps_allow(corpus, monkeypatch):
+    total = int(training_data(corpus, resolve(settings("data.max_epochs=20"), corpus)).order.mixture().total)
+    few = ("schedule.warmup_steps=0", "batch.sequences=1", "data.max_epochs=20")
+    steps = total // 128
+    exact = resolve(settings(*few, f"budget.steps={steps}"), corpus)
+    assert exact.budget.steps == steps
+    monkeypatch.setattr("trainers.resolve.EXACT", 1)
+    with pytest.raises(ConfigError, match=r"given all they may after [\d,]+ tokens"):
+        resolve(settings(*few, f"budget.steps={steps}"), corpus)
+    assert resolve(settings(*few, f"budget.steps={int(steps * 0.99)}"), corpus).budget.steps == int(steps * 0.99)
