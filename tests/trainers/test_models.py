@@ -149,6 +149,21 @@ def test_the_nats_of_targets_are_those_of_the_stock_model_and_there_are_none_els
 
 
 @pytest.mark.parametrize("name", TINY)
+def test_weights_in_bf16_give_nearly_the_same_nats(name):
+    """As DeepSpeed does it: parameters become bf16, what is no parameter stays fp32."""
+    network, batch = build(name), packed(FAMILY[TINY[name].architecture])
+    forward = Forward(network, TINY[name].architecture)
+    with torch.no_grad():
+        exact = forward(**tensors(batch, "cpu"))[0]
+        for parameter in network.parameters():
+            parameter.data = parameter.data.bfloat16()
+        rounded = forward(**tensors(batch, "cpu"))[0]
+    assert rounded.dtype == torch.float32
+    assert not torch.equal(rounded, exact)
+    assert float(rounded.sum()) == pytest.approx(float(exact.sum()), rel=0.02)
+
+
+@pytest.mark.parametrize("name", TINY)
 def test_without_isolation_documents_of_a_row_see_one_another(name):
     network, batch = build(name), packed(FAMILY[TINY[name].architecture])
     with torch.no_grad():

@@ -68,7 +68,8 @@ def _place(network: Any, architecture: Architecture, model: Model) -> None:
     assert architecture.tables is not None
     table = positions.sinusoids(model.positions, model.width)
     for embedding, first in architecture.tables(network):
-        positions.fix_table(embedding, first, table if model.position == "sinusoidal" else torch.zeros_like(table))
+        fixed = table if model.position == "sinusoidal" else torch.zeros_like(table)
+        positions.fix_table(embedding, first, fixed, network.get_input_embeddings())
     if model.position == "relative":
         assert architecture.attentions is not None
         sizes = (model.width, model.relative_distance, model.initializer_range)

@@ -40,6 +40,7 @@ def _hidden(network: Any, inputs: Inputs) -> Any:
     states = stack.drop(stack.tokens_embed(inputs.ids) + stack.positions_embed(inputs.positions))
     unseen = torch.zeros_like(inputs.mask, dtype=states.dtype).masked_fill(~inputs.mask, torch.finfo(states.dtype).min)
     for block in stack.h:
+        block.attn.bias = block.attn.bias.to(states.dtype)  # its causal mask, which stays fp32 where weights are bf16
         states = block(states, unseen)[0]
     return states
 

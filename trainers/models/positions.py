@@ -23,14 +23,16 @@ def sinusoids(positions: int, width: int) -> Any:
     return torch.stack((angles.sin(), angles.cos()), dim=2).flatten(1)[:, :width].float()
 
 
-def fix_table(embedding: Any, first: int, table: Any) -> None:
+def fix_table(embedding: Any, first: int, table: Any, tokens: Any) -> None:
     """Put `table` [positions, width], which is not trained, in place of a position embedding's weights. Position 0 is row
-    `first`; the other rows are 0.
+    `first`; the other rows are 0. The table stays fp32 where weights are bf16, its rows come in the type of those of
+    `tokens`, the token embedding that they are added to.
     """
     weight = torch.zeros(embedding.num_embeddings, embedding.embedding_dim)
     weight[first : first + len(table)] = table
     del embedding.weight
     embedding.register_buffer("weight", weight)
+    embedding.register_forward_hook(lambda module, inputs, rows: rows.to(tokens.weight.dtype))
 
 
 class RelativePositions(torch.nn.Module):
