@@ -4,11 +4,13 @@
 A row is filled with as many sentences of one document as it has room for, and divided at random between two of them, as
 BERT's are: A before, B after. Then half of the rows exchange their second parts, two rows with each other, so that
 what follows A is from elsewhere, in another document where one is near. They are rows whose second parts are as long as
-each other, so every row keeps its size, nothing is cut off, and every token is still read once in an epoch. Each epoch
+each other, so every row keeps its size, nothing is left out, and every token is still read once in an epoch. Each epoch
 has an exchange of its own, so many in turn. A part as long as no other of its shard stays.
 
-A sentence that is longer than a row fills rows of its own; so does one that has no room for its neighbour, and the only
-one of a document. Such rows have no B and no label.
+Where the next sentence has no room beside the first, its beginning is B and its rest begins the next row; such parts
+exchange among themselves. But B is never less than an eighth of a row: a sentence that leaves less is a row of its own, one
+that is longer than a row fills rows of its own, and the last one of a document has nothing to go with. Such rows have no
+B and no label.
 """
 
 from collections.abc import Callable, Mapping
@@ -29,7 +31,8 @@ from trainers.objectives.random import uniforms
 
 OF_PAIRS = ("segment_pairs", "sentence_pairs")
 MARKS = 3  # <cls> A <sep> B <sep>
-_VERSION = 1
+_VERSION = 2
+_LEAST = 8  # B has at least the 8th part of a row, where that cuts a sentence
 _WINDOW = 64  # rows among which a partner is looked for
 
 
@@ -150,28 +153,35 @@ def pair_sentences(
     rows = _cut(offsets, sentences, sentence_offsets, room, single, divisions, starts, sizes, document)
     starts, sizes, document = starts[: 2 * rows].copy(), sizes[: 2 * rows].copy(), document[:rows].copy()
     other = np.tile(np.arange(rows), (max(1, exchanges), 1))
+    paired = np.flatnonzero(sizes[1::2] > 0)
+    ends = starts[1::2] + sizes[1::2]
+    # Those that are cut have a key of their own, so that an end within a sentence does not give the label away.
+    kind = 2 * sizes[1::2] + ~np.isin(ends, _sentence_places(offsets, sentences, sentence_offsets))
     for number in range(exchanges):
         leaves, place = (uniforms(seed, np.arange(rows), 1, f"pairs/{number}/{n}")[:, 0] for n in ("leaves", "place"))
-        paired = np.flatnonzero(sizes[1::2] > 0)
-        _exchange(paired[np.lexsort((place[paired], sizes[1::2][paired]))], sizes, document, leaves, other[number])
+        _exchange(paired[np.lexsort((place[paired], kind[paired]))], kind, document, leaves, other[number])
     begun = np.diff(document, prepend=-1)
     begun[rows - 1 : rows] += len(offsets) - 2 - document[rows - 1 : rows]
     return Pairs(starts, sizes, document, marks * begun, other)
 
 
-@numba.njit(cache=True, nogil=True)
-def _exchange(
-    order: np.ndarray, sizes: np.ndarray, document: np.ndarray, leaves: np.ndarray, other: np.ndarray
-) -> None:
-    """Let the rows of `order`, which are ascending by the sizes of their B, take the B of one another, two by two.
+def _sentence_places(offsets: np.ndarray, sentences: np.ndarray, sentence_offsets: np.ndarray) -> np.ndarray:
+    """Where sentences and documents end, counted from the shard's first token."""
+    begins = np.repeat(offsets[:-1], np.diff(sentence_offsets)) - offsets[0]
+    return np.concatenate([begins + sentences[sentence_offsets[0] : sentence_offsets[-1]], offsets - offsets[0]])
 
-    Of the rows whose B has one size half do so, the first ones: an even number, rounded at random (`leaves` [rows] are
+
+@numba.njit(cache=True, nogil=True)
+def _exchange(order: np.ndarray, kind: np.ndarray, document: np.ndarray, leaves: np.ndarray, other: np.ndarray) -> None:
+    """Let the rows of `order`, which are ascending by the `kind` [rows] of their B, take the B of one another, two by two.
+
+    Of the rows whose B is of one kind half do so, the first ones: an even number, rounded at random (`leaves` [rows] are
     uniform numbers). Each does so with the next that is of another document, or with the next where none of the window is.
     """
     end = 0
     while end < len(order):
-        begin, size = end, sizes[2 * order[end] + 1]
-        while end < len(order) and sizes[2 * order[end] + 1] == size:
+        begin, its = end, kind[order[end]]
+        while end < len(order) and kind[order[end]] == its:
             end += 1
         count = end - begin
         until = begin + min(count - count % 2, 2 * int(count / 4 + leaves[order[begin]]))
@@ -221,6 +231,8 @@ def _cut(
             if until > s + 1:
                 end = ends[until - 1]
                 middle = ends[s + min(until - s - 2, int(divisions[rows] * (until - s - 1)))]
+            elif s + 1 < count and ends[s] - begin <= room - max(1, room // _LEAST):
+                end = begin + room
             starts[2 * rows], sizes[2 * rows] = offsets[d] - offsets[0] + begin, middle - begin
             starts[2 * rows + 1], sizes[2 * rows + 1] = offsets[d] - offsets[0] + middle, end - middle
             document[rows] = d
