@@ -90,8 +90,8 @@ def _add_compare(compare: argparse.ArgumentParser) -> None:
         help="tokenizers, by default named after their directories",
     )
     compare.add_argument(
-        "--text", action="extend", nargs="+", required=True, metavar="[NAME=]FILE", help="UTF-8 text or .jsonl, also .gz; repeatable. "
-        "Of a corpus: python -m pipelines export CORPUS DIR --format jsonl --columns language",
+        "--text", action="extend", nargs="+", required=True, metavar="[NAME=]FILE",
+        help="UTF-8 text or .jsonl, also .gz; of a corpus: python -m pipelines export CORPUS DIR --format jsonl",
     )  # fmt: skip
     compare.add_argument(
         "--by", nargs="+", default=(), metavar="FIELD", help="group records by these fields, such as source language"

@@ -159,8 +159,13 @@ def _row(name: str, group: str, encoder: Encoder, counts: _Counts) -> Row:
 
 
 def threads(encoder: Encoder) -> int:
-    """Threads that an encoder uses here: `tokenizers` takes RAYON_NUM_THREADS, or every core; the others use one."""
-    if encoder.library != "tokenizers" or os.environ.get("TOKENIZERS_PARALLELISM", "true").lower() in ("false", "0"):
+    """Threads that an encoder uses here. `tokenizers`, word by word or not, takes RAYON_NUM_THREADS, or every core; the
+    others use one.
+    """
+    if encoder.library not in ("tokenizers", "words") or os.environ.get("TOKENIZERS_PARALLELISM", "true").lower() in (
+        "false",
+        "0",
+    ):
         return 1
     asked = os.environ.get("RAYON_NUM_THREADS", "")
     return int(asked) if asked.isdigit() and int(asked) > 0 else len(os.sched_getaffinity(0))

@@ -1,5 +1,5 @@
-"""Text to token ids: gigatoken where it knows the pre-tokenizer of a byte-level BPE, plain arithmetic for bytes, Hugging
-Face `tokenizers` otherwise.
+"""Text to token ids: gigatoken where it knows the pre-tokenizer of a byte-level BPE, plain arithmetic for bytes, every
+distinct word once where words are encoded alone, Hugging Face `tokenizers` otherwise.
 
 Documents go in as one Arrow array and come out as one flat array of ids with offsets, without a Python object per
 token. No special tokens are added, and text never yields a reserved id: that is checked on every batch.
@@ -14,10 +14,13 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from tokenizer.by_words import BATCH_BYTES, NEXT_LINE, WordMemory, cuts_at_spaces
 from tokenizer.definition import Definition, read_definition
+from tokenizer.places import holders, require_places
 
-Library = Literal["gigatoken", "tokenizers", "numpy"]
+Library = Literal["gigatoken", "tokenizers", "numpy", "words"]
 Ids: TypeAlias = npt.NDArray[Any]
 Offsets: TypeAlias = npt.NDArray[np.int64]
 
@@ -38,20 +41,22 @@ class Encoder:
         """Load a `tokenizer.json` or the directory that holds it.
 
         `library` chooses who encodes; by default numpy for bytes, gigatoken for a byte-level BPE whose pre-tokenizer it
-        knows, else `tokenizers`; `library_reason` says why. Raises ValueError for a missing or broken file and where
-        `library` cannot load it.
+        knows, words (`tokenizer.by_words`) where spaces part tokens, else `tokenizers`; `library_reason` says why. Raises
+        ValueError for a missing or broken file and where `library` cannot load it.
         """
         definition = read_definition(path)
         if library == "tokenizers":
             return cls(definition, library, "asked for")
-        if library is None and definition.kind == "bytes":
+        if library in (None, "numpy") and definition.kind == "bytes":
             return cls(definition, "numpy", "ids are bytes")
+        if library in (None, "words") and cuts_at_spaces(definition):
+            return cls(definition, "words", "spaces part tokens; `tokenizers` encodes each distinct word once")
+        if library in ("numpy", "words"):
+            raise ValueError(
+                f"{definition.path}: {library} cannot encode it ({definition.kind}); use library='tokenizers'"
+            )
         if library is None and definition.kind != "byte_bpe":
             return cls(definition, "tokenizers", "no byte-level BPE")
-        if library == "numpy" and definition.kind != "bytes":
-            raise ValueError(f"{definition.path}: numpy encodes bytes alone, this is {definition.kind}")
-        if library == "numpy":
-            return cls(definition, library, "asked for")
         encoder = cls(definition, "gigatoken", "asked for" if library else "knows the pre-tokenizer")
         try:
             encoder._gigatoken  # noqa: B018 - loads it
@@ -97,7 +102,12 @@ class Encoder:
         Raises ValueError for a null text, and where a text yields a reserved id.
         """
         _require_texts(texts)
-        encode = {"gigatoken": self._encode_gigatoken, "numpy": self._encode_bytes}.get(self.library, self._encode_hf)
+        encode = {
+            "gigatoken": self._encode_gigatoken,
+            "numpy": self._encode_bytes,
+            "words": self._encode_words,
+            "tokenizers": self._encode_hf,
+        }[self.library]
         ids, offsets = encode(texts, parallel)
         ids = ids.astype(self.dtype, copy=False)
         self._refuse_reserved(ids, offsets)
@@ -172,7 +182,13 @@ class Encoder:
             ids, offsets = self.encode(texts)
             return ids, offsets, self.token_offsets(ids, offsets, places, place_offsets)
         _require_texts(texts)
-        return self._encode_with_offsets(texts, places, place_offsets)
+        require_places(texts, places, place_offsets)
+        if self.library == "words":
+            ids, offsets, found = self._encode_words_with_places(texts, places, place_offsets)
+        else:
+            ids, offsets, found = self._encode_with_offsets(texts, places, place_offsets)
+        self._refuse_reserved(ids, offsets)
+        return ids, offsets, found
 
     def _ends(self, tokens: Ids) -> Offsets:
         """Bytes before each token, counted over all documents, and after the last: int64 of shape (tokens + 1,)."""
@@ -223,13 +239,43 @@ class Encoder:
             batch = texts.slice(start, stop - start).to_pylist()
             for row, encoding in enumerate(self._plain.encode_batch(batch, add_special_tokens=False), start):
                 mine = slice(place_offsets[row], place_offsets[row + 1])
-                found[mine] = _holders(encoding, batch[row - start], places[mine], row)
+                found[mine] = holders(encoding, batch[row - start], places[mine])
                 pieces.append(np.array(encoding.ids, self.dtype))
                 counts[row + 1] = len(pieces[-1])
         ids = np.concatenate(pieces) if pieces else np.zeros(0, self.dtype)
-        offsets = np.cumsum(counts)
-        self._refuse_reserved(ids, offsets)
-        return ids, offsets, found
+        return ids, np.cumsum(counts), found
+
+    def _encode_words(self, texts: pa.LargeStringArray, parallel: bool) -> tuple[Ids, Offsets]:
+        nowhere: Offsets = np.zeros(0, np.int64)
+        return self._encode_words_with_places(texts, nowhere, np.zeros(len(texts) + 1, np.int64))[:2]
+
+    def _encode_words_with_places(
+        self, texts: pa.LargeStringArray, places: Offsets, place_offsets: Offsets
+    ) -> tuple[Ids, Offsets, npt.NDArray[np.int32]]:
+        pieces: list[Ids] = [np.zeros(0, self.dtype)]
+        counts: Offsets = np.zeros(len(texts) + 1, np.int64)
+        found: npt.NDArray[np.int32] = np.zeros(len(places), np.int32)
+        for start, stop in _batches(texts, BATCH_BYTES):
+            batch = texts.slice(start, stop - start)
+            mine = slice(place_offsets[start], place_offsets[stop])
+            here = place_offsets[start : stop + 1] - place_offsets[start]
+            if self.kind == "unigram" and pc.any(pc.match_substring(batch, NEXT_LINE)).as_py():
+                ids, offsets, found[mine] = self._encode_with_offsets(batch, places[mine], here)
+            else:
+                cut = self._memory.cut(batch)
+                ids, ends = self._memory.assemble(cut)
+                offsets = ends[cut.first]
+                found[mine] = self._memory.hold(cut, ends, places[mine], here, self._hold)
+            pieces.append(ids)
+            counts[start + 1 : stop + 1] = np.diff(offsets)
+        return np.concatenate(pieces), np.cumsum(counts), found
+
+    def _hold(self, word: str, places: Offsets) -> Offsets:
+        return holders(self._plain.encode(word, add_special_tokens=False), word, places)
+
+    @cached_property
+    def _memory(self) -> WordMemory:
+        return WordMemory(lambda words: self._encode_hf(words, False))
 
     def _compare(self, texts: pa.LargeStringArray, names: Sequence[str]) -> None:
         fast, fast_offsets = self.encode(texts)
@@ -244,10 +290,14 @@ class Encoder:
                 different = np.nonzero(mine[:shared] != theirs[:shared])[0]
                 position = int(different[0]) if len(different) else shared
                 raise ValueError(
-                    f"{self.definition.path}: document {name}: at token {position} {self.library} {version(self.library)} "
+                    f"{self.definition.path}: document {name}: at token {position} {self._who} "
                     f"has {_at(mine, position)}, tokenizers {version('tokenizers')} has {_at(theirs, position)}; they "
                     "must agree on every token: encode with library='tokenizers'"
                 )
+
+    @property
+    def _who(self) -> str:
+        return "words" if self.library == "words" else f"{self.library} {version(self.library)}"
 
     def _refuse_reserved(self, ids: Ids, offsets: Offsets) -> None:
         reserved = self._reserved[ids]
@@ -316,31 +366,6 @@ def _batches(texts: pa.LargeStringArray, size: int) -> Iterator[tuple[int, int]]
         stop = min(max(stop, start + 1), len(texts))
         yield start, stop
         start = stop
-
-
-def _characters(text: str, places: Offsets, row: int) -> Offsets:
-    """The character that holds each byte of a text; the end of the text for its length in bytes."""
-    data = np.frombuffer(text.encode(), np.uint8)
-    if len(places) and (places.min() < 0 or places.max() > len(data)):
-        wrong = places.min() if places.min() < 0 else places.max()
-        raise ValueError(
-            f"document {row} of the batch: byte {wrong} is outside its {len(data)} bytes; give byte offsets of the text "
-            "that was encoded"
-        )
-    if len(data) == len(text):
-        return places
-    leading: Offsets = np.concatenate([np.cumsum((data & 0xC0) != 0x80), [len(text) + 1]])
-    return leading[places] - 1
-
-
-def _holders(encoding: Any, text: str, places: Offsets, row: int) -> Offsets:
-    """The token of each place of a text: the first that ends after it, or a token of white space right before that."""
-    spans: Offsets = np.array(encoding.offsets, np.int64).reshape(-1, 2)
-    found = np.searchsorted(np.maximum.accumulate(spans[:, 1]), _characters(text, places, row), side="right")
-    for number, token in enumerate(found.tolist()):
-        if 0 < token < len(spans) and text[slice(*spans[token - 1])].isspace():
-            found[number] -= 1
-    return found
 
 
 def _at(ids: Ids, position: int) -> str:

@@ -5,6 +5,7 @@ it is and cannot be made again.
 """
 
 from collections.abc import Iterable
+from typing import Any
 
 from tokenizer.learned import COVERAGE, check_request, finished, known_characters, only_known
 from tokenizer.specials import SPECIALS, UNK
@@ -22,14 +23,10 @@ def train_unigram(
     Raises ValueError where the texts do not fill `vocab_size` or their characters overfill it, and for values out of range.
     """
     check_request(vocab_size, len(SPECIALS) + 1, "128 are reserved", coverage, 1)
-    from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
     tokenizer = Tokenizer(models.Unigram())
-    fold = [normalizers.Lowercase()] if lowercase else []
-    one_space = normalizers.Replace(Regex(" {2,}"), " ")
-    tokenizer.normalizer = normalizers.Sequence(
-        [normalizers.Nmt(), normalizers.NFKC(), *fold, one_space, normalizers.Strip()]
-    )
+    tokenizer.normalizer = unigram_normalizer(lowercase)
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(replacement="▁", prepend_scheme="always")
     tokenizer.decoder = decoders.Metaspace(replacement="▁", prepend_scheme="always")
     trainer = trainers.UnigramTrainer(
@@ -46,3 +43,12 @@ def train_unigram(
             "more tokens, or for a lower share of the characters (coverage)"
         ) from error
     return finished(tokenizer, vocab_size, "they have no further pieces")
+
+
+def unigram_normalizer(lowercase: bool) -> Any:
+    """T5's normalisation, as a `tokenizers` normaliser."""
+    from tokenizers import Regex, normalizers
+
+    fold = [normalizers.Lowercase()] if lowercase else []
+    one_space = normalizers.Replace(Regex(" {2,}"), " ")
+    return normalizers.Sequence([normalizers.Nmt(), normalizers.NFKC(), *fold, one_space, normalizers.Strip()])

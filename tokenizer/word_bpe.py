@@ -5,7 +5,7 @@ different tokens. `end_of_word_suffix` of Hugging Face's BPE does not reproduce 
 """
 
 from collections.abc import Iterable
-from typing import Final
+from typing import Any, Final
 
 from tokenizer.learned import COVERAGE, check_request, finished, known_characters, only_known
 from tokenizer.specials import SPECIALS, UNK
@@ -36,12 +36,10 @@ def train_word_bpe(
     Raises ValueError where the texts do not fill `vocab_size` or their characters overfill it, and for values out of range.
     """
     check_request(vocab_size, len(SPECIALS) + 1, "128 are reserved", coverage, min_frequency)
-    from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
     tokenizer = Tokenizer(models.BPE(unk_token=UNK))
-    steps = [normalizers.NFC(), *([normalizers.Lowercase()] if lowercase else [])]
-    steps += [normalizers.Replace(END_OF_WORD, " "), normalizers.Replace(Regex(_APART), " ")]
-    tokenizer.normalizer = normalizers.Sequence([*steps, normalizers.Replace(Regex(_ENDS), END_OF_WORD)])
+    tokenizer.normalizer = word_normalizer(lowercase)
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     tokenizer.decoder = decoders.BPEDecoder(suffix=END_OF_WORD)
     trainer = trainers.BpeTrainer(
@@ -49,3 +47,12 @@ def train_word_bpe(
     )
     tokenizer.train_from_iterator(only_known(texts, known_characters(texts, coverage)), trainer)
     return finished(tokenizer, vocab_size, f"no further pair of tokens occurs {min_frequency} times")
+
+
+def word_normalizer(lowercase: bool) -> Any:
+    """What puts a mark at the end of every word, as a `tokenizers` normaliser."""
+    from tokenizers import Regex, normalizers
+
+    steps = [normalizers.NFC(), *([normalizers.Lowercase()] if lowercase else [])]
+    steps += [normalizers.Replace(END_OF_WORD, " "), normalizers.Replace(Regex(_APART), " ")]
+    return normalizers.Sequence([*steps, normalizers.Replace(Regex(_ENDS), END_OF_WORD)])

@@ -81,7 +81,7 @@ def written(content, tmp_path):
 def test_reserved_ids_are_the_same_in_every_kind(kind, any_kind):
     assert (any_kind.kind, any_kind.vocab_size) == (kind, SIZES[kind])
     assert any_kind.specials == any_kind.definition.specials == SPECIAL_IDS
-    library = {"byte_bpe": "gigatoken", "bytes": "numpy"}.get(kind, "tokenizers")
+    library = {"byte_bpe": "gigatoken", "bytes": "numpy"}.get(kind, "words")
     assert any_kind.library == library
 
 
@@ -307,7 +307,7 @@ def test_byt5(vocabularies):
 
 def test_published_bert(shared_data):
     encoder = Encoder.load(str(shared_data / "models" / "bert_uncased"))
-    assert (encoder.kind, encoder.vocab_size, encoder.library) == ("wordpiece", 30522, "tokenizers")
+    assert (encoder.kind, encoder.vocab_size, encoder.library) == ("wordpiece", 30522, "words")
     found = {name: number for name, number in encoder.specials.items() if number in (0, 100, 101, 102, 103)}
     assert found == {"<pad>": 0, "<unk>": 100, "<cls>": 101, "<sep>": 102, "<mask>": 103}
     assert encoder.encode(strings(["Hello, World!"]))[0].tolist() == [7592, 1010, 2088, 999]
