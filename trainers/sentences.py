@@ -28,22 +28,15 @@ def cut_at_sentences(
     # Two neighbours hold more than `length` together, but where a document ends.
     cuts = np.empty(total // max(1, length // 2) + len(offsets) + 2, np.int64)
     cuts[0], count = 0, 1
-    start, last = (
-        np.int64(0),
-        np.int64(0),
-    )  # of the sequence being filled: its first position, the latest end it may have
+    # Of the sequence that is being filled: its first position, the latest end it may have.
+    start, last = np.int64(0), np.int64(0)
     for d in range(len(offsets) - 1):
         begin = offsets[d] - offsets[0] + marks * d
         end = offsets[d + 1] - offsets[0] + marks * (d + 1)
-        inside = sentence_offsets[d + 1] - sentence_offsets[d]
-        for k in range(inside + 1):
+        for k in range(sentence_offsets[d], sentence_offsets[d + 1] + 1):
             place = end
-            if k < inside:
-                sentence = sentences[sentence_offsets[d] + k]
-                if sentence == 0:
-                    place = begin
-                elif sentence < offsets[d + 1] - offsets[d]:
-                    place = begin + lead + sentence
+            if k < sentence_offsets[d + 1] and sentences[k] < offsets[d + 1] - offsets[d]:
+                place = begin + lead + sentences[k] if sentences[k] > 0 else begin
             while place - start > length:
                 start = last if last > start else start + length
                 last = start
