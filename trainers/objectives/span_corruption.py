@@ -131,11 +131,11 @@ class SpanCorruption(PairObjective):
         """The pairs that `noise`, bool [tokens of all documents], makes of `documents`."""
         content, eos = documents.content, context.special("<eos>")
         if self.style in ("mass", "bert"):
-            mask = np.full(len(noise), context.special("<mask>"))
+            tokens = np.where(noise, context.special("<mask>"), content.tokens)
             if self.style == "bert":
-                kind, other = (documents.per_token(context, f"span_corruption/{name}") for name in ("kind", "other"))
-                mask = np.where(kind < _MASKED, mask, _ordinary(context, other))
-            inputs = Ragged(np.where(noise, mask, content.tokens), content.offsets)
+                chosen = np.flatnonzero(noise & (documents.per_token(context, "span_corruption/kind") >= _MASKED))
+                tokens[chosen] = _ordinary(context, documents.per_token(context, "span_corruption/other")[chosen])
+            inputs = Ragged(tokens, content.offsets)
             return documents.pairs(inputs.marked(None, eos), content.marked(None, eos, content.sizes > 0))
         if self.style == "drop":
             inputs, targets = _selected(content, ~noise), _selected(content, noise)
@@ -172,8 +172,9 @@ def sentinel_ids(context: Context) -> np.ndarray:
 
 def _ordinary(context: Context, drawn: np.ndarray) -> np.ndarray:
     """A random token that is no special for each uniform number."""
-    ordinary = np.setdiff1d(np.arange(context.vocab_size), list(context.specials.values()))
-    chosen: np.ndarray = ordinary[(drawn * len(ordinary)).astype(np.int64)]
+    specials = np.unique([number for number in context.specials.values() if number < context.vocab_size])
+    numbers = (drawn * (context.vocab_size - len(specials))).astype(np.int64)
+    chosen: np.ndarray = numbers + np.searchsorted(specials - np.arange(len(specials)), numbers, side="right")
     return chosen
 
 

@@ -1,6 +1,7 @@
 """Span corruption against the T5 paper's table, its published lengths, and every way to lay spans."""
 
 from collections import Counter
+from dataclasses import replace
 from itertools import pairwise
 from math import comb, sqrt
 
@@ -74,6 +75,18 @@ def test_bert_style_noise_becomes_masks_and_random_words():
     assert random.max() < VOCABULARY
     assert len(np.unique(random)) > 0.7 * (VOCABULARY - FIRST)
     assert pairs.targets.tokens[pairs.targets.tokens != EOS].tolist() == held.tokens.tolist()
+
+
+def test_random_words_are_all_that_are_no_special_wherever_those_are():
+    specials = {"<eos>": 0, "<mask>": 5, "<pad>": 9, "<last>": 12}
+    scattered = replace(context(), specials=specials, vocab_size=12)
+    documents = documents_of(packed([[[3] * 500]] * 10), scattered)
+    objective = SpanCorruption(style="bert", noise="tokens")
+    inputs = objective.corrupted(documents, np.ones(5000, dtype=bool), scattered).inputs.tokens
+    found = Counter(inputs[(inputs != 5) & (inputs != 0)].tolist())
+    assert sorted(found) == [1, 2, 3, 4, 6, 7, 8, 10, 11]
+    expected = found.total() / 9
+    assert sum((many - expected) ** 2 / expected for many in found.values()) < 32  # chi-square, 8 degrees: p = 1e-4
 
 
 def test_deshuffling_asks_for_the_order_and_every_order_is_as_likely():

@@ -1,0 +1,118 @@
+"""What the objectives of pairs cost: tokens of the stream per second on one thread, and their share of a training step.
+
+    python -m benchmarks.objectives [--rows 64] [--step-rows 2] [--sequence-length 512]
+
+The step is the forward and backward pass of a T5 or a Llama of some 25 M parameters over what the objective made of fewer rows,
+on all threads that torch takes. Documents are of lognormal lengths, some 150 tokens in the median; times are the shortest
+of several. No peer trains on these objectives with packed documents, so none runs beside.
+"""
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from tokenizer.specials import SPECIAL_IDS
+from trainers.architecture import DECODER_START, FAMILY, Model, fill
+from trainers.batch import Batch, Frame
+from trainers.objectives.context import Context
+from trainers.objectives.denoising import Denoising
+from trainers.objectives.fill_in_the_middle import FillInTheMiddle
+from trainers.objectives.mixture import Mixture
+from trainers.objectives.prefix_lm import PrefixLM
+from trainers.objectives.span_corruption import SpanCorruption
+
+VOCABULARY = 32_000
+SIZES = {"layers": 4, "width": 384, "heads": 6, "positions": 2048}
+OBJECTIVES: dict[str, tuple[str, Any]] = {
+    "span corruption": ("t5", SpanCorruption()),
+    "i.i.d. replace": ("t5", SpanCorruption(noise="tokens")),
+    "i.i.d. drop": ("t5", SpanCorruption(noise="tokens", style="drop")),
+    "MASS": ("t5", SpanCorruption(noise="tokens", style="mass")),
+    "BERT-style": ("t5", SpanCorruption(noise="tokens", style="bert")),
+    "deshuffling": ("t5", SpanCorruption(style="deshuffle")),
+    "denoising (BART's choice)": ("t5", Denoising()),
+    "denoising, all five noises": ("t5", Denoising(masking=0.1, deletion=0.1, rotate=True)),
+    "prefix LM": ("t5", PrefixLM()),
+    "UL2": ("t5", Mixture()),
+    "span corruption, decoder": ("llama", SpanCorruption()),
+    "prefix LM, decoder": ("llama", PrefixLM()),
+    "fill in the middle, decoder": ("llama", FillInTheMiddle()),
+}
+
+
+def rows_of(rows: int, length: int, frame: Frame) -> Batch:
+    """Rows of documents of random tokens, a sentence of some 20 tokens after the other, marked as `frame` says."""
+    rng = np.random.default_rng(0)
+    inputs = rng.integers(len(SPECIAL_IDS), VOCABULARY, (rows, length))
+    segments = np.zeros_like(inputs)
+    for row in range(rows):
+        borders = np.cumsum(rng.lognormal(5, 1, length).astype(int) + 1)
+        segments[row, borders[borders < length]] = 1
+    begins = segments == 1
+    begins[:, 0] = True
+    segments = np.cumsum(segments, axis=1)
+    if frame.before is not None:
+        inputs[begins] = SPECIAL_IDS[frame.before]
+    targets = np.concatenate([inputs[:, 1:], inputs[:, :1]], axis=1)
+    targets[:, :-1][begins[:, 1:]] = SPECIAL_IDS["<eos>"]
+    numbers, nothing = np.arange(rows), np.zeros(rows, np.int64)
+    starts = begins | (rng.random(inputs.shape) < 0.05)
+    return Batch(inputs, targets, inputs * 0, segments, nothing, numbers, numbers, nothing, sentence_starts=starts)
+
+
+def shortest(run: Callable[[], object], seconds: float) -> float:
+    """Seconds of the fastest of the runs that `seconds` have time for, at least one."""
+    best, began = float("inf"), time.perf_counter()
+    while best == float("inf") or time.perf_counter() - began < seconds:
+        start = time.perf_counter()
+        run()
+        best = min(best, time.perf_counter() - start)
+    return best
+
+
+def step_of(architecture: str) -> Callable[[Batch], None]:
+    """The forward and backward pass of a model of the architecture."""
+    from trainers.forward import Forward, tensors
+    from trainers.models import build_model
+
+    model = build_model(fill(Model(architecture, **SIZES), VOCABULARY), dict(SPECIAL_IDS), 0)  # type: ignore[arg-type]
+    forward = Forward(model, architecture)
+
+    def step(batch: Batch) -> None:
+        forward(**tensors(batch, "cpu"))[0].sum().backward()
+        model.zero_grad()
+
+    return step
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=64, help="of an objective's batch")
+    parser.add_argument("--step-rows", type=int, default=2, help="of a training step's batch")
+    parser.add_argument("--sequence-length", type=int, default=512)
+    options = parser.parse_args()
+    steps = {architecture: step_of(architecture) for architecture in ("t5", "llama")}
+    found = {}
+    for name, (architecture, objective) in OBJECTIVES.items():
+        family, length = FAMILY[architecture], options.sequence_length
+        context = Context(
+            0, dict(SPECIAL_IDS), VOCABULARY, family, length, decoder_start=DECODER_START.get(architecture)
+        )
+        taken = objective.stream_length(length, family)
+        batch, few = (rows_of(rows, taken, objective.frame) for rows in (options.rows, options.step_rows))
+        objective.apply(batch, context)
+        apply = shortest(lambda o=objective, b=batch, c=context: o.apply(b, c), 1.0) / batch.inputs.size
+        made = objective.apply(few, context)
+        step = shortest(lambda s=steps[architecture], m=made: s(m), 0.0) / few.inputs.size
+        found[name] = {"million_tokens_per_second": 1e-6 / apply, "share_of_step": apply / (apply + step)}
+        print(f"{name:28} {1e-6 / apply:7.1f} M tokens/s  {apply / (apply + step):8.4%} of a step", flush=True)
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
