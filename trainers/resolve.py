@@ -278,7 +278,11 @@ def _source_lines(config: Pretraining, order: Order, phases: int) -> list[str]:
     for i, (stream, most) in enumerate(zip(order.streams, order.caps(samples if samples <= EXACT else 0), strict=True)):
         share, epochs = requested[i] / max(1, total), tokens[i] / stream.tokens
         line = f"data  {stream.name}: {share:.2%} of the tokens, {int(tokens[i]):,} tokens, {epochs:.2f} epochs"
-        lines.append(line + (f"  (reads documents again: enters epoch {begun[i]})" if begun[i] > 1 else ""))
+        if epochs > 1:
+            line += f"  (reads documents again: enters epoch {begun[i]})"
+        elif begun[i] > 1:
+            line += f"  (may read documents again: a new length begins epoch {begun[i]})"
+        lines.append(line)
         if most <= requested[i]:
             left = -int(tokens[i]) % stream.tokens
             capped.append(

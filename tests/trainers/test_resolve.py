@@ -184,9 +184,12 @@ def test_a_phase_begins_another_epoch_and_what_caps_leave_unread_is_said(corpus)
     ]  # fmt: skip
     code, plays = (drawn.tokens[drawn.source == i].sum() for i in (0, 1))
     assert f"{code:,} tokens, {code / corpus.train['code'].tokens:.2f} epochs" in lines[3]
-    assert lines[3].endswith("(reads documents again: enters epoch 2)")
+    assert lines[3].endswith("epochs  (may read documents again: a new length begins epoch 2)")
     assert f"{plays:,} tokens" in lines[4]
-    assert lines[4].endswith("(reads documents again: enters epoch 2)")
+    assert lines[4].endswith("epochs  (may read documents again: a new length begins epoch 2)")
+    more = resolve(settings(phases, *weights[:-1], "batch.sequences=4", "budget.steps=40"), corpus)
+    longer = describe_data(more, corpus, training_data(corpus, more).order)
+    assert any("plays" in line and line.endswith("(reads documents again: enters epoch 3)") for line in longer)
     assert code <= 0.7 * corpus.train["code"].tokens
     sizes = corpus.train["code"].sizes(128)
     left = corpus.train["code"].tokens - code
