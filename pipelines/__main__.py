@@ -34,6 +34,10 @@ def _building(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -
     plan = commands.add_parser("plan", help="show the steps of a build, what is finished, what will run and why")
     _config_arguments(plan)
     plan.add_argument("--check", action="store_true", help="only validate the file and the step graph; touch no source")
+    plan.add_argument(
+        "--rates", action="append", default=[], type=Path, metavar="OUTPUT",
+        help="estimate from the builds in this directory, too (default: from earlier builds of this corpus alone)",
+    )  # fmt: skip
     build = commands.add_parser("build", help="run what the plan says is not finished")
     _config_arguments(build)
     build.add_argument(
@@ -171,6 +175,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _plan(options: argparse.Namespace) -> int:
     from pipelines.build import claim
     from pipelines.corpus import load_corpus_config
+    from pipelines.estimate import forecast
     from pipelines.inventory import Inventory, take_inventory
     from pipelines.plan import make_plan
     from pipelines.poison import load_poison
@@ -183,7 +188,9 @@ def _plan(options: argparse.Namespace) -> int:
         return 0
     output = config.place
     claim(output, config.name, write=False)
-    show_plan(make_plan(config, take_inventory(config.sources, output), load_poison(output)), output)
+    plan = make_plan(config, take_inventory(config.sources, output), load_poison(output))
+    here = [output] if isinstance(output, Path) else []  # on an object store, looking at every step would take long
+    show_plan(plan, output, forecast(plan, [*here, *options.rates]))
     return 0
 
 

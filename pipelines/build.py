@@ -51,9 +51,13 @@ class Build:
     say: Callable[[str], None]
     published: dict[str, StepManifest]
 
-    def record_run(self, step: Step, seconds: float, text_bytes: int, elapsed: float) -> None:
-        """Write `run.json`: times and rates of a step, kept apart from its manifest. `seconds` are task seconds added up."""
+    def record_run(self, step: Step, seconds: float, text_bytes: int, elapsed: float, **more: int) -> None:
+        """Write `run.json`: times and rates of a step, kept apart from its manifest. `seconds` are task seconds added up.
+
+        `peak_bytes` is the most memory of a task of the group that the step ran in, 0 where unknown; `more` other bytes.
+        """
         run = {"seconds": round(seconds, 3), "wall_seconds": round(elapsed, 3), "text_bytes": text_bytes}
+        run |= {"peak_bytes": self.cluster.peak_bytes, **more}
         host = {"workers": self.cluster.workers, "host": os.uname().nodename, "finished": round(time.time(), 3)}
         write_json(self.root / step.directory / "run.json", run | host)
 
@@ -321,6 +325,7 @@ def _counts(table: pa.Table, rows: int) -> dict[str, Any]:
 def _annotate(group: Sequence[Step], state: Build) -> None:
     """Run fused part steps over all parts, then publish each."""
     started = time.perf_counter()
+    state.cluster.peak_bytes = 0
     names = ", ".join(dict.fromkeys(step.name for step in group))
     state.say(f"annotate: {names}")
     for notice in dict.fromkeys(f"{step.name}: {step.stage.notice()}" for step in group if step.stage.notice()):
@@ -387,6 +392,7 @@ def _run_corpus_step(step: Step, state: Build) -> None:
     """Run a corpus stage. One that writes columns commits a unit `SOURCE-INDEX` per part; other units are its files."""
     assert isinstance(step.stage, CorpusStage)
     started = time.perf_counter()
+    state.cluster.peak_bytes = 0
     state.say(f"{step.label}")
     inputs = {name: state.root / state.plan.step(label).directory for name, label in step.files.items()}
     out = StepOutput(state.root, step.directory, inputs)
@@ -395,6 +401,7 @@ def _run_corpus_step(step: Step, state: Build) -> None:
         for record in state.published[f"read.{source}"].parts:
             parts.append(part_of(state, source, record, step.visible[source]))
     facts = step.stage.run(parts, out, state.cluster)
+    work = _bytes_below(out.directory / "work")
     if step.stage.writes().names:
         receipts = [out.receipt(f"{part.source}-{part.index:05d}") for part in parts]
         missing = [part.name for part, receipt in zip(parts, receipts, strict=True) if receipt is None]
@@ -406,4 +413,10 @@ def _run_corpus_step(step: Step, state: Build) -> None:
         publish(state.root, step.directory, manifest)
         state.published[step.label] = manifest
     elapsed = time.perf_counter() - started
-    state.record_run(step, elapsed, sum(part.text_bytes for part in parts), elapsed)
+    state.record_run(step, elapsed, sum(part.text_bytes for part in parts), elapsed, work_bytes=work)
+
+
+def _bytes_below(directory: Path) -> int:
+    """Bytes of the intermediate files of a step; those on an object store are not counted."""
+    found = directory.rglob("*") if isinstance(directory, Path) and directory.is_dir() else ()
+    return sum(path.stat().st_size for path in found if path.is_file())

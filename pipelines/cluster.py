@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from pipelines.contracts.errors import RemoteError, UserError
+from pipelines.memory import measured
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -27,10 +28,14 @@ def _no_progress(title: str, done: int, total: int) -> None:
 
 @dataclass
 class LocalCluster:
-    """Runs every task in this process, one after the other: for tests, for debugging, for people without a cluster."""
+    """Runs every task in this process, one after the other: for tests, for debugging, for people without a cluster.
+
+    `peak_bytes`: the most memory that a task has used since it was set to 0.
+    """
 
     progress: Progress = _no_progress
     workers: int = 1
+    peak_bytes: int = 0
 
     def map(
         self, function: Callable[[Item], Result], items: Sequence[Item], label: Callable[[Item], str]
@@ -39,17 +44,19 @@ class LocalCluster:
         title = _title(function)
         self.progress(title, 0, len(items))
         for position, item in enumerate(items):
-            yield position, _attempt(function, item, label(item))
+            result, peak = _attempt(function, item, label(item))
+            self.peak_bytes = max(self.peak_bytes, peak)
+            yield position, result
             self.progress(title, position + 1, len(items))
 
     def close(self) -> None:
         """Nothing to release."""
 
 
-def _attempt(function: Callable[[Item], Result], item: Item, label: str) -> Result:
+def _attempt(function: Callable[[Item], Result], item: Item, label: str) -> tuple[Result, int]:
     for attempt in range(1, _ATTEMPTS + 1):
         try:
-            return function(item)
+            return measured(function, item)
         except UserError:
             raise
         except Exception as error:
@@ -84,12 +91,13 @@ def _title(function: Callable[..., Any]) -> str:
 @dataclass
 class RayCluster:
     """Runs tasks as Ray Core tasks of one CPU each. With an `address`, or in a submitted job, it joins the cluster and uses
-    the CPUs that it has at any time; else it starts Ray here with `workers` CPUs.
+    the CPUs that it has at any time; else it starts Ray here with `workers` CPUs. `peak_bytes` as in LocalCluster.
     """
 
     workers: int
     address: str | None = None
     progress: Progress = _no_progress
+    peak_bytes: int = 0
     _started: bool = field(default=False, init=False)
     _counted: float = field(default=0.0, init=False)
 
@@ -137,7 +145,7 @@ class RayCluster:
         self._start()
         import ray
 
-        remote = ray.remote(num_cpus=1, max_retries=0)(function)
+        remote = ray.remote(num_cpus=1, max_retries=0)(measured)
         waiting = list(range(len(items)))[::-1]
         failures = dict.fromkeys(waiting, 0)
         running: dict[Any, int] = {}
@@ -151,11 +159,13 @@ class RayCluster:
                     raise UserError(
                         f"{label(items[position])}: asks for {gpus:g} GPUs, the cluster has fewer; lower num_gpus"
                     )
-                running[remote.options(num_gpus=gpus).remote(items[position])] = position
+                running[remote.options(name=function.__name__, num_gpus=gpus).remote(function, items[position])] = (
+                    position
+                )
             ready, _ = ray.wait(list(running), num_returns=1)
             position = running.pop(ready[0])
             try:
-                result = ray.get(ready[0])
+                result, peak = ray.get(ready[0])
             except Exception as error:
                 cause = getattr(error, "cause", None) or error
                 failures[position] += 1
@@ -167,6 +177,7 @@ class RayCluster:
                 waiting.append(position)
                 continue
             done += 1
+            self.peak_bytes = max(self.peak_bytes, peak)
             self.progress(title, done, len(items))
             yield position, result
 

@@ -114,6 +114,7 @@ def run_reads(state: "Build") -> None:
         return
     state.say("read: " + ", ".join(step.sources[0] for step in steps))
     started = time.perf_counter()
+    state.cluster.peak_bytes = 0
     results = in_order(
         state.cluster.map(read_files, tasks, lambda task: f"read {task.source.name}: files {task.unit}"), len(tasks)
     )
@@ -122,7 +123,8 @@ def run_reads(state: "Build") -> None:
         mine = [result for result, owner in zip(results, owners, strict=True) if owner is step]
         _publish_read(step, [receipt for receipt, _ in mine], state)
         decoded = state.published[step.label].counts[step.sources[0]]["decoded_bytes"]
-        state.record_run(step, sum(seconds for _, seconds in mine), decoded, elapsed)
+        seconds, stored = sum(seconds for _, seconds in mine), state.plan.inventories[step.sources[0]].bytes
+        state.record_run(step, seconds, decoded, elapsed, input_bytes=stored)
     _refuse_collisions(state)
 
 

@@ -12,6 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Table
 
 from pipelines.contracts.manifest import CorpusManifest, load_step
+from pipelines.estimate import Forecast
 from pipelines.plan import Plan, explain
 
 _PLAIN_INTERVAL_SECONDS = 10.0
@@ -61,8 +62,10 @@ class ProgressDisplay:
         self._phase = phase
 
 
-def show_plan(plan: Plan, root: Path) -> None:
-    """Print the sources, then one row per step: finished or not, in how many parts, and why it will run."""
+def show_plan(plan: Plan, root: Path, expected: Forecast) -> None:
+    """Print the sources, then one row per step: finished or not, in how many parts, and why it will run; then what that is
+    expected to take.
+    """
     console = wide_console()
     console.print(f"corpus [bold]{plan.config.name}[/bold] in {escape(plan.config.output)}")
     for source in plan.config.sources:
@@ -96,6 +99,28 @@ def show_plan(plan: Plan, root: Path) -> None:
     console.print(f"{len(plan.steps) - pending} steps finished, {pending} will run")
     for notice in notices:
         console.print(notice, markup=False, soft_wrap=True)
+    if pending:
+        _show_forecast(console, expected)
+
+
+def _show_forecast(console: Console, expected: Forecast) -> None:
+    """What the steps that will run are expected to take, the longest first."""
+    if not expected.steps:
+        console.print("no estimate: no earlier build to measure by (plan --rates OUTPUT names those of other corpora)")
+        return
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in ("expected", "one worker", "memory of a task", "shuffled", "disk", "measured on"):
+        table.add_column(heading, no_wrap=True, justify="left" if heading == "expected" else "right")
+    for label, step in sorted(expected.steps.items(), key=lambda entry: -entry[1].seconds):
+        sizes = (human_bytes(size) if size else "" for size in (step.peak, step.work, step.disk, step.measured_on))
+        table.add_row(label, human_seconds(step.seconds), *sizes)
+    console.print(table)
+    console.print(
+        f"about {human_seconds(expected.seconds)} with {expected.workers} workers, as the last build had; "
+        f"{human_bytes(expected.peak)} for each of them, {human_bytes(expected.disk)} of disk"
+    )
+    if expected.unknown:
+        console.print(f"and what was never measured: {', '.join(expected.unknown)}", markup=False, soft_wrap=True)
 
 
 def show_funnel(manifest: CorpusManifest) -> None:
@@ -155,6 +180,15 @@ def _rules(counts: dict[str, int]) -> str:
 def wide_console() -> Console:
     """The terminal; where the output is a file or a pipe, 120 columns."""
     return Console(highlight=False) if sys.stdout.isatty() else Console(highlight=False, width=120)
+
+
+def human_seconds(seconds: float) -> str:
+    """A time in the unit that fits: `35 s`, `12 min`, `3.4 h`, `2.1 days`."""
+    for limit, size, unit in ((100, 1, "s"), (6000, 60, "min"), (172_800, 3600, "h")):
+        if seconds < limit:
+            amount = seconds / size
+            return f"{amount:.1f} {unit}" if amount < 10 else f"{amount:.0f} {unit}"
+    return f"{seconds / 86_400:.1f} days"
 
 
 def human_count(count: float) -> str:

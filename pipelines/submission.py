@@ -170,7 +170,8 @@ def _check_places(command: Sequence[str], directory: Path) -> None:
         settings = dict(word.split("=", 1) for word in command[4:] if "=" in word and not word.startswith("-"))
         if written not in settings:
             raise ConfigError(f"COMMAND: say {written}=DIR, an absolute path that every node sees, or the run is lost")
-        _refuse_relative(f"COMMAND: {written}", settings[written])
+        if not Path(settings[written]).is_absolute():
+            raise ConfigError(f"COMMAND: {written}: got {settings[written]!r}, expected an absolute path that every node sees")
         for place in filter(None, settings.get("corpus", "").split(",")):
             _refuse_relative("COMMAND: corpus", place)
 

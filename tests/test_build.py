@@ -28,6 +28,7 @@ from pipelines.contracts.manifest import load_corpus, load_step, write_table
 from pipelines.contracts.shards import open_shard
 from pipelines.contracts.stage import PartStage
 from pipelines.corpus import StepConfig, load_corpus_config
+from pipelines.estimate import forecast
 from pipelines.inventory import take_inventory
 from pipelines.plan import explain, make_plan
 from pipelines.poison import load_poison, set_aside
@@ -510,12 +511,12 @@ def test_what_a_stage_costs_is_said_before_it_runs(corpus_file, tmp_path, capsys
     config = load_corpus_config(corpus_file)
     config = replace(config, steps=(StepConfig("dear", Dear("x", "y"), "dear"), *config.steps))
     plan = make_plan(config, take_inventory(config.sources, tmp_path / "out"))
-    show_plan(plan, tmp_path / "out")
+    show_plan(plan, tmp_path / "out", forecast(plan, [tmp_path / "out"]))
     assert "dear: takes a year" in capsys.readouterr().out
     said = []
     build(plan, LocalCluster(), said.append)
     assert sum("dear: takes a year" in line for line in said) == 1
-    show_plan(plan, tmp_path / "out")
+    show_plan(plan, tmp_path / "out", forecast(plan, [tmp_path / "out"]))
     assert "takes a year" not in capsys.readouterr().out
 
 
