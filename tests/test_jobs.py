@@ -316,6 +316,35 @@ def test_a_second_submission_attaches_and_a_failed_one_runs_again(cluster, scrip
 
 
 @pytest.mark.ray
+@pytest.mark.timeout(500)
+def test_a_submitted_build_joins_its_cluster_and_publishes_the_same_bytes(cluster, corpus_file, tmp_path):
+    local = command(cluster, "build", str(corpus_file), "--in-process", f"output={tmp_path}/local")
+    assert local.returncode == 0, local.stderr
+    words = ("python", "-m", "pipelines", "build", str(corpus_file), f"output={tmp_path}/submitted")
+    options = ("--follow", "--slot", "tonight", "--address", cluster.address)
+    first = command(cluster, "submit", *options, "--", *words)
+    assert first.returncode == 0, first.stderr + first.stdout
+    results = [
+        {
+            str(path.relative_to(root)): path.read_bytes()
+            for path in root.rglob("*")
+            if path.is_file() and path.name not in ("run.json", ".checksums.json", "report.html")
+        }
+        for root in (tmp_path / "local", tmp_path / "submitted")
+    ]
+    assert len(results[0]) > 20
+    assert results[0] == results[1]
+    assert (
+        json.loads(next(tmp_path.glob("submitted/funnel-*/run.json")).read_text())["workers"] == 1
+    )  # the cluster's CPUs
+    before = sorted(path.stat().st_mtime_ns for path in (tmp_path / "submitted").rglob("*"))
+    second = command(cluster, "submit", *options, "--", *words)
+    assert second.returncode == 0
+    assert "has succeeded already" in second.stderr
+    assert sorted(path.stat().st_mtime_ns for path in (tmp_path / "submitted").rglob("*")) == before
+
+
+@pytest.mark.ray
 @pytest.mark.timeout(300)
 def test_a_job_is_stopped(cluster, tmp_path):
     (tmp_path / "sleep.py").write_text("import time\nprint('up', flush=True)\ntime.sleep(600)\n")
