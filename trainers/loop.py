@@ -206,9 +206,18 @@ class Training:
             marks = fingerprints(self.config, self.corpus)
             try:
                 write_ledger(self.path, self.config, self.corpus, self.data, step)
-                kept = (self.config.checkpoints.keep, self.config.checkpoints.keep_every)
-                counts = (self.skipped, self.split, self.data.order.state(step * self.sequences))
-                path = checkpoint.save(self.path, step, self.tokens, marks, state, *kept, *counts)
+                path = checkpoint.save(
+                    self.path,
+                    step,
+                    self.tokens,
+                    marks,
+                    state,
+                    keep=self.config.checkpoints.keep,
+                    keep_every=self.config.checkpoints.keep_every,
+                    skipped=self.skipped,
+                    split=self.split,
+                    order=self.data.order.state(step * self.sequences),
+                )
                 self.progress.write("checkpoint", step=step, message=str(path))
             except UserError as error:
                 self.progress.write("error", step=step, message=str(error))
