@@ -245,7 +245,8 @@ def _start_ray(ray: Any) -> None:
         os.environ.setdefault(feature, "0")
     paths = os.pathsep.join([str(Path(__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = {"env_vars": {"PYTHONPATH": paths, "RAY_CHDIR_TO_TRIAL_DIR": "0"}}
-    alone = {} if os.environ.get("RAY_ADDRESS") else {"include_dashboard": False}
+    # Without an address Ray would join whichever cluster was started last on this machine.
+    alone = {} if os.environ.get("RAY_ADDRESS") else {"address": "local", "include_dashboard": False}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         ray.init(log_to_driver=False, logging_level="ERROR", runtime_env=environment, **alone)

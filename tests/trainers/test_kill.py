@@ -13,7 +13,7 @@ from tests.trainers.launching import ROOT, SEQUENCES, SETTINGS, STEPS, environme
 from trainers import checkpoint
 from trainers.ledger import read_ledger
 
-pytestmark = [pytest.mark.deepspeed, pytest.mark.slow]
+pytestmark = [pytest.mark.deepspeed, pytest.mark.slow, pytest.mark.timeout(1200)]
 WORKER = Path(__file__).with_name("kill_worker.py")
 
 
