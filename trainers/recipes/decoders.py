@@ -190,11 +190,14 @@ def tiny_gpt2() -> Pretraining:
 
 
 def tiny_gpt() -> Pretraining:
-    """A GPT of toy size: `tiny_gpt2` with GPT's blocks, which are normed behind each layer and learn at lower rates."""
+    """A GPT of toy size: `tiny_gpt2` with GPT's blocks, which are normed behind each layer and learn at lower rates: on the
+    demo corpus 300 steps at 2e-3 get under the loss of a unigram model, at 4e-3 they do not.
+    """
     gpt2 = tiny_gpt2()
     return replace(
         gpt2,
         name="tiny_gpt",
         model=replace(gpt2.model, architecture="gpt"),
+        budget=Budget(steps=300),
         optimizer=replace(gpt2.optimizer, learning_rate=2e-3),
     )
