@@ -171,7 +171,9 @@ def _check_places(command: Sequence[str], directory: Path) -> None:
         if written not in settings:
             raise ConfigError(f"COMMAND: say {written}=DIR, an absolute path that every node sees, or the run is lost")
         if not Path(settings[written]).is_absolute():
-            raise ConfigError(f"COMMAND: {written}: got {settings[written]!r}, expected an absolute path that every node sees")
+            raise ConfigError(
+                f"COMMAND: {written}: got {settings[written]!r}, expected an absolute path that every node sees"
+            )
         for place in filter(None, settings.get("corpus", "").split(",")):
             _refuse_relative("COMMAND: corpus", place)
 
