@@ -56,12 +56,14 @@ def draw(
 
     `sizes` are the tokens of the sequences of all sources that list theirs, from `places` [sources] on; -1 for the others.
 
-    Returns how many there are: fewer than asked for where all sources have given their cap.
+    Returns how many there are: fewer than asked for where the mixture ends.
     """
     live = (caps > 0).sum()
     due = 1.0 / (2 * live - 2) if live > 1 else 0.0
     total, here, there = drawn.sum(), 0, 0
     for n in range(len(source)):
+        if total >= ends[-1]:
+            return n
         ahead = min(float(total + length), ends[-1])
         while here < len(ends) - 1 and ends[here] <= total:
             here += 1

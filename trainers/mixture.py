@@ -62,7 +62,8 @@ def mixture(
 ) -> Mixture:
     """The mixture of `stages`, each (tokens of the whole run at its end, weights by source), the last one infinite.
 
-    `caps` are tokens by source. It ends early, at `total`, where all sources of a stage have given their cap.
+    `caps` are tokens by source. It ends early, at `total`, where all sources of a stage have given their cap: sources of
+    other stages are not read instead.
     """
     most = np.array([caps.get(name, UNCAPPED) for name in names], dtype=np.int64)
     given, start = np.zeros(len(names)), 0.0
@@ -89,4 +90,4 @@ def mixture(
 
 def cap(tokens: int, epochs: float) -> int:
     """Tokens of `epochs` epochs of a source of `tokens` tokens; `trainers.order` rounds down to whole sequences."""
-    return int(epochs * tokens)
+    return int(epochs * tokens) if epochs * tokens < UNCAPPED else UNCAPPED

@@ -15,7 +15,8 @@ from pipelines.contracts.errors import ConfigError, UserError
 from pipelines.contracts.mixtures import temperature, unimax
 from trainers.architecture import FAMILY, fill
 from trainers.config import Batch, Budget, Data, Pretraining
-from trainers.data import Corpus, Grid, grids_of, order_of
+from trainers.data import Corpus, Grid, grids_of, mixture_of, order_of
+from trainers.mixture import Mixture, cap
 from trainers.order import MixtureEnds, Order, Phase
 from trainers.prompt import sees_prefix
 
@@ -52,7 +53,7 @@ def resolve(config: Pretraining, corpus: Corpus) -> Pretraining:
     grids = grids_of(corpus, config)
     config = replace(config, batch=_batch(config.batch, _mean_tokens(grids[-1], config.data)))
     order = order_of(corpus, config, grids)
-    _check_caps(config.data, order)
+    _check_caps(config.data, mixture_of(corpus, config.data), order)
     config = replace(config, budget=_budget(config.budget, config.data, config.batch, grids, order))
     if config.schedule.warmup_steps >= (config.budget.steps or 0) and config.schedule.warmup_steps > 0:
         raise ConfigError(
@@ -154,10 +155,11 @@ def _data(data: Data, corpus: Corpus, budget: int) -> Data:
     return replace(data, shard_set=corpus.shard_set, weights=weights, stages=stages, max_epochs=caps)
 
 
-def _check_caps(data: Data, order: Order) -> None:
+def _check_caps(data: Data, asked: Mixture, order: Order) -> None:
     caps = data.max_epochs if isinstance(data.max_epochs, dict) else {}
-    for stream, most in zip(order.streams, order.caps(), strict=True):
-        if most == 0:
+    for stream, wanted, most in zip(order.streams, asked.caps, order.caps(), strict=True):
+        # A source of a stage that comes after the end of the mixture has no cap there, and says nothing.
+        if most == 0 and (wanted > 0 or cap(stream.tokens, caps.get(stream.name, math.inf)) == 0):
             length = min(stream.tokens, order.phases[0].length)
             raise ConfigError(
                 f"data.max_epochs.{stream.name}: got {caps[stream.name]}, less than one sequence of up to {length} tokens; "

@@ -15,7 +15,7 @@ from trainers.data import open_corpus, training_data
 from trainers.ledger import read_ledger, write_ledger
 from trainers.mixture import UNCAPPED, cap, mixture
 from trainers.objectives.causal import Causal
-from trainers.order import Order, Phase, Stream
+from trainers.order import MixtureEnds, Order, Phase, Stream
 from trainers.recipes import llama_tiny
 from trainers.resolve import describe_data, resolve
 
@@ -300,6 +300,24 @@ def test_unimax_is_of_the_tokens_that_its_weights_hold_for(corpus):
     assert amounts["code"] == pytest.approx(min(amounts["plays"], 4 * sizes["code"]))
 
 
+def test_a_mixture_ends_with_its_stage_and_reads_no_source_of_another_one():
+    drawn = order(stages=((1_000, (0.0, 1.0, 0.0)), (math.inf, (1.0, 0.0, 0.0))), epochs={0: 1})
+    with pytest.raises(MixtureEnds) as end:
+        drawn.take(0, 400)
+    samples = drawn.take(0, end.value.samples)
+    assert worst(drawn, samples) <= 16
+    assert 1_900 <= end.value.tokens == samples.tokens.sum() < 1_916
+
+
+def test_a_stage_behind_the_end_of_the_mixture_is_no_error_of_a_shorter_run(corpus):
+    stages = "data.stages=[{until_tokens: 1e9, weights: {plays: 1}}]"
+    for caps in ("{plays: 1}", "{plays: 1, code: 1}", "{plays: 1e300}"):
+        run = settings(stages, "data.weights={code: 1}", f"data.max_epochs={caps}", "budget.steps=2")
+        resolved = resolve(replace(run, schedule=replace(run.schedule, warmup_steps=0)), corpus)
+        seen = training_data(corpus, resolved).seen(2 * 16)
+        assert (seen["plays"]["tokens"], seen["code"]["tokens"]) == (resolved.budget.tokens, 0)
+
+
 def test_one_cap_for_all_sources_becomes_a_cap_of_each(corpus):
     resolved = resolve(settings("data.max_epochs=100", "data.weights={plays: 1, code: 1}"), corpus)
     assert resolved.data.max_epochs == {"plays": 100.0, "code": 100.0}
@@ -323,6 +341,14 @@ def test_one_cap_for_all_sources_becomes_a_cap_of_each(corpus):
         (["data.max_epochs={cod: 2}"], r"data.max_epochs.cod: no such source"),
         (["data.max_epochs={code: 0.001}"], r"data.max_epochs.code: got 0.001, less than one sequence"),
         (["data.max_epochs=1"], r"data.max_epochs: the sources of a stage have given all they may after [\d,]+ tokens"),
+        (
+            [
+                "data.stages=[{until_tokens: 4000, weights: {plays: 1}}]",
+                "data.weights={code: 1}",
+                "data.max_epochs={code: 1}",
+            ],
+            r"data.max_epochs: the sources of a stage have given all they may after [\d,]+ tokens",
+        ),
     ],
 )
 def test_stages_and_caps_that_do_not_fit_are_refused(assignments, message, corpus):
