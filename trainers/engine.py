@@ -119,6 +119,8 @@ class Engine:
                 optimizer=self._optimizer,
                 config=_settings(config, micro_batch, accumulation, self.world),
             )
+        # Alone and without ZeRO, DeepSpeed would still copy all gradients together and back.
+        self._engine.enable_backward_allreduce = self._stage > 0 or self.world > 1
         offloads = config.execution.offload_optimizer
         self._partitions = Partitions(model, self._optimizer, self._engine.optimizer, self._stage, offloads)
         self._partitions.allocate(0)

@@ -33,3 +33,21 @@ def test_extreme_logits_stay_finite():
     loss.sum().backward()
     assert loss.item() == 2e4
     assert torch.isfinite(logits.grad).all()
+
+
+def test_logits_of_half_precision_are_worked_on_in_fp32_and_their_gradient_is_rounded_once():
+    generator = torch.Generator().manual_seed(0)
+    logits = (3 * torch.randn(2, 40, 30_000, generator=generator)).bfloat16()
+    targets = torch.randint(0, 30_000, (2, 40), generator=generator)
+    targets[1, 5:9] = IGNORED
+    weights = torch.rand(2, 40, generator=generator)
+    found, expected = (logits.to(dtype).detach().requires_grad_() for dtype in (torch.bfloat16, torch.float32))
+    ours, theirs = cross_entropy(found * 1, targets), cross_entropy(expected * 1, targets)
+    assert ours.dtype == torch.float32
+    torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-6)
+    for nats in (ours, theirs):
+        (nats * weights).sum().backward()
+    rounded = expected.grad.bfloat16()
+    assert found.grad.dtype == torch.bfloat16
+    assert (found.grad == rounded).float().mean() > 0.999  # others lie on the border of two numbers
+    torch.testing.assert_close(found.grad, rounded, atol=0, rtol=2**-7)
