@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from trainers.batch import IGNORED
+from trainers.batch import IGNORED, PADDING
 
 if TYPE_CHECKING:
     from trainers.batch import Batch
@@ -54,13 +54,15 @@ def silence(batch: "Batch", sources: "Sequence[Source]", length: int, excluded: 
     """Take the targets off excluded documents, and the label off pairs that hold one; `length` is what a row takes of the
     stream.
 
-    Inputs, positions and segments stay, so every other token keeps its place, and the attention mask keeps the
-    document apart as it keeps all of them apart.
+    Inputs and positions stay, so every other token keeps its place. The segment becomes that of padding, which no document
+    sees, whether the others see one another or not.
     """
     for row in np.flatnonzero(batch.sample >= 0):
         ids = ids_of(sources[batch.source[row]], int(batch.sequence[row]), length, int(batch.epoch[row]))
         silenced = [segment for segment, identifier in enumerate(ids) if identifier in excluded]
         if silenced:
             batch.targets[row][np.isin(batch.target_segments[row], silenced)] = IGNORED
+            for segments in (batch.segments, *([] if batch.decoder is None else [batch.decoder.segments])):
+                segments[row][np.isin(segments[row], silenced)] = PADDING
             if batch.labels is not None:
                 batch.labels[row] = IGNORED

@@ -4,14 +4,18 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 from pipelines.contracts.document import file_key, split_id
 from pipelines.contracts.errors import UserError
-from trainers.batch import IGNORED
+from trainers.architecture import fill
+from trainers.batch import IGNORED, PADDING
 from trainers.config import Data
 from trainers.data import open_corpus, training_data
 from trainers.documents import documents_of, ids_of
 from trainers.exclusion import exclude, read_excluded
+from trainers.forward import Forward, tensors
+from trainers.models import build_model
 from trainers.recipes import llama_tiny
 
 
@@ -58,14 +62,39 @@ def test_excluded_documents_lose_their_targets_and_every_other_token_stays(corpu
     ids = [ids_of(whole.sources[s], int(n), length) for s, n in zip(samples.source, samples.sequence, strict=True)]
     excluded = frozenset({ids[0][0], ids[7][-1], ids[20][0]})
     one, other = whole.rows(samples), data(corpus, length, excluded, packing).rows(samples)
-    for name in ("inputs", "positions", "segments", "source"):
+    for name in ("inputs", "positions", "source"):
         np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
     for row in range(count):
         out = [segment for segment, identifier in enumerate(ids[row]) if identifier in excluded]
         silenced = np.isin(one.segments[row], out)
         np.testing.assert_array_equal(other.targets[row][~silenced], one.targets[row][~silenced])
         assert (other.targets[row][silenced] == IGNORED).all()
+        np.testing.assert_array_equal(other.segments[row], np.where(silenced, PADDING, one.segments[row]))
     assert (one.targets != other.targets).any()
+
+
+@pytest.mark.parametrize("isolation", [True, False])
+def test_what_an_excluded_document_says_reaches_no_other(corpus, isolation):
+    """Whatever its tokens are, the losses of all others are the same, also where documents of a row see one another."""
+    length, count = 64, 12
+    whole = data(corpus, length)
+    samples = whole.order.take(0, count)
+    ids = [ids_of(whole.sources[s], int(n), length) for s, n in zip(samples.source, samples.sequence, strict=True)]
+    row = next(row for row, found in enumerate(ids) if len(found) > 2)
+    excluded = frozenset({ids[row][1]})
+    batch, segments = data(corpus, length, excluded).rows(samples), whole.rows(samples).segments
+    out = np.array([[s >= 0 and found[s] in excluded for s in its] for its, found in zip(segments, ids, strict=True)])
+    assert out.any()
+    config = fill(llama_tiny().model, corpus.tokenizer.vocab_size)
+    forward = Forward(build_model(config, corpus.tokenizer.specials, 0).eval(), config.architecture, isolation)
+    said = replace(batch, inputs=np.where(out, 300, batch.inputs))
+    assert (said.inputs != batch.inputs).any()
+    with torch.no_grad():
+        one, other, kept = (forward(**tensors(b, "cpu"))[0] for b in (batch, said, whole.rows(samples)))
+    torch.testing.assert_close(one, other, atol=0, rtol=0)
+    assert not one[torch.from_numpy(out)].any()
+    rest = torch.from_numpy(~out)
+    assert torch.allclose(one[rest], kept[rest], atol=1e-5) == isolation
 
 
 def test_ids_are_kept_in_the_run_and_added_to(corpus, corpus_directory, tmp_path):
