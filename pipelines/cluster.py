@@ -113,6 +113,8 @@ class RayCluster:
         if self.address is None:
             # Ray warns and slows down when /dev/shm is small; parts go through files, so a small object store is enough.
             options.update(num_cpus=self.workers, include_dashboard=False, object_store_memory=256 << 20)
+            # Without an address Ray would join whichever cluster was started last on this machine.
+            options.update(address="local")
         else:
             options.update(address=self.address)
         try:
