@@ -6,10 +6,13 @@ Defaults < recipe < `a.b=value`. `resolve` in `trainers.resolve` computes what i
 from dataclasses import dataclass, field
 from typing import Literal
 
+from trainers.architecture import POSITIONS
 from trainers.architecture import Model as Model
 from trainers.architecture import require as require
 from trainers.objectives import PAIR_OBJECTIVES, Objective
 from trainers.objectives.causal import Causal
+from trainers.objectives.mixture import Mixture
+from trainers.objectives.pairs import PairObjective
 from trainers.sentence_pairs import OF_PAIRS
 
 _SHORTEST_PAIR = 8
@@ -316,6 +319,7 @@ class Pretraining:
             f"shorten the sequences or raise model.positions",
         )
         self._check_pairs()
+        self._check_isolation()
         for number, phase in enumerate(self.data.phases):
             require(
                 phase.sequence_length <= self.model.positions,
@@ -325,6 +329,17 @@ class Pretraining:
         require(
             self.precision == "fp32" or self.execution.zero_stage >= 1,
             "precision: bf16 keeps its fp32 weights in ZeRO's optimizer; set execution.zero_stage to 1 or more",
+        )
+
+    def _check_isolation(self) -> None:
+        """Rows of inputs and targets are as wide as their documents need; only in each document do positions stay in a table."""
+        scheme = self.model.position or POSITIONS[self.model.architecture][0]
+        parts = self.objective.parts if isinstance(self.objective, Mixture) else ()
+        wide = any(isinstance(each, PairObjective) for each in [self.objective, *(part.objective for part in parts)])
+        require(
+            self.data.isolation or not wide or scheme in ("rope", "t5_bias"),
+            f"data.isolation: got false with objective {self.objective.kind}, whose rows may be longer than the "
+            f"{self.model.positions} {scheme} positions; set it to true, or take llama or t5 as model.architecture",
         )
 
     def _check_pairs(self) -> None:

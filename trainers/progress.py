@@ -75,7 +75,9 @@ def line(event: str, fields: dict[str, Any]) -> str:
         named = {"loss": "loss", "sentence_loss": "sentence loss", "bits_per_byte": "bits per byte"}
         whole = human_line(**{shown: f"{fields[key]:.4f}" for key, shown in named.items() if key in fields})
         return f"validation at step {fields['step']}  {whole}  {'  '.join(per_source)}"
-    return f"{event}  {fields['message']}" if "message" in fields else f"{event}  {human_line(**fields)}"
+    if "message" in fields:
+        return f"{event}  {fields['message']}"
+    return f"{event}  {human_line(**{name: value for name, value in fields.items() if not isinstance(value, dict)})}"
 
 
 def _losses(entry: dict[str, Any]) -> str:

@@ -17,7 +17,9 @@ from trainers.architecture import FAMILY, fill
 from trainers.config import Batch, Budget, Data, Pretraining
 from trainers.data import Corpus, Grid, grids_of, mixture_of, order_of
 from trainers.mixture import Mixture, cap
-from trainers.order import MixtureEnds, Order, Phase
+from trainers.objectives import Objective
+from trainers.objectives.mixture import Mixture as MixtureOfObjectives
+from trainers.order import MixtureEnds, Order, Phase, Samples
 from trainers.prompt import sees_prefix
 
 # What may change between the parts of one run: how it is executed and reported, not what is computed; and where the
@@ -35,7 +37,7 @@ def resolve(config: Pretraining, corpus: Corpus) -> Pretraining:
     if family not in config.objective.families:
         allowed = ", ".join(name for name, its in FAMILY.items() if its in config.objective.families)
         raise ConfigError(
-            f"objective: got {config.objective.kind}, the model is a {family.replace('_', '-')} ({config.model.architecture}); "
+            f"objective: got {config.objective.kind}, {config.model.architecture} is of the family {family.replace('_', '-')}; "
             f"allowed for this objective: {allowed}"
         )
     if config.model.architecture == "gpt" and sees_prefix(config.objective):
@@ -51,6 +53,7 @@ def resolve(config: Pretraining, corpus: Corpus) -> Pretraining:
         config, model=fill(config.model, corpus.tokenizer.vocab_size), data=_data(config.data, corpus, asked)
     )
     grids = grids_of(corpus, config)
+    _check_specials(grids[-1])
     config = replace(config, batch=_batch(config.batch, _mean_tokens(grids[-1], config.data)))
     order = order_of(corpus, config, grids)
     _check_caps(config.data, mixture_of(corpus, config.data), order)
@@ -61,6 +64,20 @@ def resolve(config: Pretraining, corpus: Corpus) -> Pretraining:
             f"shorten the warm-up or lengthen the budget"
         )
     return config
+
+
+def _check_specials(grid: Grid) -> None:
+    """ConfigError where the tokenizer lacks a special that the objective, or a part of a mixture, needs: it asks for them
+    when it makes a row, if only one of padding.
+    """
+    objective, none = grid.objective, np.empty(0, np.int64)
+    parts = objective.parts if isinstance(objective, MixtureOfObjectives) else ()
+    for part in parts:
+        if part.token is not None:
+            grid.context.special(part.token)
+    objectives: list[Objective] = [part.objective for part in parts]
+    for each in objectives or [objective]:
+        replace(grid, objective=each).rows(Samples(none, none, none, none, none), 1)
 
 
 def _mean_tokens(grid: Grid, data: Data) -> Fraction:

@@ -104,6 +104,8 @@ def _descend(target: Any, key: str, path: str, assignment: str) -> Any:
     if isinstance(target, dict):
         if target.get(key) is None:
             target[key] = {}
+        elif isinstance(target[key], str):
+            target[key] = {"kind": target[key]}  # which a text alone is short for
         return target[key]
     raise ConfigError(f"{assignment!r}: {path} lies inside {_kind(target)}, which has no fields")
 

@@ -127,6 +127,11 @@ def test_override(assignment, expected):
     assert override(DATA, [assignment]) == expected
 
 
+def test_override_of_a_field_beside_a_kind_that_a_text_is_short_for():
+    assert override({"shape": "round"}, ["shape.radius=2"]) == {"shape": {"kind": "round", "radius": 2}}
+    assert override({}, ["shape=square", "shape.side=3"]) == {"shape": {"kind": "square", "side": 3}}
+
+
 def test_override_leaves_the_original_alone():
     override(DATA, ["steps.strict.filter[0].at_least=9", "list.0=9"])
     assert DATA["steps"][1]["filter"] == [{"at_least": 1}]

@@ -10,6 +10,7 @@ from pipelines.contracts.config import override, parse, plain
 from pipelines.contracts.errors import ConfigError
 from trainers.config import Budget, Pretraining
 from trainers.data import open_corpus, training_data
+from trainers.objectives.masked import Masked
 from trainers.recipes import RECIPES, llama_tiny
 from trainers.resolve import describe_data, differences, is_free, resolve
 
@@ -207,3 +208,37 @@ def test_a_budget_of_averages_keeps_a_distance_from_what_caps_allow(corpus, monk
     with pytest.raises(ConfigError, match=r"given all they may after [\d,]+ tokens"):
         resolve(settings(*few, f"budget.steps={steps}"), corpus)
     assert resolve(settings(*few, f"budget.steps={int(steps * 0.99)}"), corpus).budget.steps == int(steps * 0.99)
+
+
+@pytest.mark.parametrize("recipe", ["tiny_t5", "tiny_prefix_lm"])
+def test_a_special_that_the_tokenizer_lacks_is_found_before_training(recipe, corpus):
+    parts = [
+        {"objective": "span_corruption", "weight": 1e9},
+        {"objective": "prefix_lm", "weight": 1e-9, "token": "<no>"},
+    ]
+    wanted = [{"kind": "mixture", "parts": parts}, "span_corruption", "denoising"]
+    for objective, missing in zip(wanted, ["<no>", "<extra_id_0>", "<mask>"], strict=True):
+        config = parse(Pretraining, {**plain(RECIPES[recipe]()), "objective": objective}, recipe)
+        config = replace(config, data=replace(config.data, sequence_length=64))
+        resolve(config, corpus) if missing != "<no>" else None
+        kept = {name: number for name, number in corpus.tokenizer.specials.items() if name != missing}
+        lacking = replace(corpus, tokenizer=replace(corpus.tokenizer, specials=kept))
+        with pytest.raises(ConfigError, match=f"needs the special {missing}"):
+            resolve(config, lacking)
+
+
+@pytest.mark.parametrize("recipe", ["tiny_bart", "tiny_gpt2"])
+def test_pairs_beside_one_another_may_not_outgrow_a_table_of_positions(recipe):
+    objective = {"kind": "span_corruption"} if recipe == "tiny_bart" else {"kind": "mixture"}
+    data = {**plain(RECIPES[recipe]()), "objective": objective}
+    parse(Pretraining, data, recipe)
+    with pytest.raises(ConfigError, match=r"data\.isolation: got false .* 1[26][80] learned positions"):
+        parse(Pretraining, override(data, ["data.isolation=false"]), recipe)
+    assert not parse(Pretraining, override(plain(RECIPES["tiny_t5"]()), ["data.isolation=false"]), "t5").data.isolation
+    alone = override(plain(RECIPES["tiny_gpt2"]()), ["data.isolation=false"])
+    assert not parse(Pretraining, alone, "gpt2").data.isolation
+
+
+def test_a_field_beside_the_name_of_an_objective():
+    data = override(plain(RECIPES["tiny_roberta"]()), ["objective=masked", "objective.rate=0.4"])
+    assert parse(Pretraining, data, "tiny_roberta").objective == Masked(rate=0.4)

@@ -135,9 +135,10 @@ def bart_large() -> Pretraining:
 
 def prefix_lm_base() -> Pretraining:
     """The prefix language model of T5's study (Raffel et al., 2020, section 3.2): one stack of T5-base's size, whose prefix
-    sees itself in both directions, with loss on what follows; training as in `t5_base`.
+    sees itself in both directions, with loss on what follows; batches, steps and schedule of `t5_base`.
 
-    The stack is Llama's, with rotary positions in place of T5's bias.
+    The stack is Llama's, with rotary positions in place of T5's bias, without dropout, and at the rate, betas and weight
+    decay of decoders of its size.
     """
     base = t5_base()
     return replace(
