@@ -1,7 +1,7 @@
 """Sampling from a trained model."""
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from trainers.architecture import FAMILY, Model, require
 from trainers.config import Pretraining
 from trainers.objectives.denoising import Denoising
 from trainers.objectives.span_corruption import SpanCorruption
-from trainers.prompt import framed, has_sentinels, read_prompt, sees_prefix, text_frame, writable
+from trainers.prompt import asked, framed, has_sentinels, read_prompt, sees_prefix, text_frame, writable
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ def generate(path: Path, prompt: str, sampling: Sampling) -> str:
     A prompt is continued. Models of objectives that fill gaps get it as they were trained: sentinels `<extra_id_0>` and
     on in the prompt are replaced by what the model puts there, BART's `<mask>` by the text that it writes anew; without
     any, one is set at the end. Generation ends at `<eos>`, after `sampling.tokens` tokens, or at the model's last
-    position.
+    position. A mixture's model gets the token of the part that the prompt is for (`trainers.prompt.asked`).
     """
     import torch
 
@@ -49,13 +49,12 @@ def generate(path: Path, prompt: str, sampling: Sampling) -> str:
 
     sampling.check()
     trained = load_trained(path)
-    config, encoder = trained.config, Encoder.load(str(trained.tokenizer), library="tokenizers")
-    text = read_prompt(_with_gap(prompt, config.objective), encoder, writable(config.objective))
-    ids = framed(text, text_frame(config), encoder)
+    objective, token, prompt = asked(trained.config.objective, prompt)
+    config = replace(trained.config, objective=objective)
+    encoder = Encoder.load(str(trained.tokenizer), library="tokenizers")
+    text = read_prompt(_with_gap(prompt, objective), encoder, writable(objective))
     both = FAMILY[config.model.architecture] == "encoder_decoder"
-    pairs = isinstance(config.objective, Denoising | SpanCorruption)
-    if pairs and not both:
-        ids.append(encoder.specials["<eos>"])  # the end of the input; the target follows
+    ids = _read(text, token, config, encoder)
     room = _room(config.model, len(ids), both)
     torch.manual_seed(sampling.seed)
     given = torch.tensor([ids])
@@ -71,6 +70,17 @@ def generate(path: Path, prompt: str, sampling: Sampling) -> str:
         )[0].tolist()
     made = [token for token in output[1 if both else len(ids) :] if token != encoder.specials["<eos>"]]
     return _told(text, made, config, encoder)
+
+
+def _read(text: list[int], token: str | None, config: Pretraining, encoder: Encoder) -> list[int]:
+    """Ids of a prompt's text as the model reads inputs, led by `token`."""
+    lead, frame = [encoder.specials[token]] if token else [], text_frame(config)
+    if FAMILY[config.model.architecture] == "encoder_decoder":
+        return [*lead, *framed(text, frame, encoder)]
+    ids = framed([*lead, *text], frame, encoder)
+    if isinstance(config.objective, Denoising | SpanCorruption):
+        ids.append(encoder.specials["<eos>"])  # the end of the input; the target follows
+    return ids
 
 
 def _with_gap(prompt: str, objective: Any) -> str:

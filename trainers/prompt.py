@@ -11,14 +11,16 @@ from typing import Any
 import pyarrow as pa
 
 from tokenizer.encode import Encoder
-from tokenizer.specials import CLS, FIM_MIDDLE, FIM_PREFIX, FIM_SUFFIX, MASK, SENTINELS, SEP, SPARES
+from tokenizer.specials import CLS, FIM_MIDDLE, FIM_PREFIX, FIM_SUFFIX, MASK, SENTINELS, SEP
 from trainers.architecture import FAMILY
 from trainers.batch import Frame
 from trainers.config import Pretraining
+from trainers.objectives.causal import Causal
 from trainers.objectives.denoising import Denoising
 from trainers.objectives.fill_in_the_middle import FillInTheMiddle
 from trainers.objectives.masked import Masking
 from trainers.objectives.mixture import Mixture
+from trainers.objectives.prefix_lm import PrefixLM
 from trainers.objectives.span_corruption import SpanCorruption
 
 
@@ -57,8 +59,24 @@ def writable(objective: Any) -> set[str]:
             names.add(MASK)
         if isinstance(part, FillInTheMiddle):
             names |= {FIM_PREFIX, FIM_MIDDLE, FIM_SUFFIX}
-    names |= set(SENTINELS) if has_sentinels(objective) else set()
-    return names | (set(SPARES) if isinstance(objective, Mixture) else set())
+    return names | (set(SENTINELS) if has_sentinels(objective) else set())
+
+
+def asked(objective: Any, prompt: str) -> tuple[Any, str | None, str]:
+    """(objective, the token that leads its inputs, the prompt without it) that a prompt is for.
+
+    Of a mixture that is the part whose token the prompt begins with; else the first one that knows the gaps in the prompt,
+    or without gaps the first one that continues texts.
+    """
+    if not isinstance(objective, Mixture):
+        return objective, None, prompt
+    for part in objective.parts:
+        if part.token is not None and prompt.startswith(part.token):
+            return part.objective, part.token, prompt.removeprefix(part.token)
+    gaps = [part for part in objective.parts if any(name in prompt for name in writable(part.objective))]
+    continued = [part for part in objective.parts if isinstance(part.objective, Causal | PrefixLM)]
+    chosen = (gaps or continued or objective.parts)[0]
+    return chosen.objective, chosen.token, prompt
 
 
 def spaces_lead(encoder: Encoder) -> bool:

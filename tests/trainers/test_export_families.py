@@ -22,6 +22,7 @@ from trainers.models import MODELS, build_model, not_stock
 from trainers.models.interface import Inputs
 from trainers.objectives.denoising import Denoising
 from trainers.objectives.masked import Masked
+from trainers.objectives.mixture import Mixture
 from trainers.recipes import RECIPES
 from trainers.resolve import resolve
 from trainers.run import fingerprints, open_run
@@ -43,6 +44,8 @@ RUNS = {
     "bert, pairs": changed("tiny_bert"),
     "gpt": changed("tiny_gpt"),
     "gpt2, relative": changed("tiny_gpt2", position="relative"),
+    "mixture": changed("tiny_t5", Mixture()),
+    "mixture, one stack": changed("tiny_prefix_lm", Mixture()),
     "modernbert": changed("tiny_modernbert"),
     "prefix": changed("tiny_prefix_lm"),
     "roberta": changed("tiny_roberta"),
@@ -261,3 +264,37 @@ def test_a_prompt_with_a_prefix_is_seen_in_both_directions(made):
     logits[:2], logits[3:128], logits[encoder.vocab_size :] = -np.inf, -np.inf, -np.inf
     likeliest = int(logits.argmax())
     assert text == encoder.decode([*ids[1:], *([] if likeliest == 2 else [likeliest])])
+
+
+@pytest.mark.parametrize(
+    ("prompt", "mode", "gaps", "prefix"),
+    [
+        ("abc def", 112, 0, True),
+        ("abc <extra_id_0> def", 111, 1, False),
+        ("<reserved_2>abc <extra_id_0> def", 113, 1, False),
+        ("<reserved_2>abc", 113, 1, False),
+        ("<reserved_1>abc def", 112, 0, True),
+    ],
+)
+@pytest.mark.parametrize("name", ["mixture", "mixture, one stack"])
+def test_a_mixtures_model_reads_a_prompt_as_the_part_that_it_is_for(
+    name, prompt, mode, gaps, prefix, made, monkeypatch
+):
+    run, _ = made[name]
+    trained, seen = load_trained(run), {}
+
+    def answer(given, **options):
+        seen.update(options, given=given[0].tolist())
+        return torch.cat([given[0] if name.endswith("stack") else given[0, :1], torch.tensor([300, 2])])[None]
+
+    monkeypatch.setattr(trained.model, "generate", answer)
+    monkeypatch.setattr("trainers.export.load_trained", lambda path: trained)
+    text = generate(run, prompt, Sampling())
+    assert text.startswith("abc")
+    assert "<" not in text
+    one_stack = name.endswith("stack")
+    ends = [2] if gaps or not one_stack else []  # <eos>: the end of an input whose target is apart
+    assert [token for token in seen["given"] if token < 128] == [1] * one_stack + [mode] + [7] * gaps + ends
+    assert seen["given"][one_stack] == mode
+    assert ("past_key_values" in seen) == (prefix and one_stack)
+    assert (7 in seen["suppress_tokens"]) == (not gaps)
