@@ -83,7 +83,9 @@ def _published(directory: Path) -> lineage.Corpus:
 def blame(run: Path, step: int, warn: Callable[[str], None]) -> Blame:
     """The documents of step `step` of a run (the first is 1), worst first.
 
-    Losses are computed again, without dropout, under the newest intact checkpoint before the step, or the initial weights.
+    Losses are computed again, without dropout, under the newest intact checkpoint before the step; where none is kept, under
+    the first one after it: it has read the step, but the initial weights find everything equally bad. These are taken
+    where a run has no checkpoint at all.
     Worst is not finite, then the largest excess: it weighs a document's loss by its length, so that neither a rare word
     alone nor a long good document comes first. UserError where the run has no such step or its corpus is another by now.
     """
@@ -99,7 +101,7 @@ def blame(run: Path, step: int, warn: Callable[[str], None]) -> Blame:
     if step <= record.get("since", 0):
         raise ConflictError(f"{run}: --step: got {step}, up to step {record['since']} the run read another corpus")
     data = training_data(corpus, config)
-    found = checkpoint.newest(run, warn, last=step - 1)
+    found = checkpoint.nearest(run, warn, step - 1)
     data.order.resume(found.order if found else {})
     sums = _sums(_model(run, config, found), config, data, step)
     targets = sum(count for _, count in sums.values())
@@ -158,6 +160,7 @@ def _sums(
 def show(found: Blame, count: int, line: Callable[[str], None]) -> None:
     """Print the `count` worst documents. What strangers chose (paths, URLs) is escaped, no text is shown."""
     weights = f"the weights of step {found.weights}" if found.weights else "the initial weights"
+    weights += ", no checkpoint before it is kept" if found.weights >= found.step else ""
     line(f"step {found.step}: {len(found.documents):,} documents, loss {found.loss:.4f} with {weights}; worst first")
     for number, document in enumerate(found.documents[:count], 1):
         try:

@@ -14,7 +14,7 @@ import os
 import re
 import shutil
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -137,12 +137,23 @@ def newest(run: Path, warn: Callable[[str], None], last: int | None = None) -> C
 
     UserError where there are checkpoints and none is intact: starting again silently would hide the loss.
     """
-    found = sorted((entry for entry in _steps(run / "checkpoints") if last is None or entry[0] <= last), reverse=True)
-    for step, _, path in found:
+    found = [entry for entry in _steps(run / "checkpoints") if last is None or entry[0] <= last]
+    return _first_intact(run, sorted(found, reverse=True), warn)
+
+
+def nearest(run: Path, warn: Callable[[str], None], step: int) -> Checkpoint | None:
+    """The newest intact checkpoint of a run up to `step`, else the first one after it; otherwise as `newest`."""
+    found = sorted(_steps(run / "checkpoints"), key=lambda entry: (entry[0] > step, abs(entry[0] - step), -entry[1]))
+    return _first_intact(run, found, warn)
+
+
+def _first_intact(run: Path, found: Sequence[tuple[int, int, Path]], warn: Callable[[str], None]) -> Checkpoint | None:
+    for number, (step, _, path) in enumerate(found, 1):
         try:
             return load(path)
         except CorruptFileError as error:
-            warn(f"CORRUPT CHECKPOINT of step {step}: {error}. Falling back to the one before.")
+            others = f"Falling back to that of step {found[number][0]}." if number < len(found) else "There is no other."
+            warn(f"CORRUPT CHECKPOINT of step {step}: {error}. {others}")
     if found:
         raise UserError(f"{run}: all {len(found)} checkpoints are corrupt; restore one from a copy, or remove the run")
     return None

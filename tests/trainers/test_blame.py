@@ -113,6 +113,26 @@ def test_the_garbage_document_is_first_with_url_and_history(found, capsys):
     assert garbage()[:10] not in shown
 
 
+def test_where_no_checkpoint_before_the_step_is_kept_the_first_one_after_it_finds_the_garbage(found, tmp_path, capsys):
+    """Under the initial weights it is among the others, so nothing would be found in the first steps of a long run."""
+    run, _, step = found
+    copy = shutil.copytree(run, tmp_path / "run")
+    state = checkpoint.read_state(checkpoint.newest(copy, pytest.fail))
+    marks = read_json(copy / "run.json")["fingerprints"]
+    shutil.rmtree(copy / "checkpoints")
+    initial = blame(copy, step, pytest.fail)
+    assert (initial.weights, initial.documents[0].excess < 10) == (0, True)
+    for later in (step + 2, step):
+        checkpoint.save(copy, later, 0, marks, iter(state.items()), keep=2)
+        result = blame(copy, step, pytest.fail)
+        assert result.weights == later
+        assert result.history(result.documents[0]).printed == GARBAGE
+        shutil.rmtree(copy / "checkpoints")
+    checkpoint.save(copy, step, 0, marks, iter(state.items()), keep=2)
+    assert main(["blame", str(copy), "--step", str(step), "--documents", "1"]) == 0
+    assert f"with the weights of step {step}, no checkpoint before it is kept" in capsys.readouterr().out
+
+
 def test_the_losses_are_those_of_the_step(found):
     """Tokens and nats of all documents are those of the step's sequences, each document's with the others out of sight."""
     run, data, step = found

@@ -47,6 +47,7 @@ def test_every_nth_is_kept_for_good_and_an_older_one_can_be_asked_for(tmp_path):
     ]  # fmt: skip
     assert [checkpoint.newest(tmp_path, pytest.fail, last).step for last in (None, 7, 5)] == [8, 6, 3]
     assert checkpoint.newest(tmp_path, pytest.fail, 2) is None
+    assert [checkpoint.nearest(tmp_path, pytest.fail, step).step for step in (9, 7, 5, 2, 0)] == [8, 6, 3, 3, 3]
 
 
 @pytest.mark.parametrize("file", ["model.safetensors", "optimizer.safetensors", "checkpoint.json"])
