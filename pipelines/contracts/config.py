@@ -20,14 +20,21 @@ from pipelines.contracts.errors import ConfigError
 
 T = TypeVar("T")
 _ALIAS_LIMIT = 100
+_NODE_LIMIT = 1_000_000  # values of a file once every alias is replaced by what it stands for
 # YAML 1.1, which PyYAML implements, reads 2e9 as a string; YAML 1.2 and everyone who writes a token budget read a number.
 _FLOAT = re.compile(r"^[-+]?([0-9][0-9_]*)(\.[0-9_]*)?[eE][-+]?[0-9]+$")
 
 
 class _Loader(yaml.SafeLoader):
-    """SafeLoader with YAML 1.2 exponents, no duplicate keys and a limit on aliases."""
+    """SafeLoader with YAML 1.2 exponents, no duplicate keys and a limit on aliases and on what they expand to."""
 
     aliases = 0
+
+    def get_single_node(self) -> Any:
+        node = super().get_single_node()
+        if self.aliases and _expanded(node, {}) > _NODE_LIMIT:
+            raise yaml.YAMLError(f"aliases that stand for more than {_NODE_LIMIT:,} values")
+        return node
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.events.AliasEvent):
@@ -45,6 +52,18 @@ class _Loader(yaml.SafeLoader):
             if isinstance(key, str):
                 seen.add(key)
         return super().construct_mapping(node, deep)
+
+
+def _expanded(node: Any, known: dict[int, int]) -> int:
+    """Values below a node and itself, with what aliases stand for counted as often as they do."""
+    if id(node) not in known:
+        known[id(node)] = 0  # until it is known, it stands only where a node lies within itself
+        pairs = node.value if isinstance(node, yaml.MappingNode) else ()
+        inner = node.value if isinstance(node, yaml.SequenceNode) else [child for pair in pairs for child in pair]
+        known[id(node)] = 1 + sum(_expanded(child, known) for child in inner)
+    elif not known[id(node)]:
+        raise yaml.YAMLError(f"line {node.start_mark.line + 1}: an alias within what it stands for")
+    return known[id(node)]
 
 
 _Loader.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+0123456789"))

@@ -1,5 +1,6 @@
 """The files of a source, local or remote: how they are opened, grouped into units of work and known again."""
 
+import io
 import os
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
@@ -32,6 +33,10 @@ class SourceFile:
         """What libraries open at any place: the path of a local file, an open remote one."""
         return self.location if self.remote is None else open_url(self.location, self.remote)
 
+    def open(self) -> io.RawIOBase | io.BufferedReader:
+        """The file, open for reading bytes."""
+        return open(self.location, "rb") if self.remote is None else open_url(self.location, self.remote)
+
 
 def read_units(files: Sequence[SourceFile], unit_bytes: int) -> list[list[SourceFile]]:
     """Neighbouring files grouped into units of at most `unit_bytes` bytes; a larger file is a unit of its own.
@@ -53,7 +58,7 @@ def read_units(files: Sequence[SourceFile], unit_bytes: int) -> list[list[Source
 def file_chunks(file: SourceFile) -> Generator[bytes, None, None]:
     """The bytes of a file. SourceError where the system refuses."""
     try:
-        with open(file.location, "rb") if file.remote is None else open_url(file.location, file.remote) as opened:
+        with file.open() as opened:
             while chunk := opened.read(CHUNK_BYTES):
                 yield chunk
     except OSError as error:

@@ -1,6 +1,6 @@
 """Parquet: one record per row, read row group by row group in batches of bounded size."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from typing import Any
 
@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from pipelines.reading.archives import Entry
 from pipelines.reading.files import SourceFile, file_chunks
+from pipelines.reading.parquet_pages import look_at_pages
 from pipelines.reading.records import Bad, Found
 from pipelines.reading.rows import batch_records, check_text_column, is_text, record_bytes
 from pipelines.reading.source import BrokenInput, SourceSpec
@@ -15,6 +16,7 @@ from pipelines.reading.source import BrokenInput, SourceSpec
 _BATCH_BYTES = 8 << 20
 _EXPANDED_BYTES = 64 << 20
 _BATCH_ROWS = 1 << 13
+_PAGE_BYTES = 256 << 20  # of one page, which Arrow holds up to four times; writers' pages are 1 MiB unless asked
 
 
 def read_parquet(entry: Entry, source: SourceSpec) -> Iterator[Found | Bad]:
@@ -23,7 +25,8 @@ def read_parquet(entry: Entry, source: SourceSpec) -> Iterator[Found | Bad]:
     Values JSON does not have are written as Python prints them (dates in ISO form), NaN as null. Only a plain file can
     be read, for Parquet is read from its end; in an archive or under gzip it is `not_parquet`. It ends as
     `decoded_limit` where its footer announces more than `max_decoded_bytes`, or its records add up to more. Text that
-    is stored dictionary-encoded is expanded a batch at a time. SourceError where the text column is missing or is
+    is stored dictionary-encoded is expanded a batch at a time. A page is decompressed whole, so one that takes more than
+    256 MiB ends the file as `large_page`. SourceError where the text column is missing or is
     neither string nor binary.
     """
     import pyarrow.parquet as pq
@@ -43,17 +46,22 @@ def read_parquet(entry: Entry, source: SourceSpec) -> Iterator[Found | Bad]:
         return
     with file, probe:
         check_text_column(schema, entry, source)
-        yield from _rows(file, probe, source)
+        with entry.file.open() as headers:
+            yield from _rows(file, probe, headers, source)
 
 
-def _rows(file: Any, probe: Any, source: SourceSpec) -> Iterator[Found | Bad]:
+def _rows(file: Any, probe: Any, headers: Any, source: SourceSpec) -> Iterator[Found | Bad]:
     announced = expanded = 0
     for group in range(file.metadata.num_row_groups):
         announced += file.metadata.row_group(group).total_byte_size
         if announced > source.max_decoded_bytes:
             raise BrokenInput("decoded_limit")
         try:
-            for batch in file.iter_batches(batch_size=_batch_rows(file, probe, group), row_groups=[group]):
+            pages = look_at_pages(headers, file.metadata.row_group(group))
+            if pages.largest > _PAGE_BYTES:
+                raise BrokenInput("large_page")
+            rows = _batch_rows(file, probe, group, pages.shared)
+            for batch in file.iter_batches(batch_size=rows, row_groups=[group]):
                 for record in batch_records(batch, source):
                     expanded += record_bytes(record)
                     if expanded > source.max_decoded_bytes:
@@ -63,18 +71,21 @@ def _rows(file: Any, probe: Any, source: SourceSpec) -> Iterator[Found | Bad]:
             raise BrokenInput("corrupt") from None
 
 
-def _batch_rows(file: Any, probe: Any, group: int) -> int:
+def _batch_rows(file: Any, probe: Any, group: int, shared: Mapping[str, int]) -> int:
     """How many rows of a row group to read at once, so that a batch stays small.
 
-    Two measures: the mean size of a row, and the longest value in the dictionaries of the row group's columns, which
-    every row might repeat. Reading one row as a dictionary shows the dictionaries whole.
+    Three measures: the mean size of a row; the longest value in the dictionaries of the row group's columns, which every
+    row might repeat; and the pages of the columns in `shared`, whose values may repeat others' beginnings. Reading one row
+    as a dictionary shows the dictionaries whole; Arrow cannot read the columns in `shared` so.
     """
     import pyarrow.compute as pc
 
     facts = file.metadata.row_group(group)
     mean = max(1, facts.total_byte_size // max(1, facts.num_rows))
-    longest = 1
-    for batch in probe.iter_batches(batch_size=1, row_groups=[group]):
+    longest = 1 + sum(shared.values())
+    paths = [facts.column(number).path_in_schema for number in range(facts.num_columns)]
+    columns = [path for path in paths if path not in shared]
+    for batch in probe.iter_batches(batch_size=1, row_groups=[group], columns=columns):
         for column in batch.columns:
             if isinstance(column, pa.DictionaryArray) and len(column.dictionary):
                 longest += pc.max(pc.binary_length(column.dictionary)).as_py() or 0

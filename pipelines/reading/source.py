@@ -24,6 +24,7 @@ REASONS = {
     "html_nodes": "the page has more than max_html_nodes elements",
     "http_status": "an HTTP response with another status than 200",
     "large_batch": "a record batch of an Arrow file takes more than 512 MiB of memory; what came before is kept",
+    "large_page": "a page of a Parquet file takes more than 256 MiB of memory; what came before is kept",
     "lone_surrogate": "the text or the URL holds half of a surrogate pair, which no Unicode encoding can represent",
     "malformed_record": "bytes of a web archive up to its next record that are no record: no header, or a wrong length",
     "metadata": "a metadata record of a web archive (in WAT files, all)",

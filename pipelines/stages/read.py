@@ -37,7 +37,7 @@ __all__ = [
     "read_units",
 ]
 
-VERSION = 1
+VERSION = 2
 """Raise it whenever the same files would give other documents."""
 
 

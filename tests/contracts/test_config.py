@@ -88,6 +88,11 @@ def test_whole_numbers_may_be_written_with_an_exponent(tmp_path):
         ("a: 2024-13-01\n", "not valid YAML"),
         ("a: !!python/object/apply:os.system ['true']\n", "not valid YAML"),
         ("a: &x [1]\nb: [" + "*x, " * 101 + "]\n", "more than 100 aliases"),
+        (
+            "l0: &l0 [1]\n" + "".join(f"l{i}: &l{i} [{', '.join([f'*l{i - 1}'] * 9)}]\n" for i in range(1, 10)),
+            "aliases that stand for more than 1,000,000 values",
+        ),
+        ("a: &x [1, [*x]]\n", "line 1: an alias within what it stands for"),
     ],
 )
 def test_bad_yaml_is_refused_with_its_reason(tmp_path, text, message):

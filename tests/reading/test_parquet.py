@@ -11,6 +11,7 @@ import pytest
 
 from pipelines.contracts.errors import SourceError
 from pipelines.corpus import Source
+from pipelines.reading.parquet_pages import _header, look_at_pages
 from pipelines.stages.read import list_files, read_documents
 
 
@@ -129,6 +130,60 @@ def test_bomb_is_not_expanded(read: Callable, store_schema: bool) -> None:
         max_decoded_bytes=1_000_000,
     )
     assert found.bad == [("a.parquet", 0, "decoded_limit", None)]
+
+
+@pytest.mark.parametrize("version", ["1.0", "2.0"])
+def test_pages_are_known_by_their_headers(tmp_path: Path, version: str) -> None:
+    """Of a column of one page and one of many, with statistics so long that the first bytes read do not hold the header."""
+    path = tmp_path / "a.parquet"
+    texts = ["x" * 9_000 + str(number) for number in range(500)]
+    options = {
+        "use_dictionary": ["kind"],
+        "data_page_version": version,
+        "data_page_size": 100_000,
+        "write_batch_size": 10,
+    }
+    pq.write_table(pa.table({"text": texts, "kind": ["k"] * 500}), path, compression="zstd", **options)
+    group = pq.ParquetFile(path).metadata.row_group(0)
+    column = group.column(0)
+    with path.open("rb") as handle:
+        found = look_at_pages(handle, group)
+        at, sizes = column.data_page_offset, []
+        end = at + column.total_compressed_size
+        while at < end:
+            header, length = _header(handle, at)
+            at += length + header[3]
+            sizes.append(header[2])
+    assert at == end
+    assert len(sizes) > 20
+    assert found == (max(sizes), {})
+    assert 90_000 < found.largest < 220_000
+
+
+def test_a_page_that_is_too_large_is_not_decompressed(read: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipelines.reading.parquet._PAGE_BYTES", 1 << 20)
+    table = pa.table({"text": ["small", "x" * (64 << 20)]})
+    data = parquet(table, compression="zstd", use_dictionary=False, row_group_size=1)
+    assert len(data) < 5_000
+    before = pa.total_allocated_bytes()
+    peak = pa.default_memory_pool().max_memory()
+    found = read("a.parquet", data, format="parquet")
+    assert (found.texts, [bad[1:3] for bad in found.bad]) == (["small"], [(1, "large_page")])
+    assert pa.default_memory_pool().max_memory() <= max(peak, before + (32 << 20))
+
+
+def test_values_that_share_their_beginning_are_not_expanded_together(read: Callable) -> None:
+    texts = ["x" * 1_000_000 + str(number) for number in range(600)]
+    table = pa.table({"text": texts, "kind": ["k"] * 600})
+    options = {"use_dictionary": ["kind"], "column_encoding": {"text": "DELTA_BYTE_ARRAY"}, "compression": "zstd"}
+    assert read("a.parquet", parquet(table.slice(0, 20), **options), format="parquet").texts == texts[:20]
+    data = parquet(table, **options)
+    assert len(data) < 5_000
+    del table, texts
+    before = pa.default_memory_pool().max_memory()
+    found = read("a.parquet", data, format="parquet", max_document_bytes=1000)
+    assert (found.texts, {bad[2] for bad in found.bad}, len(found.bad)) == ([], {"oversized"}, 600)
+    assert pa.default_memory_pool().max_memory() - before < 100_000_000
 
 
 def test_times_that_python_cannot_hold_are_kept_as_text(tmp_path: Path) -> None:
