@@ -8,7 +8,10 @@ import torch
 from tokenizer import byte_vocabulary
 from tokenizer.specials import SPECIAL_IDS
 from trainers.architecture import Model, fill
+from trainers.config import Phase
 from trainers.models import build_model
+from trainers.objectives.masked import Masked
+from trainers.objectives.next_sentence import NextSentence
 from trainers.recipes import RECIPES
 
 COUNTS = {
@@ -79,6 +82,39 @@ def test_a_recipe_is_named_after_its_function_says_what_it_is_and_checks(name):
     assert len(RECIPES[name].__doc__.splitlines()[0]) > 20
     config.model.check()
     config.check()
+
+
+@pytest.mark.parametrize(
+    ("name", "published"),
+    [
+        ("bart_large", (8000, 500_000, None, None)),
+        ("bert_base", (256, 1_000_000, 1e-4, 10_000)),
+        ("bert_large", (256, 1_000_000, 1e-4, 10_000)),
+        ("byt5_small", (1024, 1_000_000, None, None)),
+        ("gpt", (64, None, 2.5e-4, 2000)),
+        ("roberta_base", (8192, 500_000, 6e-4, 24_000)),
+        ("roberta_large", (8192, 500_000, 4e-4, 30_000)),
+        ("t5_base", (128, 2**19, None, 10_000)),
+    ],
+)
+def test_a_recipe_trains_as_published(name, published):
+    """Sequences in a batch, steps, peak rate and steps of warm-up, where the paper gives them for AdamW."""
+    config = RECIPES[name]()
+    set_ = (config.batch.sequences, config.budget.steps, config.optimizer.learning_rate, config.schedule.warmup_steps)
+    assert [here for here, there in zip(set_, published, strict=True) if there is not None] == [
+        there for there in published if there is not None
+    ]
+
+
+def test_bert_masks_10_copies_of_pairs_of_128_then_of_512_and_roberta_fresh_full_sentences_that_see_one_another():
+    for bert in (RECIPES["bert_base"](), RECIPES["bert_large"]()):
+        assert bert.objective == NextSentence(rate=0.15, mask_share=0.8, random_share=0.1, copies=10)
+        assert (bert.data.phases, bert.data.sequence_length) == ((Phase(900_000, 128),), 512)
+        assert bert.data.packing == "segment_pairs"
+    for roberta in (RECIPES["roberta_base"](), RECIPES["roberta_large"]()):
+        assert roberta.objective == Masked(rate=0.15, mask_share=0.8, random_share=0.1, copies=None, marks="rows")
+        assert (roberta.data.phases, roberta.data.sequence_length) == ((), 512)
+        assert (roberta.data.packing, roberta.data.isolation) == ("full_sentences", False)
 
 
 def test_byt5_has_more_encoder_than_decoder_and_the_vocabulary_of_bytes():
