@@ -154,13 +154,15 @@ def claim(root: Path, corpus: str, *, write: bool) -> None:
     """ConflictError where `root` holds something else than this corpus; with `write`, make it this corpus's directory."""
     marker = root / "corpus.txt"
     try:
-        owner = marker.read_text(encoding="utf-8").strip()
+        owner = marker.read_bytes().decode(errors="replace").strip()
     except FileNotFoundError:
         owner = None
     if owner is None and root.exists() and any(not path.name.startswith(".") for path in root.iterdir()):
         raise ConflictError(f"{root}: is not empty and not the output of a corpus; choose another `output`")
     if owner not in (None, corpus):
-        raise ConflictError(f"{root}: belongs to the corpus {owner!r}, not to {corpus!r}; choose another `output`")
+        raise ConflictError(
+            f"{root}: belongs to the corpus {owner!r}, not to {corpus!r}, as {marker} says; choose another `output`"
+        )
     if owner is None and write:
         write_atomic(marker, f"{corpus}\n".encode())
 

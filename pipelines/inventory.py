@@ -1,6 +1,5 @@
 """The inventory of a source: its files with sizes and checksums, so that planning knows whether anything changed."""
 
-import json
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -11,10 +10,10 @@ from typing import Any, ClassVar
 
 from pipelines.contracts.config import plain
 from pipelines.contracts.document import DOCUMENT
-from pipelines.contracts.errors import SourceError
+from pipelines.contracts.errors import CorruptFileError, SourceError
 from pipelines.contracts.manifest import schema_facts
 from pipelines.contracts.stage import Stage, library_versions
-from pipelines.contracts.store import digest, write_atomic
+from pipelines.contracts.store import digest, read_json, write_json
 from pipelines.corpus import Source
 from pipelines.reading import extraction
 from pipelines.reading.formats import PAGES
@@ -96,10 +95,10 @@ def take_inventory(sources: Sequence[Source], output: Path) -> dict[str, Invento
         files = list_files(source)
         with ThreadPoolExecutor(4) as pool:
             found = list(pool.map(partial(_cached_checksum, source=source, cache=cache), files))
-        fresh.update({file.location: entry for file, entry in zip(files, found, strict=True)})
+        fresh.update({digest(file.location): entry for file, entry in zip(files, found, strict=True)})
         inventories[source.name] = Inventory(tuple(files), tuple(entry[2] for entry in found))
     if fresh != cache and output.exists():
-        write_atomic(cache_path, json.dumps(fresh).encode())
+        write_json(cache_path, {"files": fresh})
     return inventories
 
 
@@ -116,7 +115,7 @@ def _cached_checksum(file: SourceFile, source: Source, cache: dict[str, list[Any
         version = file.version if file.remote else os.stat(file.location).st_mtime_ns
     except OSError as error:
         raise SourceError(f"{file.location}: {error.strerror}; make it readable or exclude it") from None
-    known = cache.get(file.location)
+    known = cache.get(digest(file.location))  # a name may be no Unicode
     if known and version is not None and known[:2] == [file.size, version]:
         return known
     return [file.size, version, checksum_of(file)]
@@ -124,7 +123,6 @@ def _cached_checksum(file: SourceFile, source: Source, cache: dict[str, list[Any
 
 def _load_cache(path: Path) -> dict[str, list[Any]]:
     try:
-        cache = json.loads(path.read_bytes())
-        return cache if isinstance(cache, dict) else {}
-    except (OSError, ValueError):
+        return dict(read_json(path)["files"])
+    except (OSError, CorruptFileError):
         return {}

@@ -41,11 +41,11 @@ def _is_current(root: Path, manifest: str) -> bool:
 
 
 def _runs(root: Path, manifest: CorpusManifest) -> dict[str, dict[str, Any]]:
-    """What `run.json` says of each step, by label; nothing for a step whose file is gone."""
+    """What `run.json` says of each step, by label; nothing for a step whose file is gone or damaged."""
     runs = {}
     for step in manifest.steps:
         try:
             runs[step["step"]] = read_json(root / step["directory"] / "run.json")
-        except FileNotFoundError:
+        except (FileNotFoundError, CorruptFileError):
             continue
     return runs
