@@ -152,7 +152,9 @@ def _first_intact(run: Path, found: Sequence[tuple[int, int, Path]], warn: Calla
         try:
             return load(path)
         except CorruptFileError as error:
-            others = f"Falling back to that of step {found[number][0]}." if number < len(found) else "There is no other."
+            others = (
+                f"Falling back to that of step {found[number][0]}." if number < len(found) else "There is no other."
+            )
             warn(f"CORRUPT CHECKPOINT of step {step}: {error}. {others}")
     if found:
         raise UserError(f"{run}: all {len(found)} checkpoints are corrupt; restore one from a copy, or remove the run")

@@ -11,14 +11,16 @@ MEASURED = ("step", "validation", "skipped")
 
 
 def read_events(log: Path, size: int | None = None) -> list[dict[str, Any]]:
-    """All events of `log.jsonl`, or of its first `size` bytes; nothing where there is no log yet.
-
-    Lines that a kill cut off are passed over.
-    """
+    """All events of `log.jsonl`, or of its first `size` bytes; nothing where there is no log yet."""
     if not log.exists():
         return []
     with open(log, "rb") as file:
         lines = file.read(-1 if size is None else size).splitlines()
+    return events_of(lines)
+
+
+def events_of(lines: Iterable[bytes]) -> list[dict[str, Any]]:
+    """The events of `lines` of a log; those that a kill cut off are passed over."""
     return list(filter(None, map(_event, lines)))
 
 

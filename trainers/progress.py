@@ -1,6 +1,5 @@
 """Progress of a run: events in `log.jsonl`, and the line that a person reads for each of them."""
 
-import json
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -9,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.contracts.events import EventLog, human_line
+from trainers.history import events_of
 from trainers.sinks import Channel, Outcome
 
 
@@ -109,7 +109,7 @@ def _follow(path: Path, start: int, show: Callable[[str], None], stop: threading
                 data = log.read()
             start += len(data)
             *complete, rest = (rest + data).split(b"\n")
-            for entry in map(json.loads, complete):
+            for entry in events_of(complete):
                 name = entry.pop("event")
                 entry.pop("time")
                 show(line(name, entry))

@@ -40,6 +40,19 @@ def test_only_what_is_new_in_a_log_is_followed(tmp_path):
     assert lines == ["checkpoint  new"]
 
 
+def test_a_line_that_a_kill_cut_off_does_not_end_the_following(tmp_path):
+    log, lines = tmp_path / "log.jsonl", []
+    log.write_text('{"event": "st')
+    with followed(log, lines.append):
+        for message in ("one", "two"):
+            worker = Progress(log, None)
+            worker.write("checkpoint", message=message)
+            worker.close()
+            with open(log, "a") as file:
+                file.write('{"event": "checkp')
+    assert lines == ["checkpoint  one", "checkpoint  two"]
+
+
 def test_workers_but_the_first_are_silent(tmp_path):
     lines = []
     Progress(None, lines.append).write("step", **STEP)
