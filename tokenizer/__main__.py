@@ -16,6 +16,7 @@ from rich.markup import escape
 from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from tokenizer.byte_vocabulary import VOCAB_SIZE
 from tokenizer.chart import MEASURES, cells, page, png
 from tokenizer.compare import compare, gather, threads
 from tokenizer.encode import Encoder
@@ -48,7 +49,9 @@ def parser() -> argparse.ArgumentParser:
     train.add_argument(
         "files", nargs="+", metavar="FILE", help="UTF-8 text or .jsonl, also .gz; a text file is one text"
     )
-    train.add_argument("--vocab-size", type=int, required=True, metavar="N", help="128 reserved ids included")
+    train.add_argument(
+        "--vocab-size", type=int, metavar="N", help="128 reserved ids included; needed, but for bytes, which has 384"
+    )
     train.add_argument("--kind", choices=KINDS, default="byte_bpe", help="default: byte_bpe")
     train.add_argument("--output", required=True, metavar="DIR", help="where tokenizer.json is written")
     train.add_argument("--field", default="text", help="field of a JSON line that holds the text (default: text)")
@@ -109,6 +112,9 @@ def _train(options: argparse.Namespace) -> None:
     target = Path(options.output) / "tokenizer.json"
     if target.exists() and not options.overwrite:
         raise ValueError(f"{target}: exists already; choose another --output, or replace it with --overwrite")
+    size = VOCAB_SIZE if options.kind == "bytes" and options.vocab_size is None else options.vocab_size
+    if size is None:
+        raise ValueError(f"--vocab-size: got none, {options.kind} needs one")
     progress = Progress(
         SpinnerColumn(),
         TextColumn("{task.description}", markup=False),
@@ -120,14 +126,14 @@ def _train(options: argparse.Namespace) -> None:
         content = train(
             options.kind,
             _Files(options.files, options.field, progress),
-            options.vocab_size,
+            size,
             lowercase=options.lowercase,
             coverage=options.coverage,
             min_frequency=options.min_frequency,
             pattern=options.pattern,
         )
     _write(target, content)
-    print(f"{target}: {options.vocab_size} tokens; next: python -m tokenizer inspect {options.output} --text NAME=FILE")
+    print(f"{target}: {size} tokens; next: python -m tokenizer inspect {options.output} --text NAME=FILE")
 
 
 @dataclass(frozen=True)
@@ -208,8 +214,7 @@ def _compare(options: argparse.Namespace) -> None:
         table.add_column(heading, justify="right", no_wrap=True)
     for row in rows:
         table.add_row(*map(escape, cells(row)), end_section=row.group == rows[-1].group)
-    console = Console()
-    console.print(table)
+    console = _print_whole(table)
     for name, encoder in encoders.items():
         console.print(
             escape(
@@ -267,7 +272,16 @@ def _print_tables(vocabulary: Vocabulary, texts: dict[str, Measurement]) -> None
             f"{found.distinct_tokens / vocabulary.vocab_size:.1%}",
             "exact" if not found.round_trip_failures else f"{found.round_trip_failures:,} differ",
         )
+    _print_whole(table)
+
+
+def _print_whole(table: Table) -> Console:
+    """Print a table on a console wide enough for all of its columns: rich would leave out what has no room."""
+    console = Console()
+    whole = console.measure(table, options=console.options.update(width=1000)).maximum
+    console = Console(width=max(console.width, whole))
     console.print(table)
+    return console
 
 
 if __name__ == "__main__":

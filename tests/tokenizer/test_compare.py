@@ -118,6 +118,21 @@ def test_the_command(tokenizers, files, capsys, monkeypatch):
     assert str(tokenizers["bytes"].parent.name) in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("columns", ["20", "80"])
+def test_a_narrow_console_loses_no_column(columns, tokenizers, files, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", columns)
+    named = [f"{kind}={path}" for kind, path in tokenizers.items()]
+    assert main(["compare", *named, "--text", str(files / "c.txt")]) == 0
+    head, table = capsys.readouterr().out.split("─", 1)
+    titles = [title.split(" ", 1) for title in MEASURES.values()]
+    assert [(first in head, rest in head) for first, rest in titles] == [(True, True)] * len(MEASURES)
+    assert all(kind in table.split("threads:")[0] for kind in tokenizers)
+    assert main(["inspect", str(tokenizers["bytes"]), "--text", f"plain={files / 'c.txt'}"]) == 0
+    facts = capsys.readouterr().out
+    assert "plain" in facts
+    assert "exact" in facts
+
+
 def test_names_are_escaped(tokenizers, files):
     page = files / "c.html"
     named = f"<b>x 中</b>={tokenizers['bytes']}"

@@ -47,6 +47,14 @@ def test_train_then_inspect(corpus, tmp_path, capsys):
     assert "lines" in table
 
 
+def test_only_bytes_need_no_size(corpus, tmp_path, capsys):
+    arguments = ["train", *corpus, "--output", str(tmp_path / "out")]
+    assert main([*arguments, "--kind", "bytes"]) == 0
+    assert Encoder.load(str(tmp_path / "out")).vocab_size == 384
+    assert main([*arguments, "--kind", "unigram", "--overwrite"]) == 1
+    assert "--vocab-size: got none, unigram needs one" in capsys.readouterr().err
+
+
 def test_a_tokenizer_is_not_replaced_by_accident(corpus, tmp_path, capsys):
     arguments = ["train", *corpus, "--vocab-size", "400", "--output", str(tmp_path)]
     assert main(arguments) == 0
