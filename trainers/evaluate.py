@@ -45,6 +45,11 @@ def evaluate(path: Path, corpora: Sequence[str] = (), tokens: int | None = None,
     with torch.no_grad():
         for rows in data.batches(batch, 0, 1):
             sums += sums_by_source(forward(**tensors(rows, "cpu")), rows, len(data.sources))
+    if not sums[1].any():
+        raise UserError(
+            f"the {config.objective.kind} objective finds nothing to predict in the corpus's validation documents; raise "
+            "--tokens, or validation_share of its `shards` step"
+        )
     fields = loss_fields(sums, data.sources, config.objective.predicts_text)
     read = {name: corpus.train[name] for name in fields["sources"] if name in corpus.train}
     known = _target_counts(validation_data(replace(corpus, validation=read), config, _UNIGRAM_TOKENS))

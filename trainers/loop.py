@@ -196,6 +196,8 @@ class Training:
             return
         share = (self.micro_batch, self.engine.rank, self.engine.world)
         totals = self.engine.evaluate(self.held_out.batches(*share), len(self.held_out.sources))
+        if not totals.targets:
+            return  # documents that are too short for the objective
         fields = loss_fields(totals.sums, self.held_out.sources, self.config.objective.predicts_text)
         self.progress.write("validation", step=step, tokens=self.tokens, **fields)
 

@@ -3,14 +3,17 @@
 import os
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from pipelines.contracts.errors import UserError
 from pipelines.contracts.events import read_events
+from tests.trainers import conftest
 from trainers import checkpoint
 from trainers.__main__ import main
 from trainers.config import Batch, Budget, Checkpoints, Data, Optimizer, Phase, Schedule, Validation
 from trainers.data import open_corpus
+from trainers.objectives.span_corruption import SpanCorruption
 from trainers.recipes import llama_tiny
 from trainers.resolve import resolve
 from trainers.run import open_run
@@ -186,3 +189,17 @@ def test_a_run_of_two_lengths_goes_on_inside_either_of_them(corpus, tmp_path, ke
     tokens = sum(entry["tokens"] for entry in ledger["sources"].values())
     assert tokens + padding == 3 * 2 * 32 + 3 * 2 * 64
     assert tokens == read_config(run).budget.tokens
+
+
+def test_validation_documents_too_short_for_the_objective_give_no_loss(tmp_path, monkeypatch):
+    from trainers.evaluate import evaluate
+
+    held_out, made = {count for counts in conftest.VALIDATION.values() for count in counts}, conftest.documents
+    short = [np.array([200], np.uint16)]
+    monkeypatch.setattr(conftest, "documents", lambda rng, n: short * n if n in held_out else made(rng, n))
+    directory = conftest.build_corpus(tmp_path / "corpus")
+    train(open_corpus((str(directory),), None, SpanCorruption.frame), tmp_path / "run", objective=SpanCorruption())
+    assert len(losses(tmp_path / "run")) == STEPS
+    assert read_events(tmp_path / "run" / "log.jsonl", "validation") == []
+    with pytest.raises(UserError, match="span_corruption objective finds nothing to predict"):
+        evaluate(tmp_path / "run", (str(directory),))
