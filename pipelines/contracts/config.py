@@ -210,6 +210,8 @@ def _union(kind: Any, data: Any, where: str, path: str) -> Any:
     if kinds:
         return _kind_of_union(kinds, data, where, path)
     for option in options:
+        if isinstance(data, Mapping) and typing.get_origin(option) in (dict, Mapping):
+            return _value(option, data, where, path)  # what is wrong is an entry
         try:
             return _value(option, data, where, path)
         except ConfigError:

@@ -335,6 +335,8 @@ def test_one_cap_for_all_sources_becomes_a_cap_of_each(corpus):
         (["data.stages=[{until_tokens: 9, weights: {cod: 1}}]"], r"data.stages\[0\].weights.cod: no such source"),
         (["data.stages=[{until_tokens: 9, weights: tempered}]"], r"data.stages\[0\].weights: got 'tempered', allowed"),
         (["data.weights={code: 1e308, plays: 1e308}"], r"data.weights: sum to inf"),
+        (["data.weights={code: many}"], r"data.weights.code: got 'many', expected a number"),
+        (["data.max_epochs={code: .inf}"], r"data.max_epochs.code: got inf, expected a number"),
         (["data.weights={code: 0}"], r"data.weights: all are 0"),
         (["data.max_epochs=0"], r"data.max_epochs: got 0.0, allowed above 0"),
         (["data.max_epochs={code: -2}"], r"data.max_epochs.code: got -2.0, allowed above 0"),
