@@ -5,18 +5,14 @@ does so again. Either one of our errors names the file, or what was read and bui
 """
 
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 import pipelines.contracts.store as store
 from pipelines.build import build, claim
 from pipelines.cluster import LocalCluster
-from pipelines.contracts.errors import UserError
 from pipelines.contracts.lineage import open_corpus
 from pipelines.contracts.store import digest, verify
 from pipelines.corpus import load_corpus_config
@@ -25,51 +21,11 @@ from pipelines.inventory import take_inventory
 from pipelines.plan import make_plan
 from pipelines.read_step import file_indexes
 from tests.conftest import paragraph
+from tests.damage import cuts, files_of, flips, unnamed
 
 # What no reader has to find: a page that no program reads, what says that the page is current, and what is made again.
 PAGES = ("report.html", "report.json")
 CACHES = ("run.json", ".checksums.json")  # rates of steps, from which estimates are made; checksums of the sources
-KILOBYTE = 1024
-
-
-def flips(size: int, seed: int, count: int) -> Iterator[tuple[str, int]]:
-    """("flip", position in bits) at the beginning, in the middle, at the end and at random."""
-    random = np.random.default_rng(seed)
-    fixed = (range(min(16, size)), range(size // 2, min(size // 2 + 16, size)), range(max(0, size - 16), size))
-    for number in range(count):
-        places = fixed[number] if number < len(fixed) else range(size)
-        if places:
-            yield "flip", 8 * int(random.choice(places)) + int(random.integers(8))
-
-
-def cuts(size: int, seed: int, count: int | None) -> Iterator[tuple[str, int]]:
-    """("cut", bytes left): every kilobyte, or `count` of those, and the last byte lost."""
-    every = list(range(0, size, KILOBYTE))
-    if count is not None and len(every) > count:
-        every = sorted(np.random.default_rng(seed).choice(every, count, replace=False).tolist())
-    yield from (("cut", left) for left in every)
-    if size:
-        yield "cut", size - 1
-
-
-@contextmanager
-def damaged(path: Path, kind: str, where: int) -> Iterator[None]:
-    """The file with one bit flipped, or cut off; afterwards it is what it was."""
-    content = path.read_bytes()
-    if kind == "flip":
-        changed = bytearray(content)
-        changed[where // 8] ^= 1 << where % 8
-        path.write_bytes(changed)
-    else:
-        path.write_bytes(content[:where])
-    try:
-        yield
-    finally:
-        path.write_bytes(content)
-
-
-def files_of(root: Path) -> list[Path]:
-    return sorted(path for path in root.rglob("*") if path.is_file() and path.stat().st_size)
 
 
 def plan_of(config: Path):
@@ -161,19 +117,6 @@ def everything(config: Path, root: Path) -> str:
     plan = plan_of(config)
     forecast(plan, [root])
     return digest([*found, [step.fingerprint for step in plan.steps]])
-
-
-def unnamed(root: Path, path: Path, damage: tuple[str, int], read) -> str | None:
-    """What is wrong where `read()`, with this damage, neither names the file nor gives what it gave before."""
-    name = f"{path.relative_to(root)}, {damage[0]} at {damage[1]}"
-    with damaged(path, *damage):
-        try:
-            same = read()
-        except UserError as error:
-            return None if str(path) in str(error) else f"{name}: {error}"
-        except Exception as error:
-            return f"{name}: {error!r}"
-    return None if same else f"{name}: nothing was said"
 
 
 def test_damage_to_any_file_of_a_corpus_is_found_by_its_readers(config, corpus):

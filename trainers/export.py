@@ -9,13 +9,13 @@ import json
 import os
 import shutil
 import uuid
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from pipelines.contracts.config import parse, plain
-from pipelines.contracts.errors import ConflictError, UserError
-from pipelines.contracts.store import fsync_directory, read_json, write_json
+from pipelines.contracts.errors import ConflictError, CorruptFileError, UserError
+from pipelines.contracts.store import FileRecord, fsync_directory, read_json, record_file, verify, write_json
 from tokenizer.encode import Encoder
 from tokenizer.specials import MASK, SENTINELS
 from trainers import checkpoint
@@ -23,7 +23,7 @@ from trainers.architecture import FAMILY, Model
 from trainers.config import Pretraining
 from trainers.models import build_model, not_stock, untie_stacks
 from trainers.prompt import sees_prefix, spaces_lead, text_frame
-from trainers.run import read_config, read_run
+from trainers.run import read_config, read_run, verified_copy
 
 FORMAT = "gristmill-export/1"
 _WEIGHTS = "model.safetensors"
@@ -60,10 +60,7 @@ def export_checkpoint(run: Path, output: Path) -> Path:
     if output.exists() and any(output.iterdir()):
         if not (output / "gristmill.json").exists():
             raise ConflictError(f"{output}: holds files that are no export; give another --output")
-        if read_json(output / "gristmill.json") == {
-            **origin,
-            "checksum": read_json(output / "gristmill.json")["checksum"],
-        }:
+        if _is_export_of(output, origin):
             return output
     for left in output.parent.glob(f".{output.name}.*.tmp"):  # by an export that was killed
         shutil.rmtree(left)
@@ -72,8 +69,9 @@ def export_checkpoint(run: Path, output: Path) -> Path:
     try:
         _silence_progress_bars()
         _save_model(trained_model(run, found), config.model, attempt)
-        _save_tokenizer(run / "tokenizer.json", record["specials"], config, attempt)
-        write_json(attempt / "gristmill.json", origin)
+        _save_tokenizer(verified_copy(run), record["specials"], config, attempt)
+        files = [asdict(record_file(attempt, file.name)) for file in sorted(attempt.iterdir())]
+        write_json(attempt / "gristmill.json", {**origin, "files": files})
         if output.exists():
             shutil.rmtree(output)
         os.rename(attempt, output)
@@ -83,6 +81,23 @@ def export_checkpoint(run: Path, output: Path) -> Path:
     finally:
         shutil.rmtree(attempt, ignore_errors=True)
     return output
+
+
+def _is_export_of(output: Path, origin: dict[str, Any]) -> bool:
+    """Whether an export is of this origin, with all its files as they were written."""
+    try:
+        found = _read_origin(output)
+    except CorruptFileError:
+        return False
+    return {name: value for name, value in found.items() if name not in ("files", "checksum")} == origin
+
+
+def _read_origin(export: Path) -> dict[str, Any]:
+    """An export's `gristmill.json` after checking every file of the export; CorruptFileError names one that differs."""
+    origin = read_json(export / "gristmill.json")
+    for entry in origin["files"]:
+        verify(export, FileRecord(**entry))
+    return origin
 
 
 def trained_model(run: Path, found: checkpoint.Checkpoint) -> Any:
@@ -209,14 +224,14 @@ def load_trained(path: Path) -> Trained:
     """The model of an export, or of the newest checkpoint of a run. UserError where `path` is neither."""
     if (path / "gristmill.json").exists():
         _silence_progress_bars()
-        origin = read_json(path / "gristmill.json")
+        origin = _read_origin(path)
         config = parse(Pretraining, origin["config"], str(path / "gristmill.json"))
         return Trained(_exported_model(path, config.model), path / "tokenizer.json", config, origin["fingerprints"])
     read_run(path)
     found = checkpoint.newest(path, print)
     if found is None:
         raise UserError(f"{path}: has no checkpoint yet; let it train until the first one")
-    return Trained(trained_model(path, found), path / "tokenizer.json", read_config(path), found.fingerprints)
+    return Trained(trained_model(path, found), verified_copy(path), read_config(path), found.fingerprints)
 
 
 def _exported_model(path: Path, sizes: Model) -> Any:

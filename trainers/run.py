@@ -14,10 +14,11 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+import xxhash
 import yaml
 
 from pipelines.contracts.config import load_yaml, parse, plain
-from pipelines.contracts.errors import ConflictError, UserError
+from pipelines.contracts.errors import ConflictError, CorruptFileError, UserError
 from pipelines.contracts.store import digest, file_checksum, read_json, write_atomic, write_json
 from trainers import checkpoint
 from trainers.config import Pretraining
@@ -59,7 +60,7 @@ def open_run(path: Path, config: Pretraining, corpus: Corpus, another_corpus: bo
         begun = {".lock", "resolved.yaml", "tokenizer.json"}
         if path.exists() and any(e.name not in begun and not e.name.endswith(".tmp") for e in path.iterdir()):
             raise ConflictError(f"{path}: holds files but no run; give another run=DIRECTORY")
-        _write(path, config)
+        write_config(path, config)
         tokenizer = verified_tokenizer(corpus)
         write_atomic(path / "tokenizer.json", tokenizer.read_bytes())
         record = {"format": FORMAT, "name": config.name, "specials": corpus.tokenizer.specials}
@@ -91,7 +92,7 @@ def open_run(path: Path, config: Pretraining, corpus: Corpus, another_corpus: bo
     if changes and finished is None:
         _change_corpus(path, config, corpus)
     if found and finished is None:
-        _write(path, config)
+        write_config(path, config)
     return Opened(path, False, finished, tuple(f"{name}: {old!r} -> {new!r}" for name, old, new in found))
 
 
@@ -120,9 +121,29 @@ def read_run(path: Path) -> dict[str, Any]:
 
 
 def read_config(path: Path) -> Pretraining:
-    """The resolved configuration of a run."""
+    """The resolved configuration of a run; CorruptFileError as `read_resolved`."""
+    return parse(Pretraining, read_resolved(path), str(path / "resolved.yaml"))
+
+
+def read_resolved(path: Path) -> dict[str, Any]:
+    """What a run's `resolved.yaml` says; CorruptFileError unless it is what was written: its first line says its checksum."""
     file = path / "resolved.yaml"
-    return parse(Pretraining, load_yaml(file), str(file))
+    content = file.read_bytes()
+    if content != sealed(content.partition(b"\n")[2]):
+        raise CorruptFileError(
+            f"{file}: does not match the checksum in its first line; put back what was written there: a copy that is edited "
+            "goes to `trainers pretrain` as a recipe, with another run=DIRECTORY"
+        )
+    return load_yaml(file)
+
+
+def verified_copy(path: Path) -> Path:
+    """The path of a run's `tokenizer.json`; CorruptFileError unless it is the tokenizer with which the run began."""
+    file, began = path / "tokenizer.json", read_run(path)["fingerprints"]["tokenizer"]
+    if not file.exists() or (found := file_checksum(file)) != began:
+        state = f"is {found}" if file.exists() else "is missing"
+        raise CorruptFileError(f"{file}: {state}, run.json recorded {began}; copy it from the corpus of the run")
+    return file
 
 
 def as_yaml(config: Pretraining) -> str:
@@ -130,8 +151,14 @@ def as_yaml(config: Pretraining) -> str:
     return yaml.safe_dump(plain(config), sort_keys=False, allow_unicode=True)
 
 
-def _write(path: Path, config: Pretraining) -> None:
-    write_atomic(path / "resolved.yaml", as_yaml(config).encode())
+def write_config(path: Path, config: Pretraining) -> None:
+    """Write a run's `resolved.yaml`."""
+    write_atomic(path / "resolved.yaml", sealed(as_yaml(config).encode()))
+
+
+def sealed(text: bytes) -> bytes:
+    """YAML with its checksum before it, in a comment."""
+    return b"# xxh3_128 of the lines below: " + xxhash.xxh3_128_hexdigest(text).encode() + b"\n" + text
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from trainers.report import write_report
 from trainers.report.curves import Series, chart, thinned, ticks
 from trainers.report.page import differences, ledger_rows, render, summary
 from trainers.report.read import read_runs
+from trainers.run import sealed
 
 EVIL = "<script>alert(1)</script>\x1b[31m\u202e"
 
@@ -42,7 +43,7 @@ def make_run(directory, parts, source="web", **changes):
     config["data"]["corpora"] = ["corpus"]
     config |= changes
     directory.mkdir(parents=True)
-    (directory / "resolved.yaml").write_text(yaml.safe_dump(config))
+    (directory / "resolved.yaml").write_bytes(sealed(yaml.safe_dump(config).encode()))
     marks = {"code": "1", "config": "2", "corpus": "3", "tokenizer": "4"}
     write_json(
         directory / "run.json", {"format": "gristmill-run/1", "name": "x", "specials": {}, "fingerprints": marks}

@@ -14,7 +14,7 @@ from trainers.config import Pretraining
 from trainers.data import open_corpus
 from trainers.recipes import llama_tiny
 from trainers.resolve import resolve
-from trainers.run import as_yaml, fingerprints, locked, open_run, read_config, read_run
+from trainers.run import fingerprints, locked, open_run, read_config, read_run, write_config
 
 
 @pytest.fixture
@@ -82,7 +82,7 @@ def replaced(run, directory):
     """The run, whose resolved configuration says where the corpus is."""
     found = read_config(run)
     placed = replace(found, data=replace(found.data, corpora=(str(directory),)))
-    (run / "resolved.yaml").write_text(as_yaml(placed))
+    write_config(run, placed)
     return run
 
 

@@ -5,11 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipelines.contracts.config import load_yaml
 from pipelines.contracts.errors import CorruptFileError, UserError
 from pipelines.contracts.store import read_json
 from trainers.history import effective, read_events
-from trainers.run import read_run
+from trainers.run import read_resolved, read_run
 from trainers.sinks import redacted
 
 
@@ -86,7 +85,7 @@ def read_runs(paths: Sequence[Path]) -> list[Run]:
 
 
 def _read(path: Path, name: str) -> Run:
-    record, config = read_run(path), _without_secrets(load_yaml(path / "resolved.yaml"))
+    record, config = read_run(path), _without_secrets(read_resolved(path))
     events = read_events(path / "log.jsonl")
     kept = effective(events)
 

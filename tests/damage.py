@@ -1,0 +1,64 @@
+"""Damage to files: a bit that flips, an end that is lost."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+
+from pipelines.contracts.errors import UserError
+
+KILOBYTE = 1024
+
+
+def flips(size: int, seed: int, count: int) -> Iterator[tuple[str, int]]:
+    """("flip", position in bits) at the beginning, in the middle, at the end and at random."""
+    random = np.random.default_rng(seed)
+    fixed = (range(min(16, size)), range(size // 2, min(size // 2 + 16, size)), range(max(0, size - 16), size))
+    for number in range(count):
+        places = fixed[number] if number < len(fixed) else range(size)
+        if places:
+            yield "flip", 8 * int(random.choice(places)) + int(random.integers(8))
+
+
+def cuts(size: int, seed: int, count: int | None) -> Iterator[tuple[str, int]]:
+    """("cut", bytes left): every kilobyte, or `count` of those, and the last byte lost."""
+    every = list(range(0, size, KILOBYTE))
+    if count is not None and len(every) > count:
+        every = sorted(np.random.default_rng(seed).choice(every, count, replace=False).tolist())
+    yield from (("cut", left) for left in every)
+    if size:
+        yield "cut", size - 1
+
+
+@contextmanager
+def damaged(path: Path, kind: str, where: int) -> Iterator[None]:
+    """The file with one bit flipped, or cut off; afterwards it is what it was."""
+    content = path.read_bytes()
+    if kind == "flip":
+        changed = bytearray(content)
+        changed[where // 8] ^= 1 << where % 8
+        path.write_bytes(changed)
+    else:
+        path.write_bytes(content[:where])
+    try:
+        yield
+    finally:
+        path.write_bytes(content)
+
+
+def files_of(root: Path) -> list[Path]:
+    return sorted(path for path in root.rglob("*") if path.is_file() and path.stat().st_size)
+
+
+def unnamed(root: Path, path: Path, damage: tuple[str, int], read: Callable[[], bool]) -> str | None:
+    """What is wrong where `read()`, with this damage, neither names the file nor gives what it gave before."""
+    name = f"{path.relative_to(root)}, {damage[0]} at {damage[1]}"
+    with damaged(path, *damage):
+        try:
+            same = read()
+        except UserError as error:
+            return None if str(path) in str(error) else f"{name}: {error}"
+        except Exception as error:
+            return f"{name}: {error!r}"
+    return None if same else f"{name}: nothing was said"
