@@ -49,6 +49,9 @@ def generate(path: Path, prompt: str, sampling: Sampling) -> str:
 
     sampling.check()
     trained = load_trained(path)
+    sizes = trained.config.model
+    if FAMILY[sizes.architecture] == "encoder":
+        raise ConfigError(f"{path}: holds a {sizes.architecture}, an encoder, which writes no text; use `fill-mask`")
     objective, token, prompt = asked(trained.config.objective, prompt)
     config = replace(trained.config, objective=objective)
     encoder = Encoder.load(str(trained.tokenizer), library="tokenizers")

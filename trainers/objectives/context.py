@@ -26,7 +26,7 @@ class Context:
     def special(self, name: str) -> int:
         """The id of a special; ConfigError where the tokenizer has none of that name."""
         if name not in self.specials:
-            some = ", ".join(sorted(self.specials)[:20])
+            some = ", ".join(sorted(self.specials, key=lambda known: (known.startswith("<extra_id_"), known))[:40])
             raise ConfigError(
                 f"objective: needs the special {name}, the tokenizer has none; train a tokenizer here, or take an existing one "
                 f"with `add_reserved: true`. It has {some}"
