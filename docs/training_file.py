@@ -48,6 +48,8 @@ def kind(hint: Any) -> str:
 
 def default(field: Any) -> str:
     """The default of a field."""
+    if isinstance(field.default, tuple) and any(map(dataclasses.is_dataclass, field.default)):
+        return "its defaults"
     if field.default is not dataclasses.MISSING:
         return "null" if field.default is None else f"`{field.default!r}`"
     return "required" if field.default_factory is dataclasses.MISSING else "its defaults"
@@ -58,7 +60,7 @@ def section(cls: Any, title: str, level: int = 2) -> str:
     hints = typing.get_type_hints(cls)
     rows = [f"{'#' * level} {title}\n", inspect.getdoc(cls) or "", "", "| field | type | default |", "|---|---|---|"]
     for field in dataclasses.fields(cls):
-        if field.name == "kind":
+        if field.name == "kind" and cls in OBJECTIVES.values():
             continue
         of = "[objective](#objectives)" if field.name == "objective" else kind(hints[field.name])
         rows.append(f"| `{field.name}` | {of} | {default(field)} |")
@@ -67,8 +69,9 @@ def section(cls: Any, title: str, level: int = 2) -> str:
 
 def sections_of(cls: Any, seen: dict[str, Any]) -> dict[str, Any]:
     """The dataclasses that the fields of `cls` hold, objectives aside, in the order of first mention."""
-    for name, hint in typing.get_type_hints(cls).items():
-        for part in [] if name == "objective" else [hint, *typing.get_args(hint)]:
+    hints = typing.get_type_hints(cls)
+    for hint in [hints[field.name] for field in dataclasses.fields(cls) if field.name != "objective"]:
+        for part in [hint, *typing.get_args(hint)]:
             if dataclasses.is_dataclass(part) and part.__name__ not in seen:
                 seen[part.__name__] = part
                 sections_of(part, seen)
@@ -87,6 +90,7 @@ def page() -> str:
         if isinstance(cls.families, tuple):
             families = ", ".join(family.replace("_", "-") for family in cls.families)
         pieces += [section(cls, name, 3), f"Families of models: {families}.\n"]
+        pieces += [section(held, held_name, 4) for held_name, held in sections_of(cls, {}).items()]
     pieces += ["## Recipes\n", "| recipe | model | objective | what it is |", "|---|---|---|---|"]
     for name, recipe in RECIPES.items():
         config, model = recipe(), recipe().model
