@@ -20,7 +20,13 @@ if TYPE_CHECKING:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; 2 and one line for an error that a user can act on."""
-    options = parser().parse_args(arguments)
+    top = parser()
+    options, rest = top.parse_known_args(arguments)
+    # argparse takes no positional arguments after an option that follows one, and a=b belongs anywhere.
+    if rest and (not hasattr(options, "settings") or any(word.startswith("-") for word in rest)):
+        top.error(f"unrecognized arguments: {' '.join(rest)}")
+    if rest:
+        options.settings += rest
     try:
         result: int = options.command(options)
     except UserError as error:

@@ -27,6 +27,7 @@ def test_help_loads_nothing_heavy():
         (["pretrain", "llama_tiny", "corpus=/nowhere"], "/nowhere/manifest.json: no corpus here"),
         (["pretrain", "llama_tiny", "model.layer=3"], "model.layer: no such field in Model; did you mean 'layers'?"),
         (["pretrain", "llama_tiny", "--workers", "0"], "--workers: got 0, allowed 1 and more"),
+        (["pretrain", "llama_tiny", "--workers", "1", "corpus=/nowhere"], "/nowhere/manifest.json: no corpus here"),
         (["pretrain", "missing.yaml"], "missing.yaml: no such file"),
         (["evaluate", "/nowhere", "korpus=x"], "'korpus=x': expected corpus=DIR"),
         (["evaluate", "/nowhere"], "/nowhere: no run here"),
@@ -41,6 +42,13 @@ def test_mistakes_are_one_line(arguments, message, capsys):
     assert error.startswith("error: ")
     assert message in error
     assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize("arguments", [["pretrain", "llama_tiny", "--wrkers", "2"], ["export", "a", "b=c"]])
+def test_arguments_that_no_command_knows_are_refused(arguments, capsys):
+    with pytest.raises(SystemExit):
+        main(arguments)
+    assert "error: " in capsys.readouterr().err
 
 
 def test_a_finished_run_recomputes_nothing_without_loading_torch(corpus_directory, tmp_path):
