@@ -85,7 +85,8 @@ class Source:
     page_memory_bytes: int = 2 << 30
     """Memory for parsing one page; reading stops at a page that takes more, and names it."""
     max_decoded_bytes: int = 64 << 30
-    """Bytes one file may decompress to; beyond, the rest of the file is quarantined."""
+    """Bytes one file may decompress to; beyond, the rest of the file is quarantined. So it is beyond both 1 GiB and 1,000
+    times the size of the file, whatever is said here."""
     part_bytes: int = 128 << 20
     """Bytes of text after which a part is closed; bounds the memory of every later task."""
     tokenizer_share: float = 1.0

@@ -15,7 +15,7 @@ from lzma import LZMAError
 from pathlib import PurePosixPath
 from typing import IO, Any, Self, cast
 
-from pipelines.reading.decompress import Budget, broken, decoded
+from pipelines.reading.decompress import Budget, broken, decoded, decoded_bound
 from pipelines.reading.files import SourceFile, file_chunks, printable_name, unreadable
 from pipelines.reading.globs import matches
 from pipelines.reading.source import CHUNK_BYTES, BrokenInput, SourceSpec
@@ -52,7 +52,7 @@ def open_entries(file: SourceFile, source: SourceSpec) -> Iterator[Entry]:
     Directories, and members that `source.members` does not match, are no entries. What cannot be read is an entry whose
     stream is broken from the start; damage between members is one under the name of the archive itself.
     """
-    budget = Budget(source.max_decoded_bytes)
+    budget = Budget(decoded_bound(file.size, source.max_decoded_bytes))
     with closing(file_chunks(file)) as raw:
         head, chunks, layers = decoded(file.path, raw, budget)
         if _is_tar(file.path, head):

@@ -17,6 +17,10 @@ from pipelines.reading.source import CHUNK_BYTES, BrokenInput
 
 HEAD_BYTES = 512  # enough to know every format by its first bytes; tar's mark is at 257
 MAX_LAYERS = 2
+_FREE_BYTES = 1 << 30  # that a file may decode to whatever its size
+_RATIO = (
+    1000  # to one, beyond them: gzip reaches 1,032, zstd 33,000, Parquet 2,000,000, and text that says anything 100
+)
 _ZSTD_FEED_BYTES = 2048
 _SALVAGE_BYTES = 64
 _LZMA_MEMORY_BYTES = 256 << 20  # xz -9 needs 65 MiB to decode
@@ -26,6 +30,11 @@ _SUFFIXES = {
     ".gz": "gzip", ".tgz": "gzip", ".bz2": "bz2", ".tbz": "bz2", ".tbz2": "bz2",
     ".xz": "xz", ".txz": "xz", ".zst": "zstd", ".zstd": "zstd", ".tzst": "zstd",
 }  # fmt: skip
+
+
+def decoded_bound(size: int, limit: int) -> int:
+    """Bytes that a file of `size` bytes may decode to: `limit`, and beyond 1 GiB no more than 1,000 times its size."""
+    return min(limit, max(_FREE_BYTES, _RATIO * size))
 
 
 class Budget:

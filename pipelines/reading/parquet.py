@@ -7,6 +7,7 @@ from typing import Any
 import pyarrow as pa
 
 from pipelines.reading.archives import Entry
+from pipelines.reading.decompress import decoded_bound
 from pipelines.reading.files import SourceFile, file_chunks
 from pipelines.reading.parquet_pages import look_at_pages
 from pipelines.reading.records import Bad, Found
@@ -24,7 +25,7 @@ def read_parquet(entry: Entry, source: SourceSpec) -> Iterator[Found | Bad]:
 
     Values JSON does not have are written as Python prints them (dates in ISO form), NaN as null. Only a plain file can
     be read, for Parquet is read from its end; in an archive or under gzip it is `not_parquet`. It ends as
-    `decoded_limit` where its footer announces more than `max_decoded_bytes`, or its records add up to more. Text that
+    `decoded_limit` where its footer announces more than it may decode to, or its records add up to more. Text that
     is stored dictionary-encoded is expanded a batch at a time. A page is decompressed whole, so one that takes more than
     256 MiB ends the file as `large_page`. SourceError where the text column is missing or is
     neither string nor binary.
@@ -47,14 +48,14 @@ def read_parquet(entry: Entry, source: SourceSpec) -> Iterator[Found | Bad]:
     with file, probe:
         check_text_column(schema, entry, source)
         with entry.file.open() as headers:
-            yield from _rows(file, probe, headers, source)
+            yield from _rows(file, probe, headers, source, decoded_bound(entry.file.size, source.max_decoded_bytes))
 
 
-def _rows(file: Any, probe: Any, headers: Any, source: SourceSpec) -> Iterator[Found | Bad]:
+def _rows(file: Any, probe: Any, headers: Any, source: SourceSpec, limit: int) -> Iterator[Found | Bad]:
     announced = expanded = 0
     for group in range(file.metadata.num_row_groups):
         announced += file.metadata.row_group(group).total_byte_size
-        if announced > source.max_decoded_bytes:
+        if announced > limit:
             raise BrokenInput("decoded_limit")
         try:
             pages = look_at_pages(headers, file.metadata.row_group(group))
@@ -64,7 +65,7 @@ def _rows(file: Any, probe: Any, headers: Any, source: SourceSpec) -> Iterator[F
             for batch in file.iter_batches(batch_size=rows, row_groups=[group]):
                 for record in batch_records(batch, source):
                     expanded += record_bytes(record)
-                    if expanded > source.max_decoded_bytes:
+                    if expanded > limit:
                         raise BrokenInput("decoded_limit")
                     yield record
         except (pa.ArrowException, OSError):

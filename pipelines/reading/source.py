@@ -14,7 +14,7 @@ REASONS = {
     "bad_http": "the record is declared an HTTP response and does not begin with a status line and headers",
     "bad_quotes": "a CSV row has a quote, or a carriage return alone, where RFC 4180 allows none",
     "corrupt": "the bytes are not what the compression, archive or Parquet format allows; what came before is kept",
-    "decoded_limit": "the file decodes to more than max_decoded_bytes; what came before is kept",
+    "decoded_limit": "the file decodes to more than max_decoded_bytes or 1,000 times its size; what came before is kept",
     "dns": "a look-up of a name",
     "empty": "no text is left: the record, or what normalisation leaves of it, has zero bytes",
     "encrypted": "the archive member or Parquet file is encrypted",

@@ -232,3 +232,14 @@ def test_bombs_stop_at_the_limit(read: Callable) -> None:
         assert {bad[2] for bad in found.bad} == {"decoded_limit"}
     found = read("a.zip", zipped(("x", zeros), ("y", b"two")), max_document_bytes=1_000)
     assert (found.texts, found.bad) == (["two"], [("a.zip!x", 0, "oversized", 5_000_000)])
+
+
+def test_a_file_decodes_to_a_thousand_times_its_size_at_most(read: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipelines.reading.decompress._FREE_BYTES", 1_000_000)
+    bomb = zstandard.compress(bytes(50_000_000))
+    assert 1_000 * len(bomb) < 10_000_000
+    assert read("a.zst", bomb).bad == [("a.zst", 0, "decoded_limit", None)]
+    assert read("b.zst", zstandard.compress(b"x" * 900_000)).texts == ["x" * 900_000]
+    dense = b"".join(b"%d " % (number * 7919 % 1_000_003) for number in range(300_000))
+    assert len(dense) > 1_900_000
+    assert read("c.zst", zstandard.compress(dense)).texts == [dense.decode()]
