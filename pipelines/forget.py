@@ -33,7 +33,7 @@ from pipelines.contracts.manifest import (
 )
 from pipelines.contracts.shards import open_shard, write_shard
 from pipelines.contracts.stage import DROP
-from pipelines.contracts.store import FileRecord, digest
+from pipelines.contracts.store import FileRecord, digest, verify
 from pipelines.funnel import Funnel
 from pipelines.gc import remove, unreached
 from pipelines.publish import corpus_fingerprint, shard_set, suggested_mixtures
@@ -174,7 +174,7 @@ def _rewrite_file(
     """A file beside the parts: the index and quarantine of a read step, or any table with a column of ids."""
     if not record.path.endswith(".arrow"):
         return record
-    with pa.OSFile(str(out.directory / record.path)) as source:
+    with pa.OSFile(str(verify(out.directory, record))) as source:
         schema = pa.ipc.open_file(source).schema
     name = next((field.name for field in schema if field.type == ID and field.name == "id"), None)
     kind = record.path.partition("/")[0]

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipelines.contracts.document import ID
+from pipelines.contracts.errors import CorruptFileError
 
 _PROBE_BYTES = 48  # a stretch this long that is found again is no coincidence
 _PROBES = 16
@@ -35,7 +36,7 @@ class Hit:
 def scan(directory: Path, probes: Sequence[bytes], ids: Sequence[bytes]) -> tuple[list[Hit], int, int]:
     """Files that hold a probe, or rows of these documents; and how many files and bytes were read.
 
-    Arrow files are searched decoded, column by column, all others as they are.
+    Arrow files are searched decoded, column by column, all others as they are. CorruptFileError names one that cannot be read.
     """
     hits, files, size = [], 0, 0
     wanted = pa.array(ids, ID)
@@ -44,7 +45,10 @@ def scan(directory: Path, probes: Sequence[bytes], ids: Sequence[bytes]) -> tupl
         size += path.stat().st_size
         relative = path.relative_to(directory).as_posix()
         if path.suffix == ".arrow":
-            found = _rows(path, probes, wanted)
+            try:
+                found = _rows(path, probes, wanted)
+            except (pa.ArrowException, OSError) as error:
+                raise CorruptFileError(f"{path}: cannot be read, and may hold them: {error}") from error
             if found is not None:
                 hits.append(Hit(relative, tuple(found)))
         else:

@@ -4,6 +4,7 @@ Files are damaged one at a time, in a published corpus and in a build that was i
 does so again. Either one of our errors names the file, or what was read and built is what it was before.
 """
 
+import re
 import shutil
 from dataclasses import asdict
 from pathlib import Path
@@ -13,15 +14,19 @@ import pytest
 import pipelines.contracts.store as store
 from pipelines.build import build, claim
 from pipelines.cluster import LocalCluster
+from pipelines.contracts.errors import CorruptFileError
 from pipelines.contracts.lineage import open_corpus
+from pipelines.contracts.stage import DROP
 from pipelines.contracts.store import digest, verify
 from pipelines.corpus import load_corpus_config
 from pipelines.estimate import forecast
+from pipelines.forget import forget
 from pipelines.inventory import take_inventory
 from pipelines.plan import make_plan
 from pipelines.read_step import file_indexes
+from pipelines.tombstone import read_tombstone
 from tests.conftest import paragraph
-from tests.damage import cuts, files_of, flips, unnamed
+from tests.damage import cuts, damaged, files_of, flips, unnamed
 
 # What no reader has to find: a page that no program reads, what says that the page is current, and what is made again.
 PAGES = ("report.html", "report.json")
@@ -154,6 +159,20 @@ def test_what_is_only_kept_for_speed_or_for_people_is_made_again(config, corpus)
             path.write_bytes(content)
     build(plan_of(config), LocalCluster(), lambda line: None)
     assert (corpus / "manifest.json").read_bytes() == wanted
+
+
+@pytest.mark.parametrize("kind", ["parts", "files", "quarantine", "filter.web", "shards"])
+def test_nothing_is_forgotten_by_way_of_a_damaged_file(kind, corpus, tmp_path):
+    """Forgetting reads and writes again all that holds a document: damage is named, and not written into what replaces it."""
+    root = tmp_path / "out"
+    shutil.copytree(corpus, root)
+    table = next(open_corpus(root).parts("web")).table(("id", DROP))
+    identifier = table["id"][table[DROP].to_pylist().index(None)].as_py().hex()
+    place = kind if kind in ("filter.web", "shards") else f"read.web-*/{kind}"
+    file = next(root.glob(f"{place}-*/**/*.arrow" if "*" not in place else f"{place}/*.arrow"))
+    for damage in (*flips(file.stat().st_size, 1, 1), ("cut", file.stat().st_size // 2)):
+        with damaged(file, *damage), pytest.raises(CorruptFileError, match=re.escape(str(file))):
+            forget(root, [identifier] if not read_tombstone(root)["pending"] else [], [])
 
 
 class Died(BaseException):
