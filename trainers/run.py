@@ -89,10 +89,10 @@ def open_run(path: Path, config: Pretraining, corpus: Corpus, another_corpus: bo
             f"give the one it began with, or another run=DIRECTORY"
         )
     finished = read_json(path / "finished.json") if (path / "finished.json").exists() else None
-    if changes and finished is None:
-        _change_corpus(path, config, corpus)
     if found and finished is None:
         write_config(path, config)
+    if changes and finished is None:  # the last, so that after a kill the same command does both
+        _change_corpus(path, config, corpus)
     return Opened(path, False, finished, tuple(f"{name}: {old!r} -> {new!r}" for name, old, new in found))
 
 

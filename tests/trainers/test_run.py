@@ -1,6 +1,7 @@
 """A run's directory: one run, one configuration, one corpus."""
 
 from dataclasses import replace
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -76,6 +77,20 @@ def test_a_run_goes_on_with_another_corpus_where_it_is_told_to(tmp_path, corpus,
         open_run(run, config(corpus), corpus)
     with pytest.raises(ConflictError, match="up to step 30 the run read another corpus"):
         blame(replaced(run, foreign_directory), 30, pytest.fail)
+
+
+@pytest.mark.parametrize("writes", ["write_json", "write_atomic"], ids=["run.json", "resolved.yaml"])
+def test_a_kill_while_the_corpus_changes_leaves_a_run_that_the_same_command_opens(
+    tmp_path, corpus, foreign_directory, monkeypatch, writes
+):
+    run, foreign = tmp_path / "run", open_corpus((str(foreign_directory),), None)
+    open_run(run, config(corpus), corpus)
+    with monkeypatch.context() as patch:
+        patch.setattr(f"trainers.run.{writes}", Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            open_run(run, config(foreign), foreign, another_corpus=True)
+    open_run(run, config(foreign), foreign, another_corpus=True)
+    assert (read_run(run)["fingerprints"]["corpus"], read_config(run)) == (foreign.fingerprint, config(foreign))
 
 
 def replaced(run, directory):
