@@ -175,7 +175,13 @@ class Training:
 
     def _report(self, step: int, interval: "_Interval") -> None:
         if not interval.sums[1].any():
-            return  # every step was skipped, and is recorded as such
+            if interval.tokens:  # otherwise every step was skipped, and is recorded as such
+                message = (
+                    f"NOTHING WAS PREDICTED up to step {step}: the documents read are too short for the objective "
+                    f"{self.config.objective.kind}, or excluded"
+                )
+                self.progress.write("warning", step=step, message=message)
+            return
         self.progress.write(
             "step",
             step=step,

@@ -161,6 +161,17 @@ def test_a_run_goes_on_without_documents_and_everything_before_stays(corpus, tmp
     assert read_events(run / "log.jsonl", "excluded")[0]["documents"] == len(set(ids))
 
 
+def test_steps_in_which_nothing_is_predicted_are_told(corpus, tmp_path, monkeypatch):
+    run, sources = tmp_path / "run", corpus.train.values()
+    ids = {i for source in sources for n in range(len(source.shards)) for i in source.shard(n).doc_ids.to_pylist()}
+    monkeypatch.setattr("trainers.loop.read_excluded", lambda _: frozenset(ids))
+    train(corpus, run)
+    told = [event["message"] for event in read_events(run / "log.jsonl", "warning")]
+    assert len(told) == STEPS
+    assert "NOTHING WAS PREDICTED up to step 1" in told[0]
+    assert not read_events(run / "log.jsonl", "step")
+
+
 @pytest.mark.parametrize("kept", [2, 3, 4])
 def test_a_run_of_two_lengths_goes_on_inside_either_of_them(corpus, tmp_path, kept):
     from trainers.data import training_data
