@@ -139,7 +139,7 @@ def test_output_is_what_this_version_gives(source: Source) -> None:
         + [[i.hex() for i in p.documents["id"].to_pylist()]]
         for p in parts_of(replace(source, max_document_bytes=200, oversized="split"), 5000)
     ]
-    assert (read.VERSION, digest(found)) == (1, "ba779f6c8609ff908e62648aaf3835b6")
+    assert (read.VERSION, digest(found)) == (2, "ba779f6c8609ff908e62648aaf3835b6")
 
 
 def test_depends_on_the_version_of_unicode() -> None:
