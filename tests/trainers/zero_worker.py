@@ -40,7 +40,7 @@ def configuration(corpus: str, recipe: str, steps: int, **execution: int) -> Pre
         budget=Budget(steps=steps),
         schedule=replace(whole.schedule, warmup_steps=min(whole.schedule.warmup_steps, steps // 2)),
         validation=Validation(every=10, tokens=512),
-        checkpoints=Checkpoints(every=10, keep=3),
+        checkpoints=Checkpoints(every=steps // 2, keep=3),
         log_every=1,
         execution=replace(whole.execution, **execution),
     )
@@ -97,9 +97,10 @@ def main() -> None:
 
     for name, config in runs(corpus, world).items():
         run(name, config)
-        if world == 2 and name.startswith("stage"):
+        if world == 2:
             if rank == 0:
-                left_out = shutil.ignore_patterns("step-00000020", "finished.json", "export", "log*")
+                last = f"step-{config.budget.steps:08d}"
+                left_out = shutil.ignore_patterns(last, "finished.json", "export", "log*")
                 shutil.copytree(output / name, output / f"{name}-resumed", ignore=left_out)
             # A resumed run goes on under the next stage: checkpoints do not depend on it.
             following = replace(config.execution, zero_stage=(config.execution.zero_stage + 1) % 4)
