@@ -1,6 +1,5 @@
 """The loop in this process: one worker, whose steps are made to fail as a test needs."""
 
-import os
 from dataclasses import replace
 
 import numpy as np
@@ -18,21 +17,13 @@ from trainers.recipes import llama_tiny
 from trainers.resolve import resolve
 from trainers.run import open_run
 
-pytestmark = [pytest.mark.deepspeed, pytest.mark.slow, pytest.mark.filterwarnings("default")]
+pytestmark = [
+    pytest.mark.deepspeed,
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("default"),
+    pytest.mark.usefixtures("alone"),
+]
 STEPS = 6
-
-
-@pytest.fixture(scope="module", autouse=True)
-def alone():
-    """One worker whose group ends with the module."""
-    before = dict(os.environ)
-    yield
-    import torch
-
-    if torch.distributed.is_initialized():
-        torch.distributed.destroy_process_group()
-    os.environ.clear()
-    os.environ.update(before)
 
 
 @pytest.fixture(scope="module")
