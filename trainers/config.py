@@ -267,7 +267,7 @@ class Execution:
     peak_tflops: float | None = None
 
     def check(self) -> None:
-        """Both numbers are positive."""
+        """Numbers are in range; what is asked for works at the ZeRO stage."""
         require(
             self.peak_tflops is None or self.peak_tflops > 0,
             f"peak_tflops: got {self.peak_tflops}, allowed above 0, or null to look it up",
