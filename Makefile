@@ -5,7 +5,7 @@ DEMO := corpora_configs/demo.yaml
 CORPUS := data/corpora/demo
 RUN := runs/demo
 
-.PHONY: demo check fix test test-fast test-ray test-slow bench wheel
+.PHONY: demo check fix test test-fast test-ray test-slow chaos bench wheel
 
 demo: .venv/installed
 	@$(PY) corpora_configs/demo_text.py data/demo
@@ -43,13 +43,18 @@ fix: .venv/installed
 test: test-fast test-ray
 
 test-fast: .venv/installed
-	$(PY) -m pytest -n 2 -m "not ray and not deepspeed and not slow and not gpu"
+	$(PY) -m pytest -n 2 -m "not ray and not deepspeed and not slow and not chaos and not gpu"
 
 test-slow: .venv/installed
-	$(PY) -m pytest -m "slow and not ray and not deepspeed and not gpu"
+	$(PY) -m pytest -m "slow and not ray and not deepspeed and not chaos and not gpu"
 
 test-ray: .venv/installed
-	$(PY) -m pytest -m "(ray or deepspeed) and not gpu"
+	$(PY) -m pytest -m "(ray or deepspeed) and not chaos and not gpu"
+
+chaos: .venv/installed
+	@mkdir -p build && rm -f build/chaos.jsonl
+	$(PY) -m pytest tests/chaos --chaos build/chaos.jsonl
+	$(PY) docs/reliability.py build/chaos.jsonl
 
 bench: .venv/installed
 	$(PY) -m benchmarks.stages $(DEMO)

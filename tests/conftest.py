@@ -34,6 +34,15 @@ def train_fasttext(file: Path, kind: str = "supervised", **knobs):
     raise AssertionError("fastText trained on nothing, twenty times")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--chaos",
+        metavar="FILE",
+        type=Path,
+        help="inject every fault, not a sample, and add a JSON line for each to FILE",
+    )
+
+
 def pytest_make_parametrize_id(config, val, argname):
     """Bytes never become part of a test's name: what compresses them may differ from one process to the next."""
     return argname if isinstance(val, bytes) else None

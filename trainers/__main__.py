@@ -294,4 +294,7 @@ def _export(options: argparse.Namespace) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    status = main()
+    if "trainers.engine" in sys.modules:
+        sys.modules["trainers.engine"].leave(status)
+    sys.exit(status)

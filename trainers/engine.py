@@ -8,10 +8,11 @@ import logging
 import math
 import os
 import socket
+import sys
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
@@ -55,6 +56,19 @@ def start_group() -> tuple[int, int]:
         torch.distributed.init_process_group(backend, store=own, rank=rank, world_size=world)
     deepspeed.init_distributed(dist_backend=backend, auto_mpi_discovery=False, verbose=False)
     return torch.distributed.get_rank(), torch.distributed.get_world_size()
+
+
+def leave(status: int) -> NoReturn:
+    """End this process, at once if it has joined a group of workers.
+
+    Python's way out is not taken then: a thread of gloo may still hold tensors of a finished collective, which
+    `destroy_process_group` does not wait for, and freeing these while the interpreter is torn down aborts the process.
+    """
+    if not torch.distributed.is_initialized():
+        sys.exit(status)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
 
 
 def _deepspeed() -> Any:

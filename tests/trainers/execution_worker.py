@@ -43,7 +43,7 @@ def configuration(corpus, recipe, changes):
 
 def main() -> None:
     corpus, output = open_corpus((sys.argv[1],), None), Path(sys.argv[2])
-    from trainers.engine import start_group
+    from trainers.engine import leave, start_group
 
     rank, _ = start_group()
     import torch
@@ -58,7 +58,7 @@ def main() -> None:
             open_run(path, config, corpus)
         torch.distributed.barrier()
         train(config, corpus, path, None)
-    torch.distributed.destroy_process_group()
+    leave(0)
 
 
 if __name__ == "__main__":

@@ -119,4 +119,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    status = main()
+    from trainers.engine import leave
+
+    leave(status)

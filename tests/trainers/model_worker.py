@@ -47,7 +47,7 @@ def prepared(name: str, corpus: str, stage: int = 0) -> tuple[Pretraining, Train
 
 def main() -> None:
     corpus, output = sys.argv[1], Path(sys.argv[2])
-    from trainers.engine import Engine, start_group
+    from trainers.engine import Engine, leave, start_group
 
     rank, world = start_group()
     size = SEQUENCES // world
@@ -64,6 +64,7 @@ def main() -> None:
             found.setdefault(name, {})[stage] = losses
     if rank == 0:
         output.write_text(json.dumps(found))
+    leave(0)
 
 
 if __name__ == "__main__":

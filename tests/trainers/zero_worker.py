@@ -81,7 +81,7 @@ def poison(rank: int) -> list[object]:
 
 def main() -> None:
     corpus, output = sys.argv[1], Path(sys.argv[2])
-    from trainers.engine import start_group
+    from trainers.engine import leave, start_group
 
     rank, world = start_group()
     import torch
@@ -110,7 +110,7 @@ def main() -> None:
         for name, stage in POISONED.items():
             calls.clear()
             run(name, configuration(corpus, "llama_tiny", STEPS, zero_stage=stage, micro_batch=4))
-    torch.distributed.destroy_process_group()
+    leave(0)
 
 
 if __name__ == "__main__":

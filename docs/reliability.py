@@ -1,0 +1,58 @@
+"""Write docs/reliability.md from what `make chaos` noted: `python docs/reliability.py FILE`, one JSON line per injection."""
+
+import json
+import os
+import platform
+import statistics
+import sys
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+HEAD = """\
+# What was broken, and what came of it
+
+`make chaos` breaks builds and pretraining runs on purpose, lets the same command finish them, and holds the result against
+one that nothing broke. It writes this page: {injections:,} faults, injected on {date} on {machine}.
+
+Lost and doubled are documents of the corpus (of a run: rows that are trained on). Identical says that every byte that is part of
+the result is the same (of a run: every row, and every loss to 5 decimals, since another number of workers adds in another order).
+Seconds to recover run from the fault, or from the next start of the same command where that is what recovers, to the finished
+result: median and longest. They are those of small corpora and models on a machine of {cores} cores, most of them the start of
+processes. `tests/chaos` holds the faults; a sample of them runs with the ordinary tests.
+"""
+COLUMNS = "| fault | times | lost | doubled | identical | median s | longest s |\n|---|---:|---:|---:|---|---:|---:|"
+
+
+def page(rows: list[dict[str, Any]], date: str, machine: str) -> str:
+    """The page from the noted injections."""
+    groups: dict[str, dict[str, list[dict[str, Any]]]] = defaultdict(lambda: defaultdict(list))
+    for row in rows:
+        groups[row["group"]][row["fault"]].append(row)
+    text = HEAD.format(injections=len(rows), date=date, machine=machine, cores=os.cpu_count())
+    for group, faults in sorted(groups.items()):
+        text += f"\n## {group}\n\n{COLUMNS}\n" + "".join(_row(fault, found) for fault, found in sorted(faults.items()))
+    return text
+
+
+def _row(fault: str, found: list[dict[str, Any]]) -> str:
+    lost, doubled = (sum(row[name] for row in found) for name in ("lost", "doubled"))
+    same = sum(row["identical"] for row in found)
+    seconds = [row["seconds"] for row in found]
+    verdict = "all" if same == len(found) else f"{same} of {len(found)}"
+    figures = f"{statistics.median(seconds):.1f} | {max(seconds):.1f}"
+    return f"| {fault} | {len(found)} | {lost} | {doubled} | {verdict} | {figures} |\n"
+
+
+def main() -> None:
+    """Write the page."""
+    rows = [json.loads(line) for line in Path(sys.argv[1]).read_text().splitlines()]
+    machine = f"{os.cpu_count()} cores, Linux {platform.release().partition('-')[0]}"
+    target = Path(__file__).with_suffix(".md")
+    target.write_text(page(rows, time.strftime("%Y-%m-%d"), machine))
+    print(f"{target}: {len(rows)} injections")
+
+
+if __name__ == "__main__":
+    main()
