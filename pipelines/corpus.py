@@ -9,7 +9,7 @@ from typing import Any, Literal
 from pipelines.contracts.config import load_yaml, near_match, override, parse, plain
 from pipelines.contracts.errors import ConfigError
 from pipelines.contracts.place import place_of
-from pipelines.contracts.remote import Remote, check_url, is_url
+from pipelines.contracts.remote import Remote, check_url, holds_credentials, is_url
 from pipelines.contracts.stage import CorpusStage, PartStage
 from pipelines.reading.formats import check_format
 from pipelines.stages import STAGES
@@ -26,7 +26,8 @@ class Source:
     """Lower-case letters, digits and underscores; part of every document id."""
     root: str
     """Directory (or one file) that the documents lie under; relative to the working directory. Or a URL: `s3://bucket/prefix`,
-    and so for gs and hf; http and https for one file. Not part of any id."""
+    and so for gs and hf; http and https for one file, whose query, which may be a signature, is neither shown nor stored.
+    Not part of any id."""
     format: Literal[
         "text",
         "jsonl",
@@ -94,7 +95,7 @@ class Source:
     licence: str = "unknown"
     """Licence of the texts, for the corpus card."""
     origin: str = ""
-    """Where the texts come from, for the corpus card."""
+    """Where the texts come from, for the corpus card: published as it stands."""
 
     def check(self) -> None:
         """Ranges."""
@@ -116,6 +117,8 @@ class Source:
         if not self.include:
             raise ValueError("include: got an empty list, expected at least one glob; leave it out to take every file")
         check_url("root", self.root)
+        if holds_credentials(self.origin):
+            raise ValueError("origin: holds a password, key or signature, and would be published with the corpus")
         if self.identity == "listing" and not is_url(self.root):
             raise ValueError("identity: got 'listing', which is for files behind a URL; leave it out for local ones")
         check_format(self)
@@ -166,7 +169,7 @@ def load_corpus_config(path: Path, assignments: Sequence[str] = ()) -> CorpusCon
         raise ConfigError(
             f"{where}: steps: expected a list of at least one {{stage: knobs}}; stages: {', '.join(sorted(STAGES))}"
         )
-    head = parse(_Head, data, where)
+    head = parse(_CorpusFile, data, where)
     parsed = tuple(_step(step, number, where) for number, step in enumerate(steps))
     config = CorpusConfig(head.name, head.output, head.sources, parsed, head.remote)
     _check(config, where)
@@ -190,7 +193,7 @@ def plain_config(config: CorpusConfig) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class _Head:
+class _CorpusFile:
     name: str
     output: str
     sources: tuple[Source, ...]

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 from pipelines.contracts.config import load_yaml, near_match
 from pipelines.contracts.errors import ConfigError, UserError
-from pipelines.contracts.remote import is_url
+from pipelines.contracts.remote import has_query, is_url, shown
 from pipelines.contracts.store import digest, file_checksum
 
 UPLOAD_BYTES = 64 << 20  # of all files: Ray keeps the package in the memory of the head and copies it to every node
@@ -32,7 +32,8 @@ ENVIRONMENT = (
 """Variables that may travel with a job. None of them holds a secret by its meaning; values with a password are refused."""
 _CODE = ("pipelines", "tokenizer", "trainers")
 _SLOT = re.compile(r"[a-z0-9](?:[a-z0-9._-]{0,46}[a-z0-9])?")
-_CREDENTIALS = re.compile(r"://[^/@\s]+@")
+# User name and password of a URL, or the query of one of the web, which may be a signature.
+_CREDENTIALS = re.compile(r"://[^/@\s]+@|(?:(?<=http://)|(?<=https://))[^\s?#@]*[?#]\S*", re.IGNORECASE)
 _LARGEST = 5  # files named when an upload is too big
 
 
@@ -89,8 +90,10 @@ def describe(command: Sequence[str], directory: Path, slot: str | None) -> Work:
         )
     for word in command:
         if _CREDENTIALS.search(word):
-            place = _CREDENTIALS.sub("://...@", word)
-            raise ConfigError(f"COMMAND: {place!r} holds credentials, which everyone who sees the job could read")
+            raise ConfigError(
+                f"COMMAND: {_hidden(word)!r} holds credentials, or a URL with a query, which everyone who sees "
+                f"the job could read; put it into a file that lies on the nodes"
+            )
     if slot is not None and not _SLOT.fullmatch(slot):
         raise ConfigError(
             f"--slot: got {slot!r}, expected up to 48 lower-case letters, digits, dots and dashes, as 2026-11-21"
@@ -99,6 +102,10 @@ def describe(command: Sequence[str], directory: Path, slot: str | None) -> Work:
     words = digest(list(command))
     key = digest({"command": [_content(word, directory) for word in command], "code": code_version(directory)})
     return Work(tuple(command), _name(command), words, key, slot)
+
+
+def _hidden(text: str) -> str:
+    return _CREDENTIALS.sub(lambda found: "://...@" if found[0].endswith("@") else "...", text)
 
 
 def _name(command: Sequence[str]) -> str:
@@ -164,7 +171,13 @@ def _check_places(command: Sequence[str], directory: Path) -> None:
         config = load_corpus_config(directory / options.config, [*options.overrides, *rest])
         _refuse_relative(f"{options.config}: output", config.output)
         for source in config.sources:
-            _refuse_relative(f"{options.config}: root of the source {source.name}", source.root)
+            where = f"{options.config}: root of the source {source.name}"
+            _refuse_relative(where, source.root)
+            if has_query(source.root) and not Path(options.config).is_absolute():
+                raise ConfigError(
+                    f"{where}: {shown(source.root)!r} has a query, which may be a signature, and the file would go with the job, "
+                    f"which others can read; put the file on the nodes and name its absolute path"
+                )
     elif module == "trainers" and action in ("pretrain", "t5-grid"):
         written = "run" if action == "pretrain" else "output"
         settings = dict(word.split("=", 1) for word in command[4:] if "=" in word and not word.startswith("-"))
@@ -242,7 +255,9 @@ def environment(asked: Sequence[str], here: Mapping[str, str]) -> dict[str, str]
             raise ConfigError(f"--env: {name}: is not set here; set it, or say {name}=VALUE")
         found[name] = value if equals else here[name]
         if _CREDENTIALS.search(found[name]):
-            raise ConfigError(f"--env: {name}: its value holds credentials, which everyone who sees the job could read")
+            raise ConfigError(
+                f"--env: {name}: its value holds credentials, or a URL with a query, which everyone who sees the job could read"
+            )
     return found
 
 
@@ -253,9 +268,10 @@ def check_address(address: str, here: Mapping[str, str]) -> str:
     another machine or RAY_AUTH_MODE is token.
     """
     parts = urlsplit(address)
-    if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc:
-        shown = _CREDENTIALS.sub("://...@", address)
-        raise ConfigError(f"--address: got {shown!r}, expected the dashboard of a cluster, as http://127.0.0.1:8265")
+    if parts.scheme not in ("http", "https") or not parts.hostname or _CREDENTIALS.search(address):
+        raise ConfigError(
+            f"--address: got {_hidden(address)!r}, expected the dashboard of a cluster, as http://127.0.0.1:8265"
+        )
     with_token = here.get("RAY_AUTH_MODE", "").lower() == "token"
     if not with_token and not _is_loopback(parts.hostname):
         raise ConfigError(

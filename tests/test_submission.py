@@ -104,7 +104,8 @@ def test_the_interpreter_takes_the_place_of_python_and_words_are_quoted():
         ((), None, "expected python"),
         (("bash", "-c", "x"), None, "got 'bash'"),
         (("python",), None, "expected python and its arguments"),
-        (("python", "x.py", "s3://me:secret@bucket/a"), None, "holds credentials"),
+        (("python", "x.py", "s3://me:secret@bucket/a"), None, "'s3://...@bucket/a' holds credentials"),
+        (("python", "x.py", "a=https://data.example/b?sig=secret"), None, "'a=https://...' holds credentials"),
         (("python", "-m", "m", "missing.yaml"), None, "missing.yaml: no such file"),
         (("python", "-m", "m", "config=missing.yml"), None, "missing.yml: no such file"),
         (("python", "x.py"), "Two Words", "--slot: got 'Two Words'"),
@@ -134,6 +135,14 @@ def test_a_build_must_write_where_it_stays(corpus_file, tmp_path):
         describe((*command, "output=data/out"), tmp_path, None)
     with pytest.raises(ConfigError, match="root of the source web: got 'raw/web'"):
         describe((*command, "sources.web.root=raw/web"), tmp_path, None)
+    signed = corpus_file.read_text().replace(f"root: {tmp_path}/raw/web", "root: 'https://data.example/a?sig=secret'")
+    corpus_file.write_text(signed)
+    assert describe(command, tmp_path, None).name == "build"  # the file does not go with the job
+    with pytest.raises(
+        ConfigError, match=r"root of the source web: 'https://data.example/a\?\.\.\.' has a query"
+    ) as error:
+        describe((*command[:4], corpus_file.name), tmp_path, None)
+    assert "secret" not in str(error.value)
 
 
 def test_only_code_and_configuration_travel(checkout, tmp_path):

@@ -20,6 +20,10 @@ from urllib.parse import urlsplit
 from pipelines.contracts.errors import RemoteError, UserError
 
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
+_WEB = re.compile(r"https?://", re.IGNORECASE)
+_CREDENTIALS = re.compile(
+    r"://[^/@\s]+@|[?&;](?:[^=&;\s]*(?:signature|token|secret|password|key)|sig|policy)=", re.IGNORECASE
+)
 _BLOCK_BYTES = 4 << 20  # asked for at a time: long enough that latency does not matter, short enough for Parquet
 _INSTALL = {"s3": "s3fs, the extra `s3`: pip install --constraint constraints.txt --editable '.[s3]'", "gs": "gcsfs",
             "hf": "huggingface_hub", "http": "aiohttp", "https": "aiohttp"}  # fmt: skip
@@ -49,8 +53,10 @@ class Remote:
             if scheme not in _INSTALL:
                 raise ValueError(f"schemes: got {scheme!r}, expected some of {', '.join(_INSTALL)}")
         check_url("endpoint", self.endpoint)
-        if self.endpoint and urlsplit(self.endpoint).scheme not in ("http", "https"):
-            raise ValueError(f"endpoint: got {self.endpoint!r}, expected a URL such as https://storage.example.org")
+        if self.endpoint and (urlsplit(self.endpoint).scheme not in ("http", "https") or has_query(self.endpoint)):
+            raise ValueError(
+                f"endpoint: got {shown(self.endpoint)!r}, expected a URL such as https://storage.example.org"
+            )
 
 
 class Facts(NamedTuple):
@@ -74,11 +80,34 @@ def check_url(field: str, place: str) -> None:
         _ = parts.port
     except ValueError:
         raise ValueError(f"{field}: not a valid URL; check its host and port") from None
-    if parts.password is not None or (parts.username is not None and parts.scheme in ("http", "https")):
+    if parts.password is not None or (parts.username is not None and parts.scheme != "hf"):  # hf://set@revision
         raise ValueError(
             f"{field}: the URL holds a user name or password, which would be published with the corpus; put credentials where "
             "the store's own tools find them"
         )
+
+
+def holds_credentials(text: str) -> bool:
+    """Whether a URL in a text holds a user name, or a parameter that by its name is a signature, a token or a key."""
+    return bool(_CREDENTIALS.search(text))
+
+
+def has_query(place: str) -> bool:
+    """Whether a place is a URL of the web with a query or a fragment, which may hold a signature or a key."""
+    return bool(_WEB.match(place)) and ("?" in place or "#" in place)
+
+
+def shown(place: str) -> str:
+    """A place as it is shown, logged and stored: a URL of the web without its query."""
+    return re.sub(r"[?#].*", "?...", place, flags=re.DOTALL) if has_query(place) else place
+
+
+def file_name(url: str) -> str:
+    """The name of the one file at a URL: the last part of its path, without a query; the host where the path is empty."""
+    bare = url.partition("://")[2]
+    if _WEB.match(url):
+        bare = re.split(r"[?#]", bare, maxsplit=1)[0]
+    return bare.rstrip("/").rpartition("/")[2]
 
 
 def list_urls(url: str, remote: Remote) -> dict[str, Facts]:
@@ -89,12 +118,12 @@ def list_urls(url: str, remote: Remote) -> dict[str, Facts]:
     with _errors(url):
         store, path = _connect(url, remote)
         if url.lower().startswith("http"):
-            return {"": _facts(store.info(path))}
+            return {"": _facts(url, store.info(path))}
         path = path.rstrip("/")
         found = {}
         for name, info in store.find(path, detail=True, withdirs=False).items():
             if info.get("type") != "directory" and not name.endswith("/"):
-                found[name.removeprefix(path).removeprefix("/")] = _facts(info)
+                found[name.removeprefix(path).removeprefix("/")] = _facts(url, info)
         return found
 
 
@@ -103,7 +132,7 @@ def stat_url(url: str, remote: Remote) -> Facts | None:
     with _errors(url):
         store, path = _connect(url, remote)
         try:
-            return _facts(store.info(path))
+            return _facts(url, store.info(path))
         except FileNotFoundError as error:
             if _hides_failure(error):
                 raise
@@ -151,21 +180,27 @@ class RemoteFile(io.RawIOBase):
 @contextmanager
 def _errors(url: str, *, missing: bool = False) -> Iterator[None]:
     """With `missing`, a file that is not there stays a FileNotFoundError."""
+    place = shown(url)
     try:
         yield
     except (UserError, RemoteError):
         raise
     except FileNotFoundError as error:
         if _hides_failure(error):
-            raise RemoteError(f"{url}: {type(error.__cause__).__name__}") from error
+            raise RemoteError(f"{place}: {type(error.__cause__).__name__}") from _cause(url, error)
         if missing:
             raise
-        raise UserError(f"{url}: no such file or bucket; check the URL") from None
+        raise UserError(f"{place}: no such file or bucket; check the URL") from None
     except PermissionError:
-        raise UserError(f"{url}: access is denied; check your credentials for it") from None
+        raise UserError(f"{place}: access is denied; check your credentials for it") from None
     except Exception as error:
         # botocore's exceptions are many, and most of them pass: the task is tried again.
-        raise RemoteError(f"{url}: {type(error).__name__}") from error
+        raise RemoteError(f"{place}: {type(error).__name__}") from _cause(url, error)
+
+
+def _cause(url: str, error: Exception) -> Exception | None:
+    """What an error is chained to: nothing where a library's message would show a query."""
+    return None if has_query(url) else error
 
 
 def _hides_failure(error: FileNotFoundError) -> bool:
@@ -175,10 +210,10 @@ def _hides_failure(error: FileNotFoundError) -> bool:
     return failed or getattr(cause, "status", 404) not in (404, 410)
 
 
-def _facts(info: dict[str, Any]) -> Facts:
+def _facts(url: str, info: dict[str, Any]) -> Facts:
     version = next((info[name] for name in _VERSIONS if info.get(name)), None)
     if info.get("size") is None:
-        raise UserError(f"{info.get('name')}: the server does not say how long the file is; fetch it first")
+        raise UserError(f"{shown(url)}: the server does not say how long the file is; fetch it first")
     return Facts(int(info["size"]), None if version is None else str(version))
 
 
@@ -187,7 +222,7 @@ def _connect(url: str, remote: Remote) -> tuple[Any, str]:
     scheme = urlsplit(url).scheme.lower()
     if scheme not in remote.schemes:
         raise UserError(
-            f"{url}: URLs of the scheme {scheme!r} may not be opened; `remote.schemes` allows "
+            f"{shown(url)}: URLs of the scheme {scheme!r} may not be opened; `remote.schemes` allows "
             f"{', '.join(remote.schemes) or 'none'}"
         )
     store = _store(scheme, remote)
@@ -230,11 +265,11 @@ def _refuse_private(service: str, url: str) -> None:
     try:
         addresses = {str(entry[4][0]) for entry in socket.getaddrinfo(host, parts.port or 443, type=socket.SOCK_STREAM)}
     except OSError:
-        raise UserError(f"{url}: the host {host!r} has no address; check the URL and the network") from None
+        raise UserError(f"{shown(url)}: the host {host!r} has no address; check the URL and the network") from None
     for address in sorted(addresses):
         if not is_public(address):
             raise UserError(
-                f"{url}: the host {host!r} has the address {address}, which is not public; if that is meant, say "
+                f"{shown(url)}: the host {host!r} has the address {address}, which is not public; if that is meant, say "
                 "`remote: {allow_private: true}`"
             )
 

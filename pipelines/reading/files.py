@@ -9,7 +9,7 @@ from pathlib import Path
 import xxhash
 
 from pipelines.contracts.errors import SourceError
-from pipelines.contracts.remote import Facts, Remote, RemoteFile, open_url, stat_url
+from pipelines.contracts.remote import Facts, Remote, RemoteFile, open_url, shown, stat_url
 from pipelines.contracts.store import file_checksum
 from pipelines.reading.source import CHUNK_BYTES
 
@@ -97,7 +97,7 @@ def unreadable(location: str, error: OSError) -> SourceError:
     """The error for a source file that the system will not give us."""
     reason = error.strerror or type(error).__name__
     return SourceError(
-        f"{printable_name(location)}: cannot be read ({reason}); check that it exists and that you may read it"
+        f"{printable_name(shown(location))}: cannot be read ({reason}); check that it exists and that you may read it"
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from pipelines.contracts.errors import SourceError, UserError
-from pipelines.contracts.remote import is_url, list_urls
+from pipelines.contracts.remote import file_name, has_query, is_url, list_urls, shown
 from pipelines.reading.files import SourceFile, printable_name, unreadable
 from pipelines.reading.globs import covers, matches, may_contain
 from pipelines.reading.hf_dataset import saved_files
@@ -36,17 +36,19 @@ def list_files(source: SourceSpec) -> list[SourceFile]:
             continue
         if file.path in found:
             raise SourceError(
-                f"{where}: two files under {source.root!r} have the printed name {file.path!r}; rename one"
+                f"{where}: two files under {shown(source.root)!r} have the printed name {file.path!r}; rename one"
             )
         found[file.path] = file
     if unmatched:
         pattern = next(p for p in source.include if p in unmatched)
         raise SourceError(
-            f"{where}: include {pattern!r} matches no file under {source.root!r}; globs are relative to the root, "
+            f"{where}: include {pattern!r} matches no file under {shown(source.root)!r}; globs are relative to the root, "
             "* stays within a name, ** crosses directories, and a leading dot must be spelled"
         )
     if not found:
-        raise SourceError(f"{where}: exclude {list(source.exclude)} leaves no file under {source.root!r}; narrow it")
+        raise SourceError(
+            f"{where}: exclude {list(source.exclude)} leaves no file under {shown(source.root)!r}; narrow it"
+        )
     files = [found[path] for path in sorted(found)]
     return saved_files(files, source) if source.format == "hf_dataset" else files
 
@@ -74,19 +76,20 @@ def _local(source: SourceSpec, where: str) -> _Listing:
 
 def _remote(source: SourceSpec, where: str) -> _Listing:
     """The same below a URL."""
-    root = source.root.rstrip("/")
+    root = source.root if has_query(source.root) else source.root.rstrip("/")
     try:
         facts = list_urls(root, source.remote)
     except UserError as error:
         raise SourceError(f"{where}: {error}") from None
     if not facts:
-        raise SourceError(f"{where}: there is no file at {source.root!r}; correct `root`")
-    if "" in facts:  # the root is a file; what has it as a prefix of its key is no part of it
-        facts = {root.rpartition("/")[2]: facts[""]}
-        root = root.rpartition("/")[0]
+        raise SourceError(f"{where}: there is no file at {shown(source.root)!r}; correct `root`")
+    alone = "" in facts
+    if alone:  # the root is a file; what has it as a prefix of its key is no part of it
+        facts = {file_name(root): facts[""]}
 
     def describe(raw: str) -> SourceFile:
-        return SourceFile(raw, facts[raw].size, f"{root}/{raw}", facts[raw].version, source.remote)
+        location = root if alone else f"{root}/{raw}"
+        return SourceFile(raw, facts[raw].size, location, facts[raw].version, source.remote)
 
     return list(facts), describe
 

@@ -6,6 +6,7 @@ import io
 import json
 import sys
 import threading
+import traceback
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -160,6 +161,9 @@ def test_public_addresses(address: str, public: bool) -> None:
         ({"root": "https://me:hunter2@data.example/x"}, "root: the URL holds a user name or password"),
         ({"root": "https://hunter2@data.example/x"}, "root: the URL holds a user name or password"),
         ({"root": "s3://me:hunter2@bucket/x"}, "root: the URL holds a user name or password"),
+        ({"root": "s3://hunter2@bucket/x"}, "root: the URL holds a user name or password"),
+        ({"root": ".", "origin": "the dump at https://me:hunter2@data.example"}, "origin: holds a password"),
+        ({"root": ".", "origin": "https://data.example/a?x=1&sig=hunter2"}, "origin: holds a password, key or signature"),
         ({"root": "https://data.example:999999/x"}, "root: not a valid URL"),
         ({"root": ".", "remote": {"endpoint": "https://me:hunter2@data.example"}}, "remote.endpoint: the URL holds"),
         ({"root": ".", "remote": {"endpoint": "http://[::1"}}, "remote.endpoint: not a valid URL"),
@@ -169,8 +173,11 @@ def test_urls_that_a_corpus_file_must_not_hold(fields: dict, message: str) -> No
     with pytest.raises(ConfigError, match=message) as caught:
         parse(Source, {"name": "s", "format": "text", **fields}, "x.yaml")
     assert "hunter2" not in str(caught.value)
-    for root in ("hf://datasets/me/set@main/data", "s3://bucket/a@b:c", "a@b"):
+    for root in ("hf://datasets/me/set@main/data", "hf://set@main/data", "s3://bucket/a@b:c", "a@b"):
         parse(Source, {"name": "s", "format": "text", "root": root}, "x.yaml")
+    parse(
+        Source, {"name": "s", "format": "text", "root": ".", "origin": "https://data.example/?id=3: a dump"}, "x.yaml"
+    )
 
 
 def test_schemes_are_allowed_one_by_one() -> None:
@@ -220,6 +227,9 @@ def test_a_store_that_fails_is_no_damage(s3, monkeypatch: pytest.MonkeyPatch) ->
         list(read_documents(source, files, 1 << 20))
 
 
+SIGNATURE = "X-Amz-Date=1&X-Amz-Signature=swordfish&path=a/b.txt"
+
+
 class Pages(http.server.SimpleHTTPRequestHandler):
     def do_GET(self) -> None:
         self.answer(True)
@@ -233,7 +243,9 @@ class Pages(http.server.SimpleHTTPRequestHandler):
             self.send_header("Location", f"http://127.0.0.2:{self.server.server_address[1]}/a.txt")
             self.end_headers()
             return
-        self.send_response(404 if self.path == "/gone" else 200)
+        name, _, query = self.path.partition("?")
+        status = {"/gone": 404, "/broken": 500}.get(name, 200)
+        self.send_response(403 if name == "/signed.txt" and query != SIGNATURE else status)
         self.send_header("Content-Length", "5")
         self.send_header("ETag", '"1"')
         self.end_headers()
@@ -272,3 +284,35 @@ def test_http_and_its_redirects(pages: int, monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(RemoteError, match="ClientConnectorError"):  # where the server sends us is not public
         stat_url(f"{url}/away", public)
     module._store.cache_clear()
+
+
+def test_the_query_of_a_url_is_sent_and_never_shown(pages: int, tmp_path: Path) -> None:
+    remote = Remote(schemes=("http",), allow_private=True)
+
+    def source(place: str, **fields) -> Source:
+        return Source(name="s", root=f"http://127.0.0.1:{pages}{place}", format="text", remote=remote, **fields)
+
+    signed = source(f"/data/../signed.txt?{SIGNATURE}")
+    [file] = list_files(signed)
+    assert file.path == "signed.txt"
+    [(identifier, text, *_)] = rows(signed)
+    assert (text, identifier) == ("hello", rows(source("/other/signed.txt"))[0][0])  # signed anew, it keeps its ids
+    assert [file.path for file in list_files(source("/?id=3#part"))] == [f"127.0.0.1:{pages}"]
+    inventory = take_inventory([signed], tmp_path)["s"]
+    assert not has_changed(inventory.files[0], inventory.checksums[0])
+    for place, fields in (
+        ("/gone?sig=swordfish", {}),
+        ("/signed.txt?sig=swordfish", {}),
+        ("/broken?sig=swordfish", {}),
+        ("/a.txt?sig=swordfish", {"include": ("*.json",)}),
+        ("/a.txt?sig=swordfish", {"exclude": ("**",)}),
+    ):
+        with pytest.raises((SourceError, RemoteError)) as caught:
+            list_files(source(place, **fields))
+        assert place.partition("?")[0] in str(caught.value)
+        assert "swordfish" not in "".join(traceback.format_exception(caught.value))
+    with pytest.raises(UserError, match=r"/a\.txt\?\.\.\.: the host '127\.0\.0\.1' has the address") as caught:
+        open_url(f"http://127.0.0.1:{pages}/a.txt?sig=swordfish", Remote(schemes=("http",)))
+    assert "swordfish" not in str(caught.value)
+    with pytest.raises(ValueError, match=r"endpoint: got 'https://a\.example/\?\.\.\.'"):
+        Remote(endpoint="https://a.example/?sig=swordfish").check()
