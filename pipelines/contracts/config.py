@@ -194,7 +194,7 @@ def _value(kind: Any, data: Any, where: str, path: str) -> Any:
         entry_type = typing.get_args(kind)[1]
         if not isinstance(data, Mapping):
             raise _wrong_type(where, path, data, "a mapping")
-        return {str(key): _value(entry_type, entry, where, f"{path}.{key}".lstrip(".")) for key, entry in data.items()}
+        return {str(key): _value(entry_type, entry, where, _below(path, key)) for key, entry in data.items()}
     if dataclasses.is_dataclass(kind):
         return _dataclass(kind, data, where, path)
     return _scalar(kind, data, where, path)
@@ -233,7 +233,7 @@ def _kind_of_union(kinds: Mapping[str, Any], data: Any, where: str, path: str) -
         raise _wrong_type(where, path, data, f"a mapping with a kind, or one of {', '.join(kinds)}")
     if "kind" not in data:
         raise ConfigError(f"{where}: {path}.kind: missing; expected one of {', '.join(kinds)}")
-    if data["kind"] not in kinds:
+    if not isinstance(data["kind"], str) or data["kind"] not in kinds:
         near = near_match(str(data["kind"]), list(kinds))
         raise ConfigError(f"{where}: {path}.kind: got {data['kind']!r}, expected one of {', '.join(kinds)}{near}")
     return _value(kinds[data["kind"]], data, where, path)
@@ -255,11 +255,11 @@ def _dataclass(kind: Any, data: Any, where: str, path: str) -> Any:
     fields = {field.name: field for field in dataclasses.fields(kind) if field.init}
     for key in data:
         if key not in fields:
-            at = f"{path}.{key}".lstrip(".")
-            raise ConfigError(f"{where}: {at}: no such field in {kind.__name__}{near_match(str(key), list(fields))}")
+            near = near_match(str(key), list(fields))
+            raise ConfigError(f"{where}: {_below(path, key)}: no such field in {kind.__name__.lstrip('_')}{near}")
     values = {}
     for name, field in fields.items():
-        at = f"{path}.{name}".lstrip(".")
+        at = _below(path, name)
         if name in data:
             values[name] = _value(hints[name], data[name], where, at)
         elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
@@ -273,6 +273,12 @@ def _dataclass(kind: Any, data: Any, where: str, path: str) -> Any:
         except ValueError as error:
             raise ConfigError(f"{where}: {f'{path}.' if path else ''}{error}") from None
     return result
+
+
+def _below(path: str, key: Any) -> str:
+    """The path of a key in a message, which is one line whatever a file has for a key."""
+    shown = key if isinstance(key, str) and key.isprintable() and key.strip() else repr(key)
+    return f"{path}.{shown}" if path else shown
 
 
 def _scalar(kind: Any, data: Any, where: str, path: str) -> Any:

@@ -197,3 +197,10 @@ def test_a_union_by_kind_says_what_is_wrong_in_the_member_that_was_meant(shape, 
     with pytest.raises(ConfigError) as error:
         parse(Drawing, {"shape": shape}, "f.yaml")
     assert message in str(error.value)
+
+
+def test_what_a_file_has_for_a_key_or_a_kind_is_shown_in_one_line():
+    with pytest.raises(ConfigError, match=r"f.yaml: 'a\\nb': no such field in Outer"):
+        parse(Outer, {"size": 1, "a\nb": 2}, "f.yaml")
+    with pytest.raises(ConfigError, match=r"f.yaml: shape.kind: got \['x'\], expected one of round, square"):
+        parse(Drawing, {"shape": {"kind": ["x"]}}, "f.yaml")
