@@ -84,45 +84,45 @@ def paragraph(seed: int, words: int = 90) -> str:
     return " ".join(found[:words])
 
 
-@pytest.fixture
-def raw_text(tmp_path: Path) -> Path:
-    """Two small sources with real flaws: `web` (JSON lines; copies, near-copies, short texts, an address) and `code` (files)."""
+def write_sources(raw: Path, documents: int = 40, files: int = 2, modules: int = 12) -> Path:
+    """Two sources with real flaws in `raw`: `web` (JSON lines; copies, near-copies, short texts, an address) and `code`
+    (files). Every 40 documents of `web` have the same flaws.
+    """
     import json
 
-    web = tmp_path / "raw" / "web"
+    web = raw / "web"
     web.mkdir(parents=True)
-    texts = [paragraph(i) for i in range(40)]
-    texts[5] = texts[4]
-    texts[7] = texts[6].replace("stands", "stood", 1) + " The end."
-    texts[9] = "too short"
-    texts[10] += " Write to jane.roe@example.org about it."
-    for number in range(2):
+    texts = [paragraph(i) for i in range(documents)]
+    for i in range(0, documents, 40):
+        texts[i + 5] = texts[i + 4]
+        texts[i + 7] = texts[i + 6].replace("stands", "stood", 1) + " The end."
+        texts[i + 9] = "too short"
+        texts[i + 10] += " Write to jane.roe@example.org about it."
+    for number in range(files):
         lines = [
             json.dumps({"text": text, "url": f"https://site{i % 5}.example/{i}"})
             for i, text in enumerate(texts)
-            if i % 2 == number
+            if i % files == number
         ]
         (web / f"{number}.jsonl").write_text("\n".join([*lines, "not json"]) + "\n")
-    code = tmp_path / "raw" / "code"
+    code = raw / "code"
     code.mkdir()
-    for number in range(12):
+    for number in range(modules):
         (code / f"m{number}.py").write_text(
-            f"def f{number}(x):\n    return x + {number}  # {paragraph(100 + number, 30)}\n"
+            f"def f{number}(x):\n    return x + {number}  # {paragraph(documents + 60 + number, 30)}\n"
         )
     (code / "empty.py").write_bytes(b"")
-    return tmp_path / "raw"
+    return raw
 
 
-@pytest.fixture
-def corpus_file(tmp_path: Path, raw_text: Path) -> Path:
-    """A corpus YAML over `raw_text` with most stages; its output is tmp_path/out."""
-    path = tmp_path / "small.yaml"
+def write_corpus_file(path: Path, raw: Path, output: Path) -> Path:
+    """A corpus YAML over `write_sources` with most stages."""
     path.write_text(f"""\
 name: small
-output: {tmp_path}/out
+output: {output}
 sources:
-  - {{name: web, root: {raw_text}/web, format: jsonl, part_bytes: 8000, licence: CC0-1.0}}
-  - {{name: code, root: {raw_text}/code, format: text, part_bytes: 2000, tokenizer_share: 0.5}}
+  - {{name: web, root: {raw}/web, format: jsonl, part_bytes: 8000, licence: CC0-1.0}}
+  - {{name: code, root: {raw}/code, format: text, part_bytes: 2000, tokenizer_share: 0.5}}
 steps:
   - quality_signals: {{}}
     sources: [web]
@@ -136,6 +136,18 @@ steps:
   - shards: {{tokenizer: learn_tokenizer, validation_share: 0.2}}
 """)
     return path
+
+
+@pytest.fixture
+def raw_text(tmp_path: Path) -> Path:
+    """The sources of `write_sources`, small."""
+    return write_sources(tmp_path / "raw")
+
+
+@pytest.fixture
+def corpus_file(tmp_path: Path, raw_text: Path) -> Path:
+    """A corpus YAML over `raw_text` with most stages; its output is tmp_path/out."""
+    return write_corpus_file(tmp_path / "small.yaml", raw_text, tmp_path / "out")
 
 
 class S3(NamedTuple):
