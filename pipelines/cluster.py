@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from pipelines.contracts.advisories import refuse_known
 from pipelines.contracts.errors import RemoteError, UserError
 from pipelines.memory import measured
 
@@ -104,6 +105,7 @@ class RayCluster:
     def _start(self) -> None:
         if self._started:
             return
+        refuse_known("ray", "pyarrow")
         import logging
 
         import ray

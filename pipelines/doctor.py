@@ -20,6 +20,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import BinaryIO
 
+from pipelines.contracts.advisories import ADVISORIES, describe, known
 from pipelines.contracts.errors import UserError
 from pipelines.contracts.store import write_atomic
 
@@ -66,6 +67,7 @@ def examine(directory: Path) -> Iterator[Check]:
     """All checks, one after the other; `directory` is where corpora will be written."""
     yield _python()
     yield from _requirements()
+    yield from _advisories()
     yield from _owners(metadata.packages_distributions())
     yield _ray()
     yield _space("disk", directory, LEAST_DISK)
@@ -114,6 +116,21 @@ def _requirements() -> Iterator[Check]:
             yield Check("error", name, f"{found}, expected {pin}; run: pip install {name}=={pin}")
         wanted += [(f"{name} {found}", module) for module in modules.get(_plain(name), []) if module.isidentifier()]
     yield from _imports([(name, module) for name, module in wanted if not module.startswith("_")])
+
+
+def _advisories() -> Iterator[Check]:
+    good = []
+    for name in dict.fromkeys(entry.distribution for entry in ADVISORIES):
+        try:
+            found = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+        if affected := known(name, found):
+            yield Check("error", name, describe(name, found, affected))
+        else:
+            good.append(f"{name} {found}")
+    if good:
+        yield Check("ok", "advisories", f"none known here for {', '.join(good)}; `make audit` asks about every package")
 
 
 def _split(requirement: str) -> tuple[str, str]:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from pipelines.contracts.advisories import refuse_known
 from pipelines.contracts.errors import ConflictError, UserError
 from pipelines.submission import Upload, Work
 
@@ -69,6 +70,7 @@ class Launch:
 
 def connect(address: str) -> Client:
     """A client for the cluster with its dashboard at `address`. UserError where none answers or the token is not its."""
+    refuse_known("ray")
     from ray.job_submission import JobSubmissionClient
 
     for module in ("dashboard.modules.dashboard_sdk", "dashboard.modules.job.sdk", "_private.runtime_env.packaging"):

@@ -17,6 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from pipelines.contracts.advisories import refuse_known
 from pipelines.contracts.config import parse, plain
 from pipelines.contracts.errors import UserError
 from pipelines.contracts.events import EventLog
@@ -42,6 +43,7 @@ def launch(config: Pretraining, corpus: Corpus, run: Path, workers: int, show: C
 
     LostWorkerError under torchrun where another worker is gone, on Ray where that happens again and again.
     """
+    refuse_known("torch", "ray", "pyarrow")
     require_libraries(config.sinks)
     if os.environ.get("RANK", "0") == "0":
         (run / STOP).unlink(missing_ok=True)  # meant for a launch that was killed before it saw it
