@@ -5,7 +5,9 @@ DEMO := corpora_configs/demo.yaml
 CORPUS := data/corpora/demo
 RUN := runs/demo
 
-.PHONY: demo check fix test test-fast test-ray test-slow chaos bench wheel
+LOCK := deploy/requirements.lock
+
+.PHONY: demo check fix test test-fast test-ray test-slow chaos bench wheel lock audit
 
 demo: .venv/installed
 	@$(PY) corpora_configs/demo_text.py data/demo
@@ -59,6 +61,22 @@ chaos: .venv/installed
 bench: .venv/installed
 	$(PY) -m benchmarks.stages $(DEMO)
 	@if [ -n "$$GRISTMILL_DATA" ]; then $(PY) -m benchmarks.extraction; else echo "extraction: set GRISTMILL_DATA to the development data"; fi
+
+# What the image installs: every package with the hashes of its files. Versions are those of constraints.txt; of packages that
+# are not in it (CUDA's), those that the lock has already, or the newest where it has none.
+lock: build/tools/installed
+	build/tools/bin/uv --no-config pip compile pyproject.toml --constraint constraints.txt --extra s3 --extra trafilatura \
+	  --generate-hashes --only-binary :all: --no-binary deepspeed --python-version 3.11 \
+	  --python-platform x86_64-manylinux_2_28 --no-annotate --custom-compile-command "make lock" --quiet --output-file $(LOCK)
+
+# Asks the package index for advisories about every locked package; a package that it does not know is a failure too.
+audit: build/tools/installed
+	build/tools/bin/pip-audit --strict --require-hashes --disable-pip --requirement $(LOCK)
+
+build/tools/installed: Makefile
+	@$(PYTHON) -m venv build/tools
+	@build/tools/bin/python -m pip install --quiet --disable-pip-version-check uv==0.13.9 pip-audit==2.10.1
+	@touch $@
 
 wheel: .venv/installed
 	$(PY) -m pip wheel --quiet --no-deps --wheel-dir dist .

@@ -195,11 +195,8 @@ def test_the_image_is_the_one_of_the_dockerfile():
     assert built.endswith(f"/gristmill:{version}")
 
 
-def test_the_image_is_pinned_and_runs_without_rights():
+def test_the_image_runs_without_rights_and_takes_no_secrets():
     lines = (DEPLOY / "Dockerfile").read_text().splitlines()
-    installs = [line for line in lines if "pip install" in line]
-    assert installs
-    assert all("--constraint constraints.txt" in line for line in installs)
     assert any(line.startswith("USER ") and line != "USER root" for line in lines)
     for line in lines:
         if line.startswith("COPY ") and line != "COPY . .":
