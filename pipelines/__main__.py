@@ -6,9 +6,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from pipelines.contracts.errors import RemoteError, UserError
+from pipelines.contracts.errors import StorageError, UserError, reason_of
 from pipelines.contracts.place import place_of
 from pipelines.submit import add_commands
+from tokenizer.command_line import run
 
 _OVERRIDES = (
     "fields of the corpus file to change, as a.b=value; steps.language.model=... picks the step with that key or name"
@@ -149,7 +150,9 @@ def _config_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; 0 on success, 2 for errors that the user can mend, 130 when interrupted."""
+    """Run one command; 0 on success, 2 for errors that the user can mend, 130 when interrupted, 141 where the reader of the
+    standard output has left.
+    """
     top = parser()
     options, rest = top.parse_known_args(arguments)
     # argparse takes no positional arguments after an option that follows one, and a=b belongs at the end of a command line.
@@ -158,14 +161,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if rest:
         options.overrides += rest
     try:
-        return int(_COMMANDS[options.command](options))
+        return run(lambda: int(_COMMANDS[options.command](options)))
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
-    except RemoteError as error:
+    except StorageError as error:
         print(f"error: {error}; run the same command again, which goes on where it stopped", file=sys.stderr)
     except OSError as error:
-        place = f"{error.filename}: " if error.filename else ""
-        print(f"error: {place}{error.strerror or error}; mend that and run the same command again", file=sys.stderr)
+        print(f"error: {reason_of(error)}; mend that and run the same command again", file=sys.stderr)
     except KeyboardInterrupt:
         print("interrupted; the same command goes on where it stopped", file=sys.stderr)
         return 130

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from pipelines.cluster import LocalCluster, RayCluster
 from pipelines.contracts.annotations import DOCUMENT_COLUMNS, Annotation, Part
 from pipelines.contracts.edits import check_edits, map_back
-from pipelines.contracts.errors import ConflictError, PoisonError, UserError
+from pipelines.contracts.errors import ConflictError, PoisonError, StorageError, UserError
 from pipelines.contracts.manifest import (
     CorpusManifest,
     PartRecord,
@@ -219,6 +219,7 @@ class _AnnotateTask:
         return max(work.stage.gpus() for work in self.works)
 
 
+_NOT_OF_A_DOCUMENT = (UserError, StorageError, OSError, MemoryError)  # whatever the document, so it is not at fault
 _READY: dict[str, PartStage] = {}  # stages after setup(), by step directory: a worker process loads a model once
 
 
@@ -258,7 +259,7 @@ def _run_stage(work: _StageWork, part: Part) -> pa.Table:
         docs = docs.take(rows).combine_chunks()
     try:
         table = stage.annotate(docs)
-    except (UserError, OSError, MemoryError):
+    except _NOT_OF_A_DOCUMENT:
         raise
     except Exception as error:
         row = _first_failing_row(stage, docs)
@@ -311,6 +312,8 @@ def _first_failing_row(stage: PartStage, docs: pa.Table) -> int | None:
 def _raises(stage: PartStage, docs: pa.Table) -> bool:
     try:
         stage.annotate(docs.combine_chunks())
+    except _NOT_OF_A_DOCUMENT:
+        raise
     except Exception:
         return True
     return False

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from pipelines.contracts.advisories import refuse_known
-from pipelines.contracts.errors import RemoteError, UserError
+from pipelines.contracts.errors import RemoteError, StorageError, UserError, reason_of
 from pipelines.memory import measured
 
 Item = TypeVar("Item")
@@ -69,12 +69,15 @@ def _attempt(function: Callable[[Item], Result], item: Item, label: str) -> tupl
 
 def _failure(label: str, error: BaseException) -> UserError:
     if isinstance(error, OSError) and error.errno is not None:
-        place = f"{error.filename}: " if error.filename else ""
         return UserError(
-            f"{label}: {place}{os.strerror(error.errno)}; mend that and run the same command, which goes on where it stopped"
+            f"{label}: {reason_of(error)}; mend that and run the same command, which goes on where it stopped"
         )
     if isinstance(error, RemoteError):
         return UserError(f"{label}: failed {_ATTEMPTS} times: {error}; run the same command when the store answers")
+    if isinstance(error, StorageError):
+        return UserError(
+            f"{label}: failed {_ATTEMPTS} times: {error}; mend that and run the same command, which goes on where it stopped"
+        )
     # The message of a library's exception may quote the text it choked on, so only its type and place are shown.
     place = ""
     trace = error.__traceback__

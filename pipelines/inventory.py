@@ -1,7 +1,7 @@
 """The inventory of a source: its files with sizes and checksums, so that planning knows whether anything changed."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -16,6 +16,7 @@ from pipelines.contracts.stage import Stage, library_versions
 from pipelines.contracts.store import digest, read_json, write_json
 from pipelines.corpus import Source
 from pipelines.reading import extraction
+from pipelines.reading.files import unreadable
 from pipelines.reading.formats import PAGES
 from pipelines.stages import read
 from pipelines.stages.read import SourceFile, checksum_of, list_files, read_units
@@ -25,6 +26,7 @@ _NOT_IDENTITY = (
     "root", "remote", "identity", "include", "exclude", "tokenizer_share", "licence", "origin", "page_cpu_seconds",
     "page_memory_bytes",
 )  # fmt: skip
+_CHECKSUMS = ".checksums.json"
 # The libraries that decode a format.
 _LIBRARIES = {
     "parquet": ("pyarrow",),
@@ -87,7 +89,7 @@ class Read(Stage):
 
 def take_inventory(sources: Sequence[Source], output: Path) -> dict[str, Inventory]:
     """List and checksum the files of every source. Checksums are cached under `output` by path, size and modification time."""
-    cache_path = output / ".checksums.json"
+    cache_path = output / _CHECKSUMS
     cache = _load_cache(cache_path)
     fresh: dict[str, list[Any]] = {}
     inventories = {}
@@ -114,11 +116,18 @@ def _cached_checksum(file: SourceFile, source: Source, cache: dict[str, list[Any
     try:
         version = file.version if file.remote else os.stat(file.location).st_mtime_ns
     except OSError as error:
-        raise SourceError(f"{file.location}: {error.strerror}; make it readable or exclude it") from None
+        raise unreadable(file.location, error) from None
     known = cache.get(digest(file.location))  # a name may be no Unicode
     if known and version is not None and known[:2] == [file.size, version]:
         return known
     return [file.size, version, checksum_of(file)]
+
+
+def forget_checksums(output: Path, locations: Collection[str]) -> None:
+    """Have these files read again at the next inventory, even where size and modification time stay what they were."""
+    cache = _load_cache(output / _CHECKSUMS)
+    gone = {digest(location) for location in locations}
+    write_json(output / _CHECKSUMS, {"files": {name: entry for name, entry in cache.items() if name not in gone}})
 
 
 def _load_cache(path: Path) -> dict[str, list[Any]]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from pipelines.contracts.document import FILE_INDEX, QUARANTINE
-from pipelines.contracts.errors import AccountingError, SourceError
+from pipelines.contracts.errors import AccountingError, ChangedSourceError, SourceError
 from pipelines.contracts.manifest import (
     PartRecord,
     StepManifest,
@@ -23,7 +23,7 @@ from pipelines.contracts.manifest import (
 from pipelines.contracts.stage import in_order
 from pipelines.contracts.store import FileRecord
 from pipelines.corpus import Source
-from pipelines.inventory import Read
+from pipelines.inventory import Read, forget_checksums
 from pipelines.plan import Step
 from pipelines.stages.read import SourceFile, has_changed, read_documents
 from pipelines.tombstone import forgotten
@@ -85,12 +85,15 @@ def _read_unit(task: _ReadTask) -> dict[str, Any]:
 
 
 def _refuse_changes(task: _ReadTask) -> None:
-    for file, checksum in zip(task.files, task.checksums, strict=True):
-        if has_changed(file, checksum):
-            raise SourceError(
-                f"source {task.source.name!r}: {file.path} changed while it was being read; run the command again, "
-                "which plans with the new content"
-            )
+    pairs = zip(task.files, task.checksums, strict=True)
+    changed = [file for file, checksum in pairs if has_changed(file, checksum)]
+    if changed:
+        more = f" (and {len(changed) - 1} others)" if len(changed) > 1 else ""
+        raise ChangedSourceError(
+            f"source {task.source.name!r}: {changed[0].path}{more} changed while it was being read; run the command again, "
+            "which plans with the new content",
+            tuple(file.location for file in changed),
+        )
 
 
 def run_reads(state: "Build") -> None:
@@ -115,9 +118,13 @@ def run_reads(state: "Build") -> None:
     state.say("read: " + ", ".join(step.sources[0] for step in steps))
     started = time.perf_counter()
     state.cluster.peak_bytes = 0
-    results = in_order(
-        state.cluster.map(read_files, tasks, lambda task: f"read {task.source.name}: files {task.unit}"), len(tasks)
-    )
+    try:
+        results = in_order(
+            state.cluster.map(read_files, tasks, lambda task: f"read {task.source.name}: files {task.unit}"), len(tasks)
+        )
+    except ChangedSourceError as error:
+        forget_checksums(state.root, error.locations)
+        raise
     elapsed = time.perf_counter() - started
     for step in steps:
         mine = [result for result, owner in zip(results, owners, strict=True) if owner is step]

@@ -18,6 +18,7 @@ import xxhash
 
 from pipelines.contracts.errors import CorruptFileError
 from pipelines.contracts.manifest import Content
+from pipelines.contracts.patience import named
 from pipelines.contracts.store import FileRecord, open_ranges
 
 _ENTRY = struct.Struct("<QQQ")
@@ -79,7 +80,7 @@ def _read(directory: Path, record: FileRecord, partition: int) -> tuple[bytes, b
     """The schema and the rows of one partition of a file, checked."""
     size = record.bytes
     try:
-        with open_ranges(directory, record) as source:
+        with named(directory / record.path), open_ranges(directory, record) as source:
             source.seek(size - _TAIL.size)
             head, partitions = _TAIL.unpack(source.read())
             source.seek(max(0, size - _TAIL.size - _ENTRY.size * (partitions - partition)))

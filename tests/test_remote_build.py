@@ -88,7 +88,7 @@ def test_files_of_a_store_are_whole_or_absent(s3, tmp_path: Path, own_cache: Pat
         sink.write(b"half")
         raise OSError(28, "No space left on device")
 
-    with pytest.raises(OSError, match="No space"):
+    with pytest.raises(UserError, match="No space left on device; make room"):
         write_atomic(root / "a" / "b.bin", fail)
     assert (root / "a" / "b.bin").read_bytes() == b"content"
     write_json(root / "v.json", {"n": 1})

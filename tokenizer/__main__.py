@@ -18,6 +18,7 @@ from rich.table import Table
 
 from tokenizer.byte_vocabulary import VOCAB_SIZE
 from tokenizer.chart import MEASURES, cells, page, png
+from tokenizer.command_line import run
 from tokenizer.compare import compare, gather, threads
 from tokenizer.encode import Encoder
 from tokenizer.kinds import KINDS, train
@@ -31,14 +32,18 @@ CHECKED_TEXTS = 200
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; returns the exit status (0, or 1 after an error message)."""
+    """Run the command line: 0 on success, 2 for errors that the user can mend, 130 when interrupted, 141 where the reader of
+    the standard output has left.
+    """
     options = parser().parse_args(arguments)
     try:
-        options.run(options)
+        return run(lambda: options.run(options) or 0)
     except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
-        return 1
-    return 0
+    except KeyboardInterrupt:
+        print("interrupted; nothing was written", file=sys.stderr)
+        return 130
+    return 2
 
 
 def parser() -> argparse.ArgumentParser:

@@ -10,7 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipelines.contracts.errors import ConfigError, UserError
+from pipelines.contracts.errors import ConfigError, StorageError, UserError, reason_of
+from tokenizer.command_line import run
 
 if TYPE_CHECKING:
     from trainers.config import Pretraining
@@ -19,7 +20,9 @@ if TYPE_CHECKING:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; 2 and one line for an error that a user can act on."""
+    """Run a command; 2 and one line for an error that a user can act on, 130 when interrupted, 141 where the reader of the
+    standard output has left.
+    """
     top = parser()
     options, rest = top.parse_known_args(arguments)
     # argparse takes no positional arguments after an option that follows one, and a=b belongs anywhere.
@@ -28,18 +31,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if rest:
         options.settings += rest
     try:
-        result: int = options.command(options)
+        return run(lambda: int(options.command(options)))
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
-        return 2
+    except StorageError as error:
+        print(f"error: {error}; run the same command again, which goes on from the last checkpoint", file=sys.stderr)
     except OSError as error:
-        place = f"{error.filename}: " if error.filename else ""
-        print(f"error: {place}{error.strerror or error}; mend that and run the same command again", file=sys.stderr)
-        return 2
+        print(f"error: {reason_of(error)}; mend that and run the same command again", file=sys.stderr)
     except KeyboardInterrupt:
         print("interrupted; the same command goes on from the last checkpoint", file=sys.stderr)
         return 130
-    return result
+    return 2
 
 
 def parser() -> argparse.ArgumentParser:

@@ -5,6 +5,7 @@ It lies in $GRISTMILL_CACHE (default: gristmill below the user's cache directory
 (default: 20 GiB); beyond, what was used least recently goes. A file that goes while it is read stays readable.
 """
 
+import errno
 import os
 import time
 import uuid
@@ -15,7 +16,8 @@ from typing import BinaryIO
 
 import xxhash
 
-from pipelines.contracts.errors import UserError
+from pipelines.contracts.errors import UserError, reason_of
+from pipelines.contracts.patience import named
 from pipelines.contracts.place import RemotePath
 from pipelines.contracts.remote import fetch_url, put_url
 
@@ -72,10 +74,16 @@ def _directory() -> Path:
 @contextmanager
 def _scratch() -> Iterator[Path]:
     directory = _directory()
-    directory.mkdir(parents=True, exist_ok=True)
     path = directory / f"{uuid.uuid4().hex}.tmp"
     try:
-        yield path
+        with named(path):
+            directory.mkdir(parents=True, exist_ok=True)
+            yield path
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            advice = "make room there, or set GRISTMILL_CACHE to a directory on a larger disk"
+            raise UserError(f"{reason_of(error)}; {advice}, and run the same command again") from None
+        raise
     finally:
         path.unlink(missing_ok=True)
 

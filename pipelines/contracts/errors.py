@@ -1,8 +1,13 @@
 """Errors that a user can act on. The command lines print them as one line; anything else is a defect and shows a traceback."""
 
+import os
 
-class UserError(ValueError):
-    """Base of all errors for users: the message says where, what was found, what is allowed and what to do."""
+
+class UserError(Exception):
+    """Base of all errors for users: the message says where, what was found, what is allowed and what to do.
+
+    No ValueError, which readers take for damage: an archive is not corrupt because access to it was withdrawn.
+    """
 
 
 class ConfigError(UserError):
@@ -25,6 +30,17 @@ class ConflictError(UserError):
     """A directory belongs to another corpus or run."""
 
 
+class ChangedSourceError(SourceError):
+    """Files of a source are not what they were when the build was planned."""
+
+    def __init__(self, message: str, locations: tuple[str, ...]) -> None:
+        super().__init__(message, locations)  # both, so that it can be pickled
+        self.locations = locations
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
 class PoisonError(UserError):
     """A document stops a step. The message holds its id and the kind of failure, never its text."""
 
@@ -36,5 +52,15 @@ class PoisonError(UserError):
         return str(self.args[0])
 
 
-class RemoteError(Exception):
+class StorageError(Exception):
+    """A disk failed at reading. No OSError, which readers would take for damage to a file: the task is tried again."""
+
+
+class RemoteError(StorageError):
     """An object store or a web server failed. Not the user's to mend: the task is tried again."""
+
+
+def reason_of(error: OSError) -> str:
+    """What the system says of a file, with the file's name where the error has one: `/data/x: No space left on device`."""
+    said = os.strerror(error.errno) if error.errno is not None else str(error)
+    return f"{error.filename}: {said}" if error.filename else said

@@ -4,7 +4,7 @@ A step's directory holds `manifest.json` (written last), `parts/` (annotation or
 being built `units/` with one receipt per finished unit of work. Times, hosts and rates go to `run.json`, never into a manifest.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -12,6 +12,7 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 
 from pipelines.contracts.errors import AccountingError, CorruptFileError, UserError
+from pipelines.contracts.patience import patiently
 from pipelines.contracts.store import FileRecord, digest, read_json, remove_tree, verify, write_file, write_json
 
 STEP_FORMAT = "gristmill-step/1"
@@ -118,8 +119,11 @@ def write_table(table: pa.Table) -> Callable[[BinaryIO], None]:
 
 def read_table(directory: Path, record: FileRecord, columns: Iterable[str], expected: Mapping[str, str]) -> pa.Table:
     """Some columns of a part, each as one chunk, after checking the file's checksum and exact schema."""
-    path = verify(directory, record)
-    wanted = list(columns)
+    path, wanted = verify(directory, record), list(columns)
+    return patiently(path, lambda: _columns(path, wanted, expected))
+
+
+def _columns(path: Path, wanted: Sequence[str], expected: Mapping[str, str]) -> pa.Table:
     with pa.OSFile(str(path)) as source:
         schema = pa.ipc.open_file(source).schema
         if schema_facts(schema) != dict(expected):

@@ -9,15 +9,16 @@ import io
 import ipaddress
 import re
 import socket
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
-from pipelines.contracts.errors import RemoteError, UserError
+from pipelines.contracts.answers import LISTING_SECONDS, ask
+from pipelines.contracts.errors import UserError
+from pipelines.contracts.patience import named
 
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 _WEB = re.compile(r"https?://", re.IGNORECASE)
@@ -28,6 +29,8 @@ _BLOCK_BYTES = 4 << 20  # asked for at a time: long enough that latency does not
 _INSTALL = {"s3": "s3fs, the extra `s3`: pip install --constraint constraints.txt --editable '.[s3]'", "gs": "gcsfs",
             "hf": "huggingface_hub", "http": "aiohttp", "https": "aiohttp"}  # fmt: skip
 _VERSIONS = ("ETag", "etag", "blob_id", "Content-MD5", "md5Hash", "LastModified", "Last-Modified", "mtime", "updated")
+_SMALL_BYTES = 16 << 20  # more than a manifest or a receipt
+Result = TypeVar("Result")
 _INNER_IPV4 = (ipaddress.ip_network("64:ff9b::/96"), ipaddress.ip_network("::/96"))  # RFC 6052, RFC 4291
 _OWN_NAT64 = ipaddress.ip_network("64:ff9b:1::/48")  # RFC 8215: for use within a network
 
@@ -115,10 +118,10 @@ def list_urls(url: str, remote: Remote) -> dict[str, Facts]:
 
     A web server has no listing: there the URL is one file.
     """
-    with _errors(url):
-        store, path = _connect(url, remote)
-        if url.lower().startswith("http"):
-            return {"": _facts(url, store.info(path))}
+    if url.lower().startswith("http"):
+        return {"": _ask(url, remote, lambda store, path: _facts(url, store.info(path)))}
+
+    def listed(store: Any, path: str) -> dict[str, Facts]:
         path = path.rstrip("/")
         found = {}
         for name, info in store.find(path, detail=True, withdirs=False).items():
@@ -126,24 +129,21 @@ def list_urls(url: str, remote: Remote) -> dict[str, Facts]:
                 found[name.removeprefix(path).removeprefix("/")] = _facts(url, info)
         return found
 
+    return _ask(url, remote, listed, seconds=LISTING_SECONDS)
+
 
 def stat_url(url: str, remote: Remote) -> Facts | None:
     """What a remote file is now; None where it is gone."""
-    with _errors(url):
-        store, path = _connect(url, remote)
-        try:
-            return _facts(url, store.info(path))
-        except FileNotFoundError as error:
-            if _hides_failure(error):
-                raise
-            return None
+    try:
+        return _ask(url, remote, lambda store, path: _facts(url, store.info(path)), missing=True)
+    except FileNotFoundError:
+        return None
 
 
 def open_url(url: str, remote: Remote) -> "RemoteFile":
     """Open a remote file for reading. UserError where it is missing or forbidden, RemoteError where the store fails."""
-    with _errors(url):
-        store, path = _connect(url, remote)
-        return RemoteFile(url, store.open(path, "rb", block_size=_BLOCK_BYTES, cache_type="readahead"))
+    options = {"block_size": _BLOCK_BYTES, "cache_type": "readahead"}
+    return RemoteFile(url, _ask(url, remote, lambda store, path: store.open(path, "rb", **options)))
 
 
 class RemoteFile(io.RawIOBase):
@@ -170,44 +170,34 @@ class RemoteFile(io.RawIOBase):
         return int(self._file.tell())
 
     def readinto(self, buffer: Any) -> int:
-        """Read up to as many bytes as `buffer` holds."""
-        with _errors(self._url):
-            data = self._file.read(len(buffer))
-        buffer[: len(data)] = data
-        return len(data)
+        """Read as many bytes as `buffer` holds; fewer at the end of the file alone, wherever an answer ends."""
+        size: int | None = self._file.size
+        left = len(buffer) if size is None else min(len(buffer), max(0, size - self.tell()))
+        filled = 0
+        while left:
+            tries = 1 if size is None else 3  # a stream that broke has no second entrance
+            call = partial(self._some, left, size is not None)
+            data = ask(shown(self._url), call, size=left + _BLOCK_BYTES, secret=has_query(self._url), tries=tries)
+            if not data:
+                break
+            buffer[filled : filled + len(data)] = data
+            filled, left = filled + len(data), left - len(data)
+        return filled
+
+    def _some(self, most: int, more: bool) -> bytes:
+        data = bytes(self._file.read(most))
+        if more and not data:
+            raise EOFError
+        return data
 
 
-@contextmanager
-def _errors(url: str, *, missing: bool = False) -> Iterator[None]:
-    """With `missing`, a file that is not there stays a FileNotFoundError."""
-    place = shown(url)
-    try:
-        yield
-    except (UserError, RemoteError):
-        raise
-    except FileNotFoundError as error:
-        if _hides_failure(error):
-            raise RemoteError(f"{place}: {type(error.__cause__).__name__}") from _cause(url, error)
-        if missing:
-            raise
-        raise UserError(f"{place}: no such file or bucket; check the URL") from None
-    except PermissionError:
-        raise UserError(f"{place}: access is denied; check your credentials for it") from None
-    except Exception as error:
-        # botocore's exceptions are many, and most of them pass: the task is tried again.
-        raise RemoteError(f"{place}: {type(error).__name__}") from _cause(url, error)
+def _ask(url: str, remote: Remote, call: Callable[[Any, str], Result], **options: Any) -> Result:
+    """The answer to `call(store, path)`; see `pipelines.contracts.answers.ask`."""
 
+    def asked() -> Result:
+        return call(*_connect(url, remote))
 
-def _cause(url: str, error: Exception) -> Exception | None:
-    """What an error is chained to: nothing where a library's message would show a query."""
-    return None if has_query(url) else error
-
-
-def _hides_failure(error: FileNotFoundError) -> bool:
-    """Whether a server could not be asked: fsspec calls a file of the web missing whatever happened."""
-    cause = error.__cause__
-    failed = isinstance(cause, OSError) and not isinstance(cause, FileNotFoundError)
-    return failed or getattr(cause, "status", 404) not in (404, 410)
+    return ask(shown(url), asked, secret=has_query(url), **options)
 
 
 def _facts(url: str, info: dict[str, Any]) -> Facts:
@@ -305,46 +295,51 @@ async def _public_client(**options: Any) -> Any:
 
 def read_url(url: str, remote: Remote) -> bytes:
     """All bytes of a remote file. FileNotFoundError where there is none."""
-    with _errors(url, missing=True):
-        store, path = _connect(url, remote)
-        return bytes(store.cat_file(path))
+    return _ask(url, remote, lambda store, path: bytes(store.cat_file(path)), size=_SMALL_BYTES, missing=True)
 
 
 def fetch_url(url: str, remote: Remote, target: Path) -> None:
     """Copy a remote file to a local one. FileNotFoundError where there is none."""
-    with _errors(url, missing=True):
-        store, path = _connect(url, remote)
+    size = _ask(url, remote, lambda store, path: _facts(url, store.info(path)).size, missing=True)
+    target.touch()  # what is wrong with it shall not look like the store's
+
+    def copy(store: Any, path: str) -> None:
         store.get_file(path, str(target))
+        if target.stat().st_size != size:
+            raise EOFError
+
+    with named(target):
+        _ask(url, remote, copy, size=size, missing=True)
 
 
 def put_url(url: str, remote: Remote, local: Path) -> None:
     """Store a local file under a URL: it appears whole or not at all, and replaces what was there."""
-    with _errors(url):
-        store, path = _connect(url, remote)
-        store.put_file(str(local), path)
+    _ask(url, remote, lambda store, path: store.put_file(str(local), path), size=local.stat().st_size)
 
 
 def remove_url(url: str, remote: Remote) -> None:
     """Remove a remote file, or everything below a prefix; nothing where nothing is there."""
-    with _errors(url):
-        store, path = _connect(url, remote)
+
+    def remove(store: Any, path: str) -> None:
         if store.exists(path):
             store.rm(path, recursive=True)
+
+    _ask(url, remote, remove, seconds=LISTING_SECONDS)
 
 
 def children_of_url(url: str, remote: Remote) -> list[str]:
     """Names of what lies directly below a prefix; empty where nothing does."""
-    with _errors(url, missing=True):
-        store, path = _connect(url, remote)
-        try:
-            names = store.ls(path, detail=False)
-        except FileNotFoundError:
-            return []
+
+    def children(store: Any, path: str) -> list[str]:
+        names = store.ls(path, detail=False)
         return sorted(name.rstrip("/").rpartition("/")[2] for name in names if name.rstrip("/") != path.rstrip("/"))
+
+    try:
+        return _ask(url, remote, children, seconds=LISTING_SECONDS, missing=True)
+    except FileNotFoundError:
+        return []
 
 
 def modified_ns(url: str, remote: Remote) -> int:
     """When a remote file was stored, in nanoseconds since the epoch."""
-    with _errors(url, missing=True):
-        store, path = _connect(url, remote)
-        return int(store.modified(path).timestamp() * 1e9)
+    return _ask(url, remote, lambda store, path: int(store.modified(path).timestamp() * 1e9), missing=True)

@@ -20,6 +20,7 @@ import xxhash
 
 from pipelines.contracts.cache import fetch, kept, put
 from pipelines.contracts.errors import CorruptFileError
+from pipelines.contracts.patience import named, patiently
 from pipelines.contracts.place import RemotePath
 from pipelines.contracts.remote import open_url
 
@@ -39,15 +40,19 @@ def write_atomic(path: Path, content: bytes | Callable[[BinaryIO], None]) -> Non
     """Write `path` so that it appears whole or not at all. `content` is the bytes, or a function that writes to a sink."""
     if isinstance(path, RemotePath):
         put(path, content)
-        return
+    elif callable(content):
+        with named(path):
+            _write(path, content)
+    else:
+        patiently(path, lambda: _write(path, lambda sink: sink.write(content)))
+
+
+def _write(path: Path, content: Callable[[BinaryIO], object]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
     try:
         with open(temporary, "wb") as sink:
-            if callable(content):
-                content(sink)
-            else:
-                sink.write(content)
+            content(sink)
             sink.flush()
             os.fsync(sink.fileno())
         os.rename(temporary, path)
@@ -62,13 +67,18 @@ def fsync_directory(directory: Path) -> None:
     """Make the renames inside `directory` durable."""
     descriptor = os.open(directory, os.O_RDONLY)
     try:
-        os.fsync(descriptor)
+        with named(directory):
+            os.fsync(descriptor)
     finally:
         os.close(descriptor)
 
 
 def file_checksum(path: Path) -> str:
     """xxh3_128 of the whole file, in hex."""
+    return patiently(path, lambda: _checksum(path))
+
+
+def _checksum(path: Path) -> str:
     digest = xxhash.xxh3_128()
     with open(path, "rb") as source:
         while chunk := source.read(_CHUNK):
@@ -121,13 +131,16 @@ def _copy(path: RemotePath, record: FileRecord) -> Path:
             return found
         except CorruptFileError:  # the copy was damaged, not the file
             found.unlink(missing_ok=True)
+    wanted = (record.bytes, record.xxh3_128)
     try:
         facts = fetch(path)
+        if facts != wanted:  # it may have been damaged on its way
+            facts = fetch(path)
     except FileNotFoundError:
         raise CorruptFileError(
             f"{path}: recorded in its manifest but missing; remove {path.parent} and build again"
         ) from None
-    if facts != (record.bytes, record.xxh3_128):
+    if facts != wanted:
         raise CorruptFileError(
             f"{path}: is {facts[0]} bytes, {facts[1]}; its manifest recorded {record.bytes} bytes, {record.xxh3_128}; remove "
             f"{path.parent} and build again"
@@ -190,15 +203,21 @@ def read_json(path: Path) -> dict[str, Any]:
 
     Raises FileNotFoundError where there is none and CorruptFileError where the content is not what was written.
     """
-    data = path.read_bytes()
-    try:
-        value = json.loads(data)
-        body = {name: field for name, field in value.items() if name != "checksum"}
-        intact = value.get("checksum") == digest(body)
-    except (ValueError, AttributeError, TypeError):
-        intact = False
-    if not intact:
+    value = _intact(patiently(path, path.read_bytes))
+    if value is None and isinstance(path, RemotePath):  # it may have been damaged on its way
+        value = _intact(path.read_bytes())
+    if value is None:
         raise CorruptFileError(
             f"{path}: its content does not match its own checksum; remove {path.parent} and build again"
         )
-    return dict(value)
+    return value
+
+
+def _intact(data: bytes) -> dict[str, Any] | None:
+    """The JSON object in `data`; None unless its checksum is right."""
+    try:
+        value = json.loads(data)
+        body = {name: field for name, field in value.items() if name != "checksum"}
+        return dict(value) if value.get("checksum") == digest(body) else None
+    except (ValueError, AttributeError, TypeError):
+        return None

@@ -16,7 +16,7 @@ from pathlib import PurePosixPath
 from typing import IO, Any, Self, cast
 
 from pipelines.reading.decompress import Budget, broken, decoded, decoded_bound
-from pipelines.reading.files import SourceFile, file_chunks, printable_name, unreadable
+from pipelines.reading.files import SourceFile, file_chunks, printable_name, readable
 from pipelines.reading.globs import matches
 from pipelines.reading.source import CHUNK_BYTES, BrokenInput, SourceSpec
 
@@ -211,29 +211,28 @@ class _TarReader:
 
 def _zip_members(file: SourceFile, source: SourceSpec, budget: Budget) -> Iterator[Entry]:
     try:
-        archive = zipfile.ZipFile(file.handle())
-    except OSError as error:
-        raise unreadable(file.location, error) from None
+        with readable(file):
+            archive = zipfile.ZipFile(file.handle())
     except (zipfile.BadZipFile, NotImplementedError, ValueError):
         # The directory of a zip stands at its end, so a zip that was cut off gives nothing.
         yield Entry(file.path, broken("corrupt" if zipfile.is_zipfile(file.handle()) else "truncated"))
         return
     with archive:
         for info in archive.infolist():
-            if info.filename.endswith("/") or not _wanted(info.filename, source):
+            if (info.is_dir() and not info.file_size) or not _wanted(info.filename, source):
                 continue
             if stat.S_IFMT(info.external_attr >> 16) not in (0, stat.S_IFREG):
                 chunks = broken("not_regular")
             elif info.flag_bits & 1:
                 chunks = broken("encrypted")
             else:
-                chunks = budget.bound(_zip_contents(archive, info))
+                chunks = budget.bound(_zip_contents(archive, info, file))
             yield _member(file.path, info.filename, chunks, info.file_size, budget)
 
 
-def _zip_contents(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Iterator[bytes]:
+def _zip_contents(archive: zipfile.ZipFile, info: zipfile.ZipInfo, file: SourceFile) -> Iterator[bytes]:
     try:
-        with archive.open(info) as member:
+        with readable(file), archive.open(info) as member:
             while chunk := member.read(CHUNK_BYTES):
                 yield chunk
     except NotImplementedError:

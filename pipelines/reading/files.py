@@ -1,17 +1,23 @@
 """The files of a source, local or remote: how they are opened, grouped into units of work and known again."""
 
+import errno
 import io
 import os
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import xxhash
 
-from pipelines.contracts.errors import SourceError
+from pipelines.contracts.errors import SourceError, StorageError
 from pipelines.contracts.remote import Facts, Remote, RemoteFile, open_url, shown, stat_url
 from pipelines.contracts.store import file_checksum
 from pipelines.reading.source import CHUNK_BYTES
+
+_MENDABLE = (
+    errno.ENOENT, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG,
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -56,7 +62,7 @@ def read_units(files: Sequence[SourceFile], unit_bytes: int) -> list[list[Source
 
 
 def file_chunks(file: SourceFile) -> Generator[bytes, None, None]:
-    """The bytes of a file. SourceError where the system refuses."""
+    """The bytes of a file. SourceError where it is missing or forbidden, StorageError where the disk fails."""
     try:
         with file.open() as opened:
             while chunk := opened.read(CHUNK_BYTES):
@@ -86,19 +92,31 @@ def has_changed(file: SourceFile, checksum: str) -> bool:
 
 
 def content_checksum(path: str | os.PathLike[str]) -> str:
-    """xxh3_128 of a file's bytes, in hex: 32 digits. SourceError where it cannot be read."""
+    """xxh3_128 of a file's bytes, in hex: 32 digits. Errors as `file_chunks`."""
     try:
         return file_checksum(Path(path))
     except OSError as error:
         raise unreadable(os.fspath(path), error) from None
 
 
-def unreadable(location: str, error: OSError) -> SourceError:
-    """The error for a source file that the system will not give us."""
-    reason = error.strerror or type(error).__name__
-    return SourceError(
-        f"{printable_name(shown(location))}: cannot be read ({reason}); check that it exists and that you may read it"
-    )
+def unreadable(location: str, error: OSError) -> SourceError | StorageError:
+    """The error for a source file that the system will not give us: the user's to mend where it is missing or forbidden."""
+    reason = error.strerror if error.errno is None else os.strerror(error.errno)
+    where = f"{printable_name(shown(location))}: cannot be read ({reason or type(error).__name__})"
+    if error.errno in _MENDABLE:
+        return SourceError(f"{where}; check that it exists and that you may read it")
+    return StorageError(where)
+
+
+@contextmanager
+def readable(file: SourceFile) -> Iterator[None]:
+    """What the system refuses in here is no damage to the file. An OSError without a number is what a library found in it."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None:
+            raise
+        raise unreadable(file.location, error) from None
 
 
 def printable_name(name: str) -> str:

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from pipelines.reading.archives import Entry
 from pipelines.reading.decompress import decoded_bound
-from pipelines.reading.files import SourceFile, file_chunks
+from pipelines.reading.files import SourceFile, file_chunks, readable
 from pipelines.reading.parquet_pages import look_at_pages
 from pipelines.reading.records import Bad, Found
 from pipelines.reading.rows import batch_records, check_text_column, is_text, record_bytes
@@ -38,16 +38,17 @@ def read_parquet(entry: Entry, source: SourceSpec) -> Iterator[Found | Bad]:
         return
     options = {"buffer_size": 1 << 20, "pre_buffer": False, "page_checksum_verification": True}
     try:
-        schema = pq.read_schema(entry.file.handle())
-        names = [field.name for field in schema if is_text(field.type)]
-        file = pq.ParquetFile(entry.file.handle(), **options)
-        probe = pq.ParquetFile(entry.file.handle(), read_dictionary=names, **options)
+        with readable(entry.file):
+            schema = pq.read_schema(entry.file.handle())
+            names = [field.name for field in schema if is_text(field.type)]
+            file = pq.ParquetFile(entry.file.handle(), **options)
+            probe = pq.ParquetFile(entry.file.handle(), read_dictionary=names, **options)
     except (pa.ArrowException, OSError, ValueError):
         yield Bad("encrypted" if _encrypted(entry.file) else "not_parquet", entry.size)
         return
     with file, probe:
         check_text_column(schema, entry, source)
-        with entry.file.open() as headers:
+        with readable(entry.file), entry.file.open() as headers:
             yield from _rows(file, probe, headers, source, decoded_bound(entry.file.size, source.max_decoded_bytes))
 
 
@@ -68,7 +69,9 @@ def _rows(file: Any, probe: Any, headers: Any, source: SourceSpec, limit: int) -
                     if expanded > limit:
                         raise BrokenInput("decoded_limit")
                     yield record
-        except (pa.ArrowException, OSError):
+        except (pa.ArrowException, OSError) as error:
+            if getattr(error, "errno", None) is not None:
+                raise  # the disk's, not the file's
             raise BrokenInput("corrupt") from None
 
 

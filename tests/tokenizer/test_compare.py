@@ -154,7 +154,7 @@ def test_names_are_escaped(tokenizers, files):
 )
 def test_wrong_requests_say_what_is_wrong(tokenizers, files, capsys, arguments, message):
     filled = [argument.format(files=files, bytes=tokenizers["bytes"]) for argument in arguments]
-    assert main(["compare", *filled]) == 1
+    assert main(["compare", *filled]) == 2
     assert message in capsys.readouterr().err
 
 

@@ -51,14 +51,14 @@ def test_only_bytes_need_no_size(corpus, tmp_path, capsys):
     arguments = ["train", *corpus, "--output", str(tmp_path / "out")]
     assert main([*arguments, "--kind", "bytes"]) == 0
     assert Encoder.load(str(tmp_path / "out")).vocab_size == 384
-    assert main([*arguments, "--kind", "unigram", "--overwrite"]) == 1
+    assert main([*arguments, "--kind", "unigram", "--overwrite"]) == 2
     assert "--vocab-size: got none, unigram needs one" in capsys.readouterr().err
 
 
 def test_a_tokenizer_is_not_replaced_by_accident(corpus, tmp_path, capsys):
     arguments = ["train", *corpus, "--vocab-size", "400", "--output", str(tmp_path)]
     assert main(arguments) == 0
-    assert main(["train", corpus[1], "--vocab-size", "390", "--output", str(tmp_path)]) == 1
+    assert main(["train", corpus[1], "--vocab-size", "390", "--output", str(tmp_path)]) == 2
     assert "exists already; choose another --output, or replace it with --overwrite" in capsys.readouterr().err
     assert Encoder.load(str(tmp_path)).vocab_size == 400
     assert main(["train", corpus[1], "--vocab-size", "390", "--output", str(tmp_path), "--overwrite"]) == 0
@@ -80,7 +80,7 @@ def test_a_tokenizer_is_not_replaced_by_accident(corpus, tmp_path, capsys):
 def test_bad_files_are_named(tmp_path, capsys, name, content, message):
     file = tmp_path / name
     file.write_bytes(content)
-    assert main(["train", str(file), "--vocab-size", "384", "--output", str(tmp_path / "out")]) == 1
+    assert main(["train", str(file), "--vocab-size", "384", "--output", str(tmp_path / "out")]) == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
@@ -94,12 +94,12 @@ def test_bad_files_are_named(tmp_path, capsys, name, content, message):
 )
 def test_missing_files_are_named(tmp_path, monkeypatch, capsys, arguments, message):
     monkeypatch.chdir(tmp_path)
-    assert main(arguments) == 1
+    assert main(arguments) == 2
     assert message in capsys.readouterr().err
 
 
 def test_text_arguments_need_a_name(encoder, capsys):
-    assert main(["inspect", encoder.definition.path, "--text", "file.txt"]) == 1
+    assert main(["inspect", encoder.definition.path, "--text", "file.txt"]) == 2
     assert "--text: got 'file.txt', expected NAME=FILE" in capsys.readouterr().err
 
 
