@@ -3,7 +3,7 @@
 One or more files per source, `SOURCE-00000.parquet` or `SOURCE-00000.jsonl.gz`, each written atomically, with the
 columns `id` (printed), `text`, `source`, `url` and `meta`, and those annotations that are asked for; then `export.json`,
 which lists them with checksums. Edits are of the text: `url` and `meta` are as they were read. The same corpus gives the
-same bytes.
+same bytes. Until it is complete `unfinished.json` says what is being exported, so that the same command can begin again.
 """
 
 import gzip
@@ -24,7 +24,7 @@ from pipelines.contracts.config import near_match
 from pipelines.contracts.errors import AccountingError, ConflictError, UserError
 from pipelines.contracts.lineage import Corpus, open_corpus
 from pipelines.contracts.stage import DROP, EDITS_COLUMN
-from pipelines.contracts.store import record_file, write_atomic, write_json
+from pipelines.contracts.store import fsync_directory, read_json, record_file, write_atomic, write_json
 from pipelines.show import ProgressDisplay, human_bytes
 
 FORMAT = "gristmill-export/1"
@@ -39,6 +39,7 @@ EXPORTED = pa.schema(
 )
 """Columns of a Parquet file before annotations. In JSON lines `meta` is an object, and what is null is left out."""
 
+_UNFINISHED = "unfinished.json"
 _FILE_BYTES = 1 << 30  # stored text of the parts that share a file
 _GROUP_BYTES = 32 << 20  # text of a Parquet row group, unless a single document holds more
 _GROUP_ROWS = 1 << 16  # and its documents
@@ -67,8 +68,8 @@ def export_corpus(
 
     `format` is parquet (zstd, page checksums) or jsonl (gzip). `sources` None means all. `columns` are annotations to write
     beside the text, null where a step did not look at a source. Memory is bounded by one part.
-    ConflictError where `output` is not an empty directory, UserError for an unknown source, column or format,
-    AccountingError where the documents written are not those that the corpus manifest counted.
+    ConflictError where `output` holds anything but what the same export has left unfinished, UserError for an unknown
+    source, column or format, AccountingError where the documents written are not those that the corpus manifest counted.
     """
     if format not in _WRITERS:
         raise UserError(f"--format: got {format!r}, expected one of {', '.join(_WRITERS)}")
@@ -79,19 +80,15 @@ def export_corpus(
     for name in names:
         opened.check_source(name, "--sources")
     schema = _schema(opened, columns)
-    _refuse_occupied(output, opened)
-    output.mkdir(parents=True, exist_ok=True)
+    manifest = opened.manifest
+    header = {"format": FORMAT, "corpus": manifest.corpus, "fingerprint": manifest.fingerprint, "written_as": format}
+    _claim(output, opened, header | {"sources": names, "columns": schema.names})
     with ProgressDisplay() as display:
         files = _write_files(opened, output, format, names, schema, display)
         totals = {name: _total(opened, name, files) for name in names}
-        manifest = opened.manifest
-        header = {
-            "format": FORMAT,
-            "corpus": manifest.corpus,
-            "fingerprint": manifest.fingerprint,
-            "written_as": format,
-        }
         write_json(output / "export.json", header | {"sources": totals, "files": [asdict(file) for file in files]})
+        (output / _UNFINISHED).unlink()
+        fsync_directory(output)
         documents, size = sum(file.documents for file in files), sum(file.bytes for file in files)
         display.say(f"{documents:,} documents in {len(files)} files, {human_bytes(size)}: {output / 'export.json'}")
         if any(step.stage == "pii" for step in opened.steps):
@@ -132,13 +129,22 @@ def _write_all(write: Callable[..., None], tables: Callable[[], Iterator[pa.Tabl
     write(sink, tables())
 
 
-def _refuse_occupied(output: Path, corpus: Corpus) -> None:
+def _claim(output: Path, corpus: Corpus, request: dict[str, Any]) -> None:
+    """Make the directory of an export, or take over what was left of the same one."""
     if output.exists() and not output.is_dir():
         raise ConflictError(f"{output}: is a file, expected a directory")
-    if output.is_dir() and any(output.iterdir()):
-        raise ConflictError(f"{output}: is not empty; name a directory that is empty or does not exist")
     if corpus.directory.resolve() in output.resolve().parents:
         raise ConflictError(f"{output}: lies inside the corpus; name a directory outside it")
+    marker = output / _UNFINISHED
+    if marker.exists():
+        begun = {name: value for name, value in read_json(marker).items() if name != "checksum"}
+        if begun != request:
+            raise ConflictError(f"{output}: holds another export, unfinished; remove it, or name another directory")
+    elif output.is_dir() and any(not path.match(f".{_UNFINISHED}.*.tmp") for path in output.iterdir()):
+        raise ConflictError(f"{output}: is not empty; name a directory that is empty or does not exist")
+    for left in output.glob(".*.tmp"):  # by an export that was killed
+        left.unlink()
+    write_json(marker, request)
 
 
 def _write_files(

@@ -5,6 +5,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -220,7 +221,24 @@ def test_a_flipped_bit_stops_the_export(corpus: Path, tmp_path: Path) -> None:
     part.write_bytes(content)
     with pytest.raises(CorruptFileError, match="its manifest recorded"):
         export_corpus(changed, tmp_path / "e", "jsonl", ["web"])
-    assert list((tmp_path / "e").iterdir()) == []
+    assert [path.name for path in (tmp_path / "e").iterdir()] == ["unfinished.json"]
+
+
+def test_an_unfinished_export_is_begun_again_by_the_same_command_alone(corpus: Path, tmp_path: Path) -> None:
+    export_corpus(corpus, tmp_path / "whole", "jsonl", ["code"])
+    output = tmp_path / "e"
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "_total", Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            export_corpus(corpus, output, "jsonl", ["code"])
+    (output / ".code-00000.jsonl.gz.0.tmp").write_bytes(b"half")
+    with pytest.raises(ConflictError, match="holds another export, unfinished; remove it"):
+        export_corpus(corpus, output, "parquet", ["code"])
+    export_corpus(corpus, output, "jsonl", ["code"])
+    assert {p.name: p.read_bytes() for p in output.iterdir()} == {
+        p.name: p.read_bytes() for p in (tmp_path / "whole").iterdir()
+    }
 
 
 def test_the_command(corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
