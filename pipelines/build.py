@@ -33,6 +33,7 @@ from pipelines.contracts.stage import DROP, EDITS_COLUMN, CorpusStage, PartStage
 from pipelines.contracts.store import FileRecord, write_atomic, write_json
 from pipelines.corpus import CorpusConfig
 from pipelines.inventory import Inventory
+from pipelines.metrics import BuildMetrics, counted
 from pipelines.plan import Plan, Step, make_plan
 from pipelines.poison import load_poison, set_aside
 from pipelines.publish import publish_corpus
@@ -50,6 +51,7 @@ class Build:
     cluster: AnyCluster
     say: Callable[[str], None]
     published: dict[str, StepManifest]
+    metrics: BuildMetrics
 
     def record_run(self, step: Step, seconds: float, text_bytes: int, elapsed: float, **more: int) -> None:
         """Write `run.json`: times and rates of a step, kept apart from its manifest. `seconds` are task seconds added up.
@@ -101,7 +103,7 @@ def build(plan: Plan, cluster: AnyCluster, say: Callable[[str], None]) -> Corpus
     """Run every step of the plan that is not published, then publish the corpus. Returns its manifest."""
     root = plan.config.place
     claim(root, plan.config.name, write=True)
-    state = Build(plan, root, cluster, say, {})
+    state = Build(plan, root, cluster, say, {}, BuildMetrics(plan.config.name))
     _find_published(state)
     finished = len(state.published)
     if finished == len(plan.steps):
@@ -115,6 +117,7 @@ def build(plan: Plan, cluster: AnyCluster, say: Callable[[str], None]) -> Corpus
     run_reads(state)
     _refuse_nothing(state)
     while pending := [step for step in state.plan.steps if step.label not in state.published]:
+        state.metrics.progress(len(state.published), len(state.plan.steps))
         fused = _fusable(pending, state)
         if fused:
             _annotate(fused, state)
@@ -124,6 +127,7 @@ def build(plan: Plan, cluster: AnyCluster, say: Callable[[str], None]) -> Corpus
             if not ready[0].stage.reproducible:  # the fingerprints of what reads its files are known only now
                 state.plan = make_plan(plan.config, plan.inventories, load_poison(root))
                 _find_published(state)
+    state.metrics.progress(len(state.published), len(state.plan.steps))
     return publish_corpus(state)
 
 
@@ -343,13 +347,19 @@ def _annotate(group: Sequence[Step], state: Build) -> None:
         visible = dict.fromkeys(label for step in steps for label in step.visible[source])
         for record in state.published[f"read.{source}"].parts:
             tasks.append(_AnnotateTask(part_of(state, source, record, tuple(visible)), works))
-    results = in_order(
-        state.cluster.map(annotate_documents, tasks, lambda task: f"{names}: part {task.part.name}"), len(tasks)
-    )
+
+    def count(position: int, result: tuple[dict[str, dict[str, Any]], dict[str, float]]) -> None:
+        part, (receipts, spent) = tasks[position].part, result
+        for work in tasks[position].works:
+            done = work.out.name
+            state.metrics.task(work.name, part.source, receipts[done]["counts"], part.text_bytes, spent[done])
+
+    results = state.cluster.map(annotate_documents, tasks, lambda task: f"{names}: part {task.part.name}")
+    ordered = in_order(counted(results, count), len(tasks))
     for step in group:
-        receipts = [receipts[step.directory] for receipts, _ in results if step.directory in receipts]
+        receipts = [receipts[step.directory] for receipts, _ in ordered if step.directory in receipts]
         parts = [task.part for task in tasks if task.part.source == step.source]
-        seconds = sum(spent.get(step.directory, 0.0) for _, spent in results)
+        seconds = sum(spent.get(step.directory, 0.0) for _, spent in ordered)
         publish_annotations(step, parts, receipts, {}, state)
         state.record_run(step, seconds, sum(part.text_bytes for part in parts), time.perf_counter() - started)
 
@@ -412,6 +422,7 @@ def _run_corpus_step(step: Step, state: Build) -> None:
         missing = [part.name for part, receipt in zip(parts, receipts, strict=True) if receipt is None]
         assert not missing, f"{step.label}: no annotations for the parts {missing[:5]}"
         publish_annotations(step, parts, [receipt for receipt in receipts if receipt is not None], facts, state)
+        state.metrics.corpus_step(step.name, state.published[step.label], parts)
     else:
         files = tuple(FileRecord(**record) for record in facts.pop("files", ()))
         manifest = StepManifest(step.label, None, step.fingerprint, step.identity, {}, (), files, {}, facts)

@@ -24,6 +24,7 @@ from pipelines.contracts.stage import in_order
 from pipelines.contracts.store import FileRecord
 from pipelines.corpus import Source
 from pipelines.inventory import Read, forget_checksums
+from pipelines.metrics import counted
 from pipelines.plan import Step
 from pipelines.stages.read import SourceFile, has_changed, read_documents
 from pipelines.tombstone import forgotten
@@ -118,10 +119,15 @@ def run_reads(state: "Build") -> None:
     state.say("read: " + ", ".join(step.sources[0] for step in steps))
     started = time.perf_counter()
     state.cluster.peak_bytes = 0
+
+    def count(position: int, result: tuple[dict[str, Any], float]) -> None:
+        counts = result[0]["counts"]
+        text_bytes = sum(part["text_bytes"] for part in counts["parts"])
+        state.metrics.task("read", tasks[position].source.name, counts, text_bytes, result[1])
+
     try:
-        results = in_order(
-            state.cluster.map(read_files, tasks, lambda task: f"read {task.source.name}: files {task.unit}"), len(tasks)
-        )
+        found = state.cluster.map(read_files, tasks, lambda task: f"read {task.source.name}: files {task.unit}")
+        results = in_order(counted(found, count), len(tasks))
     except ChangedSourceError as error:
         forget_checksums(state.root, error.locations)
         raise

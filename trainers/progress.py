@@ -9,6 +9,7 @@ from typing import Any
 
 from pipelines.contracts.events import EventLog, human_line
 from trainers.history import events_of
+from trainers.metrics import RunMetrics
 from trainers.sinks import Channel, Outcome
 
 
@@ -18,9 +19,10 @@ class Progress:
     """
 
     def __init__(self, path: Path | None, show: Callable[[str], None] | None, sinks: Sequence[Channel] = ()) -> None:
-        """`show` prints a line; None where another process follows the log."""
+        """`show` prints a line; None where another process follows the log. `path` is in the run's directory."""
         self._path, self._log = path, EventLog(path) if path else None
         self._show, self._sinks = show, sinks
+        self._metrics = RunMetrics(path.parent.name) if path else None
         self._outcome: Outcome = "failed"
 
     def write(self, event: str, **fields: Any) -> None:
@@ -39,6 +41,8 @@ class Progress:
     def _record(self, event: str, fields: dict[str, Any]) -> None:
         if self._log is not None:
             self._log.write(event, **fields)
+        if self._metrics is not None:
+            self._metrics.take(event, fields)
         if self._show:
             self._show(line(event, fields))
 
