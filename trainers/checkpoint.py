@@ -10,6 +10,7 @@ One rename publishes a checkpoint, and what it replaces is removed after it: at 
 One that replaces another of its step is `step-00000100.2/`.
 """
 
+import errno
 import os
 import re
 import shutil
@@ -66,21 +67,25 @@ def save(
     skipped: int = 0,
     split: Split = ALONE,
     order: Mapping[str, Any] = MappingProxyType({}),
+    check: Callable[[], None] = lambda: None,
 ) -> Path:
     """Publish a checkpoint after `step` steps, then remove all but the newest `keep` and multiples of `keep_every`.
 
     Later ones go as well: a run that is back before them found them corrupt, and they must not outlast good ones. What
     an attempt that was killed has left is removed before, so that it takes no space.
 
-    `state` yields (parameter name, {"weight": tensor, moment: tensor, ...}). UserError where the disk is full; then the
-    checkpoints before it are untouched.
+    `check` raises where other workers have taken the run over; what they write is never removed: only what was there before
+    it passed. `state` yields (parameter name, {"weight": tensor, moment: tensor, ...}). UserError where the disk is full;
+    then the checkpoints before it are untouched.
     """
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
     parent = run / "checkpoints"
     parent.mkdir(parents=True, exist_ok=True)
-    for left in parent.glob(".step-*.tmp"):
+    leftovers = list(parent.glob(".step-*.tmp"))
+    check()
+    for left in leftovers:
         shutil.rmtree(left, ignore_errors=True)
     final = _name(parent, step)
     attempt = parent / f".{final.name}.{uuid.uuid4().hex}.tmp"
@@ -98,7 +103,8 @@ def save(
         counts = {"step": step, "skipped": skipped, "tokens": tokens, "split": asdict(split), "order": dict(order)}
         record = {"format": FORMAT, **counts, "fingerprints": dict(fingerprints), "files": files}
         write_json(attempt / RECORD, record)
-        os.rename(attempt, final)
+        check()
+        final = _publish(attempt, step)
         fsync_directory(parent)
     except (OSError, SafetensorError) as error:
         raise UserError(
@@ -106,8 +112,22 @@ def save(
         ) from error
     finally:
         shutil.rmtree(attempt, ignore_errors=True)
-    _remove_old(parent, final, step, keep, keep_every)
+    found = sorted(_steps(parent), reverse=True)
+    check()
+    _remove_old(found, final, step, keep, keep_every)
     return final
+
+
+def _publish(attempt: Path, step: int) -> Path:
+    """Rename an attempt to the name that is free: another worker, believed to be gone, may have taken the one before it."""
+    while True:
+        final = _name(attempt.parent, step)
+        try:
+            os.rename(attempt, final)
+            return final
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
 
 
 def _name(parent: Path, step: int) -> Path:
@@ -205,8 +225,8 @@ def _steps(parent: Path) -> list[tuple[int, int, Path]]:
     return [(int(m[1]), int(m[2] or 1), path) for path in entries if (m := _NAME.fullmatch(path.name))]
 
 
-def _remove_old(parent: Path, last: Path, step: int, keep: int, keep_every: int) -> None:
-    found = sorted(_steps(parent), reverse=True)
+def _remove_old(found: Sequence[tuple[int, int, Path]], last: Path, step: int, keep: int, keep_every: int) -> None:
+    """Of `found`, the newest first, remove what `save` says."""
     replaced = [path for its, _, path in found if its > step or (its == step and path != last)]
     older = [(its, path) for its, _, path in found if path not in replaced][keep:]
     for path in replaced + [path for its, path in older if not keep_every or its % keep_every]:

@@ -10,6 +10,7 @@ starts them again as often as its own `--max-restarts` says.
 import os
 import shutil
 import signal
+import struct
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -26,10 +27,11 @@ from trainers import checkpoint
 from trainers.config import Pretraining
 from trainers.data import Corpus, corpus_of
 from trainers.progress import followed
-from trainers.run import STOP
+from trainers.run import STOP, begin_attempt
 from trainers.sinks import require_libraries
 
 LOSSES = 4  # in a row without a new checkpoint: whatever ended the workers will end the next ones too
+_SIOCGIFADDR = 0x8915  # of Linux
 _ANSWER_SECONDS = 60.0  # for a node to start a process; Ray takes up to half a minute to notice that a node is gone
 _BROKEN = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "Timed out", "timed out connecting")
 
@@ -45,10 +47,12 @@ def launch(config: Pretraining, corpus: Corpus, run: Path, workers: int, show: C
     """
     refuse_known("torch", "ray", "pyarrow")
     require_libraries(config.sinks)
+    attempt = None
     if os.environ.get("RANK", "0") == "0":
         (run / STOP).unlink(missing_ok=True)  # meant for a launch that was killed before it saw it
+        attempt = begin_attempt(run)
     if "RANK" in os.environ or workers == 1:
-        _train(config, corpus, run, show)
+        _train(config, corpus, run, show, attempt)
     else:
         absolute = tuple(d if is_url(d) else str(Path(d).resolve()) for d in config.data.corpora)
         config = replace(config, data=replace(config.data, corpora=absolute))
@@ -56,14 +60,16 @@ def launch(config: Pretraining, corpus: Corpus, run: Path, workers: int, show: C
             _launch_on_ray(config, run.resolve(), workers)
 
 
-def _train(config: Pretraining, corpus: Corpus, run: Path, show: Callable[[str], None] | None) -> None:
+def _train(
+    config: Pretraining, corpus: Corpus, run: Path, show: Callable[[str], None] | None, attempt: str | None
+) -> None:
     """Train as one worker, in this process."""
     import torch
 
     from trainers.loop import train
 
     try:
-        train(config, corpus, run, show)
+        train(config, corpus, run, show, attempt)
     except RuntimeError as error:
         # Gloo has no exception of its own.
         broken = "gloo/transport" in str(error) and any(words in str(error) for words in _BROKEN)
@@ -138,7 +144,7 @@ def _fit(config: Pretraining, run: Path, workers: int, kind: str, each: int) -> 
     a line about it where workers were lost.
     """
     from ray.train import FailureConfig, RunConfig, ScalingConfig
-    from ray.train.torch import TorchConfig, TorchTrainer
+    from ray.train.torch import TorchTrainer
 
     on_gpu = kind == "GPU"
     # Ray wants storage that all workers see, like the run directory; what it leaves there is of no use afterwards.
@@ -148,11 +154,11 @@ def _fit(config: Pretraining, run: Path, workers: int, kind: str, each: int) -> 
     try:
         TorchTrainer(
             _work,
-            train_loop_config={"config": plain(config), "run": str(run)},
+            train_loop_config={"config": plain(config), "run": str(run), "attempt": begin_attempt(run)},
             scaling_config=ScalingConfig(
                 num_workers=workers, use_gpu=on_gpu, resources_per_worker=None if on_gpu else {kind: each}
             ),
-            torch_config=TorchConfig(backend="nccl" if on_gpu else "gloo"),
+            torch_config=_group("nccl" if on_gpu else "gloo"),
             run_config=RunConfig(name=run.name, storage_path=str(results), failure_config=never),
         ).fit()
     except Exception as error:
@@ -162,10 +168,54 @@ def _fit(config: Pretraining, run: Path, workers: int, kind: str, each: int) -> 
     return None
 
 
+def _group(backend: str) -> Any:
+    """Ray's configuration of the process group, which the workers join over the network that Ray itself uses."""
+    from ray.train.torch import TorchConfig
+
+    whole = TorchConfig(backend=backend).backend_cls
+
+    class Backend(whole):
+        def on_start(self, worker_group: Any, backend_config: Any) -> None:
+            worker_group.execute(_use_the_network_of_ray)
+            super().on_start(worker_group, backend_config)
+
+    class Config(TorchConfig):
+        @property
+        def backend_cls(self) -> Any:
+            return Backend
+
+    return Config(backend=backend)
+
+
+def _use_the_network_of_ray() -> None:
+    """In a worker: gloo would take the address of the host's name, which on many machines is a loopback address."""
+    import ray
+
+    interface = interface_of(ray.util.get_node_ip_address())
+    if interface is not None:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
+
+
+def interface_of(address: str) -> str | None:
+    """The network interface of this machine that has an IPv4 address; None where none has, or the system does not say."""
+    import fcntl
+    import socket
+
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
+        for _, name in socket.if_nameindex():
+            try:
+                found = fcntl.ioctl(asked, _SIOCGIFADDR, struct.pack("256s", name.encode()))
+            except OSError:  # it has no such address
+                continue
+            if socket.inet_ntoa(found[20:24]) == address:
+                return name
+    return None
+
+
 def _work(arguments: dict[str, Any]) -> None:
     """One worker of a Ray Train run."""
     config = parse(Pretraining, arguments["config"], "resolved.yaml")
-    _train(config, corpus_of(config), Path(arguments["run"]), None)
+    _train(config, corpus_of(config), Path(arguments["run"]), None, arguments["attempt"])
 
 
 def _loss(error: Exception) -> str:
@@ -245,6 +295,8 @@ def _start_ray(ray: Any) -> None:
     # Each of these would start another actor, or wait for one, before the first step.
     for feature in ("RAY_USAGE_STATS_ENABLED", "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER", "RAY_TRAIN_METRICS_ENABLED"):
         os.environ.setdefault(feature, "0")
+    # Ray's own 60 are few where all nodes load torch from one network storage, or are busy.
+    os.environ.setdefault("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", "180")
     paths = os.pathsep.join([str(Path(__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = {"env_vars": {"PYTHONPATH": paths, "RAY_CHDIR_TO_TRIAL_DIR": "0"}}
     # Without an address Ray would join whichever cluster was started last on this machine.

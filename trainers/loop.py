@@ -28,18 +28,25 @@ from trainers.models import build_model
 from trainers.prefetch import ahead
 from trainers.progress import Progress
 from trainers.report import write_report
-from trainers.run import STOP, fingerprints, read_run
+from trainers.run import STOP, SupersededError, check_attempt, fingerprints, read_run
 from trainers.schedule import rate_fraction
 from trainers.sinks import open_sinks
 from trainers.speed import device_name, flops_of, memory_bytes, peak_flops, utilisation
 
 
-def train(config: Pretraining, corpus: Corpus, run: Path, show: Callable[[str], None] | None) -> None:
+def train(
+    config: Pretraining,
+    corpus: Corpus,
+    run: Path,
+    show: Callable[[str], None] | None,
+    attempt: str | None = None,
+) -> None:
     """Train from the newest checkpoint of `run`, or from the start, to the end of the budget; then export the model
     and write the report.
 
     Called on every worker with the resolved configuration. `show` prints lines on the first worker. Returns early,
-    after a checkpoint, when a worker got SIGTERM.
+    after a checkpoint, when a worker got SIGTERM. SupersededError, and nothing more is written, when another attempt than
+    `attempt` (`trainers.run.begin_attempt`) has begun.
     """
     began = time.perf_counter()
     check_compiler(config)
@@ -47,7 +54,7 @@ def train(config: Pretraining, corpus: Corpus, run: Path, show: Callable[[str], 
     sinks = open_sinks(config.sinks, run, config, show) if rank == 0 else ()
     progress = Progress(run / "log.jsonl" if rank == 0 else None, show, sinks)
     try:
-        Training(config, corpus, run, progress, world).run(began)
+        Training(config, corpus, run, progress, world, attempt).run(began)
     finally:
         progress.close()
     if rank == 0:
@@ -57,9 +64,12 @@ def train(config: Pretraining, corpus: Corpus, run: Path, show: Callable[[str], 
 class Training:
     """One worker's view of a run."""
 
-    def __init__(self, config: Pretraining, corpus: Corpus, run: Path, progress: Progress, world: int) -> None:
+    def __init__(
+        self, config: Pretraining, corpus: Corpus, run: Path, progress: Progress, world: int, attempt: str | None
+    ) -> None:
         """Open the data, build the model and restore the newest checkpoint."""
         self.config, self.corpus, self.path, self.progress = config, corpus, run, progress
+        self.attempt = attempt
         self.steps, self.sequences = config.budget.steps or 0, config.batch.sequences or 0
         excluded = read_excluded(run)
         self.data: TrainingData = training_data(corpus, config, excluded)
@@ -119,6 +129,7 @@ class Training:
 
     def _keep(self, done: int, totals: Totals, interval: "_Interval") -> "_Interval":
         """Log, validate and save where it is time to, after `done` steps; the interval that the next step belongs to."""
+        self._check()
         last = done == self.steps
         if done % self.config.log_every == 0 or last or totals.stops:
             self._report(done, interval)
@@ -130,6 +141,10 @@ class Training:
             self._save(done)
             interval.restart_clock()
         return interval
+
+    def _check(self) -> None:
+        if self.engine.rank == 0:  # which alone writes
+            check_attempt(self.path, self.attempt)
 
     def _batches(self) -> Generator[tuple[list[Batch], int]]:
         """This worker's micro-batches of every step that is left, and the tokens that all workers read in it."""
@@ -225,8 +240,11 @@ class Training:
                     skipped=self.skipped,
                     split=self.split,
                     order=self.data.order.state(step * self.sequences),
+                    check=self._check,
                 )
                 self.progress.write("checkpoint", step=step, message=str(path))
+            except SupersededError:
+                raise
             except UserError as error:
                 self.progress.write("error", step=step, message=str(error))
                 failed = 1
@@ -278,6 +296,7 @@ class Training:
 
     def _finish(self) -> None:
         if self.engine.rank == 0:
+            self._check()
             self.progress.write("export", message=str(export_checkpoint(self.path, self.path / "export")))
             write_json(self.path / "finished.json", {"step": self.steps, "tokens": self.tokens})
             seen = self.data.seen(self.steps * self.sequences)

@@ -6,6 +6,7 @@
 """
 
 import fcntl
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ from trainers.resolve import differences, identity, is_free
 
 FORMAT = "gristmill-run/1"
 STOP = "stop"
+_ATTEMPT = ".attempt"
 _SHOWN = 5
 _OF_CORPUS = (
     "data.weights",
@@ -173,6 +175,25 @@ def locked(path: Path) -> Iterator[None]:
                 f"{path}: another process is training in this directory; wait for it or end it"
             ) from None
         yield
+
+
+class SupersededError(UserError):
+    """Other workers have taken a run over from these, which were believed to be gone."""
+
+
+def begin_attempt(path: Path) -> str:
+    """The name of the workers that are about to be started. Those before them, of a node that was cut off or of a command
+    that was killed, may still run: from now on `check_attempt` ends them.
+    """
+    name = uuid.uuid4().hex
+    write_atomic(path / _ATTEMPT, name.encode())
+    return name
+
+
+def check_attempt(path: Path, name: str | None) -> None:
+    """SupersededError where workers of another name have been started since; None never is."""
+    if name is not None and (path / _ATTEMPT).read_text() != name:
+        raise SupersededError(f"{path}: other workers have gone on with this run since these were cut off from it")
 
 
 def fingerprints(config: Pretraining, corpus: Corpus) -> dict[str, str]:
