@@ -70,6 +70,9 @@ def export_checkpoint(run: Path, output: Path) -> Path:
         _silence_progress_bars()
         _save_model(trained_model(run, found), config.model, attempt)
         _save_tokenizer(verified_copy(run), record["specials"], config, attempt)
+        for file in attempt.iterdir():  # what libraries write does not reach the disk by itself
+            with open(file, "rb") as written:
+                os.fsync(written.fileno())
         files = [asdict(record_file(attempt, file.name)) for file in sorted(attempt.iterdir())]
         write_json(attempt / "gristmill.json", {**origin, "files": files})
         if output.exists():

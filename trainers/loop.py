@@ -229,6 +229,7 @@ class Training:
             marks = fingerprints(self.config, self.corpus)
             try:
                 write_ledger(self.path, self.config, self.corpus, self.data, step)
+                self.progress.sync()
                 path = checkpoint.save(
                     self.path,
                     step,

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from pipelines.contracts.errors import UserError
 from pipelines.contracts.events import EventLog, human_line
 from trainers.history import events_of
 from trainers.metrics import RunMetrics
@@ -50,6 +51,15 @@ class Progress:
         for sink in self._sinks:
             if message := sink.failure():
                 self._record("warning", {"message": message})
+
+    def sync(self) -> None:
+        """Make the log outlast a loss of power, as the checkpoint does that follows. UserError where the disk refuses."""
+        if self._log is None:
+            return
+        try:
+            self._log.sync()
+        except OSError as error:
+            raise UserError(f"{self._path}: could not be written ({error.strerror or error})") from error
 
     def close(self) -> None:
         """Let the sinks deliver what they have, and flush the log to the disk."""

@@ -29,10 +29,14 @@ class EventLog:
             json.dumps({"event": event, "time": round(time.time(), 3), **fields}, ensure_ascii=False) + "\n"
         )
 
+    def sync(self) -> None:
+        """Make what was written so far outlast a loss of power."""
+        os.fsync(self._file.fileno())
+
     def close(self) -> None:
         """Flush to the disk and close."""
         if not self._file.closed:
-            os.fsync(self._file.fileno())
+            self.sync()
             self._file.close()
 
 
