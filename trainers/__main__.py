@@ -133,6 +133,7 @@ def _pretrain(options: argparse.Namespace) -> int:
     from trainers.data import corpus_of
     from trainers.exclusion import exclude
     from trainers.recipes import RECIPES
+    from trainers.report import write_report
     from trainers.resolve import resolve
     from trainers.run import locked, open_run
 
@@ -158,6 +159,8 @@ def _pretrain(options: argparse.Namespace) -> int:
     with locked(run):
         opened = open_run(run, config, corpus, options.another_corpus)
         if opened.finished:
+            if not (run / "report.html").exists():  # a run that was killed while it wrote it
+                write_report([run], run / "report.html")
             print(f"{run}: finished at step {opened.finished['step']}, nothing to do; the model is in {run / 'export'}")
             return 0
         if options.exclude_documents:
