@@ -90,6 +90,58 @@ def test_no_byte_that_a_step_removed_comes_back(text, data):
     assert apply_edits(large([text]), composed)[0].as_py().encode() == kept
 
 
+@given(TEXT, st.data())
+def test_composed_edits_are_the_unions_of_those_that_overlap(text, data):
+    """Whatever order they come in: edits that only touch stay apart, and each union has what one of its edits puts there."""
+    steps = [[(*edit[:3], f"{k}") for edit in data.draw(edits_of(text))] for k in range(data.draw(st.integers(1, 4)))]
+    unions = []
+    for edit in sorted(edit for step in steps for edit in step):
+        if unions and edit[0] < max(other[1] for other in unions[-1]):
+            unions[-1].append(edit)
+        else:
+            unions.append([edit])
+    found = [tuple(edit.values()) for edit in compose([edits_column([step]) for step in steps])[0].as_py()]
+    assert [edit[:2] for edit in found] == [(u[0][0], max(edit[1] for edit in u)) for u in unions]
+    for (low, high, replacement, rule), union in zip(found, unions, strict=True):
+        assert (replacement, rule) in [edit[2:] for edit in union]
+        last = max(union, key=lambda edit: edit[3])
+        if last[:2] == (low, high):
+            assert (replacement, rule) == last[2:]
+    check_edits(large([text]), compose([edits_column([step]) for step in steps]))
+
+
+def origins(text, edits):
+    """For each byte of the edited text, the range of the stored text that it stands for."""
+    ranges, at = [], 0
+    for low, high, replacement, _ in edits:
+        ranges += [(k, k + 1) for k in range(at, low)] + [(low, high)] * len(replacement.encode())
+        at = high
+    return [*ranges, *((k, k + 1) for k in range(at, len(text.encode())))]
+
+
+@given(TEXT, st.data())
+def test_mapping_back_covers_what_the_edited_bytes_stand_for(text, data):
+    first = data.draw(edits_of(text))
+    edited, ranges = plainly(text, first), origins(text, first)
+    second = data.draw(edits_of(edited))
+    expected = []
+    for start, end, replacement, rule in second:
+        low, high = min(r[0] for r in ranges[start:end]), max(r[1] for r in ranges[start:end])
+        if expected and low < expected[-1][1]:  # both touch one replacement
+            low, high = expected[-1][0], max(high, expected.pop()[1])
+        expected.append((low, high, replacement, rule))
+    mapped = map_back(edits_column([first]), edits_column([second]))
+    assert [tuple(edit.values()) for edit in mapped[0].as_py()] == expected
+    check_edits(large([text]), mapped)
+    replaced = {place for place, (low, high) in enumerate(ranges) if any(e[0] <= low and high <= e[1] for e in first)}
+    if not any(replaced.intersection(range(start, end)) for start, end, *_ in second):
+        both = compose([edits_column([first]), mapped])
+        untouched = all(
+            e[1] <= m[0] or m[1] <= e[0] or (m[0] <= e[0] and e[1] <= m[1]) for e in first for m in expected
+        )
+        assert not untouched or apply_edits(large([text]), both)[0].as_py() == plainly(edited, second)
+
+
 def composed(first, second):
     return [tuple(edit.values()) for edit in compose([edits_column([first]), edits_column([second])])[0].as_py()]
 
