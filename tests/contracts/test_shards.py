@@ -1,5 +1,7 @@
 """The shard format: what is written is what is mapped, without a copy."""
 
+from itertools import pairwise
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -24,16 +26,47 @@ def write(path, documents, dtype=np.uint16, sentences=None):
     return record_file(path.parent, path.name)
 
 
-@given(st.lists(st.lists(st.integers(0, 2**16 - 1), max_size=5), max_size=5), st.sampled_from([np.uint16, np.uint32]))
-def test_round_trip(tmp_path_factory, documents, dtype):
+@st.composite
+def shards(draw):
+    """(documents, where their sentences begin): any of them empty, of either type of token."""
+    dtype = draw(st.sampled_from([np.uint16, np.uint32]))
+    tokens = st.integers(0, np.iinfo(dtype).max)
+    documents = draw(st.lists(st.lists(tokens, max_size=5), max_size=5))
+    starts = [sorted(draw(st.sets(st.integers(0, len(each) - 1)))) if each else [] for each in documents]
+    return documents, draw(st.none() | st.just(starts)), dtype
+
+
+def flat(lists):
+    return np.array([value for each in lists for value in each], np.int64), np.cumsum([0, *map(len, lists)])
+
+
+@given(shards())
+def test_round_trip(tmp_path_factory, case):
+    documents, starts, dtype = case
     path = tmp_path_factory.mktemp("shard") / "s.arrow"
-    shard = open_shard(path.parent, write(path, documents, dtype))
+    shard = open_shard(path.parent, write(path, documents, dtype, None if starts is None else flat(starts)))
     assert shard.tokens.dtype == dtype
-    assert [shard.tokens[a:b].tolist() for a, b in zip(shard.offsets[:-1], shard.offsets[1:], strict=True)] == documents
+    assert [shard.tokens[a:b].tolist() for a, b in pairwise(shard.offsets)] == documents
     assert shard.n_bytes.tolist() == [3 * len(document) for document in documents]
     assert shard.doc_ids.to_pylist() == [document_id(7, i) for i in range(len(documents))]
-    assert shard.sentences is None
     assert (shard.facts["source"], shard.facts["split"]) == ("s", "train")
+    if starts is None:
+        assert shard.sentences is shard.sentence_offsets is None
+    else:
+        assert [shard.sentences[a:b].tolist() for a, b in pairwise(shard.sentence_offsets)] == starts
+
+
+@given(shards(), st.floats(0, 1, exclude_max=True), st.integers(0, 7))
+def test_every_bit_counts(tmp_path_factory, case, place, bit):
+    """Of offsets, tokens, ids and of all that is between them."""
+    documents, starts, dtype = case
+    path = tmp_path_factory.mktemp("shard") / "s.arrow"
+    record = write(path, documents, dtype, None if starts is None else flat(starts))
+    content = bytearray(path.read_bytes())
+    content[int(place * len(content))] ^= 1 << bit
+    path.write_bytes(content)
+    with pytest.raises(CorruptFileError, match=str(path)):
+        open_shard(path.parent, record)
 
 
 def test_sentences(tmp_path):
