@@ -118,6 +118,13 @@ def save(
     return final
 
 
+def remove_replaced(run: Path, keep: int, keep_every: int) -> None:
+    """Remove what `save` leaves behind where it is killed after it has published its checkpoint, the newest one."""
+    last = newest(run, lambda _: None)
+    if last is not None:
+        _remove_old(sorted(_steps(run / "checkpoints"), reverse=True), last.path, last.step, keep, keep_every)
+
+
 def _publish(attempt: Path, step: int) -> Path:
     """Rename an attempt to the name that is free: another worker, believed to be gone, may have taken the one before it."""
     while True:

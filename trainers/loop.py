@@ -298,6 +298,7 @@ class Training:
     def _finish(self) -> None:
         if self.engine.rank == 0:
             self._check()
+            checkpoint.remove_replaced(self.path, self.config.checkpoints.keep, self.config.checkpoints.keep_every)
             self.progress.write("export", message=str(export_checkpoint(self.path, self.path / "export")))
             write_json(self.path / "finished.json", {"step": self.steps, "tokens": self.tokens})
             seen = self.data.seen(self.steps * self.sequences)

@@ -1,5 +1,6 @@
 """Checkpoints are whole, verified, few, and a corrupt one is passed over loudly; the last good one outlasts every kill."""
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -37,6 +38,17 @@ def test_only_the_newest_are_kept(tmp_path):
     for step in (1, 2, 3, 4):
         save(tmp_path, step)
     assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["step-00000003", "step-00000004"]
+
+
+def test_what_a_kill_after_the_last_save_has_left_is_removed(tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "_remove_old", lambda *arguments: None)
+        for step in (1, 2, 3, 4):
+            save(tmp_path, step)
+    (tmp_path / "checkpoints" / "step-00000002" / "checkpoint.json").unlink()
+    checkpoint.remove_replaced(tmp_path, keep=1, keep_every=3)
+    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["step-00000003", "step-00000004"]
+    checkpoint.remove_replaced(tmp_path / "fresh", keep=1, keep_every=0)
 
 
 def test_every_nth_is_kept_for_good_and_an_older_one_can_be_asked_for(tmp_path):
@@ -190,3 +202,31 @@ def test_tensors_are_read_one_parameter_at_a_time(tmp_path, monkeypatch):
     assert len(read) == 2
     first = read["b"]["exp_avg"]
     assert first.unique().tolist() == [6.0]
+
+
+@pytest.mark.parametrize("moment", ["before it writes", "before it publishes", "before it removes"])
+def test_a_worker_that_others_have_replaced_takes_nothing_from_them(tmp_path, moment):
+    for step in (5, 10):
+        save(tmp_path, step)
+    passed = iter(["before it writes", "before it publishes", "before it removes"])
+
+    def check():
+        if next(passed) == moment:
+            for step in (15, 20):
+                save(tmp_path, step)
+            raise UserError("replaced")
+
+    with pytest.raises(UserError, match="replaced"):
+        checkpoint.save(tmp_path, 15, 150, MARKS, state(15), keep=1, skipped=1, check=check)
+    assert checkpoint.newest(tmp_path, pytest.fail).step == 20
+    assert checkpoint.newest(tmp_path, pytest.fail, last=15).step == 15
+    assert not list((tmp_path / "checkpoints").glob(".*"))
+
+
+def test_a_name_that_is_taken_meanwhile_is_not_the_end(tmp_path):
+    taken = tmp_path / "checkpoints" / "step-00000005"
+    late = iter([lambda: None, lambda: shutil.copytree(save(tmp_path / "other", 5), taken), lambda: None])
+    path = checkpoint.save(tmp_path, 5, 50, MARKS, state(5), keep=1, check=lambda: next(late)())
+    assert path.name == "step-00000005.2"
+    assert checkpoint.newest(tmp_path, pytest.fail).path == path
+    assert not taken.exists()
