@@ -172,7 +172,7 @@ def _group(backend: str) -> Any:
     """Ray's configuration of the process group, which the workers join over the network that Ray itself uses."""
     from ray.train.torch import TorchConfig
 
-    whole = TorchConfig(backend=backend).backend_cls
+    whole: Any = TorchConfig(backend=backend).backend_cls
 
     class Backend(whole):
         def on_start(self, worker_group: Any, backend_config: Any) -> None:

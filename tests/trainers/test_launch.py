@@ -56,6 +56,11 @@ def test_workers_get_the_cpus_that_there_are(nodes, workers, each):
     assert launch._each(nodes, workers) == each
 
 
+def test_the_interface_of_an_address():
+    assert launch.interface_of("127.0.0.1") == "lo"
+    assert launch.interface_of("192.0.2.77") is None  # no machine has it
+
+
 @pytest.fixture
 def cluster(monkeypatch, tmp_path):
     """A cluster in words: `fits` are (step of the newest checkpoint after it, nodes after it, what was lost), in turn."""
@@ -168,15 +173,22 @@ def test_sigterm_stops_a_run_on_ray_after_a_checkpoint(corpus_directory, tmp_pat
             f"run={run}",
             "--workers=2",
         ],
-        env=environment(HOME=str(tmp_path)),
+        env=environment(HOME=str(tmp_path), RAY_metrics_report_interval_ms="500"),
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
     )
-    while not (run / "log.jsonl").exists() or not losses(run):
+    wanted = {metric.name for metric in METRICS if metric.name.startswith("training")} - ONLY_SOMETIMES
+    exported = {}
+    while not {f"ray_gristmill_{name}" for name in wanted} <= exported.keys():
         assert process.poll() is None, process.communicate()[0]
-        time.sleep(0.05)
+        time.sleep(0.2)
+        if (run / "log.jsonl").exists() and losses(run):
+            (port,) = Path(tempfile.gettempdir(), "ray").glob(f"session_*_{process.pid}/metrics_export_port_*")
+            exported = scrape(port.read_text())
+    check_labels(exported, METRICS)
+    assert exported["ray_gristmill_training_steps"] == [({"run": "run"}, 5000.0)]
     process.send_signal(signal.SIGTERM)
     output, _ = process.communicate(timeout=300)
     assert process.returncode == 0, output

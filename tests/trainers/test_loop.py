@@ -15,7 +15,7 @@ from trainers.data import open_corpus
 from trainers.objectives.span_corruption import SpanCorruption
 from trainers.recipes import llama_tiny
 from trainers.resolve import resolve
-from trainers.run import open_run
+from trainers.run import SupersededError, begin_attempt, open_run
 
 pytestmark = [
     pytest.mark.deepspeed,
@@ -31,11 +31,9 @@ def corpus(corpus_directory):
     return open_corpus((str(corpus_directory),), None)
 
 
-def train(corpus, run, stage=0, **changes):
-    from trainers.loop import train
-
+def small(corpus, stage=0, **changes):
     recipe = llama_tiny()
-    small = replace(
+    changed = replace(
         recipe,
         batch=Batch(sequences=2),
         budget=Budget(steps=STEPS),
@@ -46,7 +44,13 @@ def train(corpus, run, stage=0, **changes):
         execution=replace(recipe.execution, zero_stage=stage, micro_batch=1),
         **changes,
     )
-    config = resolve(small, corpus)
+    return resolve(changed, corpus)
+
+
+def train(corpus, run, stage=0, **changes):
+    from trainers.loop import train
+
+    config = small(corpus, stage, **changes)
     open_run(run, config, corpus)
     train(config, corpus, run, None)
 
@@ -205,3 +209,26 @@ def test_validation_documents_too_short_for_the_objective_give_no_loss(tmp_path,
     assert read_events(tmp_path / "run" / "log.jsonl", "validation") == []
     with pytest.raises(UserError, match="span_corruption objective finds nothing to predict"):
         evaluate(tmp_path / "run", (str(directory),))
+
+
+@pytest.mark.parametrize("at", [2, 3, STEPS])
+def test_workers_that_were_cut_off_end_where_others_go_on(corpus, tmp_path, monkeypatch, at):
+    from trainers.engine import Engine
+    from trainers.loop import train as attempt_of
+
+    run, config = tmp_path / "run", small(corpus)
+    open_run(run, config, corpus)
+    whole = Engine.train_step
+
+    def train_step(self, batches, step, *others):
+        if step + 1 == at:
+            begin_attempt(run)
+        return whole(self, batches, step, *others)
+
+    monkeypatch.setattr(Engine, "train_step", train_step)
+    with pytest.raises(SupersededError, match="other workers have gone on"):
+        attempt_of(config, corpus, run, None, begin_attempt(run))
+    assert [entry["step"] for entry in read_events(run / "log.jsonl", "step")] == list(range(1, at))
+    assert checkpoint.newest(run, pytest.fail).step == at - 1
+    assert not (run / "finished.json").exists()
+    assert not (run / "export").exists()
