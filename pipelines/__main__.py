@@ -199,6 +199,7 @@ def _plan(options: argparse.Namespace) -> int:
 def _build(options: argparse.Namespace) -> int:
     from pipelines.build import claim, plan_and_build
     from pipelines.cluster import LocalCluster, RayCluster
+    from pipelines.contracts.lease import held
     from pipelines.corpus import load_corpus_config
     from pipelines.inventory import take_inventory
     from pipelines.show import ProgressDisplay, show_funnel
@@ -208,7 +209,7 @@ def _build(options: argparse.Namespace) -> int:
     config = load_corpus_config(options.config, options.overrides)
     output = config.place
     claim(output, config.name, write=False)
-    with ProgressDisplay() as display:
+    with ProgressDisplay() as display, held(output, "building", display.say):
         display.say(f"corpus {config.name}: looking at the files of {len(config.sources)} sources")
         inventories = take_inventory(config.sources, output)
         local = options.in_process and options.address is None

@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from pipelines.contracts.manifest import (
     check_accounting,
     load_step,
     publish,
+    publish_first,
     records_of,
     schema_facts,
     write_table,
@@ -105,30 +107,47 @@ def build(plan: Plan, cluster: AnyCluster, say: Callable[[str], None]) -> Corpus
     claim(root, plan.config.name, write=True)
     state = Build(plan, root, cluster, say, {}, BuildMetrics(plan.config.name))
     _find_published(state)
-    finished = len(state.published)
-    if finished == len(plan.steps):
-        say(f"all {finished} steps are already built: nothing is recomputed")
+    before = frozenset(state.published)
+    if len(before) == len(plan.steps):
+        say(f"all {len(before)} steps are already built: nothing is recomputed")
+    elif before:
+        say(f"{len(before)} of {len(plan.steps)} steps are already built")
     else:
-        say(
-            f"{finished} of {len(plan.steps)} steps are already built"
-            if finished
-            else f"{len(plan.steps)} steps to build"
-        )
-    run_reads(state)
+        say(f"{len(plan.steps)} steps to build")
+    while not _undisturbed(partial(run_reads, state), state):
+        pass
     _refuse_nothing(state)
     while pending := [step for step in state.plan.steps if step.label not in state.published]:
         state.metrics.progress(len(state.published), len(state.plan.steps))
         fused = _fusable(pending, state)
-        if fused:
-            _annotate(fused, state)
-        else:
-            ready = [step for step in pending if all(label in state.published for label in step.inputs())]
-            _run_corpus_step(ready[0], state)
-            if not ready[0].stage.reproducible:  # the fingerprints of what reads its files are known only now
-                state.plan = make_plan(plan.config, plan.inventories, load_poison(root))
-                _find_published(state)
+        ready = [step for step in pending if all(label in state.published for label in step.inputs())]
+        _undisturbed(partial(_annotate, fused, state) if fused else partial(_run_corpus_step, ready[0], state), state)
+        if any(step.label in state.published and not step.stage.reproducible for step in pending):
+            # The fingerprints of what reads its files are known only now.
+            state.plan = make_plan(plan.config, plan.inventories, load_poison(root))
+            _find_published(state)
+    for step in state.plan.steps:
+        if step.label not in before:  # workers of another build, killed or overtaken, may have written on
+            StepOutput(root, step.directory).finish()
     state.metrics.progress(len(state.published), len(state.plan.steps))
     return publish_corpus(state)
+
+
+def _undisturbed(work: Callable[[], None], state: Build) -> bool:
+    """Do some work of a build. Where it fails and another build has published steps meanwhile, these are taken, and what is
+    left is to be done again: whoever publishes a step removes the files that only unfinished steps need.
+    """
+    try:
+        work()
+    except Exception:
+        known = set(state.published)
+        _find_published(state)
+        others = [step.label for step in state.plan.steps if step.label in state.published and step.label not in known]
+        if not others:
+            raise
+        state.say(f"another build published {', '.join(others)} meanwhile; going on with that")
+        return False
+    return True
 
 
 def _find_published(state: Build) -> None:
@@ -162,7 +181,10 @@ def claim(root: Path, corpus: str, *, write: bool) -> None:
     except FileNotFoundError:
         owner = None
     if owner is None and root.exists() and any(not path.name.startswith(".") for path in root.iterdir()):
-        raise ConflictError(f"{root}: is not empty and not the output of a corpus; choose another `output`")
+        if not marker.exists():  # another build may have begun here just now
+            raise ConflictError(f"{root}: is not empty and not the output of a corpus; choose another `output`")
+        claim(root, corpus, write=write)
+        return
     if owner not in (None, corpus):
         raise ConflictError(
             f"{root}: belongs to the corpus {owner!r}, not to {corpus!r}, as {marker} says; choose another `output`"
@@ -426,7 +448,10 @@ def _run_corpus_step(step: Step, state: Build) -> None:
     else:
         files = tuple(FileRecord(**record) for record in facts.pop("files", ()))
         manifest = StepManifest(step.label, None, step.fingerprint, step.identity, {}, (), files, {}, facts)
-        publish(state.root, step.directory, manifest)
+        if step.stage.reproducible:
+            publish(state.root, step.directory, manifest)
+        else:
+            manifest = publish_first(state.root, step.directory, manifest)
         state.published[step.label] = manifest
     elapsed = time.perf_counter() - started
     state.record_run(step, elapsed, sum(part.text_bytes for part in parts), elapsed, work_bytes=work)

@@ -22,6 +22,7 @@ from pipelines.classifier_card import model_card
 from pipelines.classifier_metrics import evaluate
 from pipelines.contracts.config import load_yaml, override, parse, plain
 from pipelines.contracts.errors import ConflictError, UserError
+from pipelines.contracts.lease import held
 from pipelines.contracts.lineage import Corpus, open_corpus
 from pipelines.contracts.place import place_of
 from pipelines.contracts.stage import DROP
@@ -129,14 +130,19 @@ def load_classifier_config(path: Path, assignments: list[str]) -> ClassifierConf
 def train(config: ClassifierConfig, *, overwrite: bool) -> dict[str, Any]:
     """Train, measure and write a classifier; what metrics.json says.
 
-    ConflictError where the output exists and `overwrite` is not said, UserError where a class has too few documents.
+    ConflictError where the output exists and `overwrite` is not said, or another process trains it; UserError where a class
+    has too few documents.
     """
     output = Path(config.output)
     if output.exists() and not (output.is_dir() and (overwrite or not any(output.iterdir()))):
         raise ConflictError(f"{output}: exists; name another `output`, or say --overwrite to train it again")
     classes = {label: _Class(getattr(config, label), label, config) for label in LABELS}
     _check_classes(classes)
-    output.mkdir(parents=True, exist_ok=True)
+    with held(output, "training", print, wait=False):
+        return _train(config, classes, output)
+
+
+def _train(config: ClassifierConfig, classes: dict[str, "_Class"], output: Path) -> dict[str, Any]:
     for name in (METRICS, CARD, MODEL):  # what is measured and what is told belong to one model
         (output / name).unlink(missing_ok=True)
     with tempfile.TemporaryDirectory(dir=output) as place:

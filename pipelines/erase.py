@@ -1,12 +1,14 @@
 """The commands forget and gc: what they do, said to people."""
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 from rich.console import Console
 
 from pipelines.contracts.config import load_yaml
 from pipelines.contracts.errors import ConfigError, CorruptFileError, UserError
+from pipelines.contracts.lease import held
 from pipelines.contracts.lineage import Corpus, Located, open_corpus
 from pipelines.contracts.place import RemotePath
 from pipelines.contracts.store import read_json
@@ -28,7 +30,8 @@ def erase(directory: Path, ids: Path | None, urls: Path | None, runs: Path | Non
     keys, texts = _held(corpus, identifiers, addresses)
     probes = probes_of(texts)
     texts.clear()
-    names, written = forget(directory, identifiers, addresses)
+    with held(directory, "forgetting documents", console.print, wait=False):
+        names, written = forget(directory, identifiers, addresses)
     for name in names:
         console.print(f"forgotten: {printable(name)}", soft_wrap=True)
     console.print(
@@ -113,6 +116,15 @@ def collect_garbage(configs: Sequence[CorpusConfig], *, delete: bool) -> None:
     console = Console(highlight=False, markup=False)
     for config in configs:
         _check_local(config.place)
+    output = Path(configs[0].output)
+    lease = (
+        held(output, "collecting garbage", console.print, wait=False) if delete and output.exists() else nullcontext()
+    )
+    with lease:
+        _collect(configs, console, delete=delete)
+
+
+def _collect(configs: Sequence[CorpusConfig], console: Console, *, delete: bool) -> None:
     found = find_unreached(configs)
     for step in found:
         state = "" if step.published else ", unfinished"

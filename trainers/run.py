@@ -5,7 +5,8 @@
 `sinks.json` the names under which W&B or MLflow know the run. A file named `stop` asks a run to save a checkpoint and end.
 """
 
-import fcntl
+import os
+import sys
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ import yaml
 
 from pipelines.contracts.config import load_yaml, parse, plain
 from pipelines.contracts.errors import ConflictError, CorruptFileError, UserError
+from pipelines.contracts.lease import LEASE, held
 from pipelines.contracts.store import digest, file_checksum, read_json, write_atomic, write_json
 from trainers import checkpoint
 from trainers.config import Pretraining
@@ -59,7 +61,7 @@ def open_run(path: Path, config: Pretraining, corpus: Corpus, another_corpus: bo
     """
     if not (path / "run.json").exists():
         # A run that was killed while it began may have left these; they are written again.
-        begun = {".lock", "resolved.yaml", "tokenizer.json"}
+        begun = {LEASE, "resolved.yaml", "tokenizer.json"}
         if path.exists() and any(e.name not in begun and not e.name.endswith(".tmp") for e in path.iterdir()):
             raise ConflictError(f"{path}: holds files but no run; give another run=DIRECTORY")
         write_config(path, config)
@@ -165,15 +167,16 @@ def sealed(text: bytes) -> bytes:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold a run's directory; ConflictError where another process trains in it."""
-    path.mkdir(parents=True, exist_ok=True)
-    with open(path / ".lock", "w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ConflictError(
-                f"{path}: another process is training in this directory; wait for it or end it"
-            ) from None
+    """Hold a run's directory; ConflictError where another process trains in it, on this machine or another.
+
+    A process that stood still for so long that another one took the directory over ends at once: two do not write one log.
+    """
+
+    def end() -> None:
+        print(f"error: {path}: another process took over, since this one had stood still", file=sys.stderr, flush=True)
+        os._exit(1)
+
+    with held(path, "training", lambda line: print(line, flush=True), wait=False, lost=end):
         yield
 
 

@@ -4,6 +4,8 @@ A step's directory holds `manifest.json` (written last), `parts/` (annotation or
 being built `units/` with one receipt per finished unit of work. Times, hosts and rates go to `run.json`, never into a manifest.
 """
 
+import fnmatch
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -13,7 +15,16 @@ import pyarrow as pa
 
 from pipelines.contracts.errors import AccountingError, CorruptFileError, UserError
 from pipelines.contracts.patience import patiently
-from pipelines.contracts.store import FileRecord, digest, read_json, remove_tree, verify, write_file, write_json
+from pipelines.contracts.store import (
+    FileRecord,
+    digest,
+    read_json,
+    remove_tree,
+    verify,
+    write_file,
+    write_json,
+    write_new_json,
+)
 
 STEP_FORMAT = "gristmill-step/1"
 CORPUS_FORMAT = "gristmill-corpus/1"
@@ -89,11 +100,12 @@ class StepOutput:
 
     def finish(self) -> None:
         """Remove receipts, intermediate files and what killed attempts left of a step that is published."""
-        if isinstance(self.directory, Path):  # an object store has no such leftovers
-            for leftover in self.directory.rglob(".*.tmp"):
-                leftover.unlink(missing_ok=True)
         for name in ("units", "work"):
             remove_tree(self.directory / name)
+        if isinstance(self.directory, Path):  # an object store has no such leftovers
+            for directory, _, names in os.walk(self.directory):
+                for name in fnmatch.filter(names, ".*.tmp"):
+                    Path(directory, name).unlink(missing_ok=True)
 
 
 def records_of(receipt: Mapping[str, Any]) -> list[FileRecord]:
@@ -167,6 +179,19 @@ def publish(root: Path, name: str, manifest: StepManifest) -> None:
     """Write the manifest, the last file of a step, then remove what only unfinished steps need."""
     write_json(root / name / "manifest.json", {"format": STEP_FORMAT, **asdict(manifest)})
     StepOutput(root, name).finish()
+
+
+def publish_first(root: Path, name: str, manifest: StepManifest) -> StepManifest:
+    """As `publish`, for a step that cannot be repeated: of several builds the first publishes, and its manifest is returned.
+
+    Their files have names of their own, so that none replaces another's.
+    """
+    while not write_new_json(root / name / "manifest.json", {"format": STEP_FORMAT, **asdict(manifest)}):
+        if (published := load_step(root, name)) is not None:
+            manifest = published
+            break
+    StepOutput(root, name).finish()
+    return manifest
 
 
 def load_step(root: Path, name: str) -> StepManifest | None:

@@ -5,6 +5,7 @@ otherwise. Addresses are checked before the first connection, for a clear messag
 and HTTP open, so that neither a redirect nor a second answer of a name server leads elsewhere.
 """
 
+import errno
 import io
 import ipaddress
 import re
@@ -315,6 +316,35 @@ def fetch_url(url: str, remote: Remote, target: Path) -> None:
 def put_url(url: str, remote: Remote, local: Path) -> None:
     """Store a local file under a URL: it appears whole or not at all, and replaces what was there."""
     _ask(url, remote, lambda store, path: store.put_file(str(local), path), size=local.stat().st_size)
+
+
+def write_url(url: str, remote: Remote, content: bytes) -> None:
+    """Store bytes under a URL, replacing what was there."""
+    _ask(url, remote, lambda store, path: store.pipe_file(path, content), size=len(content))
+
+
+def create_url(url: str, remote: Remote, content: bytes) -> bool:
+    """Store bytes under a URL unless something is there, or another process is storing it now; whether that was done.
+
+    A store that knows no such condition says so (501), and keeps what comes last.
+    """
+
+    def create(store: Any, path: str) -> bool:
+        try:
+            store.pipe_file(path, content, mode="create")
+        except FileExistsError:
+            return False
+        except OSError as error:
+            if "ConditionalRequestConflict" in str(error.__cause__):
+                return False
+            if error.errno != errno.ENOSYS:
+                raise
+            if store.exists(path):
+                return False
+            store.pipe_file(path, content)
+        return True
+
+    return _ask(url, remote, create, size=len(content))
 
 
 def remove_url(url: str, remote: Remote) -> None:

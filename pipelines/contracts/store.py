@@ -5,6 +5,7 @@ is killed at any instant leaves at most a file whose name ends in `.tmp`, which 
 file is put under its final name, and read through the local cache.
 """
 
+import errno
 import json
 import os
 import shutil
@@ -22,9 +23,11 @@ from pipelines.contracts.cache import fetch, kept, put
 from pipelines.contracts.errors import CorruptFileError
 from pipelines.contracts.patience import named, patiently
 from pipelines.contracts.place import RemotePath
-from pipelines.contracts.remote import open_url
+from pipelines.contracts.remote import create_url, open_url
 
 _CHUNK = 1 << 20
+_REMOVALS = 5
+_NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)  # file systems without hard links
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,28 @@ def _write(path: Path, content: Callable[[BinaryIO], object]) -> None:
             temporary.unlink()
         raise
     fsync_directory(path.parent)
+
+
+def write_new(path: Path, content: bytes) -> bool:
+    """Write `path` as `write_atomic` does unless it is there; whether this call did. Of several processes one does."""
+    if isinstance(path, RemotePath):
+        return create_url(path.url, path.remote, content)
+    if path.exists():
+        return False
+    aside = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+    write_atomic(aside, content)
+    try:
+        os.link(aside, path)
+    except FileExistsError:
+        return False
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        os.rename(aside, path)  # of two that come at the same instant, the later one writes
+    finally:
+        aside.unlink(missing_ok=True)
+    fsync_directory(path.parent)
+    return True
 
 
 def fsync_directory(directory: Path) -> None:
@@ -163,11 +188,21 @@ def open_ranges(directory: Path, record: FileRecord) -> BinaryIO:
 
 
 def remove_tree(path: Path) -> None:
-    """Remove a directory and everything below; nothing where it is not there."""
+    """Remove a directory and everything below; nothing where it is not there.
+
+    Another process may remove it at the same time, or still write into it: what then is left stays for the next to remove.
+    """
     if isinstance(path, RemotePath):
         path.remove_tree()
-    elif path.exists():
-        shutil.rmtree(path)
+        return
+    for _ in range(_REMOVALS):
+        if not path.exists():
+            break
+        try:
+            shutil.rmtree(path)
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.ENOTEMPTY):
+                raise
 
 
 @lru_cache(maxsize=1 << 16)
@@ -193,9 +228,18 @@ def digest(value: Any) -> str:
 
 def write_json(path: Path, value: dict[str, Any]) -> None:
     """Write a JSON object atomically, with its own checksum in the field `checksum`; indented, keys in the order given."""
+    write_atomic(path, _sealed(value))
+
+
+def write_new_json(path: Path, value: dict[str, Any]) -> bool:
+    """Write a JSON object as `write_json` does unless the file is there; whether this call did."""
+    return write_new(path, _sealed(value))
+
+
+def _sealed(value: dict[str, Any]) -> bytes:
     body = {name: field for name, field in value.items() if name != "checksum"}
     body["checksum"] = digest(body)
-    write_atomic(path, (json.dumps(body, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode())
+    return (json.dumps(body, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import xxhash
 
 from pipelines.contracts.annotations import Part
 from pipelines.contracts.document import ids_as_integers
@@ -34,7 +35,8 @@ class Cell(NamedTuple):
 
 @dataclass(frozen=True)
 class LearnTokenizer(CorpusStage):
-    """Train a tokenizer; its file is `tokenizer.json` in the step's directory. Ids 0 to 127 are reserved in every kind.
+    """Train a tokenizer; its file is `tokenizer.json` in the step's directory, or in one below it that is named after its
+    content (wordpiece, unigram). Ids 0 to 127 are reserved in every kind.
 
     The sample is `sample_bytes` of text. Each source fills a part of it in proportion to its `tokenizer_share`, whatever
     its size; with a `temperature` T, in proportion to its `tokenizer_share` times its kept bytes to the power 1/T: 1 for
@@ -246,7 +248,7 @@ class _TrainTask:
 
 
 def train_tokenizer(task: _TrainTask) -> FileRecord:
-    """Train on all samples and commit `tokenizer.json`."""
+    """Train on all samples and commit the file."""
     receipt = task.out.receipt("tokenizer")
     if receipt is None:
         from tokenizer.kinds import train
@@ -257,5 +259,7 @@ def train_tokenizer(task: _TrainTask) -> FileRecord:
             content = train(stage.kind, task, size, lowercase=stage.lowercase, coverage=stage.coverage)
         except ValueError as error:
             raise UserError(f"learn_tokenizer: {error}") from None
-        receipt = task.out.commit("tokenizer", {"tokenizer.json": content}, {})
+        # What cannot be repeated has a name of its own, so that two builds at once do not replace each other's.
+        directory = "" if stage.reproducible else f"{xxhash.xxh3_128_hexdigest(content)[:12]}/"
+        receipt = task.out.commit("tokenizer", {f"{directory}tokenizer.json": content}, {})
     return records_of(receipt)[0]

@@ -4,7 +4,7 @@ docs/shard_format.md describes the files. Neighbouring parts of a source share a
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 from urllib.parse import urlsplit
@@ -17,7 +17,7 @@ import xxhash
 from pipelines.contracts.annotations import Part
 from pipelines.contracts.document import ids_as_integers
 from pipelines.contracts.errors import UserError
-from pipelines.contracts.manifest import Content, StepOutput, TokenizerRecord, records_of
+from pipelines.contracts.manifest import Content, StepOutput, TokenizerRecord, load_step, records_of
 from pipelines.contracts.shards import write_shard
 from pipelines.contracts.stage import DROP, Cluster, CorpusStage, in_order, library_versions
 from pipelines.contracts.store import FileRecord, file_checksum, record_file, verify
@@ -138,13 +138,15 @@ class Shards(CorpusStage):
         from tokenizer.encode import Encoder
 
         if self.is_path:
-            out.commit("tokenizer", {"tokenizer.json": self._taken()}, {})
-            directory = out.directory
+            directory, file = out.directory, out.write("tokenizer.json", self._taken())
         else:
             directory = out.inputs[self.tokenizer]
-        record = record_file(out.root, f"{directory.name}/tokenizer.json")
+            learned = load_step(out.root, directory.name)
+            assert learned is not None, f"{directory}: a step that is read is published"
+            (file,) = learned.files
+        record = replace(file, path=f"{directory.name}/{file.path}")
         try:
-            encoder = Encoder.load(str(verify(out.root, record)))
+            encoder = Encoder.load(str(verify(directory, file)))
         except ValueError as error:
             raise UserError(f"shards: tokenizer: {error}") from None
         return TokenizerRecord(

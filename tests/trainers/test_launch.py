@@ -152,8 +152,8 @@ def test_torchrun_does_not_train_where_another_process_does(corpus_directory, tm
     with locked(run):
         done = subprocess.run(command, env=environment(), cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode != 0
-    assert f"error: {run}: another process is training in this directory" in done.stderr
-    assert [path.name for path in run.iterdir()] == [".lock"]
+    assert f"error: {run}: another process is training here" in done.stderr
+    assert [path.name for path in run.iterdir()] == []
 
 
 @pytest.mark.deepspeed
