@@ -82,7 +82,7 @@ class _Task:
 def sum_up_clusters(task: _Task) -> FileRecord:
     """Commit each cluster's number of members in a part and its preferred ones, by the partition of the cluster."""
     one, keep = task.candidates, task.verdict.keep
-    unit = f"members-{one.number:05d}"
+    unit = f"members.{one.number:05d}"
     receipt = task.out.receipt(unit)
     if receipt is None:
         rows, clusters = task.grouping.groups(one)
@@ -137,7 +137,7 @@ class _Election:
 
 def elect_winners(task: _Election) -> tuple[list[FileRecord], dict[str, int]]:
     """Order the clusters of a partition; (files for the members' parts and for the winners' parts, clusters by size)."""
-    unit = f"winners-{task.partition:05d}"
+    unit = f"winners.{task.partition:05d}"
     receipt = task.out.receipt(unit)
     if receipt is None:
         table = gathered(task.out.directory, task.files, task.partition)
@@ -174,7 +174,7 @@ def elect_winners(task: _Election) -> tuple[list[FileRecord], dict[str, int]]:
 
 def send_evidence(task: _Task) -> FileRecord:
     """Commit the evidence of the winners in a part, by the part of the members that asked for it."""
-    unit = f"evidence-{task.candidates.number:05d}"
+    unit = f"evidence.{task.candidates.number:05d}"
     receipt = task.out.receipt(unit)
     if receipt is None:
         asked = gathered(task.out.directory, task.files, task.candidates.number)
@@ -192,7 +192,7 @@ def send_evidence(task: _Task) -> FileRecord:
 def judge_members(task: _Task) -> list[FileRecord]:
     """Commit the verdict on each clustered document of a part, and for the winners' parts how many they were kept for."""
     one = task.candidates
-    unit = f"judged-{one.number:05d}"
+    unit = f"judged.{one.number:05d}"
     receipt = task.out.receipt(unit)
     if receipt is None:
         back = gathered(task.out.directory, task.files, one.number)
@@ -240,7 +240,7 @@ def write_verdicts(task: _Task) -> tuple[dict[str, int], int]:
     """Write the columns of one part in the order of the schema: `drop`, winner, size, copies, similarity; (dropped, spared)."""
     part = task.candidates.part
     unit = f"{part.source}-{part.index:05d}"
-    judged = task.out.receipt(f"judged-{task.candidates.number:05d}")
+    judged = task.out.receipt(f"judged.{task.candidates.number:05d}")
     assert judged is not None
     receipt = task.out.receipt(unit)
     if receipt is None:

@@ -147,7 +147,7 @@ def find_components(
         number += 1
     shares = [(p,) for p in range(partitions)] if partitions_for(edges) > 1 else [tuple(range(partitions))]
     tasks = [
-        _Round(out, tuple(files), share, partitions, f"components-{i:05d}", tuple(bounds))
+        _Round(out, tuple(files), share, partitions, f"components.{i:05d}", tuple(bounds))
         for i, share in enumerate(shares)
     ]
     return in_order(cluster.map(name_components, tasks, label), len(tasks))

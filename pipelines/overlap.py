@@ -46,7 +46,7 @@ def measure_overlap(stage: "Shards", parts: Sequence[Part], out: StepOutput, clu
         source: {"validation": 0, "near_copies_in_training": 0} for source in dict.fromkeys(p.source for p in parts)
     }
     for number, part in enumerate(parts):
-        receipt = out.receipt(f"split-{number:05d}")
+        receipt = out.receipt(f"split.{number:05d}")
         assert receipt is not None
         result[part.source]["validation"] += receipt["counts"]["validation"]
     for number, _ in shared:
@@ -67,7 +67,7 @@ def scatter_split_bands(task: _BandTask) -> FileRecord:
     """Commit the band keys of a part's kept documents, with the part and row of those held out (-1 for training)."""
     from pipelines.stages.shards import held_out
 
-    unit = f"split-{task.number:05d}"
+    unit = f"split.{task.number:05d}"
     receipt = task.out.receipt(unit)
     if receipt is None:
         columns = [column for column in task.stage.reads() if not column.startswith("step:")]

@@ -234,6 +234,13 @@ def test_the_place_of_the_data_and_of_the_output_do_not_matter(corpus_file, raw_
     assert files_of(tmp_path / "elsewhere") == files_of(tmp_path / "out")
 
 
+@pytest.mark.parametrize("name", ["members", "links"])
+def test_a_source_may_be_called_what_a_stage_calls_its_own_units(corpus_file, name):
+    corpus_file.write_text(corpus_file.read_text().replace("web", name).replace(f"raw/{name}", "raw/web"))
+    rows = run(corpus_file)[1].funnel
+    assert [row["documents_out"] for row in rows if row["source"] == name and "dedup" in row["step"]] == [38, 37]
+
+
 def test_a_directory_that_belongs_to_something_else_is_refused(corpus_file, tmp_path):
     run(corpus_file)
     with pytest.raises(ConflictError, match="belongs to the corpus 'small', not to 'other'"):

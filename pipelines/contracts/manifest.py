@@ -78,7 +78,9 @@ class StepOutput:
         return self.root / self.name
 
     def receipt(self, unit: str) -> dict[str, Any] | None:
-        """The receipt of a unit that is finished, else None."""
+        """The receipt of a unit that is finished, else None. `SOURCE-INDEX` is a part of a source; other units have names that
+        no source can have.
+        """
         try:
             return read_json(self.directory / "units" / f"{unit}.json")
         except FileNotFoundError:

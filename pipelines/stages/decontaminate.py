@@ -155,7 +155,7 @@ class _PartTask:
 
 def find_items(task: _PartTask) -> FileRecord:
     """Commit the places of the index's n-grams in a part, and how many of its documents hold each."""
-    unit = f"hits-{task.number:05d}"
+    unit = f"hits.{task.number:05d}"
     receipt = task.out.receipt(unit)
     if receipt is None:
         hits = pa.concat_tables([_HITS.empty_table(), *_hits(task)]).combine_chunks()
@@ -224,7 +224,7 @@ def score_documents(task: _PartTask) -> FileRecord:
     receipt = task.out.receipt(unit)
     if receipt is None:
         index = _index(task.stage)
-        counted = task.out.receipt(f"hits-{task.number:05d}")
+        counted = task.out.receipt(f"hits.{task.number:05d}")
         assert counted is not None
         hits = _table(task.out, records_of(counted)[1], _HITS)
         common = _table(task.out, task.inputs[0], _COUNTS)["ngram"].to_numpy()

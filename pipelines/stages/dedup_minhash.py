@@ -151,7 +151,7 @@ def scatter_bands(task: _BandTask) -> list[FileRecord]:
     Whatever a part holds, however often, each key leaves it once: a page with a million copies is one entry per band and part.
     """
     one = task.one
-    unit = f"bands-{one.number:05d}"
+    unit = f"bands.{one.number:05d}"
     receipt = task.out.receipt(unit)
     if receipt is None:
         rows, column = one.competing("minhash", "minhash_cluster")
@@ -188,7 +188,7 @@ class _LinkTask:
 
 def link_buckets(task: _LinkTask) -> tuple[FileRecord, int]:
     """Commit the spanning forest of the documents that share a band of one partition; with the number of its edges."""
-    unit = f"links-{task.partition:05d}"
+    unit = f"links.{task.partition:05d}"
     receipt = task.out.receipt(unit)
     if receipt is None:
         table = gathered(task.out.directory, task.files, task.partition)

@@ -125,7 +125,7 @@ class _PartTask:
 
 def measure_spans(task: _PartTask) -> FileRecord:
     """Commit a part's units and windows, and each different window once, by partition of its hash."""
-    unit = f"spans-{task.number:05d}"
+    unit = f"spans.{task.number:05d}"
     receipt = task.out.receipt(unit)
     if receipt is None:
         spans, windows = _find_spans(task)
@@ -186,7 +186,7 @@ class _Election:
 
 def elect_firsts(task: _Election) -> FileRecord:
     """Commit, by part, the hashes of a partition that several parts hold, and whether this is the first of them."""
-    unit = f"{task.name}-{task.partition:05d}"
+    unit = f"{task.name}.{task.partition:05d}"
     receipt = task.out.receipt(unit)
     if receipt is None:
         votes = gathered(task.out.directory, task.files, task.partition)
@@ -213,7 +213,7 @@ class _Spans:
 
 def vote_again(task: _PartTask) -> FileRecord:
     """Commit the windows of the documents that stay, as far as several parts hold them, by partition of their hash."""
-    unit = f"votes2-{task.number:05d}"
+    unit = f"votes2.{task.number:05d}"
     receipt = task.out.receipt(unit)
     if receipt is None:
         spans, windows = _measured(task)
@@ -226,7 +226,7 @@ def vote_again(task: _PartTask) -> FileRecord:
 
 
 def _measured(task: _PartTask) -> tuple[pa.Table, pa.Table]:
-    receipt = task.out.receipt(f"spans-{task.number:05d}")
+    receipt = task.out.receipt(f"spans.{task.number:05d}")
     assert receipt is not None
     _, *files = records_of(receipt)
     spans, windows = (

@@ -100,5 +100,5 @@ def test_a_model_that_changed_and_a_label_it_lacks_are_errors(library, tmp_path)
     ],
 )
 def test_knobs_out_of_range(knobs, message, library):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(UserError, match=message):
         parse(Classifier, {"model": str(library[1]), **knobs}, where="corpus.yaml")

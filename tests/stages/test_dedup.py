@@ -201,7 +201,7 @@ def test_a_bucket_of_identical_pages_is_one_entry_per_band_and_part(bench):
     assert facts["dropped"] == 120_000 - 2
     assert facts["spared"] == 0
     shuffled = {path.name: path.stat().st_size for path in (bench.root / "step" / "work").iterdir()}
-    for name in ("bands-00000", "members-00000", "evidence-00000", "links-00000"):
+    for name in ("bands.00000", "members.00000", "evidence.00000", "links.00000"):
         assert shuffled[f"{name}.arrow"] < 10_000
 
 

@@ -202,7 +202,7 @@ def test_a_file_that_is_no_model_is_an_error(tmp_path):
     ],
 )
 def test_knobs_out_of_range(knobs, message):
-    with pytest.raises(ValueError, match=message.removeprefix("language: ")):
+    with pytest.raises(UserError, match=message.removeprefix("language: ")):
         parse(Language, knobs, where="corpus.yaml")
 
 

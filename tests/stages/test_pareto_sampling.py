@@ -5,6 +5,7 @@ import pyarrow as pa
 import pytest
 
 from pipelines.contracts.config import parse
+from pipelines.contracts.errors import UserError
 from pipelines.stages.pareto_sampling import ParetoSampling
 
 COUNT = 20_000
@@ -49,5 +50,5 @@ def test_golden():
 
 @pytest.mark.parametrize("knobs", [{"alpha": 0}, {"alpha": -1}, {"seed": -1}])
 def test_knobs_out_of_range(knobs):
-    with pytest.raises(ValueError, match=f"{next(iter(knobs))}: got"):
+    with pytest.raises(UserError, match=f"{next(iter(knobs))}: got"):
         parse(ParetoSampling, {"score": "quality", **knobs}, where="corpus.yaml")

@@ -98,12 +98,12 @@ def test_a_file_that_is_no_model_or_changed_is_an_error(model):
 )
 def test_knobs_out_of_range(knobs, message, model, monkeypatch):
     monkeypatch.setattr(module, "find_spec", lambda name: "found")
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(UserError, match=message):
         parse(Perplexity, {"model": str(model), **knobs}, where="corpus.yaml")
 
 
 def test_without_the_library_the_message_says_what_to_install(model, monkeypatch):
     monkeypatch.setitem(sys.modules, "kenlm", None)
     monkeypatch.setattr(module, "find_spec", lambda name: None)
-    with pytest.raises(ValueError, match=r"KenLM is not installed; run: pip install 'gristmill\[kenlm\]'"):
+    with pytest.raises(UserError, match=r"KenLM is not installed; run: pip install 'gristmill\[kenlm\]'"):
         parse(Perplexity, {"model": str(Path(model))}, where="corpus.yaml")

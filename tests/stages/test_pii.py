@@ -11,6 +11,7 @@ import pytest
 
 from pipelines.contracts.config import parse
 from pipelines.contracts.edits import apply_edits, check_edits
+from pipelines.contracts.errors import UserError
 from pipelines.stages.pii import Pii, _Placed, count_column
 from pipelines.stages.pii_detect import Detection, Detector
 from pipelines.stages.pii_recognizers import OWN, PATTERN_ENTITIES, SHIPPED
@@ -354,7 +355,7 @@ def test_knobs_and_columns():
     ],
 )
 def test_knobs_out_of_range(knobs, message):
-    with pytest.raises(ValueError) as error:
+    with pytest.raises(UserError) as error:
         parse(Pii, knobs, where="corpus.yaml")
     assert message in str(error.value)
 
