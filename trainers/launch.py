@@ -220,7 +220,7 @@ def _work(arguments: dict[str, Any]) -> None:
 
 def _loss(error: Exception) -> str:
     """Which workers a fit has lost, as a line. Raises what ended it otherwise: the error of a worker would come again."""
-    from ray.exceptions import OutOfMemoryError, RayError, RayTaskError
+    from ray.exceptions import OutOfMemoryError, RayActorError, RayError, RayTaskError
     from ray.train import ControllerError, PreemptionError
     from ray.train.v2._internal.exceptions import WorkerHealthCheckTimeoutError
 
@@ -231,6 +231,8 @@ def _loss(error: Exception) -> str:
         raised = isinstance(failure, RayTaskError)
         if raised or not isinstance(failure, (LostWorkerError, RayError, WorkerHealthCheckTimeoutError)):
             raise failure if isinstance(failure, UserError) else error
+    if isinstance(error, RayActorError):
+        return "lost Ray Train's controller"
     # No code of ours runs in the controller: its errors are about getting workers started.
     if not seen and not isinstance(error, (ControllerError, PreemptionError)):
         raise error

@@ -133,6 +133,7 @@ def test_only_losses_of_workers_are_tried_again():
     assert launch._loss(WorkerGroupError("", {0: broken, 1: killed})) == "lost worker 1 (out of memory)"
     assert launch._loss(WorkerGroupError("", {0: broken})) == "lost a worker"
     assert "could not start" in launch._loss(ControllerError(WorkerGroupStartupTimeoutError(2)))
+    assert "controller" in launch._loss(ActorDiedError())
     for failures in ({0: ZeroDivisionError()}, {0: broken, 1: ZeroDivisionError()}, {0: died, 1: unreadable}):
         error = WorkerGroupError("", failures)
         with pytest.raises(WorkerGroupError) as raised:
