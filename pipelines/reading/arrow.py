@@ -48,6 +48,7 @@ def read_arrow(entry: Entry, source: SourceSpec) -> Iterator[Found | Bad]:
     try:
         reader = pa.ipc.open_stream(messages)
         schema = reader.schema
+        schema.names  # noqa: B018  ValueError for a name that is not UTF-8
     except (pa.ArrowException, OSError, ValueError):
         raise BrokenInput(messages.failure or "not_arrow") from None
     check_text_column(schema, entry, source)

@@ -168,3 +168,10 @@ def test_a_changed_byte_never_crashes(key: tuple, position: float, value: int) -
     except SourceError:  # the name or the type of the text column was hit
         return
     assert all(not isinstance(record, Found) or len(record.text) <= len(data) for record in records)
+
+
+def test_a_name_of_a_column_that_is_not_utf8_is_damage() -> None:
+    data = ipc(pa.table({"text": ["a"], "other": ["b"]})).replace(b"other", b"\x80ther")
+    assert [
+        record.reason for record in read_records(Entry("a", iter([data])), Source(name="s", root=".", format="arrow"))
+    ] == ["not_arrow"]
