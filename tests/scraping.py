@@ -1,0 +1,32 @@
+"""What Ray's exporter on this machine shows of our metrics, as Prometheus would scrape it."""
+
+import re
+import urllib.request
+from collections import defaultdict
+
+LABEL = re.compile(r'(\w+)="([^"]*)"')
+OF_RAY = {"Component", "NodeAddress", "SessionName", "Version", "WorkerId", "le"}
+
+
+def scrape(port):
+    """From the name of each series of a node to its samples: labels, without those that Ray adds, and the value."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
+        text = answer.read().decode()
+    found = defaultdict(list)
+    for line in text.splitlines():
+        name, brace, rest = line.partition("{")
+        if brace and not line.startswith("#"):
+            labels, _, value = rest.rpartition("} ")
+            kept = {
+                key: value for key, value in LABEL.findall(labels) if key not in OF_RAY and not key.startswith("otel_")
+            }
+            found[name].append((kept, float(value)))
+    return dict(found)
+
+
+def check_labels(series, metrics):
+    """Every sample of `metrics` has the labels that they say, and no others."""
+    for metric in metrics:
+        for name in (f"ray_gristmill_{metric.name}", f"ray_gristmill_{metric.name}_bucket"):
+            for labels, _ in series.get(name, ()):
+                assert set(labels) == set(metric.tags), name
