@@ -62,7 +62,7 @@ def erase(directory: Path, ids: Path | None, urls: Path | None, runs: Path | Non
 def _held(corpus: Corpus, identifiers: Sequence[str], addresses: Sequence[str]) -> tuple[list[bytes], list[str]]:
     """Ids and, where they are still there, texts of the documents to forget and of those that are half forgotten."""
     half_done = [corpus.find(doc["id"]) for doc in read_tombstone(corpus.directory)["pending"]]
-    found = [*half_done, *find_documents(corpus, identifiers, addresses)]
+    found = half_done or find_documents(corpus, identifiers, addresses)
     located = [each for each in found if isinstance(each, Located)]
     return [each.id for each in found], [each.part.table(("text",))["text"][each.row].as_py() for each in located]
 

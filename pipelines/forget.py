@@ -77,14 +77,19 @@ def find_documents(corpus: Corpus, identifiers: Iterable[str], urls: Iterable[st
 
 
 def forget(directory: Path, identifiers: Sequence[str], urls: Sequence[str]) -> tuple[list[str], int]:
-    """Forget documents, or with neither finish what was interrupted. Returns (printed ids, files written again)."""
+    """Forget documents, or with neither finish what was interrupted. Returns (printed ids, files written again).
+
+    UserError where others are half forgotten, or where none of these is in the corpus.
+    """
     corpus = open_corpus(directory)
     tombstone = read_tombstone(directory)
-    if tombstone["pending"] and (identifiers or urls):
+    asked = digest([sorted(set(identifiers)), sorted(set(urls))])
+    if tombstone["pending"] and (identifiers or urls) and tombstone["asked"] != asked:
         raise UserError(
             f"{directory}: forgetting was interrupted; finish it first: python -m pipelines forget {directory}"
         )
-    for found in find_documents(corpus, identifiers, urls):
+    for found in () if tombstone["pending"] else find_documents(corpus, identifiers, urls):
+        tombstone["asked"] = asked
         doc = _Doc(found.source, found.path, found.record, found.id.hex(), found.part.index, found.row)
         tombstone["pending"].append(asdict(doc))
         tombstone["records"].setdefault(found.source, []).append(f"{found.path}#{found.record}")
@@ -103,7 +108,7 @@ def forget(directory: Path, identifiers: Sequence[str], urls: Sequence[str]) -> 
     _count_again(corpus, mark)
     _publish(open_corpus(directory), tombstone["records"])
     _remove_old_files(open_corpus(directory))
-    write_tombstone(directory, {**tombstone, "pending": []})
+    write_tombstone(directory, {**tombstone, "pending": [], "asked": ""})
     return [format_id(doc.source, doc.path, doc.record) for doc in docs], written
 
 

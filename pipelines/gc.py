@@ -7,6 +7,7 @@ from pathlib import Path
 
 from pipelines.contracts.errors import UserError
 from pipelines.contracts.manifest import load_corpus
+from pipelines.contracts.store import fsync_directory
 from pipelines.corpus import CorpusConfig
 from pipelines.inventory import take_inventory
 from pipelines.plan import make_plan
@@ -48,6 +49,7 @@ def remove(steps: Sequence[Unreached]) -> None:
     """Remove step directories."""
     for step in steps:
         (step.path / "manifest.json").unlink(missing_ok=True)  # a step without one does not exist, whatever happens now
+        fsync_directory(step.path)
         shutil.rmtree(step.path)
 
 

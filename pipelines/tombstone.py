@@ -12,15 +12,15 @@ _FILE = "forgotten.json"
 
 
 def read_tombstone(output: Path) -> dict[str, Any]:
-    """`records`: by source a sorted list of `path#record`; `pending`: documents that are still being taken out; `before`:
-    the fingerprints that the corpus had while it held documents that are forgotten now."""
+    """`records`: by source a sorted list of `path#record`; `pending`: documents that are still being taken out; `asked`:
+    a digest of the names under which they were asked for; `before`: the fingerprints that the corpus had while it held
+    documents that are forgotten now."""
     try:
-        tombstone = read_json(output / _FILE)
+        tombstone = read_json(output / _FILE, "restore it from a copy; without it, what was forgotten would be read again")
     except FileNotFoundError:
         tombstone = {}
-    return {
-        name: tombstone.get(name, kind()) for name, kind in (("records", dict), ("pending", list), ("before", list))
-    }
+    kinds = {"records": dict, "pending": list, "asked": str, "before": list}
+    return {name: tombstone.get(name, kind()) for name, kind in kinds.items()}
 
 
 def write_tombstone(output: Path, tombstone: dict[str, Any]) -> None:
