@@ -1,0 +1,142 @@
+"""Commands that are crashed at every operation on the disk or on an object store, and then given again."""
+
+import queue
+import random
+import re
+import shutil
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.chaos.crash_server import Server
+from tests.chaos.crashing import Operation, Point
+from tests.chaos.outcome import Outcome, files_of
+
+Injected = Callable[[str, str, Outcome, float], None]
+Names = Sequence[tuple[str, str]]
+GROUP = "Crash points"
+MOST = 12  # injections for a row of the table; losses of power are fewer rows, and have four times as many
+
+
+@dataclass(frozen=True)
+class Case:
+    """A command: how readers of the table call it and its files, its words for a root, how a root begins, and what came
+    of it.
+    """
+
+    name: str
+    names: Names
+    command: Callable[[Path], Sequence[Any]]
+    begin: Callable[[Path], None]
+    outcome: Callable[[Path], Outcome]
+    record: str = ""  # where rows of training are written, beside the root
+    bucket: str = ""
+    done: str = ""  # what the command says, refusing, where all had been done before the crash
+
+
+def row_of(case: Case, operations: Sequence[Operation], point: Point) -> str:
+    """The row of the table that a crash belongs to."""
+    if point.crash.startswith("names"):
+        return f"{case.name}: power is lost, {point.crash}"
+    if point.number == len(operations):
+        return f"{case.name}: after the last operation"
+    here = operations[point.number - (point.crash == "torn")]
+    before = operations[point.number - 1]
+    if here.kind == "fsync directory" and before.kind in ("rename", "make directory"):
+        here = Operation("directory's fsync", before.path)
+    if here.kind == "make directory":
+        return f"{case.name}: directory: before it is made"
+    path = re.sub(r"(^|/)\.([^/]+)\.[0-9a-f]{32}\.tmp", r"\1\2", here.path)
+    what = next(name for pattern, name in case.names if re.fullmatch(pattern, path))
+    return f"{case.name}: {what}: " + ("half written" if point.crash == "torn" else f"before its {here.kind}")
+
+
+def points_of(operations: Sequence[Operation]) -> list[Point]:
+    """Every place to die at, and every way."""
+    points = [
+        Point(number, crash) for crash in ("kill", "names kept", "names lost") for number in range(len(operations))
+    ]
+    points += [
+        Point(number + 1, "torn") for number, each in enumerate(operations) if each.kind in ("creation", "opening")
+    ]
+    return [*points, Point(len(operations), "kill")]
+
+
+def chosen(case: Case, operations: Sequence[Operation], thorough: bool, few: int) -> list[Point]:
+    """The points of each row, up to MOST of them, evenly spread and from a seed; or a few of all."""
+    points, chance = points_of(operations), random.Random(7)
+    if case.bucket:  # a store has no names that could be lost
+        points = [point for point in points if point.crash == "kill"]
+    if not thorough:
+        return chance.sample(points, few)
+    rows: dict[str, list[Point]] = defaultdict(list)
+    for point in points:
+        rows[row_of(case, operations, point)].append(point)
+    found = []
+    for row in rows.values():
+        most = MOST * (4 if row[0].crash.startswith("names") else 1)
+        found += row if len(row) <= most else [row[len(row) * n // most] for n in range(most)]
+    return found
+
+
+class Pool:
+    """Servers that work at the same time."""
+
+    def __init__(self, servers: Sequence[Server]) -> None:
+        self._free: queue.SimpleQueue[Server] = queue.SimpleQueue()
+        self.all = servers
+        for each in servers:
+            self._free.put(each)
+
+    def crash(self, case: Case, root: Path, point: Point, operation: Operation | None) -> tuple[Outcome, float]:
+        """Crash the command once and run it again: what came of it, and the seconds of the second run."""
+        used = self._free.get()
+        try:
+            case.begin(root)
+            record = f"{root}.{case.record}" if case.record else ""
+            died = used.run(case.command(root), root, point, bucket=case.bucket, record=record)
+            assert died.status == -9, died.said[-4000:]
+            again = used.run(case.command(root), root, bucket=case.bucket, record=record)
+            finished = again.status == 0 or (case.done and case.done in again.said)
+            assert finished, f"{point} {operation}: {again.said[-4000:]}"
+            return case.outcome(root), again.seconds
+        finally:
+            self._free.put(used)
+
+    def sweep(self, case: Case, root: Path, injected: Injected, thorough: bool, few: int = 6) -> None:
+        """Crash a command at its operations, each time in a directory of its own, and note what came of it."""
+        case.begin(root)
+        operations = self.all[0].run(case.command(root), root, bucket=case.bucket).operations
+        shutil.rmtree(root, ignore_errors=True)
+
+        def crash(numbered: tuple[int, Point]) -> tuple[Point, Outcome, float]:
+            number, point = numbered
+            own = root.with_name(f"{root.name}{number}")
+            operation = operations[point.number] if point.number < len(operations) else None
+            outcome, seconds = self.crash(case, own, point, operation)
+            if outcome == Outcome(0, 0, True):  # else it stays, to be looked at
+                shutil.rmtree(own, ignore_errors=True)
+            return point, outcome, seconds
+
+        points = chosen(case, operations, thorough, few)
+        with ThreadPoolExecutor(len(self.all)) as threads:
+            for point, outcome, seconds in threads.map(crash, enumerate(points)):
+                injected(GROUP, row_of(case, operations, point), outcome, seconds)
+
+
+def nothing(root: Path) -> None:
+    """A command that begins without its root."""
+
+
+def same_as(whole: Path) -> Callable[[Path], Outcome]:
+    """Whether all files of a directory are those of one that nothing broke."""
+    wanted = files_of(whole)
+
+    def outcome(out: Path) -> Outcome:
+        files = files_of(out)
+        return Outcome(len(wanted.keys() - files.keys()), len(files.keys() - wanted.keys()), files == wanted)
+
+    return outcome
