@@ -45,6 +45,7 @@ def _building(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -
         "--workers", type=int, default=os.cpu_count() or 1, help="Ray workers on this machine (default: its cores)"
     )
     build.add_argument("--in-process", action="store_true", help="run every task in this process, without Ray")
+    _memory_argument(build)
     build.add_argument(
         "--quarantine-poison",
         action="store_true",
@@ -54,6 +55,14 @@ def _building(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -
         "--address",
         help="join the Ray cluster at this address instead of starting one (default: RAY_ADDRESS, as in a job)",
     )
+
+
+def _memory_argument(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--memory-per-worker", metavar="SIZE",
+        help="memory that a task may take, such as 4GB; one that needs more is tried again in the place of others (default: the "
+        "memory of the machine, or of a node, shared out among its workers)",
+    )  # fmt: skip
 
 
 def _looking(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -196,12 +205,27 @@ def _plan(options: argparse.Namespace) -> int:
     return 0
 
 
+def _memory(options: argparse.Namespace) -> int | None:
+    """What --memory-per-worker says, in bytes. Called before Arrow is loaded, which then takes memory in a way that counts."""
+    from pipelines.memory import ALLOCATOR, parse_size
+
+    os.environ.update(ALLOCATOR)
+    if options.memory_per_worker is None:
+        return None
+    try:
+        return parse_size(options.memory_per_worker)
+    except UserError as error:
+        raise UserError(f"--memory-per-worker: {error}") from None
+
+
 def _build(options: argparse.Namespace) -> int:
+    memory = _memory(options)
     from pipelines.build import claim, plan_and_build
     from pipelines.cluster import LocalCluster, RayCluster
     from pipelines.contracts.lease import held
     from pipelines.corpus import load_corpus_config
     from pipelines.inventory import take_inventory
+    from pipelines.memory import room_here
     from pipelines.show import ProgressDisplay, show_funnel
 
     if options.workers < 1:
@@ -212,10 +236,11 @@ def _build(options: argparse.Namespace) -> int:
     with ProgressDisplay() as display, held(output, "building", display.say):
         display.say(f"corpus {config.name}: looking at the files of {len(config.sources)} sources")
         inventories = take_inventory(config.sources, output)
-        local = options.in_process and options.address is None
-        cluster = (
-            LocalCluster(display.progress) if local else RayCluster(options.workers, options.address, display.progress)
-        )
+        cluster: LocalCluster | RayCluster
+        if options.in_process and options.address is None:
+            cluster = LocalCluster(display.progress, memory=room_here(memory, 1))
+        else:
+            cluster = RayCluster(options.workers, options.address, display.progress, display.say, memory)
         try:
             corpus = plan_and_build(config, inventories, cluster, display.say, quarantine=options.quarantine_poison)
         finally:

@@ -5,11 +5,11 @@ Part stages whose inputs are there are fused into one task per part: one read of
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from pipelines.cluster import LocalCluster, RayCluster
 from pipelines.contracts.annotations import DOCUMENT_COLUMNS, Annotation, Part
 from pipelines.contracts.edits import check_edits, map_back
-from pipelines.contracts.errors import ConflictError, PoisonError, StorageError, UserError
+from pipelines.contracts.errors import BrokenTaskError, ConflictError, PoisonError, StorageError, UserError
 from pipelines.contracts.manifest import (
     CorpusManifest,
     PartRecord,
@@ -34,6 +34,7 @@ from pipelines.contracts.manifest import (
 from pipelines.contracts.stage import DROP, EDITS_COLUMN, CorpusStage, PartStage, in_order
 from pipelines.contracts.store import FileRecord, write_atomic, write_json
 from pipelines.corpus import CorpusConfig
+from pipelines.culprit import Probe, culprit, first_failing
 from pipelines.inventory import Inventory
 from pipelines.metrics import BuildMetrics, counted
 from pipelines.plan import Plan, Step, make_plan
@@ -42,6 +43,7 @@ from pipelines.publish import publish_corpus
 from pipelines.read_step import run_reads
 
 AnyCluster = LocalCluster | RayCluster
+Result = TypeVar("Result")
 
 
 @dataclass
@@ -256,7 +258,7 @@ def annotate_documents(task: _AnnotateTask) -> tuple[dict[str, dict[str, Any]], 
     part = replace(part, loaded=part.table(DOCUMENT_COLUMNS))
     for work in task.works:
         started = time.perf_counter()
-        unit = f"{part.source}-{part.index:05d}"
+        unit = _unit(part)
         receipt = work.out.receipt(unit)
         table = None
         if receipt is None:
@@ -271,24 +273,50 @@ def annotate_documents(task: _AnnotateTask) -> tuple[dict[str, dict[str, Any]], 
     return receipts, seconds
 
 
-def _run_stage(work: _StageWork, part: Part) -> pa.Table:
-    """The columns that a stage writes for a part, checked, with edits in the coordinates of the stored text."""
+def annotate_rows(probe: Probe) -> None:
+    """Run one stage of a task over some documents of its part, after the stages before it have committed theirs."""
+    part, work = probe.task.part, probe.task.works[probe.stage]
+    available = {annotation.step: annotation for annotation in part.annotations}
+    for earlier in probe.task.works[: probe.stage]:
+        record = records_of(earlier.out.receipt(_unit(part)))[0]
+        facts = schema_facts(earlier.stage.writes())
+        available[earlier.name] = Annotation(earlier.name, earlier.out.directory, record, facts)
+    view = replace(part, annotations=tuple(available[name] for name in work.visible))
+    stage, docs, _ = _ready(work, view, probe.low, probe.high)
+    if docs.num_rows:
+        stage.annotate(docs)
+
+
+def _unit(part: Part) -> str:
+    return f"{part.source}-{part.index:05d}"
+
+
+def _ready(work: _StageWork, part: Part, low: int = 0, high: int | None = None) -> tuple[PartStage, pa.Table, Any]:
+    """(the stage after its setup, the documents that it is given, their rows if those are not all)."""
     stage = _READY.get(work.key)
     if stage is None:
         stage = work.stage
         stage.setup()
         _READY[work.key] = stage
     docs = part.table(("id", *stage.reads()))
-    rows = None
-    if work.where is not None:
-        rows = pc.indices_nonzero(pc.is_null(part.drop(work.where)))
-        docs = docs.take(rows).combine_chunks()
+    if high is not None:
+        docs = docs.slice(low, high - low).combine_chunks()
+    if work.where is None:
+        return stage, docs, None
+    kept = pc.is_null(part.drop(work.where))
+    rows = pc.indices_nonzero(kept if high is None else kept.slice(low, high - low))
+    return stage, docs.take(rows).combine_chunks(), rows
+
+
+def _run_stage(work: _StageWork, part: Part) -> pa.Table:
+    """The columns that a stage writes for a part, checked, with edits in the coordinates of the stored text."""
+    stage, docs, rows = _ready(work, part)
     try:
         table = stage.annotate(docs)
     except _NOT_OF_A_DOCUMENT:
         raise
     except Exception as error:
-        row = _first_failing_row(stage, docs)
+        row = first_failing(docs.num_rows, lambda low, high: _raises(stage, docs.slice(low, high - low)))
         if row is None:
             raise
         identifier, reason = docs["id"][row].as_py().hex(), type(error).__name__
@@ -321,18 +349,6 @@ def _checked_edits(table: pa.Table, docs: pa.Table, stage: PartStage, part: Part
 
 def _single(column: pa.ChunkedArray) -> pa.Array:
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
-
-
-def _first_failing_row(stage: PartStage, docs: pa.Table) -> int | None:
-    """The first document that alone makes the stage raise, by halving; None where only their company does."""
-    low, high = 0, docs.num_rows
-    while high - low > 1:
-        middle = (low + high) // 2
-        if _raises(stage, docs.slice(low, middle - low)):
-            high = middle
-        else:
-            low = middle
-    return low if high > low and _raises(stage, docs.slice(low, 1)) else None
 
 
 def _raises(stage: PartStage, docs: pa.Table) -> bool:
@@ -377,13 +393,28 @@ def _annotate(group: Sequence[Step], state: Build) -> None:
             state.metrics.task(work.name, part.source, receipts[done]["counts"], part.text_bytes, spent[done])
 
     results = state.cluster.map(annotate_documents, tasks, lambda task: f"{names}: part {task.part.name}")
-    ordered = in_order(counted(results, count), len(tasks))
+    ordered = _unbroken(counted(results, count), tasks, state)
     for step in group:
         receipts = [receipts[step.directory] for receipts, _ in ordered if step.directory in receipts]
         parts = [task.part for task in tasks if task.part.source == step.source]
         seconds = sum(spent.get(step.directory, 0.0) for _, spent in ordered)
         publish_annotations(step, parts, receipts, {}, state)
         state.record_run(step, seconds, sum(part.text_bytes for part in parts), time.perf_counter() - started)
+
+
+def _unbroken(results: Iterable[tuple[int, Result]], tasks: Sequence[_AnnotateTask], state: Build) -> list[Result]:
+    """The results in order; where a task is broken, PoisonError with the document that alone breaks it, if there is one."""
+    try:
+        return in_order(results, len(tasks))
+    except BrokenTaskError as error:
+        task = tasks[error.position]
+        done = [work.out.receipt(_unit(task.part)) is not None for work in task.works]
+        if all(done):  # its process was lost as it ended
+            raise
+        state.say(f"  {error}")
+        state.say(f"  looking for a document that alone breaks part {task.part.name}")
+        stages = [work.name for work in task.works]
+        raise culprit(error, task, stages, done.index(False), annotate_rows, state.cluster) from error
 
 
 def _work(step: Step, source: str, state: Build) -> _StageWork:

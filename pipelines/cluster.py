@@ -2,6 +2,10 @@
 
 A task that raises is tried three times with growing pauses; what a user must act on (UserError) stops at once. Tasks in flight
 are bounded, so the driver never holds more than a few results.
+
+Every task has a ceiling of memory, which the kernel keeps (pipelines.memory). One that runs out of it, or whose process is
+ended, waits for the others and is then tried with twice as much, and four times, as far as a node has it: Ray starts no more
+tasks on a node than its memory is enough for, so their ceilings together never exceed it.
 """
 
 import os
@@ -12,8 +16,15 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from pipelines.contracts.advisories import refuse_known
-from pipelines.contracts.errors import RemoteError, StorageError, UserError, reason_of
-from pipelines.memory import measured
+from pipelines.contracts.errors import (
+    BrokenTaskError,
+    RemoteError,
+    StorageError,
+    TaskMemoryError,
+    UserError,
+    reason_of,
+)
+from pipelines.memory import ALLOCATOR, measured, room_here
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -21,9 +32,16 @@ Progress = Callable[[str, int, int], None]
 _ATTEMPTS = 3
 _PAUSE_SECONDS = 0.5
 _COUNT_SECONDS = 5.0
+_MORE_MEMORY = (
+    "give tasks more (--memory-per-worker, fewer --workers), or lower part_bytes or max_document_bytes of the source"
+)
 
 
 def _no_progress(title: str, done: int, total: int) -> None:
+    return None
+
+
+def _silent(line: str) -> None:
     return None
 
 
@@ -31,11 +49,13 @@ def _no_progress(title: str, done: int, total: int) -> None:
 class LocalCluster:
     """Runs every task in this process, one after the other: for tests, for debugging, for people without a cluster.
 
-    `peak_bytes`: the most memory that a task has used since it was set to 0.
+    `memory`: the ceiling of a task in bytes; none without it. `peak_bytes`: the most memory that a task has used since it
+    was set to 0.
     """
 
     progress: Progress = _no_progress
     workers: int = 1
+    memory: int | None = None
     peak_bytes: int = 0
 
     def map(
@@ -45,29 +65,40 @@ class LocalCluster:
         title = _title(function)
         self.progress(title, 0, len(items))
         for position, item in enumerate(items):
-            result, peak = _attempt(function, item, label(item))
+            result, peak = self._attempt(function, item, position, label(item))
             self.peak_bytes = max(self.peak_bytes, peak)
             yield position, result
             self.progress(title, position + 1, len(items))
+
+    def _attempt(self, function: Callable[[Item], Result], item: Item, position: int, label: str) -> tuple[Result, int]:
+        for attempt in range(1, _ATTEMPTS + 1):
+            try:
+                return measured(function, item, self.memory)
+            except UserError:
+                raise
+            except Exception as error:
+                if attempt == _ATTEMPTS:
+                    raise _failure(label, error, position, self.memory) from error
+                time.sleep(_PAUSE_SECONDS * attempt)
+        raise AssertionError("unreachable")
+
+    def fits(self, function: Callable[[Item], Any], item: Item, memory: int | None) -> bool:
+        """Whether a task, tried once, ends with `memory` bytes."""
+        try:
+            measured(function, item, memory)
+        except MemoryError:
+            return False
+        return True
 
     def close(self) -> None:
         """Nothing to release."""
 
 
-def _attempt(function: Callable[[Item], Result], item: Item, label: str) -> tuple[Result, int]:
-    for attempt in range(1, _ATTEMPTS + 1):
-        try:
-            return measured(function, item)
-        except UserError:
-            raise
-        except Exception as error:
-            if attempt == _ATTEMPTS:
-                raise _failure(label, error) from error
-            time.sleep(_PAUSE_SECONDS * attempt)
-    raise AssertionError("unreachable")
-
-
-def _failure(label: str, error: BaseException) -> UserError:
+def _failure(label: str, error: BaseException, position: int, memory: int | None) -> UserError:
+    if _is_broken(error):
+        reason = f"failed {_ATTEMPTS} times, the last time it {_reason(error, memory)}"
+        kind = "death" if type(error).__name__ == "WorkerCrashedError" else "memory"
+        return BrokenTaskError(f"{label}: {reason}; {_MORE_MEMORY}", position, memory, kind)
     if isinstance(error, OSError) and error.errno is not None:
         return UserError(
             f"{label}: {reason_of(error)}; mend that and run the same command, which goes on where it stopped"
@@ -88,6 +119,25 @@ def _failure(label: str, error: BaseException) -> UserError:
     return UserError(f"{label}: failed {_ATTEMPTS} times, last with {type(error).__name__}{place}")
 
 
+def _is_broken(error: BaseException) -> bool:
+    """Whether a task ran out of memory, or lost its process: to the system for want of memory, or to its own crash."""
+    # Ray's own errors are told by their names, so that builds without Ray do not load it.
+    return isinstance(error, MemoryError) or type(error).__name__ in ("OutOfMemoryError", "WorkerCrashedError")
+
+
+def _reason(error: BaseException, memory: int | None) -> str:
+    """Why a task was broken, in a few words."""
+    from pipelines.show import human_bytes
+
+    size = f" with {human_bytes(memory)}" if memory is not None else ""
+    if isinstance(error, MemoryError):
+        place = f", at {error.place}" if isinstance(error, TaskMemoryError) and error.place else ""
+        return f"ran out of memory{size}{place}"
+    if type(error).__name__ == "OutOfMemoryError":
+        return f"was ended{size} because its node ran out of memory"
+    return f"lost its process{size}, to a kill for want of memory or to a crash"
+
+
 def _title(function: Callable[..., Any]) -> str:
     return function.__name__.strip("_").replace("_", " ")
 
@@ -96,32 +146,39 @@ def _title(function: Callable[..., Any]) -> str:
 class RayCluster:
     """Runs tasks as Ray Core tasks of one CPU each. With an `address`, or in a submitted job, it joins the cluster and uses
     the CPUs that it has at any time; else it starts Ray here with `workers` CPUs. `peak_bytes` as in LocalCluster.
+
+    `memory`: the ceiling of a task at its first attempt, in bytes; without it the smallest share of a node's memory that
+    comes with a CPU, or with a task where there are fewer tasks.
     """
 
     workers: int
     address: str | None = None
     progress: Progress = _no_progress
+    say: Callable[[str], None] = _silent
+    memory: int | None = None
     peak_bytes: int = 0
     _started: bool = field(default=False, init=False)
-    _counted: float = field(default=0.0, init=False)
+    _counted: float = field(default=float("-inf"), init=False)
+    _nodes: list[dict[str, float]] = field(default_factory=list, init=False)
 
     def _start(self) -> None:
         if self._started:
             return
-        refuse_known("ray", "pyarrow")
         import logging
 
         import ray
 
+        refuse_known("ray")
         options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
         self.address = self.address or os.environ.get("RAY_ADDRESS") or None  # which Ray sets for a submitted job
         if self.address is None:
             # Ray warns and slows down when /dev/shm is small; parts go through files, so a small object store is enough.
             options.update(num_cpus=self.workers, include_dashboard=False, object_store_memory=256 << 20)
             # Without an address Ray would join whichever cluster was started last on this machine.
-            options.update(address="local")
+            options.update(address="local", _memory=room_here(self.memory, self.workers))
+            os.environ.update(ALLOCATOR)  # of the workers; an environment of their own would make Ray start them twice
         else:
-            options.update(address=self.address)
+            options.update(address=self.address, runtime_env={"env_vars": ALLOCATOR})
         try:
             ray.init(**options)
         except Exception as error:
@@ -132,14 +189,40 @@ class RayCluster:
             ) from error
         self._started = True
 
-    def _count_workers(self) -> None:
-        """The CPUs of a joined cluster, which grows while tasks wait and shrinks when nodes are lost."""
-        if self.address is None or time.monotonic() - self._counted < _COUNT_SECONDS:
+    def _look_around(self) -> None:
+        """The nodes that have CPUs: a joined cluster grows while tasks wait and shrinks when nodes are lost."""
+        if time.monotonic() - self._counted < _COUNT_SECONDS:
             return
         import ray
 
-        self.workers = max(1, int(ray.cluster_resources().get("CPU", 0)))
+        alive = (node["Resources"] for node in ray.nodes() if node["Alive"])
+        self._nodes = [node for node in alive if node.get("CPU", 0) >= 1 and "memory" in node]
+        if self.address is not None:
+            self.workers = max(1, int(sum(node["CPU"] for node in self._nodes)))
         self._counted = time.monotonic()
+
+    def _room(self, tasks: int, attempt: int) -> int | None:
+        """Bytes for one of `tasks` at its first, second or third attempt; None while no node is known."""
+        if not self._nodes:
+            return self.memory
+        # Where there are fewer tasks than CPUs, each has more.
+        share = min(node["memory"] / min(node["CPU"], tasks) for node in self._nodes)
+        most = max(node["memory"] for node in self._nodes)
+        if self.memory is not None and self.memory > most:
+            raise UserError(
+                f"--memory-per-worker: got {self.memory:,} bytes, no node of the cluster has more than {most:,.0f} for tasks"
+            )
+        return int(min((self.memory or share) * 2**attempt, most))
+
+    def _submit(self, function: Callable[[Item], Result], item: Item, label: str, room: int | None) -> Any:
+        import ray
+
+        gpus = getattr(item, "gpus", 0)
+        if gpus and gpus > ray.cluster_resources().get("GPU", 0):
+            raise UserError(f"{label}: asks for {gpus:g} GPUs, the cluster has fewer; lower num_gpus")
+        remote = ray.remote(num_cpus=1, max_retries=0)(measured)
+        options = remote.options(name=function.__name__, num_gpus=gpus, memory=room)
+        return options.remote(function, item, room)
 
     def map(
         self, function: Callable[[Item], Result], items: Sequence[Item], label: Callable[[Item], str]
@@ -152,41 +235,51 @@ class RayCluster:
         self._start()
         import ray
 
-        remote = ray.remote(num_cpus=1, max_retries=0)(measured)
         waiting = list(range(len(items)))[::-1]
-        failures = dict.fromkeys(waiting, 0)
-        running: dict[Any, int] = {}
+        failures: dict[int, list[bool]] = {position: [] for position in waiting}  # whether more memory may mend each
+        running: dict[Any, tuple[int, int | None]] = {}
         done = 0
         while waiting or running:
-            self._count_workers()
+            self._look_around()
             while waiting and len(running) < 2 * self.workers:
                 position = waiting.pop()
-                gpus = getattr(items[position], "gpus", 0)
-                if gpus and gpus > ray.cluster_resources().get("GPU", 0):
-                    raise UserError(
-                        f"{label(items[position])}: asks for {gpus:g} GPUs, the cluster has fewer; lower num_gpus"
-                    )
-                running[remote.options(name=function.__name__, num_gpus=gpus).remote(function, items[position])] = (
-                    position
-                )
+                room = self._room(len(items), sum(failures[position]))
+                task = self._submit(function, items[position], label(items[position]), room)
+                running[task] = position, room
             ready, _ = ray.wait(list(running), num_returns=1)
-            position = running.pop(ready[0])
+            position, room = running.pop(ready[0])
             try:
                 result, peak = ray.get(ready[0])
             except Exception as error:
                 cause = getattr(error, "cause", None) or error
-                failures[position] += 1
                 if isinstance(cause, UserError):
                     raise cause from None
-                if failures[position] == _ATTEMPTS:
-                    raise _failure(label(items[position]), cause) from error
-                time.sleep(_PAUSE_SECONDS * failures[position])
-                waiting.append(position)
+                failed = failures[position]
+                failed.append(_is_broken(cause))
+                if len(failed) == _ATTEMPTS:
+                    raise _failure(label(items[position]), cause, position, room) from error
+                time.sleep(_PAUSE_SECONDS * len(failed))
+                if failed[-1]:
+                    self.say(f"  {label(items[position])}: {_reason(cause, room)}; it is tried again after the others")
+                waiting.insert(0 if failed[-1] else len(waiting), position)
                 continue
             done += 1
             self.peak_bytes = max(self.peak_bytes, peak)
             self.progress(title, done, len(items))
             yield position, result
+
+    def fits(self, function: Callable[[Item], Any], item: Item, memory: int | None) -> bool:
+        """Whether a task, tried once, ends with `memory` bytes and does not end its process."""
+        import ray
+
+        try:
+            ray.get(self._submit(function, item, _title(function), memory))
+        except Exception as error:
+            cause = getattr(error, "cause", None) or error
+            if not _is_broken(cause):
+                raise cause from None
+            return False
+        return True
 
     def close(self) -> None:
         """Stop the local Ray, or leave the cluster that was joined."""

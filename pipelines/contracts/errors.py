@@ -52,6 +52,27 @@ class PoisonError(UserError):
         return str(self.args[0])
 
 
+class BrokenTaskError(UserError):
+    """The task at `position` ran out of memory (reason `memory`), or lost its process (`death`), as often as it was tried;
+    the last time with `memory` bytes, None where it had no ceiling.
+    """
+
+    def __init__(self, message: str, position: int, memory: int | None, reason: str) -> None:
+        super().__init__(message, position, memory, reason)  # all of them, so that it can be pickled
+        self.position, self.memory, self.reason = position, memory, reason
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class TaskMemoryError(MemoryError):
+    """A task needs more memory than it may have. `place` says where it was, without the text that it worked on."""
+
+    def __init__(self, place: str) -> None:
+        super().__init__(place)
+        self.place = place
+
+
 class StorageError(Exception):
     """A disk failed at reading. No OSError, which readers would take for damage to a file: the task is tried again."""
 

@@ -120,6 +120,8 @@ def serve(
     """Answer batches until the input ends. `parse` is a parameter for tests, which plant failures in it."""
     source, out = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # whatever a library prints must not stand among the answers
+    most = resource.getrlimit(resource.RLIMIT_DATA)[1]
+    resource.setrlimit(resource.RLIMIT_DATA, (most, most))  # the ceiling of the task is not this process's
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     parse(b"<p>Libraries are loaded before memory is limited.", "", limits)
     _limit_memory(limits.memory_bytes)

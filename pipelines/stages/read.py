@@ -12,6 +12,7 @@ import unicodedata
 from collections.abc import Collection, Iterator, Sequence
 
 from pipelines.contracts.document import FILES, QUARANTINE, file_key
+from pipelines.contracts.errors import TaskMemoryError
 from pipelines.reading.archives import open_entries
 from pipelines.reading.extraction import Extractor
 from pipelines.reading.files import SourceFile, checksum_of, has_changed, read_units
@@ -63,7 +64,8 @@ def read_documents(
     SourceError where a file cannot be opened or a Parquet file lacks the text column; everything else that is wrong
     with the bytes is a quarantined record with a reason of REASONS. A record that is listed in `poison`, as
     `path#record`, is set aside without being parsed; PoisonError names one that its parser does not survive. What is listed in
-    `forgotten`, likewise, is set aside too: the user has had it taken out of the corpus.
+    `forgotten`, likewise, is set aside too: the user has had it taken out of the corpus. TaskMemoryError says at which record
+    memory ran out.
     """
     builder = PartBuilder(source, part_bytes, forgotten)
     with Extractor(source) as extractor:
@@ -73,7 +75,11 @@ def read_documents(
                 key = file_key(source.name, entry.path)
                 first = next_record.get(key, 0)
                 records = extractor.extracted(entry.path, first, read_records(entry, source), poison)
-                yield from builder.extend(entry.path, first, records)
+                try:
+                    yield from builder.extend(entry.path, first, records)
+                except MemoryError as error:
+                    place = f"record {source.name}/{entry.path}#{builder.next_record} or soon after"
+                    raise TaskMemoryError(place) from error
                 next_record[key] = builder.next_record
             if not next_record:
                 yield from builder.extend(file.path, 0, iter(()))
