@@ -1,0 +1,88 @@
+"""Three nodes of a Ray cluster on this machine, whose processes can be killed."""
+
+import contextlib
+import os
+import signal
+import tempfile
+
+import psutil
+
+# A lost node is noticed after 5 s, not after half a minute; a machine that is busy with other things is not lost.
+_SYSTEM = {
+    "health_check_period_ms": 1000,
+    "health_check_timeout_ms": 10_000,
+    "health_check_failure_threshold": 3,
+    "gcs_rpc_server_reconnect_timeout_s": 10,
+}
+_STORE = 80 << 20
+
+
+class SoakCluster:
+    """A head without CPUs for work and two workers of one CPU each. Everything is in a directory of its own, since paths
+    of sockets have few characters.
+    """
+
+    def __init__(self) -> None:
+        self._place = tempfile.TemporaryDirectory(prefix="soak", dir="/tmp", ignore_cleanup_errors=True)
+        self.start()
+
+    def start(self) -> None:
+        from ray.cluster_utils import Cluster
+
+        common = {"include_dashboard": False, "object_store_memory": _STORE}
+        directory = tempfile.mkdtemp(dir=self._place.name)
+        head = {**common, "num_cpus": 0, "temp_dir": directory, "_system_config": _SYSTEM}
+        self.cluster = Cluster(initialize_head=True, head_node_args=head)
+        for _ in range(2):
+            self.add_node()
+
+    @property
+    def address(self) -> str:
+        return str(self.cluster.address)
+
+    def add_node(self) -> None:
+        self.cluster.add_node(num_cpus=1, object_store_memory=_STORE)
+
+    def workers(self, task: str) -> list[psutil.Process]:
+        """The processes that run a task or an actor with `task` in its name."""
+        return [
+            worker
+            for node in self.cluster.worker_nodes | {self.cluster.head_node}
+            for worker in workers_of(_raylet(node), task)
+        ]
+
+    def kill_node_of(self, worker: psutil.Process) -> None:
+        """SIGKILL to the raylet that has started this worker: Ray ends the worker, too."""
+        node = next(node for node in self.cluster.worker_nodes if worker in workers_of(_raylet(node)))
+        os.kill(_raylet(node), signal.SIGKILL)
+        self.cluster.remove_node(node, allow_graceful=False)
+
+    def kill_all(self) -> None:
+        """SIGKILL to the raylets of all nodes, and to what keeps the cluster's state: it is gone."""
+        nodes = self.cluster.list_all_nodes()
+        for node in nodes:
+            os.kill(_raylet(node), signal.SIGKILL)
+        for node in reversed(nodes):
+            self.cluster.remove_node(node, allow_graceful=False)
+
+    def close(self) -> None:
+        self.kill_all()
+        self._place.cleanup()
+
+
+def _raylet(node) -> int:
+    return node.all_processes["raylet"][0].process.pid
+
+
+def workers_of(pid: int, task: str = "") -> list[psutil.Process]:
+    """The processes below `pid` in which Ray runs tasks: not those of its agents, whose loss ends the node. With `task`
+    those that are at one with that in its name.
+    """
+    found = []
+    with contextlib.suppress(psutil.NoSuchProcess):
+        for process in psutil.Process(pid).children(recursive=True):
+            with contextlib.suppress(psutil.Error):
+                title = " ".join(process.cmdline())
+                if title.startswith("ray::") and "Agent" not in title and task in title:
+                    found.append(process)
+    return found
