@@ -57,14 +57,14 @@ def export_checkpoint(run: Path, output: Path) -> Path:
         "config": plain(config),
         "transformers": {"loads": not_stock(config.model) is None, "notes": _notes(config)},
     }
+    for left in output.parent.glob(f".{output.name}.*.tmp"):  # by an export that was killed
+        shutil.rmtree(left)
     if output.exists() and any(output.iterdir()):
         if not (output / "gristmill.json").exists():
             raise ConflictError(f"{output}: holds files that are no export; give another --output")
         if _is_export_of(output, origin):
             return output
-    for left in output.parent.glob(f".{output.name}.*.tmp"):  # by an export that was killed
-        shutil.rmtree(left)
-    attempt = output.with_name(f".{output.name}.{uuid.uuid4().hex}.tmp")
+    attempt = _aside(output)
     attempt.mkdir(parents=True)
     try:
         _silence_progress_bars()
@@ -75,15 +75,32 @@ def export_checkpoint(run: Path, output: Path) -> Path:
                 os.fsync(written.fileno())
         files = [asdict(record_file(attempt, file.name)) for file in sorted(attempt.iterdir())]
         write_json(attempt / "gristmill.json", {**origin, "files": files})
-        if output.exists():
-            shutil.rmtree(output)
-        os.rename(attempt, output)
-        fsync_directory(output.parent)
+        _replace(output, attempt)
     except OSError as error:
         raise UserError(f"{output}: the export could not be written ({error})") from error
     finally:
         shutil.rmtree(attempt, ignore_errors=True)
     return output
+
+
+def _aside(output: Path) -> Path:
+    """A name beside an export, which the next export to the same place removes."""
+    return output.with_name(f".{output.name}.{uuid.uuid4().hex}.tmp")
+
+
+def _replace(output: Path, attempt: Path) -> None:
+    """Put an export where an earlier one may be. At no moment is half of one there."""
+    earlier = _aside(output)
+    if output.exists():
+        os.rename(output, earlier)
+    try:
+        os.rename(attempt, output)
+    except OSError:
+        if earlier.exists():
+            os.rename(earlier, output)
+        raise
+    fsync_directory(output.parent)
+    shutil.rmtree(earlier, ignore_errors=True)
 
 
 def _is_export_of(output: Path, origin: dict[str, Any]) -> bool:
@@ -97,7 +114,7 @@ def _is_export_of(output: Path, origin: dict[str, Any]) -> bool:
 
 def _read_origin(export: Path) -> dict[str, Any]:
     """An export's `gristmill.json` after checking every file of the export; CorruptFileError names one that differs."""
-    origin = read_json(export / "gristmill.json")
+    origin = read_json(export / "gristmill.json", "export again")
     for entry in origin["files"]:
         verify(export, FileRecord(**entry))
     return origin
