@@ -45,11 +45,13 @@ def row_of(case: Case, operations: Sequence[Operation], point: Point) -> str:
         return f"{case.name}: after the last operation"
     here = operations[point.number - (point.crash == "torn")]
     before = operations[point.number - 1]
-    if here.kind == "fsync directory" and before.kind in ("rename", "make directory"):
+    if here.kind == "fsync directory" and before.kind in ("rename", "link", "make directory"):
         here = Operation("directory's fsync", before.path)
     if here.kind == "make directory":
         return f"{case.name}: directory: before it is made"
-    path = re.sub(r"(^|/)\.([^/]+)\.[0-9a-f]{32}\.tmp", r"\1\2", here.path)
+    path = here.path
+    while (shorter := re.sub(r"(^|/)\.([^/]+)\.[0-9a-f]{32}\.tmp", r"\1\2", path)) != path:
+        path = shorter
     what = next(name for pattern, name in case.names if re.fullmatch(pattern, path))
     return f"{case.name}: {what}: " + ("half written" if point.crash == "torn" else f"before its {here.kind}")
 

@@ -122,6 +122,7 @@ class Watch:
             setattr(os, name, functools.partial(_renaming, self, getattr(os, name)))
         for name in ("unlink", "remove", "rmdir"):
             setattr(os, name, functools.partial(_removing, self, getattr(os, name)))
+        os.link = functools.partial(_linking, self, os.link)
         os.mkdir = functools.partial(_making, self, os.mkdir)
         os.fsync = functools.partial(_syncing, self)
         fcntl.flock = functools.partial(_locking, self, fcntl.flock)
@@ -161,6 +162,10 @@ class Watch:
                 os.link(backup, new)
 
         self._pending(new, take_back)
+
+    def linked(self, path: str) -> None:
+        """A file has a second name."""
+        self._pending(path, lambda: os.unlink(path))
 
     def removed(self, path: str, backup: str | None, directory: bool) -> None:
         """A file or directory is gone."""
@@ -227,6 +232,15 @@ def _renaming(watch: Watch, real: Callable[..., None], old: Any, new: Any, **nam
     backup = watch._backup(path)
     real(old, new, **named)
     return watch.renamed(os.path.abspath(os.fsdecode(old)), path, backup)
+
+
+def _linking(watch: Watch, real: Callable[..., None], old: Any, new: Any, **named: Any) -> None:
+    path = watch._inside(new)
+    if path is not None:
+        watch._note("link", path)
+    real(old, new, **named)
+    if path is not None:
+        watch.linked(path)
 
 
 def _removing(watch: Watch, real: Callable[..., None], file: Any, *, dir_fd: int | None = None) -> None:

@@ -19,6 +19,7 @@ from tests.trainers.conftest import build_corpus
 pytestmark = [pytest.mark.chaos, pytest.mark.deepspeed, pytest.mark.timeout(3600)]
 
 OF_A_RUN = (
+    (r"\.lease|\.lock", "lease or lock"),
     (r"checkpoints/[^/]+/.+", "file of a checkpoint"),
     (r"checkpoints/.+", "checkpoint"),
     (r"\.?export.*/.+", "file of the model"),
@@ -62,7 +63,7 @@ def training(place: Path) -> Iterator[Pool]:
 
 def without_log(run: Path) -> dict[str, bytes]:
     """The files of a run that hold no times."""
-    return {name: data for name, data in files_of(run).items() if name not in ("log.jsonl", ".lock")}
+    return {name: data for name, data in files_of(run).items() if name not in ("log.jsonl", ".attempt")}
 
 
 def test_pretraining(place: Path, training: Pool, injected: Injected, thorough: bool, tmp_path: Path) -> None:
