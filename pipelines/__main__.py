@@ -39,6 +39,7 @@ def _building(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -
         "--rates", action="append", default=[], type=Path, metavar="OUTPUT",
         help="estimate from the builds in this directory, too (default: from earlier builds of this corpus alone)",
     )  # fmt: skip
+    _memory_argument(plan)
     build = commands.add_parser("build", help="run what the plan says is not finished")
     _config_arguments(build)
     build.add_argument(
@@ -184,10 +185,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _plan(options: argparse.Namespace) -> int:
+    memory = _memory(options)
     from pipelines.build import claim
     from pipelines.corpus import load_corpus_config
     from pipelines.estimate import forecast
     from pipelines.inventory import Inventory, take_inventory
+    from pipelines.memory import machine_memory
     from pipelines.plan import make_plan
     from pipelines.poison import load_poison
     from pipelines.show import show_plan
@@ -201,7 +204,8 @@ def _plan(options: argparse.Namespace) -> int:
     claim(output, config.name, write=False)
     plan = make_plan(config, take_inventory(config.sources, output), load_poison(output))
     here = [output] if isinstance(output, Path) else []  # on an object store, looking at every step would take long
-    show_plan(plan, output, forecast(plan, [*here, *options.rates]))
+    memory = memory or machine_memory() // (os.cpu_count() or 1)  # as a build on this machine
+    show_plan(plan, output, forecast(plan, [*here, *options.rates]), memory)
     return 0
 
 

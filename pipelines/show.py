@@ -62,9 +62,9 @@ class ProgressDisplay:
         self._phase = phase
 
 
-def show_plan(plan: Plan, root: Path, expected: Forecast) -> None:
+def show_plan(plan: Plan, root: Path, expected: Forecast, memory: int | None = None) -> None:
     """Print the sources, then one row per step: finished or not, in how many parts, and why it will run; then what that is
-    expected to take.
+    expected to take. `memory`: bytes that a task may have; steps that are expected to take more are named.
     """
     console = wide_console()
     console.print(f"corpus [bold]{plan.config.name}[/bold] in {escape(plan.config.output)}")
@@ -101,6 +101,13 @@ def show_plan(plan: Plan, root: Path, expected: Forecast) -> None:
         console.print(notice, markup=False, soft_wrap=True)
     if pending:
         _show_forecast(console, expected)
+        larger = [label for label, step in expected.steps.items() if memory is not None and step.peak > memory]
+        if memory is not None and larger:
+            console.print(
+                f"more memory than the {human_bytes(memory)} of a worker: {', '.join(larger)}; their tasks would be tried again "
+                "in the place of others, or stop the build: see --memory-per-worker and --workers of build",
+                markup=False, soft_wrap=True,
+            )  # fmt: skip
 
 
 def _show_forecast(console: Console, expected: Forecast) -> None:

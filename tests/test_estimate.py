@@ -30,6 +30,22 @@ def built(corpus_file, tmp_path):
     return tmp_path / "out"
 
 
+def test_steps_that_take_more_memory_than_a_worker_has_are_named(corpus_file, built, capsys):
+    from pipelines.__main__ import main
+
+    changed = ["plan", str(corpus_file), "steps.filter=[{signal: word_count, at_least: 9}]"]
+    assert main([*changed, "--memory-per-worker", "4kB"]) == 0
+    said = capsys.readouterr().out
+    assert "more memory than the 4.0 kB of a worker: filter.web" in said
+    assert "quality_signals.web" not in said.partition("of a worker:")[2], "it is finished"
+    assert main([*changed, "--memory-per-worker", "5kB"]) == 0
+    assert "of a worker:" not in capsys.readouterr().out
+    assert main([*changed, "--memory-per-worker", "much"]) == 2
+    assert capsys.readouterr().err == (
+        "error: --memory-per-worker: got 'much', expected a size, such as 4GB or 512MiB\n"
+    )
+
+
 def test_a_build_keeps_what_estimates_need(corpus_file, tmp_path):
     build(plan_of(corpus_file), LocalCluster(), lambda line: None)
     runs = {path.parent.name.rpartition("-")[0]: read_json(path) for path in (tmp_path / "out").glob("*/run.json")}
