@@ -9,16 +9,15 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from tests.chaos.crash_server import Server
-from tests.chaos.crashing import Operation, Point
+from tests.chaos.crashing import Crash, Operation, Point
 from tests.chaos.outcome import Outcome, files_of
 
 Injected = Callable[[str, str, Outcome, float], None]
 Names = Sequence[tuple[str, str]]
 GROUP = "Crash points"
-MOST = 12  # injections for a row of the table; losses of power are fewer rows, and have four times as many
 
 
 @dataclass(frozen=True)
@@ -34,53 +33,61 @@ class Case:
     outcome: Callable[[Path], Outcome]
     record: str = ""  # where rows of training are written, beside the root
     bucket: str = ""
+    detail: Literal["operations", "files", "none"] = "none"  # what has rows of its own in the table
+    most: int = 3  # crashes for each kind of operation on each kind of file; four times as many losses of power
     done: str = ""  # what the command says, refusing, where all had been done before the crash
 
 
-def row_of(case: Case, operations: Sequence[Operation], point: Point) -> str:
-    """The row of the table that a crash belongs to."""
+def kind_of(case: Case, operations: Sequence[Operation], point: Point) -> tuple[str, str]:
+    """(what a crash befalls, at which of its operations), for readers of the table."""
     if point.crash.startswith("names"):
-        return f"{case.name}: power is lost, {point.crash}"
+        return "power is lost", point.crash
     if point.number == len(operations):
-        return f"{case.name}: after the last operation"
+        return "killed", "after the last operation"
     here = operations[point.number - (point.crash == "torn")]
     before = operations[point.number - 1]
+    if here.kind == "make directory":
+        return "directory", "before it is made"
     if here.kind == "fsync directory" and before.kind in ("rename", "link", "make directory"):
         here = Operation("directory's fsync", before.path)
-    if here.kind == "make directory":
-        return f"{case.name}: directory: before it is made"
     path = here.path
     while (shorter := re.sub(r"(^|/)\.([^/]+)\.[0-9a-f]{32}\.tmp", r"\1\2", path)) != path:
         path = shorter
     what = next(name for pattern, name in case.names if re.fullmatch(pattern, path))
-    return f"{case.name}: {what}: " + ("half written" if point.crash == "torn" else f"before its {here.kind}")
+    return what, "half written" if point.crash == "torn" else f"before its {here.kind}"
 
 
-def points_of(operations: Sequence[Operation]) -> list[Point]:
+def row_of(case: Case, what: str, when: str) -> str:
+    """The row of the table."""
+    if case.detail == "operations" or what in ("power is lost", "killed"):
+        return f"{case.name}: {what}, {when}"
+    if when == "half written":
+        return f"{case.name}: killed, a file half written"
+    return f"{case.name}: killed at {what}" if case.detail == "files" else f"{case.name}: killed before an operation"
+
+
+def points_of(case: Case, operations: Sequence[Operation]) -> list[Point]:
     """Every place to die at, and every way."""
-    points = [
-        Point(number, crash) for crash in ("kill", "names kept", "names lost") for number in range(len(operations))
-    ]
+    crashes: list[Crash] = ["kill"] if case.bucket else ["kill", "names kept", "names lost"]
+    points = [Point(number, crash) for crash in crashes for number in range(len(operations))]
     points += [
         Point(number + 1, "torn") for number, each in enumerate(operations) if each.kind in ("creation", "opening")
     ]
     return [*points, Point(len(operations), "kill")]
 
 
-def chosen(case: Case, operations: Sequence[Operation], thorough: bool, few: int) -> list[Point]:
-    """The points of each row, up to MOST of them, evenly spread and from a seed; or a few of all."""
-    points, chance = points_of(operations), random.Random(7)
-    if case.bucket:  # a store has no names that could be lost
-        points = [point for point in points if point.crash == "kill"]
-    if not thorough:
-        return chance.sample(points, few)
-    rows: dict[str, list[Point]] = defaultdict(list)
+def chosen(case: Case, operations: Sequence[Operation], few: int | None) -> list[Point]:
+    """A few of all points, from a seed; without `few` up to `case.most` of each kind, evenly spread."""
+    points = points_of(case, operations)
+    if few is not None:
+        return random.Random(7).sample(points, few)
+    kinds: dict[tuple[str, str], list[Point]] = defaultdict(list)
     for point in points:
-        rows[row_of(case, operations, point)].append(point)
+        kinds[kind_of(case, operations, point)].append(point)
     found = []
-    for row in rows.values():
-        most = MOST * (4 if row[0].crash.startswith("names") else 1)
-        found += row if len(row) <= most else [row[len(row) * n // most] for n in range(most)]
+    for (what, _), alike in kinds.items():
+        most = case.most * (4 if what == "power is lost" else 1)
+        found += alike if len(alike) <= most else [alike[len(alike) * n // most] for n in range(most)]
     return found
 
 
@@ -108,8 +115,10 @@ class Pool:
         finally:
             self._free.put(used)
 
-    def sweep(self, case: Case, root: Path, injected: Injected, thorough: bool, few: int = 6) -> None:
-        """Crash a command at its operations, each time in a directory of its own, and note what came of it."""
+    def sweep(self, case: Case, root: Path, injected: Injected, few: int | None = None) -> None:
+        """Crash a command at its operations, or at a few of them, each time in a directory of its own, and note what came of
+        it.
+        """
         case.begin(root)
         operations = self.all[0].run(case.command(root), root, bucket=case.bucket).operations
         shutil.rmtree(root, ignore_errors=True)
@@ -123,10 +132,10 @@ class Pool:
                 shutil.rmtree(own, ignore_errors=True)
             return point, outcome, seconds
 
-        points = chosen(case, operations, thorough, few)
+        points = chosen(case, operations, few)
         with ThreadPoolExecutor(len(self.all)) as threads:
             for point, outcome, seconds in threads.map(crash, enumerate(points)):
-                injected(GROUP, row_of(case, operations, point), outcome, seconds)
+                injected(GROUP, row_of(case, *kind_of(case, operations, point)), outcome, seconds)
 
 
 def nothing(root: Path) -> None:

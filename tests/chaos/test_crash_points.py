@@ -104,8 +104,16 @@ def pool(raw: Path, thorough: bool) -> Iterator[Pool]:
 
 def test_a_build(raw: Path, pool: Pool, injected: Injected, thorough: bool, tmp_path: Path) -> None:
     wanted = reference_of(raw / "whole")
-    case = Case("build", OF_A_CORPUS, lambda out: build(raw, out), nothing, lambda out: build_outcome(wanted, out))
-    pool.sweep(case, tmp_path / "out", injected, thorough)
+    case = Case(
+        "build",
+        OF_A_CORPUS,
+        lambda out: build(raw, out),
+        nothing,
+        lambda out: build_outcome(wanted, out),
+        detail="operations",
+        most=8,
+    )
+    pool.sweep(case, tmp_path / "out", injected, None if thorough else 4)
 
 
 def published(out: Path) -> dict[str, bytes]:
@@ -115,9 +123,7 @@ def published(out: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.chaos
-def test_a_build_that_sets_poison_aside(
-    raw: Path, pool: Pool, injected: Injected, thorough: bool, tmp_path: Path
-) -> None:
+def test_a_build_that_sets_poison_aside(raw: Path, pool: Pool, injected: Injected, tmp_path: Path) -> None:
     (raw / "poison").mkdir()
     for name in ("a.py", "poison.py"):
         (raw / "poison" / name).write_text(f"# {paragraph(200 + len(name), 30)}\n")
@@ -132,7 +138,7 @@ def test_a_build_that_sets_poison_aside(
         return counted._replace(identical=published(out) == wanted)
 
     case = Case("build that sets poison aside", OF_A_CORPUS, lambda out: build(raw, out, *words), nothing, outcome)
-    pool.sweep(case, tmp_path / "out", injected, thorough)
+    pool.sweep(case, tmp_path / "out", injected)
 
 
 def test_an_export(raw: Path, pool: Pool, injected: Injected, thorough: bool, tmp_path: Path) -> None:
@@ -141,7 +147,7 @@ def test_an_export(raw: Path, pool: Pool, injected: Injected, thorough: bool, tm
 
     pool.all[0].run(command(tmp_path / "whole"), tmp_path)
     case = Case("export", OF_AN_EXPORT, command, nothing, same_as(tmp_path / "whole"), done="is not empty")
-    pool.sweep(case, tmp_path / "out", injected, thorough, few=2)
+    pool.sweep(case, tmp_path / "out", injected, None if thorough else 2)
 
 
 def test_forgetting(raw: Path, pool: Pool, injected: Injected, thorough: bool, tmp_path: Path) -> None:
@@ -164,7 +170,7 @@ def test_forgetting(raw: Path, pool: Pool, injected: Injected, thorough: bool, t
         same_as(tmp_path / "whole"),
         done="none of these documents is in the corpus",
     )
-    pool.sweep(case, tmp_path / "out", injected, thorough, few=3)
+    pool.sweep(case, tmp_path / "out", injected, None if thorough else 3)
 
 
 def test_removing_garbage(raw: Path, pool: Pool, injected: Injected, thorough: bool, tmp_path: Path) -> None:
@@ -184,13 +190,11 @@ def test_removing_garbage(raw: Path, pool: Pool, injected: Injected, thorough: b
     begin(tmp_path / "whole")
     assert "removed" in pool.all[0].run(command(tmp_path / "whole"), tmp_path).said
     case = Case("gc", OF_A_CORPUS, command, begin, same_as(tmp_path / "whole"))
-    pool.sweep(case, tmp_path / "out", injected, thorough, few=2)
+    pool.sweep(case, tmp_path / "out", injected, None if thorough else 2)
 
 
 @pytest.mark.chaos
-def test_a_build_on_an_object_store(
-    raw: Path, pool: Pool, injected: Injected, thorough: bool, tmp_path: Path, s3: S3
-) -> None:
+def test_a_build_on_an_object_store(raw: Path, pool: Pool, injected: Injected, tmp_path: Path, s3: S3) -> None:
     remote = f"remote={{endpoint: {s3.remote.endpoint!r}, allow_private: true}}"
     wanted = reference_of(raw / "whole")
 
@@ -209,5 +213,6 @@ def test_a_build_on_an_object_store(
         nothing,
         outcome,
         bucket="bucket",
+        most=20,
     )
-    pool.sweep(case, tmp_path / "out", injected, thorough)
+    pool.sweep(case, tmp_path / "out", injected)

@@ -66,7 +66,7 @@ def without_log(run: Path) -> dict[str, bytes]:
     return {name: data for name, data in files_of(run).items() if name not in ("log.jsonl", ".attempt")}
 
 
-def test_pretraining(place: Path, training: Pool, injected: Injected, thorough: bool, tmp_path: Path) -> None:
+def test_pretraining(place: Path, training: Pool, injected: Injected, tmp_path: Path) -> None:
     wanted, files = trained(place / "run", place / "run.rows"), without_log(place / "run")
 
     def outcome(run: Path) -> Outcome:
@@ -78,11 +78,20 @@ def test_pretraining(place: Path, training: Pool, injected: Injected, thorough: 
         """The directory is there."""
         run.mkdir()
 
-    case = Case("pretrain", OF_A_RUN, lambda run: pretraining(place / "tiny", run), begin, outcome, record="rows")
-    training.sweep(case, tmp_path / "run", injected, thorough)
+    case = Case(
+        "pretrain",
+        OF_A_RUN,
+        lambda run: pretraining(place / "tiny", run),
+        begin,
+        outcome,
+        record="rows",
+        detail="files",
+        most=12,
+    )
+    training.sweep(case, tmp_path / "run", injected)
 
 
-def test_exporting_a_model(place: Path, training: Pool, injected: Injected, thorough: bool, tmp_path: Path) -> None:
+def test_exporting_a_model(place: Path, training: Pool, injected: Injected, tmp_path: Path) -> None:
     def command(out: Path) -> list[Any]:
         return ["trainers", "export", place / "run", "--output", out / "export"]
 
@@ -95,4 +104,4 @@ def test_exporting_a_model(place: Path, training: Pool, injected: Injected, thor
     begin(tmp_path / "whole")
     assert training.all[0].run(command(tmp_path / "whole"), tmp_path).status == 0
     case = Case("export of a model", OF_A_RUN, command, begin, same_as(tmp_path / "whole"))
-    training.sweep(case, tmp_path / "out", injected, thorough)
+    training.sweep(case, tmp_path / "out", injected)
