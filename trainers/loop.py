@@ -5,7 +5,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Generator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -224,7 +224,7 @@ class Training:
 
     def _save(self, step: int) -> None:
         state = self.engine.state()
-        failed = 0
+        failed: UserError | None = None
         if self.engine.rank == 0:
             marks = fingerprints(self.config, self.corpus)
             try:
@@ -247,12 +247,14 @@ class Training:
             except SupersededError:
                 raise
             except UserError as error:
-                self.progress.write("error", step=step, message=str(error))
-                failed = 1
+                failed = error
+                with suppress(OSError):  # the log may be on the same full disk
+                    self.progress.write("error", step=step, message=str(error))
         for _ in state:
             pass
-        if self.engine.agree(failed):
-            raise UserError(f"{self.path}: the checkpoint of step {step} could not be written; the log says why")
+        if self.engine.agree(int(failed is not None)):
+            why = failed or f"{self.path}: the checkpoint of step {step} could not be written, as the first worker says"
+            raise UserError(f"{why}; mend that and run the same command, which goes on from the last checkpoint")
 
     def _restore(self) -> tuple[int, int, int]:
         """(steps done, tokens seen, steps skipped) after restoring the newest intact checkpoint; the first worker
