@@ -176,7 +176,7 @@ class RemoteFile(io.RawIOBase):
         left = len(buffer) if size is None else min(len(buffer), max(0, size - self.tell()))
         filled = 0
         while left:
-            tries = 1 if size is None else 3  # a stream that broke has no second entrance
+            tries = 1 if size is None else _tries(self._url)  # a stream that broke has no second entrance
             call = partial(self._some, left, size is not None)
             data = ask(shown(self._url), call, size=left + _BLOCK_BYTES, secret=has_query(self._url), tries=tries)
             if not data:
@@ -198,7 +198,12 @@ def _ask(url: str, remote: Remote, call: Callable[[Any, str], Result], **options
     def asked() -> Result:
         return call(*_connect(url, remote))
 
-    return ask(shown(url), asked, secret=has_query(url), **options)
+    return ask(shown(url), asked, secret=has_query(url), tries=_tries(url), **options)
+
+
+def _tries(url: str) -> int:
+    """How often to ask: the libraries for stores try again themselves, that for the web does not."""
+    return 3 if _WEB.match(url) else 1
 
 
 def _facts(url: str, info: dict[str, Any]) -> Facts:
