@@ -32,6 +32,7 @@ Progress = Callable[[str, int, int], None]
 _ATTEMPTS = 3
 _PAUSE_SECONDS = 0.5
 _COUNT_SECONDS = 5.0
+_INTENDED = (1, 4)  # of Ray's reasons why a node is dead: it was told to end, or it was idle
 _MORE_MEMORY = (
     "give tasks more (--memory-per-worker, fewer --workers), or lower part_bytes or max_document_bytes of the source"
 )
@@ -143,6 +144,15 @@ def _title(function: Callable[..., Any]) -> str:
 
 
 @dataclass
+class _Task:
+    """A task in flight: which item, with how much memory, and since when."""
+
+    position: int
+    room: int | None
+    since: float = field(default_factory=time.monotonic)
+
+
+@dataclass
 class RayCluster:
     """Runs tasks as Ray Core tasks of one CPU each. With an `address`, or in a submitted job, it joins the cluster and uses
     the CPUs that it has at any time; else it starts Ray here with `workers` CPUs. `peak_bytes` as in LocalCluster.
@@ -160,6 +170,8 @@ class RayCluster:
     _started: bool = field(default=False, init=False)
     _counted: float = field(default=float("-inf"), init=False)
     _nodes: list[dict[str, float]] = field(default_factory=list, init=False)
+    _gone: frozenset[str] = field(default=frozenset(), init=False)
+    _lost: float = field(default=float("-inf"), init=False)  # when one of these was last seen to be gone
 
     def _start(self) -> None:
         if self._started:
@@ -195,8 +207,13 @@ class RayCluster:
             return
         import ray
 
-        alive = (node["Resources"] for node in ray.nodes() if node["Alive"])
+        nodes = ray.nodes()
+        alive = (node["Resources"] for node in nodes if node["Alive"])
         self._nodes = [node for node in alive if node.get("CPU", 0) >= 1 and "memory" in node]
+        gone = frozenset(n["NodeID"] for n in nodes if not n["Alive"] and n["DeathReason"] not in _INTENDED)
+        if gone - self._gone:
+            self._lost = time.monotonic()
+        self._gone = gone
         if self.address is not None:
             self.workers = max(1, int(sum(node["CPU"] for node in self._nodes)))
         self._counted = time.monotonic()
@@ -221,13 +238,19 @@ class RayCluster:
         if gpus and gpus > ray.cluster_resources().get("GPU", 0):
             raise UserError(f"{label}: asks for {gpus:g} GPUs, the cluster has fewer; lower num_gpus")
         remote = ray.remote(num_cpus=1, max_retries=0)(measured)
-        options = remote.options(name=function.__name__, num_gpus=gpus, memory=room)
+        # What Ray has asked of a lost node holds up all that it asks in the same words, so these change with every loss.
+        memory = None if room is None else room - len(self._gone)
+        options = remote.options(name=function.__name__, num_gpus=gpus, memory=memory)
         return options.remote(function, item, room)
 
     def map(
         self, function: Callable[[Item], Result], items: Sequence[Item], label: Callable[[Item], str]
     ) -> Iterator[tuple[int, Result]]:
-        """See pipelines.contracts.stage.Cluster."""
+        """See pipelines.contracts.stage.Cluster.
+
+        Ray tells of tasks on a node that lost its power or its network only minutes after it has told of the node: where a node
+        is gone and nothing ends for some seconds, the tasks from before its loss are handed out once more.
+        """
         title = _title(function)
         self.progress(title, 0, len(items))
         if not items:
@@ -237,23 +260,35 @@ class RayCluster:
 
         waiting = list(range(len(items)))[::-1]
         failures: dict[int, list[bool]] = {position: [] for position in waiting}  # whether more memory may mend each
-        running: dict[Any, tuple[int, int | None]] = {}
+        running: dict[Any, _Task] = {}
         done = 0
+
+        def hand_out(position: int, room: int | None) -> Any:
+            return self._submit(function, items[position], label(items[position]), room)
+
         while waiting or running:
             self._look_around()
             while waiting and len(running) < 2 * self.workers:
                 position = waiting.pop()
                 room = self._room(len(items), sum(failures[position]))
-                task = self._submit(function, items[position], label(items[position]), room)
-                running[task] = position, room
-            ready, _ = ray.wait(list(running), num_returns=1)
-            position, room = running.pop(ready[0])
+                running[hand_out(position, room)] = _Task(position, room)
+            ready, _ = ray.wait(list(running), num_returns=1, timeout=_COUNT_SECONDS)
+            if not ready:
+                for late in [task for task in running.values() if task.since < self._lost]:
+                    late.since = time.monotonic()
+                    running[hand_out(late.position, late.room)] = _Task(late.position, late.room)
+                continue
+            ended = running.pop(ready[0])
+            position, room = ended.position, ended.room
+            twins = [task for task, other in running.items() if other.position == position]
             try:
                 result, peak = ray.get(ready[0])
             except Exception as error:
                 cause = getattr(error, "cause", None) or error
                 if isinstance(cause, UserError):
                     raise cause from None
+                if twins:
+                    continue
                 failed = failures[position]
                 failed.append(_is_broken(cause))
                 if len(failed) == _ATTEMPTS:
@@ -263,6 +298,9 @@ class RayCluster:
                     self.say(f"  {label(items[position])}: {_reason(cause, room)}; it is tried again after the others")
                 waiting.insert(0 if failed[-1] else len(waiting), position)
                 continue
+            for twin in twins:
+                del running[twin]
+                ray.cancel(twin)
             done += 1
             self.peak_bytes = max(self.peak_bytes, peak)
             self.progress(title, done, len(items))

@@ -91,9 +91,15 @@ class StepOutput:
         return write_file(self.directory, relative, content)
 
     def finish_unit(self, unit: str, files: Iterable[FileRecord], counts: Mapping[str, Any]) -> dict[str, Any]:
-        """Write a unit's receipt: the unit is finished if and only if the receipt is there."""
+        """Write a unit's receipt: the unit is finished if and only if the receipt is there.
+
+        A task on a node that was cut off, or of a killed driver, may come to this when others have published the step: then
+        nothing of it stays but its files, which are the same.
+        """
         receipt = {"unit": unit, "files": [asdict(record) for record in files], "counts": dict(counts)}
         write_json(self.directory / "units" / f"{unit}.json", receipt)
+        if (self.directory / "manifest.json").exists():
+            self.finish()
         return receipt
 
     def commit(self, unit: str, files: Mapping[str, Content], counts: Mapping[str, Any]) -> dict[str, Any]:
