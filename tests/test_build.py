@@ -443,6 +443,16 @@ def test_what_killed_attempts_left_is_removed(corpus_file, tmp_path):
     assert not leftover.exists()
 
 
+def test_a_task_that_comes_late_leaves_nothing_in_a_published_step(corpus_file, tmp_path):
+    run(corpus_file)
+    before = sorted(path for path in (tmp_path / "out").rglob("*"))
+    (step,) = (tmp_path / "out").glob("text_hash.web-*")
+    part = next((step / "parts").iterdir())
+    content = part.read_bytes()
+    manifests.StepOutput(tmp_path / "out", step.name).commit("web-00000", {f"parts/{part.name}": content}, {})
+    assert sorted(path for path in (tmp_path / "out").rglob("*")) == before
+
+
 def test_planning_does_not_touch_the_directory_of_another_corpus(corpus_file, tmp_path):
     from pipelines.__main__ import main
 
