@@ -268,9 +268,10 @@ def check_address(address: str, here: Mapping[str, str]) -> str:
     another machine or RAY_AUTH_MODE is token.
     """
     parts = urlsplit(address)
-    if parts.scheme not in ("http", "https") or not parts.hostname or _CREDENTIALS.search(address):
+    more = "@" in parts.netloc or parts.path.strip("/") or parts.query or parts.fragment
+    if parts.scheme not in ("http", "https") or not parts.hostname or more:
         raise ConfigError(
-            f"--address: got {_hidden(address)!r}, expected the dashboard of a cluster, as http://127.0.0.1:8265"
+            "--address: expected the dashboard of a cluster, as http://127.0.0.1:8265, without a user, a path or a query"
         )
     with_token = here.get("RAY_AUTH_MODE", "").lower() == "token"
     if not with_token and not _is_loopback(parts.hostname):

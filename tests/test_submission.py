@@ -11,6 +11,7 @@ from pipelines.__main__ import main, parser
 from pipelines.contracts.errors import ConfigError, UserError
 from pipelines.submission import Work, check_address, check_uploaded, collect, describe, environment
 
+ROOT = Path(__file__).parents[1]
 SECRET = "swordfish-canary"
 
 
@@ -154,6 +155,12 @@ def test_only_code_and_configuration_travel(checkout, tmp_path):
     assert not any(SECRET in path.read_text() for path in copied)
 
 
+def test_this_checkout_can_be_uploaded():
+    names = {name for name, _ in collect(ROOT).files}
+    assert {"constraints.txt", "pipelines/__main__.py", "trainers/report/page.html", "tokenizer/__main__.py"} <= names
+    assert not [name for name in names if name.startswith((".", "data/", "build/")) or name.endswith(".pyc")]
+
+
 def test_links_that_lead_outside_do_not_travel(checkout, tmp_path):
     (tmp_path / "outside.txt").write_text(SECRET)
     (checkout / "link.txt").symlink_to(tmp_path / "outside.txt")
@@ -231,7 +238,16 @@ def test_another_machine_needs_a_token(address, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "address", ["127.0.0.1:8265", "ray://head:10001", "auto", "http://", "http://me:secret@127.0.0.1:1"]
+    "address",
+    [
+        "127.0.0.1:8265",
+        "ray://head:10001",
+        "auto",
+        "http://",
+        "http://me:secret@127.0.0.1:1",
+        "http://a/secret",
+        "http://a?secret",
+    ],
 )
 def test_an_address_is_that_of_a_dashboard(address):
     with pytest.raises(ConfigError, match="expected the dashboard") as error:

@@ -11,7 +11,19 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import NamedTuple, cast
 
-from pipelines.contracts.remote import Remote, children_of_url, is_url, modified_ns, read_url, remove_url, stat_url
+from pipelines.contracts.errors import ConfigError
+from pipelines.contracts.remote import (
+    Remote,
+    check_url,
+    children_of_url,
+    has_query,
+    is_url,
+    modified_ns,
+    read_url,
+    remove_url,
+    shown,
+    stat_url,
+)
 
 
 class _Status(NamedTuple):
@@ -88,9 +100,16 @@ def place_of(name: str, remote: Remote | None = None) -> Path:
     """A path, or a RemotePath where `name` is a URL: it stands in wherever a corpus is written or read.
 
     `remote` says what may be opened; without it, on a command line, the defaults hold, and GRISTMILL_ALLOW_PRIVATE=1 in
-    the environment allows addresses that are not public.
+    the environment allows addresses that are not public. ConfigError for a URL with credentials: places are stored and
+    shown.
     """
     if not is_url(name):
         return Path(name)
+    try:
+        check_url("corpus", name)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+    if has_query(name):
+        raise ConfigError(f"corpus: got {shown(name)!r}, expected a place without a query")
     remote = remote or Remote(allow_private=os.environ.get("GRISTMILL_ALLOW_PRIVATE") == "1")
     return cast(Path, RemotePath(name.rstrip("/"), remote))
