@@ -3,12 +3,14 @@ a short version.
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.chaos.faults import compiled, server
 from tests.chaos.outcome import Outcome
+from tests.chaos.small_corpus import Small, reference, write_config, write_sources
 
 
 @pytest.fixture(scope="session")
@@ -35,3 +37,17 @@ def injected(pytestconfig: pytest.Config) -> Callable[[str, str, Outcome, float]
         assert outcome == Outcome(0, 0, True), f"{group}: {fault}: {outcome}"
 
     return note
+
+
+@pytest.fixture(scope="session")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Small]:
+    """A small corpus, its sources, and a process that builds it on storage that fails."""
+    place = tmp_path_factory.mktemp("small")
+    (place / "server").mkdir()
+    library = compiled(place / "server")
+    if library is None:
+        pytest.skip("calls of the system are made to fail by a library in C, and there is no compiler here")
+    with server(place / "server", library) as found:
+        write_sources(place / "raw")
+        config = write_config(place / "small.yaml", str(place / "raw"))
+        yield Small(found, config, place / "raw", reference(found, config, place / "reference"))
