@@ -31,16 +31,21 @@ def cuts(size: int, seed: int, count: int | None) -> Iterator[tuple[str, int]]:
         yield "cut", size - 1
 
 
+def damage(path: Path, kind: str, where: int) -> None:
+    """Flip one bit of the file, or cut it off."""
+    content = bytearray(path.read_bytes())
+    if kind == "flip":
+        content[where // 8] ^= 1 << where % 8
+    else:
+        del content[where:]
+    path.write_bytes(content)
+
+
 @contextmanager
 def damaged(path: Path, kind: str, where: int) -> Iterator[None]:
     """The file with one bit flipped, or cut off; afterwards it is what it was."""
     content = path.read_bytes()
-    if kind == "flip":
-        changed = bytearray(content)
-        changed[where // 8] ^= 1 << where % 8
-        path.write_bytes(changed)
-    else:
-        path.write_bytes(content[:where])
+    damage(path, kind, where)
     try:
         yield
     finally:

@@ -146,7 +146,7 @@ def _name(parent: Path, step: int) -> Path:
 def load(path: Path) -> Checkpoint:
     """A checkpoint after verifying every file; CorruptFileError says what is wrong."""
     try:
-        record = read_json(path / RECORD)
+        record = read_json(path / RECORD, f"remove {path}")
     except FileNotFoundError:
         raise CorruptFileError(f"{path}: has no {RECORD}") from None
     if record.get("format") != FORMAT:

@@ -19,7 +19,10 @@ FORMAT, FILE = "gristmill-excluded/1", "excluded.json"
 def read_excluded(run: Path) -> frozenset[bytes]:
     """The 16-byte ids that are excluded from a run."""
     path = run / FILE
-    return frozenset(bytes.fromhex(entry) for entry in read_json(path)["documents"]) if path.exists() else frozenset()
+    if not path.exists():
+        return frozenset()
+    mend = "remove it, and name all that are to be left out again with --exclude-documents"
+    return frozenset(bytes.fromhex(entry) for entry in read_json(path, mend)["documents"])
 
 
 def exclude(run: Path, file: Path, corpus: Corpus) -> int:

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.contracts.errors import UserError
-from pipelines.contracts.events import EventLog, human_line
-from trainers.history import events_of
+from pipelines.contracts.events import EventLog, events_of, human_line
 from trainers.metrics import RunMetrics
 from trainers.sinks import Channel, Outcome
 

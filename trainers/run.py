@@ -114,7 +114,7 @@ def _change_corpus(path: Path, config: Pretraining, corpus: Corpus) -> None:
 def read_run(path: Path) -> dict[str, Any]:
     """A run's `run.json`; UserError where `path` is no run."""
     try:
-        record = read_json(path / "run.json")
+        record = read_json(path / "run.json", "restore it from a copy, or begin another run")
     except (FileNotFoundError, NotADirectoryError):
         raise UserError(
             f"{path}: no run here; start one with: python -m trainers pretrain RECIPE corpus=DIR run={path}"

@@ -24,8 +24,9 @@ from typing import Any, Literal, Protocol
 
 from pipelines.contracts.config import plain
 from pipelines.contracts.errors import ConfigError, UserError
+from pipelines.contracts.events import read_events
 from pipelines.contracts.store import read_json, write_json
-from trainers.history import effective, read_events
+from trainers.history import effective
 
 Outcome = Literal["finished", "stopped", "failed"]
 FORMAT, FILE = "gristmill-sinks/1", "sinks.json"
@@ -280,7 +281,7 @@ class Channel:
 
     def _work(self, sink: Sink, log: Path | None, size: int) -> None:
         try:
-            for event in effective(read_events(log, size)) if log else ():
+            for event in effective(read_events(log, size=size)) if log else ():
                 if event["event"] in _GROUPS:
                     _send(sink, event)
             while not isinstance(event_or_end := self._queue.get(), str):

@@ -135,18 +135,27 @@ def verify(directory: Path, record: FileRecord) -> Path:
     """
     path = directory / record.path
     if isinstance(path, RemotePath):
-        return _copy(path, record)
+        return _copy(path, directory, record)
     try:
         status = path.stat()
     except FileNotFoundError:
-        raise CorruptFileError(
-            f"{path}: recorded in its manifest but missing; remove {directory} and build again"
-        ) from None
-    _verify_once(str(path), status.st_size, status.st_mtime_ns, status.st_ino, record.bytes, record.xxh3_128)
+        raise CorruptFileError(f"{path}: recorded in its manifest but missing; {_again(path, directory)}") from None
+    try:
+        _verify_once(str(path), status.st_size, status.st_mtime_ns, status.st_ino, record.bytes, record.xxh3_128)
+    except CorruptFileError as error:
+        raise CorruptFileError(f"{error}; {_again(path, directory)}") from None
     return path
 
 
-def _copy(path: RemotePath, record: FileRecord) -> Path:
+def _again(path: Path, directory: Path) -> str:
+    """What to do where a file below `directory` is damaged: the step that it is part of is made again."""
+    place = path.parent
+    while str(place) != str(directory) and place != place.parent and not (place / "manifest.json").exists():
+        place = place.parent
+    return f"remove {place} and build again"
+
+
+def _copy(path: RemotePath, directory: Path, record: FileRecord) -> Path:
     """The verified local copy of a remote file."""
     found = kept(record.xxh3_128)
     if found is not None:
@@ -163,12 +172,12 @@ def _copy(path: RemotePath, record: FileRecord) -> Path:
             facts = fetch(path)
     except FileNotFoundError:
         raise CorruptFileError(
-            f"{path}: recorded in its manifest but missing; remove {path.parent} and build again"
+            f"{path}: recorded in its manifest but missing; {_again(cast(Path, path), directory)}"
         ) from None
     if facts != wanted:
         raise CorruptFileError(
-            f"{path}: is {facts[0]} bytes, {facts[1]}; its manifest recorded {record.bytes} bytes, {record.xxh3_128}; remove "
-            f"{path.parent} and build again"
+            f"{path}: is {facts[0]} bytes, {facts[1]}; its manifest recorded {record.bytes} bytes, {record.xxh3_128}; "
+            f"{_again(cast(Path, path), directory)}"
         )
     found = kept(record.xxh3_128)
     assert found is not None, "the cache keeps what it was just given"
@@ -210,10 +219,7 @@ def _verify_once(path: str, size: int, mtime_ns: int, inode: int, expected_size:
     found = file_checksum(Path(path)) if size == expected_size else f"{size} bytes"
     wanted = expected_checksum if size == expected_size else f"{expected_size} bytes"
     if found != wanted:
-        directory = Path(path).parent
-        raise CorruptFileError(
-            f"{path}: is {found}, its manifest recorded {wanted}; remove {directory} and build again"
-        )
+        raise CorruptFileError(f"{path}: is {found}, its manifest recorded {wanted}")
 
 
 def canonical_json(value: Any) -> bytes:
@@ -242,8 +248,8 @@ def _sealed(value: dict[str, Any]) -> bytes:
     return (json.dumps(body, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON object written by `write_json` and verify its checksum.
+def read_json(path: Path, mend: str = "remove it and run the same command again") -> dict[str, Any]:
+    """Read a JSON object written by `write_json` and verify its checksum; `mend` says what to do where it is damaged.
 
     Raises FileNotFoundError where there is none and CorruptFileError where the content is not what was written.
     """
@@ -251,9 +257,7 @@ def read_json(path: Path) -> dict[str, Any]:
     if value is None and isinstance(path, RemotePath):  # it may have been damaged on its way
         value = _intact(path.read_bytes())
     if value is None:
-        raise CorruptFileError(
-            f"{path}: its content does not match its own checksum; remove {path.parent} and build again"
-        )
+        raise CorruptFileError(f"{path}: its content does not match its own checksum; {mend}")
     return value
 
 

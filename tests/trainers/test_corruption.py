@@ -22,8 +22,8 @@ from trainers.report.read import read_runs
 from trainers.resolve import resolve
 from trainers.run import fingerprints, open_run
 
-# What a run leaves beside: no reader of ours has to find damage in it.
-UNREAD = ("log.jsonl",)  # measurements for people: lines that are no JSON are passed over
+# Each of its lines has a checksum; damage to one is told among the events, see tests/contracts/test_events.py.
+UNREAD = ("log.jsonl",)
 
 
 @pytest.fixture(scope="module")

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from pipelines.contracts.events import DAMAGED
 from trainers.report.curves import Chart, Mark, Series, chart, compact
 from trainers.report.read import Run
 
@@ -115,7 +116,7 @@ def happened(run: Run) -> Iterator[Event]:
     counted = {id(event) for event in run.skipped}
     for event in run.events:
         kind = event["event"]
-        if kind in ("resume", "excluded", "stopped", "warning", "error") or (
+        if kind in ("resume", "excluded", "stopped", "warning", "error", DAMAGED) or (
             kind == "skipped" and id(event) in counted
         ):
             yield event

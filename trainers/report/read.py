@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.contracts.errors import CorruptFileError, UserError
+from pipelines.contracts.events import read_events
 from pipelines.contracts.store import read_json
-from trainers.history import effective, read_events
+from trainers.history import effective
 from trainers.run import read_resolved, read_run
 from trainers.sinks import redacted
 
