@@ -1,0 +1,43 @@
+"""What the command lines of all packages have in common: statuses, and a reader of their output that leaves."""
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.trainers.launching import ROOT, environment
+
+# Each prints before it could notice that there is nothing to do.
+COMMANDS = {
+    "print": ["-c", "from tokenizer.command_line import run; raise SystemExit(run(lambda: print('x' * 100_000) or 0))"],
+    "rich": [
+        "-c",
+        "from rich import print; from tokenizer.command_line import run\n"
+        "raise SystemExit(run(lambda: [print('x') for _ in range(9)] and 0))",
+    ],
+    "pipelines": ["-m", "pipelines", "plan", "{corpus}"],
+}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_reader_that_leaves_ends_a_command_quietly(name, corpus_file):
+    """As for other tools: no message, and the status of SIGPIPE."""
+    command = [sys.executable, *(word.format(corpus=corpus_file) for word in COMMANDS[name])]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT, env=environment(), text=True
+    )
+    process.stdout.close()
+    with process:
+        assert process.stderr.read() == ""
+    assert process.returncode == 141
+
+
+def test_a_pipe_to_a_process_that_died_is_an_error(capfd):
+    """It is not the standard output whose reader has left."""
+    from tokenizer.command_line import run
+
+    def fail():
+        raise BrokenPipeError(32, "Broken pipe")
+
+    with pytest.raises(BrokenPipeError):
+        run(fail)
