@@ -276,10 +276,10 @@ def write_edits(task: _PartTask) -> dict[str, int]:
 def _columns(task: _PartTask) -> tuple[pa.Table, dict[str, int]]:
     stage, part = task.stage, task.part
     spans, windows = _measured(task)
-    first = gathered(task.out.directory, [r for r in task.inputs if "/firsts-" in r.path], task.number)
+    first = gathered(task.out.directory, [r for r in task.inputs if "/firsts." in r.path], task.number)
     found = before = _judge(task, spans, windows, first, np.zeros(part.rows, bool))
     if stage.min_left_words:
-        second = gathered(task.out.directory, [r for r in task.inputs if "/seconds-" in r.path], task.number)
+        second = gathered(task.out.directory, [r for r in task.inputs if "/seconds." in r.path], task.number)
         found = _judge(task, spans, windows, second, before.gone)
         assert (found.gone == before.gone).all(), "a document lost more to fewer rivals"
     text = part.table((stage.text, DROP))
