@@ -33,6 +33,7 @@ from trainers.sinks import require_libraries
 LOSSES = 4  # in a row without a new checkpoint: whatever ended the workers will end the next ones too
 _SIOCGIFADDR = 0x8915  # of Linux
 _ANSWER_SECONDS = 60.0  # for a node to start a process; Ray takes up to half a minute to notice that a node is gone
+_NO_MEMORY = ("DefaultCPUAllocator", "ALLOC_FAILED")  # of the CPU, of CUDA's libraries
 _BROKEN = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "Timed out", "timed out connecting")
 
 
@@ -70,7 +71,14 @@ def _train(
 
     try:
         train(config, corpus, run, show, attempt)
-    except RuntimeError as error:
+    except (RuntimeError, MemoryError) as error:
+        if isinstance(error, (MemoryError, torch.OutOfMemoryError)) or any(w in str(error) for w in _NO_MEMORY):
+            raise UserError(
+                f"{run}: worker {os.environ.get('RANK', '0')} ran out of memory. Lower execution.micro_batch (now "
+                f"{config.execution.micro_batch}; the batch stays what it is), set execution.activation_checkpointing=true, "
+                f"or spread the state over more workers with execution.zero_stage; the same command goes on from the "
+                f"last checkpoint"
+            ) from error
         # Gloo has no exception of its own.
         broken = "gloo/transport" in str(error) and any(words in str(error) for words in _BROKEN)
         if not broken and not isinstance(error, torch.distributed.DistError):

@@ -1,5 +1,6 @@
 """Launching: what a launch does about workers that are lost, and about errors that workers raise."""
 
+import resource
 import shutil
 import signal
 import subprocess
@@ -50,6 +51,21 @@ def test_a_corrupt_shard_is_one_line(corrupt, tmp_path, capsys):
     (corrupt / "shards" / "plays" / "train-00000.arrow").unlink()
     assert main([*RECIPE, f"corpus={corrupt}", f"run={tmp_path / 'other'}"]) == 2
     assert "train-00000.arrow: is missing" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_step_that_takes_more_memory_than_there_is_says_what_to_lower(corpus_directory, tmp_path):
+    settings = ["batch.sequences=4096", "execution.micro_batch=4096", "budget.steps=11", "execution.loader_threads=0"]
+    ended = subprocess.run(
+        [sys.executable, "-m", "trainers", *RECIPE, *settings, f"corpus={corpus_directory}", f"run={tmp_path / 'run'}"],
+        cwd=ROOT, env=environment(), capture_output=True, text=True,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_DATA, (3_000_000_000, 3_000_000_000)),
+    )  # fmt: skip
+    assert ended.returncode == 2, ended.stderr
+    line = ended.stderr.splitlines()[-1]
+    assert line.startswith(f"error: {tmp_path / 'run'}: worker 0 ran out of memory")
+    assert "execution.micro_batch (now 4096" in line
+    assert "execution.activation_checkpointing=true" in line
 
 
 @pytest.mark.parametrize(
