@@ -9,6 +9,7 @@ tasks on a node than its memory is enough for, so their ceilings together never 
 """
 
 import os
+import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -31,6 +32,7 @@ Result = TypeVar("Result")
 Progress = Callable[[str, int, int], None]
 _ATTEMPTS = 3
 _PAUSE_SECONDS = 0.5
+_RAY_NEEDS = 64 << 10  # bytes; it goes on with a disk that gets full later
 _COUNT_SECONDS = 5.0
 _INTENDED = (1, 4)  # of Ray's reasons why a node is dead: it was told to end, or it was idle
 _MORE_MEMORY = (
@@ -152,6 +154,12 @@ class _Task:
     since: float = field(default_factory=time.monotonic)
 
 
+def _full_temporary_directory() -> str | None:
+    """Where Ray keeps sockets and logs, where hardly anything fits there."""
+    place = os.environ.get("RAY_TMPDIR", "/tmp")
+    return place if shutil.disk_usage(place).free < _RAY_NEEDS else None
+
+
 @dataclass
 class RayCluster:
     """Runs tasks as Ray Core tasks of one CPU each. With an `address`, or in a submitted job, it joins the cluster and uses
@@ -196,6 +204,8 @@ class RayCluster:
         except Exception as error:
             where = "start on this machine" if self.address is None else f"join the cluster at {self.address}"
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            if self.address is None and (full := _full_temporary_directory()):
+                reason = f"its temporary directory {full} has no room; make some, or set RAY_TMPDIR to another"
             raise UserError(
                 f"Ray did not {where}: {reason}; run the command again, or build with --in-process"
             ) from error
