@@ -84,18 +84,19 @@ def forget(directory: Path, identifiers: Sequence[str], urls: Sequence[str]) -> 
     corpus = open_corpus(directory)
     tombstone = read_tombstone(directory)
     asked = digest([sorted(set(identifiers)), sorted(set(urls))])
-    if tombstone["pending"] and (identifiers or urls) and tombstone["asked"] != asked:
+    begun = bool(tombstone["pending"])
+    if begun and (identifiers or urls) and tombstone["asked"] != asked:
         raise UserError(
             f"{directory}: forgetting was interrupted; finish it first: python -m pipelines forget {directory}"
         )
-    for found in () if tombstone["pending"] else find_documents(corpus, identifiers, urls):
+    for found in () if begun else find_documents(corpus, identifiers, urls):
         tombstone["asked"] = asked
         doc = _Doc(found.source, found.path, found.record, found.id.hex(), found.part.index, found.row)
         tombstone["pending"].append(asdict(doc))
         tombstone["records"].setdefault(found.source, []).append(f"{found.path}#{found.record}")
     for records in tombstone["records"].values():
         records.sort()
-    if tombstone["pending"] and corpus.manifest.fingerprint not in tombstone["before"]:
+    if tombstone["pending"] and not begun and corpus.manifest.fingerprint not in tombstone["before"]:
         tombstone["before"].append(corpus.manifest.fingerprint)
     docs = [_Doc(**entry) for entry in tombstone["pending"]]
     if not docs:

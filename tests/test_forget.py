@@ -19,6 +19,7 @@ from pipelines.export import export_corpus
 from pipelines.forget import forget
 from pipelines.inventory import take_inventory
 from pipelines.scan import probes_of, scan
+from pipelines.tombstone import read_tombstone
 
 SHARDED, DROPPED = "web/0.jsonl#5", "web/1.jsonl#4"  # text 10, which is kept; text 9, which is too short
 
@@ -160,13 +161,14 @@ def test_what_was_interrupted_is_finished_before_anything_else(corpus_file, tmp_
         directory = tmp_path / f"killed{len(again)}"
         shutil.copytree(tmp_path / "out", directory)
         with monkeypatch.context() as patched:
-            patched.setattr("pipelines.forget._count_again", Mock(side_effect=KeyboardInterrupt))
+            patched.setattr("pipelines.forget._remove_old_files", Mock(side_effect=KeyboardInterrupt))
             with pytest.raises(KeyboardInterrupt):
                 forget(directory, [SHARDED], [])
         with pytest.raises(UserError, match="forgetting was interrupted; finish it first"):
             forget(directory, [DROPPED], [])
         forget(directory, again, [])
         assert state(directory) == state(tmp_path / "whole")
+        assert read_tombstone(directory) == read_tombstone(tmp_path / "whole")
         accounted(directory)
 
 
