@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -37,7 +37,7 @@ class Server:
     """Runs commands. `bucket` of an object store is watched too; `record` gets the rows that training reads."""
 
     def __init__(self, process: "subprocess.Popen[str]", scratch: Path) -> None:
-        self._process, self._scratch, self._number = process, scratch, 0
+        self._process, self._scratch, self._errors, self._number = process, scratch, scratch / "errors", 0
 
     def run(
         self, command: Sequence[Any], root: Path, point: Point | None = None, *, bucket: str = "", record: str = ""
@@ -50,7 +50,9 @@ class Server:
         assert self._process.stdin
         assert self._process.stdout
         print(json.dumps(order | {"point": point, "record": record}), file=self._process.stdin, flush=True)
-        answer = json.loads(self._process.stdout.readline())
+        line = self._process.stdout.readline()
+        assert line, self._errors.read_text()
+        answer = json.loads(line)
         log = own / "operations.json"
         operations = [Operation(**entry) for entry in json.loads(log.read_text())] if log.exists() else []
         said = (own / "said").read_text(errors="replace") if (own / "said").exists() else ""
@@ -64,20 +66,23 @@ class Server:
         assert self._process.stdin
         assert self._process.stdout
         print(json.dumps({"warm": [str(word) for word in command]}), file=self._process.stdin, flush=True)
-        assert json.loads(self._process.stdout.readline())["status"] == 0
+        answer = self._process.stdout.readline()
+        assert answer, self._errors.read_text()
+        assert json.loads(answer)["status"] == 0, self._errors.read_text()
 
 
 @contextmanager
 def server(scratch: Path) -> Iterator[Server]:
     """A process that runs commands. `scratch` is on the file system of what is watched."""
-    quiet: Mapping[str, str] = {"OPENBLAS_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
     with tempfile.TemporaryDirectory(dir=scratch) as own:
+        quiet = {"OPENBLAS_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "GRISTMILL_CACHE": f"{own}/cache"}
+        keys = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_DEFAULT_REGION": "us-east-1"}
         errors = Path(own) / "errors"
         with open(errors, "w") as sink:
             program = [sys.executable, "-m", "tests.chaos.crash_server", str(Path(own) / "imported")]
             process = subprocess.Popen(
                 program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=sink, text=True, cwd=ROOT,
-                env=environment(**quiet),
+                env=environment(**quiet, **keys),
             )  # fmt: skip
         try:
             yield Server(process, Path(own))
