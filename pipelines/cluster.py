@@ -176,6 +176,7 @@ class RayCluster:
     memory: int | None = None
     peak_bytes: int = 0
     _started: bool = field(default=False, init=False)
+    _broken: int = field(default=0, init=False)
     _counted: float = field(default=float("-inf"), init=False)
     _nodes: list[dict[str, float]] = field(default_factory=list, init=False)
     _gone: frozenset[str] = field(default=frozenset(), init=False)
@@ -250,7 +251,9 @@ class RayCluster:
         remote = ray.remote(num_cpus=1, max_retries=0)(measured)
         # What Ray has asked of a lost node holds up all that it asks in the same words, so these change with every loss.
         memory = None if room is None else room - len(self._gone)
-        options = remote.options(name=function.__name__, num_gpus=gpus, memory=memory)
+        # A process keeps some of the memory that a broken task took; after one, new processes are started.
+        fresh = {"env_vars": {"GRISTMILL_BROKEN_TASKS": str(self._broken)}} if self._broken else None
+        options = remote.options(name=function.__name__, num_gpus=gpus, memory=memory, runtime_env=fresh)
         return options.remote(function, item, room)
 
     def map(
@@ -301,6 +304,7 @@ class RayCluster:
                     continue
                 failed = failures[position]
                 failed.append(_is_broken(cause))
+                self._broken += failed[-1]
                 if len(failed) == _ATTEMPTS:
                     raise _failure(label(items[position]), cause, position, room) from error
                 time.sleep(_PAUSE_SECONDS * len(failed))
@@ -326,6 +330,7 @@ class RayCluster:
             cause = getattr(error, "cause", None) or error
             if not _is_broken(cause):
                 raise cause from None
+            self._broken += 1
             return False
         return True
 

@@ -3,9 +3,11 @@
 import os
 import re
 import resource
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
@@ -87,21 +89,32 @@ def measured(function: Callable[[Item], Result], item: Item, ceiling: int | None
 def _limited(ceiling: int | None) -> Iterator[None]:
     """The kernel refuses this process more than `ceiling` bytes of memory of its own while the block runs.
 
-    RLIMIT_DATA counts private writable addresses (setrlimit(2), Linux 4.7). Those that are mapped and not in use, such as
-    the stacks of threads, come on top. Where the kernel does not say how many there are, there is no ceiling.
+    RLIMIT_DATA counts private writable addresses (setrlimit(2), Linux 4.7). Those that are mapped and not in use before the
+    first task of the process, such as the stacks of threads, come on top; what tasks leave behind does not. Where the kernel
+    does not say how many there are, there is no ceiling.
     """
-    status = _status()
-    if ceiling is None or sys.platform != "linux" or "RssAnon" not in status:
+    reserved = _reserved()
+    if ceiling is None or sys.platform != "linux" or reserved is None:
         yield
         return
+    with suppress(ValueError):  # outside of the main thread
+        # Ray's handler takes memory to print where it was; where there is none it aborts again, for ever.
+        signal.signal(signal.SIGABRT, signal.SIG_DFL)
     before, most = resource.getrlimit(resource.RLIMIT_DATA)
-    limit = ceiling + max(0, status["VmData"] - status["RssAnon"])
+    limit = ceiling + reserved
     limits = [limit, *(bound for bound in (before, most) if bound != resource.RLIM_INFINITY)]
     resource.setrlimit(resource.RLIMIT_DATA, (min(limits), most))
     try:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_DATA, (before, most))
+
+
+@cache
+def _reserved() -> int | None:
+    """Bytes of private addresses that this process had mapped and not touched when it was first asked."""
+    status = _status()
+    return max(0, status["VmData"] - status["RssAnon"]) if "RssAnon" in status else None
 
 
 def _innermost(error: BaseException) -> str:
