@@ -7,11 +7,15 @@ in configurations, and never text or names of documents, so that their number is
 
 import math
 import sys
+import threading
+import time
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 PREFIX = "gristmill_"
+_AGAIN_SECONDS = 5.0  # Ray forgets a gauge that is not set within its report interval, 10 s unless it is told otherwise
 _SECONDS = [0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0]  # upper bounds of a histogram's buckets
 
 
@@ -35,18 +39,47 @@ class Exporter:
         self._known = {metric.name: metric for metric in metrics}
         self._tags = tags
         self._opened: dict[str, Any] = {}
+        self._gauges: dict[tuple[str, tuple[tuple[str, str], ...]], float] = {}
+        self._thread: threading.Thread | None = None
 
     def record(self, name: str, value: float | None, **tags: str) -> None:
         """Add to a counter, set a gauge, or observe seconds; nothing without Ray, or where there is no finite value."""
-        ray = sys.modules.get("ray")
-        if ray is None or value is None or not math.isfinite(value) or not ray.is_initialized():
+        if value is None or not math.isfinite(value) or not _ray_runs():
             return
-        metric = self._known[name]
+        metric, tags = self._known[name], self._tags | tags
         if name not in self._opened:
             self._opened[name] = _open(metric)
         act = {"counter": "inc", "gauge": "set", "histogram": "observe"}[metric.kind]
         if value or metric.kind != "counter":  # Ray refuses to add nothing
-            getattr(self._opened[name], act)(value, tags=self._tags | tags)
+            getattr(self._opened[name], act)(value, tags=tags)
+        if metric.kind == "gauge":
+            self._gauges[name, tuple(tags.items())] = value
+            if self._thread is None or not self._thread.is_alive():
+                self._thread = threading.Thread(
+                    target=_set_again, args=(weakref.ref(self),), name="gauges", daemon=True
+                )
+                self._thread.start()
+
+    def set_again(self) -> None:
+        """Set every gauge to what it was set to last."""
+        for (name, tags), value in list(self._gauges.items()):
+            self._opened[name].set(value, tags=dict(tags))
+
+
+def _ray_runs() -> bool:
+    ray = sys.modules.get("ray")
+    return ray is not None and bool(ray.is_initialized())
+
+
+def _set_again(reference: "weakref.ref[Exporter]") -> None:
+    """Keep the gauges of an exporter set for as long as it is there and Ray runs."""
+    while True:
+        time.sleep(_AGAIN_SECONDS)
+        exporter = reference()
+        if exporter is None or not _ray_runs():
+            return
+        exporter.set_again()
+        del exporter
 
 
 def _open(metric: Metric) -> Any:
