@@ -1,6 +1,7 @@
 """Run the read steps of a build: one task per group of files, streaming parts to disk, then publish what was read."""
 
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
     from pipelines.build import Build
 
 
+_HELD_ROWS = 1 << 20  # of the quarantine, before they are written
+
+
 @dataclass(frozen=True)
 class _ReadTask:
     out: StepOutput
@@ -57,32 +61,40 @@ def read_files(task: _ReadTask) -> tuple[dict[str, Any], float]:
 
 def _read_unit(task: _ReadTask) -> dict[str, Any]:
     """Read one group of files into parts, an index of files and the quarantined records."""
-    records, parts, indexes, quarantines = [], [], [], []
+    records, parts, indexes, aside = [], [], [], QUARANTINE.empty_table()
+    reasons: Counter[str] = Counter()
     for number, part in enumerate(
         read_documents(task.source, task.files, task.source.part_bytes, task.poison, task.forgotten)
     ):
         name = f"{task.unit}-{number:03d}"
         indexes.append(part.files.append_column("part", pa.array([name] * part.files.num_rows, pa.string())))
-        quarantines.append(part.quarantine)
+        reasons.update(_counted(part.quarantine["reason"]))
+        aside = pa.concat_tables([aside, part.quarantine])
+        if aside.num_rows > _HELD_ROWS:
+            records.append(task.out.write(f"quarantine/{name}.arrow", write_table(aside)))
+            aside = QUARANTINE.empty_table()
         if part.documents.num_rows:
             text_bytes = int(pa.compute.sum(pa.compute.binary_length(part.documents["text"])).as_py())
             records.append(task.out.write(f"parts/{name}.arrow", write_table(part.documents)))
             parts.append({"name": name, "rows": part.documents.num_rows, "text_bytes": text_bytes})
     _refuse_changes(task)
-    index, quarantine = pa.concat_tables(indexes).cast(FILE_INDEX), pa.concat_tables(quarantines)
+    index = pa.concat_tables(indexes).cast(FILE_INDEX)
     records.append(task.out.write(f"files/{task.unit}.arrow", write_table(index)))
-    records.append(task.out.write(f"quarantine/{task.unit}.arrow", write_table(quarantine)))
-    reasons = sorted(quarantine["reason"].to_pylist())
+    records.append(task.out.write(f"quarantine/{task.unit}.arrow", write_table(aside)))
     counts = {
         "in": pa.compute.sum(index["records"]).as_py() or 0,
         "kept": sum(part["rows"] for part in parts),
         "dropped": {},
-        "quarantined": {reason: reasons.count(reason) for reason in dict.fromkeys(reasons)},
+        "quarantined": dict(sorted(reasons.items())),
         "decoded_bytes": pa.compute.sum(index["decoded_bytes"]).as_py() or 0,
         "control_characters": pa.compute.sum(index["control_characters"]).as_py() or 0,
         "parts": parts,
     }
     return task.out.finish_unit(task.unit, records, counts)
+
+
+def _counted(values: pa.ChunkedArray) -> dict[str, int]:
+    return {pair["values"]: pair["counts"] for pair in pa.compute.value_counts(values).to_pylist()}
 
 
 def _refuse_changes(task: _ReadTask) -> None:

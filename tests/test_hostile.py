@@ -151,6 +151,10 @@ def write_lines(folder: Path) -> None:
     packed = gzip.compress(json.dumps({"text": honest(13)}).encode() + b"\n" + b" " * BOMB)
     assert BOMB / len(packed) > 950
     (folder / "late_bomb.jsonl.gz").write_bytes(packed)
+    blank = b"\n \r\n" * (10 << 20) + json.dumps({"text": honest(20)}).encode()
+    (folder / "more_blank.jsonl.zst").write_bytes(zstandard.compress(blank))
+    members = gzip.compress(b"", mtime=0) * 100_000 + gzip.compress(json.dumps({"text": honest(21)}).encode())
+    (folder / "more_members.jsonl.zst").write_bytes(zstandard.compress(members))
 
 
 def write_tables(folder: Path) -> None:
@@ -250,7 +254,7 @@ def test_the_honest_is_kept_in_bounded_memory_and_nothing_is_written_elsewhere(b
     corpus = open_corpus(root / "out")
     texts = [text for part in corpus.parts() for text in part.table(("text",))["text"].to_pylist()]
     found = sorted(int(match[1]) for text in texts for match in re.finditer(r"Honest document (\d+)\.", text))
-    assert found == list(range(1, 20))
+    assert found == list(range(1, 22))
     assert not [text for text in texts if "secret" in text or "root:" in text]
     assert peak < PEAK
     assert written == set()

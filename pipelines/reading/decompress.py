@@ -82,8 +82,15 @@ def decoded(path: str, chunks: Iterator[bytes], budget: Budget) -> tuple[bytes, 
         if layers == MAX_LAYERS:
             return head, broken("nested_archive"), layers
         layers += 1
-        head, chunks = peek(budget.bound(_DECODERS[codec](chunks)), HEAD_BYTES)
+        head, chunks = peek(budget.bound(_DECODERS[codec](in_pieces(chunks))), HEAD_BYTES)
     return head, chunks, layers
+
+
+def in_pieces(chunks: Iterator[bytes]) -> Iterator[bytes]:
+    """The same stream in small chunks, for work that copies what is left of a chunk, or keeps many objects for it."""
+    for chunk in chunks:
+        for start in range(0, len(chunk), CHUNK_BYTES):
+            yield chunk[start : start + CHUNK_BYTES]
 
 
 def peek(chunks: Iterator[bytes], size: int) -> tuple[bytes, Iterator[bytes]]:

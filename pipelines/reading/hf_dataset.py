@@ -10,6 +10,7 @@ from pipelines.reading.globs import matches
 from pipelines.reading.source import SourceSpec
 
 _STATE = "state.json"
+_STATE_BYTES = 64 << 20  # lists half a million files
 
 
 def saved_files(files: Sequence[SourceFile], source: SourceSpec) -> list[SourceFile]:
@@ -24,9 +25,11 @@ def saved_files(files: Sequence[SourceFile], source: SourceSpec) -> list[SourceF
     for state in (file for file in files if PurePosixPath(file.path).name == _STATE):
         directory = state.path.removesuffix(_STATE)
         try:
+            if state.size > _STATE_BYTES:
+                raise ValueError("too long")
             saved = json.loads(b"".join(file_chunks(state)))
             names = [str(entry["filename"]) for entry in saved["_data_files"]]
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             raise SourceError(
                 f"{where}: {state.path} is not what save_to_disk writes; save the dataset again"
             ) from None

@@ -43,6 +43,7 @@ REASONS = {
     "oversized": "the record is longer than max_document_bytes",
     "forgotten": "the user had the document taken out of the corpus",
     "poison": "the user set the record aside, because its parser did not survive it",
+    "record_limit": "the file holds more than a million records and 4 for each of its bytes; the records before are kept",
     "redirect": "the page of a MediaWiki dump is a redirect",
     "request": "the request that a crawler sent",
     "revisit": "a page that the crawler found as it was at an earlier visit; the record holds no copy of it",

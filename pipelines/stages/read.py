@@ -10,6 +10,8 @@ where it left off.
 
 import unicodedata
 from collections.abc import Collection, Iterator, Sequence
+from itertools import chain, islice
+from typing import Any
 
 from pipelines.contracts.document import FILES, QUARANTINE, file_key
 from pipelines.contracts.errors import TaskMemoryError
@@ -19,6 +21,7 @@ from pipelines.reading.files import SourceFile, checksum_of, has_changed, read_u
 from pipelines.reading.formats import FORMATS, check_format, read_records
 from pipelines.reading.listing import list_files
 from pipelines.reading.parts import PartBuilder, ReadPart
+from pipelines.reading.records import Bad
 from pipelines.reading.source import REASONS, SourceSpec
 
 __all__ = [
@@ -40,6 +43,9 @@ __all__ = [
 
 VERSION = 2
 """Raise it whenever the same files would give other documents."""
+
+_FREE_RECORDS = 1 << 20  # of a file, whatever its size
+_RECORDS_PER_BYTE = 4  # beyond; records that cost next to nothing (`1` a line, nulls in Parquet) reach 30,000 and more
 
 
 def depends() -> dict[str, str]:
@@ -71,16 +77,23 @@ def read_documents(
     with Extractor(source) as extractor:
         for file in files:
             next_record: dict[int, int] = {}
+            left = max(_FREE_RECORDS, _RECORDS_PER_BYTE * file.size)
             for entry in open_entries(file, source):
                 key = file_key(source.name, entry.path)
                 first = next_record.get(key, 0)
-                records = extractor.extracted(entry.path, first, read_records(entry, source), poison)
+                records = extractor.extracted(entry.path, first, _bounded(read_records(entry, source), left), poison)
                 try:
                     yield from builder.extend(entry.path, first, records)
                 except MemoryError as error:
                     place = f"record {source.name}/{entry.path}#{builder.next_record} or soon after"
                     raise TaskMemoryError(place) from error
                 next_record[key] = builder.next_record
+                left = max(0, left - (builder.next_record - first))
             if not next_record:
                 yield from builder.extend(file.path, 0, iter(()))
         yield from builder.finish()
+
+
+def _bounded(records: Iterator[Any], left: int) -> Iterator[Any]:
+    """At most `left` records; where there are more, what is beyond counts as one."""
+    return chain(islice(records, left), (Bad("record_limit") for _ in islice(records, 1)))

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from pipelines.corpus import Source
 from pipelines.reading.json_lines import LongRecord, lines
+from pipelines.stages import read as stage
 from pipelines.stages.read import list_files, read_documents
 
 
@@ -185,3 +186,32 @@ def test_fields_beside_the_text_are_held_no_longer_than_it(tmp_path: Path) -> No
     tracemalloc.stop()
     assert (sum(rows), max(rows)) == (400, 20)
     assert peak < 200 << 20  # 4,096 records at a time, whatever is in them, would take 800 MB here
+
+
+def test_lines_of_one_byte_are_not_held_together() -> None:
+    """The chunk is of a megabyte; its lines as objects take fifty."""
+    tracemalloc.start()
+    try:
+        count = sum(1 for _ in lines(iter([b"1\n" * (1 << 19)]), 100))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert count == 1 << 19
+    assert peak < 16 << 20
+
+
+@pytest.mark.parametrize("free", [50, 10_000])
+def test_a_file_of_next_to_nothing_gives_no_more_records_than_its_size_allows(
+    read: Callable, monkeypatch, free
+) -> None:
+    import zstandard
+
+    monkeypatch.setattr(stage, "_FREE_RECORDS", free)
+    content = zstandard.compress(b"1\n" * 5000 + jsonl({"text": "late"}))
+    allowed = max(free, 4 * len(content))
+    found = read("a.jsonl.zst", content, format="jsonl")
+    reasons = [reason for _, _, reason, _ in found.bad]
+    if allowed > 5000:
+        assert (found.texts, set(reasons), len(reasons)) == (["late"], {"not_object"}, 5000)
+    else:
+        assert (found.texts, reasons) == ([], ["not_object"] * allowed + ["record_limit"])
