@@ -81,13 +81,15 @@ def plan_and_build(
     """
     output = config.place
     while True:
-        plan = make_plan(config, inventories, load_poison(output))
+        poison = load_poison(output)
+        plan = make_plan(config, inventories, poison)
         try:
             return build(plan, cluster, say)
         except PoisonError as error:
             if not quarantine:
                 raise
-            set_aside(output, error)
+            if load_poison(output) == poison:  # else another build has set documents aside meanwhile
+                set_aside(output, error)
             if error.step == "read":
                 _keep_units(plan, make_plan(config, inventories, load_poison(output)), error.source)
             say(f"set aside: {error.document} of {error.source}, which breaks {error.step} ({error.reason})")

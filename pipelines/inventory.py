@@ -88,7 +88,9 @@ class Read(Stage):
 
 
 def take_inventory(sources: Sequence[Source], output: Path) -> dict[str, Inventory]:
-    """List and checksum the files of every source. Checksums are cached under `output` by path, size and modification time."""
+    """List and checksum the files of every source. Checksums are cached under `output` by path, size, and the times at which
+    a file was modified and changed: whatever sets the first, such as a copy that keeps it, moves the second.
+    """
     cache_path = output / _CHECKSUMS
     cache = _load_cache(cache_path)
     fresh: dict[str, list[Any]] = {}
@@ -114,7 +116,7 @@ def _cached_checksum(file: SourceFile, source: Source, cache: dict[str, list[Any
             )
         return [file.size, file.version, digest([file.size, file.version])]
     try:
-        version = file.version if file.remote else os.stat(file.location).st_mtime_ns
+        version = file.version if file.remote else _times(file.location)
     except OSError as error:
         raise unreadable(file.location, error) from None
     known = cache.get(digest(file.location))  # a name may be no Unicode
@@ -123,8 +125,13 @@ def _cached_checksum(file: SourceFile, source: Source, cache: dict[str, list[Any
     return [file.size, version, checksum_of(file)]
 
 
+def _times(location: str) -> str:
+    status = os.stat(location)
+    return f"{status.st_mtime_ns} {status.st_ctime_ns}"
+
+
 def forget_checksums(output: Path, locations: Collection[str]) -> None:
-    """Have these files read again at the next inventory, even where size and modification time stay what they were."""
+    """Have these files read again at the next inventory, even where size and times stay what they were."""
     cache = _load_cache(output / _CHECKSUMS)
     gone = {digest(location) for location in locations}
     write_json(output / _CHECKSUMS, {"files": {name: entry for name, entry in cache.items() if name not in gone}})

@@ -1,19 +1,28 @@
 """Files are whole or absent, and a changed byte is found on first touch."""
 
+import errno
+import os
+import threading
+from functools import partial
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pipelines.contracts.errors import CorruptFileError
+from pipelines.contracts.place import place_of
+from pipelines.contracts.remote import _store
 from pipelines.contracts.store import (
     FileRecord,
     canonical_json,
     digest,
     read_json,
     record_file,
+    remove_tree,
     verify,
     write_atomic,
     write_json,
+    write_new,
 )
 
 
@@ -78,3 +87,77 @@ def test_edited_json_is_refused(tmp_path):
 
 def test_equal_values_have_equal_digests_whatever_the_order_of_their_keys():
     assert canonical_json({"b": 1, "a": [2, {"d": 3, "c": 4}]}) == canonical_json({"a": [2, {"c": 4, "d": 3}], "b": 1})
+
+
+def at_once(calls):
+    """What calls return that begin at the same instant, each in a thread."""
+    together, found = threading.Barrier(len(calls)), []
+
+    def call(one):
+        together.wait()
+        found.append(one())
+
+    threads = [threading.Thread(target=call, args=(one,)) for one in calls]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return found
+
+
+def written(path, content):
+    """The content where this call has written it, else None."""
+    return content if write_new(path, content) else None
+
+
+def test_of_several_that_write_a_new_file_one_does(tmp_path):
+    for round_ in range(10):
+        path = tmp_path / str(round_) / "file"
+        contents = [bytes([number]) * 5000 for number in range(6)]
+        found = at_once([partial(written, path, content) for content in contents])
+        assert [path.read_bytes()] == [content for content in found if content]
+        assert [entry.name for entry in path.parent.iterdir()] == ["file"]
+        assert not write_new(path, b"later")
+
+
+def test_file_systems_without_hard_links_have_new_files_too(tmp_path, monkeypatch):
+    def refuse(*arguments):
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(os, "link", refuse)
+    assert write_new(tmp_path / "file", b"first")
+    assert not write_new(tmp_path / "file", b"second")
+    assert (tmp_path / "file").read_bytes() == b"first"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
+
+
+def test_of_several_that_write_a_new_object_one_does(s3, tmp_path):
+    path = place_of(f"s3://bucket/{tmp_path.name}/file", s3.remote)
+    contents = [bytes([number]) * 5000 for number in range(4)]
+    found = at_once([partial(written, path, content) for content in contents])
+    assert [path.read_bytes()] == [content for content in found if content]
+
+
+def test_a_store_that_knows_no_condition_keeps_what_is_there(s3, tmp_path, monkeypatch):
+    path = place_of(f"s3://bucket/{tmp_path.name}/file", s3.remote)
+    store = _store("s3", s3.remote)
+    pipe_file = store.pipe_file
+
+    def without_conditions(*arguments, mode="overwrite"):
+        if mode == "create":
+            raise OSError(errno.ENOSYS, "A header you provided implies functionality that is not implemented")
+        pipe_file(*arguments)
+
+    monkeypatch.setattr(store, "pipe_file", without_conditions)
+    assert write_new(path, b"first")
+    assert not write_new(path, b"second")
+    assert path.read_bytes() == b"first"
+
+
+def test_a_directory_that_two_remove_is_gone(tmp_path):
+    for round_ in range(5):
+        place = tmp_path / str(round_)
+        for number in range(40):
+            write_json(place / str(number % 7) / f"{number}.json", {})
+        at_once([partial(remove_tree, place)] * 4)
+        assert not place.exists()
