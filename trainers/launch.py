@@ -170,10 +170,26 @@ def _fit(config: Pretraining, run: Path, workers: int, kind: str, each: int) -> 
             run_config=RunConfig(name=run.name, storage_path=str(results), failure_config=never),
         ).fit()
     except Exception as error:
-        return _loss(error)
+        lost = _loss(error)
+        _release()
+        return lost
     finally:
         shutil.rmtree(results, ignore_errors=True)
     return None
+
+
+def _release() -> None:
+    """Give back what a lost controller had reserved for its workers: Ray Train's own cleaner does so only where Ray's
+    dashboard runs, and Ray itself when this job ends.
+    """
+    import ray
+    from ray._raylet import PlacementGroupID
+    from ray.util.placement_group import PlacementGroup, placement_group_table, remove_placement_group
+
+    job = ray.get_runtime_context().get_job_id()
+    for number, group in placement_group_table().items():
+        if number.endswith(job) and group["state"] != "REMOVED":  # its last digits are those of its job
+            remove_placement_group(PlacementGroup(PlacementGroupID(bytes.fromhex(number))))
 
 
 def _group(backend: str) -> Any:
