@@ -289,7 +289,9 @@ class RayCluster:
             if not ready:
                 for late in [task for task in running.values() if task.since < self._lost]:
                     late.since = time.monotonic()
-                    running[hand_out(late.position, late.room)] = _Task(late.position, late.room)
+                    # No node that is left may have as much memory as the lost one.
+                    room = self._room(len(items), sum(failures[late.position]))
+                    running[hand_out(late.position, room)] = _Task(late.position, room)
                 continue
             ended = running.pop(ready[0])
             position, room = ended.position, ended.room
