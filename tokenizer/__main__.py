@@ -18,7 +18,7 @@ from rich.table import Table
 
 from tokenizer.byte_vocabulary import VOCAB_SIZE
 from tokenizer.chart import MEASURES, cells, page, png
-from tokenizer.command_line import run
+from tokenizer.command_line import named, run
 from tokenizer.compare import compare, gather, threads
 from tokenizer.encode import Encoder
 from tokenizer.kinds import KINDS, train
@@ -38,8 +38,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser().parse_args(arguments)
     try:
         return run(lambda: options.run(options) or 0)
-    except (ValueError, OSError) as error:
+    except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
+    except OSError as error:
+        place = f"{error.filename}: " if error.filename else ""
+        print(f"error: {place}{error.strerror or error}; mend that and run the same command again", file=sys.stderr)
     except KeyboardInterrupt:
         print("interrupted; nothing was written", file=sys.stderr)
         return 130
@@ -167,7 +170,7 @@ def _write(target: Path, content: bytes) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=target.parent, prefix=".tokenizer-")
     try:
-        with os.fdopen(handle, "wb") as stream:
+        with named(target), os.fdopen(handle, "wb") as stream:
             stream.write(content)
             stream.flush()
             os.fsync(stream.fileno())

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tokenizer.command_line import named
 from tokenizer.specials import by_role
 
 KINDS = {"WordPiece": "wordpiece", "Unigram": "unigram", "WordLevel": "word_level"}
@@ -189,9 +190,11 @@ def read_definition(path: str) -> Definition:
         file = file / "tokenizer.json"
     if not file.is_file():
         raise ValueError(f"{file}: no such tokenizer; expected a tokenizer.json or a directory that holds one")
+    with named(file):
+        content = file.read_bytes()
     try:
         # `tokenizers` raises plain Exception; through it, files of older versions come out in the current form.
-        data = json.loads(Tokenizer.from_str(file.read_text(encoding="utf-8")).to_str())
+        data = json.loads(Tokenizer.from_str(content.decode()).to_str())
     except UnicodeDecodeError as error:
         raise ValueError(f"{file}: not UTF-8 ({error}); expected a Hugging Face tokenizer.json") from error
     except Exception as error:
