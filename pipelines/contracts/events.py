@@ -48,8 +48,8 @@ class EventLog:
     def close(self) -> None:
         """Flush to the disk and close."""
         if not self._file.closed:
-            self.sync()
-            self._file.close()
+            with named(self._file.name), self._file:  # which is closed whatever happens
+                self.sync()
 
 
 def read_events(path: Path, event: str | None = None, size: int | None = None) -> list[dict[str, Any]]:
