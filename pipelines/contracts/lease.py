@@ -23,7 +23,7 @@ from pathlib import Path
 from pipelines.contracts.errors import ConflictError, StorageError, UserError
 from pipelines.contracts.place import RemotePath
 from pipelines.contracts.remote import write_url
-from pipelines.contracts.store import write_atomic, write_new
+from pipelines.contracts.store import digest, write_atomic, write_new
 
 LEASE = ".lease"
 PATIENCE_SECONDS = 30.0  # six beats: a store that is slow, or a library that keeps all threads waiting, is no death
@@ -244,15 +244,15 @@ def _alive(found: bytes) -> bool | None:
 
 
 def _kernel() -> str:
-    """What a process id is valid in: the machine, its start, its namespaces of processes and of time; empty where the system
-    does not say. Containers of one machine, and of one name, differ in their namespaces.
+    """A digest of what a process id is valid in: the machine, its start, its namespaces of processes and of time; empty where
+    the system does not say. Containers of one machine, and of one name, differ in their namespaces.
     """
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         spaces = [str(Path("/proc/self/ns", kind).readlink()) for kind in ("pid", "time")]
     except OSError:
         return ""
-    return " ".join([os.uname().nodename, boot, *spaces])
+    return digest([os.uname().nodename, boot, *spaces])
 
 
 def _started(pid: int) -> str | None:
