@@ -1,10 +1,12 @@
 """What Ray's exporter on this machine shows of our metrics, as Prometheus would scrape it."""
 
 import re
+import threading
 import urllib.request
-from collections import defaultdict
+from collections import Counter, defaultdict
 
 LABEL = re.compile(r'(\w+)="([^"]*)"')
+OF_NODES = {"ray_node_cpu_utilization", "ray_node_mem_used", "ray_node_mem_total", "ray_node_disk_free"}
 OF_RAY = {"Component", "NodeAddress", "SessionName", "Version", "WorkerId", "le"}
 
 
@@ -22,6 +24,27 @@ def scrape(port):
             }
             found[name].append((kept, float(value)))
     return dict(found)
+
+
+class Watch(threading.Thread):
+    """Scrapes a node until it is told to stop. `series`: the newest samples of all that it has seen, and `scrapes` with them.
+
+    Ray shows a gauge only for a while after it was set, and those of a process only while that runs.
+    """
+
+    def __init__(self, port):
+        super().__init__(daemon=True)
+        self.port, self.series, self.scrapes, self._end = port, {}, Counter(), threading.Event()
+
+    def run(self):
+        while not self._end.wait(0.5):
+            found = scrape(self.port)
+            self.scrapes.update(found.keys())
+            self.series |= found
+
+    def stop(self):
+        self._end.set()
+        self.join()
 
 
 def check_labels(series, metrics):

@@ -15,6 +15,7 @@ import pytest
 
 from pipelines.contracts.metrics import PREFIX
 from pipelines.metrics import METRICS as OF_BUILDS
+from tests.scraping import OF_NODES
 from trainers.metrics import METRICS as OF_RUNS
 from trainers.metrics import RunMetrics
 
@@ -23,7 +24,6 @@ DASHBOARD = json.loads((ROOT / "deploy" / "grafana" / "gristmill.json").read_tex
 PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
 EXPRESSIONS = [target["expr"] for panel in PANELS for target in panel["targets"]]
 OURS = {f"ray_{PREFIX}{metric.name}": metric for metric in (*OF_BUILDS, *OF_RUNS)}
-OF_NODES = {"ray_node_cpu_utilization", "ray_node_mem_used", "ray_node_mem_total", "ray_node_disk_free"}
 FUNCTIONS = {"sum", "max", "rate", "increase", "histogram_quantile", "by"}
 SELECTOR = re.compile(r"(\w+)\{(\w+)=~\"\$(\w+)\"\}")
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,11 @@ import pytest
 
 from pipelines import jobs
 from pipelines.contracts.errors import ConflictError, UserError
+from pipelines.metrics import METRICS
 from pipelines.submission import Upload, Work
+from tests.canaries import add_signed_source, places, secrets, signed_pages
+from tests.conftest import write_corpus_file, write_sources
+from tests.scraping import OF_NODES, Watch, check_labels, scrape
 
 ROOT = Path(__file__).parents[1]
 WORK = Work(("python", "x.py"), "x", "words", "key", None)
@@ -217,6 +222,7 @@ def test_a_signal_is_an_exit_status_as_in_a_shell():
 
 HEAD = """
 import socket, sys
+from pathlib import Path
 from ray.cluster_utils import Cluster
 
 def free():
@@ -227,9 +233,24 @@ def free():
 head = dict(num_cpus=1, include_dashboard=True, dashboard_port=free(), dashboard_agent_listen_port=free(),
             object_store_memory=100 << 20)
 cluster = Cluster(initialize_head=True, head_node_args=head)
-print(cluster.webui_url, flush=True)
+session = Path(cluster.head_node.get_session_dir_path())
+print(cluster.webui_url, session, next(session.glob("metrics_export_port_*")).read_text(), flush=True)
 sys.stdin.read()
 cluster.shutdown()
+"""
+
+# Runs commands one after the other, as a shell would that has imported Ray already.
+USER = """
+import contextlib, io, json, sys
+from pipelines.__main__ import main
+for line in sys.stdin:
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            status = main(json.loads(line))
+        except SystemExit as exit:
+            status = exit.code
+    print(json.dumps([status, out.getvalue(), err.getvalue()]), flush=True)
 """
 
 SCRIPT = """
@@ -240,36 +261,98 @@ runs = len(place.read_text().splitlines()) + 1 if place.exists() else 1
 with place.open("a") as file:
     file.write("run\\n")
 print("run", runs, "\\x1b[2J", sorted(path.name for path in Path().rglob("*") if path.is_file()), flush=True)
-assert "CANARY" not in os.environ and os.environ["OMP_NUM_THREADS"] == "3"
+assert "HF_TOKEN" not in os.environ and os.environ["OMP_NUM_THREADS"] == "3"
 sys.exit(7 if runs <= failures else 0)
 """
+
+SECRETS = secrets()
+SIGNATURE = SECRETS["AWS_SECRET_ACCESS_KEY"]
+
+
+class Users:
+    """Who uses the cluster from this machine, with secrets in the environment. `said`: all that commands have printed."""
+
+    def __init__(self, head, home):
+        self.plain = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")}
+        self.plain |= {"HOME": str(home), "RAY_USAGE_STATS_ENABLED": "0"}
+        self.env = self.plain | SECRETS | {"RAY_AUTH_MODE": "token"}
+        web, session, port = head.stdout.readline().split()
+        self.address, self.session, self.metrics_port = f"http://{web}", Path(session), int(port)
+        self.said = []
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", USER],
+            cwd=ROOT,
+            env=self.env,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, *arguments):
+        """A command; it ends as a process would."""
+        self.process.stdin.write(json.dumps(arguments) + "\n")
+        self.process.stdin.flush()
+        status, out, err = json.loads(self.process.stdout.readline())
+        self.said += [out, err]
+        return SimpleNamespace(returncode=status, stdout=out, stderr=err)
+
+    def start(self, *arguments, env=None):
+        """A process of its own with a command."""
+        return subprocess.Popen(
+            [sys.executable, "-m", "pipelines", *arguments], cwd=ROOT, env=env or self.env, stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+
+    def end(self, process):
+        """Its end."""
+        out, err = process.communicate(timeout=300)
+        self.said += [out, err]
+        return SimpleNamespace(returncode=process.returncode, stdout=out, stderr=err)
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
-    """A one-node cluster with dashboard and token; the environment of its users."""
-    home = tmp_path_factory.mktemp("home")
-    plain = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")} | {
-        "HOME": str(home),
-        "RAY_USAGE_STATS_ENABLED": "0",
-    }
-    with_token = plain | {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "a-token-of-this-test"}
+    """A one-node cluster with dashboard and token, and its users."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")}
+    token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": SECRETS["RAY_AUTH_TOKEN"]}
+    home = {"HOME": str(tmp_path_factory.mktemp("home")), "RAY_USAGE_STATS_ENABLED": "0"}
     head = subprocess.Popen(
-        [sys.executable, "-c", HEAD], env=with_token, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL, text=True,
+        [sys.executable, "-c", HEAD], cwd=ROOT, env=kept | token | home | {"RAY_metrics_report_interval_ms": "500"},
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
     )  # fmt: skip
     try:
-        address = f"http://{head.stdout.readline().strip()}"
-        yield SimpleNamespace(address=address, plain=plain, env=with_token)
+        users = Users(head, home["HOME"])
+        try:
+            yield users
+        finally:
+            users.process.communicate(timeout=60)
     finally:
         head.communicate(timeout=60)  # it ends with its input
 
 
-def command(cluster, *arguments, env=None):
-    return subprocess.run(
-        [sys.executable, "-m", "pipelines", *arguments], cwd=ROOT, env=env or cluster.env, capture_output=True, text=True,
-        timeout=200,
-    )  # fmt: skip
+@pytest.fixture(scope="module")
+def build(cluster, tmp_path_factory):
+    """A build that is submitted, and the same in process: both begin before the first test and run beside the others. One
+    source is behind a URL with a signature, and its server fails once: when a task reads it.
+    """
+    place = tmp_path_factory.mktemp("build")
+    file = write_corpus_file(place / "small.yaml", write_sources(place / "raw"), place / "unused")
+    local_file = place / "local.yaml"
+    shutil.copyfile(file, local_file)
+    words = ("python", "-m", "pipelines", "build", str(file), f"output={place}/submitted")
+    submission = ("submit", "--no-upload", "--follow", "--slot", "tonight", "--address", cluster.address, "--", *words)
+    with signed_pages(SIGNATURE, fails_at=2) as port:
+        add_signed_source(file, port, "for-the-job", SIGNATURE)
+        add_signed_source(local_file, port, "for-this-process", SIGNATURE)
+        submitted = cluster.start(*submission)
+        local = cluster.start("build", str(local_file), "--in-process", f"output={place}/local")
+        watch = Watch(cluster.metrics_port)
+        watch.start()
+        yield SimpleNamespace(place=place, submission=submission, submitted=submitted, local=local, watch=watch)
+        watch.stop()
+        for process in (submitted, local):
+            process.kill()
+            process.wait()
 
 
 @pytest.fixture
@@ -277,17 +360,48 @@ def script(tmp_path):
     """A checkout with one script, and a file that stays here."""
     (tmp_path / "code" / "pipelines").mkdir(parents=True)
     (tmp_path / "code" / "count.py").write_text(SCRIPT)
-    (tmp_path / "code" / ".env").write_text("CANARY=1")
+    (tmp_path / "code" / ".env").write_text("HF_TOKEN=1")
     return tmp_path / "code"
 
 
 @pytest.mark.ray
+@pytest.mark.timeout(300)
+def test_without_the_token_nothing_is_shown_or_run(cluster, build, script):
+    import urllib.error
+    import urllib.request
+
+    wrong = cluster.env | {"RAY_AUTH_TOKEN": "another"}
+    submission = (
+        "submit",
+        "--address",
+        cluster.address,
+        "--directory",
+        str(script),
+        "--",
+        "python",
+        "count.py",
+        "x",
+        "0",
+    )
+    refused = [cluster.start(*submission, env=env) for env in (cluster.plain, wrong)]
+    for path in ("/api/jobs/", "/api/jobs/x/logs", "/api/v0/tasks", "/nodes?view=summary"):
+        for header in ({}, {"Authorization": "Bearer another"}):
+            with pytest.raises(urllib.error.HTTPError) as error:
+                urllib.request.urlopen(urllib.request.Request(cluster.address + path, headers=header), timeout=60)
+            assert error.value.code in (401, 403), path
+            error.value.close()
+    for ended in map(cluster.end, refused):
+        assert ended.returncode == 2
+        assert "does not take this token" in ended.stderr
+    assert "count-" not in cluster.run("jobs", "list", "--address", cluster.address).stdout
+
+
+@pytest.mark.ray
 @pytest.mark.timeout(400)
-def test_a_second_submission_attaches_and_a_failed_one_runs_again(cluster, script, tmp_path):
+def test_a_second_submission_attaches_and_a_failed_one_runs_again(cluster, build, script, tmp_path):
     def run(*words, retries=0):
         options = ("--follow", "--retries", str(retries), "--address", cluster.address, "--directory", str(script))
-        environment = cluster.env | {"CANARY": "1"}
-        return command(cluster, "submit", *options, "--env", "OMP_NUM_THREADS=3", "--", *words, env=environment)
+        return cluster.run("submit", *options, "--env", "OMP_NUM_THREADS=3", "--", *words)
 
     once = ("python", "count.py", str(tmp_path / "once"), "0")
     first, second = run(*once), run(*once)
@@ -298,31 +412,40 @@ def test_a_second_submission_attaches_and_a_failed_one_runs_again(cluster, scrip
     assert "has succeeded already" in second.stderr
     assert "run 1" in second.stdout
 
-    failing = ("python", "count.py", str(tmp_path / "twice"), "2")
-    failed = run(*failing)
-    assert failed.returncode == 7, failed.stderr
-    mended = run(*failing, retries=2)
+    mended = run("python", "count.py", str(tmp_path / "twice"), "1", retries=1)
     assert mended.returncode == 0, mended.stderr
-    assert (tmp_path / "twice").read_text() == "run\n" * 3
+    assert "failed with exit status 7; retry 1 of 1" in mended.stderr
+    assert (tmp_path / "twice").read_text() == "run\n" * 2
     name = mended.stderr.strip().splitlines()[-1].partition(":")[0]
-    assert name.endswith("-3")
+    assert name.endswith("-2")
 
-    shown = command(cluster, "jobs", "status", name, "--address", cluster.address)
+    shown = cluster.run("jobs", "status", name, "--address", cluster.address)
     assert shown.returncode == 0
     facts = json.loads(shown.stdout)
     assert facts["status"] == "SUCCEEDED"
-    assert facts["metadata"]["submission"] == name.removesuffix("-3")
-    assert "CANARY" not in shown.stdout
+    assert facts["metadata"]["submission"] == name.removesuffix("-2")
+    before = cluster.run("jobs", "status", f"{name.removesuffix('-2')}-1", "--address", cluster.address)
+    assert before.returncode == 2  # attempts are numbered from 2
+
+
+@pytest.mark.ray
+@pytest.mark.timeout(300)
+def test_a_job_is_stopped(cluster, build, tmp_path):
+    (tmp_path / "sleep.py").write_text("import time\nprint('up', flush=True)\ntime.sleep(600)\n")
+    place = ("--address", cluster.address)
+    started = cluster.run("submit", *place, "--directory", str(tmp_path), "--", "python", "sleep.py")
+    assert started.returncode == 0, started.stderr
+    name = started.stdout.strip()
+    stopped = cluster.run("jobs", "stop", name, *place)
+    assert stopped.stdout == f"{name}: stopped\n", stopped.stderr
+    assert cluster.run("jobs", "status", name, *place).returncode == 1
 
 
 @pytest.mark.ray
 @pytest.mark.timeout(500)
-def test_a_submitted_build_joins_its_cluster_and_publishes_the_same_bytes(cluster, corpus_file, tmp_path):
-    local = command(cluster, "build", str(corpus_file), "--in-process", f"output={tmp_path}/local")
+def test_a_submitted_build_joins_its_cluster_and_publishes_the_same_bytes(cluster, build):
+    local, first = cluster.end(build.local), cluster.end(build.submitted)
     assert local.returncode == 0, local.stderr
-    words = ("python", "-m", "pipelines", "build", str(corpus_file), f"output={tmp_path}/submitted")
-    options = ("--follow", "--slot", "tonight", "--address", cluster.address)
-    first = command(cluster, "submit", *options, "--", *words)
     assert first.returncode == 0, first.stderr + first.stdout
     results = [
         {
@@ -330,49 +453,53 @@ def test_a_submitted_build_joins_its_cluster_and_publishes_the_same_bytes(cluste
             for path in root.rglob("*")
             if path.is_file() and path.name not in ("run.json", ".checksums.json", "report.html")
         }
-        for root in (tmp_path / "local", tmp_path / "submitted")
+        for root in (build.place / "local", build.place / "submitted")
     ]
     assert len(results[0]) > 20
     assert results[0] == results[1]
-    assert (
-        json.loads(next(tmp_path.glob("submitted/funnel-*/run.json")).read_text())["workers"] == 1
-    )  # the cluster's CPUs
-    before = sorted(path.stat().st_mtime_ns for path in (tmp_path / "submitted").rglob("*"))
-    second = command(cluster, "submit", *options, "--", *words)
+    run = json.loads(next(build.place.glob("submitted/funnel-*/run.json")).read_text())
+    assert run["workers"] == 1  # the cluster's CPUs
+    before = sorted(path.stat().st_mtime_ns for path in (build.place / "submitted").rglob("*"))
+    second = cluster.run(*build.submission)
     assert second.returncode == 0
     assert "has succeeded already" in second.stderr
-    assert sorted(path.stat().st_mtime_ns for path in (tmp_path / "submitted").rglob("*")) == before
+    assert sorted(path.stat().st_mtime_ns for path in (build.place / "submitted").rglob("*")) == before
 
 
 @pytest.mark.ray
 @pytest.mark.timeout(300)
-def test_a_job_is_stopped(cluster, tmp_path):
-    (tmp_path / "sleep.py").write_text("import time\nprint('up', flush=True)\ntime.sleep(600)\n")
-    place = ("--address", cluster.address)
-    started = command(cluster, "submit", *place, "--directory", str(tmp_path), "--", "python", "sleep.py")
-    assert started.returncode == 0, started.stderr
-    name = started.stdout.strip()
-    stopped = command(cluster, "jobs", "stop", name, *place)
-    assert stopped.stdout == f"{name}: stopped\n", stopped.stderr
-    assert command(cluster, "jobs", "status", name, *place).returncode == 1
+def test_the_exporter_shows_what_a_build_has_done(cluster, build):
+    build.submitted.wait(timeout=280)
+    build.watch.stop()
+    series = build.watch.series | scrape(
+        cluster.metrics_port
+    )  # what counters have reached stays after their process has ended
+    names = {f"ray_gristmill_{metric.name}{'_bucket' * (metric.kind == 'histogram')}" for metric in METRICS}
+    assert names | OF_NODES <= series.keys()
+    check_labels(series, METRICS)
+    funnel = json.loads((build.place / "submitted" / "manifest.json").read_text())["sources"]
+    read = {
+        labels["source"]: value for labels, value in series["ray_gristmill_documents_total"] if labels["step"] == "read"
+    }
+    assert read == {name: entry["in"] for name, entry in funnel.items()}
+    assert {labels["rule"] for labels, _ in series["ray_gristmill_drops_total"]} >= {"dedup_exact", "dedup_minhash"}
 
 
 @pytest.mark.ray
 @pytest.mark.timeout(300)
-def test_without_the_token_nothing_is_shown_or_run(cluster, script):
-    import urllib.error
+def test_no_secret_is_in_what_ray_keeps_or_commands_print_and_write(cluster, build):
+    """The last test: of all jobs, logs and outputs that the others have left."""
     import urllib.request
 
-    for path in ("/api/jobs/", "/api/jobs/x/logs", "/api/v0/tasks", "/nodes?view=summary"):
-        for header in ({}, {"Authorization": "Bearer another"}):
-            with pytest.raises(urllib.error.HTTPError) as error:
-                urllib.request.urlopen(urllib.request.Request(cluster.address + path, headers=header), timeout=60)
-            assert error.value.code in (401, 403), path
-            error.value.close()
-    before = command(cluster, "jobs", "list", "--address", cluster.address).stdout
-    for env in (cluster.plain, cluster.env | {"RAY_AUTH_TOKEN": "another"}):
-        options = ("--address", cluster.address, "--directory", str(script))
-        refused = command(cluster, "submit", *options, "--", "python", "count.py", "x", "0", env=env)
-        assert refused.returncode == 2
-        assert "does not take this token" in refused.stderr
-    assert command(cluster, "jobs", "list", "--address", cluster.address).stdout == before
+    header = {"Authorization": f"Bearer {SECRETS['RAY_AUTH_TOKEN']}"}
+    kept = [*cluster.said]
+    for path in ("/api/jobs/", "/api/v0/jobs?detail=1", "/api/v0/tasks?detail=1", "/api/v0/workers?detail=1"):
+        with urllib.request.urlopen(
+            urllib.request.Request(cluster.address + path, headers=header), timeout=60
+        ) as answer:
+            kept.append(answer.read().decode())
+    assert "runtime_env" in kept[len(cluster.said)]
+    files = [path for place in (cluster.session, build.place) for path in place.rglob("*") if path.is_file()]
+    files = [path for path in files if path.suffix != ".yaml"]
+    assert any("job-driver-build-tonight" in path.name for path in files)
+    assert places(SECRETS.values(), kept, files) == ([], [])
