@@ -10,6 +10,7 @@ from pipelines.contracts.errors import StorageError, UserError, reason_of
 from pipelines.contracts.place import place_of
 from pipelines.submit import add_commands
 from tokenizer.command_line import run
+from tokenizer.terminal import printable
 
 _OVERRIDES = (
     "fields of the corpus file to change, as a.b=value; steps.language.model=... picks the step with that key or name"
@@ -173,11 +174,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return run(lambda: int(_COMMANDS[options.command](options)))
     except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {printable(str(error))}", file=sys.stderr)
     except StorageError as error:
-        print(f"error: {error}; run the same command again, which goes on where it stopped", file=sys.stderr)
+        print(
+            f"error: {printable(str(error))}; run the same command again, which goes on where it stopped",
+            file=sys.stderr,
+        )
     except OSError as error:
-        print(f"error: {reason_of(error)}; mend that and run the same command again", file=sys.stderr)
+        print(f"error: {printable(reason_of(error))}; mend that and run the same command again", file=sys.stderr)
     except KeyboardInterrupt:
         print("interrupted; the same command goes on where it stopped", file=sys.stderr)
         return 130

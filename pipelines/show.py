@@ -14,6 +14,7 @@ from rich.table import Table
 from pipelines.contracts.manifest import CorpusManifest, load_step
 from pipelines.estimate import Forecast
 from pipelines.plan import Plan, explain
+from tokenizer.terminal import printable
 
 _PLAIN_INTERVAL_SECONDS = 10.0
 
@@ -46,7 +47,9 @@ class ProgressDisplay:
 
     def say(self, line: str) -> None:
         """Print a line above the bars, with the seconds since the start."""
-        self._console.print(f"[dim]{time.perf_counter() - self._started:6.1f}s[/dim] {escape(line)}", soft_wrap=True)
+        self._console.print(
+            f"[dim]{time.perf_counter() - self._started:6.1f}s[/dim] {escape(printable(line))}", soft_wrap=True
+        )
 
     def progress(self, phase: str, done: int, total: int) -> None:
         """Show that `done` of `total` tasks of a phase are finished."""
@@ -98,7 +101,7 @@ def show_plan(plan: Plan, root: Path, expected: Forecast, memory: int | None = N
     console.print(table)
     console.print(f"{len(plan.steps) - pending} steps finished, {pending} will run")
     for notice in notices:
-        console.print(notice, markup=False, soft_wrap=True)
+        console.print(printable(notice), markup=False, soft_wrap=True)
     if pending:
         _show_forecast(console, expected)
         larger = [label for label, step in expected.steps.items() if memory is not None and step.peak > memory]

@@ -355,3 +355,19 @@ def test_a_corpus_file_of_a_billion_values_is_refused_at_once(tmp_path: Path, ca
     (tmp_path / "bomb.yaml").write_text(f"l0: &l0 [1]\n{levels}")
     assert main(["plan", str(tmp_path / "bomb.yaml")]) == 2
     assert "aliases that stand for more than" in capsys.readouterr().err
+
+
+def test_names_in_messages_do_not_steer_the_terminal(tmp_path: Path, capsys) -> None:
+    """The names of columns, files and directories stand in errors and in lines of progress."""
+    (tmp_path / "in").mkdir()
+    pq.write_table(pa.table({f"{STEER}\nerror: all is well": ["a"]}), tmp_path / "in" / f"{STEER}.parquet")
+    path = tmp_path / "names.yaml"
+    path.write_text(
+        f"name: names\noutput: {tmp_path}/out\nsources:\n  - {{name: a, root: {tmp_path}/in, format: parquet}}\n"
+        "steps:\n  - text_hash: {}\n"
+    )
+    assert main(["build", str(path), "--in-process"]) == 2
+    shown = capsys.readouterr()
+    assert shown.err.count("\n") == 1
+    assert "has no column 'text'; its columns are \\x1b[2J" in shown.err
+    assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", shown.out + shown.err)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from pipelines.contracts.errors import ConfigError, StorageError, UserError, reason_of
 from tokenizer.command_line import run
+from tokenizer.terminal import printable
 
 if TYPE_CHECKING:
     from trainers.config import Pretraining
@@ -33,11 +34,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return run(lambda: int(options.command(options)))
     except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {printable(str(error))}", file=sys.stderr)
     except StorageError as error:
-        print(f"error: {error}; run the same command again, which goes on from the last checkpoint", file=sys.stderr)
+        print(
+            f"error: {printable(str(error))}; run the same command again, which goes on from the last checkpoint",
+            file=sys.stderr,
+        )
     except OSError as error:
-        print(f"error: {reason_of(error)}; mend that and run the same command again", file=sys.stderr)
+        print(f"error: {printable(reason_of(error))}; mend that and run the same command again", file=sys.stderr)
     except KeyboardInterrupt:
         print("interrupted; the same command goes on from the last checkpoint", file=sys.stderr)
         return 130
@@ -269,13 +273,8 @@ def _generate(options: argparse.Namespace) -> int:
 
     names = ("tokens", "temperature", "top_k", "top_p", "seed")
     sampling = parse(Sampling, {name: getattr(options, name) for name in names}, "generate")
-    print(_escaped(generate(options.model, options.prompt, sampling)))
+    print(printable(generate(options.model, options.prompt, sampling), lines=True))  # it may have learned control codes
     return 0
-
-
-def _escaped(text: str) -> str:
-    """Text for a terminal: a model may have learned control codes, which would act."""
-    return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text)
 
 
 def _fill_mask(options: argparse.Namespace) -> int:
@@ -286,7 +285,7 @@ def _fill_mask(options: argparse.Namespace) -> int:
     for number, tokens in enumerate(fill_mask(options.model, options.text, options.top), 1):
         print(f"mask {number}")
         for token, share in tokens:
-            print(f"{share:8.4f}  {token!r}")
+            print(f"{share:8.4f}  {printable(repr(token))}")
     return 0
 
 

@@ -13,6 +13,7 @@ from pipelines.contracts import lineage
 from pipelines.contracts.errors import ConflictError, UserError
 from pipelines.contracts.lineage import Quarantined, select_rows
 from pipelines.contracts.stage import DROP, EDITS_COLUMN
+from tokenizer.terminal import printable
 from trainers import checkpoint
 from trainers.config import Pretraining
 from trainers.data import Corpus, TrainingData, corpus_of, training_data
@@ -169,19 +170,15 @@ def show(found: Blame, count: int, line: Callable[[str], None]) -> None:
             history = History(document.id.hex(), None, (f"no history: {error}",))
         mark = ", excluded" if document.excluded else ""
         line(
-            f"{number}. {_escaped(history.printed)}  source {_escaped(document.source)}  loss {document.loss:.4f} over "
+            f"{number}. {printable(history.printed)}  source {printable(document.source)}  loss {document.loss:.4f} over "
             f"{document.tokens:,} tokens  excess {document.excess:,.1f} nats{mark}"
         )
         if history.url is not None:
-            line(f"   url {_escaped(history.url)}")
+            line(f"   url {printable(history.url)}")
         for step in history.steps:
-            line(f"   {_escaped(step)}")
+            line(f"   {printable(step)}")
     if len(found.documents) > count:
         line(f"{len(found.documents) - count:,} more; --documents shows them")
     line(
         "`python -m pipelines inspect CORPUS ID` shows a document; ids in a file are left out by `--exclude-documents`"
     )
-
-
-def _escaped(text: str) -> str:
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
