@@ -15,11 +15,12 @@ _SYSTEM = {
     "gcs_rpc_server_reconnect_timeout_s": 10,
 }
 _STORE = 80 << 20
+_MEMORY = 3 << 30
 
 
 class SoakCluster:
-    """A head without CPUs for work and two workers of one CPU each. Everything is in a directory of its own, since paths
-    of sockets have few characters.
+    """A head without CPUs for work and two workers of one CPU each, of which one has more memory than those that come
+    later. Everything is in a directory of its own, since paths of sockets have few characters.
     """
 
     def __init__(self) -> None:
@@ -33,15 +34,15 @@ class SoakCluster:
         directory = tempfile.mkdtemp(dir=self._place.name)
         head = {**common, "num_cpus": 0, "temp_dir": directory, "_system_config": _SYSTEM}
         self.cluster = Cluster(initialize_head=True, head_node_args=head)
-        for _ in range(2):
-            self.add_node()
+        self.add_node(2 * _MEMORY)
+        self.add_node()
 
     @property
     def address(self) -> str:
         return str(self.cluster.address)
 
-    def add_node(self) -> None:
-        self.cluster.add_node(num_cpus=1, object_store_memory=_STORE)
+    def add_node(self, memory: int = _MEMORY) -> None:
+        self.cluster.add_node(num_cpus=1, memory=memory, object_store_memory=_STORE)
 
     def workers(self, task: str) -> list[psutil.Process]:
         """The processes that run a task or an actor with `task` in its name."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from tests.chaos.soak_cluster import SoakCluster
 from tests.trainers.launching import ROOT
 
-LONGEST = 300.0  # seconds that anything may take; longer is a hang
+LONGEST = 600.0  # seconds that anything may take; longer is a hang
 
 
 class Work:

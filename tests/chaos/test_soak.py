@@ -1,7 +1,7 @@
 """SIGKILL at random moments, on a Ray cluster of three nodes, to workers, nodes, the driver and the head node, again and again
 during builds and during training on two workers: nothing is lost, nothing is there twice, the result is that of never dying.
 
-Where a build stands is seen from what its workers run.
+Where a build stands is seen from what its workers run. The seconds of a fault are those until the next kill, or the end.
 """
 
 import json
@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from pipelines.contracts.store import write_atomic
-from tests.chaos.outcome import build_outcome, reference_of, run_outcome, trained
+from tests.chaos.outcome import Outcome, build_outcome, reference_of, run_outcome, trained
 from tests.chaos.soak_cluster import SoakCluster
 from tests.chaos.soak_work import Work
 from tests.conftest import write_corpus_file, write_sources
@@ -71,6 +71,19 @@ def build_command(directory, output):
     sizes = ["sources.web.part_bytes=120000", "sources.code.part_bytes=4000", "steps.shards.shard_bytes=400000"]
     build = [sys.executable, "-m", "pipelines", "build", str(directory / "corpus.yaml"), *sizes]
     return [*build, f"output={directory / output}"]
+
+
+def test_a_task_outlasts_the_only_node_with_as_much_memory_as_it_was_given(cluster, tmp_path, injected):
+    work = Work(cluster, [sys.executable, "-m", "tests.chaos.soak_map", str(tmp_path)], tmp_path / "log")
+    try:
+        work.until((tmp_path / "again").exists, "the second attempt, with more memory")
+        work.strike("a task tried again with more memory", "a node", "fragile")
+        (tmp_path / "go").touch()
+        assert work.ended() == 0, work.said()
+    finally:
+        work.close()
+    for fault, seconds in work.recovered():
+        injected(GROUP, fault, Outcome(0, 0, True), seconds)
 
 
 @pytest.mark.parametrize("number", range(len(BUILDS)))
