@@ -18,7 +18,8 @@ ROOT = Path(__file__).parents[2]
 DEPLOYED = ROOT / "deploy" / "ray_cluster_own_machines.yaml"
 HEAD = "10.99.0.10"
 TOKEN = "a-token-of-the-tests-of-the-network"
-# A machine is this script in namespaces of its own; it ends with its input, so with the process that started it, too.
+# A machine is this script in namespaces of its own; it ends with its input, so with the process that started it, too. Bash
+# takes note of orphans that end, which dash does not: Ray's workers would not see that the process over them is gone.
 _MACHINE = """\
 hostname "$NAME"; mount -t tmpfs -o size=256m tmpfs /dev/shm; mount --bind "$OWN" /tmp/ray
 sh -c "$COMMAND"; echo "started: $?"; read -r _
@@ -82,7 +83,7 @@ class Machine:
         variables = {"NAME": self.name, "OWN": str(own), "COMMAND": start_command(kind, 100 << 20), "RAY_HEAD_IP": HEAD}
         with open(log, "wb") as output:
             self.process = subprocess.Popen(
-                ["ip", "netns", "exec", self.namespace, *space, "sh", "-c", _MACHINE], stdin=subprocess.PIPE,
+                ["ip", "netns", "exec", self.namespace, *space, "bash", "-c", _MACHINE], stdin=subprocess.PIPE,
                 stdout=output, stderr=subprocess.STDOUT, env=environment(self.home, **_HEALTH, **variables), cwd=ROOT,
             )  # fmt: skip
         wait_for(lambda: b"started: " in log.read_bytes() or self.process.poll() is not None, 240, f"{self.name} is up")

@@ -113,12 +113,16 @@ def cluster(tmp_path_factory):
 @pytest.fixture
 def machines(cluster):
     """The cluster with both workers up, and the network as it was afterwards."""
-    for machine in (cluster.one, cluster.two):
-        if machine.process is None:
-            machine.start("worker")
+    _up(cluster.one, cluster.two)
     yield cluster
     for machine in (cluster.one, cluster.two):
         machine.impair()
+
+
+def _up(*workers):
+    for machine in workers:
+        if machine.process is None:
+            machine.start("worker")
 
 
 @pytest.fixture(scope="module")
@@ -257,28 +261,29 @@ def test_a_run_outlasts_a_machine_that_loses_its_power(machines, tokens, wanted_
 
 
 def test_a_run_outlasts_a_machine_that_is_cut_off_with_all_of_its_workers(
-    machines, tokens, wanted_run, tmp_path, injected
+    cluster, tokens, wanted_run, tmp_path, injected
 ):
     """They reach the run's directory and each other, stand still until others have gone on, and wake up in an old step."""
     run = tmp_path / "run"
-    machines.one.kill()
-    machines.wait_for_machines(2)
-    first = machines.submit(_pretrain(tokens, run, "--workers", "2"))
+    cluster.one.kill()
+    _up(cluster.two)
+    cluster.wait_for_machines(2)
+    first = cluster.submit(_pretrain(tokens, run, "--workers", "2"))
     first.wait_until(lambda: BROKEN_AT in _steps(run), "the run is under way on the other machine")
-    late = machines.two.processes(TRAINING)
-    machines.two.signal(late, signal.SIGSTOP)
+    late = cluster.two.processes(TRAINING)
+    cluster.two.signal(late, signal.SIGSTOP)
     before = len(_steps(run))
-    machines.one.start("worker")
-    machines.two.cut()
+    cluster.one.start("worker")
+    cluster.two.cut()
     began = time.perf_counter()
     first.wait_until(lambda: len(_steps(run)) > before, "others have gone on")
-    machines.two.signal(late, signal.SIGCONT)
+    cluster.two.signal(late, signal.SIGCONT)
     first.finished()
     seconds = time.perf_counter() - began
-    machines.two.heal()
+    cluster.two.heal()
     # Ray has ended there, as it does on a machine that is back after it was given up
-    wait_for(lambda: not machines.two.processes(TRAINING), 120, "the workers that were cut off have ended")
-    machines.two.kill()
+    wait_for(lambda: not cluster.two.processes(TRAINING), 120, "the workers that were cut off have ended")
+    cluster.two.kill()
     resumed = [entry["step"] for entry in read_events(run / "log.jsonl", "resume")]
     assert _steps(run)[before:] == list(range(resumed[-1] + 1, STEPS + 1))
     fault = "a machine with all workers of a run is cut off, they wake up late, and it is back: run on two workers"
