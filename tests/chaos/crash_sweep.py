@@ -50,11 +50,15 @@ def kind_of(case: Case, operations: Sequence[Operation], point: Point) -> tuple[
         return "directory", "before it is made"
     if here.kind == "fsync directory" and before.kind in ("rename", "link", "make directory"):
         here = Operation("directory's fsync", before.path)
-    path = here.path
+    what = next(name for pattern, name in case.names if re.fullmatch(pattern, plain_name(here.path)))
+    return what, "half written" if point.crash == "torn" else f"before its {here.kind}"
+
+
+def plain_name(path: str) -> str:
+    """A path as it is once its file is whole."""
     while (shorter := re.sub(r"(^|/)\.([^/]+)\.[0-9a-f]{32}\.tmp", r"\1\2", path)) != path:
         path = shorter
-    what = next(name for pattern, name in case.names if re.fullmatch(pattern, path))
-    return what, "half written" if point.crash == "torn" else f"before its {here.kind}"
+    return path
 
 
 def row_of(case: Case, what: str, when: str) -> str:
@@ -120,7 +124,11 @@ class Pool:
         it.
         """
         case.begin(root)
+        there = set(root.rglob("*"))
         operations = self.all[0].run(case.command(root), root, bucket=case.bucket).operations
+        seen = {plain_name(operation.path).rpartition("/")[2] for operation in operations}
+        unseen = [path for path in set(root.rglob("*")) - there if path.name not in seen]
+        assert not unseen, "came by a way that is not watched"
         shutil.rmtree(root, ignore_errors=True)
 
         def crash(numbered: tuple[int, Point]) -> tuple[Point, Outcome, float]:

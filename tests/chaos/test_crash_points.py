@@ -61,6 +61,7 @@ OF_A_CORPUS = (
     (r"[^/]+/parts/.+", "documents or annotations of a part"),
     (r".+", "shard, tokenizer or index"),
 )
+OF_A_STORE = (*((rf"[^/]+/out/{pattern}", name) for pattern, name in OF_A_CORPUS), (r"", "removal of several"))
 OF_AN_EXPORT = ((r"export\.json", "list"), (r".*", "file"))
 
 
@@ -195,8 +196,12 @@ def test_removing_garbage(raw: Path, pool: Pool, injected: Injected, thorough: b
 
 @pytest.mark.chaos
 def test_a_build_on_an_object_store(raw: Path, pool: Pool, injected: Injected, tmp_path: Path, s3: S3) -> None:
+    tokenizer = "{learn_tokenizer: {vocab_size: 600, sample_bytes: 20000}}, {shards: {tokenizer: learn_tokenizer}}"
+    steps = f"steps=[{{text_hash: {{}}}}, {{dedup_exact: {{}}}}, {tokenizer}]"
     remote = f"remote={{endpoint: {s3.remote.endpoint!r}, allow_private: true}}"
-    wanted = reference_of(raw / "whole")
+    done = pool.all[0].run(build(raw, tmp_path / "whole", steps), tmp_path)
+    assert done.status == 0, done.said
+    wanted = reference_of(tmp_path / "whole")
 
     def url(out: Path) -> str:
         return f"s3://bucket/{tmp_path.name}/{out.name}"
@@ -206,13 +211,8 @@ def test_a_build_on_an_object_store(raw: Path, pool: Pool, injected: Injected, t
         s3.store.rm(url(out), recursive=True)
         return build_outcome(wanted, out)
 
-    case = Case(
-        "build on an object store",
-        OF_A_CORPUS,
-        lambda out: build(raw, url(out), remote),
-        nothing,
-        outcome,
-        bucket="bucket",
-        most=20,
-    )
+    def command(out: Path) -> list[Any]:
+        return build(raw, url(out), steps, remote)
+
+    case = Case("build on an object store", OF_A_STORE, command, nothing, outcome, bucket="bucket")
     pool.sweep(case, tmp_path / "out", injected)
