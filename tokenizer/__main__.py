@@ -6,7 +6,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -24,6 +24,7 @@ from tokenizer.encode import Encoder
 from tokenizer.kinds import KINDS, train
 from tokenizer.learned import COVERAGE
 from tokenizer.measure import Measurement, Vocabulary, describe_vocabulary, measure
+from tokenizer.terminal import printable
 from tokenizer.texts import read_texts
 from tokenizer.train import PATTERNS
 
@@ -39,10 +40,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return run(lambda: options.run(options) or 0)
     except ValueError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {printable(str(error))}", file=sys.stderr)
     except OSError as error:
         place = f"{error.filename}: " if error.filename else ""
-        print(f"error: {place}{error.strerror or error}; mend that and run the same command again", file=sys.stderr)
+        print(
+            f"error: {printable(place)}{error.strerror or error}; mend that and run the same command again",
+            file=sys.stderr,
+        )
     except KeyboardInterrupt:
         print("interrupted; nothing was written", file=sys.stderr)
         return 130
@@ -209,9 +213,10 @@ def _compare(options: argparse.Namespace) -> None:
     files = _named(options.text, "--text", unique=not options.by)
     texts = gather(files, options.by, int(options.most_mb * 1e6), options.field)
     rows = compare(encoders, texts)
+    shown = [replace(row, tokenizer=printable(row.tokenizer), group=printable(row.group)) for row in rows]
     if options.chart:
         draw = png if options.chart.endswith(".png") else page
-        _write(Path(options.chart), draw(rows))
+        _write(Path(options.chart), draw(shown))
     if options.json:
         print(json.dumps([asdict(row) for row in rows], indent=2))
         return
@@ -220,15 +225,12 @@ def _compare(options: argparse.Namespace) -> None:
         table.add_column(heading, min_width=8, overflow="fold")
     for heading in ("MB", "tokens", *(title.replace(" ", "\n", 1) for title in MEASURES.values())):
         table.add_column(heading, justify="right", no_wrap=True)
-    for row in rows:
-        table.add_row(*map(escape, cells(row)), end_section=row.group == rows[-1].group)
+    for row in shown:
+        table.add_row(*map(escape, cells(row)), end_section=row.group == shown[-1].group)
     console = _print_whole(table)
     for name, encoder in encoders.items():
-        console.print(
-            escape(
-                f"{name}: {encoder.kind}, {encoder.vocab_size:,} tokens, {encoder.library}, threads: {threads(encoder)}"
-            )
-        )
+        facts = f"{encoder.kind}, {encoder.vocab_size:,} tokens, {encoder.library}, threads: {threads(encoder)}"
+        console.print(escape(f"{printable(name)}: {facts}"))
 
 
 def _named(arguments: Sequence[str], where: str, *, unique: bool = True) -> list[tuple[str, str]]:
@@ -261,7 +263,7 @@ def _print_tables(vocabulary: Vocabulary, texts: dict[str, Measurement]) -> None
         "encoded by": f"{vocabulary.library} ({vocabulary.library_reason})",
         "longest tokens": "  ".join(token.replace(" ", "␣") for token in vocabulary.longest_tokens),
     }.items():
-        facts.add_row(label, escape(value))
+        facts.add_row(label, escape(printable(value)))
     console.print(facts)
     if not texts:
         return
@@ -271,7 +273,7 @@ def _print_tables(vocabulary: Vocabulary, texts: dict[str, Measurement]) -> None
         table.add_column(heading, justify="right", no_wrap=True)
     for name, found in texts.items():
         table.add_row(
-            escape(name),
+            escape(printable(name)),
             f"{found.documents:,}",
             f"{found.bytes / 1e6:,.2f}",
             f"{found.tokens:,}",

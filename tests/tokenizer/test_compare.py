@@ -1,6 +1,7 @@
 """`tokenizer compare`: counts against a direct reading of the definitions, groups, and what is written."""
 
 import json
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -116,6 +117,25 @@ def test_the_command(tokenizers, files, capsys, monkeypatch):
     assert main(["compare", str(tokenizers["bytes"]), "--text", str(files / "c.txt"), "--chart", str(image)]) == 0
     assert image.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
     assert str(tokenizers["bytes"].parent.name) in capsys.readouterr().out
+
+
+def test_values_of_records_steer_neither_the_terminal_nor_the_page(tokenizers, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "300")
+    steer = "\x1b]52;c;ZXZpbA==\x07<script>alert(1)</script>\u202e[red]=1+1"
+    texts = tmp_path / "a.jsonl"
+    texts.write_text(json.dumps({"text": "words of strangers", "language": steer}))
+    page = tmp_path / "c.html"
+    command = ["compare", str(tokenizers["bytes"]), "--text", str(texts), "--by", "language", "--chart", str(page)]
+    assert main(command) == 0
+    assert (
+        main(["inspect", str(tokenizers["bytes"]), "--text", f"{steer}={texts}"]) == 2
+    )  # its name ends at the first =
+    assert main(["inspect", str(tokenizers["bytes"]), "--text", f"{steer[:-4]}={texts}"]) == 2
+    shown, content = "".join(capsys.readouterr()), page.read_text()
+    assert r"\x1b]52;c;ZXZpbA==\x07<script>alert(1)</script>\u202e[red]=1+1" in shown
+    assert "<script" not in content
+    for each in (shown, content):
+        assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e]", each)
 
 
 @pytest.mark.parametrize("columns", ["20", "80"])
