@@ -34,7 +34,7 @@ class Case:
     record: str = ""  # where rows of training are written, beside the root
     bucket: str = ""
     detail: Literal["operations", "files", "none"] = "none"  # what has rows of its own in the table
-    most: int = 3  # crashes for each kind of operation on each kind of file; four times as many losses of power
+    most: int = 2  # crashes for each kind of operation on each kind of file; four times as many losses of power
     done: str = ""  # what the command says, refusing, where all had been done before the crash
 
 
@@ -48,7 +48,9 @@ def kind_of(case: Case, operations: Sequence[Operation], point: Point) -> tuple[
     before = operations[point.number - 1]
     if here.kind == "make directory":
         return "directory", "before it is made"
-    if here.kind == "fsync directory" and before.kind in ("rename", "link", "make directory"):
+    if here.kind == "fsync directory":
+        if before.kind not in ("rename", "link"):
+            return "directory", "before its fsync"
         here = Operation("directory's fsync", before.path)
     what = next(name for pattern, name in case.names if re.fullmatch(pattern, plain_name(here.path)))
     return what, "half written" if point.crash == "torn" else f"before its {here.kind}"

@@ -112,7 +112,7 @@ def test_a_build(raw: Path, pool: Pool, injected: Injected, thorough: bool, tmp_
         nothing,
         lambda out: build_outcome(wanted, out),
         detail="operations",
-        most=8,
+        most=6,
     )
     pool.sweep(case, tmp_path / "out", injected, None if thorough else 4)
 

@@ -86,7 +86,7 @@ def test_pretraining(place: Path, training: Pool, injected: Injected, tmp_path: 
         outcome,
         record="rows",
         detail="files",
-        most=12,
+        most=6,
     )
     training.sweep(case, tmp_path / "run", injected)
 
