@@ -12,6 +12,7 @@ from pipelines.reading.records import Bad, Found, to_json
 from pipelines.reading.source import SourceSpec
 
 _DELIMITERS = ",\t;|"
+_BLANK = (b"", b"\r")
 _RETRIES = 16  # per file, so that a file full of stray quotes costs no more than a few times its own length
 
 
@@ -136,6 +137,8 @@ class _Rows:
                 if within:
                     raise _Unfinished
                 yield ""
+                continue
+            if not within and line in _BLANK:  # not worth the parser's time
                 continue
             self._size += len(line) + within
             self._held.append(line)
