@@ -92,13 +92,15 @@ def _trained(runs: Path, directory: Path) -> list[str]:
     found = []
     for record in sorted(runs.rglob("run.json")):
         try:
-            value = read_json(record)
+            value = read_json(record, "restore it from a copy")
             marks = [
                 value.get("fingerprints", {}).get("corpus"),
                 *(each["corpus"] for each in value.get("earlier", ())),
             ]
             data = load_yaml(record.with_name("resolved.yaml")).get("data") or {}
-        except CorruptFileError:
+        except CorruptFileError as error:
+            if record.with_name("resolved.yaml").exists():  # a run of ours
+                found.append(f"cannot tell whether it was trained on the corpus: {error}")
             continue
         except ConfigError:
             data = {}

@@ -209,13 +209,16 @@ def test_the_scan_after_an_interruption_looks_for_what_was_interrupted(corpus_fi
 def test_runs_are_listed_whatever_was_forgotten_or_built_since(corpus_file, tmp_path, capsys):
     build(corpus_file)
     out = tmp_path / "out"
-    runs = {name: tmp_path / "runs" / name for name in ("first", "went_on", "several", "stranger", "after")}
+    runs = {name: tmp_path / "runs" / name for name in ("first", "went_on", "several", "stranger", "after", "damaged")}
     store.write_json(runs["first"] / "run.json", {"fingerprints": {"corpus": load_corpus(out).fingerprint}})
     earlier = {"fingerprints": {"corpus": "x"}, "earlier": [{"until_step": 1, "corpus": load_corpus(out).fingerprint}]}
     store.write_json(runs["went_on"] / "run.json", earlier)
     for name, corpora in (("several", [str(out), "b"]), ("stranger", ["b"])):
         store.write_json(runs[name] / "run.json", {"fingerprints": {"corpus": "y"}})
         (runs[name] / "resolved.yaml").write_text(json.dumps({"data": {"corpora": corpora}}))
+    runs["damaged"].mkdir()
+    (runs["damaged"] / "run.json").write_bytes((runs["first"] / "run.json").read_bytes().replace(b"finger", b"fimger"))
+    (runs["damaged"] / "resolved.yaml").write_text("data: {}\n")
     forget(out, ["web/0.jsonl#1"], [])
     store.write_json(runs["after"] / "run.json", {"fingerprints": {"corpus": load_corpus(out).fingerprint}})
     (tmp_path / "ids.txt").write_text(SHARDED)
@@ -225,7 +228,8 @@ def test_runs_are_listed_whatever_was_forgotten_or_built_since(corpus_file, tmp_
     for name in ("after", "first", "went_on"):
         assert f"trained on the corpus with them: {runs[name]}" in said
     assert any(line.startswith("trained on another state") and str(runs["several"]) in line for line in said)
-    assert len(said) == 4
+    assert any(line.startswith("cannot tell whether it was trained") and str(runs["damaged"]) in line for line in said)
+    assert len(said) == 5
 
 
 def test_short_and_monotonous_texts_are_no_false_alarm(corpus_file, tmp_path, capsys, raw_text):
