@@ -22,7 +22,7 @@ from pipelines.contracts.manifest import (
     write_table,
 )
 from pipelines.contracts.stage import in_order
-from pipelines.contracts.store import FileRecord
+from pipelines.contracts.store import FileRecord, remove_tree
 from pipelines.corpus import Source
 from pipelines.inventory import Read, forget_checksums
 from pipelines.metrics import counted
@@ -198,8 +198,17 @@ def _publish_read(step: Step, receipts: Sequence[dict[str, Any]], state: "Build"
         tuple(files),
         {source: total},
     )
+    _remove_others(state.root / step.directory, files + [part.file for part in parts])
     publish(state.root, step.directory, manifest)
     state.published[step.label] = manifest
+
+
+def _remove_others(directory: Path, records: Sequence[FileRecord]) -> None:
+    """Remove what an attempt has left that read a file while it changed: it may have come to more parts."""
+    known = {record.path for record in records}
+    for path in directory.glob("parts/*"):
+        if f"parts/{path.name}" not in known:
+            path.unlink() if isinstance(path, Path) else remove_tree(path)
 
 
 def file_indexes(directory: Path, manifest: StepManifest) -> list[pa.Table]:

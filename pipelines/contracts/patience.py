@@ -1,12 +1,15 @@
 """Failures of storage: which file they are about, and those that may pass, which are met with another try."""
 
 import errno
+import os
+import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
 Result = TypeVar("Result")
+_NUMBER = re.compile(r"\[errno (\d+)\]")
 _ATTEMPTS = 3
 _PAUSE_SECONDS = 0.5
 _PASSING = (
@@ -22,9 +25,16 @@ def named(place: Any) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno is not None and error.filename is None:
-            error.filename = str(place)
-        raise
+        number = number_of(error)
+        if number is None or error.filename is not None:
+            raise
+        raise OSError(number, os.strerror(number), str(place)) from error
+
+
+def number_of(error: BaseException) -> int | None:
+    """The number of an error of the system, which Arrow leaves in its message at times; None for what a library found."""
+    found = _NUMBER.search(str(error)) if isinstance(error, OSError) and error.errno is None else None
+    return int(found[1]) if found else getattr(error, "errno", None)
 
 
 def patiently(place: Any, call: Callable[[], Result]) -> Result:

@@ -11,6 +11,7 @@ from pathlib import Path
 import xxhash
 
 from pipelines.contracts.errors import SourceError, StorageError
+from pipelines.contracts.patience import number_of
 from pipelines.contracts.remote import Facts, Remote, RemoteFile, open_url, shown, stat_url
 from pipelines.contracts.store import file_checksum
 from pipelines.reading.source import CHUNK_BYTES
@@ -101,9 +102,10 @@ def content_checksum(path: str | os.PathLike[str]) -> str:
 
 def unreadable(location: str, error: OSError) -> SourceError | StorageError:
     """The error for a source file that the system will not give us: the user's to mend where it is missing or forbidden."""
-    reason = error.strerror if error.errno is None else os.strerror(error.errno)
+    number = number_of(error)
+    reason = error.strerror if number is None else os.strerror(number)
     where = f"{printable_name(shown(location))}: cannot be read ({reason or type(error).__name__})"
-    if error.errno in _MENDABLE:
+    if number in _MENDABLE:
         return SourceError(f"{where}; check that it exists and that you may read it")
     return StorageError(where)
 
@@ -114,7 +116,7 @@ def readable(file: SourceFile) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno is None:
+        if number_of(error) is None:
             raise
         raise unreadable(file.location, error) from None
 

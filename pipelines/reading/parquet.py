@@ -6,6 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from pipelines.contracts.patience import number_of
 from pipelines.reading.archives import Entry
 from pipelines.reading.decompress import decoded_bound
 from pipelines.reading.files import SourceFile, file_chunks, readable
@@ -70,7 +71,7 @@ def _rows(file: Any, probe: Any, headers: Any, source: SourceSpec, limit: int) -
                         raise BrokenInput("decoded_limit")
                     yield record
         except (pa.ArrowException, OSError) as error:
-            if getattr(error, "errno", None) is not None:
+            if number_of(error) is not None:
                 raise  # the disk's, not the file's
             raise BrokenInput("corrupt") from None
 
