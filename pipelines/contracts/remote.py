@@ -30,7 +30,7 @@ _BLOCK_BYTES = 4 << 20  # asked for at a time: long enough that latency does not
 _INSTALL = {"s3": "s3fs, the extra `s3`: pip install --constraint constraints.txt --editable '.[s3]'", "gs": "gcsfs",
             "hf": "huggingface_hub", "http": "aiohttp", "https": "aiohttp"}  # fmt: skip
 _VERSIONS = ("ETag", "etag", "blob_id", "Content-MD5", "md5Hash", "LastModified", "Last-Modified", "mtime", "updated")
-_SMALL_BYTES = 16 << 20  # more than a manifest or a receipt
+_SMALL_BYTES = 4 << 20  # more than most manifests and receipts
 Result = TypeVar("Result")
 _INNER_IPV4 = (ipaddress.ip_network("64:ff9b::/96"), ipaddress.ip_network("::/96"))  # RFC 6052, RFC 4291
 _OWN_NAT64 = ipaddress.ip_network("64:ff9b:1::/48")  # RFC 8215: for use within a network
