@@ -180,13 +180,15 @@ def _run(order: Mapping[str, Any], scratch: Path) -> None:
         os.setuid(order["uid"])
     if order["file_bytes"]:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (order["file_bytes"], order["file_bytes"]))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (order["file_bytes"], resource.RLIM_INFINITY))
     if order["seconds"]:
-        importlib.import_module("pipelines.contracts.answers")._SECONDS = order["seconds"]
+        answers = importlib.import_module("pipelines.contracts.answers")
+        answers._SECONDS, answers._LEAST_RATE = order["seconds"], 1 << 20
     if order["record"]:
         Record(order["record"])
     library = _arm(order["fault"]) if order["fault"] else None
     status = _status(order["command"])
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     facts: dict[str, Any] = {"modules": [name for name in sys.modules if not name.startswith(("__", "tests."))]}
     if library is not None:
         facts |= {"seen": library.fault_seen(), "fired": library.fault_fired()}

@@ -4,8 +4,10 @@ import errno
 import json
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,6 +29,7 @@ from tests.chaos.faults import (
 from tests.chaos.outcome import Outcome, build_outcome
 from tests.chaos.small_corpus import Small, one_line, planned_again, reference, write_config
 from tests.conftest import paragraph
+from tests.trainers.launching import ROOT, environment
 
 Injected = Callable[[str, str, Outcome, float], None]
 GROUP = "Storage"
@@ -98,7 +101,7 @@ def test_an_error_of_writing_that_stays(
         pytest.skip("what is open stays writable")
     out = tmp_path / "out"
     number = calls(small, out, WRITING[call], out) if thorough else 40
-    for first in spread(number, 3) if thorough else (9,):
+    for first in spread(number * 9 // 10, 3) if thorough else (9,):
         ended = small.build(out, Fault(str(out), WRITING[call], error=error, first=first))
         one_line(ended, f"{out}.*: {os.strerror(error)}", GOES_ON)
         what = "permission to write withdrawn (EACCES)" if error == errno.EACCES else f"{call} fails from then on (EIO)"
@@ -161,10 +164,9 @@ def test_permission_that_is_withdrawn(small: Small, injected: Injected, tmp_path
         user = {"uid": NOBODY, "variables": {"HOME": str(mine), "NUMBA_CACHE_DIR": str(mine / "numba")}}
         if theirs.build(mine / "first", **user).status:
             pytest.skip("another user cannot read this installation")
-        for target, mode, kinds in ((out / "corpus.txt", 0o500, WRITE), (raw / "rows" / "rows.parquet", 0, READ)):
-            held = out if target.parent == out else target
-            fault = Fault(str(target), kinds | OPEN_TO_READ, action="c", target=str(held), number=mode)
-            one_line(theirs.build(out, fault, **user), f"{held}.*: .*Permission denied", "")
+        for held, kinds, first in ((out, WRITE, 20), (raw / "rows" / "rows.parquet", OPEN_TO_READ, 2)):
+            fault = Fault(str(held), kinds, first=first, action="c", target=str(held))
+            one_line(theirs.build(out, fault, **user), f"{held}.*Permission denied")
             held.chmod(0o755)
             injected(GROUP, "permission withdrawn (chmod)", *theirs.finished(out, **user))
             shutil.rmtree(out)
@@ -252,3 +254,27 @@ def test_a_listing_that_changes(small: Small, injected: Injected, tmp_path: Path
     assert done.status == 0
     fresh = reference(small.server, own.config, tmp_path / "fresh")
     injected(GROUP, "the build after a file has joined", planned_again(fresh, out), done.seconds)
+
+
+@pytest.mark.ray
+@pytest.mark.chaos
+@pytest.mark.parametrize(("size", "goes_on"), [(1 << 18, True), (1 << 13, False)])
+def test_rays_own_disk(small: Small, injected: Injected, tmp_path: Path, size: int, goes_on: bool) -> None:
+    """Full logs of Ray stop nothing; where it has no room to start, that is said."""
+    out = tmp_path / "out"
+    build = [sys.executable, "-m", "pipelines", "build", small.config, "--workers", "1", f"output={out}"]
+    with (
+        tempfile.TemporaryDirectory(dir="/tmp") as short,
+        disk(Path(short) / "ray", size) as full,
+    ):  # sockets: 107 bytes
+        began = time.perf_counter()
+        variables = environment(RAY_TMPDIR=str(full))
+        done = subprocess.run(build, capture_output=True, text=True, cwd=ROOT, env=variables, check=False)
+        seconds = time.perf_counter() - began
+    if goes_on:
+        assert done.returncode == 0, done.stderr
+        injected(GROUP, "temporary directory of Ray full (ENOSPC)", build_outcome(small.reference, out), seconds)
+        return
+    assert done.returncode == 2
+    assert f"{full} has no room" in done.stderr.splitlines()[-1]
+    injected(GROUP, "no room for Ray to start (ENOSPC)", *small.finished(out))
