@@ -1,6 +1,7 @@
 """Builds: every document accounted for, the same bytes whatever interrupts them, nothing recomputed that did not change."""
 
 import json
+import os
 import pickle
 import shutil
 from dataclasses import dataclass, replace
@@ -224,6 +225,20 @@ def test_a_file_that_changes_after_planning_stops_the_build(corpus_file, raw_tex
     (raw_text / "code" / "m0.py").write_text("x = 1\n")
     with pytest.raises(UserError, match=r"m0\.py changed"):
         build(plan, LocalCluster(), lambda line: None)
+
+
+def test_a_change_that_keeps_size_and_time_is_planned_again_once_it_was_met(corpus_file, raw_text, tmp_path):
+    """Checksums are cached by size and time, so the next plan would otherwise be the same one again."""
+    (tmp_path / "out").mkdir()
+    plan, file = plan_of(corpus_file), raw_text / "code" / "m0.py"
+    times = file.stat().st_atime_ns, file.stat().st_mtime_ns
+    file.write_bytes(file.read_bytes()[:-2][::-1] + b"\n\n")
+    os.utime(file, ns=times)
+    with pytest.raises(UserError, match=r"m0\.py changed"):
+        build(plan, LocalCluster(), lambda line: None)
+    again = plan_of(corpus_file)
+    assert again.step("read.code").fingerprint != plan.step("read.code").fingerprint
+    assert again.step("read.web").fingerprint == plan.step("read.web").fingerprint
 
 
 def test_the_place_of_the_data_and_of_the_output_do_not_matter(corpus_file, raw_text, tmp_path):

@@ -34,6 +34,7 @@ from tests.trainers.launching import ROOT, environment
 Injected = Callable[[str, str, Outcome, float], None]
 GROUP = "Storage"
 GOES_ON = "mend that and run the same command"
+chaos = pytest.mark.chaos
 
 
 def test_a_disk_that_gets_full(small: Small, injected: Injected, thorough: bool, tmp_path: Path) -> None:
@@ -51,6 +52,7 @@ def test_a_disk_that_gets_full(small: Small, injected: Injected, thorough: bool,
             injected(GROUP, "disk of the output full (ENOSPC)", *small.finished(out))
 
 
+@chaos
 def test_a_limit_on_the_size_of_a_file(small: Small, injected: Injected, tmp_path: Path) -> None:
     """The same without the rights that a mount needs."""
     out = tmp_path / "out"
@@ -74,13 +76,11 @@ def spread(count: int, most: int) -> list[int]:
 WRITING = {"write": WRITE, "fsync": SYNC, "rename": RENAME, "open": OPEN_TO_WRITE}
 
 
-@pytest.mark.parametrize("call", WRITING)
+@pytest.mark.parametrize("call", [*(pytest.param(call, marks=chaos) for call in WRITING if call != "fsync"), "fsync"])
 def test_an_error_of_writing_that_passes(
     small: Small, injected: Injected, thorough: bool, tmp_path: Path, call: str
 ) -> None:
     """It is written again from the start, and nothing whose fsync failed is published."""
-    if not thorough and call != "fsync":
-        pytest.skip("with make chaos")
     out = tmp_path / "out"
     number = calls(small, out, WRITING[call], out) if thorough else 20
     for first in spread(number, 5) if thorough else (9,):
@@ -90,18 +90,13 @@ def test_an_error_of_writing_that_passes(
         shutil.rmtree(out)
 
 
-@pytest.mark.parametrize("call", WRITING)
-@pytest.mark.parametrize("error", [errno.EIO, errno.EACCES], ids=errno.errorcode.get)
+@chaos
+@pytest.mark.parametrize(("call", "error"), [*((call, errno.EIO) for call in WRITING), ("open", errno.EACCES)])
 def test_an_error_of_writing_that_stays(
-    small: Small, injected: Injected, thorough: bool, tmp_path: Path, call: str, error: int
+    small: Small, injected: Injected, tmp_path: Path, call: str, error: int
 ) -> None:
-    if not thorough and (call, error) != ("open", errno.EACCES):
-        pytest.skip("with make chaos")
-    if error == errno.EACCES and call != "open":
-        pytest.skip("what is open stays writable")
     out = tmp_path / "out"
-    number = calls(small, out, WRITING[call], out) if thorough else 40
-    for first in spread(number * 9 // 10, 3) if thorough else (9,):
+    for first in spread(calls(small, out, WRITING[call], out) * 9 // 10, 3):
         ended = small.build(out, Fault(str(out), WRITING[call], error=error, first=first))
         one_line(ended, f"{out}.*: {os.strerror(error)}", GOES_ON)
         what = "permission to write withdrawn (EACCES)" if error == errno.EACCES else f"{call} fails from then on (EIO)"
@@ -110,13 +105,11 @@ def test_an_error_of_writing_that_stays(
         shutil.rmtree(out)
 
 
-@pytest.mark.parametrize("name", ["lines", "rows", "arrow", "members"])
+@pytest.mark.parametrize("name", ["rows", *(pytest.param(name, marks=chaos) for name in ("lines", "arrow", "members"))])
 def test_an_error_of_reading_a_source(
     small: Small, injected: Injected, thorough: bool, tmp_path: Path, name: str
 ) -> None:
     """It is no damage to a file: nothing is set aside. Reads of mapped memory are not covered: they end a process (SIGBUS)."""
-    if not thorough and name != "rows":
-        pytest.skip("with make chaos")
     out, source = tmp_path / "out", small.raw / name
     number = calls(small, source, READ, out) if thorough else 12
     for first in spread(number, 4) if thorough else (number,):
@@ -132,7 +125,7 @@ def test_an_error_of_reading_a_source(
         shutil.rmtree(out)
 
 
-@pytest.mark.chaos
+@chaos
 def test_an_error_of_reading_what_was_built(small: Small, injected: Injected, tmp_path: Path) -> None:
     out = tmp_path / "out"
     number = calls(small, out, READ, out)
@@ -147,7 +140,7 @@ def test_an_error_of_reading_what_was_built(small: Small, injected: Injected, tm
         shutil.rmtree(out)
 
 
-@pytest.mark.chaos
+@chaos
 def test_permission_that_is_withdrawn(small: Small, injected: Injected, tmp_path: Path) -> None:
     """For real, from a user without privileges: its own output directory, and a source."""
     if os.geteuid() or not os.access(sys.base_prefix, os.X_OK):
@@ -192,13 +185,10 @@ CHANGES = (
 )
 
 
+@chaos
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.name)
-def test_a_source_that_changes(
-    small: Small, injected: Injected, thorough: bool, tmp_path: Path, change: Change
-) -> None:
+def test_a_source_that_changes(small: Small, injected: Injected, tmp_path: Path, change: Change) -> None:
     """Between planning and reading, and while it is read. Put back, the corpus is the same; else it is that of the new file."""
-    if not thorough and change != CHANGES[0]:
-        pytest.skip("with make chaos")
     raw = tmp_path / "raw"
     shutil.copytree(small.raw, raw)
     target, other, out = raw / "lines" / "1.jsonl", tmp_path / "other", tmp_path / "out"
@@ -212,7 +202,7 @@ def test_a_source_that_changes(
     own = replace(own, reference=reference(small.server, own.config, tmp_path / "reference"))
     # The first opening, and the first reads, are those of the inventory.
     before, amid = (OPEN_TO_READ, 2), (READ, 5)
-    for kinds, number in (before, amid) if thorough else (before,):
+    for kinds, number in (before, amid):
         target.write_bytes(first)
         other.write_bytes(new)
         fault = Fault(str(target), kinds, first=number, action=change.action, target=str(target), other=str(other),
@@ -237,7 +227,7 @@ def test_a_source_that_changes(
         shutil.rmtree(out)
 
 
-@pytest.mark.chaos
+@chaos
 def test_a_listing_that_changes(small: Small, injected: Injected, tmp_path: Path) -> None:
     """A file that comes after planning belongs to the next build."""
     raw, out, new = tmp_path / "raw", tmp_path / "out", tmp_path / "new.jsonl"
@@ -257,7 +247,7 @@ def test_a_listing_that_changes(small: Small, injected: Injected, tmp_path: Path
 
 
 @pytest.mark.ray
-@pytest.mark.chaos
+@chaos
 @pytest.mark.parametrize(("size", "goes_on"), [(1 << 18, True), (1 << 13, False)])
 def test_rays_own_disk(small: Small, injected: Injected, tmp_path: Path, size: int, goes_on: bool) -> None:
     """Full logs of Ray stop nothing; where it has no room to start, that is said."""
