@@ -92,16 +92,16 @@ def read_message(entry: Entry, source: SourceSpec) -> Iterator[Found | Bad]:
 
 
 def _headers(block: str) -> dict[str, list[str]] | None:
-    headers: dict[str, list[str]] = {}
+    headers: dict[str, list[list[str]]] = {}  # by name the lines of each value
     last: list[str] | None = None
     for line in block.split("\n") if block else ():
         if line[:1] in (" ", "\t"):
             if last is None:
                 return None
-            last[-1] += "\n" + line.strip()
+            last.append(line.strip())
         elif match := _HEADER.fullmatch(line):
-            last = headers.setdefault(match[1], [])
-            last.append(match[2].rstrip())
+            last = [match[2].rstrip()]
+            headers.setdefault(match[1], []).append(last)
         elif line:
             return None
-    return headers
+    return {name: ["\n".join(value) for value in values] for name, values in headers.items()}

@@ -111,3 +111,10 @@ def test_message_has_headers_and_a_body(read: Callable) -> None:
 def test_bad_messages(read: Callable, content: bytes, reason: str) -> None:
     found = read("m", content, format="message", max_document_bytes=200)
     assert (found.texts, found.bad) == ([], [("m", 0, reason, len(content))])
+
+
+@pytest.mark.timeout(60)
+def test_a_header_of_a_million_lines_takes_linear_time(read: Callable) -> None:
+    found = read("a.eml", b"A: b\n" + b" c\n" * 1_000_000 + b"\nbody", format="message")
+    assert found.texts == ["body"]
+    assert len(found.metas[0] or "") > 3_000_000
