@@ -13,6 +13,7 @@ from tests.trainers.launching import ROOT, environment
 
 GROUP = "Two drivers, leases, clocks"
 QUICK = {"patience": 3.0, "beat": 0.5}  # of leases, in seconds
+_started: list[subprocess.Popen] = []
 _SCRIPT = Path(__file__).with_name("driver.py")
 
 
@@ -24,6 +25,7 @@ class Driver:
         command = [sys.executable, str(_SCRIPT), json.dumps(options, default=str), module, *map(str, arguments)]
         with open(self.out, "w") as out:
             self.process = subprocess.Popen(command, cwd=ROOT, env=environment(), stdout=out, stderr=out)
+        _started.append(self.process)
 
     @property
     def said(self):
@@ -41,6 +43,14 @@ class Driver:
     def finish(self, status=0):
         assert self.process.wait(300) == status, self.said
         return self.said
+
+
+def end_all():
+    """End the drivers that a test which failed has left."""
+    for process in _started:
+        process.kill()
+        process.wait()
+    _started.clear()
 
 
 def dead_lease(place, work, hours):

@@ -24,7 +24,7 @@ from pipelines.contracts.place import place_of
 from pipelines.contracts.store import verify
 from pipelines.corpus import load_corpus_config
 from pipelines.inventory import take_inventory
-from tests.chaos.drivers import GROUP, QUICK, Driver, dead_lease
+from tests.chaos.drivers import GROUP, QUICK, Driver, dead_lease, end_all
 from tests.chaos.outcome import (
     Outcome,
     build_outcome,
@@ -41,6 +41,12 @@ def quick(monkeypatch):
     """Charts take longer than all the rest of a small build, and so do the pauses before a task is tried again."""
     monkeypatch.setattr(publish, "write_report", lambda *arguments: False)
     monkeypatch.setattr(cluster, "_PAUSE_SECONDS", 0.01)
+
+
+@pytest.fixture(autouse=True)
+def ended():
+    yield
+    end_all()
 
 
 def build(config, output):
@@ -271,7 +277,7 @@ def test_a_build_on_ray_is_overtaken_by_one_that_is_not(meeting, reference, inje
 def test_two_builds_of_a_tokenizer_that_cannot_be_repeated_use_one(meeting, reference, injected, kind):
     config = yaml.safe_load(meeting.config.read_text())
     (entry,) = [step for step in config["steps"] if "learn_tokenizer" in step]
-    entry["learn_tokenizer"]["kind"] = kind
+    entry["learn_tokenizer"] |= {"kind": kind, "vocab_size": 400}
     meeting.config.write_text(yaml.safe_dump(config))
     for _ in range(3):
         seconds, _ = race(meeting)
@@ -307,17 +313,25 @@ def test_two_builds_on_one_prefix_of_an_object_store(meeting, reference, injecte
     assert not place_of(f"{url}/{LEASE}", s3.remote).exists()
 
 
-def test_a_source_that_changes_while_its_modification_time_stays_is_read_again(corpus_file, tmp_path, injected):
+@pytest.fixture
+def plain_file(corpus_file):
+    """`corpus_file` with few steps."""
+    steps = [{"learn_tokenizer": {"kind": "bytes"}}, {"shards": {"tokenizer": "learn_tokenizer"}}]
+    corpus_file.write_text(yaml.safe_dump(yaml.safe_load(corpus_file.read_text()) | {"steps": steps}))
+    return corpus_file
+
+
+def test_a_source_that_changes_while_its_modification_time_stays_is_read_again(plain_file, tmp_path, injected):
     source = tmp_path / "raw" / "code" / "m3.py"
-    build(corpus_file, tmp_path / "out")
+    build(plain_file, tmp_path / "out")
     before, kept = files_of(tmp_path / "out"), source.stat()
     source.write_bytes(source.read_bytes().replace(b"return x", b"return y"))
     os.utime(source, ns=(kept.st_atime_ns, kept.st_mtime_ns))
     assert source.stat().st_size == kept.st_size
     started = time.perf_counter()
-    build(corpus_file, tmp_path / "out")
+    build(plain_file, tmp_path / "out")
     seconds = time.perf_counter() - started
-    build(corpus_file, tmp_path / "anew")
+    build(plain_file, tmp_path / "anew")
     after = reference_of(tmp_path / "anew")
     found = {name: content for name, content in files_of(tmp_path / "out").items() if name in after.files}
     lost, doubled = after.documents - documents_of(tmp_path / "out"), documents_of(tmp_path / "out") - after.documents
@@ -325,16 +339,16 @@ def test_a_source_that_changes_while_its_modification_time_stays_is_read_again(c
     injected(GROUP, "a source changes while its size and modification time stay", outcome, seconds)
 
 
-def test_what_removes_files_does_not_begin_beside_a_build(corpus_file, tmp_path, capsys):
-    build(corpus_file, tmp_path / "out")
+def test_what_removes_files_does_not_begin_beside_a_build(plain_file, tmp_path, capsys):
+    build(plain_file, tmp_path / "out")
     before = files_of(tmp_path / "out")
     (tmp_path / "ids").write_text("web/0.jsonl#0\n")
     with held(tmp_path / "out", "building", pytest.fail):
         for command in (
-            ["gc", str(corpus_file), "--delete"],
+            ["gc", str(plain_file), "--delete"],
             ["forget", str(tmp_path / "out"), "--ids", str(tmp_path / "ids")],
         ):
             assert main(command) == 2
             assert f"error: {tmp_path}/out: another process is building here (host" in capsys.readouterr().err
-        assert main(["gc", str(corpus_file)]) == 0
+        assert main(["gc", str(plain_file)]) == 0
     assert files_of(tmp_path / "out") == before

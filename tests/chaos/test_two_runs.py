@@ -8,12 +8,18 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.chaos.drivers import GROUP, QUICK, Driver, dead_lease
+from tests.chaos.drivers import GROUP, QUICK, Driver, dead_lease, end_all
 from tests.chaos.outcome import Trained, run_outcome, trained
 from tests.trainers.conftest import build_corpus
 from tests.trainers.launching import SETTINGS
 
 pytestmark = [pytest.mark.chaos, pytest.mark.deepspeed, pytest.mark.timeout(3600)]
+
+
+@pytest.fixture(autouse=True)
+def ended():
+    yield
+    end_all()
 
 
 class Run(NamedTuple):
