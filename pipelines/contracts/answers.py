@@ -31,18 +31,18 @@ def ask(
     call: Callable[[], Result],
     *,
     size: int = 0,
-    seconds: float = _SECONDS,
+    seconds: float | None = None,
     secret: bool = False,
     missing: bool = False,
     tries: int = 3,
 ) -> Result:
     """The answer to a call that moves about `size` bytes, tried again where a failure may pass.
 
-    RemoteError where the store fails each time or takes longer than `seconds` and a second for each 64 KiB; UserError where
-    something is missing or forbidden, and with `missing` a FileNotFoundError for the former. `place` is what messages name;
-    with `secret` nothing else of the library's error is kept.
+    RemoteError where the store fails each time or takes longer than `seconds` (two minutes where not given) and a second for
+    each 64 KiB; UserError where something is missing or forbidden, and with `missing` a FileNotFoundError for the former.
+    `place` is what messages name; with `secret` nothing else of the library's error is kept.
     """
-    limit = seconds + size / _LEAST_RATE
+    limit = (_SECONDS if seconds is None else seconds) + size / _LEAST_RATE
     for pause in _PAUSES[: tries - 1]:
         try:
             with _errors(place, secret, missing):
