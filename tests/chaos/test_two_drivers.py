@@ -63,18 +63,18 @@ class Died(BaseException):
 
 @contextmanager
 def before_write(number, act):
-    """Do something before the Nth write that this process makes from now on."""
-    write, left = store.write_atomic, [number]
+    """Do something before the Nth write that this process makes from now on; gives the paths of all of them."""
+    write, paths = store.write_atomic, []
 
     def counting(path, content):
-        left[0] -= 1
-        if left[0] == 0:
+        paths.append(path)
+        if len(paths) == number:
             act()
         write(path, content)
 
     store.write_atomic = counting
     try:
-        yield left
+        yield paths
     finally:
         store.write_atomic = write
 
@@ -86,9 +86,9 @@ def die():
 @pytest.fixture
 def writes(corpus_file, tmp_path):
     """How often a build of `corpus_file` writes a file."""
-    with before_write(0, die) as left:
+    with before_write(0, die) as paths:
         build(corpus_file, tmp_path / "undisturbed")
-    return -left[0]
+    return len(paths)
 
 
 @pytest.fixture
@@ -272,13 +272,38 @@ def test_a_build_on_ray_is_overtaken_by_one_that_is_not(meeting, reference, inje
     injected(GROUP, fault, build_outcome(reference, meeting.output), time.perf_counter() - started)
 
 
+def unrepeatable(corpus_file, kind):
+    """Have `corpus_file` train a tokenizer of a kind that comes out different each time."""
+    config = yaml.safe_load(corpus_file.read_text())
+    (entry,) = [step for step in config["steps"] if "learn_tokenizer" in step]
+    entry["learn_tokenizer"] |= {"kind": kind, "vocab_size": 400}
+    corpus_file.write_text(yaml.safe_dump(config))
+
+
+def test_a_tokenizer_that_cannot_be_repeated_is_the_one_published_first(
+    corpus_file, tmp_path, reference, thorough, injected
+):
+    """Another build comes in before any write of its step, up to that of its manifest."""
+    unrepeatable(corpus_file, "wordpiece")
+    with before_write(0, die) as paths:
+        build(corpus_file, tmp_path / "counted")
+    numbers = [number for number, path in enumerate(paths, 1) if "learn_tokenizer-" in str(path)]
+    (manifest,) = [number for number in numbers if "manifest.json" in paths[number - 1].name]
+    for number in numbers if thorough else (manifest,):
+        output = tmp_path / f"at{number}"
+        with before_write(number, lambda output=output: build(corpus_file, output)):
+            started = time.perf_counter()
+            build(corpus_file, output)
+        seconds = time.perf_counter() - started
+        fault = "another build publishes a tokenizer that cannot be repeated while this one trains its own"
+        injected(GROUP, fault, unrepeatable_outcome(reference, output), seconds)
+        shutil.rmtree(output)
+
+
 @pytest.mark.chaos
 @pytest.mark.parametrize("kind", ["wordpiece", "unigram"])
 def test_two_builds_of_a_tokenizer_that_cannot_be_repeated_use_one(meeting, reference, injected, kind):
-    config = yaml.safe_load(meeting.config.read_text())
-    (entry,) = [step for step in config["steps"] if "learn_tokenizer" in step]
-    entry["learn_tokenizer"] |= {"kind": kind, "vocab_size": 400}
-    meeting.config.write_text(yaml.safe_dump(config))
+    unrepeatable(meeting.config, kind)
     for _ in range(3):
         seconds, _ = race(meeting)
         fault = "two builds at once train a tokenizer that cannot be repeated, without leases"
