@@ -16,7 +16,9 @@ def read_tombstone(output: Path) -> dict[str, Any]:
     a digest of the names under which they were asked for; `before`: the fingerprints that the corpus had while it held
     documents that are forgotten now."""
     try:
-        tombstone = read_json(output / _FILE, "restore it from a copy; without it, what was forgotten would be read again")
+        tombstone = read_json(
+            output / _FILE, "restore it from a copy; without it, what was forgotten would be read again"
+        )
     except FileNotFoundError:
         tombstone = {}
     kinds = {"records": dict, "pending": list, "asked": str, "before": list}

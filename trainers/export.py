@@ -77,7 +77,9 @@ def export_checkpoint(run: Path, output: Path) -> Path:
         write_json(attempt / "gristmill.json", {**origin, "files": files})
         _replace(output, attempt)
     except OSError as error:
-        raise UserError(f"{output}: the export could not be written ({error}); mend that and run the same command") from error
+        raise UserError(
+            f"{output}: the export could not be written ({error}); mend that and run the same command"
+        ) from error
     finally:
         shutil.rmtree(attempt, ignore_errors=True)
     return output
