@@ -18,8 +18,9 @@ _PIECE = 1 << 20  # logits that are worked on at a time: 4 MB
 class _CrossEntropy(torch.autograd.Function):
     """Logits [n, vocabulary] and targets [n] to nats [n], fp32; the logits' memory becomes that of their gradient.
 
-    fp32 logits become probabilities on the way. Those of half precision stay, and their probabilities are computed again in
-    the backward pass: there is never an fp32 array of their size, and the gradient is rounded once.
+    fp32 logits become probabilities on the way, but for a factor of each row. Those of half precision stay, and their
+    probabilities are computed again in the backward pass: there is never an fp32 array of their size, and the gradient is
+    rounded once.
     """
 
     @staticmethod
@@ -31,10 +32,9 @@ class _CrossEntropy(torch.autograd.Function):
             piece = values[rows].float()  # the logits themselves where they are fp32
             largest, chosen = piece.amax(dim=1, keepdim=True), piece.gather(1, known[rows])
             total = piece.sub_(largest).exp_().sum(dim=1, keepdim=True)
-            if values.dtype == torch.float32:
-                piece.div_(total)
-            norms[rows] = total.log_().add_(largest)
-            nats[rows] = (norms[rows] - chosen)[:, 0]
+            logarithm = total.log().add_(largest)
+            nats[rows] = (logarithm - chosen)[:, 0]
+            norms[rows] = total if values.dtype == torch.float32 else logarithm
         counted = targets != IGNORED
         ctx.save_for_backward(values, known, counted, norms)
         return nats * counted
@@ -44,7 +44,7 @@ class _CrossEntropy(torch.autograd.Function):
         values, known, counted, norms = ctx.saved_tensors
         scale = (gradients[0] * counted)[:, None]
         if values.dtype == torch.float32:
-            return values.mul_(scale).scatter_add_(1, known, -scale), None
+            return values.mul_(scale / norms).scatter_add_(1, known, -scale), None
         for rows in _pieces(values):
             piece = values[rows].float().sub_(norms[rows]).exp_().mul_(scale[rows])
             values[rows] = piece.scatter_add_(1, known[rows], -scale[rows])
