@@ -6,18 +6,15 @@ Part stages whose inputs are there are fused into one task per part: one read of
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
+from pipelines.annotate import AnnotateTask, StageWork, annotate_documents, annotate_rows, unit_of
 from pipelines.cluster import LocalCluster, RayCluster
-from pipelines.contracts.annotations import DOCUMENT_COLUMNS, Annotation, Part
-from pipelines.contracts.edits import check_edits, map_back
-from pipelines.contracts.errors import BrokenTaskError, ConflictError, PoisonError, StorageError, UserError
+from pipelines.contracts.annotations import Annotation, Part
+from pipelines.contracts.errors import BrokenTaskError, ConflictError, PoisonError, UserError
 from pipelines.contracts.manifest import (
     CorpusManifest,
     PartRecord,
@@ -29,12 +26,11 @@ from pipelines.contracts.manifest import (
     publish_first,
     records_of,
     schema_facts,
-    write_table,
 )
-from pipelines.contracts.stage import DROP, EDITS_COLUMN, CorpusStage, PartStage, in_order
+from pipelines.contracts.stage import CorpusStage, PartStage, in_order
 from pipelines.contracts.store import FileRecord, write_atomic, write_json
 from pipelines.corpus import CorpusConfig
-from pipelines.culprit import Probe, culprit, first_failing
+from pipelines.culprit import culprit
 from pipelines.inventory import Inventory
 from pipelines.metrics import BuildMetrics, counted
 from pipelines.plan import Plan, Step, make_plan
@@ -226,151 +222,6 @@ def part_of(state: Build, source: str, record: PartRecord, visible: Sequence[str
     )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class _StageWork:
-    """One stage's share of a task."""
-
-    name: str
-    key: str
-    stage: PartStage
-    where: str | None
-    visible: tuple[str, ...]
-    out: StepOutput
-
-
-@dataclass(frozen=True)
-class _AnnotateTask:
-    part: Part
-    works: tuple[_StageWork, ...]
-
-    @property
-    def gpus(self) -> float:
-        """What pipelines.cluster reserves for this task."""
-        return max(work.stage.gpus() for work in self.works)
-
-
-_NOT_OF_A_DOCUMENT = (UserError, StorageError, OSError, MemoryError)  # whatever the document, so it is not at fault
-_READY: dict[str, PartStage] = {}  # stages after setup(), by step directory: a worker process loads a model once
-
-
-def annotate_documents(task: _AnnotateTask) -> tuple[dict[str, dict[str, Any]], dict[str, float]]:
-    """Run the stages of a task over one part and commit each one's columns; (receipts, seconds) by step directory."""
-    part, receipts, seconds = task.part, {}, {}
-    available = {annotation.step: annotation for annotation in part.annotations}
-    part = replace(part, loaded=part.table(DOCUMENT_COLUMNS))
-    for work in task.works:
-        started = time.perf_counter()
-        unit = _unit(part)
-        receipt = work.out.receipt(unit)
-        table = None
-        if receipt is None:
-            view = replace(part, annotations=tuple(available[name] for name in work.visible))
-            table = _run_stage(work, view)
-            receipt = work.out.commit(unit, {f"parts/{unit}.arrow": write_table(table)}, _counts(table, part.rows))
-        available[work.name] = Annotation(
-            work.name, work.out.directory, records_of(receipt)[0], schema_facts(work.stage.writes()), table
-        )
-        receipts[work.out.name] = receipt
-        seconds[work.out.name] = time.perf_counter() - started
-    return receipts, seconds
-
-
-def annotate_rows(probe: Probe) -> None:
-    """Run one stage of a task over some documents of its part, after the stages before it have committed theirs."""
-    part, work = probe.task.part, probe.task.works[probe.stage]
-    available = {annotation.step: annotation for annotation in part.annotations}
-    for earlier in probe.task.works[: probe.stage]:
-        record = records_of(earlier.out.receipt(_unit(part)))[0]
-        facts = schema_facts(earlier.stage.writes())
-        available[earlier.name] = Annotation(earlier.name, earlier.out.directory, record, facts)
-    view = replace(part, annotations=tuple(available[name] for name in work.visible))
-    stage, docs, _ = _ready(work, view, probe.low, probe.high)
-    if docs.num_rows:
-        stage.annotate(docs)
-
-
-def _unit(part: Part) -> str:
-    return f"{part.source}-{part.index:05d}"
-
-
-def _ready(work: _StageWork, part: Part, low: int = 0, high: int | None = None) -> tuple[PartStage, pa.Table, Any]:
-    """(the stage after its setup, the documents that it is given, their rows if those are not all)."""
-    stage = _READY.get(work.key)
-    if stage is None:
-        stage = work.stage
-        stage.setup()
-        _READY[work.key] = stage
-    docs = part.table(("id", *stage.reads()))
-    if high is not None:
-        docs = docs.slice(low, high - low).combine_chunks()
-    if work.where is None:
-        return stage, docs, None
-    kept = pc.is_null(part.drop(work.where))
-    rows = pc.indices_nonzero(kept if high is None else kept.slice(low, high - low))
-    return stage, docs.take(rows).combine_chunks(), rows
-
-
-def _run_stage(work: _StageWork, part: Part) -> pa.Table:
-    """The columns that a stage writes for a part, checked, with edits in the coordinates of the stored text."""
-    stage, docs, rows = _ready(work, part)
-    try:
-        table = stage.annotate(docs)
-    except _NOT_OF_A_DOCUMENT:
-        raise
-    except Exception as error:
-        row = first_failing(docs.num_rows, lambda low, high: _raises(stage, docs.slice(low, high - low)))
-        if row is None:
-            raise
-        identifier, reason = docs["id"][row].as_py().hex(), type(error).__name__
-        raise PoisonError(
-            f"{work.name}: document {identifier} of part {part.name} breaks it with {reason}, alone and repeatedly; mend the "
-            "stage, or set the document aside with build --quarantine-poison",
-            work.name, part.source, identifier, reason,
-        ) from error  # fmt: skip
-    assert table.num_rows == docs.num_rows, f"{work.name}: {table.num_rows} rows for {docs.num_rows} documents"
-    table = table.cast(stage.writes()).combine_chunks()
-    if EDITS_COLUMN in table.column_names:
-        table = _checked_edits(table, docs, stage, part, rows)
-    if rows is not None:
-        positions = pc.index_in(pa.array(range(part.rows), pa.int64()), value_set=pc.cast(rows, pa.int64()))
-        table = table.take(positions).combine_chunks()
-    return table
-
-
-def _checked_edits(table: pa.Table, docs: pa.Table, stage: PartStage, part: Part, rows: Any) -> pa.Table:
-    text = next(name for name in stage.reads() if name == "edited_text" or name.split("@")[0] == "text")
-    edits = _single(table[EDITS_COLUMN])
-    check_edits(_single(docs[text]), edits)
-    if text != "text":
-        applied = part.edits(text.partition("@")[2] or None)
-        if applied is not None:
-            edits = map_back(applied if rows is None else applied.take(rows), edits)
-            table = table.set_column(table.schema.get_field_index(EDITS_COLUMN), EDITS_COLUMN, edits)
-    return table
-
-
-def _single(column: pa.ChunkedArray) -> pa.Array:
-    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
-
-
-def _raises(stage: PartStage, docs: pa.Table) -> bool:
-    try:
-        stage.annotate(docs.combine_chunks())
-    except _NOT_OF_A_DOCUMENT:
-        raise
-    except Exception:
-        return True
-    return False
-
-
-def _counts(table: pa.Table, rows: int) -> dict[str, Any]:
-    dropped = {}
-    if DROP in table.column_names:
-        counted = pc.value_counts(table[DROP].drop_null())
-        dropped = {str(entry["values"]): int(entry["counts"]) for entry in sorted(counted.to_pylist(), key=str)}
-    return {"in": rows, "kept": rows - sum(dropped.values()), "dropped": dropped, "quarantined": {}}
-
-
 def _annotate(group: Sequence[Step], state: Build) -> None:
     """Run fused part steps over all parts, then publish each."""
     started = time.perf_counter()
@@ -386,7 +237,7 @@ def _annotate(group: Sequence[Step], state: Build) -> None:
         works = tuple(_work(step, source, state) for step in steps)
         visible = dict.fromkeys(label for step in steps for label in step.visible[source])
         for record in state.published[f"read.{source}"].parts:
-            tasks.append(_AnnotateTask(part_of(state, source, record, tuple(visible)), works))
+            tasks.append(AnnotateTask(part_of(state, source, record, tuple(visible)), works))
 
     def count(position: int, result: tuple[dict[str, dict[str, Any]], dict[str, float]]) -> None:
         part, (receipts, spent) = tasks[position].part, result
@@ -404,13 +255,13 @@ def _annotate(group: Sequence[Step], state: Build) -> None:
         state.record_run(step, seconds, sum(part.text_bytes for part in parts), time.perf_counter() - started)
 
 
-def _unbroken(results: Iterable[tuple[int, Result]], tasks: Sequence[_AnnotateTask], state: Build) -> list[Result]:
+def _unbroken(results: Iterable[tuple[int, Result]], tasks: Sequence[AnnotateTask], state: Build) -> list[Result]:
     """The results in order; where a task is broken, PoisonError with the document that alone breaks it, if there is one."""
     try:
         return in_order(results, len(tasks))
     except BrokenTaskError as error:
         task = tasks[error.position]
-        done = [work.out.receipt(_unit(task.part)) is not None for work in task.works]
+        done = [work.out.receipt(unit_of(task.part)) is not None for work in task.works]
         if all(done):  # its process was lost as it ended
             raise
         state.say(f"  {error}")
@@ -419,13 +270,13 @@ def _unbroken(results: Iterable[tuple[int, Result]], tasks: Sequence[_AnnotateTa
         raise culprit(error, task, stages, done.index(False), annotate_rows, state.cluster) from error
 
 
-def _work(step: Step, source: str, state: Build) -> _StageWork:
+def _work(step: Step, source: str, state: Build) -> StageWork:
     assert isinstance(step.stage, PartStage)
     visible = tuple(state.plan.step(label).name for label in step.visible[source])
     stage = step.stage
     if step.files:
         stage = stage.use({name: state.published[label].facts for name, label in step.files.items()})
-    return _StageWork(step.name, step.directory, stage, step.where, visible, StepOutput(state.root, step.directory))
+    return StageWork(step.name, step.directory, stage, step.where, visible, StepOutput(state.root, step.directory))
 
 
 def publish_annotations(
