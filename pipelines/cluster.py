@@ -25,7 +25,7 @@ from pipelines.contracts.errors import (
     UserError,
     reason_of,
 )
-from pipelines.memory import ALLOCATOR, measured, room_here
+from pipelines.memory import ALLOCATOR, LEAST, measured, room_here
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -86,11 +86,13 @@ class LocalCluster:
         raise AssertionError("unreachable")
 
     def fits(self, function: Callable[[Item], Any], item: Item, memory: int | None) -> bool:
-        """Whether a task, tried once, ends with `memory` bytes."""
+        """Whether a task, tried once, ends with `memory` bytes; so does one that raises what has to do with neither."""
         try:
             measured(function, item, memory)
-        except MemoryError:
-            return False
+        except UserError:
+            raise
+        except Exception as error:
+            return not _is_broken(error)
         return True
 
     def close(self) -> None:
@@ -166,7 +168,7 @@ class RayCluster:
     the CPUs that it has at any time; else it starts Ray here with `workers` CPUs. `peak_bytes` as in LocalCluster.
 
     `memory`: the ceiling of a task at its first attempt, in bytes; without it the smallest share of a node's memory that
-    comes with a CPU, or with a task where there are fewer tasks.
+    comes with a CPU, or with a task where there are fewer tasks; at least what the libraries of a task take.
     """
 
     workers: int
@@ -234,7 +236,7 @@ class RayCluster:
         if not self._nodes:
             return self.memory
         # Where there are fewer tasks than CPUs, each has more.
-        share = min(node["memory"] / min(node["CPU"], tasks) for node in self._nodes)
+        share = max(LEAST, min(node["memory"] / min(node["CPU"], tasks) for node in self._nodes))
         most = max(node["memory"] for node in self._nodes)
         if self.memory is not None and self.memory > most:
             raise UserError(
@@ -323,17 +325,17 @@ class RayCluster:
             yield position, result
 
     def fits(self, function: Callable[[Item], Any], item: Item, memory: int | None) -> bool:
-        """Whether a task, tried once, ends with `memory` bytes and does not end its process."""
+        """As in LocalCluster; a task that ends its process does not fit."""
         import ray
 
         try:
             ray.get(self._submit(function, item, _title(function), memory))
         except Exception as error:
             cause = getattr(error, "cause", None) or error
-            if not _is_broken(cause):
+            if isinstance(cause, UserError):
                 raise cause from None
-            self._broken += 1
-            return False
+            self._broken += _is_broken(cause)
+            return not _is_broken(cause)
         return True
 
     def close(self) -> None:

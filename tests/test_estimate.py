@@ -26,7 +26,9 @@ def built(corpus_file, tmp_path):
     build(plan_of(corpus_file), LocalCluster(), lambda line: None)
     for path in (tmp_path / "out").glob("*/run.json"):
         run = read_json(path)
-        write_json(path, run | {"seconds": run["text_bytes"] / 1000, "workers": 4, "peak_bytes": 5000, "finished": 1.0})
+        write_json(
+            path, run | {"seconds": run["text_bytes"] / 1000, "workers": 4, "peak_bytes": 500_000_000, "finished": 1.0}
+        )
     return tmp_path / "out"
 
 
@@ -34,11 +36,11 @@ def test_steps_that_take_more_memory_than_a_worker_has_are_named(corpus_file, bu
     from pipelines.__main__ import main
 
     changed = ["plan", str(corpus_file), "steps.filter=[{signal: word_count, at_least: 9}]"]
-    assert main([*changed, "--memory-per-worker", "4kB"]) == 0
+    assert main([*changed, "--memory-per-worker", "400MB"]) == 0
     said = capsys.readouterr().out
-    assert "more memory than the 4.0 kB of a worker: filter.web" in said
+    assert "more memory than the 400.0 MB of a worker: filter.web" in said
     assert "quality_signals.web" not in said.partition("of a worker:")[2], "it is finished"
-    assert main([*changed, "--memory-per-worker", "5kB"]) == 0
+    assert main([*changed, "--memory-per-worker", "500MB"]) == 0
     assert "of a worker:" not in capsys.readouterr().out
     assert main([*changed, "--memory-per-worker", "much"]) == 2
     assert capsys.readouterr().err == (
@@ -72,7 +74,7 @@ def test_a_changed_step_takes_what_it_took(corpus_file, built):
     # A step over the corpus had four workers to itself.
     assert expected.steps["dedup_minhash"].seconds == pytest.approx(4 * (text["web"] + text["code"]) / 1000)
     assert expected.steps["dedup_minhash"].work > 0
-    assert expected.peak == 5000
+    assert expected.peak == 500_000_000
     assert expected.workers == 4
     assert expected.seconds == pytest.approx(sum(step.seconds for step in expected.steps.values()) / 4)
     assert "read.web" not in expected.steps
@@ -106,7 +108,7 @@ def test_another_corpus_is_estimated_from_the_builds_it_names(corpus_file, built
     show_plan(elsewhere, tmp_path / "elsewhere", expected)
     out = capsys.readouterr().out
     assert "with 4 workers" in out
-    assert "5.0 kB for each of them" in out
+    assert "500.0 MB for each of them" in out
 
 
 def test_files_of_older_builds_and_damaged_ones_teach_nothing(corpus_file, built):
