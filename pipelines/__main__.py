@@ -194,7 +194,7 @@ def _plan(options: argparse.Namespace) -> int:
     from pipelines.corpus import load_corpus_config
     from pipelines.estimate import forecast
     from pipelines.inventory import Inventory, take_inventory
-    from pipelines.memory import machine_memory
+    from pipelines.memory import LEAST, machine_memory
     from pipelines.plan import make_plan
     from pipelines.poison import load_poison
     from pipelines.show import show_plan
@@ -208,20 +208,20 @@ def _plan(options: argparse.Namespace) -> int:
     claim(output, config.name, write=False)
     plan = make_plan(config, take_inventory(config.sources, output), load_poison(output))
     here = [output] if isinstance(output, Path) else []  # on an object store, looking at every step would take long
-    memory = memory or machine_memory() // (os.cpu_count() or 1)  # as a build on this machine
+    memory = memory or max(LEAST, machine_memory() // (os.cpu_count() or 1))  # as a build on this machine
     show_plan(plan, output, forecast(plan, [*here, *options.rates]), memory)
     return 0
 
 
 def _memory(options: argparse.Namespace) -> int | None:
     """What --memory-per-worker says, in bytes. Called before Arrow is loaded, which then takes memory in a way that counts."""
-    from pipelines.memory import ALLOCATOR, parse_size
+    from pipelines.memory import ALLOCATOR, ceiling_of
 
     os.environ.update(ALLOCATOR)
     if options.memory_per_worker is None:
         return None
     try:
-        return parse_size(options.memory_per_worker)
+        return ceiling_of(options.memory_per_worker)
     except UserError as error:
         raise UserError(f"--memory-per-worker: {error}") from None
 
@@ -230,6 +230,7 @@ def _build(options: argparse.Namespace) -> int:
     memory = _memory(options)
     from pipelines.build import claim, plan_and_build
     from pipelines.cluster import LocalCluster, RayCluster
+    from pipelines.contracts.advisories import refuse_known
     from pipelines.contracts.lease import held
     from pipelines.corpus import load_corpus_config
     from pipelines.inventory import take_inventory
@@ -238,6 +239,7 @@ def _build(options: argparse.Namespace) -> int:
 
     if options.workers < 1:
         raise UserError(f"--workers: got {options.workers}, expected 1 or more")
+    refuse_known("pyarrow")  # which reads the bytes of strangers
     config = load_corpus_config(options.config, options.overrides)
     output = config.place
     claim(output, config.name, write=False)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from pipelines import doctor
+from pipelines.__main__ import main
 from pipelines.cluster import RayCluster
 from pipelines.contracts import advisories
 from pipelines.contracts.advisories import ADVISORIES, known, refuse_known
@@ -75,6 +76,13 @@ def test_an_affected_ray_is_not_started_or_spoken_to(installed):
         next(RayCluster(1).map(len, ["x"], str))
     with pytest.raises(UserError, match=message):
         connect("http://127.0.0.1:1")
+
+
+def test_an_affected_pyarrow_builds_nothing(installed, corpus_file, tmp_path, capsys):
+    installed["pyarrow"] = "14.0.0"
+    assert main(["build", str(corpus_file), "--in-process"]) == 2
+    assert "error: pyarrow 14.0.0 has a known advisory, CVE-2023-47248" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
 
 
 def test_an_affected_torch_trains_nothing(installed, tmp_path):
