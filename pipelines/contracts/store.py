@@ -47,7 +47,10 @@ def write_atomic(path: Path, content: bytes | Callable[[BinaryIO], None]) -> Non
         with named(path):
             _write(path, content)
     else:
-        patiently(path, lambda: _write(path, lambda sink: sink.write(content)))
+        try:
+            patiently(path, lambda: _write(path, lambda sink: sink.write(content)))
+        except FileNotFoundError:  # another process that has published the step took the attempt for a leftover
+            _write(path, lambda sink: sink.write(content))
 
 
 def _write(path: Path, content: Callable[[BinaryIO], object]) -> None:

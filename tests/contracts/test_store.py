@@ -38,6 +38,22 @@ def test_a_writer_that_fails_leaves_nothing(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["kept"]
 
 
+def test_a_file_whose_attempt_another_process_swept_away_is_written_again(tmp_path, monkeypatch):
+    """Whoever publishes a step removes what looks like leftovers, those of a second build too."""
+    fsync, swept = os.fsync, []
+
+    def sweep(descriptor):
+        if not swept:
+            swept.extend(tmp_path.glob(".*.tmp"))
+            swept[0].unlink()
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", sweep)
+    write_atomic(tmp_path / "run.json", b"times")
+    assert (tmp_path / "run.json").read_bytes() == b"times"
+    assert len(swept) == 1
+
+
 @given(position=st.integers(0, 999), bit=st.integers(0, 7))
 def test_every_flipped_bit_is_found(tmp_path_factory, position, bit):
     directory = tmp_path_factory.mktemp("flip")
