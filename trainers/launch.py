@@ -20,7 +20,7 @@ from typing import Any
 
 from pipelines.contracts.advisories import refuse_known
 from pipelines.contracts.config import parse, plain
-from pipelines.contracts.errors import UserError
+from pipelines.contracts.errors import UserError, reason_of
 from pipelines.contracts.events import EventLog
 from pipelines.contracts.remote import is_url
 from trainers import checkpoint
@@ -86,6 +86,13 @@ def _train(
         raise LostWorkerError(
             f"{run}: the connection to another worker broke, so that one is gone; where it left no message of its own, "
             f"look for a kill by the system, often for want of memory. The same command goes on from the last checkpoint"
+        ) from error
+    except BrokenPipeError:  # whoever reads the standard output has left
+        raise
+    except OSError as error:  # on Ray it would come as an error of Ray's, with a traceback
+        raise UserError(
+            f"{run}: worker {os.environ.get('RANK', '0')}: {reason_of(error)}; mend that and run the same command, which goes "
+            f"on from the last checkpoint"
         ) from error
 
 

@@ -22,6 +22,7 @@ import yaml
 from pipelines.contracts.config import load_yaml, parse, plain
 from pipelines.contracts.errors import ConflictError, CorruptFileError, UserError
 from pipelines.contracts.lease import LEASE, held
+from pipelines.contracts.patience import patiently
 from pipelines.contracts.store import digest, file_checksum, read_json, write_atomic, write_json
 from trainers import checkpoint
 from trainers.config import Pretraining
@@ -195,7 +196,8 @@ def begin_attempt(path: Path) -> str:
 
 def check_attempt(path: Path, name: str | None) -> None:
     """SupersededError where workers of another name have been started since; None never is."""
-    if name is not None and (path / _ATTEMPT).read_text() != name:
+    attempt = path / _ATTEMPT
+    if name is not None and patiently(attempt, attempt.read_text) != name:
         raise SupersededError(f"{path}: other workers have gone on with this run since these were cut off from it")
 
 

@@ -232,3 +232,16 @@ def test_workers_that_were_cut_off_end_where_others_go_on(corpus, tmp_path, monk
     assert checkpoint.newest(run, pytest.fail).step == at - 1
     assert not (run / "finished.json").exists()
     assert not (run / "export").exists()
+
+
+def test_a_disk_that_is_full_ends_a_worker_with_one_line(corpus, tmp_path):
+    """An OSError of a worker on Ray would reach its user as a traceback of Ray's."""
+    from trainers.launch import launch
+
+    run, config = tmp_path / "run", small(corpus)
+    open_run(run, config, corpus)
+    (run / "log.jsonl").symlink_to("/dev/full")
+    with pytest.raises(
+        UserError, match=r"run: worker 0: .*log\.jsonl: .*; mend that and run the same command, which goes on"
+    ):
+        launch(config, corpus, run, 1, print)
