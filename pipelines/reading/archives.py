@@ -219,7 +219,7 @@ def _zip_members(file: SourceFile, source: SourceSpec, budget: Budget) -> Iterat
         return
     with archive:
         for info in archive.infolist():
-            if (info.is_dir() and not info.file_size) or not _wanted(info.filename, source):
+            if (info.filename.endswith("/") and not info.file_size) or not _wanted(info.filename, source):
                 continue
             if stat.S_IFMT(info.external_attr >> 16) not in (0, stat.S_IFREG):
                 chunks = broken("not_regular")

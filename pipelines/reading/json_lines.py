@@ -71,6 +71,8 @@ def lines(chunks: Iterator[bytes], limit: int) -> Iterator[bytes | LongRecord]:
         yield b"".join(held) if size <= limit else LongRecord(iter(held))
 
 
+_MOST_VALUES = 1 << 20  # of a record; 45 MB of empty lists would be 15 million objects, more than 800 MB
+_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
 _BLANK_BYTES = 8
 _BLANK = re.compile(rb"\n(?:\n+|[ \t\r\v\f]{1,%d}\n)+" % _BLANK_BYTES)
 
@@ -92,11 +94,14 @@ def read_jsonl(entry: Entry, source: SourceSpec) -> Iterator[Found | Bad]:
 
 
 def json_records(texts: Iterator[bytes | LongRecord], source: SourceSpec) -> Iterator[Found | Bad]:
-    """The records of JSON texts; blank ones are none."""
+    """The records of JSON texts; blank ones are none. `too_many_values` is one whose values would take more memory than its text
+    by far; orjson does not survive an allocation that fails.
+    """
     import orjson
 
     loads, dumps = orjson.loads, orjson.dumps
-    utf8 = codecs.lookup(source.encoding).name == "utf-8"
+    encoding = codecs.lookup(source.encoding).name
+    utf8 = encoding == "utf-8"
     first = True
     for text in texts:
         if isinstance(text, LongRecord):
@@ -107,7 +112,9 @@ def json_records(texts: Iterator[bytes | LongRecord], source: SourceSpec) -> Ite
         else:
             if first and utf8:
                 text = text.removeprefix(BOM)
-            if text and not text.isspace():
+            if len(text) > _MOST_VALUES and _values(text, encoding) > _MOST_VALUES:
+                yield Bad("too_many_values", len(text))
+            elif text and not text.isspace():
                 try:
                     value = loads(text if utf8 else text.decode(source.encoding))
                     found = None if _lost_digits(value) else _record(value, len(text), source, dumps)
@@ -115,6 +122,14 @@ def json_records(texts: Iterator[bytes | LongRecord], source: SourceSpec) -> Ite
                     found = None
                 yield found or _read_exactly(text, source)
         first = False
+
+
+def _values(text: bytes, encoding: str) -> int:
+    """How many values and names a JSON text holds, to within the number of its colons; of anything else some number."""
+    if encoding != "utf-8":
+        text = text.decode(encoding, "replace").encode(errors="replace")
+    outside = _STRING.sub(b"", text)
+    return sum(outside.count(mark) for mark in (b",", b"[", b"{"))
 
 
 def _read_exactly(line: bytes, source: SourceSpec) -> Found | Bad:

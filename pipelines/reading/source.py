@@ -49,6 +49,7 @@ REASONS = {
     "revisit": "a page that the crawler found as it was at an earlier visit; the record holds no copy of it",
     "segmented": "a segment of a record that was divided over several",
     "text_not_string": "the text field is not a string",
+    "too_many_values": "the JSON record holds more than 1,048,576 values and names",
     "trailing_bytes": "bytes follow the end of the archive or JSON document; they are not read",
     "truncated": "the file ends within compressed data, an archive, a member or a document; what came before is kept",
     "unclosed_quote": "a quoted field of a CSV row does not end within max_document_bytes",

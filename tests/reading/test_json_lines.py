@@ -215,3 +215,15 @@ def test_a_file_of_next_to_nothing_gives_no_more_records_than_its_size_allows(
         assert (found.texts, set(reasons), len(reasons)) == (["late"], {"not_object"}, 5000)
     else:
         assert (found.texts, reasons) == ([], ["not_object"] * allowed + ["record_limit"])
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "shift_jis"])
+def test_a_record_of_millions_of_values_is_set_aside_whatever_its_texts_hold(read: Callable, encoding: str) -> None:
+    commas = json.dumps(
+        {"text": '表",[{' * (1 << 19), "a": [1, 2]}, ensure_ascii=False
+    )  # 表 ends in a backslash in Shift JIS
+    values = '{"text": "a", "b": [' + "[]," * (1 << 19) + "1]}"
+    few = '{"text": "b", "c": [' + "[]," * ((1 << 19) - 10) + "1]}"
+    found = read("a.jsonl", "\n".join([commas, values, few]).encode(encoding), format="jsonl", encoding=encoding)
+    assert [text[:3] for text in found.texts] == ['表",', "b"]
+    assert found.bad == [("a.jsonl", 1, "too_many_values", len(values.encode(encoding)))]

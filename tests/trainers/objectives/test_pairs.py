@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipelines.contracts.errors import ConfigError
 from tests.trainers.objectives.packed import (
     BOS,
     EOS,
@@ -257,5 +258,5 @@ def test_a_loss_that_the_prefix_gives_away_is_refused():
         with pytest.raises(ValueError, match="loss_on_prefix"):
             kind(bidirectional_prefix=True, loss_on_prefix=True).check()
         kind(bidirectional_prefix=False, loss_on_prefix=True).check()
-        with pytest.raises(ValueError, match="encoder-decoder predicts nothing of its input"):
+        with pytest.raises(ConfigError, match="encoder-decoder predicts nothing of its input"):
             kind(bidirectional_prefix=False, loss_on_prefix=True).stream_length(512, "encoder_decoder")
