@@ -114,6 +114,11 @@ def _failure(label: str, error: BaseException, position: int, memory: int | None
         return UserError(
             f"{label}: failed {_ATTEMPTS} times: {error}; mend that and run the same command, which goes on where it stopped"
         )
+    if type(error).__module__ == "ray.exceptions":  # what is said of processes and nodes, and not by the task
+        return UserError(
+            f"{label}: failed {_ATTEMPTS} times, last with Ray's {type(error).__name__}: nodes or their network may have failed; "
+            "the same command goes on where it stopped"
+        )
     # The message of a library's exception may quote the text it choked on, so only its type and place are shown.
     place = ""
     trace = error.__traceback__

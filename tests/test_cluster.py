@@ -3,7 +3,7 @@
 import pytest
 
 from pipelines.__main__ import main
-from pipelines.cluster import LocalCluster, RayCluster
+from pipelines.cluster import LocalCluster, RayCluster, _failure
 from pipelines.contracts.errors import UserError
 from pipelines.memory import LEAST
 
@@ -38,3 +38,11 @@ def test_only_a_want_of_memory_does_not_fit():
     assert not cluster.fits(_fail, MemoryError(), None)
     with pytest.raises(UserError, match="corrupt"):
         cluster.fits(_fail, UserError("corrupt"), None)
+
+
+def test_a_task_whose_nodes_are_lost_again_and_again_says_what_to_do():
+    from ray.exceptions import NodeDiedError
+
+    message = str(_failure("read web: files 00000", NodeDiedError("10.0.0.3, and what Ray says of it"), 0, None))
+    assert message.startswith("read web: files 00000: failed 3 times, last with Ray's NodeDiedError: ")
+    assert message.endswith("the same command goes on where it stopped")
