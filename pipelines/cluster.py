@@ -183,6 +183,7 @@ class RayCluster:
     memory: int | None = None
     peak_bytes: int = 0
     _started: bool = field(default=False, init=False)
+    _remote: Any = field(default=None, init=False)  # one for all tasks: each would be sent to all nodes
     _broken: int = field(default=0, init=False)
     _counted: float = field(default=float("-inf"), init=False)
     _nodes: list[dict[str, float]] = field(default_factory=list, init=False)
@@ -217,6 +218,7 @@ class RayCluster:
             raise UserError(
                 f"Ray did not {where}: {reason}; run the command again, or build with --in-process"
             ) from error
+        self._remote = ray.remote(num_cpus=1, max_retries=0)(measured)
         self._started = True
 
     def _look_around(self) -> None:
@@ -255,12 +257,11 @@ class RayCluster:
         gpus = getattr(item, "gpus", 0)
         if gpus and gpus > ray.cluster_resources().get("GPU", 0):
             raise UserError(f"{label}: asks for {gpus:g} GPUs, the cluster has fewer; lower num_gpus")
-        remote = ray.remote(num_cpus=1, max_retries=0)(measured)
         # What Ray has asked of a lost node holds up all that it asks in the same words, so these change with every loss.
         memory = None if room is None else room - len(self._gone)
         # A process keeps some of the memory that a broken task took; after one, new processes are started.
         fresh = {"env_vars": {"GRISTMILL_BROKEN_TASKS": str(self._broken)}} if self._broken else None
-        options = remote.options(name=function.__name__, num_gpus=gpus, memory=memory, runtime_env=fresh)
+        options = self._remote.options(name=function.__name__, num_gpus=gpus, memory=memory, runtime_env=fresh)
         return options.remote(function, item, room)
 
     def map(

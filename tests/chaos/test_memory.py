@@ -129,7 +129,7 @@ def test_a_document_too_large_for_the_ceiling_stops_the_build_and_is_not_set_asi
 @pytest.mark.ray
 @pytest.mark.parametrize("kind", ["words", "marks"])
 def test_a_task_that_runs_out_is_tried_with_more_in_the_place_of_others(kind, tmp_path, injected):
-    config = write_corpus(tmp_path, {"words": words, "marks": marks}[kind](20_000_000), honest_files=6)
+    config = write_corpus(tmp_path, {"words": words, "marks": marks}[kind](12_000_000), honest_files=6)
     finished(config, tmp_path / "reference", "--in-process")
     ended = finished(config, tmp_path / "out", "--workers", 2, "--memory-per-worker", 700 * MB)
     assert "ran out of memory with 700.0 MB" in ended.out
