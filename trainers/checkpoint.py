@@ -236,8 +236,11 @@ def _remove_old(found: Sequence[tuple[int, int, Path]], last: Path, step: int, k
     """Of `found`, the newest first, remove what `save` says."""
     replaced = [path for its, _, path in found if its > step or (its == step and path != last)]
     older = [(its, path) for its, _, path in found if path not in replaced][keep:]
-    for path in replaced + [path for its, path in older if not keep_every or its % keep_every]:
+    gone = replaced + [path for its, path in older if not keep_every or its % keep_every]
+    for path in gone:
         shutil.rmtree(path)
+    if gone:
+        fsync_directory(last.parent)
 
 
 def _fsync(path: Path) -> None:

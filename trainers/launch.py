@@ -336,4 +336,9 @@ def _start_ray(ray: Any) -> None:
     alone = {} if os.environ.get("RAY_ADDRESS") else {"address": "local", "include_dashboard": False}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        ray.init(log_to_driver=False, logging_level="ERROR", runtime_env=environment, **alone)
+        try:
+            ray.init(log_to_driver=False, logging_level="ERROR", runtime_env=environment, **alone)
+        except Exception as error:
+            where = "start on this machine" if alone else f"join the cluster at {os.environ['RAY_ADDRESS']}"
+            reason = (str(error) or type(error).__name__).splitlines()[0]
+            raise UserError(f"Ray did not {where}: {reason}; run the same command when it can") from error
