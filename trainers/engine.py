@@ -279,7 +279,7 @@ def _spare_embedding_gradients(model: Any) -> None:
     as a matrix of mostly zeros (4 % of a step of a small model). On a GPU adding rows has no fixed order.
     """
     head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
-    if head is not None and head.weight is embedding.weight and head.weight.device.type == "cpu":
+    if head is not None and head.weight is embedding.weight:
         embedding.sparse = not torch.cuda.is_available()
 
 
