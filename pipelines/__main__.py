@@ -218,11 +218,11 @@ def _plan(options: argparse.Namespace) -> int:
     from pipelines.contracts.manifest import load_step
     from pipelines.corpus import load_corpus_config
     from pipelines.estimate import forecast
-    from pipelines.extras import refuse_missing
     from pipelines.inventory import Inventory, take_inventory
     from pipelines.memory import LEAST, machine_memory
     from pipelines.plan import make_plan
     from pipelines.poison import load_poison
+    from pipelines.required_libraries import refuse_missing
     from pipelines.rule_checks import null_notices
     from pipelines.show import show_plan
     from pipelines.source_check import check_counts, check_sample

@@ -20,7 +20,7 @@ from pipelines.contracts.document import ID
 from pipelines.contracts.manifest import StepOutput, records_of, write_table
 from pipelines.contracts.stage import DROP, Cluster, in_order
 from pipelines.contracts.store import FileRecord
-from pipelines.grouping import Grouping, Verdict, address, count_favours, partition_of, runs
+from pipelines.grouping import Election, Grouping, Verdict, address, count_favours, partition_of, runs
 from pipelines.keep_rule import absent_keys, key_columns, key_types, preferred
 from pipelines.shuffle import FileList, gathered, scattered, write_list
 from pipelines.verification import Spared, elect_among_spared
@@ -95,16 +95,7 @@ def sum_up_clusters(task: _Task) -> FileRecord:
     return records_of(receipt)[0]
 
 
-@dataclass(frozen=True)
-class _Election:
-    out: StepOutput
-    verdict: Verdict
-    files: FileList
-    partition: int
-    parts: int
-
-
-def elect_winners(task: _Election) -> tuple[list[FileRecord], dict[str, int]]:
+def elect_winners(task: Election) -> tuple[list[FileRecord], dict[str, int]]:
     """Order the clusters of a partition; (files for the members' parts and for the winners' parts, clusters by size)."""
     unit = f"winners.{task.partition:05d}"
     receipt = task.out.receipt(unit)
@@ -289,7 +280,7 @@ def settle(
     new = [one for one in found if not one.finished]
     sums = in_order(cluster.map(sum_up_clusters, tasks(found, partitions), label), len(found))
     members = write_list(out, "members", sums)
-    elections = [_Election(out, verdict, members, partition, len(found)) for partition in range(partitions)]
+    elections = [Election(out, verdict, members, partition, len(found)) for partition in range(partitions)]
     elected = in_order(
         cluster.map(elect_winners, elections, lambda task: f"{verdict.rule}: partition {task.partition}"), partitions
     )

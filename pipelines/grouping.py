@@ -8,7 +8,9 @@ import pyarrow as pa
 
 from pipelines.candidates import Candidates
 from pipelines.contracts.document import ID
+from pipelines.contracts.manifest import StepOutput
 from pipelines.keep_rule import KeepKey
+from pipelines.shuffle import FileList
 
 
 class Grouping(Protocol):
@@ -40,6 +42,17 @@ class Verdict:
     keep_up_to: int = 1
     least_similarity: float | None = None
     sets: bool = False
+
+
+@dataclass(frozen=True)
+class Election:
+    """Elects among the clusters of one partition. `files` hold their documents; `parts`: the number of parts of the corpus."""
+
+    out: StepOutput
+    verdict: Verdict
+    files: FileList
+    partition: int
+    parts: int
 
 
 def partition_of(clusters: pa.Array, partitions: int) -> np.ndarray:

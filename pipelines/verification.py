@@ -21,9 +21,9 @@ from pipelines.contracts.document import ID
 from pipelines.contracts.manifest import StepOutput, records_of
 from pipelines.contracts.stage import Cluster, in_order
 from pipelines.contracts.store import FileRecord
-from pipelines.grouping import Grouping, Verdict, address, count_favours, partition_of, runs
+from pipelines.grouping import Election, Grouping, Verdict, address, count_favours, partition_of, runs
 from pipelines.keep_rule import absent_keys, key_columns, preferred
-from pipelines.shuffle import FileList, gathered, partitions_for, scattered, write_list
+from pipelines.shuffle import gathered, partitions_for, scattered, write_list
 
 ELECTORATE = 10_000
 """Documents of a cluster that elect among themselves: 50 million comparisons at most, seconds with signatures of 112 values."""
@@ -43,15 +43,6 @@ class _PartTask:
     candidates: Candidates
     kinds: tuple[pa.DataType, ...]
     partitions: int
-
-
-@dataclass(frozen=True)
-class _Election:
-    out: StepOutput
-    verdict: Verdict
-    files: FileList
-    partition: int
-    parts: int
 
 
 @dataclass(frozen=True)
@@ -77,7 +68,7 @@ def elect_among_spared(
     tasks = [_PartTask(out, verdict, grouping, one.candidates, kinds, partitions) for one in spared if one.documents]
     sent = cluster.map(send_spared, tasks, lambda task: f"{verdict.rule}: part {task.candidates.part.name}")
     files = write_list(out, "spared", in_order(sent, len(tasks)))
-    elections = [_Election(out, verdict, files, partition, parts) for partition in range(partitions if tasks else 0)]
+    elections = [Election(out, verdict, files, partition, parts) for partition in range(partitions if tasks else 0)]
     elected = in_order(
         cluster.map(elect_again, elections, lambda task: f"{verdict.rule}: partition {task.partition}"), len(elections)
     )
@@ -111,7 +102,7 @@ def send_spared(task: _PartTask) -> FileRecord:
     return records_of(receipt)[0]
 
 
-def elect_again(task: _Election) -> tuple[list[FileRecord], int]:
+def elect_again(task: Election) -> tuple[list[FileRecord], int]:
     """Elect among the spared documents of a partition; (files by part: who goes, for whom; documents not all compared)."""
     unit = f"again.{task.partition:05d}"
     receipt = task.out.receipt(unit)
@@ -135,7 +126,7 @@ def elect_again(task: _Election) -> tuple[list[FileRecord], int]:
     return records_of(receipt), receipt["counts"]["beyond"]
 
 
-def _electorates(task: _Election) -> tuple[pa.Table, int]:
+def _electorates(task: Election) -> tuple[pa.Table, int]:
     """The documents of a partition that elect, by cluster and in the order of preference; how many there are in all."""
     held: list[pa.Table] = []
     documents, most = 0, _PARTITION_BYTES
@@ -204,7 +195,7 @@ def _follow(table: pa.Table, stay: pa.Table, verdict: Verdict) -> tuple[np.ndarr
     return winner, similarity
 
 
-def _others(task: _Election, electorate: pa.Table) -> Iterator[pa.Table]:
+def _others(task: Election, electorate: pa.Table) -> Iterator[pa.Table]:
     """The documents of a partition that are not among those that elect, file by file."""
     known = address(electorate["part"], electorate["row"])
     for record in task.files.files:

@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -136,6 +136,24 @@ steps:
   - shards: {{tokenizer: learn_tokenizer, validation_share: 0.2}}
 """)
     return path
+
+
+def write_texts_corpus(folder: Path, texts: list[str], steps: Iterable[str], name: str, more: str = "") -> Path:
+    """A corpus YAML over a source `web` of these texts as JSON lines, with output in folder/name. `more`: knobs of the source."""
+    import json
+
+    (folder / "texts.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    path = folder / f"{name}.yaml"
+    source = f"  - {{name: web, root: {folder}/texts.jsonl, format: jsonl{more}}}\n"
+    listed = "".join(f"  - {step}\n" for step in steps)
+    path.write_text(f"name: c\noutput: {folder}/{name}\nsources:\n{source}steps:\n{listed}")
+    return path
+
+
+@pytest.fixture
+def without_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Builds write no report. Charts take longer than all the rest of a small build; tests/test_report.py is about them."""
+    monkeypatch.setattr("pipelines.publish.write_report", lambda *arguments: False)
 
 
 @pytest.fixture

@@ -38,11 +38,7 @@ from pipelines.poison import load_poison, set_aside
 from pipelines.read_step import file_indexes, quarantined
 from pipelines.show import show_funnel, show_plan, without_validation
 
-
-@pytest.fixture(autouse=True)
-def without_report(monkeypatch):
-    """Charts take longer than all the rest of a small build; tests/test_report.py is about them."""
-    monkeypatch.setattr("pipelines.publish.write_report", lambda *arguments: False)
+pytestmark = pytest.mark.usefixtures("without_report")
 
 
 def plan_of(path, *overrides, steps=None):

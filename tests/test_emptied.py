@@ -16,15 +16,12 @@ from pipelines.contracts.manifest import load_corpus
 from pipelines.corpus import load_corpus_config
 from pipelines.inventory import take_inventory
 from pipelines.plan import make_plan
-from tests.conftest import paragraph
+from tests.conftest import paragraph, write_texts_corpus
+
+pytestmark = pytest.mark.usefixtures("without_report")
 
 GOOD = "This line has five words."
 MENU = "Home | News | Contact"
-
-
-@pytest.fixture(autouse=True)
-def without_report(monkeypatch):
-    monkeypatch.setattr("pipelines.publish.write_report", lambda *arguments: False)
 
 
 @pytest.fixture
@@ -32,13 +29,7 @@ def write(tmp_path):
     """Write JSON lines and a corpus file over them; its path."""
 
     def corpus(texts, steps, name="c"):
-        lines = "".join(json.dumps({"text": text}) + "\n" for text in texts)
-        (tmp_path / "texts.jsonl").write_text(lines)
-        path = tmp_path / f"{name}.yaml"
-        head = f"name: c\noutput: {tmp_path}/{name}\nsources:\n"
-        source = f"  - {{name: web, root: {tmp_path}/texts.jsonl, format: jsonl, part_bytes: 4000}}\nsteps:\n"
-        path.write_text(head + source + "".join(f"  - {step}\n" for step in steps))
-        return path
+        return write_texts_corpus(tmp_path, texts, steps, name, ", part_bytes: 4000")
 
     return corpus
 

@@ -21,12 +21,9 @@ from pipelines.inventory import take_inventory
 from pipelines.scan import probes_of, scan
 from pipelines.tombstone import read_tombstone
 
+pytestmark = pytest.mark.usefixtures("without_report")
+
 SHARDED, DROPPED = "web/0.jsonl#5", "web/1.jsonl#4"  # text 10, which is kept; text 9, which is too short
-
-
-@pytest.fixture(autouse=True)
-def without_report(monkeypatch):
-    monkeypatch.setattr("pipelines.publish.write_report", lambda *arguments: False)
 
 
 def build(corpus_file, *overrides):

@@ -19,6 +19,8 @@ from pipelines.reading.source import REASONS, STRUCTURAL
 from pipelines.source_check import check_sample, sample_source
 from pipelines.stages.read import list_files
 
+pytestmark = pytest.mark.usefixtures("without_report")
+
 
 def jsonl(records: list) -> str:
     return "".join(json.dumps(record) + "\n" for record in records)
@@ -50,11 +52,6 @@ def run(path: Path, *overrides: str):
     config = load_corpus_config(path, overrides)
     plan = make_plan(config, take_inventory(config.sources, Path(config.output)))
     return build(plan, LocalCluster(), lambda line: None)
-
-
-@pytest.fixture(autouse=True)
-def without_report(monkeypatch):
-    monkeypatch.setattr("pipelines.publish.write_report", lambda *arguments: False)
 
 
 @pytest.mark.parametrize("command", ["plan", "build"])

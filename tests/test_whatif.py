@@ -17,12 +17,9 @@ from pipelines.report.sweep import kept_share
 from pipelines.summary import histogram
 from pipelines.whatif import what_if
 
+pytestmark = pytest.mark.usefixtures("without_report")
+
 RULES = [{"signal": "word_count", "at_least": 20}, {"signal": "mean_word_length", "at_most": 6}]
-
-
-@pytest.fixture(autouse=True)
-def without_report(monkeypatch):
-    monkeypatch.setattr("pipelines.publish.write_report", lambda *arguments: False)
 
 
 @pytest.fixture

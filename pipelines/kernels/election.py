@@ -35,6 +35,38 @@ def _similarity(
 
 
 @njit(cache=True)
+def _decide(
+    offsets: np.ndarray,
+    values: np.ndarray,
+    i: int,
+    other_offsets: np.ndarray,
+    other_values: np.ndarray,
+    rows: np.ndarray,
+    sets: bool,
+    begun: int,
+    always: bool,
+    decisive: np.ndarray,
+    enough: int,
+    least: np.float32,
+) -> tuple[int, np.float32]:
+    """(what `winner` becomes, similarity to the first that it is like) for document i beside the others at `rows`."""
+    like, first, similarity = begun, STAYS, np.float32(0)
+    for r in rows:
+        found = _similarity(
+            values, offsets[i], offsets[i + 1], other_values, other_offsets[r], other_offsets[r + 1], sets, least
+        )
+        if found >= least:
+            if first == STAYS:
+                first, similarity = r, found
+            like += enough if decisive[r] else 1
+            if like >= enough:
+                break
+    if always or like < enough:
+        return STAYS, similarity
+    return (OF_THE_FIRST if begun else first), similarity
+
+
+@njit(cache=True)
 def elect(
     offsets: np.ndarray,
     values: np.ndarray,
@@ -52,28 +84,18 @@ def elect(
 
     A document goes if `enough` of those that stay are at or above `least`; begun[i] says how many of them it was found like
     before. One with always[i] stays; being like one with decisive[i] is enough. winner[i] becomes STAYS, OF_THE_FIRST where
-    begun[i] is not 0, or the first document that i is like; similarity[i] is that to winner[i].
+    begun[i] is not 0, or the first document that i is like; similarity[i] is that to the first document that i is like.
     """
     chosen = np.empty(len(begun), np.int64)
     for c in range(len(starts) - 1):
         count = 0
         for i in range(starts[c], starts[c + 1]):
-            like, first = begun[i], STAYS
-            for k in range(count):
-                r = chosen[k]
-                found = _similarity(values, offsets[i], offsets[i + 1], values, offsets[r], offsets[r + 1], sets, least)
-                if found >= least:
-                    if first == STAYS:
-                        first, similarity[i] = r, found
-                    like += enough if decisive[r] else 1
-                    if like >= enough:
-                        break
-            if always[i] or like < enough:
-                winner[i] = STAYS
+            winner[i], similarity[i] = _decide(
+                offsets, values, i, offsets, values, chosen[:count], sets, begun[i], always[i], decisive, enough, least
+            )
+            if winner[i] == STAYS:
                 chosen[count] = i
                 count += 1
-            else:
-                winner[i] = OF_THE_FIRST if begun[i] else first
 
 
 @njit(cache=True)
@@ -94,19 +116,9 @@ def follow(
     similarity: np.ndarray,
 ) -> None:
     """As `elect`, for documents that are compared with the others from low[i] to high[i] alone; decisive[r] is of the others."""
+    every = np.arange(len(other_offsets) - 1)
     for i in range(len(low)):
-        like, first = begun[i], STAYS
-        for r in range(low[i], high[i]):
-            found = _similarity(
-                values, offsets[i], offsets[i + 1], other_values, other_offsets[r], other_offsets[r + 1], sets, least
-            )
-            if found >= least:
-                if first == STAYS:
-                    first, similarity[i] = r, found
-                like += enough if decisive[r] else 1
-                if like >= enough:
-                    break
-        if always[i] or like < enough:
-            winner[i] = STAYS
-        else:
-            winner[i] = OF_THE_FIRST if begun[i] else first
+        winner[i], similarity[i] = _decide(
+            offsets, values, i, other_offsets, other_values, every[low[i] : high[i]], sets, begun[i], always[i], decisive,
+            enough, least,
+        )  # fmt: skip

@@ -12,7 +12,7 @@ from packaging.utils import canonicalize_name
 from pipelines.contracts.errors import UserError
 from pipelines.contracts.extras import EXTRAS, import_failures, install_extra
 from pipelines.corpus import load_corpus_config
-from pipelines.extras import needs_of, refuse_missing
+from pipelines.required_libraries import needs_of, refuse_missing
 from pipelines.stages.perplexity import Perplexity
 
 ROOT = Path(__file__).parents[2]

@@ -25,16 +25,13 @@ from tokenizer.encode import Encoder
 from tokenizer.kinds import train
 from tokenizer.specials import SPECIAL_IDS, SPECIALS
 
+pytestmark = pytest.mark.usefixtures("without_report")
+
 LANGUAGES = {
     "en": "The river runs past the old mill and turns its wheel. People came from the whole valley to buy their flour there. ",
     "fr": "La rivière coule près du vieux moulin et fait tourner sa roue. Les gens venaient de loin pour acheter leur farine. ",
     "ru": "Река течёт мимо старой мельницы и вращает её колесо. Люди приходили со всей долины, чтобы купить здесь муку. ",
 }
-
-
-@pytest.fixture(autouse=True)
-def without_report(monkeypatch):
-    monkeypatch.setattr("pipelines.publish.write_report", lambda *arguments: False)
 
 
 @pytest.fixture

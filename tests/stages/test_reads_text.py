@@ -19,16 +19,13 @@ from pipelines.stages.minhash_signatures import MinhashSignatures
 from pipelines.stages.quality_signals import QualitySignals
 from pipelines.stages.reads_text import MeasuresText, ReadsText
 from pipelines.stages.text_hash import TextHash
-from tests.conftest import paragraph
+from tests.conftest import paragraph, write_texts_corpus
+
+pytestmark = pytest.mark.usefixtures("without_report")
 
 MENU = "Home | News | Contact"
 TEXTS = [f"{MENU}\n{paragraph(k)}\n{MENU}\nNothing ends this line" for k in range(4)] + [paragraph(9)]
 C4 = "c4_lines: {rules: tfds}"
-
-
-@pytest.fixture(autouse=True)
-def without_report(monkeypatch):
-    monkeypatch.setattr("pipelines.publish.write_report", lambda *arguments: False)
 
 
 @pytest.fixture
@@ -36,10 +33,7 @@ def planned(tmp_path):
     """A plan over `TEXTS` with some steps."""
 
     def plan(*steps, texts=TEXTS, name="c"):
-        (tmp_path / "texts.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
-        path = tmp_path / f"{name}.yaml"
-        head = f"name: c\noutput: {tmp_path}/{name}\nsources:\n  - {{name: web, root: {tmp_path}/texts.jsonl, format: jsonl}}\n"
-        path.write_text(f"{head}steps:\n" + "".join(f"  - {step}\n" for step in steps))
+        path = write_texts_corpus(tmp_path, texts, steps, name)
         config = load_corpus_config(path)
         return make_plan(config, take_inventory(config.sources, config.place))
 
