@@ -179,7 +179,8 @@ def _check_reads(state: Build) -> None:
     """
     reads = {source: state.published[f"read.{source.name}"] for source in state.plan.config.sources}
     for source, manifest in reads.items():
-        check_counts(source, manifest.counts[source.name], state.plan.inventories[source.name].files)
+        directory = state.root / state.plan.step(f"read.{source.name}").directory
+        check_counts(source, manifest, directory, state.plan.inventories[source.name].files)
     if not any(manifest.parts for manifest in reads.values()):
         raise UserError("no source holds a document; a corpus needs at least one, whatever `allow_empty` says")
 

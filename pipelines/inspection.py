@@ -18,6 +18,7 @@ import xxhash
 
 from pipelines.contracts.annotations import Annotation, Part
 from pipelines.contracts.config import parse
+from pipelines.contracts.document import is_empty
 from pipelines.contracts.edits import map_back
 from pipelines.contracts.errors import ConfigError, UserError
 from pipelines.contracts.lineage import Corpus, Located, Origin, PublishedStep, Quarantined, open_corpus, select_rows
@@ -58,7 +59,7 @@ def show_document(corpus: Path, identifier: str, *, raw: bool) -> None:
     stored, edited = documents["text"][0].as_py(), documents["edited_text"][0].as_py()
     sizes = f"{len(stored.encode()):,} bytes stored, {len(edited.encode()):,} edited"
     page.heading(f"text ({'as stored' if raw else _view(opened, part)}; {sizes})")
-    page.text(stored if raw else edited, _DOCUMENT)
+    _show_text(page, opened, part, raw, _DOCUMENT)
 
 
 def show_rule(corpus: Path, rule: str, samples: int, *, raw: bool) -> None:
@@ -410,5 +411,21 @@ def _show_sample(page: Page, corpus: Corpus, rule: str, part: Part, raw: bool) -
             if test is not None:
                 page.field("kept is", test[1])
             break
+    _show_text(page, corpus, part, raw, _EXCERPT)
+
+
+def _show_text(page: Page, corpus: Corpus, part: Part, raw: bool, limits: tuple[int, int]) -> None:
+    """The text of the one document of a part; where edits left nothing of it, the text before the step that emptied it."""
     name = "text" if raw else "edited_text"
-    page.text(part.table((name,))[name][0].as_py(), _EXCERPT)
+    text = part.table((name,))[name][0].as_py()
+    if not raw and is_empty(text):
+        for position, annotation in enumerate(part.annotations):
+            if EDITS_COLUMN in annotation.schema:
+                after = replace(part, annotations=part.annotations[: position + 1])
+                if is_empty(after.table((name,))[name][0].as_py()):
+                    before = replace(part, annotations=part.annotations[:position]).table((name,))[name][0].as_py()
+                    size = len(before.encode())
+                    page.line(f"  (nothing left after {annotation.step}; {size:,} bytes before it:)")
+                    [text] = _redacted(corpus, part, [before])
+                    break
+    page.text(text, limits)

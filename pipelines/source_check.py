@@ -5,14 +5,18 @@ records are read while the build is planned, and the counts of the whole source 
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any
+from pathlib import Path
 
-from pipelines.contracts.document import is_empty
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipelines.contracts.document import QUARANTINE, is_empty
 from pipelines.contracts.errors import SourceError, StorageError
+from pipelines.contracts.manifest import StepManifest, read_table, schema_facts
 from pipelines.corpus import Source
 from pipelines.reading.archives import open_entries
 from pipelines.reading.files import SourceFile
@@ -26,6 +30,7 @@ _BYTES = 64 << 20  # of records: half a second
 _TEXT_BYTES = 16 << 20  # of records whose texts are measured: two seconds
 _SHOWN_FIELDS = 20
 _SHOWN_CHARACTERS = 40
+_LACKS_TEXT = ("no_text", "text_not_string")
 _CHECK = {
     "no_text": "text_field", "text_not_string": "text_field", "undecodable": "encoding", "oversized": "max_document_bytes",
     "html_bytes": "max_html_bytes", "html_nodes": "max_html_nodes", "html_depth": "max_html_depth",
@@ -115,26 +120,53 @@ def check_sample(source: Source, files: Sequence[SourceFile]) -> Tally:
         return tally  # nothing is expected, or nothing was seen that could have been a document
     if tally.share > source.max_quarantined:
         seen = tally.unexpected.total() + tally.documents
-        raise _refusal(source, f"of its first {seen:,} records", tally)
+        have = f"; records have the fields {', '.join(_shown(tally.fields))}" if tally.fields else ""
+        raise _refusal(source, f"of its first {seen:,} records", tally, have)
     return tally
 
 
-def check_counts(source: Source, counts: Mapping[str, Any], files: Sequence[SourceFile]) -> None:
-    """SourceError where too little of a source became documents. `counts`: those of its published read step."""
+def check_counts(source: Source, read: StepManifest, directory: Path, files: Sequence[SourceFile]) -> None:
+    """SourceError where too little of a source became documents. `read`: its published read step, which is in `directory`."""
+    counts = read.counts[source.name]
     tally = Tally(counts["kept"], Counter(counts["quarantined"]))
     if source.allow_empty and not tally.documents:
         return
     if tally.documents and tally.share <= source.max_quarantined:
         return
-    with suppress(SourceError):
-        tally.fields = sample_source(source, files).fields
-    raise _refusal(source, f"of its {counts['in']:,} records", tally)
+    have = ""
+    with suppress(SourceError, StorageError, OSError, MemoryError):
+        have = _fields_of_first(source, read, directory, files)
+    raise _refusal(source, f"of its {counts['in']:,} records", tally, have)
 
 
-def _refusal(source: Source, of_what: str, tally: Tally) -> SourceError:
+def _fields_of_first(source: Source, read: StepManifest, directory: Path, files: Sequence[SourceFile]) -> str:
+    """For a message: the first record that was set aside for lack of its text, and its fields. Its file is read up to there."""
+    for record in read.files:
+        if record.path.startswith("quarantine/"):
+            table = read_table(directory, record, QUARANTINE.names, schema_facts(QUARANTINE))
+            lacking = table.filter(pc.is_in(table["reason"], value_set=pa.array(_LACKS_TEXT)))
+            if lacking.num_rows:
+                path, number = lacking["path"][0].as_py(), lacking["record"][0].as_py()
+                if fields := _fields_at(source, files, path, number):
+                    return f"; the first of these, {source.name}/{path}#{number}, has the fields {', '.join(_shown(fields))}"
+                return ""
+    return ""
+
+
+def _fields_at(source: Source, files: Sequence[SourceFile], path: str, number: int) -> tuple[str, ...]:
+    """The fields of one record that lacks its text."""
+    for file in files:
+        if path == file.path or path.startswith(f"{file.path}!"):
+            for entry in open_entries(file, source):
+                if entry.path == path:
+                    found = next(islice(read_records(entry, source), number, None), None)
+                    return found.fields if isinstance(found, Bad) else ()
+    return ()
+
+
+def _refusal(source: Source, of_what: str, tally: Tally, have: str) -> SourceError:
     reasons = (tally.unexpected or tally.aside).most_common(3)
     said = "; ".join(f"{count:,} `{reason}` ({REASONS[reason]})" for reason, count in reasons)
-    have = f"; records have the fields {', '.join(_shown(tally.fields))}" if tally.fields else ""
     wrong = dict.fromkeys(_CHECK[reason] for reason, _ in reasons if reason in _CHECK)
     check = f"; check {' and '.join(f'`{name}: {getattr(source, name)}`' for name in wrong)}" if wrong else ""
     on = "set `allow_empty: true`"

@@ -16,6 +16,7 @@ from pipelines.inspect_cluster import _show_differences, show_cluster
 from pipelines.inspection import show_document, show_rule
 from pipelines.inventory import take_inventory
 from pipelines.plan import make_plan
+from pipelines.stages.c4_lines import C4Lines
 from pipelines.stages.dedup_exact import DedupExact
 from pipelines.stages.dedup_minhash import DedupMinhash
 from pipelines.stages.filter import Filter
@@ -298,3 +299,33 @@ def test_a_member_names_the_one_it_was_dropped_for(capsys: pytest.CaptureFixture
 def test_differences_of_texts_of_few_words_take_no_minutes(capsys: pytest.CaptureFixture[str]) -> None:
     _show_differences(Page(), ["a", "b"] * 1000, ["b", "a", "a"] * 666)
     assert "  - a b a b" in capsys.readouterr().out
+
+
+def test_a_document_that_edits_emptied_shows_the_text_before(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Personal data too is replaced in it, although no step saw any in what was left."""
+    menu = "Home | News | Ask jane.roe@example.org"
+    records = [{"text": f"{menu}\nEdition {number}"} for number in range(3)] + [{"text": "This line has five words."}]
+    (tmp_path / "web.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    sources = (Source("web", str(tmp_path / "web.jsonl"), "jsonl"),)
+    steps = (
+        StepConfig("c4_lines", C4Lines(rules="tfds"), "c4_lines"),
+        StepConfig("pii", Pii(entities=("EMAIL_ADDRESS",), text="edited_text"), "pii"),
+    )
+    config = CorpusConfig("emptied", str(tmp_path / "out"), sources, steps)
+    build(make_plan(config, take_inventory(sources, tmp_path / "out")), LocalCluster(), lambda line: None)
+    show_rule(tmp_path / "out", "c4_lines.empty", 2, raw=False)
+    sample = safe(capsys.readouterr().out)
+    size = len(menu) + len("\nEdition 0")
+    shown = "  | Home | News | Ask <EMAIL_ADDRESS>\n  | Edition "
+    assert sample.count(f"  (nothing left after c4_lines; {size} bytes before it:)\n{shown}") == 2
+    out = story(capsys, tmp_path / "out", "web/web.jsonl#0")
+    assert (
+        f"; {size} bytes stored, 0 edited)\n  (nothing left after c4_lines; {size} bytes before it:)\n{shown}0" in out
+    )
+    assert "jane" not in sample + out
+    show_rule(tmp_path / "out", "c4_lines.empty", 1, raw=True)
+    raw = capsys.readouterr().out
+    assert menu in raw
+    assert "nothing left" not in raw

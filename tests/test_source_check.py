@@ -1,7 +1,10 @@
 """A source that gives too little stops plan and build, with what its records have and what to check."""
 
 import gzip
+import io
 import json
+import re
+import tarfile
 from pathlib import Path
 
 import pyarrow as pa
@@ -103,6 +106,38 @@ def test_what_the_first_records_do_not_show_is_found_once_all_are_read(corpus, t
     assert read.stat().st_mtime_ns == before  # it was read once
 
 
+def tar_of(folder: Path, **members: list) -> None:
+    """A tar archive `a.tar` of members NAME.jsonl in place of the folder's file."""
+    (folder / "a.jsonl").unlink()
+    with tarfile.open(folder / "a.tar", "w") as archive:
+        for name, records in members.items():
+            content = jsonl(records).encode()
+            info = tarfile.TarInfo(f"{name}.jsonl")
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content))
+
+
+@pytest.mark.parametrize(
+    ("late", "fields"),
+    [
+        ({"id": 1, "body": "a", "title": "b"}, "id, body, title"),
+        ({"id": 1, "text": None, "content": "a"}, "id, text, content"),
+        ({"text": ["a", "b"]}, "text"),
+    ],
+)
+@pytest.mark.parametrize("archived", [False, True])
+def test_the_fields_of_late_records_are_named(corpus, tmp_path, capsys, late, fields, archived):
+    records, web = [*NEWS * 24, "no object", *[late] * 1500], tmp_path / "web"
+    (web / "a.jsonl").write_text(jsonl(records))
+    if archived:
+        tar_of(web, first=NEWS, second=records)
+    place = "web/a.tar!second.jsonl#1201" if archived else "web/a.jsonl#1201"
+    with pytest.raises(SourceError, match=re.escape(f"; the first of these, {place}, has the fields {fields}; check")):
+        run(corpus)
+    assert main(["plan", str(corpus)]) == 2
+    assert f"{place}, has the fields {fields}; check `text_field: text`" in capsys.readouterr().err
+
+
 def test_half_of_the_records_may_be_set_aside(corpus, tmp_path):
     (tmp_path / "web" / "a.jsonl").write_text(jsonl([*NEWS, *[{"text": None}] * 50]))
     assert run(corpus).sources["web"]["quarantined"] == {"no_text": 50}
@@ -155,8 +190,6 @@ def test_a_sample_is_a_thousand_records_from_all_over(tmp_path):
 
 def test_archives_are_not_searched_for_members(tmp_path, monkeypatch):
     """A wanted member may lie at the end of a large archive."""
-    import tarfile
-
     (tmp_path / "x.txt").write_text("a text")
     with tarfile.open(tmp_path / "a.tar", "w") as archive:
         archive.add(tmp_path / "x.txt", "x.txt")
