@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.feather
+import pyarrow.parquet
 import pytest
 
 from pipelines.__main__ import main
@@ -136,6 +137,21 @@ def test_the_fields_of_late_records_are_named(corpus, tmp_path, capsys, late, fi
         run(corpus)
     assert main(["plan", str(corpus)]) == 2
     assert f"{place}, has the fields {fields}; check `text_field: text`" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", ["parquet", "arrow"])
+@pytest.mark.parametrize("good", [0, 1200])
+def test_the_columns_beside_a_null_text_are_named(corpus, tmp_path, kind, good):
+    (tmp_path / "web" / "a.jsonl").unlink()
+    texts = [f"text {number}" for number in range(good)] + [None] * 2000
+    table = pa.table({"id": range(len(texts)), "text": pa.array(texts, pa.string()), "body": ["a"] * len(texts)})
+    if kind == "parquet":
+        pyarrow.parquet.write_table(table, tmp_path / "web" / "a.parquet", row_group_size=500)
+    else:
+        pyarrow.feather.write_feather(table, str(tmp_path / "web" / "a.arrow"), compression="uncompressed")
+    where = f"the first of these, web/a.{kind}#1200, has" if good else "records have"
+    with pytest.raises(SourceError, match=f"{where} the fields id, text, body; check `text_field: text`"):
+        run(corpus, f"sources.web.format={kind}")
 
 
 def test_half_of_the_records_may_be_set_aside(corpus, tmp_path):

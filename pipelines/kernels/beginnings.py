@@ -1,4 +1,4 @@
-"""Beginnings of texts: where to cut, and whether enough is there."""
+"""Texts within a buffer: where to cut their beginnings, whether enough is there, and how many characters they have."""
 
 import numpy as np
 from numba import njit
@@ -27,3 +27,13 @@ def beginnings(
                     filled[text] = True
                     break
     return cuts, filled
+
+
+@njit(cache=True)
+def count_characters(data: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
+    """Code points of the UTF-8 texts data[starts[n]:ends[n]], int64 [n]."""
+    counts = np.zeros(len(starts), np.int64)
+    for text in range(len(starts)):
+        for i in range(starts[text], ends[text]):
+            counts[text] += data[i] & 0xC0 != 0x80
+    return counts

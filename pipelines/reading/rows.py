@@ -24,7 +24,8 @@ def batch_records(batch: pa.RecordBatch, source: SourceSpec) -> Iterator[Found |
         columns[source.url_field], urls = urls, None
     for row, text in enumerate(texts):
         if text is None or (source.oversized == "quarantine" and len(text) > source.max_document_bytes):
-            yield Bad("no_text") if text is None else Bad("oversized", len(text))
+            names = tuple(batch.schema.names)
+            yield Bad("no_text", fields=names) if text is None else Bad("oversized", len(text))
             continue
         try:
             decoded = text.decode(source.encoding)

@@ -28,6 +28,8 @@ PARAGRAPH = pa.struct([("start", pa.int64()), ("end", pa.int64()), ("language", 
 PARAGRAPHS = pa.schema([("language_share", pa.float32()), ("language_paragraphs", pa.list_(PARAGRAPH))])
 FARTHEST = 1200  # resiliparse's own limit: "values above 1200 are usually false results"
 _RESILIPARSE = "resiliparse"
+LONG_PARAGRAPH = 200
+"""UTF-8 bytes from which a paragraph without a language counts against the share of the document's language."""
 UNDETERMINED = "und"
 """The label of a text without a language: BCP 47 (RFC 5646, section 2.2.1), ISO 639-2."""
 
@@ -56,9 +58,11 @@ class Language(MeasuresText, PartStage):
     `und` or a wrong guess, often with a low score: ask for `language_score` too.
 
     With `paragraphs`, `language_paragraphs` holds start and end (UTF-8 bytes of the text that is read), language and score of
-    each paragraph, and `language_share` the bytes of paragraphs with the document's language divided by the bytes of
-    paragraphs with any; null where the document or every paragraph is `und`. What happens to mixed documents is then a
-    rule: `filter: [{signal: language, one_of: [en]}, {signal: language_share, at_least: 0.8, null: drop}]`.
+    each paragraph, and `language_share` the share of the document's language: the characters of paragraphs with it divided by
+    those of all paragraphs, but for short ones that are `und`, of less than 200 bytes: headings and single sentences, of which
+    a model cannot tell the language. Longer ones without a language are tables, code, base64. It is null where the document is
+    `und`, or no paragraph counts. What happens to mixed documents is then a rule:
+    `filter: [{signal: language, one_of: [en]}, {signal: language_share, at_least: 0.8, null: drop}]`.
     """
 
     model: str = _RESILIPARSE
@@ -70,7 +74,7 @@ class Language(MeasuresText, PartStage):
     paragraphs: bool = False
     """Whether each paragraph is labelled too."""
 
-    version: ClassVar[int] = 4
+    version: ClassVar[int] = 5
     paths: ClassVar[tuple[str, ...]] = ("model",)
 
     def writes(self) -> pa.Schema:
@@ -157,21 +161,23 @@ class Language(MeasuresText, PartStage):
         """`language_share` and `language_paragraphs`; `heads` are start and end of what is looked at."""
         import numpy as np
 
+        from pipelines.kernels.beginnings import count_characters
         from pipelines.stages.text_units import text_units
 
         rows, starts, ends = text_units(offsets, data, "paragraph")
         inside = starts < heads[rows, 1]
         rows, starts, ends = rows[inside], starts[inside], np.minimum(ends, heads[rows, 1])[inside]
         _, found = self._guess(data, starts, ends)
-        places, sizes = found.places[:, 0], ends - starts
+        places, characters = found.places[:, 0], count_characters(data, starts, ends)
         languages = _labels(pa.array(found.names, pa.string()), places)
         labels = np.array([documents.names[place] if place >= 0 else "" for place in documents.places[:, 0]], object)
         same = np.array(languages.to_pylist(), object) == labels[rows]
         count = len(heads)
-        ours = np.bincount(rows[same], sizes[same], count)
-        labelled = np.bincount(rows[places >= 0], sizes[places >= 0], count)
-        missing = (documents.places[:, 0] < 0) | (labelled == 0)
-        share = (ours / np.maximum(labelled, 1)).astype(np.float32)
+        counts = (places >= 0) | (ends - starts >= LONG_PARAGRAPH)
+        ours = np.bincount(rows[same], characters[same], count)
+        counted = np.bincount(rows[counts], characters[counts], count)
+        missing = (documents.places[:, 0] < 0) | (counted == 0)
+        share = (ours / np.maximum(counted, 1)).astype(np.float32)
         begins = heads[rows, 0]
         fields = [pa.array(starts - begins), pa.array(ends - begins), languages, pa.array(found.scores[:, 0])]
         bounds = np.searchsorted(rows, np.arange(count + 1)).astype(np.int32)

@@ -8,7 +8,7 @@ of pipelines/stages/pii_recognizers.py; no NLP engine unless names are asked for
 numbers with the regions of the knob and phonenumbers' leniency VALID; tldextract with the suffix list that it ships.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.util import find_spec
@@ -20,7 +20,14 @@ from pipelines.contracts.config import near_match
 from pipelines.contracts.edits import EDITS, apply_edits, edits_column
 from pipelines.contracts.stage import EDITS_COLUMN, PartStage, library_versions
 from pipelines.stages.pii_actions import KEYED, PSEUDONYMS, Action, fingerprint, is_public, read_key, replacement
-from pipelines.stages.pii_fields import check_fields, column_of, redact_fields
+from pipelines.stages.pii_fields import (
+    check_fields,
+    column_of,
+    decode_at,
+    divided,
+    is_url,
+    redact_fields,
+)
 from pipelines.stages.pii_recognizers import (
     INSTALL_ENGLISH,
     INSTALL_MODEL,
@@ -33,6 +40,7 @@ from pipelines.stages.reads_text import ReadsText
 if TYPE_CHECKING:
     from pipelines.stages.pii_detect import Detector
 
+_ADDRESS = "EMAIL_ADDRESS"
 SPANS_COLUMN = "pii_spans"
 SPANS = pa.list_(
     pa.struct([("start", pa.int64()), ("end", pa.int64()), ("entity", pa.string()), ("score", pa.float32())])
@@ -66,7 +74,7 @@ class Pii(ReadsText, PartStage):
     yields to what is replaced. The counts are of edits: what is replaced once is counted once. `fields` are searched as well.
     """
 
-    version: ClassVar[int] = 3
+    version: ClassVar[int] = 4
     paths: ClassVar[tuple[str, ...]] = ("key",)
     places: ClassVar[tuple[str, ...]] = paths
 
@@ -106,8 +114,8 @@ class Pii(ReadsText, PartStage):
     """What is searched beside the text: `url`, `meta` for all other fields of a record, `meta.author` for one of them, where
     `format: message` puts the headers From and To. What is found is counted with that of the text, and replaced in the columns
     `pii_url` and `pii_meta`, which `export` writes in the place of the stored values; these never change, and the documents stay
-    in the corpus as they were read. Without `fields`, `export` gives both as they were read, or leaves them out (`--without`);
-    `inspect` and the report hide what is found in them in any case."""
+    in the corpus as they were read. Of an e-mail address in a URL, host and path before it stay. Without `fields`, `export` gives
+    both as they were read, or leaves them out (`--without`); `inspect` and the report hide what is found in them in any case."""
 
     def reads(self) -> tuple[str, ...]:
         """The text and the fields."""
@@ -237,14 +245,17 @@ class Pii(ReadsText, PartStage):
 
     def _search_values(self, values: Sequence[str], owners: Sequence[bytes]) -> list[tuple[str, Mapping[str, int]]]:
         """Each value with what is found in it replaced, and the number of finds by entity."""
-        texts = pa.chunked_array([pa.array(values, pa.large_string())])
-        edits, _, counts = self._search(texts, pa.chunked_array([pa.array(owners, pa.binary(16))]))
-        new = apply_edits(texts.chunk(0), edits_column(edits)).to_pylist()
+        urls = {row for row, value in enumerate(values) if is_url(value)}
+        searched = [decode_at(value) if row in urls else value for row, value in enumerate(values)]
+        texts = pa.chunked_array([pa.array(searched, pa.large_string())])
+        edits, _, counts = self._search(texts, pa.chunked_array([pa.array(owners, pa.binary(16))]), urls)
+        edited = apply_edits(texts.chunk(0), edits_column(edits)).to_pylist()
+        new = [each if edits[row] else values[row] for row, each in enumerate(edited)]
         finds = [{entity: each[row] for entity, each in counts.items() if each[row]} for row in range(len(values))]
         return list(zip(new, finds, strict=True))
 
-    def _search(self, texts: pa.ChunkedArray, ids: pa.ChunkedArray) -> _Found:
-        """Edits, spans of what is only annotated, and counts by entity, of each text."""
+    def _search(self, texts: pa.ChunkedArray, ids: pa.ChunkedArray, urls: Collection[int] = ()) -> _Found:
+        """Edits, spans of what is only annotated, and counts by entity, of each text. `urls`: rows that are URLs."""
         from pipelines.kernels.buffers import text_buffers
 
         offsets, data = text_buffers(texts)
@@ -255,7 +266,14 @@ class Pii(ReadsText, PartStage):
         edits: list[list[tuple[int, int, str, str]]] = [[] for _ in range(len(texts))]
         spans: list[list[dict[str, object]]] = [[] for _ in range(len(texts))]
         counts = {entity: [0] * len(texts) for entity in self.entities}
-        detections = (_Placed(row, *found) for row, found in self.detector.detect(texts, ids))
+        detections = [_Placed(row, *found) for row, found in self.detector.detect(texts, ids)]
+        if urls and _ADDRESS in self.entities:
+            pieces = pa.array(
+                [divided(text) if row in urls else "" for row, text in enumerate(texts.to_pylist())], texts.type
+            )
+            found_in_pieces = self.detector.detect(pa.chunked_array([pieces]), ids, (_ADDRESS,))
+            detections = [found for found in detections if found.row not in urls or found.entity != _ADDRESS]
+            detections += [_Placed(row, *found) for row, found in found_in_pieces]
         thresholds = {entity: self.score_thresholds.get(entity, self.score_threshold) for entity in self.entities}
         kept = sorted(found for found in detections if found.score >= thresholds[found.entity])
         if self.public_ips_only:

@@ -5,7 +5,7 @@ on a text after 65,535 false starts, and Presidio on a pattern after 60 seconds.
 """
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import accumulate, groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
@@ -45,8 +45,10 @@ class Detector:
         self._names = NameFinder(ner_model, entities) if len(self.entities) < len(entities) else None
         self._remembered: dict[str, dict[str, tuple[_Found, ...]]] = {entity: {} for entity in self.entities}
 
-    def detect(self, texts: pa.ChunkedArray, ids: pa.ChunkedArray) -> Iterator[tuple[int, Detection]]:
-        """(row, detection) for every detection of any score, entity by entity.
+    def detect(
+        self, texts: pa.ChunkedArray, ids: pa.ChunkedArray, entities: Sequence[str] | None = None
+    ) -> Iterator[tuple[int, Detection]]:
+        """(row, detection) for every detection of any score, entity by entity; of all entities, or of some by pattern.
 
         UserError with the document's id and the entity where a recognizer fails.
         """
@@ -54,10 +56,10 @@ class Detector:
         from pipelines.stages.pii_windows import GATES
 
         offsets, data = text_buffers(texts)
-        if self._names:
+        if self._names and entities is None:
             yield from _named(self._names, texts, ids)
         chains = {codes: self._chains(offsets, data, codes) for codes in (False, True)}
-        for entity in self.entities:
+        for entity in self.entities if entities is None else entities:
             candidates = []
             for row, spans in self._hits(entity, offsets, data, chains[GATES[entity].codes]):
                 document = data[offsets[row] : offsets[row + 1]].tobytes()

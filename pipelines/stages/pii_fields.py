@@ -5,6 +5,7 @@ found. An export writes them in the place of the stored values.
 """
 
 import json
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -14,6 +15,8 @@ import pyarrow as pa
 from pipelines.reading.records import to_json
 
 FIELD_COLUMNS = ("url", "meta")
+_URL = re.compile(r"(?:[a-z][a-z0-9+.\-]*://|//|www\.)\S*", re.IGNORECASE)
+_SPACES = str.maketrans("/?#&=", "     ")
 _LEAST_DIGITS = 6  # of a number that may be a telephone number or a card: shorter ones identify nobody
 _MOST_DIGITS = 4000  # beyond, Python converts no digits
 
@@ -110,6 +113,25 @@ def _replaced(value: Any, found: Mapping[str, tuple[str, Mapping[str, int]]]) ->
     for text in _texts(value):
         return found[text][0] if found[text][1] else value
     return value
+
+
+def is_url(value: str) -> bool:
+    """Whether a value is a URL as a whole: it begins with a scheme, `//` or `www.`, and has no white space."""
+    return _URL.fullmatch(value) is not None
+
+
+def decode_at(url: str) -> str:
+    """A URL with @ in place of %40, so that an address in a parameter is seen as one."""
+    return url.replace("%40", "@")
+
+
+def divided(url: str) -> str:
+    """A URL with a space in place of each mark that divides it, for the search for e-mail addresses.
+
+    Presidio's pattern allows these marks before the @, as RFC 5322 does, where hardly any address has them: it takes host and
+    path of the URL for a part of the address, or finds none, because the top-level domain it then looks up is that of the host.
+    """
+    return url.translate(_SPACES)
 
 
 def _clean(text: str) -> str:

@@ -1,7 +1,9 @@
 """The language stage: what it says for plain cases, short and odd texts, both models against their libraries."""
 
+import base64
 import os
 import pickle
+import random
 import shutil
 from pathlib import Path
 
@@ -175,8 +177,30 @@ def test_paragraphs_and_the_share_of_the_documents_language(model):
     pieces = [text.encode()[p["start"] : p["end"]].decode() for p in mixed["language_paragraphs"]]
     assert pieces == [ENGLISH, GERMAN, "short", f"{ENGLISH}\n{ENGLISH}"]
     assert [p["language"] for p in mixed["language_paragraphs"]] == ["en", "de", "und", "en"]
-    english, other = len(ENGLISH.encode()) * 3 + 1, len(GERMAN.encode())
+    english, other = len(ENGLISH) * 3 + 1, len(GERMAN)
     assert mixed["language_share"] == pytest.approx(english / (english + other))
+
+
+def base64_lines(count: int) -> str:
+    rng = random.Random(count)
+    return "\n".join(base64.b64encode(rng.randbytes(57)).decode() for _ in range(count))
+
+
+@pytest.mark.parametrize("prose", [ENGLISH, RUSSIAN])
+def test_long_paragraphs_without_a_language_count_against_the_share(prose):
+    """By the default model. In characters, of which a Cyrillic one has two bytes."""
+    prose = " ".join([prose] * 12)
+    blob = base64_lines(len(prose) // 77 + 1)[: len(prose)]
+    assert len(prose) == len(blob) > 200
+    half, short, clean, blobs = (
+        Language(paragraphs=True)
+        .annotate(table(f"{prose}\n\n{blob}", f"{prose}\n\n{blob[:199]}", f"1.\n\n{prose}", f"{blob}\n\n{blob}"))
+        .to_pylist()
+    )
+    assert [entry["language"] for entry in half["language_paragraphs"]][1] == "und"
+    assert half["language_share"] == pytest.approx(0.5)
+    assert short["language_share"] == clean["language_share"] == 1
+    assert (blobs["language"], blobs["language_share"]) == ("und", None)
 
 
 def test_paragraphs_end_where_the_beginning_does(model):

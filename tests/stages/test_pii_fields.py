@@ -44,7 +44,7 @@ def test_all_strings_of_the_named_fields_are_searched() -> None:
     docs = table((URL, META), (None, None), ("https://example.com/", {"plain": "nothing", "year": 2001}))
     found = stage.annotate(docs)
     assert found.column_names == stage.writes().names
-    assert found["pii_url"].to_pylist() == ["https://<EMAIL_ADDRESS>", None, None]  # Presidio takes all before the @
+    assert found["pii_url"].to_pylist() == ["https://example.com/u?mail=<EMAIL_ADDRESS>", None, None]
     first, *others = found["pii_meta"].to_pylist()
     assert others == [None, None]
     assert json.loads(first) == {
@@ -55,6 +55,47 @@ def test_all_strings_of_the_named_fields_are_searched() -> None:
     assert found["pii_credit_card"].to_pylist() == [1, 0, 0]
     plain = Pii(entities=("EMAIL_ADDRESS", "CREDIT_CARD")).annotate(docs)
     assert found["edits"].equals(plain["edits"])
+
+
+E = "<EMAIL_ADDRESS>"
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("https://a.example/u/jane.roe@corp.example.com/posts?page=2", f"https://a.example/u/{E}/posts?page=2"),
+        ("https://a.example/?to=x+y@b.com&cc=z@c.org#top", f"https://a.example/?to={E}&cc={E}#top"),
+        ("https://a.example/unsubscribe?m=jane%40corp.example.com&n=1", f"https://a.example/unsubscribe?m={E}&n=1"),
+        ("http://intranet:8080/mail?m=jane@b.com", f"http://intranet:8080/mail?m={E}"),
+        ("https://jane@corp.example.com/inbox", f"https://{E}/inbox"),
+        ("//a.example/é/jane@b.com/é", f"//a.example/é/{E}/é"),
+        ("WWW.a.example/jane@b.com", f"WWW.a.example/{E}"),
+        ("mailto:jane@b.com?subject=hi", f"mailto:{E}?subject=hi"),
+        ("https://social.example/@jane.roe", None),
+        ("https://social.example/@jane@b.example.com", f"https://social.example/@{E}"),
+        ("https://a.example/x%40y", None),
+        ("https://a.example/plain", None),
+    ],
+)
+def test_of_a_url_the_address_alone_is_replaced(url: str, expected: str | None) -> None:
+    stage = Pii(entities=("EMAIL_ADDRESS", "URL_CREDENTIALS"), fields=("url", "meta"))
+    found = stage.annotate(table((url, {"link": url})))
+    assert found["pii_url"].to_pylist() == [expected]
+    meta = found["pii_meta"][0].as_py()
+    assert (None if meta is None else json.loads(meta)["link"]) == expected
+    assert found["pii_email_address"].to_pylist() == [1 + 2 * (expected or "").count(E)]
+
+
+def test_a_url_whose_address_is_only_annotated_stays() -> None:
+    stage = Pii(entities=("EMAIL_ADDRESS",), fields=("url",), action="annotate")
+    found = stage.annotate(table(("https://a.example/?m=jane%40b.com", None)))
+    assert (found["pii_url"].to_pylist(), found["pii_email_address"].to_pylist()) == ([None], [2])
+
+
+def test_text_that_is_no_url_keeps_presidios_spans() -> None:
+    values = {"note": f"see https://example.com/?m={CANARIES[0]}"}
+    found = Pii(entities=("EMAIL_ADDRESS",), fields=("meta",)).annotate(table((None, values)))
+    assert json.loads(found["pii_meta"][0].as_py()) == {"note": f"see https://{E}"}
 
 
 def test_only_the_named_fields_are_searched() -> None:
