@@ -45,7 +45,7 @@ fix: .venv/installed
 test: test-fast test-ray
 
 test-fast: .venv/installed
-	$(PY) -m pytest -n 2 -m "not ray and not deepspeed and not slow and not chaos and not gpu"
+	$(PY) -m pytest -n 2 --dist worksteal -m "not ray and not deepspeed and not slow and not chaos and not gpu"
 
 test-slow: .venv/installed
 	$(PY) -m pytest -m "slow and not ray and not deepspeed and not chaos and not gpu"
