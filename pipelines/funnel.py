@@ -15,6 +15,7 @@ from pipelines.contracts.edits import compose, edited_lengths
 from pipelines.contracts.errors import AccountingError
 from pipelines.contracts.manifest import StepOutput, write_table
 from pipelines.contracts.stage import DROP, EDITS_COLUMN, EMPTY, Cluster, CorpusStage
+from pipelines.reading.markup import has_markup
 from pipelines.summary import KEPT, Summary, summarise
 
 SAMPLE = "sample.arrow"
@@ -34,7 +35,7 @@ class Funnel(CorpusStage):
     steps: tuple[str, ...]
     columns: tuple[str, ...] = ()
 
-    version: ClassVar[int] = 3
+    version: ClassVar[int] = 4
 
     def reads(self) -> tuple[str, ...]:
         """Everything that removes text, and every column that is summarised."""
@@ -158,14 +159,16 @@ def emptied_by(part: Part) -> pa.Array:
 def sample_schema(columns: Sequence[str], types: pa.Schema) -> pa.Schema:
     """Columns of SAMPLE: where a document is, which step dropped it by which rule, its bytes, and what was measured.
 
-    `emptied` is the rule of the step whose edits left nothing of it, also where an earlier step dropped it.
+    `emptied` is the rule of the step whose edits left nothing of it, also where an earlier step dropped it; `markup` says whether
+    the stored text holds HTML.
     """
     measured = [
         (name, pa.string() if pa.types.is_dictionary(kind := types.field(name).type) else kind) for name in columns
     ]
     return pa.schema(
         [("hash", pa.uint64()), ("id", ID), ("source", pa.string()), ("part", pa.int64()), ("row", pa.int64()),
-         ("drop_step", pa.string()), ("drop", pa.string()), ("emptied", pa.string()), ("text_bytes", pa.int64()), *measured]
+         ("drop_step", pa.string()), ("drop", pa.string()), ("emptied", pa.string()), ("text_bytes", pa.int64()),
+         ("markup", pa.bool_()), *measured]
     )  # fmt: skip
 
 
@@ -181,10 +184,12 @@ def _sample_columns(
             dropped[place] = (step, rule)
     schema = sample_schema(columns, part.types)
     count = len(rows)
+    texts = part.table(("text",))["text"].combine_chunks().take(pa.array(rows))
     known = {
         "hash": hashes[rows], "id": ids.take(pa.array(rows)), "source": [part.source] * count, "part": [part.index] * count,
         "row": rows, "drop_step": [step for step, _ in dropped], "drop": [rule for _, rule in dropped],
         "emptied": emptied_by(part).take(pa.array(rows)), "text_bytes": text_bytes.take(pa.array(rows)),
+        "markup": has_markup(texts),
     }  # fmt: skip
     for name in columns:
         column = part.table((name,))[name] if part.has(name) else pa.nulls(part.rows, part.types.field(name).type)

@@ -171,3 +171,34 @@ def test_documents_that_an_earlier_step_drops_are_not_judged(tmp_path):
     (notice,) = fit_notices("web", tests, published_sample(config, "web", table))
     assert "web has no lines to judge: 20 of 20 documents" in notice
     assert "(60 sampled documents)" in notice
+
+
+POSTS = [
+    f"<p>{SENTENCE}</p>\n\n<pre><code>x = {n}\n</code></pre>\n<ul>\n<li>{SENTENCE}</li>\n</ul>\n" for n in range(20)
+]
+CODE = [f"if a < {n} and b > c: print('<b>')  # see <p> and List<Row>\n{SENTENCE}" for n in range(20)]
+
+
+def test_plan_and_report_name_sources_of_html(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("pipelines.report.page._CHARTS", 0)
+    texts = {"posts": POSTS, "mixed": POSTS[:4] + LINES, "code": CODE}
+    path = corpus(tmp_path, texts, "c4_lines: {rules: tfds}\n    name: c4")
+    said = "posts holds HTML, which is read as text, tags included: 20 of its first 20 documents have block tags such as </p>; "
+    judged = "c4 would judge lines of tags and drop or empty most documents; take the text out of the markup before the build"
+    (planned,) = [line for line in lines_of_plan(path, capsys) if "HTML" in line]
+    assert said + judged in planned
+    config = load_corpus_config(path)
+    build(make_plan(config, take_inventory(config.sources, Path(config.output))), LocalCluster(), lambda line: None)
+    (built,) = [line for line in read_json(tmp_path / "out" / "report.json")["warnings"] if "HTML" in line]
+    assert f"warning: {built}" == planned.replace("its first 20 documents", "20 sampled documents")
+    assert built.replace("<", "&lt;").replace(">", "&gt;") in (tmp_path / "out" / "report.html").read_text()
+
+
+def test_files_of_html_are_read_by_their_format(tmp_path, capsys):
+    for number, text in enumerate(POSTS):
+        (tmp_path / f"{number}.txt").write_text(text)
+    path = tmp_path / "corpus.yaml"
+    source = f"{{name: pages, root: {tmp_path}, include: ['*.txt'], format: text}}"
+    path.write_text(f"name: t\noutput: {tmp_path}/out\nsources: [{source}]\nsteps: [text_hash: {{}}]\n")
+    (line,) = lines_of_plan(path, capsys)
+    assert line.endswith("have block tags such as </p>; read files that are pages by `format: html`")

@@ -1,0 +1,13 @@
+"""HTML markup in texts that are read as plain text."""
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+_BLOCK_END = (
+    r"(?i)</(article|blockquote|body|div|h[1-6]|head|html|li|ol|p|pre|script|section|style|table|td|th|tr|ul)\s*>"
+)
+
+
+def has_markup(texts: pa.Array) -> pa.Array:
+    """Whether each text holds the end tag of an HTML block, such as `</p>`, bool."""
+    return pc.match_substring_regex(texts, _BLOCK_END)
