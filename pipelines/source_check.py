@@ -37,7 +37,7 @@ _CHECK = {
     "no_text_extracted": "extract", "decoded_limit": "max_decoded_bytes",
 } | dict.fromkeys(
     ("bad_header", "bad_quotes", "field_count", "malformed_record", "not_arrow", "not_json", "not_mediawiki", "not_object",
-     "not_parquet", "unclosed_quote", "wrong_suffix"), "format",
+     "not_parquet", "trailing_bytes", "unclosed_quote", "wrong_suffix"), "format",
 )  # fmt: skip
 """The field of the source that is wrong most often where a reason is frequent."""
 
@@ -64,6 +64,14 @@ class Tally:
         """Records set aside unexpectedly, of those and the documents."""
         aside = self.unexpected.total()
         return aside / (aside + self.documents) if aside else 0.0
+
+    def is_too_much(self, source: Source) -> bool:
+        """Whether more was set aside than the source may lose.
+
+        The bytes behind a JSON document count as one record, and are all lines but the first where JSON Lines are read as JSON.
+        """
+        rest = source.format == "json" and self.aside["trailing_bytes"] >= max(1, self.documents)
+        return self.share >= source.max_quarantined if rest else self.share > source.max_quarantined
 
 
 def sample_source(source: Source, files: Sequence[SourceFile]) -> Tally:
@@ -118,7 +126,7 @@ def check_sample(source: Source, files: Sequence[SourceFile]) -> Tally:
     tally = sample_source(source, files)
     if not tally.documents and (source.allow_empty or not tally.unexpected):
         return tally  # nothing is expected, or nothing was seen that could have been a document
-    if tally.share > source.max_quarantined:
+    if tally.is_too_much(source):
         seen = tally.unexpected.total() + tally.documents
         have = f"; records have the fields {', '.join(_shown(tally.fields))}" if tally.fields else ""
         raise _refusal(source, f"of its first {seen:,} records", tally, have)
@@ -131,7 +139,7 @@ def check_counts(source: Source, read: StepManifest, directory: Path, files: Seq
     tally = Tally(counts["kept"], Counter(counts["quarantined"]))
     if source.allow_empty and not tally.documents:
         return
-    if tally.documents and tally.share <= source.max_quarantined:
+    if tally.documents and not tally.is_too_much(source):
         return
     have = ""
     with suppress(SourceError, StorageError, OSError, MemoryError):
@@ -171,7 +179,8 @@ def _refusal(source: Source, of_what: str, tally: Tally, have: str) -> SourceErr
     check = f"; check {' and '.join(f'`{name}: {getattr(source, name)}`' for name in wrong)}" if wrong else ""
     on = "set `allow_empty: true`"
     if tally.documents:
-        on = f"raise `max_quarantined`, which is {source.max_quarantined:g} and would have to be {tally.share:.2f}"
+        enough = max(tally.share, source.max_quarantined + 0.01)
+        on = f"raise `max_quarantined`, which is {source.max_quarantined:g} and would have to be {enough:.2f}"
     return SourceError(
         f"source {source.name!r}: {tally.documents or 'none'} {of_what} would be a document: {said or 'it holds none'}"
         f"{have}{check}; to go on all the same, {on}"

@@ -154,6 +154,20 @@ def test_the_columns_beside_a_null_text_are_named(corpus, tmp_path, kind, good):
         run(corpus, f"sources.web.format={kind}")
 
 
+@pytest.mark.parametrize("files", [1, 30])
+def test_json_lines_that_are_read_as_json_stop_plan_and_build(corpus, tmp_path, files):
+    """Of each file one object would become a document, and the rest would be one record that is set aside."""
+    (tmp_path / "web" / "a.jsonl").unlink()
+    for number in range(files):
+        (tmp_path / "web" / f"{number}.json").write_text(jsonl(NEWS))
+    counts = f"web': {files} of its first {2 * files} records would be a document: {files} `trailing_bytes`"
+    said = rf"{counts}.*check `format: json`.*0\.51"
+    with pytest.raises(SourceError, match=said):
+        run(corpus, "sources.web.format=json")
+    built = run(corpus, "sources.web.format=json", "sources.web.max_quarantined=0.51")
+    assert built.sources["web"]["kept"] == files
+
+
 def test_half_of_the_records_may_be_set_aside(corpus, tmp_path):
     (tmp_path / "web" / "a.jsonl").write_text(jsonl([*NEWS, *[{"text": None}] * 50]))
     assert run(corpus).sources["web"]["quarantined"] == {"no_text": 50}

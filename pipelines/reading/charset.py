@@ -1,6 +1,7 @@
 """The characters of a page: which encoding its bytes are in, and the text they spell.
 
-In this order: a byte order mark; the charset of the HTTP header; the charset that the page's own `<meta>` or XML
+In this order: a byte order mark, or a first tag in UTF-16, by which XML 1.0, appendix F.1, tells UTF-16 without a mark; the
+charset of the HTTP header; the charset that the page's own `<meta>` or XML
 declaration names; detection from the bytes. Labels mean what https://encoding.spec.whatwg.org says they mean (`latin1` is
 windows-1252, `gb2312` is gb18030). Two rules correct what is declared, because declarations are often wrong:
 
@@ -39,6 +40,10 @@ _ASCII = bytes(range(128))
 _ALONE = re.compile(rb"(?<![\x80-\xff])[\x80-\xff](?![\x80-\xff])")
 _HANGUL = re.compile("[\uac00-\ud7a3]")
 _BOMS = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"))
+_TAGS = (
+    (re.compile(rb"(?:[\t\n\f\r ]\0)*<\0[!-~]\0"), "utf-16-le"),
+    (re.compile(rb"(?:\0[\t\n\f\r ])*\0<\0[!-~]"), "utf-16-be"),
+)
 _META = re.compile(rb"<meta\b[^>]*?charset\s*+=\s*+[\"']?+\s*+([\w.:-]+)", re.IGNORECASE)
 _XML = re.compile(rb"\s*<\?xml\b[^>]*?encoding\s*=\s*[\"']([\w.:-]+)", re.IGNORECASE)
 
@@ -61,6 +66,9 @@ def decode_page(data: bytes, http_charset: str = "") -> Decoded:
     for bom, encoding in _BOMS:
         if data.startswith(bom):
             return decode(data[len(bom) :], encoding)
+    for tag, encoding in _TAGS:
+        if tag.match(data):
+            return decode(data, encoding)
     declared = list(_declared(data, http_charset))
     try:
         text = data.decode()

@@ -41,7 +41,7 @@ __all__ = [
     "read_units",
 ]
 
-VERSION = 3
+VERSION = 4
 """Raise it whenever the same files would give other documents."""
 
 _FREE_RECORDS = 1 << 20  # of a file, whatever its size

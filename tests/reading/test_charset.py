@@ -114,3 +114,11 @@ def test_noise_decodes_somehow() -> None:
         found = decode_page(noise, label)
         assert found == decode_page(noise, label)
         assert found.text
+
+
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
+@pytest.mark.parametrize("declared", ["", "windows-1252", "utf-8"])
+@pytest.mark.parametrize("text", ["Ein Müller – naïve", "Привет, мир, как дела?", "磨坊在河邊，他們有麵包。", "plain"])
+def test_utf_16_without_a_byte_order_mark(encoding, declared, text):
+    page = f"\r\n <!DOCTYPE html><html><body><p>{text}</p></body></html>"
+    assert decode_page(page.encode(encoding), declared) == (page, encoding, 0)
