@@ -352,20 +352,30 @@ def huge(name, sequences, length=64):
     return Source(name, Path("nowhere"), (ShardRecord("x", 0, "", name, "train", 10**6, tokens, 4 * tokens),), Frame())
 
 
-def test_no_memory_is_taken_by_the_number_of_sequences():
+def test_a_log_line_takes_no_memory_by_the_number_of_sequences():
     """A source of 10^9 sequences: 8 GB, were each to have a number of 8 bytes."""
     sources, length = (huge("web", 10**9), huge("code", 10**9)), 64
     context = Context(0, SPECIAL_IDS, 512, "decoder", length)
     grid = Grid(sources, length, Causal(), context)
     streams = tuple(Stream(source.name, source.tokens) for source in sources)
     asked = mixture([(math.inf, {"web": 1.0, "code": 2.0})], {}, ["web", "code"])
-    tracemalloc.start()
     read = TrainingData((grid,), Order([Phase(streams, length)], asked, 0, "corpus"))
+    read.seen(1)  # loads what is loaded once
+    tracemalloc.start()
     seen = read.seen(3_000)
-    _, chosen = _spread(sources[0], length, 1_000)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 2**20
     assert [entry["cropped"] for entry in seen.values()] == [0, 0]
     assert sum(entry["tokens"] for entry in seen.values()) == 3_000 * length
+
+
+def test_validation_takes_no_memory_by_the_number_of_sequences():
+    source, length = huge("web", 10**9), 64
+    _spread(source, length, 1)  # loads what is loaded once
+    tracemalloc.start()
+    _, chosen = _spread(source, length, 1_000)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 2**20
     assert chosen.tolist() == [length] * 16

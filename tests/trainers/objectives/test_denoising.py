@@ -88,6 +88,17 @@ def test_no_document_outgrows_its_row_however_short_its_spans(share):
     np.testing.assert_array_equal(kept, (sizes - np.rint(sizes * share))[sizes > 0])
 
 
+@pytest.mark.parametrize("share", [0.3, 0.9])
+def test_infilled_rows_stay_within_the_position_table(share):
+    """Documents as long as a row has room for, with spans so short that empty ones outnumber the others."""
+    objective = Denoising(infilling=share, mean_span=1.0, permute_sentences=False)
+    settings = context()
+    size = objective.room(settings.sequence_length, settings.family)
+    made = objective.apply(packed([[list(range(FIRST, FIRST + size))]] * 400), settings)
+    assert made.positions.max() < settings.sequence_length
+    assert made.decoder.positions.max() < settings.sequence_length
+
+
 def test_infilling_takes_its_share_in_spans_of_poisson_lengths():
     count, size, mean = 4000, 200, 3.0
     text = Ragged(np.tile(np.arange(FIRST, FIRST + size), count), np.arange(count + 1) * size)
