@@ -141,8 +141,9 @@ def count_part(task: _CountTask) -> tuple[list[dict[str, Any]], Summary, pa.Tabl
             lengths = edited_lengths(stored, compose(edits))
         count |= {"documents_out": int(alive.sum()), "bytes_out": int(lengths[alive].sum())}
         counts.append(count)
-    summary = summarise(part, task.columns, text_bytes, groups | {KEPT: alive})
-    return counts, summary, _sample_columns(part, task.columns, text_bytes, groups)
+    measured = part.table(("id", *(name for name in task.columns if part.has(name))))
+    summary = summarise(measured, part.index, text_bytes, groups | {KEPT: alive})
+    return counts, summary, _sample_columns(part, measured, task.columns, text_bytes, groups)
 
 
 def emptied_by(part: Part) -> pa.Array:
@@ -173,9 +174,13 @@ def sample_schema(columns: Sequence[str], types: pa.Schema) -> pa.Schema:
 
 
 def _sample_columns(
-    part: Part, columns: Sequence[str], text_bytes: pa.Array, groups: dict[tuple[str, str], np.ndarray]
+    part: Part,
+    measured: pa.Table,
+    columns: Sequence[str],
+    text_bytes: pa.Array,
+    groups: dict[tuple[str, str], np.ndarray],
 ) -> pa.Table:
-    ids = part.table(("id",))["id"]
+    ids = measured["id"]
     hashes = np.fromiter((xxhash.xxh3_64_intdigest(identifier.as_py()) for identifier in ids), np.uint64, part.rows)
     rows = np.argsort(hashes, kind="stable")[:SAMPLE_ROWS]
     dropped: list[tuple[str | None, str | None]] = [(None, None)] * len(rows)
@@ -192,7 +197,7 @@ def _sample_columns(
         "markup": has_markup(texts),
     }  # fmt: skip
     for name in columns:
-        column = part.table((name,))[name] if part.has(name) else pa.nulls(part.rows, part.types.field(name).type)
+        column = measured[name] if part.has(name) else pa.nulls(part.rows, part.types.field(name).type)
         known[name] = column.take(pa.array(rows))
     arrays = [pa.chunked_array(v) if isinstance(v, pa.ChunkedArray) else pa.array(v) for v in known.values()]
     return pa.table(dict(zip(known, arrays, strict=True))).cast(schema)

@@ -9,7 +9,7 @@ are linear for ratios and logarithmic for counts and bytes, and any threshold of
 two bins. Whole numbers below 100 have a bin each. Negative values mirror this: -3.2 is [-3.2, -3.1).
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 
-from pipelines.contracts.annotations import Part
 from pipelines.contracts.stage import DROP
 
 if TYPE_CHECKING:
@@ -145,9 +144,9 @@ class Summary:
 
 
 def summarise(
-    part: Part, columns: Iterable[str], text_bytes: pa.Array, groups: Mapping[tuple[str, str], np.ndarray]
+    measured: pa.Table, index: int, text_bytes: pa.Array, groups: Mapping[tuple[str, str], np.ndarray]
 ) -> Summary:
-    """The summary of one part over those of `columns` that it has.
+    """The summary of the part with that index. `measured` holds the ids of its documents, and the columns to summarise.
 
     `text_bytes` is the length of each stored text; `groups` holds a mask of the documents that each (step, rule)
     dropped, and of the kept ones under KEPT; every document is in one of them.
@@ -155,15 +154,15 @@ def summarise(
     result = Summary()
     kept = groups[KEPT]
     result.histograms[TEXT_BYTES] = histogram(text_bytes, kept)
-    for name in columns:
-        if part.has(name):
-            _count_column(result, name, part.table((name,))[name].combine_chunks(), kept)
-    ids = part.table(("id",))["id"].to_pylist()
-    hashes = np.fromiter((xxhash.xxh3_64_intdigest(identifier) for identifier in ids), np.uint64, part.rows)
+    for name in measured.column_names:
+        if name != "id":
+            _count_column(result, name, measured[name].combine_chunks(), kept)
+    ids = measured["id"].to_pylist()
+    hashes = np.fromiter((xxhash.xxh3_64_intdigest(identifier) for identifier in ids), np.uint64, len(ids))
     for group, mask in groups.items():
         rows = np.flatnonzero(mask)
         found = rows[np.argsort(hashes[rows], kind="stable")[: _samples_of(group)]].tolist()
-        result.samples[group] = [Sampled(int(hashes[row]), ids[row], part.index, row) for row in found]
+        result.samples[group] = [Sampled(int(hashes[row]), ids[row], index, row) for row in found]
     return result
 
 

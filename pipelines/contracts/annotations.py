@@ -29,10 +29,14 @@ class Annotation:
 
     def column(self, name: str) -> pa.ChunkedArray:
         """One column, from memory or from the file."""
+        return self.columns([name])[name]
+
+    def columns(self, names: Sequence[str]) -> pa.Table:
+        """Some columns, from memory or with one read of the file."""
         if self.table is not None:
-            return self.table[name]
+            return self.table.select(names)
         assert self.file is not None
-        return read_table(self.directory, self.file, [name], self.schema)[name]
+        return read_table(self.directory, self.file, names, self.schema)
 
 
 @dataclass(frozen=True)
@@ -71,18 +75,19 @@ class Part:
         documents = self.loaded
         if documents is None and stored:
             documents = read_table(self.directory, self.documents, stored, self.schema)
+        annotated = self._annotated([name for name in wanted if not self._is_computed(name)])
         result = {}
         for name in wanted:
-            if name in DOCUMENT_COLUMNS:
+            if name in annotated:
+                result[name] = annotated[name]
+            elif name in DOCUMENT_COLUMNS:
                 assert documents is not None
                 result[name] = documents[name]
             elif name == DROP:
                 result[name] = self.drop()
-            elif name == "edited_text" or name.startswith("text@"):
+            else:
                 assert documents is not None
                 result[name] = self._edited(documents["text"], name.partition("@")[2] or None)
-            else:
-                result[name] = self._annotated(name)
         return pa.table(result).combine_chunks()
 
     def drop(self, upto: str | None = None) -> pa.Array:
@@ -136,12 +141,25 @@ class Part:
         allowed = self.order[: self.order.index(step) + 1]
         return [annotation for annotation in self.annotations if annotation.step in allowed]
 
-    def _annotated(self, name: str) -> pa.ChunkedArray | pa.Array:
+    @staticmethod
+    def _is_computed(name: str) -> bool:
+        """Whether a column is of the document, or derived from several steps, instead of one step's own."""
+        return name in (*DOCUMENT_COLUMNS, DROP, "edited_text") or name.startswith("text@")
+
+    def _annotated(self, names: Sequence[str]) -> dict[str, pa.ChunkedArray | pa.Array]:
+        """Columns of steps, each from the first step that wrote it, with one read per file; null where none did."""
+        missing, result = dict.fromkeys(names), {}
         for annotation in self.annotations:
-            if name in annotation.schema and name not in (DROP, EDITS_COLUMN):
-                return annotation.column(name)
-        assert name in self.types.names, f"part {self.name}: no step writes the column {name!r}"
-        return pa.nulls(self.rows, self.types.field(name).type)
+            found = [n for n in missing if n in annotation.schema and n not in (DROP, EDITS_COLUMN)]
+            if found:
+                table = annotation.columns(found)
+                result.update({name: table[name] for name in found})
+                for name in found:
+                    del missing[name]
+        for name in missing:
+            assert name in self.types.names, f"part {self.name}: no step writes the column {name!r}"
+            result[name] = pa.nulls(self.rows, self.types.field(name).type)
+        return result
 
 
 def _chunk(column: pa.ChunkedArray) -> pa.Array:
