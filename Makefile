@@ -28,7 +28,7 @@ demo: .venv/installed
 
 .venv/installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "$(PYTHON) is too old: gristmill needs Python 3.11 or newer; run make PYTHON=python3.11"; exit 1; }
-	@echo "Installing into .venv (about 2 GB, a few minutes the first time)"
+	@echo "Installing into .venv (2.7 GB, a few minutes the first time)"
 	@$(PYTHON) -m venv .venv
 	@$(PY) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	@touch $@
