@@ -2,6 +2,7 @@
 
 import logging
 import os
+import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -153,10 +154,12 @@ def write_texts_corpus(folder: Path, texts: list[str], steps: Iterable[str], nam
     return path
 
 
-@pytest.fixture
-def without_report(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(scope="module")
+def without_report() -> Iterator[None]:
     """Builds write no report. Charts take longer than all the rest of a small build; tests/test_report.py is about them."""
-    monkeypatch.setattr("pipelines.publish.write_report", lambda *arguments: False)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("pipelines.publish.write_report", lambda *arguments: False)
+        yield
 
 
 @pytest.fixture
@@ -169,6 +172,30 @@ def raw_text(tmp_path: Path) -> Path:
 def corpus_file(tmp_path: Path, raw_text: Path) -> Path:
     """A corpus YAML over `raw_text` with most stages; its output is tmp_path/out."""
     return write_corpus_file(tmp_path / "small.yaml", raw_text, tmp_path / "out")
+
+
+@pytest.fixture(scope="session")
+def small_output(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What a build of `corpus_file` writes, without a report; never changed, `built_corpus_file` copies it."""
+    from pipelines.build import build
+    from pipelines.cluster import LocalCluster
+    from pipelines.corpus import load_corpus_config
+    from pipelines.inventory import take_inventory
+    from pipelines.plan import make_plan
+
+    root = tmp_path_factory.mktemp("small_output")
+    config = load_corpus_config(write_corpus_file(root / "small.yaml", write_sources(root / "raw"), root / "out"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("pipelines.publish.write_report", lambda *arguments: False)
+        build(make_plan(config, take_inventory(config.sources, root / "out")), LocalCluster(), lambda line: None)
+    return root / "out"
+
+
+@pytest.fixture
+def built_corpus_file(corpus_file: Path, small_output: Path) -> Path:
+    """`corpus_file` with its output built. Where a corpus lies does not matter, so one build serves all such tests."""
+    shutil.copytree(small_output, corpus_file.parent / "out")
+    return corpus_file
 
 
 class S3(NamedTuple):

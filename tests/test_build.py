@@ -67,8 +67,8 @@ def unfinished(plan):
     return {step.label for step in plan.steps if load_step(Path(plan.config.output), step.directory) is None}
 
 
-def test_every_document_is_accounted_for(corpus_file, tmp_path):
-    _, corpus, _ = run(corpus_file)
+def test_every_document_is_accounted_for(built_corpus_file, tmp_path):
+    _, corpus, _ = run(built_corpus_file)
     web = corpus.sources["web"]
     assert (web["in"], web["kept"], web["quarantined"]) == (42, 40, {"not_json": 2})
     assert corpus.sources["code"]["quarantined"] == {"empty": 1}
@@ -84,10 +84,10 @@ def test_every_document_is_accounted_for(corpus_file, tmp_path):
     assert dropped == {"gopher_quality.word_count": 1, "dedup_exact": 1, "dedup_minhash": 1}
 
 
-def test_shards_hold_the_kept_texts(corpus_file, tmp_path):
+def test_shards_hold_the_kept_texts(built_corpus_file, tmp_path):
     from tokenizer.encode import Encoder
 
-    _, corpus, _ = run(corpus_file)
+    _, corpus, _ = run(built_corpus_file)
     shards = corpus.shard_sets["shards"]
     encoder = Encoder.load(str(tmp_path / "out" / shards.tokenizer.path))
     texts, ids = [], []
@@ -166,8 +166,7 @@ def test_parts_and_file_order_change_neither_verdicts_nor_clusters(corpus_file, 
     assert small.funnel == large.funnel
 
 
-def test_a_changed_threshold_recomputes_decisions_only(corpus_file):
-    run(corpus_file)
+def test_a_changed_threshold_recomputes_decisions_only(built_corpus_file):
     measured = {
         "read.web",
         "read.code",
@@ -177,7 +176,7 @@ def test_a_changed_threshold_recomputes_decisions_only(corpus_file):
         "minhash_signatures.web",
     }
     for bound in (10, 95):
-        plan = plan_of(corpus_file, f"steps.filter=[{{signal: word_count, at_least: {bound}}}]")
+        plan = plan_of(built_corpus_file, f"steps.filter=[{{signal: word_count, at_least: {bound}}}]")
         again = unfinished(plan)
         assert again == {"filter.web", "dedup_exact", "dedup_minhash", "learn_tokenizer", "shards", "funnel"}
         assert not again & measured
@@ -185,34 +184,33 @@ def test_a_changed_threshold_recomputes_decisions_only(corpus_file):
         assert explain(plan.step("dedup_exact"), Path(plan.config.output)) == "filter.web changed"
 
 
-def test_another_version_of_a_library_recomputes_what_declares_it(corpus_file, monkeypatch):
+def test_another_version_of_a_library_recomputes_what_declares_it(built_corpus_file, monkeypatch):
     import pipelines.contracts.stage as stages
 
-    run(corpus_file)
     real = stages.library_version
     monkeypatch.setattr(stages, "library_version", lambda name: "999" if name == "datasketch" else real(name))
-    plan = plan_of(corpus_file)
+    plan = plan_of(built_corpus_file)
     signed = {"minhash_signatures.web", "minhash_signatures.code"}
     assert unfinished(plan) == {*signed, "dedup_minhash", "learn_tokenizer", "shards", "funnel"}
     assert "datasketch: " in explain(plan.step("minhash_signatures.web"), Path(plan.config.output))
 
 
-def test_a_new_source_leaves_the_measurements_of_others_alone(corpus_file, raw_text):
-    run(corpus_file)
+def test_a_new_source_leaves_the_measurements_of_others_alone(built_corpus_file, raw_text):
     (raw_text / "more").mkdir()
     (raw_text / "more" / "a.txt").write_text("Another text of a new source, with the words that it needs to be read.")
-    text = corpus_file.read_text().replace("steps:", f"  - {{name: more, root: {raw_text}/more, format: text}}\nsteps:")
-    corpus_file.write_text(text)
-    again = unfinished(plan_of(corpus_file))
+    text = built_corpus_file.read_text().replace(
+        "steps:", f"  - {{name: more, root: {raw_text}/more, format: text}}\nsteps:"
+    )
+    built_corpus_file.write_text(text)
+    again = unfinished(plan_of(built_corpus_file))
     assert {"read.more", "text_hash.more", "dedup_exact"} <= again
     assert not again & {"read.web", "read.code", "quality_signals.web", "text_hash.web", "minhash_signatures.code"}
 
 
-def test_a_changed_file_is_read_again(corpus_file, raw_text):
-    run(corpus_file)
+def test_a_changed_file_is_read_again(built_corpus_file, raw_text):
     path = raw_text / "code" / "m0.py"
     path.write_text(path.read_text() + "# more\n")
-    plan = plan_of(corpus_file)
+    plan = plan_of(built_corpus_file)
     assert {"read.code", "text_hash.code"} <= unfinished(plan)
     assert "read.web" not in unfinished(plan)
     assert explain(plan.step("read.code"), Path(plan.config.output)) == "files changed"
@@ -254,14 +252,13 @@ def test_a_source_may_be_called_what_a_stage_calls_its_own_units(corpus_file, na
     assert [row["documents_out"] for row in rows if row["source"] == name and "dedup" in row["step"]] == [38, 37]
 
 
-def test_a_directory_that_belongs_to_something_else_is_refused(corpus_file, tmp_path):
-    run(corpus_file)
+def test_a_directory_that_belongs_to_something_else_is_refused(built_corpus_file, tmp_path):
     with pytest.raises(ConflictError, match="belongs to the corpus 'small', not to 'other'"):
-        run(corpus_file, "name=other")
+        run(built_corpus_file, "name=other")
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.doc").write_text("")
     with pytest.raises(ConflictError, match="is not empty and not the output of a corpus"):
-        run(corpus_file, f"output={tmp_path}/full")
+        run(built_corpus_file, f"output={tmp_path}/full")
 
 
 def test_a_corrupted_count_is_refused(corpus_file, tmp_path, monkeypatch):
@@ -280,12 +277,12 @@ def test_a_corrupted_count_is_refused(corpus_file, tmp_path, monkeypatch):
         assert not list((tmp_path / victim).glob(f"{victim}-*/manifest.json"))
 
 
-def test_a_flipped_bit_is_found_where_it_is_read(corpus_file, tmp_path):
-    plan, _, _ = run(corpus_file)
+def test_a_flipped_bit_is_found_where_it_is_read(built_corpus_file, tmp_path):
+    plan, _, _ = run(built_corpus_file)
 
     def touch(label):
         if label != "shards":
-            run(corpus_file, "steps.dedup_minhash.bands=13")
+            run(built_corpus_file, "steps.dedup_minhash.bands=13")
         for record in load_corpus(tmp_path / "out").shard_sets["shards"].shards:
             open_shard(tmp_path / "out", record.file)
 
@@ -304,8 +301,8 @@ def test_a_flipped_bit_is_found_where_it_is_read(corpus_file, tmp_path):
         path.write_bytes(bytes(data))
 
 
-def test_the_read_manifest_finds_every_record(corpus_file, tmp_path):
-    plan, _, _ = run(corpus_file)
+def test_the_read_manifest_finds_every_record(built_corpus_file, tmp_path):
+    plan, _, _ = run(built_corpus_file)
     directory = plan.step("read.web").directory
     manifest = load_step(tmp_path / "out", directory)
     index = pa.concat_tables(file_indexes(tmp_path / "out" / directory, manifest))
@@ -455,16 +452,15 @@ def test_sources_without_validation_documents_are_named(corpus_file, capsys):
     assert "shards: no validation documents of code, web, so training measures" in capsys.readouterr().out
 
 
-def test_what_killed_attempts_left_is_removed(corpus_file, tmp_path):
-    plan, _, _ = run(corpus_file)
+def test_what_killed_attempts_left_is_removed(built_corpus_file, tmp_path):
+    plan, _, _ = run(built_corpus_file)
     leftover = tmp_path / "out" / plan.step("shards").directory / "web" / ".train-00000.arrow.0123.tmp"
     leftover.write_bytes(b"half")
-    run(corpus_file)
+    run(built_corpus_file)
     assert not leftover.exists()
 
 
-def test_a_task_that_comes_late_leaves_nothing_in_a_published_step(corpus_file, tmp_path):
-    run(corpus_file)
+def test_a_task_that_comes_late_leaves_nothing_in_a_published_step(built_corpus_file, tmp_path):
     before = sorted(path for path in (tmp_path / "out").rglob("*"))
     (step,) = (tmp_path / "out").glob("text_hash.web-*")
     part = next((step / "parts").iterdir())

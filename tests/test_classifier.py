@@ -20,6 +20,8 @@ from pipelines.stages.filter import Filter
 from pipelines.stages.language import Language
 from pipelines.stages.rules import Rule
 
+pytestmark = pytest.mark.usefixtures("without_report")
+
 GOOD = ["The theorem follows from the lemma", "We prove that the sum converges", "An integer is even or odd"]
 BAD = ["Buy cheap watches now", "Click here to win a prize", "Best offers only today"]
 

@@ -14,6 +14,8 @@ from pipelines.memory import measured
 from pipelines.plan import make_plan
 from pipelines.show import human_seconds, show_plan
 
+pytestmark = pytest.mark.usefixtures("without_report")
+
 
 def plan_of(path, *overrides):
     config = load_corpus_config(path, overrides)
@@ -21,9 +23,8 @@ def plan_of(path, *overrides):
 
 
 @pytest.fixture
-def built(corpus_file, tmp_path):
+def built(built_corpus_file, tmp_path):
     """A finished build with times that a test can compute with: one second for each kB of text, times of all else 0."""
-    build(plan_of(corpus_file), LocalCluster(), lambda line: None)
     for path in (tmp_path / "out").glob("*/run.json"):
         run = read_json(path)
         write_json(

@@ -31,6 +31,8 @@ from pipelines.stages.filter import Filter
 from pipelines.stages.quality_signals import QualitySignals
 from pipelines.stages.rules import Rule
 
+pytestmark = pytest.mark.usefixtures("without_report")
+
 EXACT = '{"big": 123456789012345678901234567890, "text": "exact\\u2028", "f": 1e-7, "s": "line\\u2028end\\n"}'
 
 

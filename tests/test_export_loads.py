@@ -17,6 +17,8 @@ from pipelines.reading.listing import list_files
 from pipelines.stages.quality_signals import QualitySignals
 from pipelines.stages.read import read_documents
 
+pytestmark = pytest.mark.usefixtures("without_report")
+
 SOURCES = ("code", "news", "web")  # without url and meta; without url; with both
 
 

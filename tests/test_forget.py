@@ -70,8 +70,7 @@ def accounted(directory):
             )
 
 
-def test_forgotten_documents_are_gone_and_others_are_untouched(corpus_file, tmp_path):
-    build(corpus_file)
+def test_forgotten_documents_are_gone_and_others_are_untouched(built_corpus_file, tmp_path):
     out = tmp_path / "out"
     before, shards = state(out)
     corpus = open_corpus(out)
@@ -106,12 +105,11 @@ def test_forgotten_documents_are_gone_and_others_are_untouched(corpus_file, tmp_
     for identifier in before.keys() - ids:
         located = open_corpus(out).find(identifier.hex())
         assert located.part.table(("id",))["id"][located.row].as_py() == identifier
-    assert "nothing is recomputed" in " ".join(build(corpus_file))
+    assert "nothing is recomputed" in " ".join(build(built_corpus_file))
     accounted(out)
 
 
-def test_all_documents_of_a_url_and_a_second_time(corpus_file, tmp_path):
-    build(corpus_file)
+def test_all_documents_of_a_url_and_a_second_time(built_corpus_file, tmp_path):
     out = tmp_path / "out"
     _, written = forget(out, [], ["https://site0.example/0"])
     assert written > 0
@@ -125,8 +123,7 @@ def test_all_documents_of_a_url_and_a_second_time(corpus_file, tmp_path):
         forget(out, ["web/0.jsonl#1000"], [])
 
 
-def test_what_is_left_is_found_and_exported_by_its_name(corpus_file, tmp_path):
-    build(corpus_file)
+def test_what_is_left_is_found_and_exported_by_its_name(built_corpus_file, tmp_path):
     out = tmp_path / "out"
     held = [document for document, (split, _, _) in state(out)[1].items() if split == "validation"]
     names = [open_corpus(out).printed_id(document) for document in held]
@@ -149,9 +146,8 @@ def test_what_is_left_is_found_and_exported_by_its_name(corpus_file, tmp_path):
     accounted(out)
 
 
-def test_what_was_interrupted_is_finished_before_anything_else(corpus_file, tmp_path, monkeypatch):
+def test_what_was_interrupted_is_finished_before_anything_else(built_corpus_file, tmp_path, monkeypatch):
     """By the same command, or by one that names nothing; tests/chaos kills it at every operation."""
-    build(corpus_file)
     shutil.copytree(tmp_path / "out", tmp_path / "whole")
     forget(tmp_path / "whole", [SHARDED], [])
     for again in ([SHARDED], []):
@@ -192,8 +188,9 @@ def test_the_command_says_what_it_did_and_where_copies_are(corpus_file, tmp_path
     assert "ids.txt: not UTF-8 at byte 8; expected one id or URL a line" in capsys.readouterr().err
 
 
-def test_the_scan_after_an_interruption_looks_for_what_was_interrupted(corpus_file, tmp_path, monkeypatch, capsys):
-    build(corpus_file)
+def test_the_scan_after_an_interruption_looks_for_what_was_interrupted(
+    built_corpus_file, tmp_path, monkeypatch, capsys
+):
     out = tmp_path / "out"
     with monkeypatch.context() as patched:
         patched.setattr("pipelines.forget._count_again", lambda *arguments: 1 / 0)
@@ -203,8 +200,7 @@ def test_the_scan_after_an_interruption_looks_for_what_was_interrupted(corpus_fi
     assert "and 1 ids" in capsys.readouterr().out
 
 
-def test_runs_are_listed_whatever_was_forgotten_or_built_since(corpus_file, tmp_path, capsys):
-    build(corpus_file)
+def test_runs_are_listed_whatever_was_forgotten_or_built_since(built_corpus_file, tmp_path, capsys):
     out = tmp_path / "out"
     runs = {name: tmp_path / "runs" / name for name in ("first", "went_on", "several", "stranger", "after", "damaged")}
     store.write_json(runs["first"] / "run.json", {"fingerprints": {"corpus": load_corpus(out).fingerprint}})
@@ -242,30 +238,30 @@ def test_object_stores_are_refused(capsys):
     assert "forget and gc work on directories" in capsys.readouterr().err
 
 
-def test_garbage_is_what_no_configuration_reaches(corpus_file, tmp_path, capsys):
-    build(corpus_file)
-    build(corpus_file, "steps.filter=[{signal: word_count, at_least: 20}]")
-    assert main(["gc", str(corpus_file)]) == 0
+def test_garbage_is_what_no_configuration_reaches(built_corpus_file, tmp_path, capsys):
+    build(built_corpus_file, "steps.filter=[{signal: word_count, at_least: 20}]")
+    assert main(["gc", str(built_corpus_file)]) == 0
     assert (
         "0 steps that nothing reaches" in capsys.readouterr().out
     )  # the file's steps, and those of the published corpus
-    build(corpus_file)
-    assert main(["gc", str(corpus_file), "--delete"]) == 0
+    build(built_corpus_file)
+    assert main(["gc", str(built_corpus_file), "--delete"]) == 0
     out = capsys.readouterr().out
     assert f"{tmp_path}/out/filter.web-" in out
     assert "removed" in out
-    assert "nothing is recomputed" in " ".join(build(corpus_file))
+    assert "nothing is recomputed" in " ".join(build(built_corpus_file))
     other = tmp_path / "other.yaml"
-    other.write_text(corpus_file.read_text().replace("output: ", "output: /elsewhere"))
-    assert main(["gc", str(corpus_file), str(other)]) == 2
+    other.write_text(built_corpus_file.read_text().replace("output: ", "output: /elsewhere"))
+    assert main(["gc", str(built_corpus_file), str(other)]) == 2
 
 
-def test_a_later_read_honours_the_tombstone(corpus_file, tmp_path):
-    build(corpus_file)
+def test_a_later_read_honours_the_tombstone(built_corpus_file, tmp_path):
     out = tmp_path / "out"
     forget(out, [SHARDED], [])
     after, _ = state(out)
-    build(corpus_file, "sources.web.part_bytes=4000")  # another read step, from the files, where the document still is
+    build(
+        built_corpus_file, "sources.web.part_bytes=4000"
+    )  # another read step, from the files, where the document still is
     again, _ = state(out)
     assert {i: row["text"] for i, row in again.items()} == {i: row["text"] for i, row in after.items()}
     assert load_corpus(out).sources["web"]["quarantined"]["forgotten"] == 1

@@ -36,6 +36,8 @@ from pipelines.summary import (
     summary_columns,
 )
 
+pytestmark = pytest.mark.usefixtures("without_report")
+
 WHOLE = st.integers(-(2**50), 2**50)
 REAL = st.floats(-1e12, 1e12, allow_nan=False)
 

@@ -28,6 +28,8 @@ from pipelines.stages.text_hash import TextHash
 from pipelines.stages.url_rules import UrlRules
 from pipelines.terminal import Page, printable
 
+pytestmark = pytest.mark.usefixtures("without_report")
+
 HOSTILE = (
     "<script>alert(1)</script> [bold]not markup[/bold] :smile:\n"
     "\u202eright to left override, \u05e9\u05dc\u05d5\u05dd \u0645\u0631\u062d\u0628\u0627\n"

@@ -19,6 +19,8 @@ from pipelines.stages.filter import Filter
 from pipelines.stages.rules import RULE_SETS, Rule
 from tests.conftest import paragraph
 
+pytestmark = pytest.mark.usefixtures("without_report")
+
 ROOT = Path(__file__).parents[1]
 
 STEPS = """\

@@ -22,6 +22,8 @@ from pipelines.export import export_corpus
 from pipelines.inventory import take_inventory
 from tests.test_remote_build import tree
 
+pytestmark = pytest.mark.usefixtures("without_report")
+
 
 @pytest.fixture(autouse=True)
 def environment(s3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:

@@ -23,6 +23,8 @@ from pipelines.stages.quality_signals import QualitySignals
 from pipelines.stages.text_hash import TextHash
 from tests.stages.planted_duplicates import plant, words
 
+pytestmark = pytest.mark.usefixtures("without_report")
+
 NEAR = DedupMinhash(threshold=0.7, verify="jaccard")
 
 

@@ -21,6 +21,8 @@ from pipelines.kernels.segment import segment
 from pipelines.kernels.spans import find_units, hash_windows
 from pipelines.stages.dedup_spans import DedupSpans
 
+pytestmark = pytest.mark.usefixtures("without_report")
+
 
 def part_of(root: Path, source: str, index: int, texts, dropped=None, edits=None) -> Part:
     ids = [document_id(file_key(source, f"{index}.txt"), row) for row in range(len(texts))]

@@ -18,6 +18,8 @@ from pipelines.plan import make_plan
 from pipelines.stages.pii import Pii
 from pipelines.stages.url_rules import UrlRules
 
+pytestmark = pytest.mark.usefixtures("without_report")
+
 CANARIES = [f"canary.{number}@corp.example.com" for number in range(9)]
 META = {
     "author": f"Jane <{CANARIES[0]}>", "score": 17, "nested": [{"to": [CANARIES[1], None, True]}, 4111111111111111],

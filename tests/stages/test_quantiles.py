@@ -14,6 +14,8 @@ from pipelines.plan import make_plan
 from pipelines.quantiles import _keys, _Task, _value, count_values
 from pipelines.stages.rules import Quantile
 
+pytestmark = pytest.mark.usefixtures("without_report")
+
 
 def built(tmp_path, rules, part_bytes=3000, name="q", before=""):
     """Two sources of documents with 1 to n words, built up to the filter; (drop by id, thresholds)."""
