@@ -42,7 +42,7 @@ def _columns(*, switched: bool) -> Iterator[tuple[str, list[str]]]:
 
 def missing_column(column: str, step: str, steps: Sequence[StepConfig], known: Sequence[str]) -> str:
     """What to do about a column that no step before `step` writes; `known` are the columns that there are."""
-    later = [entry.name for entry in steps if column in entry.stage.writes().names and entry.name != step]
+    later = [entry.name for entry in steps if column in entry.written and entry.name != step]
     if later:
         return f"; {later[0]} writes it, which comes later: move {later[0]} before {step}"
     if column in writers():

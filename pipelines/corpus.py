@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -149,6 +150,11 @@ class StepConfig:
     stage_name: str
     sources: tuple[str, ...] | None = None
     where: str | None = None
+
+    @cached_property
+    def written(self) -> frozenset[str]:
+        """Names of the columns that the stage writes. A plan asks for them once per step and column."""
+        return frozenset(self.stage.writes().names)
 
 
 @dataclass(frozen=True)

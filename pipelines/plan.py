@@ -228,21 +228,19 @@ def _visible(
     """Labels of the earlier steps whose columns `entry` reads for one source, in order."""
     here = [earlier for earlier in done if source in _sources(config, earlier)]
     wanted: set[str] = set()
-    if {DROP, EDITS_COLUMN} <= {
-        *entry.stage.writes().names
-    }:  # it looks whether its edits and earlier ones leave anything
-        wanted.update(e.name for e in done if EDITS_COLUMN in e.stage.writes().names)
+    if entry.written >= {DROP, EDITS_COLUMN}:  # it looks whether its edits and earlier ones leave anything
+        wanted.update(e.name for e in done if EDITS_COLUMN in e.written)
     for column in columns:
         if column == DROP:
-            wanted.update(e.name for e in here if DROP in e.stage.writes().names)
+            wanted.update(e.name for e in here if DROP in e.written)
         elif column == "edited_text" or column.startswith("text@"):
             upto = column.partition("@")[2]
             if upto and upto not in [earlier.name for earlier in done]:
                 raise ConfigError(f"step {entry.name}: reads {column!r}, but no earlier step is named {upto!r}")
-            wanted.update(e.name for e in _upto(done, upto or None) if EDITS_COLUMN in e.stage.writes().names)
+            wanted.update(e.name for e in _upto(done, upto or None) if EDITS_COLUMN in e.written)
         elif column not in DOCUMENT_COLUMNS:
             optional, column = column.endswith("?"), column.rstrip("?")
-            writers = [e.name for e in here if column in e.stage.writes().names]
+            writers = [e.name for e in here if column in e.written]
             if len(writers) > 1:
                 raise ConfigError(
                     f"step {entry.name}: column {column!r} is written by {' and '.join(writers)} for {source}; give all but "
@@ -255,7 +253,7 @@ def _visible(
                 )
             wanted.update(writers)
     if entry.where is not None:
-        wanted.update(e.name for e in _upto(done, entry.where) if DROP in e.stage.writes().names)
+        wanted.update(e.name for e in _upto(done, entry.where) if DROP in e.written)
     return tuple(_label(e, source) for e in here if e.name in wanted)
 
 
@@ -272,11 +270,9 @@ def _label(entry: StepConfig, source: str) -> str:
 def _check_order(config: CorpusConfig) -> None:
     clustered = spans = None
     for entry in config.steps:
-        if DROP not in entry.stage.writes().names:
+        if DROP not in entry.written:
             continue
-        what = (
-            "drops documents that its edits empty" if EDITS_COLUMN in entry.stage.writes().names else "drops documents"
-        )
+        what = "drops documents that its edits empty" if EDITS_COLUMN in entry.written else "drops documents"
         if isinstance(entry.stage, DedupSpans):
             spans = entry.name
         elif spans is not None:

@@ -26,7 +26,7 @@ def check_filter(
     known = {**dict(zip(DOCUMENT.names, DOCUMENT.types, strict=True)), **types, DROP: pa.string()}
     stage.check_types(pa.schema([(name, known[name]) for name in stage.reads() if name != "quantiles"]))
     for rule in stage.tests():
-        writers = [earlier for earlier in done if rule.signal in earlier.stage.writes().names]
+        writers = [earlier for earlier in done if rule.signal in earlier.written]
         if rule.signal in DOCUMENT.names or rule.signal == DROP:
             continue
         for source in _judged(config, entry, rule):
@@ -58,7 +58,7 @@ def null_notices(config: CorpusConfig) -> Iterator[str]:
 def _may_be_null(rule: Rule, done: Sequence[StepConfig]) -> bool:
     if rule.signal in DOCUMENT.names:
         return rule.signal in NULLABLE_DOCUMENT_COLUMNS
-    writers = [earlier.stage for earlier in done if rule.signal in earlier.stage.writes().names]
+    writers = [earlier.stage for earlier in done if rule.signal in earlier.written]
     return any(rule.signal not in stage.never_null() for stage in writers)
 
 

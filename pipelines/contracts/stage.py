@@ -7,8 +7,9 @@ earlier step writes; `column?` is left out where no step writes it. `id` always 
 may read `quantiles`: what the step that computes its thresholds found.
 """
 
+import functools
+import importlib.metadata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from importlib.metadata import version as library_version
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 import pyarrow as pa
@@ -23,6 +24,12 @@ EMPTY = "empty"
 """The end of the rule that drops a document of which a step's edits leave nothing visible: `c4_lines.empty`."""
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+
+
+@functools.cache
+def library_version(distribution: str) -> str:
+    """The installed version of a distribution, read once per process: a plan asks for those of every step."""
+    return importlib.metadata.version(distribution)
 
 
 def library_versions(*distributions: str) -> dict[str, str]:

@@ -18,13 +18,13 @@ from collections.abc import Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError
-from importlib.metadata import version as library_version
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, NamedTuple, Self
 
 from pipelines.contracts.errors import PoisonError, SourceError
 from pipelines.contracts.extras import install_extra
+from pipelines.contracts.stage import library_versions
 from pipelines.reading.normalise import normalise
 from pipelines.reading.page_worker import MEMORY_EXIT, PageLimits
 from pipelines.reading.records import Bad, Found, Page, to_json
@@ -43,7 +43,7 @@ _LIBRARIES = {"resiliparse": ("resiliparse",), "trafilatura": ("resiliparse", "t
 def libraries(source: SourceSpec) -> dict[str, str]:
     """Versions of what turns the pages of a source into text. SourceError where it is not installed."""
     try:
-        return {name: library_version(name) for name in _LIBRARIES[source.extract]}
+        return library_versions(*_LIBRARIES[source.extract])
     except PackageNotFoundError as missing:
         raise _unavailable(source, f"the package {missing.name} is not installed") from None
 

@@ -41,4 +41,6 @@ class MeasuresText(ReadsText):
 
     def named(self, columns: pa.Schema) -> pa.Schema:
         """The columns with the prefix."""
+        if not self.prefix:
+            return columns
         return pa.schema([column.with_name(f"{self.prefix}{column.name}") for column in columns])
