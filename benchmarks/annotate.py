@@ -19,11 +19,11 @@ from pathlib import Path
 import psutil
 
 from benchmarks.signals import machine
-from pipelines.build import build
-from pipelines.cluster import LocalCluster, RayCluster
-from pipelines.corpus import CorpusConfig, Source, load_corpus_config
-from pipelines.inventory import take_inventory
-from pipelines.plan import make_plan
+from pipelines.building.build import build
+from pipelines.cluster.ray import LocalCluster, RayCluster
+from pipelines.planning.corpus import CorpusConfig, Source, load_corpus_config
+from pipelines.planning.inventory import take_inventory
+from pipelines.planning.plan import make_plan
 
 STAGES = ("url_rules", "language", "quality_signals", "text_hash", "minhash_signatures")
 

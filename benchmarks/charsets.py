@@ -19,8 +19,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.signals import machine
-from pipelines.reading.charset import decode_page, is_undecodable
-from pipelines.reading.normalise import normalise
+from pipelines.reading.entries.normalise import normalise
+from pipelines.reading.web.charset import decode_page, is_undecodable
 
 LANGUAGES = {
     "ko": ("cp949",), "zh": ("gb18030",), "zh-Hant": ("big5",), "ja": ("cp932", "euc_jp", "iso2022_jp"),

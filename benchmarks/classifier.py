@@ -18,7 +18,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from benchmarks.language import once, read, size
-from pipelines.stages.classifier import Classifier
+from pipelines.stages.score.classifier import Classifier
 
 
 def main() -> None:

@@ -28,11 +28,11 @@ import numpy as np
 import pyarrow as pa
 
 from benchmarks.signals import machine
-from pipelines.contracts.annotations import Annotation, Part
+from gristmill.storage.store import record_file, write_atomic
 from pipelines.contracts.document import DOCUMENT, ID, document_id
 from pipelines.contracts.manifest import StepOutput, read_table, records_of, schema_facts, write_table
-from pipelines.contracts.store import record_file, write_atomic
-from pipelines.stages.dedup_minhash import DedupMinhash
+from pipelines.contracts.parts import Annotation, Part
+from pipelines.stages.dedup.dedup_minhash import DedupMinhash
 
 BANDS, ROWS, PART_ROWS = 10, 2, 250_000
 NOTES = pa.schema([("minhash", pa.list_(pa.uint32(), BANDS * ROWS))])

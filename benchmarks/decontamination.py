@@ -21,14 +21,14 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from benchmarks.signals import load, machine, rate
-from pipelines.cluster import LocalCluster
-from pipelines.contracts.annotations import Part
+from gristmill.storage.store import record_file, write_atomic
+from pipelines.cluster.ray import LocalCluster
 from pipelines.contracts.document import DOCUMENT, document_id, file_key
 from pipelines.contracts.manifest import StepOutput, read_table, records_of, schema_facts, write_table
-from pipelines.contracts.store import record_file, write_atomic
-from pipelines.stages.decontaminate import Decontaminate
-from pipelines.stages.evaluation_sets import EvaluationSet
-from pipelines.stages.quality_signals import QualitySignals
+from pipelines.contracts.parts import Part
+from pipelines.stages.measure.decontaminate import Decontaminate
+from pipelines.stages.measure.evaluation_sets import EvaluationSet
+from pipelines.stages.measure.quality_signals import QualitySignals
 
 KINDS = ("verbatim", "copied", "restyled", "1 word in 40", "1 word in 20", "half", "answer", "short")
 COPIES, MANY = 3, 30  # documents that an item is planted into; those of the kind "copied"

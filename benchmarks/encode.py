@@ -20,8 +20,8 @@ import numpy as np
 import pyarrow as pa
 
 from tokenizer.encode import Encoder
+from tokenizer.kinds.byte_bpe import train_byte_bpe
 from tokenizer.texts import read_texts
-from tokenizer.train import train_byte_bpe
 
 PROSE = ("textbooks", "tech_docs", "forum_20news", "wiki_en")
 

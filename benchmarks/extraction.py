@@ -25,13 +25,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from benchmarks.signals import machine
-from pipelines.corpus import Source
-from pipelines.reading.archives import open_entries
-from pipelines.reading.extraction import Extractor
-from pipelines.reading.formats import read_records
-from pipelines.reading.page_worker import by_resiliparse, by_trafilatura
-from pipelines.reading.records import Found, Page
-from pipelines.stages.read import list_files, read_documents
+from pipelines.planning.corpus import Source
+from pipelines.reading.documents import list_files, read_documents
+from pipelines.reading.entries.archives import open_entries
+from pipelines.reading.entries.records import Found, Page
+from pipelines.reading.registry import read_records
+from pipelines.reading.web.extraction import Extractor
+from pipelines.reading.web.page_worker import by_resiliparse, by_trafilatura
 
 _COPIES = 3  # of the file, read by one process as a crawl's larger files are: starting it takes 0.2 s
 Snippets = list[tuple[list[str], list[str]]]

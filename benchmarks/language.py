@@ -23,7 +23,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from pipelines.stages.language import Language
+from pipelines.stages.measure.language import Language
 
 DEFAULT = ("forum_20news", "wiki_en", "wiki_zh", "textbooks")
 LENGTHS = (1, 5, 20)

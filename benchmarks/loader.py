@@ -24,13 +24,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from gristmill.storage.store import record_file, write_atomic
 from pipelines.contracts.document import document_id
 from pipelines.contracts.manifest import ShardRecord, TokenizerRecord
-from pipelines.contracts.shards import open_shard, write_shard
-from pipelines.contracts.store import record_file, write_atomic
-from tokenizer.specials import SPECIAL_IDS
-from trainers.config import Data
-from trainers.data import Corpus, Source, training_data
+from pipelines.contracts.shard_set import open_shard, write_shard
+from tokenizer.vocabulary.specials import SPECIAL_IDS
+from trainers.config.pretraining import Data
+from trainers.data.packed_corpus import Corpus, Source, training_data
 from trainers.objectives.causal import Causal
 from trainers.recipes import llama_tiny
 

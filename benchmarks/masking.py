@@ -19,10 +19,10 @@ from typing import Any
 
 import numpy as np
 
-from trainers.batch import IGNORED, Batch
-from trainers.objectives.choosing import BEGINS
-from trainers.objectives.context import Context
 from trainers.objectives.masked import Masked
+from trainers.objectives.shared.context import Context
+from trainers.objectives.shared.masking_kernels import BEGINS
+from trainers.rows.batch import IGNORED, Batch
 
 VOCABULARY, DOCUMENTS = 30_522, 4
 SPECIALS = {"<pad>": 0, "<unk>": 1, "<cls>": 2, "<sep>": 3, "<mask>": 4}

@@ -14,7 +14,7 @@ import xxhash
 from datasketch import MinHash
 
 from benchmarks.signals import PEER_BYTES, first_call, head, load, machine, rate
-from pipelines.stages.minhash_signatures import MinhashSignatures
+from pipelines.stages.measure.minhash_signatures import MinhashSignatures
 
 WORD = re.compile(r"\w+")
 

@@ -25,16 +25,16 @@ from datasketch import MinHash, MinHashLSH
 
 from benchmarks.minhash import shingles
 from benchmarks.signals import machine
-from pipelines.bands import band_keys, link_probability, signatures_of
-from pipelines.build import build
-from pipelines.cluster import LocalCluster
+from pipelines.building.build import build
+from pipelines.cluster.ray import LocalCluster
 from pipelines.contracts.document import split_id
 from pipelines.contracts.lineage import open_corpus
-from pipelines.corpus import CorpusConfig, Source, StepConfig
-from pipelines.inventory import take_inventory
-from pipelines.plan import make_plan
-from pipelines.stages.dedup_minhash import DedupMinhash
-from pipelines.stages.minhash_signatures import MinhashSignatures
+from pipelines.planning.corpus import CorpusConfig, Source, StepConfig
+from pipelines.planning.inventory import take_inventory
+from pipelines.planning.plan import make_plan
+from pipelines.stages.dedup.dedup_minhash import DedupMinhash
+from pipelines.stages.dedup.lsh import band_keys, link_probability, signatures_of
+from pipelines.stages.measure.minhash_signatures import MinhashSignatures
 
 DOMAINS = ("news_bbc", "legal_dc_acts_laws", "forum_20news", "dialogue", "wiki_en")
 THRESHOLD = 0.8

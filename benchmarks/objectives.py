@@ -16,17 +16,17 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from tokenizer.definition import Definition, characters_of_bytes
-from tokenizer.specials import SPECIAL_IDS
-from trainers.architecture import DECODER_START, FAMILY, Model, fill
-from trainers.batch import Batch, Frame
-from trainers.objectives.character_cuts import TokenTexts
-from trainers.objectives.context import Context
+from tokenizer.vocabulary.definition import Definition, characters_of_bytes
+from tokenizer.vocabulary.specials import SPECIAL_IDS
+from trainers.config.architecture import DECODER_START, FAMILY, Model, fill
 from trainers.objectives.denoising import Denoising
 from trainers.objectives.fill_in_the_middle import FillInTheMiddle
 from trainers.objectives.mixture import Mixture
 from trainers.objectives.prefix_lm import PrefixLM
+from trainers.objectives.shared.character_cuts import TokenTexts
+from trainers.objectives.shared.context import Context
 from trainers.objectives.span_corruption import SpanCorruption
+from trainers.rows.batch import Batch, Frame
 
 VOCABULARY = 32_000
 SIZES = {"layers": 4, "width": 384, "heads": 6, "positions": 2048}
@@ -97,7 +97,7 @@ def shortest(run: Callable[[], object], seconds: float) -> float:
 
 def step_of(architecture: str) -> Callable[[Batch], None]:
     """The forward and backward pass of a model of the architecture."""
-    from trainers.forward import Forward, tensors
+    from trainers.engine.forward import Forward, tensors
     from trainers.models import build_model
 
     model = build_model(fill(Model(architecture, **SIZES), VOCABULARY), dict(SPECIAL_IDS), 0)  # type: ignore[arg-type]

@@ -4,7 +4,7 @@
 
 Documents of three kinds of text, a token for every four characters, two marks each. `one length` pads every row to the
 sequence length, as a collator with padding to a maximum does; `by micro-batch` to the longest of rows as they come, as HF
-Trainer's does; ours as `trainers.data.Grid.share` shares them out, with lengths rounded up to a multiple of 1, 8 and 64.
+Trainer's does; ours as `packed_corpus.Grid.share` shares them out, with lengths rounded up to a multiple of 1, 8 and 64.
 """
 
 import argparse
@@ -15,11 +15,11 @@ from pathlib import Path
 
 import numpy as np
 
-from trainers.best_fit import cut_documents
-from trainers.data import Grid
+from trainers.data.order import Samples
+from trainers.data.packed_corpus import Grid
 from trainers.objectives.causal import Causal
-from trainers.objectives.context import Context
-from trainers.order import Samples
+from trainers.objectives.shared.context import Context
+from trainers.rows.best_fit import cut_documents
 
 TEXTS = ("wiki_en", "forum_stackexchange", "news_bbc")
 MARKS = 2

@@ -25,9 +25,9 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from pipelines.stages.pii import Pii
-from pipelines.stages.pii_detect import Detection
-from pipelines.stages.pii_recognizers import PATTERN_ENTITIES, PHONE_REGIONS
+from pipelines.stages.pii.detect import Detection
+from pipelines.stages.pii.pii import Pii
+from pipelines.stages.pii.recognizers import PATTERN_ENTITIES, PHONE_REGIONS
 
 DEFAULT = ("forum_20news", "wiki_en")
 

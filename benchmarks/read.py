@@ -15,8 +15,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.signals import machine, rate
-from pipelines.corpus import Source
-from pipelines.stages.read import list_files, read_documents
+from pipelines.planning.corpus import Source
+from pipelines.reading.documents import list_files, read_documents
 
 FILES = ("wiki_en", "wiki_zh", "forum_20news", "dialogue")
 

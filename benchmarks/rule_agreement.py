@@ -125,8 +125,8 @@ def datatroves_filters() -> dict[str, Callable[[str], str | None]]:
 
 def our_verdicts(signals: pa.Table, name: str) -> Verdicts:
     """The reasons of one set, without its family."""
-    from pipelines.stages.filter import Filter
-    from pipelines.stages.rules import Rule
+    from pipelines.stages.decide.filter import Filter
+    from pipelines.stages.decide.rules import Rule
 
     drops = Filter((Rule(rules=name),)).annotate(signals)["drop"].to_pylist()
     return [drop and drop.split(".", 1)[1] for drop in drops]
@@ -134,14 +134,14 @@ def our_verdicts(signals: pa.Table, name: str) -> Verdicts:
 
 def value(signals: pa.Table, name: str, reason: str | None, row: int) -> str:
     """What we measured for a reason of ours."""
-    from pipelines.stages.rules import RULE_SETS
+    from pipelines.stages.decide.rules import RULE_SETS
 
     signal = next((rule.signal for rule in RULE_SETS[name] if rule.reason().split(".", 1)[1] == reason), None)
     return "" if signal is None else f"{signals[signal][row].as_py():.6g}"
 
 
 def main() -> None:
-    from pipelines.stages.quality_signals import QualitySignals
+    from pipelines.stages.measure.quality_signals import QualitySignals
 
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--per-source", type=int, default=270)

@@ -23,11 +23,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from benchmarks.signals import machine
-from pipelines.bands import band_keys, signatures_of
-from pipelines.corpus import load_corpus_config
-from pipelines.stages.filter import Filter
-from pipelines.stages.minhash_signatures import MinhashSignatures
-from pipelines.stages.quality_signals import QualitySignals
+from pipelines.planning.corpus import load_corpus_config
+from pipelines.stages.decide.filter import Filter
+from pipelines.stages.dedup.lsh import band_keys, signatures_of
+from pipelines.stages.measure.minhash_signatures import MinhashSignatures
+from pipelines.stages.measure.quality_signals import QualitySignals
 
 LETTERS, WORDS = re.compile(r"[^\W\d_a-zA-Z]|[\u0e31-\u0e4e]"), re.compile(r"\S+")
 UNSPACED = ("zh", "ja", "th")

@@ -130,9 +130,9 @@ def by_datatrove(texts: list[str]) -> dict[str, Callable[[], object]]:
 
 
 def main() -> None:
-    from pipelines.stages.filter import Filter
-    from pipelines.stages.quality_signals import QualitySignals
-    from pipelines.stages.rules import Rule
+    from pipelines.stages.decide.filter import Filter
+    from pipelines.stages.decide.rules import Rule
+    from pipelines.stages.measure.quality_signals import QualitySignals
 
     names, texts = load(sys.argv[1:])
     docs = pa.table({"text": pa.array(texts, pa.large_string())})

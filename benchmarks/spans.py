@@ -18,14 +18,14 @@ import pyarrow as pa
 
 from benchmarks.decontamination import part_of
 from benchmarks.signals import load, machine, rate
-from pipelines.cluster import LocalCluster
-from pipelines.contracts.annotations import Annotation, Part
+from pipelines.cluster.ray import LocalCluster
 from pipelines.contracts.manifest import StepOutput
+from pipelines.contracts.parts import Annotation, Part
 from pipelines.contracts.stage import CorpusStage
-from pipelines.stages.dedup_exact import DedupExact
-from pipelines.stages.dedup_spans import DedupSpans
-from pipelines.stages.quality_signals import QualitySignals
-from pipelines.stages.text_hash import TextHash
+from pipelines.stages.dedup.dedup_exact import DedupExact
+from pipelines.stages.dedup.dedup_spans import DedupSpans
+from pipelines.stages.measure.quality_signals import QualitySignals
+from pipelines.stages.measure.text_hash import TextHash
 
 PARTS = 8
 SPANS = (DedupSpans("line"), DedupSpans("paragraph"), DedupSpans("sentence"), DedupSpans("sentence", window=3))

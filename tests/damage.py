@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pipelines.contracts.errors import UserError
+from gristmill.errors import UserError
 
 KILOBYTE = 1024
 

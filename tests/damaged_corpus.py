@@ -4,14 +4,14 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
-from pipelines.build import claim
+from gristmill.storage.store import digest, verify
+from pipelines.building.build import claim
+from pipelines.building.read_step import file_indexes
 from pipelines.contracts.lineage import open_corpus
-from pipelines.contracts.store import digest, verify
-from pipelines.corpus import load_corpus_config
-from pipelines.estimate import forecast
-from pipelines.inventory import take_inventory
-from pipelines.plan import Plan, make_plan
-from pipelines.read_step import file_indexes
+from pipelines.planning.corpus import load_corpus_config
+from pipelines.planning.forecast import forecast
+from pipelines.planning.inventory import take_inventory
+from pipelines.planning.plan import Plan, make_plan
 from tests.conftest import paragraph
 
 
@@ -64,8 +64,8 @@ steps:
 def everything(config: Path, root: Path) -> str:
     """A digest of all that a corpus says: to lineage, to a trainer, and to the plan of another build."""
     from tokenizer.encode import Encoder
-    from trainers.data import open_corpus as open_for_training
-    from trainers.data import verified_tokenizer
+    from trainers.data.packed_corpus import open_corpus as open_for_training
+    from trainers.data.packed_corpus import verified_tokenizer
 
     corpus = open_corpus(root)
     found = [asdict(corpus.manifest), *(asdict(step.manifest) for step in corpus.steps)]

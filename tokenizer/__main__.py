@@ -16,18 +16,18 @@ from rich.markup import escape
 from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from tokenizer.byte_vocabulary import VOCAB_SIZE
+from gristmill.cli import named, run
+from gristmill.storage.paths import local_path
+from gristmill.terminal import printable
 from tokenizer.chart import MEASURES, cells, page, png
-from tokenizer.command_line import named, run
 from tokenizer.compare import compare, gather, threads
 from tokenizer.encode import Encoder
-from tokenizer.kinds import KINDS, NOTICES, train
-from tokenizer.learned import COVERAGE
+from tokenizer.kinds.byte_bpe import PATTERNS
+from tokenizer.kinds.byte_vocabulary import VOCAB_SIZE
+from tokenizer.kinds.learned import COVERAGE
+from tokenizer.kinds.train import KINDS, NOTICES, train
 from tokenizer.measure import Measurement, Vocabulary, describe_vocabulary, measure
-from tokenizer.paths import local_path
-from tokenizer.terminal import printable
 from tokenizer.texts import read_texts
-from tokenizer.train import PATTERNS
 
 # Texts of each file that both libraries encode before anything is measured.
 CHECKED_TEXTS = 200

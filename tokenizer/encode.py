@@ -16,9 +16,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tokenizer.by_words import BATCH_BYTES, NEXT_LINE, WordMemory, cuts_at_spaces
-from tokenizer.definition import Definition, read_definition
-from tokenizer.places import holders, require_places
+from tokenizer.offsets import holders, require_places
+from tokenizer.vocabulary.definition import Definition, read_definition
+from tokenizer.word_cache import BATCH_BYTES, NEXT_LINE, WordMemory, cuts_at_spaces
 
 Library = Literal["gigatoken", "tokenizers", "numpy", "words"]
 Ids: TypeAlias = npt.NDArray[Any]
@@ -41,7 +41,7 @@ class Encoder:
         """Load a `tokenizer.json` or the directory that holds it.
 
         `library` chooses who encodes; by default numpy for bytes, gigatoken for a byte-level BPE whose pre-tokenizer it
-        knows, words (`tokenizer.by_words`) where spaces part tokens, else `tokenizers`; `library_reason` says why. Raises
+        knows, words (`tokenizer.word_cache`) where spaces part tokens, else `tokenizers`; `library_reason` says why. Raises
         ValueError for a missing or broken file and where `library` cannot load it.
         """
         definition = read_definition(path)
@@ -85,7 +85,7 @@ class Encoder:
 
     @property
     def specials(self) -> dict[str, int]:
-        """Special tokens and their ids: by the names of `tokenizer.specials` where they play such a role (`[CLS]` is
+        """Special tokens and their ids: by the names of `tokenizer.vocabulary.specials` where they play such a role (`[CLS]` is
         `<cls>`), else by their own.
         """
         return self.definition.roles

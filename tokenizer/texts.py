@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TextIO, cast
 
-from tokenizer.command_line import named
-from tokenizer.paths import local_path
+from gristmill.cli import named
+from gristmill.storage.paths import local_path
 
 JSON_LINES = (".jsonl", ".ndjson")
 

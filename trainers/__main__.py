@@ -10,18 +10,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipelines.contracts.errors import ConfigError, StorageError, UserError, reason_of
-from pipelines.contracts.place import local_of, place_of
-from tokenizer.command_line import run
-from tokenizer.paths import local_path
-from tokenizer.terminal import printable
+from gristmill.cli import run
+from gristmill.errors import ConfigError, StorageError, UserError, reason_of
+from gristmill.storage.location import local_of, place_of
+from gristmill.storage.paths import local_path
+from gristmill.terminal import printable
 
 _NAMED_RUNS = 4  # in the name of a report of several
 
 if TYPE_CHECKING:
-    from trainers.config import Pretraining
-    from trainers.data import Corpus
-    from trainers.run import Opened
+    from trainers.config.pretraining import Pretraining
+    from trainers.data.packed_corpus import Corpus
+    from trainers.runs.run import Opened
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -139,14 +139,14 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _pretrain(options: argparse.Namespace) -> int:
-    from pipelines.contracts.config import load_yaml, override, parse, plain
-    from trainers.config import Pretraining
-    from trainers.data import corpus_of
-    from trainers.exclusion import exclude
+    from gristmill.config import load_yaml, override, parse, plain
+    from trainers.config.pretraining import Pretraining
+    from trainers.data.packed_corpus import corpus_of
     from trainers.recipes import RECIPES
     from trainers.report import write_report
-    from trainers.resolve import resolve
-    from trainers.run import known_init, locked, open_run
+    from trainers.runs.exclusion import exclude
+    from trainers.runs.resolve import resolve
+    from trainers.runs.run import known_init, locked, open_run
 
     if options.workers < 1:
         raise ConfigError(f"--workers: got {options.workers}, allowed 1 and more")
@@ -182,7 +182,7 @@ def _pretrain(options: argparse.Namespace) -> int:
 
 
 def _t5_grid(options: argparse.Namespace) -> int:
-    from trainers.grid import table, train_grid
+    from trainers.studies.t5_grid import table, train_grid
 
     if options.workers < 1:
         raise ConfigError(f"--workers: got {options.workers}, allowed 1 and more")
@@ -219,8 +219,8 @@ def _is_follower() -> bool:
 
 
 def _launch(config: "Pretraining", corpus: "Corpus", run: Path, workers: int) -> int:
-    from trainers.architecture import FAMILY
-    from trainers.launch import launch
+    from trainers.config.architecture import FAMILY
+    from trainers.training.launch import launch
 
     if (run / "finished.json").exists():
         return 0
@@ -237,10 +237,10 @@ def _describe(recipe: Mapping[str, Any], where: str, config: "Pretraining", corp
     """Print how the resolved configuration differs from the recipe, what the budget reads, and what changed since the run
     began.
     """
-    from pipelines.contracts.config import plain
-    from trainers.data import training_data
-    from trainers.resolve import describe_data
-    from trainers.run import differing
+    from gristmill.config import plain
+    from trainers.data.packed_corpus import training_data
+    from trainers.runs.resolve import describe_data
+    from trainers.runs.run import differing
 
     print(f"run  {opened.path}  {'new' if opened.is_new else 'resumed'}; settings in {opened.path / 'resolved.yaml'}")
     print("\n".join([where, *(f"  {line}" for line in differing(recipe, plain(config)))]))
@@ -266,7 +266,7 @@ def _report(options: argparse.Namespace) -> int:
 
 
 def _blame(options: argparse.Namespace) -> int:
-    from trainers.blame import blame, show
+    from trainers.evaluation.blame import blame, show
 
     if options.documents < 1:
         raise ConfigError(f"--documents: got {options.documents}, allowed 1 and more")
@@ -275,8 +275,8 @@ def _blame(options: argparse.Namespace) -> int:
 
 
 def _evaluate(options: argparse.Namespace) -> int:
-    from pipelines.contracts.events import human_line
-    from trainers.evaluate import evaluate
+    from gristmill.events import human_line
+    from trainers.evaluation.evaluate import evaluate
 
     named, others = _split(options.settings, ("corpus",))
     if others:
@@ -291,8 +291,8 @@ def _evaluate(options: argparse.Namespace) -> int:
 
 
 def _generate(options: argparse.Namespace) -> int:
-    from pipelines.contracts.config import parse
-    from trainers.generate import Sampling, generate
+    from gristmill.config import parse
+    from trainers.inference.generate import Sampling, generate
 
     names = ("tokens", "temperature", "top_k", "top_p", "seed")
     sampling = parse(Sampling, {name: getattr(options, name) for name in names}, "generate")
@@ -301,7 +301,7 @@ def _generate(options: argparse.Namespace) -> int:
 
 
 def _fill_mask(options: argparse.Namespace) -> int:
-    from trainers.fill_mask import fill_mask
+    from trainers.inference.fill_mask import fill_mask
 
     if options.top < 1:
         raise ConfigError(f"--top: got {options.top}, allowed 1 and more")
@@ -313,7 +313,7 @@ def _fill_mask(options: argparse.Namespace) -> int:
 
 
 def _export(options: argparse.Namespace) -> int:
-    from trainers.export import export_checkpoint, notes_of
+    from trainers.inference.model_export import export_checkpoint, notes_of
 
     output = export_checkpoint(options.run, options.output or options.run / "export")
     print("\n".join([str(output), *(f"note   {note}" for note in notes_of(output))]))
@@ -322,6 +322,6 @@ def _export(options: argparse.Namespace) -> int:
 
 if __name__ == "__main__":
     status = main()
-    if "trainers.engine" in sys.modules:
-        sys.modules["trainers.engine"].leave(status)
+    if "trainers.engine.engine" in sys.modules:
+        sys.modules["trainers.engine.engine"].leave(status)
     sys.exit(status)

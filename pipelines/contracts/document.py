@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 
-from pipelines.contracts.errors import UserError
+from gristmill.errors import UserError
 
 ID = pa.binary(16)
 DOCUMENT = pa.schema(
@@ -33,7 +33,7 @@ QUARANTINE = pa.schema(
         pa.field("bytes", pa.int64()),
     ]
 )
-"""A record set aside: its place, its reason (a key of `pipelines.reading.source.REASONS`), its bytes where they are known."""
+"""A record set aside: its place, its reason (a key of `source.REASONS`), its bytes where they are known."""
 
 FILES = pa.schema(
     [

@@ -17,8 +17,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipelines.contracts.annotations import DOCUMENT_COLUMNS, Annotation, Part
-from pipelines.contracts.config import near_match
+from gristmill.config import near_match
+from gristmill.errors import CorruptFileError, UserError
+from gristmill.storage.store import FileRecord, verify
 from pipelines.contracts.document import (
     FILE_INDEX,
     ID,
@@ -29,7 +30,6 @@ from pipelines.contracts.document import (
     parse_id,
     split_id,
 )
-from pipelines.contracts.errors import CorruptFileError, UserError
 from pipelines.contracts.manifest import (
     CorpusManifest,
     PartRecord,
@@ -40,8 +40,8 @@ from pipelines.contracts.manifest import (
     read_table,
     schema_facts,
 )
-from pipelines.contracts.shards import Shard, open_shard
-from pipelines.contracts.store import FileRecord, verify
+from pipelines.contracts.parts import DOCUMENT_COLUMNS, Annotation, Part
+from pipelines.contracts.shard_set import Shard, open_shard
 
 _SIMILAR_PATHS = 5000  # paths compared for a near match: enough for a typing error, bounded for a source of millions
 

@@ -14,11 +14,11 @@ from typing import Any, BinaryIO
 
 import pyarrow as pa
 
-from pipelines.contracts.errors import AccountingError, CorruptFileError, UserError
-from pipelines.contracts.patience import patiently
-from pipelines.contracts.place import RemotePath
-from pipelines.contracts.remote import endpoint_hint
-from pipelines.contracts.store import (
+from gristmill.errors import AccountingError, CorruptFileError, UserError
+from gristmill.storage.location import RemotePath
+from gristmill.storage.remote import endpoint_hint
+from gristmill.storage.retries import patiently
+from gristmill.storage.store import (
     FileRecord,
     digest,
     read_json,

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 import pyarrow as pa
 
 if TYPE_CHECKING:
-    from pipelines.contracts.annotations import Part
     from pipelines.contracts.manifest import StepOutput
+    from pipelines.contracts.parts import Part
 
 DROP = "drop"
 EDITS_COLUMN = "edits"
@@ -38,7 +38,7 @@ def library_versions(*distributions: str) -> dict[str, str]:
 
 
 class Cluster(Protocol):
-    """Where tasks run: in this process or on Ray. pipelines/cluster.py holds both."""
+    """Where tasks run: in this process or on Ray. pipelines/cluster/ray.py holds both."""
 
     def map(
         self, function: Callable[[Item], Result], items: Sequence[Item], label: Callable[[Item], str]
@@ -65,7 +65,7 @@ class Stage:
         """The columns this stage adds; `drop` and `edits` have their reserved meaning.
 
         A stage whose edits may leave nothing of a document writes both. Then the rule `STEP.empty` drops the documents that
-        it empties: for a part stage pipelines.annotate fills it in where the stage itself drops nothing.
+        it empties: for a part stage pipelines.building.annotate fills it in where the stage itself drops nothing.
         """
         return pa.schema([])
 

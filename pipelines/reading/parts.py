@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipelines.contracts.document import DOCUMENT, FILES, ID, QUARANTINE, empty, file_key, is_empty
-from pipelines.reading.normalise import Normalised, cut, normalise, normalise_all
-from pipelines.reading.records import Bad, Found
-from pipelines.reading.source import SourceSpec
+from pipelines.reading.entries.normalise import Normalised, cut, normalise, normalise_all
+from pipelines.reading.entries.records import Bad, Found
+from pipelines.reading.entries.source import SourceSpec
 
 _BATCH_CHARACTERS = 1 << 20
 _BATCH_RECORDS = 1 << 12

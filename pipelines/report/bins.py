@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from pipelines.summary import bin_width
+from pipelines.stages.materialise.column_profile import bin_width
 
 _CELLS = 60  # of a chart's axis
 _LOG_FROM = 200.0  # axes that reach further than this are logarithmic

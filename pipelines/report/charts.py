@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from io import StringIO
 from typing import TYPE_CHECKING, Any
 
+from gristmill.console import printable
+from pipelines.commands.show_plan import human_bytes
 from pipelines.report.bins import Axis, axis_for, cell_counts, quantile
-from pipelines.show import human_bytes
-from pipelines.terminal import printable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -4,14 +4,14 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from pipelines.contracts.config import plain
+from gristmill.config import plain
+from gristmill.storage.store import digest
+from pipelines.commands.show_plan import bytes_per_token, without_validation
 from pipelines.contracts.lineage import Corpus
 from pipelines.contracts.manifest import CorpusManifest, ShardRecord, StepManifest
-from pipelines.contracts.store import digest
-from pipelines.plan import Plan
-from pipelines.show import bytes_per_token, without_validation
-from pipelines.stages.filter import Filter
-from pipelines.stages.shards import Shards
+from pipelines.planning.plan import Plan
+from pipelines.stages.decide.filter import Filter
+from pipelines.stages.materialise.shards import Shards
 
 FORMAT = "gristmill-report/1"
 _PLACES = 3  # places named per source and reason of quarantined records

@@ -6,12 +6,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipelines.contracts.annotations import Part
+from gristmill.console import printable
 from pipelines.contracts.document import FILE_INDEX, format_id, split_id
 from pipelines.contracts.lineage import Corpus, select_rows
 from pipelines.contracts.manifest import read_table, schema_facts
-from pipelines.inspection import without_personal_data
-from pipelines.terminal import printable
+from pipelines.contracts.parts import Part
+from pipelines.explore.inspect_document import without_personal_data
 
 CLIP_CHARACTERS = 480
 """Code points of a sample that are shown."""

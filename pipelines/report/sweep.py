@@ -1,7 +1,7 @@
 """Sweep a threshold: which share of the documents of each source a bound on one signal would keep, at every value.
 
 Read from the histograms that a build publishes: exact at the ends of their bins (two significant digits, see
-pipelines.summary), for this rule alone. What happens to documents without a value is what filters do by default.
+materialise.column_profile), for this rule alone. What happens to documents without a value is what filters do by default.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,13 +12,13 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from pipelines.contracts.config import near_match
-from pipelines.contracts.errors import UserError
+from gristmill.config import near_match
+from gristmill.errors import UserError
+from gristmill.storage.store import write_atomic
 from pipelines.contracts.lineage import open_corpus
-from pipelines.contracts.store import write_atomic
 from pipelines.report.bins import axis_for
 from pipelines.report.charts import INK, LINE, SERIES, short, svg
-from pipelines.summary import bin_width
+from pipelines.stages.materialise.column_profile import bin_width
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

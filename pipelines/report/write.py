@@ -5,15 +5,15 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from pipelines.contracts.errors import CorruptFileError
+from gristmill.errors import CorruptFileError
+from gristmill.storage.store import digest, read_json, write_atomic, write_json
 from pipelines.contracts.lineage import open_corpus
 from pipelines.contracts.manifest import CorpusManifest, StepManifest
-from pipelines.contracts.store import digest, read_json, write_atomic, write_json
-from pipelines.plan import Plan
+from pipelines.planning.plan import Plan
+from pipelines.planning.source_fit import published_notices
+from pipelines.report.corpus_page import render
 from pipelines.report.numbers import FORMAT, collect
-from pipelines.report.page import render
 from pipelines.report.samples import read_samples
-from pipelines.source_fit import published_notices
 
 HTML, JSON = "report.html", "report.json"
 

@@ -1,27 +1,27 @@
 """The stages by their YAML names."""
 
 from pipelines.contracts.stage import CorpusStage, PartStage
-from pipelines.stages.c4_lines import C4Lines
-from pipelines.stages.classifier import Classifier
-from pipelines.stages.decontaminate import Decontaminate
-from pipelines.stages.dedup_exact import DedupExact
-from pipelines.stages.dedup_minhash import DedupMinhash
-from pipelines.stages.dedup_spans import DedupSpans
-from pipelines.stages.dedup_url import DedupUrl
-from pipelines.stages.filter import Filter
-from pipelines.stages.language import Language
-from pipelines.stages.learn_tokenizer import LearnTokenizer
-from pipelines.stages.minhash_signatures import MinhashSignatures
-from pipelines.stages.pareto_sampling import ParetoSampling
-from pipelines.stages.perplexity import Perplexity
-from pipelines.stages.pii import Pii
-from pipelines.stages.quality_signals import QualitySignals
-from pipelines.stages.refinedweb_lines import RefinedwebLines
-from pipelines.stages.shards import Shards
-from pipelines.stages.text_hash import TextHash
-from pipelines.stages.transformer_classifier import TransformerClassifier
-from pipelines.stages.url_rules import UrlRules
-from pipelines.stages.word_list import WordList
+from pipelines.stages.decide.c4_lines import C4Lines
+from pipelines.stages.decide.filter import Filter
+from pipelines.stages.decide.pareto_sampling import ParetoSampling
+from pipelines.stages.decide.refinedweb_lines import RefinedwebLines
+from pipelines.stages.dedup.dedup_exact import DedupExact
+from pipelines.stages.dedup.dedup_minhash import DedupMinhash
+from pipelines.stages.dedup.dedup_spans import DedupSpans
+from pipelines.stages.dedup.dedup_url import DedupUrl
+from pipelines.stages.materialise.learn_tokenizer import LearnTokenizer
+from pipelines.stages.materialise.shards import Shards
+from pipelines.stages.measure.decontaminate import Decontaminate
+from pipelines.stages.measure.language import Language
+from pipelines.stages.measure.minhash_signatures import MinhashSignatures
+from pipelines.stages.measure.quality_signals import QualitySignals
+from pipelines.stages.measure.text_hash import TextHash
+from pipelines.stages.measure.url_rules import UrlRules
+from pipelines.stages.measure.word_list import WordList
+from pipelines.stages.pii.pii import Pii
+from pipelines.stages.score.classifier import Classifier
+from pipelines.stages.score.perplexity import Perplexity
+from pipelines.stages.score.transformer_classifier import TransformerClassifier
 
 STAGES: dict[str, type[PartStage] | type[CorpusStage]] = {
     "c4_lines": C4Lines,

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.faults import compiled, server
-from tests.chaos.outcome import Outcome
-from tests.chaos.small_corpus import Small, reference, write_config, write_sources
+from tests.chaos.harness.faults import compiled, server
+from tests.chaos.harness.outcome import Outcome
+from tests.chaos.harness.small_corpus import Small, reference, write_config, write_sources
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,7 @@
 """One crash at every operation that changes the disk or an object store, and the same command again.
 
 A crash is the death of the process, with a file half written too, or a loss of power, after which only that is there
-which was fsynced. The operations are found by watching a command; see `tests.chaos.crashing`.
+which was fsynced. The operations are found by watching a command; see `tests.chaos.harness.crashing`.
 """
 
 import json
@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from pipelines.contracts.manifest import load_corpus
-from tests.chaos.crash_server import server
-from tests.chaos.crash_sweep import Case, Injected, Pool, nothing, same_as
-from tests.chaos.outcome import Outcome, build_outcome, files_of, reference_of
+from tests.chaos.harness.crash_server import server
+from tests.chaos.harness.crash_sweep import Case, Injected, Pool, nothing, same_as
+from tests.chaos.harness.outcome import Outcome, build_outcome, files_of, reference_of
 from tests.conftest import S3, paragraph
 
 pytestmark = pytest.mark.timeout(3600)

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from pipelines.contracts.store import read_json, write_json
-from tests.chaos.crash_server import server
-from tests.chaos.crash_sweep import Case, Injected, Pool, same_as
-from tests.chaos.outcome import Outcome, files_of, run_outcome, trained
+from gristmill.storage.store import read_json, write_json
+from tests.chaos.harness.crash_server import server
+from tests.chaos.harness.crash_sweep import Case, Injected, Pool, same_as
+from tests.chaos.harness.outcome import Outcome, files_of, run_outcome, trained
 from tests.trainers.conftest import build_corpus
 
 pytestmark = [pytest.mark.chaos, pytest.mark.deepspeed, pytest.mark.timeout(3600)]

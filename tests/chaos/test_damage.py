@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.build import build
-from pipelines.cluster import LocalCluster
-from pipelines.contracts.errors import UserError
-from pipelines.contracts.events import read_events
-from tests.chaos.faults import Ended, Server, server
-from tests.chaos.outcome import Outcome, Reference, build_outcome, reference_of, run_outcome, trained
+from gristmill.errors import UserError
+from gristmill.events import read_events
+from pipelines.building.build import build
+from pipelines.cluster.ray import LocalCluster
+from tests.chaos.harness.faults import Ended, Server, server
+from tests.chaos.harness.outcome import Outcome, Reference, build_outcome, reference_of, run_outcome, trained
 from tests.damage import damage, files_of, flips
 from tests.damaged_corpus import everything, plan_of, write_corpus
-from tests.test_corruption import CACHES, PAGES
+from tests.pipelines.building.test_corruption import CACHES, PAGES
 from tests.trainers.conftest import build_corpus
 
 Injected = Callable[[str, str, Outcome, float], None]

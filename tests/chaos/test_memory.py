@@ -18,12 +18,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipelines.cluster import RayCluster
-from pipelines.contracts.errors import BrokenTaskError
-from pipelines.contracts.store import read_json
-from pipelines.poison import load_poison
-from tests.chaos.hunger import MB, Meal, eat
-from tests.chaos.outcome import Outcome, Reference, build_outcome, reference_of
+from gristmill.errors import BrokenTaskError
+from gristmill.storage.store import read_json
+from pipelines.cluster.ray import RayCluster
+from pipelines.planning.poison import load_poison
+from tests.chaos.harness.hunger import MB, Meal, eat
+from tests.chaos.harness.outcome import Outcome, Reference, build_outcome, reference_of
 from tests.conftest import paragraph
 
 ROOT = Path(__file__).parents[2]

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.contracts.events import read_events
-from tests.chaos import namespaces
-from tests.chaos.namespaces import ROOT, Machine, environment, wait_for
-from tests.chaos.outcome import Outcome, Trained, build_outcome, reference_of, run_outcome
+from gristmill.events import read_events
+from tests.chaos.harness import namespaces
+from tests.chaos.harness.namespaces import ROOT, Machine, environment, wait_for
+from tests.chaos.harness.outcome import Outcome, Trained, build_outcome, reference_of, run_outcome
 from tests.conftest import write_corpus_file, write_sources
 from tests.trainers.conftest import build_corpus
 from tests.trainers.launching import SETTINGS, STEPS, losses

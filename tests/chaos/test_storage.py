@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.disks import disk, enlarge, used
-from tests.chaos.faults import (
+from tests.chaos.harness.disks import disk, enlarge, used
+from tests.chaos.harness.faults import (
     FOREVER,
     NOBODY,
     OPEN_TO_READ,
@@ -26,8 +26,8 @@ from tests.chaos.faults import (
     WRITE,
     Fault,
 )
-from tests.chaos.outcome import Outcome, build_outcome
-from tests.chaos.small_corpus import Small, one_line, planned_again, reference, write_config
+from tests.chaos.harness.outcome import Outcome, build_outcome
+from tests.chaos.harness.small_corpus import Small, one_line, planned_again, reference, write_config
 from tests.conftest import paragraph
 from tests.trainers.launching import ROOT, environment
 

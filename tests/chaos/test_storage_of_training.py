@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from tests.chaos.disks import disk, enlarge, used
-from tests.chaos.faults import OPEN_TO_WRITE, READ, SYNC, WRITE, Ended, Fault, Server, compiled, server
-from tests.chaos.outcome import Outcome, Trained, run_outcome, trained
-from tests.chaos.small_corpus import Small, one_line
+from tests.chaos.harness.disks import disk, enlarge, used
+from tests.chaos.harness.faults import OPEN_TO_WRITE, READ, SYNC, WRITE, Ended, Fault, Server, compiled, server
+from tests.chaos.harness.outcome import Outcome, Trained, run_outcome, trained
+from tests.chaos.harness.small_corpus import Small, one_line
 
 Injected = Callable[[str, str, Outcome, float], None]
 GROUP = "Storage"

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 import pytest
 import yaml
 
-from tests.chaos.disks import disk, enlarge
-from tests.chaos.failing_store import Plan, Proxy, proxy, url_of
-from tests.chaos.outcome import Outcome, build_outcome
-from tests.chaos.small_corpus import Small, one_line, reference, write_config
+from tests.chaos.harness.disks import disk, enlarge
+from tests.chaos.harness.failing_store import Plan, Proxy, proxy, url_of
+from tests.chaos.harness.outcome import Outcome, build_outcome
+from tests.chaos.harness.small_corpus import Small, one_line, reference, write_config
 
 Injected = Callable[[str, str, Outcome, float], None]
 GROUP = "Storage"

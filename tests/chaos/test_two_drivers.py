@@ -12,20 +12,21 @@ from typing import NamedTuple
 import pytest
 import yaml
 
-from pipelines import cluster, publish
+from gristmill.storage import store
+from gristmill.storage.lease import LEASE, held
+from gristmill.storage.location import place_of
+from gristmill.storage.store import verify
 from pipelines.__main__ import main
-from pipelines.build import plan_and_build
-from pipelines.cluster import LocalCluster
-from pipelines.contracts import store
-from pipelines.contracts.lease import LEASE, held
+from pipelines.building import publish
+from pipelines.building.build import plan_and_build
+from pipelines.cluster import ray as cluster
+from pipelines.cluster.ray import LocalCluster
 from pipelines.contracts.lineage import open_corpus
 from pipelines.contracts.manifest import load_corpus, load_step
-from pipelines.contracts.place import place_of
-from pipelines.contracts.store import verify
-from pipelines.corpus import load_corpus_config
-from pipelines.inventory import take_inventory
-from tests.chaos.drivers import GROUP, QUICK, Driver, dead_lease, end_all
-from tests.chaos.outcome import (
+from pipelines.planning.corpus import load_corpus_config
+from pipelines.planning.inventory import take_inventory
+from tests.chaos.harness.drivers import GROUP, QUICK, Driver, dead_lease, end_all
+from tests.chaos.harness.outcome import (
     Outcome,
     build_outcome,
     documents_of,

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.chaos.drivers import GROUP, QUICK, Driver, dead_lease, end_all
-from tests.chaos.outcome import Trained, run_outcome, trained
+from tests.chaos.harness.drivers import GROUP, QUICK, Driver, dead_lease, end_all
+from tests.chaos.harness.outcome import Trained, run_outcome, trained
 from tests.trainers.conftest import build_corpus
 from tests.trainers.launching import SETTINGS
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from tokenizer.encode import Encoder
-from tokenizer.train import train_byte_bpe
+from tokenizer.kinds.byte_bpe import train_byte_bpe
 
 STANDARD_LIBRARY = Path(sysconfig.get_path("stdlib"))
 HARD_TEXTS = [

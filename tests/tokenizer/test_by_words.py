@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import tokenizer.by_words as by_words
-from tokenizer.by_words import cuts_at_spaces
-from tokenizer.definition import Definition
+import tokenizer.word_cache as by_words
 from tokenizer.encode import Encoder
-from tokenizer.kinds import train
-from tokenizer.specials import SPECIALS
+from tokenizer.kinds.train import train
+from tokenizer.vocabulary.definition import Definition
+from tokenizer.vocabulary.specials import SPECIALS
+from tokenizer.word_cache import cuts_at_spaces
 
 KINDS = [
     ("bpe", False),

@@ -13,7 +13,7 @@ from tokenizer.chart import MEASURES
 from tokenizer.chart import page as chart_page
 from tokenizer.compare import ALL, Row, compare, gather, threads
 from tokenizer.encode import Encoder
-from tokenizer.kinds import train
+from tokenizer.kinds.train import train
 
 ENGLISH = ["The mill stands at the river.", "It turns the wheel of the mill.", "The river is old."]
 RUSSIAN = ["Мельница стоит у реки.", "Она вращает колесо."]

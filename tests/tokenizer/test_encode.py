@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tokenizer.encode import Encoder
-from tokenizer.specials import SPECIAL_IDS, SPECIALS
+from tokenizer.vocabulary.specials import SPECIAL_IDS, SPECIALS
 
 # Any text that UTF-8 can hold: control characters and NUL, right-to-left, emoji, unassigned code points.
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)

@@ -10,7 +10,7 @@ import regex
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from tokenizer.encode import Encoder
-from tokenizer.train import GPT2
+from tokenizer.kinds.byte_bpe import GPT2
 
 
 @pytest.fixture(scope="module")

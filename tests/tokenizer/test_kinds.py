@@ -18,12 +18,12 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from tokenizer.encode import Encoder
-from tokenizer.kinds import KINDS, REPRODUCIBLE, train
-from tokenizer.learned import known_characters, only_known
-from tokenizer.specials import SPECIAL_IDS, SPECIALS
-from tokenizer.unigram import train_unigram
-from tokenizer.word_bpe import END_OF_WORD, train_word_bpe
-from tokenizer.wordpiece import train_wordpiece
+from tokenizer.kinds.learned import known_characters, only_known
+from tokenizer.kinds.train import KINDS, REPRODUCIBLE, train
+from tokenizer.kinds.unigram import train_unigram
+from tokenizer.kinds.word_bpe import END_OF_WORD, train_word_bpe
+from tokenizer.kinds.wordpiece import train_wordpiece
+from tokenizer.vocabulary.specials import SPECIAL_IDS, SPECIALS
 
 ROOT = Path(__file__).parents[2]
 SIZES = dict.fromkeys(KINDS, 1000) | {"bytes": 384}
@@ -168,7 +168,7 @@ def test_a_place_may_be_anywhere_in_the_text(any_kind):
 def test_processes_threads_hash_seeds_and_order_change_nothing(kind, threads):
     texts = [f"{a}{b}{c} {c}{a}{b}\n{b}{b}{a}é🙂 {c}{b}" for a in "abcde" for b in "fghij" for c in "klmno"]
     size = {"bytes": 384}.get(kind, 220)
-    code = "import hashlib, json, sys; from tokenizer.kinds import train; texts = json.load(sys.stdin); "
+    code = "import hashlib, json, sys; from tokenizer.kinds.train import train; texts = json.load(sys.stdin); "
     finished = subprocess.run(
         [sys.executable, "-c", f"{code}print(hashlib.sha256(train({kind!r}, texts, {size})).hexdigest())"],
         input=json.dumps(random.Random(threads).sample(texts, len(texts))),

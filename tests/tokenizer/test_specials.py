@@ -1,4 +1,4 @@
-from tokenizer.specials import BOS, EOS, FIM_PAD, MASK, PAD, SENTINELS, SPARES, SPECIAL_IDS, SPECIALS
+from tokenizer.vocabulary.specials import BOS, EOS, FIM_PAD, MASK, PAD, SENTINELS, SPARES, SPECIAL_IDS, SPECIALS
 
 
 def test_reserved_ids_never_change():

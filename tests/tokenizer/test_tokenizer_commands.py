@@ -8,8 +8,8 @@ import pytest
 
 from tokenizer.__main__ import main
 from tokenizer.encode import Encoder
+from tokenizer.kinds.byte_bpe import train_byte_bpe
 from tokenizer.texts import read_texts
-from tokenizer.train import train_byte_bpe
 
 ROOT = Path(__file__).parents[2]
 TEXTS = [f"number {number} and the other\r\nnumbers, naïve 🙂" for number in range(40)]

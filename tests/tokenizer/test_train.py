@@ -10,15 +10,15 @@ import gigatoken
 import pytest
 from tokenizers import Tokenizer, pre_tokenizers
 
-from tokenizer.specials import SPECIALS
-from tokenizer.train import PATTERNS, SMALLEST_VOCABULARY, train_byte_bpe
+from tokenizer.kinds.byte_bpe import PATTERNS, SMALLEST_VOCABULARY, train_byte_bpe
+from tokenizer.vocabulary.specials import SPECIALS
 
 ROOT = Path(__file__).parents[2]
 # Ties everywhere, so that any dependence on order, hashing or threads would show.
 TIES = [f"{a}{b}{c} {c}{a}{b}{c}{a}\n{b}{b}{a}é🙂 {c}{b}" for a in "abcde" for b in "fghij" for c in "klmno"]
 PRINT_CHECKSUM = """
 import hashlib, json, sys
-from tokenizer.train import train_byte_bpe
+from tokenizer.kinds.byte_bpe import train_byte_bpe
 texts = json.load(sys.stdin)
 print(hashlib.sha256(train_byte_bpe(texts, 460)).hexdigest())
 """

@@ -10,13 +10,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from gristmill.storage.store import digest, record_file, write_atomic
 from pipelines.contracts.document import document_id, file_key
 from pipelines.contracts.manifest import CorpusManifest, ShardRecord, ShardSet, TokenizerRecord, save_corpus
-from pipelines.contracts.shards import write_shard
-from pipelines.contracts.store import digest, record_file, write_atomic
+from pipelines.contracts.shard_set import write_shard
 from tests.trainers.launching import ROOT, SETTINGS, environment
-from tokenizer.definition import read_definition
-from tokenizer.train import train_byte_bpe
+from tokenizer.kinds.byte_bpe import train_byte_bpe
+from tokenizer.vocabulary.definition import read_definition
 
 VOCABULARY = 400
 # Documents per shard, by source: several shards, one short shard, and a source of a single document.

@@ -21,15 +21,15 @@ def die() -> None:
 
 def before_the_first_step(step: int) -> None:
     """The model is built, or restored, and no step is done."""
-    from trainers.loop import Training
+    from trainers.training.loop import Training
 
     Training.run = lambda *arguments: die()
 
 
 def amid_a_step(step: int) -> None:
     """The first micro-batch has left its gradients, the second is begun, and nothing is updated."""
-    from trainers.engine import Engine
-    from trainers.forward import Forward
+    from trainers.engine.engine import Engine
+    from trainers.engine.forward import Forward
 
     train_step, forward, begun = Engine.train_step, Forward.forward, []
 
@@ -62,7 +62,7 @@ def amid_a_checkpoint(step: int) -> None:
 
 def after_a_checkpoint(step: int) -> None:
     """The step's checkpoint is published, and nothing has been done since."""
-    from trainers import checkpoint
+    from trainers.runs import checkpoint
 
     save = checkpoint.save
 
@@ -76,7 +76,7 @@ def after_a_checkpoint(step: int) -> None:
 
 def amid_a_validation(step: int) -> None:
     """The first batch of the first validation is read."""
-    from trainers.engine import Engine
+    from trainers.engine.engine import Engine
 
     evaluate = Engine.evaluate
 
@@ -120,6 +120,6 @@ def main() -> int:
 
 if __name__ == "__main__":
     status = main()
-    from trainers.engine import leave
+    from trainers.engine.engine import leave
 
     leave(status)

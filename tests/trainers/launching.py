@@ -8,7 +8,7 @@ from pathlib import Path
 
 import xxhash
 
-from pipelines.contracts.events import read_events
+from gristmill.events import read_events
 
 ROOT = Path(__file__).parents[2]
 SEQUENCES, STEPS = 7, 20  # a batch that neither two nor three workers divide
@@ -43,7 +43,7 @@ class Record:
     """In a worker: writes a line for each row that is trained on, before the step. `path` is where, and may change."""
 
     def __init__(self, path=None):
-        from trainers.engine import Engine
+        from trainers.engine.engine import Engine
 
         self.path, whole = path, Engine.train_step
 

@@ -1,10 +1,10 @@
 """Models: `transformers` architectures by name, initialised from a seed. To add one: a file here, a line in MODELS, and its
-family and positions in `trainers.architecture`.
+family and positions in `trainers.config.architecture`.
 """
 
 from typing import Any
 
-from trainers.architecture import FAMILY, Model
+from trainers.config.architecture import FAMILY, Model
 from trainers.models.bart import BART
 from trainers.models.bert import BERT
 from trainers.models.gpt import GPT
@@ -36,7 +36,7 @@ def build_model(model: Model, specials: dict[str, int], seed: int) -> Any:
     """A freshly initialised `transformers` language model in fp32 that computes attention with sdpa (GPT: eagerly).
 
     The weights depend on the sizes and the seed alone; the caller's random state is left as it was. `model` must be
-    resolved (`trainers.architecture.fill`).
+    resolved (`trainers.config.architecture.fill`).
     """
     import torch
     import transformers

@@ -6,7 +6,7 @@ after another, on embeddings whose positions begin again in every document.
 
 from typing import Any
 
-from trainers.architecture import DECODER_START, Model
+from trainers.config.architecture import DECODER_START, Model
 from trainers.models.interface import Architecture, Inputs, special_ids
 
 

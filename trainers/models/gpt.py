@@ -6,8 +6,8 @@ with a mask per position.
 
 from typing import Any
 
-from pipelines.contracts.errors import ConfigError
-from trainers.architecture import Model
+from gristmill.errors import ConfigError
+from trainers.config.architecture import Model
 from trainers.models.interface import Architecture, Inputs, special_ids
 
 

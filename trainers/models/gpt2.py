@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from trainers.architecture import Model
+from trainers.config.architecture import Model
 from trainers.models.interface import Architecture, Inputs, special_ids
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Optional
 
-from trainers.architecture import Model
+from trainers.config.architecture import Model
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ see 64 tokens to each side.
 
 from typing import Any
 
-from trainers.architecture import Model
+from trainers.config.architecture import Model
 from trainers.models.interface import Architecture, Inputs, special_ids
 
 _LOCAL_BASE = 10000.0  # RoPE's base in local layers; the paper raises that of global ones for long contexts

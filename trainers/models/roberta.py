@@ -7,8 +7,8 @@ many unused rows before it as plain `transformers` then skips.
 
 from typing import Any
 
-from pipelines.contracts.errors import ConfigError
-from trainers.architecture import Model
+from gristmill.errors import ConfigError
+from trainers.config.architecture import Model
 from trainers.models.interface import Architecture, Inputs, special_ids
 
 _PADDING = 1  # of the published models, which have 514 rows for 512 positions

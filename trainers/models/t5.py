@@ -7,7 +7,7 @@ GELU and an untied output layer.
 from functools import cache
 from typing import Any, ClassVar
 
-from trainers.architecture import DECODER_START, Model
+from trainers.config.architecture import DECODER_START, Model
 from trainers.models.interface import Architecture, Inputs
 
 

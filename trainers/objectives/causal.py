@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from trainers.batch import Batch, Frame
-from trainers.objectives.context import Context
+from trainers.objectives.shared.context import Context
+from trainers.rows.batch import Batch, Frame
 
 
 @dataclass(frozen=True)

@@ -21,10 +21,10 @@ from typing import ClassVar, Literal
 import numba
 import numpy as np
 
-from pipelines.contracts.errors import UserError
-from trainers.batch import Batch, Frame
-from trainers.objectives.context import Context
-from trainers.objectives.pairs import Documents, PairObjective, Pairs, Ragged, documents_of
+from gristmill.errors import UserError
+from trainers.objectives.shared.context import Context
+from trainers.objectives.shared.pairs import Documents, PairObjective, Pairs, Ragged, documents_of
+from trainers.rows.batch import Batch, Frame
 
 _LONGEST = 1 << 10  # tokens of a span: Poisson's tail beyond it is nothing for the means that are allowed
 

@@ -6,7 +6,7 @@ cut into prefix, middle and suffix, and the middle is moved to the end.
 
 SPM is the paper's second variant (appendix D), the one that lets both orders be trained together. Cuts are between
 characters (section 3 prefers them to cuts between tokens, which fail on prompts that end inside of a token), and each part is
-encoded as its text alone would be: the ids that a prompt has. `trainers.objectives.character_cuts` says how.
+encoded as its text alone would be: the ids that a prompt has. `trainers.objectives.shared.character_cuts` says how.
 Each document of a row is cut by itself after packing (context level, section 4.4); the model predicts all of it, as it
 predicts the documents that are left as they are.
 """
@@ -17,10 +17,10 @@ from typing import ClassVar, Literal
 import numba
 import numpy as np
 
-from trainers.batch import Batch, Frame
-from trainers.objectives.character_cuts import GROWTH
-from trainers.objectives.context import Context
-from trainers.objectives.pairs import Documents, PairObjective, Pairs, Ragged, documents_of
+from trainers.objectives.shared.character_cuts import GROWTH
+from trainers.objectives.shared.context import Context
+from trainers.objectives.shared.pairs import Documents, PairObjective, Pairs, Ragged, documents_of
+from trainers.rows.batch import Batch, Frame
 
 _MARKS = ("<fim_prefix>", "<fim_middle>", "<fim_suffix>")
 

@@ -8,10 +8,10 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from trainers.batch import IGNORED, Batch, Frame
-from trainers.objectives.choosing import choose_tokens, choose_words, replace_chosen
-from trainers.objectives.context import Context
-from trainers.objectives.random import uniforms
+from trainers.objectives.shared.context import Context
+from trainers.objectives.shared.masking_kernels import choose_tokens, choose_words, replace_chosen
+from trainers.rows.batch import IGNORED, Batch, Frame
+from trainers.rows.random import uniforms
 
 
 @dataclass(frozen=True)

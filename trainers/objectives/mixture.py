@@ -18,15 +18,15 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from trainers.batch import IGNORED, PADDING, Batch, Decoder, Frame
 from trainers.objectives.causal import Causal
-from trainers.objectives.context import Context
 from trainers.objectives.denoising import Denoising
 from trainers.objectives.fill_in_the_middle import FillInTheMiddle
-from trainers.objectives.pairs import PairObjective
 from trainers.objectives.prefix_lm import PrefixLM
-from trainers.objectives.random import uniforms
+from trainers.objectives.shared.context import Context
+from trainers.objectives.shared.pairs import PairObjective
 from trainers.objectives.span_corruption import SpanCorruption
+from trainers.rows.batch import IGNORED, PADDING, Batch, Decoder, Frame
+from trainers.rows.random import uniforms
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ class NextSentence(Masking):
     """Predict masked tokens, and of a row's two parts whether the second one follows the first.
 
     In half of the pairs it does (label 0), in the others it comes from another document (label 1). Epoch e pairs the parts by
-    exchange e modulo `exchanges` (`trainers.sentence_pairs`); each is 16 bytes a row in the local cache. With as many
+    exchange e modulo `exchanges` (`trainers.rows.sentence_pairs`); each is 16 bytes a row in the local cache. With as many
     static `copies` of the masks an epoch is one of so many copies of the data, as BERT made them. The other fields are
     those of `masked`. It goes with `data.packing: segment_pairs` or `sentence_pairs`, `data.isolation: false` and
     `model.sentence_head: true`.

@@ -14,9 +14,9 @@ from typing import ClassVar, Literal
 import numba
 import numpy as np
 
-from trainers.batch import Batch, Frame
-from trainers.objectives.context import Context
-from trainers.objectives.pairs import Documents, PairObjective, Pairs, Ragged, documents_of
+from trainers.objectives.shared.context import Context
+from trainers.objectives.shared.pairs import Documents, PairObjective, Pairs, Ragged, documents_of
+from trainers.rows.batch import Batch, Frame
 
 
 @dataclass(frozen=True)

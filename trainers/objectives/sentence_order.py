@@ -6,9 +6,9 @@ from typing import ClassVar, Literal
 import numba
 import numpy as np
 
-from trainers.batch import Batch
-from trainers.objectives.context import Context
 from trainers.objectives.masked import Masking
+from trainers.objectives.shared.context import Context
+from trainers.rows.batch import Batch
 
 
 @dataclass(frozen=True)

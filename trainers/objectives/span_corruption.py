@@ -23,11 +23,11 @@ from typing import ClassVar, Literal
 import numba
 import numpy as np
 
-from pipelines.contracts.errors import ConfigError
-from tokenizer.specials import SENTINELS
-from trainers.batch import Batch, Frame
-from trainers.objectives.context import Context
-from trainers.objectives.pairs import Documents, PairObjective, Pairs, Ragged, documents_of
+from gristmill.errors import ConfigError
+from tokenizer.vocabulary.specials import SENTINELS
+from trainers.objectives.shared.context import Context
+from trainers.objectives.shared.pairs import Documents, PairObjective, Pairs, Ragged, documents_of
+from trainers.rows.batch import Batch, Frame
 
 _MASKED = 0.9  # of the tokens that BERT-style noise chooses; the others become random ones (section 3.3.1)
 

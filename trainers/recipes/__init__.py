@@ -5,7 +5,7 @@ To add one, write a function in the file of its family and name it in RECIPES.
 
 from collections.abc import Callable
 
-from trainers.config import Pretraining
+from trainers.config.pretraining import Pretraining
 from trainers.recipes import decoders, encoder_decoders, encoders
 from trainers.recipes.decoders import demo_decoder, gpt2_small, llama_tiny
 

@@ -2,8 +2,18 @@
 
 from dataclasses import replace
 
-from trainers.architecture import Model
-from trainers.config import Batch, Budget, Checkpoints, Data, Execution, Optimizer, Pretraining, Schedule, Validation
+from trainers.config.architecture import Model
+from trainers.config.pretraining import (
+    Batch,
+    Budget,
+    Checkpoints,
+    Data,
+    Execution,
+    Optimizer,
+    Pretraining,
+    Schedule,
+    Validation,
+)
 
 
 def demo_decoder() -> Pretraining:

@@ -3,8 +3,18 @@
 from dataclasses import replace
 from typing import Literal
 
-from trainers.architecture import Model
-from trainers.config import Batch, Budget, Checkpoints, Data, Execution, Optimizer, Pretraining, Schedule, Validation
+from trainers.config.architecture import Model
+from trainers.config.pretraining import (
+    Batch,
+    Budget,
+    Checkpoints,
+    Data,
+    Execution,
+    Optimizer,
+    Pretraining,
+    Schedule,
+    Validation,
+)
 from trainers.objectives.denoising import Denoising
 from trainers.objectives.prefix_lm import PrefixLM
 from trainers.objectives.span_corruption import SpanCorruption

@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from trainers.architecture import Model
-from trainers.config import (
+from trainers.config.architecture import Model
+from trainers.config.pretraining import (
     Batch,
     Budget,
     Checkpoints,

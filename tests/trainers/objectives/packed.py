@@ -2,11 +2,11 @@
 
 import numpy as np
 
-from tokenizer.definition import Definition
-from tokenizer.specials import SPECIAL_IDS
-from trainers.batch import IGNORED, PADDING, Batch
-from trainers.objectives.character_cuts import TokenTexts
-from trainers.objectives.context import Context
+from tokenizer.vocabulary.definition import Definition
+from tokenizer.vocabulary.specials import SPECIAL_IDS
+from trainers.objectives.shared.character_cuts import TokenTexts
+from trainers.objectives.shared.context import Context
+from trainers.rows.batch import IGNORED, PADDING, Batch
 
 VOCABULARY = 1000
 FIRST = len(SPECIAL_IDS)  # the first id of text

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelines.contracts.errors import UserError
+from gristmill.errors import UserError
 from tests.trainers.objectives.packed import (
     BOS,
     EOS,
@@ -23,9 +23,9 @@ from tests.trainers.objectives.packed import (
     packed,
     random_rows,
 )
-from trainers.batch import PADDING
 from trainers.objectives.denoising import Denoising, deleted, infilled, permuted, rotated
-from trainers.objectives.pairs import Ragged
+from trainers.objectives.shared.pairs import Ragged
+from trainers.rows.batch import PADDING
 
 NOTHING = {"infilling": 0.0, "permute_sentences": False}
 LETTERS = "ABC.DE."

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.trainers.objectives.packed import BOS, EOS, FIRST, IGNORED, context, one_side, packed, random_rows
-from tokenizer.specials import FIM_MIDDLE, FIM_PREFIX, FIM_SUFFIX, SPECIAL_IDS
+from tokenizer.vocabulary.specials import FIM_MIDDLE, FIM_PREFIX, FIM_SUFFIX, SPECIAL_IDS
 from trainers.objectives.fill_in_the_middle import FillInTheMiddle
-from trainers.objectives.pairs import documents_of
+from trainers.objectives.shared.pairs import documents_of
 
 PREFIX, MIDDLE, SUFFIX = (SPECIAL_IDS[name] for name in (FIM_PREFIX, FIM_MIDDLE, FIM_SUFFIX))
 DECODER = context("decoder")

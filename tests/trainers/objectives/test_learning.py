@@ -6,19 +6,19 @@ import numpy as np
 import pytest
 
 from tests.trainers.objectives.packed import FIRST, VOCABULARY, context, packed
-from tokenizer.specials import SPECIAL_IDS
-from trainers.architecture import DECODER_START, FAMILY, Model, fill
-from trainers.batch import IGNORED
-from trainers.config import Data
-from trainers.data import corpus_of, stream_length, training_data, validation_data
-from trainers.documents import ids_of
+from tokenizer.vocabulary.specials import SPECIAL_IDS
+from trainers.config.architecture import DECODER_START, FAMILY, Model, fill
+from trainers.config.pretraining import Data
+from trainers.data.packed_corpus import corpus_of, stream_length, training_data, validation_data
+from trainers.data.sequence_documents import ids_of
 from trainers.objectives.denoising import Denoising
 from trainers.objectives.fill_in_the_middle import FillInTheMiddle
 from trainers.objectives.mixture import Mixture
 from trainers.objectives.prefix_lm import PrefixLM
 from trainers.objectives.span_corruption import SpanCorruption
 from trainers.recipes import RECIPES
-from trainers.resolve import resolve
+from trainers.rows.batch import IGNORED
+from trainers.runs.resolve import resolve
 
 SIZES = {"layers": 2, "width": 32, "heads": 2, "positions": 256}
 INFILLING = Denoising(permute_sentences=False)
@@ -27,7 +27,7 @@ INFILLING = Denoising(permute_sentences=False)
 def network(architecture):
     import torch
 
-    from trainers.forward import Forward
+    from trainers.engine.forward import Forward
     from trainers.models import build_model
 
     torch.manual_seed(0)
@@ -38,7 +38,7 @@ def network(architecture):
 def nats(forward, batch):
     import torch
 
-    from trainers.forward import tensors
+    from trainers.engine.forward import tensors
 
     with torch.no_grad():
         return forward(**tensors(batch, "cpu"))[0].numpy()
@@ -102,7 +102,7 @@ def test_a_target_sees_all_of_the_prefix_and_no_target_after_it(objective):
 def test_losses_fall(recipe, objective, corpus_directory):
     import torch
 
-    from trainers.forward import Forward, tensors
+    from trainers.engine.forward import Forward, tensors
     from trainers.models import build_model
 
     base = RECIPES[recipe]()

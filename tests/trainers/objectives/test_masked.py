@@ -5,10 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from trainers.batch import IGNORED, PADDING, Batch, Frame
-from trainers.objectives.choosing import BEGINS, ENDS, choose_words
-from trainers.objectives.context import Context
 from trainers.objectives.masked import Masked, longer_spans
+from trainers.objectives.shared.context import Context
+from trainers.objectives.shared.masking_kernels import BEGINS, ENDS, choose_words
+from trainers.rows.batch import IGNORED, PADDING, Batch, Frame
 
 VOCABULARY, LENGTH = 1000, 256
 SPECIALS = {"<pad>": 0, "<unk>": 3, "<mask>": 4, "<cls>": 5, "<sep>": 6, "<last>": 999}

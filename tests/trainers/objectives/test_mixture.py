@@ -5,17 +5,17 @@ from math import sqrt
 import numpy as np
 import pytest
 
-from pipelines.contracts.config import override, parse, plain
-from pipelines.contracts.errors import ConfigError
+from gristmill.config import override, parse, plain
+from gristmill.errors import ConfigError
 from tests.trainers.objectives.packed import BOS, FIRST, IGNORED, VOCABULARY, both_sides, context, one_side, packed
-from tokenizer.specials import SPECIAL_IDS
-from trainers.batch import Frame
+from tokenizer.vocabulary.specials import SPECIAL_IDS
 from trainers.objectives.causal import Causal
 from trainers.objectives.denoising import Denoising
 from trainers.objectives.fill_in_the_middle import FillInTheMiddle
 from trainers.objectives.mixture import UL2, Mixture, Part
 from trainers.objectives.prefix_lm import PrefixLM
 from trainers.objectives.span_corruption import SpanCorruption
+from trainers.rows.batch import Frame
 
 MODES = [SPECIAL_IDS[f"<reserved_{number}>"] for number in range(3)]
 

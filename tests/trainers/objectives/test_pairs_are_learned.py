@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 import torch
 
-from tokenizer.specials import SPECIAL_IDS
-from trainers.architecture import Model, fill
-from trainers.batch import IGNORED, Batch, Frame
-from trainers.forward import Forward, tensors
+from tokenizer.vocabulary.specials import SPECIAL_IDS
+from trainers.config.architecture import Model, fill
+from trainers.engine.forward import Forward, tensors
 from trainers.models import build_model
-from trainers.objectives.context import Context
 from trainers.objectives.next_sentence import NextSentence
 from trainers.objectives.sentence_order import SentenceOrder
-from trainers.sentence_pairs import PairPacking, pair_sentences
+from trainers.objectives.shared.context import Context
+from trainers.rows.batch import IGNORED, Batch, Frame
+from trainers.rows.sentence_pairs import PairPacking, pair_sentences
 
 pytestmark = pytest.mark.slow
 LENGTH, VOCABULARY, TOPICS, DOCUMENTS = 32, 192, 4, 400

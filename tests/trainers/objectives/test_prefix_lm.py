@@ -21,8 +21,8 @@ from tests.trainers.objectives.packed import (
     packed,
     random_rows,
 )
-from trainers.objectives.pairs import documents_of
 from trainers.objectives.prefix_lm import PrefixLM
+from trainers.objectives.shared.pairs import documents_of
 
 ORIGINAL = " ".join(SENTENCE)
 

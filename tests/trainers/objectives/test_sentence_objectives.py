@@ -5,11 +5,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from trainers.batch import IGNORED, Batch, Frame
-from trainers.objectives.context import Context
 from trainers.objectives.next_sentence import NextSentence
 from trainers.objectives.sentence_order import SentenceOrder
-from trainers.sentence_pairs import PairPacking, pair_sentences
+from trainers.objectives.shared.context import Context
+from trainers.rows.batch import IGNORED, Batch, Frame
+from trainers.rows.sentence_pairs import PairPacking, pair_sentences
 
 LENGTH, CLS, SEP = 64, 5, 6
 SPECIALS = {"<pad>": 0, "<unk>": 3, "<mask>": 4, "<cls>": CLS, "<sep>": SEP}

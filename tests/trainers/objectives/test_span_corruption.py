@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelines.contracts.errors import ConfigError
+from gristmill.errors import ConfigError
 from tests.trainers.objectives.packed import (
     EOS,
     FIRST,
@@ -24,8 +24,8 @@ from tests.trainers.objectives.packed import (
     packed,
     random_rows,
 )
-from tokenizer.specials import SPECIAL_IDS
-from trainers.objectives.pairs import documents_of, encoder_decoder_rows
+from tokenizer.vocabulary.specials import SPECIAL_IDS
+from trainers.objectives.shared.pairs import documents_of, encoder_decoder_rows
 from trainers.objectives.span_corruption import SpanCorruption, amounts, noise_spans
 
 ORIGINAL = " ".join(SENTENCE)

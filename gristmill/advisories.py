@@ -1,0 +1,83 @@
+"""Versions with known security advisories: what they are, and that nothing starts with one of them.
+
+Of the libraries that see untrusted bytes or open ports: ray, torch, pyarrow. The ranges are those of the advisories, each of
+which is at `Advisory.source`. Not here, since no version mends it: CVE-2023-48022, that whoever reaches a Ray cluster without
+token authentication runs code on it; docs/security.md says what stands against that.
+"""
+
+import re
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+
+from gristmill.errors import UserError
+
+
+@dataclass(frozen=True)
+class Advisory:
+    """One advisory: `distribution` from version `since` on is affected, up to but without `fixed`."""
+
+    id: str
+    distribution: str
+    since: str
+    fixed: str
+    summary: str
+
+    @property
+    def source(self) -> str:
+        """Where the advisory stands."""
+        return f"https://nvd.nist.gov/vuln/detail/{self.id}"
+
+    def affects(self, found: str) -> bool:
+        """Whether that version is in the range; what stands behind its numbers (`+cpu`, `rc1`) does not count."""
+        return _numbers(self.since) <= _numbers(found) < _numbers(self.fixed)
+
+
+ADVISORIES = (
+    Advisory("CVE-2023-6019", "ray", "0", "2.8.1", "commands run through the dashboard's cpu_profile"),
+    Advisory("CVE-2023-6020", "ray", "0", "2.8.1", "files read through the dashboard's /static"),
+    Advisory("CVE-2023-6021", "ray", "0", "2.8.1", "files read through the log API"),
+    Advisory("CVE-2023-48023", "ray", "0", "2.8.1", "requests forged through the dashboard's log_proxy"),
+    Advisory("CVE-2025-1979", "ray", "0", "2.43.0", "the password of Redis stands in a log"),
+    Advisory("CVE-2025-62593", "ray", "0", "2.52.0", "a web page runs jobs through the browser of a developer"),
+    Advisory("CVE-2026-27482", "ray", "0", "2.54.0", "a web page deletes jobs through the browser of a developer"),
+    Advisory("CVE-2026-41486", "ray", "2.49.0", "2.55.0", "a Parquet file with Ray's extension types runs code"),
+    Advisory("CVE-2026-57516", "ray", "0", "2.56.0", "a tar file runs code in read_webdataset"),
+    Advisory("CVE-2025-32434", "torch", "0", "2.6.0", "torch.load runs code in spite of weights_only"),
+    Advisory("CVE-2026-24747", "torch", "0", "2.10.0", "torch.load corrupts memory in spite of weights_only"),
+    Advisory("CVE-2025-3000", "torch", "0", "2.13.0", "torch.jit.script corrupts memory"),
+    Advisory("CVE-2023-47248", "pyarrow", "0.14.0", "14.0.1", "an Arrow or Parquet file runs code"),
+    Advisory("CVE-2026-25087", "pyarrow", "15.0.0", "23.0.1", "use after free in the reader of Arrow files"),
+)
+
+
+def known(distribution: str, found: str) -> list[Advisory]:
+    """The advisories that a version is affected by, in the order of ADVISORIES."""
+    return [entry for entry in ADVISORIES if entry.distribution == distribution and entry.affects(found)]
+
+
+def refuse_known(*distributions: str) -> None:
+    """UserError where an installed version has a known advisory; names one and the version to install."""
+    for name in distributions:
+        try:
+            found = version(name)
+        except PackageNotFoundError:
+            continue
+        if affected := known(name, found):
+            raise UserError(describe(name, found, affected))
+
+
+def describe(distribution: str, found: str, affected: list[Advisory]) -> str:
+    """What is wrong with a version, and what to do, in one line."""
+    newest = max(affected, key=lambda entry: _numbers(entry.fixed))
+    others = f" and {len(affected) - 1} more" if len(affected) > 1 else ""
+    return (
+        f"{distribution} {found} has a known advisory, {newest.id} ({newest.summary}){others}: {newest.source}; install "
+        f"{newest.fixed} or newer, as constraints.txt does"
+    )
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    match = re.match(r"\d+(?:\.\d+)*", text)
+    assert match, text
+    numbers = [int(number) for number in match[0].split(".")]
+    return tuple(numbers + [0] * (4 - len(numbers)))

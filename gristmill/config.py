@@ -1,0 +1,361 @@
+"""Configuration: frozen dataclasses are the schema of YAML files and of `a.b=value` arguments.
+
+Defaults < YAML < command line. An unknown key, a wrong type and an out-of-range value are errors that name file, path, value
+and the near match. A dataclass may define `check(self) -> None` that raises ValueError("field: what is wrong").
+"""
+
+import dataclasses
+import difflib
+import math
+import re
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+
+from gristmill.errors import ConfigError
+
+T = TypeVar("T")
+_ALIAS_LIMIT = 100
+_NODE_LIMIT = 1_000_000  # values of a file once every alias is replaced by what it stands for
+# YAML 1.1, which PyYAML implements, reads 2e9 as a string; YAML 1.2 and everyone who writes a token budget read a number.
+_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([kMGT]?)(i?)B?", re.IGNORECASE)
+_FLOAT = re.compile(r"^[-+]?([0-9][0-9_]*)(\.[0-9_]*)?[eE][-+]?[0-9]+$")
+_BOOL = re.compile(r"^(true|True|TRUE|false|False|FALSE)$")
+
+
+class _Loader(yaml.SafeLoader):
+    """SafeLoader with YAML 1.2's numbers and truth values, text as keys, no duplicate keys and a limit on aliases and on
+    what they expand to.
+    """
+
+    aliases = 0
+    # YAML 1.1, which PyYAML implements, reads `no`, the code of Norwegian, as false. YAML 1.2 knows true and false alone.
+    yaml_implicit_resolvers = {  # noqa: RUF012
+        first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:bool"]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+    def get_single_node(self) -> Any:
+        node = super().get_single_node()
+        if self.aliases and _expanded(node, {}) > _NODE_LIMIT:
+            raise yaml.YAMLError(f"aliases that stand for more than {_NODE_LIMIT:,} values")
+        return node
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.events.AliasEvent):
+            self.aliases += 1
+            if self.aliases > _ALIAS_LIMIT:
+                raise yaml.YAMLError(f"more than {_ALIAS_LIMIT} aliases")
+        return super().compose_node(parent, index)
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+        seen = set()
+        for key_node, _ in node.value:
+            if key_node.tag == "tag:yaml.org,2002:null" and key_node.value:
+                key_node.tag = "tag:yaml.org,2002:str"  # a field named `null` needs no quotation marks
+            key = self.construct_object(key_node, deep=True)
+            if isinstance(key, str) and key in seen:
+                raise yaml.YAMLError(f"line {key_node.start_mark.line + 1}: the key {key!r} stands twice")
+            if isinstance(key, str):
+                seen.add(key)
+        return super().construct_mapping(node, deep)
+
+
+def _expanded(node: Any, known: dict[int, int]) -> int:
+    """Values below a node and itself, with what aliases stand for counted as often as they do."""
+    if id(node) not in known:
+        known[id(node)] = 0  # until it is known, it stands only where a node lies within itself
+        pairs = node.value if isinstance(node, yaml.MappingNode) else ()
+        inner = node.value if isinstance(node, yaml.SequenceNode) else [child for pair in pairs for child in pair]
+        known[id(node)] = 1 + sum(_expanded(child, known) for child in inner)
+    elif not known[id(node)]:
+        raise yaml.YAMLError(f"line {node.start_mark.line + 1}: an alias within what it stands for")
+    return known[id(node)]
+
+
+_Loader.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+0123456789"))
+_Loader.add_implicit_resolver("tag:yaml.org,2002:bool", _BOOL, list("tTfF"))
+
+
+def load_yaml(path: Path) -> dict[str, Any]:
+    """The mapping in a YAML file. ConfigError where it is missing, not YAML, or not a mapping."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: no such file") from None
+    except IsADirectoryError:
+        raise ConfigError(f"{path}: is a directory, expected a YAML file") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: not UTF-8 at byte {error.start}") from None
+    try:
+        data = yaml.load(text, Loader=_Loader)
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        raise ConfigError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(data, dict):
+        raise ConfigError(f"{path}: holds {_kind(data)}, expected a mapping of fields")
+    return data
+
+
+def override(data: Mapping[str, Any], assignments: Sequence[str]) -> dict[str, Any]:
+    """A copy of `data` with each `a.b=value` assigned; values are YAML.
+
+    A list entry is picked by its number, or by the name in its field `name`, or by a key it has (`steps.language.model=...`
+    picks the step with the key `language` and goes on inside that key).
+    """
+    result: dict[str, Any] = _copy(data)
+    for assignment in assignments:
+        path, equals, raw = assignment.partition("=")
+        if not equals or not path:
+            raise ConfigError(f"{assignment!r}: expected a.b=value")
+        value = yaml_value(raw, repr(assignment))
+        keys = re.sub(r"\[(\d+)\]", r".\1", path).split(".")
+        target: Any = result
+        for depth, key in enumerate(keys[:-1]):
+            target = _descend(target, key, ".".join(keys[: depth + 1]), assignment)
+        _assign(target, keys[-1], value, assignment)
+    return result
+
+
+def yaml_value(raw: str, where: str) -> Any:
+    """What a text holds by the YAML of configuration files. ConfigError, begun with `where`, if it is not YAML."""
+    try:
+        return yaml.load(raw, Loader=_Loader)
+    except (yaml.YAMLError, RecursionError, ValueError):  # ValueError: a date that is none
+        raise ConfigError(
+            f"{where}: the value is not valid YAML; quote what YAML has a meaning for: ['*.txt']"
+        ) from None
+
+
+def _descend(target: Any, key: str, path: str, assignment: str) -> Any:
+    if isinstance(target, list):
+        position = _position(target, key, path, assignment)
+        entry = target[position]
+        if _has_key(entry, key):
+            if entry[key] is None:
+                entry[key] = {}
+            return entry[key]
+        return entry
+    if isinstance(target, dict):
+        if target.get(key) is None:
+            target[key] = {}
+        elif isinstance(target[key], str):
+            target[key] = {"kind": target[key]}  # which a text alone is short for
+        return target[key]
+    raise ConfigError(f"{assignment!r}: {path} lies inside {_kind(target)}, which has no fields")
+
+
+def _has_key(entry: Any, key: str) -> bool:
+    """Whether a list entry was picked by a key that it has, rather than by its number or name."""
+    return isinstance(entry, dict) and key in entry and entry.get("name") != key
+
+
+def _assign(target: Any, key: str, value: Any, assignment: str) -> None:
+    if isinstance(target, list):
+        position = _position(target, key, key, assignment)
+        if _has_key(target[position], key):
+            target[position][key] = value
+        else:
+            target[position] = value
+    elif isinstance(target, dict):
+        target[key] = value
+    else:
+        raise ConfigError(f"{assignment!r}: {key} lies inside {_kind(target)}, which has no fields")
+
+
+def _position(entries: list[Any], key: str, path: str, assignment: str) -> int:
+    if key.isdecimal() and int(key) < len(entries):
+        return int(key)
+    found = [i for i, entry in enumerate(entries) if isinstance(entry, dict) and entry.get("name") == key]
+    found = found or [i for i, entry in enumerate(entries) if isinstance(entry, dict) and key in entry]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise ConfigError(f"{assignment!r}: {path} fits {len(found)} entries; give them a name or use a number")
+    names = [str(entry.get("name") or next(iter(entry), "")) for entry in entries if isinstance(entry, dict)]
+    raise ConfigError(f"{assignment!r}: {path}: no such entry{near_match(key, names)}")
+
+
+def parse(cls: type[T], data: Any, where: str) -> T:
+    """An instance of the dataclass `cls` from plain data; `where` (a file name) begins every message."""
+    return typing.cast(T, _value(cls, data, where, ""))
+
+
+def plain(value: Any) -> Any:
+    """Plain YAML data of a configuration: the inverse of `parse`."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {key: plain(entry) for key, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(entry) for entry in value]
+    return value
+
+
+def _value(kind: Any, data: Any, where: str, path: str) -> Any:
+    origin = typing.get_origin(kind)
+    if kind is Any:
+        return data
+    if origin in (typing.Union, types.UnionType):
+        return _union(kind, data, where, path)
+    if origin is typing.Literal:
+        choices = typing.get_args(kind)
+        if not any(data == choice and type(data) is type(choice) for choice in choices):
+            near = near_match(data, [c for c in choices if isinstance(c, str)]) if isinstance(data, str) else ""
+            raise ConfigError(f"{where}: {path}: got {data!r}, expected one of {', '.join(map(repr, choices))}{near}")
+        return data
+    if origin in (tuple, list):
+        return _sequence(kind, data, where, path)
+    if origin in (dict, Mapping):
+        entry_type = typing.get_args(kind)[1]
+        if not isinstance(data, Mapping):
+            raise _wrong_type(where, path, data, "a mapping")
+        return {str(key): _value(entry_type, entry, where, _below(path, key)) for key, entry in data.items()}
+    if dataclasses.is_dataclass(kind):
+        return _dataclass(kind, data, where, path)
+    return _scalar(kind, data, where, path)
+
+
+def _union(kind: Any, data: Any, where: str, path: str) -> Any:
+    options = [option for option in typing.get_args(kind) if option is not type(None)]
+    if data is None and len(options) < len(typing.get_args(kind)):
+        return None
+    if len(options) == 1:
+        return _value(options[0], data, where, path)
+    kinds = {choice: option for option in options for choice in _kinds(option)}
+    if kinds:
+        return _kind_of_union(kinds, data, where, path)
+    for option in options:
+        if isinstance(data, Mapping) and typing.get_origin(option) in (dict, Mapping):
+            return _value(option, data, where, path)  # what is wrong is an entry
+        try:
+            return _value(option, data, where, path)
+        except ConfigError:
+            continue
+    names = " or ".join(getattr(option, "__name__", str(option)) for option in options)
+    raise _wrong_type(where, path, data, names)
+
+
+def _kinds(option: Any) -> tuple[str, ...]:
+    """What a dataclass's field `kind` may hold: it tells the members of a union apart. Empty for all else."""
+    hint = typing.get_type_hints(option).get("kind") if dataclasses.is_dataclass(option) else None
+    return typing.get_args(hint) if typing.get_origin(hint) is typing.Literal else ()
+
+
+def _kind_of_union(kinds: Mapping[str, Any], data: Any, where: str, path: str) -> Any:
+    """The member of a union that `kind` names; a text alone is short for a mapping with that kind."""
+    data = {"kind": data} if isinstance(data, str) else data
+    if not isinstance(data, Mapping):
+        raise _wrong_type(where, path, data, f"a mapping with a kind, or one of {', '.join(kinds)}")
+    if "kind" not in data:
+        raise ConfigError(f"{where}: {path}.kind: missing; expected one of {', '.join(kinds)}")
+    if not isinstance(data["kind"], str) or data["kind"] not in kinds:
+        near = near_match(str(data["kind"]), list(kinds))
+        raise ConfigError(f"{where}: {path}.kind: got {data['kind']!r}, expected one of {', '.join(kinds)}{near}")
+    return _value(kinds[data["kind"]], data, where, path)
+
+
+def _sequence(kind: Any, data: Any, where: str, path: str) -> tuple[Any, ...]:
+    if not isinstance(data, (list, tuple)):
+        raise _wrong_type(where, path, data, "a list")
+    entry_type = typing.get_args(kind)[0]
+    return tuple(_value(entry_type, entry, where, f"{path}[{number}]") for number, entry in enumerate(data))
+
+
+def _dataclass(kind: Any, data: Any, where: str, path: str) -> Any:
+    if data is None:
+        data = {}
+    if not isinstance(data, Mapping):
+        raise _wrong_type(where, path, data, f"a mapping of the fields of {kind.__name__}")
+    hints = typing.get_type_hints(kind)
+    fields = {field.name: field for field in dataclasses.fields(kind) if field.init}
+    for key in data:
+        if key not in fields:
+            near = near_match(str(key), list(fields))
+            raise ConfigError(f"{where}: {_below(path, key)}: no such field in {kind.__name__.lstrip('_')}{near}")
+    values = {}
+    for name, field in fields.items():
+        at = _below(path, name)
+        if name in data:
+            value = data[name]
+            if name.endswith("_bytes") and isinstance(value, str):
+                value = _size(value, where, at)
+            values[name] = _value(hints[name], value, where, at)
+        elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
+            raise ConfigError(f"{where}: {at}: missing; {kind.__name__} needs it")
+    result = kind(**values)
+    if hasattr(result, "check"):
+        try:
+            result.check()
+        except ConfigError:
+            raise
+        except ValueError as error:
+            raise ConfigError(f"{where}: {f'{path}.' if path else ''}{error}") from None
+    return result
+
+
+def parse_size(text: str) -> int:
+    """Bytes: `4GB` is 4e9, `4GiB` is 2**32, `512k` is 512,000, `100` itself. ValueError for anything else."""
+    found = _SIZE.fullmatch(text.strip())
+    if not found:
+        raise ValueError(f"got {text!r}, expected a size, such as 4GB or 512MiB")
+    power = " kmgt".index(found[2].lower() or " ")
+    return int(Fraction(found[1]) * (1024 if found[3] else 1000) ** power)
+
+
+def _size(text: str, where: str, path: str) -> int:
+    try:
+        return parse_size(text)
+    except ValueError as error:
+        raise ConfigError(f"{where}: {path}: {error}") from None
+
+
+def _below(path: str, key: Any) -> str:
+    """The path of a key in a message, which is one line whatever a file has for a key."""
+    shown = key if isinstance(key, str) and key.isprintable() and key.strip() else repr(key)
+    return f"{path}.{shown}" if path else shown
+
+
+def _scalar(kind: Any, data: Any, where: str, path: str) -> Any:
+    if kind is bool and isinstance(data, bool):
+        return data
+    if kind is int and isinstance(data, (int, float)) and not isinstance(data, bool) and data % 1 == 0:
+        return int(data)
+    if kind is float and isinstance(data, (int, float)) and not isinstance(data, bool) and math.isfinite(data):
+        return float(data)
+    if kind is str and isinstance(data, str):
+        return data
+    names = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
+    raise _wrong_type(where, path, data, names.get(kind, str(kind)))
+
+
+def _wrong_type(where: str, path: str, data: Any, expected: str) -> ConfigError:
+    return ConfigError(f"{where}: {path or 'the whole'}: got {_kind(data)}, expected {expected}")
+
+
+def _kind(data: Any) -> str:
+    if isinstance(data, Mapping):
+        return "a mapping"
+    if isinstance(data, (list, tuple)):
+        return "a list"
+    return "nothing" if data is None else repr(data)
+
+
+def near_match(name: str, names: Sequence[str]) -> str:
+    """The end of a message about an unknown name: the near match, or all the names there are."""
+    found = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
+    if found:
+        return f"; did you mean {found[0]!r}?"
+    return f"; there are: {', '.join(sorted(names))}" if names else ""
+
+
+def _copy(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _copy(entry) for key, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_copy(entry) for entry in value]
+    return value

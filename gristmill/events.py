@@ -1,0 +1,108 @@
+"""Events: one human line per interval, and the same fields as one JSON line in a file, each with its own checksum."""
+
+import json
+import os
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import xxhash
+
+from gristmill.storage.retries import named
+
+CUT_OFF, DAMAGED = "cut_off", "damaged"
+_CHECKSUM = b', "xxh3_64": "'
+
+
+class EventLog:
+    """Append-only JSON lines. Every event carries `event`, `time` (seconds since the epoch, UTC) and at its end `xxh3_64`, of
+    the line without this field. After a line that a kill cut off stands the event `cut_off`.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Open `path` for appending; its directory is made where it is missing."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        cut_off = False
+        if path.exists() and path.stat().st_size:
+            with open(path, "rb") as written:
+                written.seek(-1, os.SEEK_END)
+                cut_off = written.read(1) != b"\n"
+        self._file = open(path, "a", encoding="utf-8", buffering=1)  # noqa: SIM115  it stays open for the run
+
+        if cut_off:  # a kill in the middle of a line
+            self._file.write("\n")
+            self.write(CUT_OFF)
+
+    def write(self, event: str, **fields: Any) -> None:
+        """Append one event. Fields are JSON values; they never hold document text."""
+        line = json.dumps({"event": event, "time": round(time.time(), 3), **fields})
+        with named(self._file.name):
+            self._file.write(f'{line[:-1]}{_CHECKSUM.decode()}{xxhash.xxh3_64_hexdigest(line.encode())}"}}\n')
+
+    def sync(self) -> None:
+        """Make what was written so far outlast a loss of power."""
+        with named(self._file.name):
+            os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        """Flush to the disk and close."""
+        if not self._file.closed:
+            with named(self._file.name), self._file:  # which is closed whatever happens
+                self.sync()
+
+
+def read_events(path: Path, event: str | None = None, size: int | None = None) -> list[dict[str, Any]]:
+    """The events of a file, or of its first `size` bytes; all, or those named `event`. None where there is no file yet.
+
+    What follows the last line end was cut off, or is being written; it is passed over. See `events_of` for damage.
+    """
+    if not path.exists():
+        return []
+    with open(path, "rb") as file:
+        *lines, _ = file.read(-1 if size is None else size).split(b"\n")
+    return [entry for entry in events_of(lines) if event is None or entry["event"] == event]
+
+
+def events_of(lines: Iterable[bytes]) -> list[dict[str, Any]]:
+    """The events of whole lines. One that is not what was written gives the event `damaged`, with a `message` that says
+    which it is, and the time of the event before; one that a kill cut off is passed over.
+    """
+    entries = [_event(line) for line in lines]
+    found: list[dict[str, Any]] = []
+    for number, entry in enumerate(entries, 1):
+        if entry is None:
+            after = entries[number] if number < len(entries) else None
+            if after is None or after["event"] != CUT_OFF:
+                message = f"line {number} of the log is not what was written, and is passed over"
+                found.append({"event": DAMAGED, "time": found[-1]["time"] if found else 0.0, "message": message})
+        elif entry["event"] != CUT_OFF:
+            found.append(entry)
+    return found
+
+
+def _event(line: bytes) -> dict[str, Any] | None:
+    """The event of a line; None unless its checksum is right. Earlier versions wrote none."""
+    content, mark, checksum = line.rpartition(_CHECKSUM)
+    if mark:
+        line = content + b"}"
+        if checksum != f'{xxhash.xxh3_64_hexdigest(line)}"}}'.encode():
+            return None
+    try:
+        entry = json.loads(line)
+    except ValueError:
+        return None
+    return entry if isinstance(entry, dict) and "event" in entry and "time" in entry else None
+
+
+def human_line(**fields: Any) -> str:
+    """`name value` pairs joined by two spaces, floats with four significant digits: the line a person reads."""
+    return "  ".join(f"{name} {_short(value)}" for name, value in fields.items())
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}" if abs(value) < 1e5 else f"{value:,.0f}"
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}"
+    return str(value)

@@ -1,0 +1,452 @@
+"""Files behind URLs: object stores and web servers through fsspec. The only file here that imports fsspec.
+
+A URL is opened only if the configuration allows its scheme, and only at public addresses unless the configuration says
+otherwise. Addresses are checked before the first connection, for a clear message, and again for every socket that S3
+and HTTP open, so that neither a redirect nor a second answer of a name server leads elsewhere.
+"""
+
+import errno
+import io
+import ipaddress
+import os
+import re
+import socket
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+from urllib.parse import urlsplit
+
+from gristmill.errors import RemoteError, UserError
+from gristmill.extras import install_extra
+from gristmill.storage.paths import is_url
+from gristmill.storage.retries import named
+from gristmill.storage.timeouts import LISTING_SECONDS, ask
+
+_WEB = re.compile(r"https?://", re.IGNORECASE)
+_CREDENTIALS = re.compile(
+    r"://[^/@\s]+@|[?&;](?:[^=&;\s]*(?:signature|token|secret|password|key)|sig|policy)=", re.IGNORECASE
+)
+_BLOCK_BYTES = 4 << 20  # asked for at a time: long enough that latency does not matter, short enough for Parquet
+_LIBRARIES = {
+    "s3": ("s3fs", install_extra("s3")), "gs": ("gcsfs", "pip install gcsfs"),
+    "hf": ("huggingface_hub", "pip install huggingface_hub"), "http": ("aiohttp", "pip install aiohttp"),
+    "https": ("aiohttp", "pip install aiohttp"),
+}  # fmt: skip
+_VERSIONS = ("ETag", "etag", "blob_id", "Content-MD5", "md5Hash", "LastModified", "Last-Modified", "mtime", "updated")
+_SMALL_BYTES = 4 << 20  # more than most manifests and receipts
+_AT_ONCE = 64  # ranges asked for together
+Result = TypeVar("Result")
+_INNER_IPV4 = (ipaddress.ip_network("64:ff9b::/96"), ipaddress.ip_network("::/96"))  # RFC 6052, RFC 4291
+_OWN_NAT64 = ipaddress.ip_network("64:ff9b:1::/48")  # RFC 8215: for use within a network
+
+
+@dataclass(frozen=True)
+class Remote:
+    """What URLs may be opened, and how.
+
+    Credentials come from where the store's own tools find them, other options from fsspec's environment variables
+    (`FSSPEC_S3_ANON=true` for public buckets without credentials).
+    """
+
+    schemes: tuple[str, ...] = ("s3", "gs", "hf")
+    """Schemes that may be opened, of s3, gs, hf, http and https."""
+    endpoint: str = ""
+    """URL of the S3 service; empty for what the environment (AWS_ENDPOINT_URL) or the AWS configuration says."""
+    allow_private: bool = False
+    """Allow hosts with private, loopback, link-local and other addresses that are not public: a store of one's own."""
+
+    def check(self) -> None:
+        """ValueError for a scheme that cannot be opened."""
+        for scheme in self.schemes:
+            if scheme not in _LIBRARIES:
+                raise ValueError(f"schemes: got {scheme!r}, expected some of {', '.join(_LIBRARIES)}")
+        check_url("endpoint", self.endpoint)
+        if self.endpoint and (urlsplit(self.endpoint).scheme not in ("http", "https") or has_query(self.endpoint)):
+            raise ValueError(
+                f"endpoint: got {shown(self.endpoint)!r}, expected a URL such as https://storage.example.org"
+            )
+
+
+class Facts(NamedTuple):
+    """A remote file: its size in bytes, and the ETag, hash or time that changes with its content; None where none does."""
+
+    size: int
+    version: str | None
+
+
+def check_url(field: str, place: str) -> None:
+    """ValueError for a URL that is malformed, or that holds credentials: configurations are stored and shown."""
+    if not is_url(place):
+        return
+    scheme, _, rest = place.partition(":")
+    if scheme.lower() == "file":
+        raise ValueError(f"{field}: got a file: URL, expected a path; write the path without file://")
+    if not rest.startswith("//"):
+        raise ValueError(
+            f"{field}: got {scheme}:/ and one slash, expected two in a URL, as {scheme.lower()}://bucket/prefix; for a local "
+            f"path of that name write ./{scheme}:..."
+        )
+    try:
+        parts = urlsplit(place)
+        _ = parts.port
+    except ValueError:
+        raise ValueError(f"{field}: not a valid URL; check its host and port") from None
+    if parts.password is not None or (parts.username is not None and parts.scheme != "hf"):  # hf://set@revision
+        raise ValueError(
+            f"{field}: the URL holds a user name or password, which would be published with the corpus; put credentials where "
+            "the store's own tools find them"
+        )
+
+
+def holds_credentials(text: str) -> bool:
+    """Whether a URL in a text holds a user name, or a parameter that by its name is a signature, a token or a key."""
+    return bool(_CREDENTIALS.search(text))
+
+
+def has_query(place: str) -> bool:
+    """Whether a place is a URL of the web with a query or a fragment, which may hold a signature or a key."""
+    return bool(_WEB.match(place)) and ("?" in place or "#" in place)
+
+
+def shown(place: str) -> str:
+    """A place as it is shown, logged and stored: a URL of the web without its query."""
+    return re.sub(r"[?#].*", "?...", place, flags=re.DOTALL) if has_query(place) else place
+
+
+def file_name(url: str) -> str:
+    """The name of the one file at a URL: the last part of its path, without a query; the host where the path is empty."""
+    bare = url.partition("://")[2]
+    if _WEB.match(url):
+        bare = re.split(r"[?#]", bare, maxsplit=1)[0]
+    return bare.rstrip("/").rpartition("/")[2]
+
+
+def list_urls(url: str, remote: Remote) -> dict[str, Facts]:
+    """Every file below a URL by its path relative to it, which is empty where the URL is itself a file.
+
+    A web server has no listing: there the URL is one file.
+    """
+    if url.lower().startswith("http"):
+        return {"": _ask(url, remote, lambda store, path: _facts(url, store.info(path)))}
+
+    def listed(store: Any, path: str) -> dict[str, Facts]:
+        path = path.rstrip("/")
+        found = {}
+        for name, info in store.find(path, detail=True, withdirs=False).items():
+            if info.get("type") != "directory" and not name.endswith("/"):
+                found[name.removeprefix(path).removeprefix("/")] = _facts(url, info)
+        return found
+
+    return _ask(url, remote, listed, seconds=LISTING_SECONDS)
+
+
+def stat_url(url: str, remote: Remote) -> Facts | None:
+    """What a remote file is now; None where there is none, a prefix with files below it aside."""
+
+    def facts(store: Any, path: str) -> Facts | None:
+        info = store.info(path)
+        return None if info.get("type") == "directory" else _facts(url, info)
+
+    try:
+        return _ask(url, remote, facts, missing=True)
+    except FileNotFoundError:
+        return None
+
+
+def open_url(url: str, remote: Remote) -> "RemoteFile":
+    """Open a remote file for reading. UserError where it is missing or forbidden, RemoteError where the store fails."""
+    options = {"block_size": _BLOCK_BYTES, "cache_type": "readahead"}
+    return RemoteFile(url, _ask(url, remote, lambda store, path: store.open(path, "rb", **options)))
+
+
+class RemoteFile(io.RawIOBase):
+    """A remote file. Whatever goes wrong is a RemoteError: no OSError, which readers would take for damage."""
+
+    def __init__(self, url: str, file: Any) -> None:
+        self._url = url
+        self._file = file
+
+    def readable(self) -> bool:
+        """True."""
+        return True
+
+    def seekable(self) -> bool:
+        """Whether the store can be asked for any range."""
+        return bool(self._file.seekable())
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        """Set the position of the next read."""
+        return int(self._file.seek(offset, whence))
+
+    def tell(self) -> int:
+        """The position of the next read."""
+        return int(self._file.tell())
+
+    def readinto(self, buffer: Any) -> int:
+        """Read as many bytes as `buffer` holds; fewer at the end of the file alone, wherever an answer ends."""
+        size: int | None = self._file.size
+        left = len(buffer) if size is None else min(len(buffer), max(0, size - self.tell()))
+        filled = 0
+        while left:
+            tries = 1 if size is None else _tries(self._url)  # a stream that broke has no second entrance
+            call = partial(self._some, left, size is not None)
+            data = ask(shown(self._url), call, size=left + _BLOCK_BYTES, secret=has_query(self._url), tries=tries)
+            if not data:
+                break
+            buffer[filled : filled + len(data)] = data
+            filled, left = filled + len(data), left - len(data)
+        return filled
+
+    def _some(self, most: int, more: bool) -> bytes:
+        data = bytes(self._file.read(most))
+        if more and not data:
+            raise EOFError
+        return data
+
+
+def _ask(url: str, remote: Remote, call: Callable[[Any, str], Result], **options: Any) -> Result:
+    """The answer to `call(store, path)`; see `gristmill.storage.timeouts.ask`."""
+
+    def asked() -> Result:
+        return call(*_connect(url, remote))
+
+    try:
+        return ask(shown(url), asked, secret=has_query(url), tries=_tries(url), **options)
+    except (RemoteError, UserError) as error:
+        hint = endpoint_hint(url, remote)
+        if not hint or type(error) not in (RemoteError, UserError):
+            raise
+        raise type(error)(f"{error}{hint}") from error.__cause__
+
+
+def endpoint_hint(url: str, remote: Remote) -> str:
+    """The end of a message about an S3 URL where nothing says that the store is not AWS; else empty.
+
+    A corpus cannot say where it lies to who looks for it, so on a command line the environment does.
+    """
+    if not url.lower().startswith("s3:") or remote.endpoint:
+        return ""
+    if any(os.environ.get(name) for name in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")):
+        return ""
+    return (
+        " (AWS was asked; if the store is another one, set AWS_ENDPOINT_URL to the `remote.endpoint` that the corpus was built "
+        "with)"
+    )
+
+
+def _tries(url: str) -> int:
+    """How often to ask: the libraries for stores try again themselves, that for the web does not."""
+    return 3 if _WEB.match(url) else 1
+
+
+def _facts(url: str, info: dict[str, Any]) -> Facts:
+    version = next((info[name] for name in _VERSIONS if info.get(name)), None)
+    if info.get("size") is None:
+        raise UserError(f"{shown(url)}: the server does not say how long the file is; fetch it first")
+    return Facts(int(info["size"]), None if version is None else str(version))
+
+
+def _connect(url: str, remote: Remote) -> tuple[Any, str]:
+    """The store that a URL is in, and its path there."""
+    scheme = urlsplit(url).scheme.lower()
+    if scheme not in remote.schemes:
+        raise UserError(
+            f"{shown(url)}: URLs of the scheme {scheme!r} may not be opened; `remote.schemes` allows "
+            f"{', '.join(remote.schemes) or 'none'}"
+        )
+    store = _store(scheme, remote)
+    if not remote.allow_private:
+        _refuse_private(_address(url, scheme, store), url)
+    return store, store._strip_protocol(url)
+
+
+def library_of_scheme(scheme: str) -> tuple[str, str]:
+    """The module that opens URLs of a scheme, and the command that installs it."""
+    return _LIBRARIES[scheme]
+
+
+@lru_cache(maxsize=16)
+def _store(scheme: str, remote: Remote) -> Any:
+    options: dict[str, Any] = {"use_listings_cache": False, "skip_instance_cache": True}
+    try:
+        import fsspec
+
+        kind = fsspec.get_filesystem_class(scheme)
+    except ImportError as error:
+        module, install = library_of_scheme(scheme)
+        raise UserError(
+            f"{scheme}:// URLs need the module {module}, which cannot be imported ({error}); run: {install}"
+        ) from None
+    if scheme == "s3":
+        if remote.endpoint:
+            options["client_kwargs"] = {"endpoint_url": remote.endpoint}
+        if not remote.allow_private:
+            options["config_kwargs"] = {"connector_args": {"socket_factory": _public_socket}}
+    elif scheme.startswith("http") and not remote.allow_private:
+        options["get_client"] = _public_client
+    return kind(**options)
+
+
+def _address(url: str, scheme: str, store: Any) -> str:
+    """The URL of the service that is spoken to."""
+    if scheme == "s3":
+        return str(store.s3.meta.endpoint_url)
+    if scheme in ("http", "https"):
+        return url
+    return str(getattr(store, "endpoint", None) or getattr(store, "_endpoint", ""))
+
+
+def _refuse_private(service: str, url: str) -> None:
+    """UserError unless all addresses of a service are public; a name server is asked once for each service."""
+    parts = urlsplit(service)
+    host, port = parts.hostname or "", parts.port or 443
+    if (host, port) in _public:
+        return
+    try:
+        addresses = {str(entry[4][0]) for entry in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)}
+    except OSError:
+        raise UserError(f"{shown(url)}: the host {host!r} has no address; check the URL and the network") from None
+    for address in sorted(addresses):
+        if not is_public(address):
+            raise UserError(
+                f"{shown(url)}: the host {host!r} has the address {address}, which is not public; if that is meant, say "
+                "`remote: {allow_private: true}`, or on a command line GRISTMILL_ALLOW_PRIVATE=1"
+            )
+    _public.add((host, port))
+
+
+_public: set[tuple[str, int]] = set()  # services whose addresses were public when this process first asked
+
+
+def is_public(address: str) -> bool:
+    """Whether an IP address is one of the public internet (IANA's special-purpose registries, as `ipaddress` has them)."""
+    found = ipaddress.ip_address(address.partition("%")[0])
+    if isinstance(found, ipaddress.IPv6Address):
+        inner = found.ipv4_mapped or found.sixtofour
+        if inner is None and any(found in network for network in _INNER_IPV4):
+            inner = ipaddress.IPv4Address(int(found) & 0xFFFFFFFF)
+        if inner is not None:
+            return is_public(str(inner))
+        if found in _OWN_NAT64:
+            return False
+    return found.is_global and not found.is_multicast
+
+
+def _public_socket(info: Any) -> socket.socket:
+    """A socket for one address that a name has; PermissionError where it is not public."""
+    family, kind, protocol, _, address = info
+    if not is_public(address[0]):
+        raise PermissionError(f"{address[0]} is not public")
+    return socket.socket(family, kind, protocol)
+
+
+async def _public_client(**options: Any) -> Any:
+    """fsspec's client for HTTP, on sockets that are checked."""
+    import aiohttp
+
+    return aiohttp.ClientSession(connector=aiohttp.TCPConnector(socket_factory=_public_socket), **options)
+
+
+def read_url(url: str, remote: Remote) -> bytes:
+    """All bytes of a remote file, by one request. FileNotFoundError where there is none."""
+    alone = {"max_concurrency": 1} if url.lower().startswith("s3:") else {}  # else s3fs asks for the size first
+    return _ask(url, remote, lambda store, path: bytes(store.cat_file(path, **alone)), size=_SMALL_BYTES, missing=True)
+
+
+def read_url_ranges(ranges: Sequence[tuple[str, int, int]], remote: Remote) -> list[bytes]:
+    """The bytes [start, end) of files of one store, a request for each, many at a time. FileNotFoundError where one is missing.
+
+    Whether an answer is whole is for the caller to check, who knows what should be in it.
+    """
+    found: list[bytes] = []
+    for first in range(0, len(ranges), _AT_ONCE):
+        group = ranges[first : first + _AT_ONCE]
+
+        def call(group: Sequence[tuple[str, int, int]] = group) -> list[bytes]:
+            store, _ = _connect(group[0][0], remote)
+            paths, starts, ends = zip(
+                *((store._strip_protocol(url), start, end) for url, start, end in group), strict=True
+            )
+            return [bytes(data) for data in store.cat_ranges(list(paths), list(starts), list(ends), on_error="raise")]
+
+        place, size = shown(group[0][0]), sum(end - start for _, start, end in group)
+        found += ask(place, call, size=size, missing=True, secret=has_query(place), tries=_tries(place))
+    return found
+
+
+def fetch_url(url: str, remote: Remote, target: Path) -> None:
+    """Copy a remote file to a local one. FileNotFoundError where there is none."""
+    size = _ask(url, remote, lambda store, path: _facts(url, store.info(path)).size, missing=True)
+    target.touch()  # what is wrong with it shall not look like the store's
+
+    def copy(store: Any, path: str) -> None:
+        store.get_file(path, str(target))
+        if target.stat().st_size != size:
+            raise EOFError
+
+    with named(target):
+        _ask(url, remote, copy, size=size, missing=True)
+
+
+def put_url(url: str, remote: Remote, local: Path) -> None:
+    """Store a local file under a URL: it appears whole or not at all, and replaces what was there."""
+    _ask(url, remote, lambda store, path: store.put_file(str(local), path), size=local.stat().st_size)
+
+
+def write_url(url: str, remote: Remote, content: bytes) -> None:
+    """Store bytes under a URL, replacing what was there."""
+    _ask(url, remote, lambda store, path: store.pipe_file(path, content), size=len(content))
+
+
+def create_url(url: str, remote: Remote, content: bytes) -> bool:
+    """Store bytes under a URL unless something is there, or another process is storing it now; whether that was done.
+
+    A store that knows no such condition says so (501), and keeps what comes last.
+    """
+
+    def create(store: Any, path: str) -> bool:
+        try:
+            store.pipe_file(path, content, mode="create")
+        except FileExistsError:
+            return False
+        except OSError as error:
+            if "ConditionalRequestConflict" in str(error.__cause__):
+                return False
+            if error.errno != errno.ENOSYS:
+                raise
+            if store.exists(path):
+                return False
+            store.pipe_file(path, content)
+        return True
+
+    return _ask(url, remote, create, size=len(content))
+
+
+def remove_url(url: str, remote: Remote) -> None:
+    """Remove a remote file, or everything below a prefix; nothing where nothing is there."""
+
+    def remove(store: Any, path: str) -> None:
+        if store.exists(path):
+            store.rm(path, recursive=True)
+
+    _ask(url, remote, remove, seconds=LISTING_SECONDS)
+
+
+def children_of_url(url: str, remote: Remote) -> list[str]:
+    """Names of what lies directly below a prefix; empty where nothing does."""
+
+    def children(store: Any, path: str) -> list[str]:
+        names = store.ls(path, detail=False)
+        return sorted(name.rstrip("/").rpartition("/")[2] for name in names if name.rstrip("/") != path.rstrip("/"))
+
+    try:
+        return _ask(url, remote, children, seconds=LISTING_SECONDS, missing=True)
+    except FileNotFoundError:
+        return []
+
+
+def modified_ns(url: str, remote: Remote) -> int:
+    """When a remote file was stored, in nanoseconds since the epoch."""
+    return _ask(url, remote, lambda store, path: int(store.modified(path).timestamp() * 1e9), missing=True)

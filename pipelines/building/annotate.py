@@ -1,0 +1,167 @@
+"""A task of fused part stages: one read of a part's text, one annotation file per stage.
+
+This is what runs on a worker; `pipelines.building.build` hands the tasks out and publishes what they have written.
+"""
+
+import time
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gristmill.errors import PoisonError, StorageError, UserError
+from pipelines.building.bisect import Probe, first_failing
+from pipelines.contracts.edits import check_edits
+from pipelines.contracts.manifest import StepOutput, records_of, schema_facts, write_table
+from pipelines.contracts.parts import DOCUMENT_COLUMNS, Annotation, Part
+from pipelines.contracts.stage import DROP, EDITS_COLUMN, EMPTY, PartStage
+
+
+@dataclass(frozen=True)
+class StageWork:
+    """One stage's share of a task."""
+
+    name: str
+    key: str
+    stage: PartStage
+    where: str | None
+    visible: tuple[str, ...]
+    out: StepOutput
+
+
+@dataclass(frozen=True)
+class AnnotateTask:
+    """Stages, in an order in which they can run, over one part."""
+
+    part: Part
+    works: tuple[StageWork, ...]
+
+    @property
+    def gpus(self) -> float:
+        """What pipelines.cluster.ray reserves for this task."""
+        return max(work.stage.gpus() for work in self.works)
+
+
+_NOT_OF_A_DOCUMENT = (UserError, StorageError, OSError, MemoryError)  # whatever the document, so it is not at fault
+_READY: dict[str, PartStage] = {}  # stages after setup(), by step directory: a worker process loads a model once
+
+
+def annotate_documents(task: AnnotateTask) -> tuple[dict[str, dict[str, Any]], dict[str, float]]:
+    """Run the stages of a task over one part and commit each one's columns; (receipts, seconds) by step directory."""
+    part, receipts, seconds = task.part, {}, {}
+    available = {annotation.step: annotation for annotation in part.annotations}
+    part = replace(part, loaded=part.table(DOCUMENT_COLUMNS))
+    for work in task.works:
+        started = time.perf_counter()
+        unit = unit_of(part)
+        receipt = work.out.receipt(unit)
+        table = None
+        if receipt is None:
+            view = replace(part, annotations=tuple(available[name] for name in work.visible))
+            table = _run_stage(work, view)
+            receipt = work.out.commit(unit, {f"parts/{unit}.arrow": write_table(table)}, _counts(table, part.rows))
+        available[work.name] = Annotation(
+            work.name, work.out.directory, records_of(receipt)[0], schema_facts(work.stage.writes()), table
+        )
+        receipts[work.out.name] = receipt
+        seconds[work.out.name] = time.perf_counter() - started
+    return receipts, seconds
+
+
+def annotate_rows(probe: Probe) -> None:
+    """Run one stage of a task over some documents of its part, after the stages before it have committed theirs."""
+    part, work = probe.task.part, probe.task.works[probe.stage]
+    available = {annotation.step: annotation for annotation in part.annotations}
+    for earlier in probe.task.works[: probe.stage]:
+        record = records_of(earlier.out.receipt(unit_of(part)))[0]
+        facts = schema_facts(earlier.stage.writes())
+        available[earlier.name] = Annotation(earlier.name, earlier.out.directory, record, facts)
+    view = replace(part, annotations=tuple(available[name] for name in work.visible))
+    stage, docs, _ = _ready(work, view, probe.low, probe.high)
+    if docs.num_rows:
+        stage.annotate(docs)
+
+
+def unit_of(part: Part) -> str:
+    """The name under which a part's columns are committed to a step."""
+    return f"{part.source}-{part.index:05d}"
+
+
+def _ready(work: StageWork, part: Part, low: int = 0, high: int | None = None) -> tuple[PartStage, pa.Table, Any]:
+    """(the stage after its setup, the documents that it is given, their rows if those are not all)."""
+    stage = _READY.get(work.key)
+    if stage is None:
+        stage = work.stage
+        stage.setup()
+        _READY[work.key] = stage
+    docs = part.table(("id", *stage.reads()))
+    if high is not None:
+        docs = docs.slice(low, high - low).combine_chunks()
+    if work.where is None:
+        return stage, docs, None
+    kept = pc.is_null(part.drop(work.where))
+    rows = pc.indices_nonzero(kept if high is None else kept.slice(low, high - low))
+    return stage, docs.take(rows).combine_chunks(), rows
+
+
+def _run_stage(work: StageWork, part: Part) -> pa.Table:
+    """The columns that a stage writes for a part, checked, with edits in the coordinates of the stored text."""
+    stage, docs, rows = _ready(work, part)
+    try:
+        table = stage.annotate(docs)
+    except _NOT_OF_A_DOCUMENT:
+        raise
+    except Exception as error:
+        row = first_failing(docs.num_rows, lambda low, high: _raises(stage, docs.slice(low, high - low)))
+        if row is None:
+            raise
+        identifier, reason = docs["id"][row].as_py().hex(), type(error).__name__
+        raise PoisonError(
+            f"{work.name}: document {identifier} of part {part.name} breaks it with {reason}, alone and repeatedly; mend the "
+            "stage, or set the document aside with build --quarantine-poison",
+            work.name, part.source, identifier, reason,
+        ) from error  # fmt: skip
+    assert table.num_rows == docs.num_rows, f"{work.name}: {table.num_rows} rows for {docs.num_rows} documents"
+    table = table.cast(stage.writes()).combine_chunks()
+    if EDITS_COLUMN in table.column_names:
+        table = _checked_edits(table, docs, stage, part, rows)
+    if rows is not None:
+        positions = pc.index_in(pa.array(range(part.rows), pa.int64()), value_set=pc.cast(rows, pa.int64()))
+        table = table.take(positions).combine_chunks()
+    if {DROP, EDITS_COLUMN} <= {*table.column_names}:
+        emptied = pa.array(part.emptied(_single(table[EDITS_COLUMN])))
+        drop = pc.if_else(emptied, f"{work.name}.{EMPTY}", pa.scalar(None, pa.string()))
+        drop = pc.coalesce(_single(table[DROP]), drop)
+        table = table.set_column(table.schema.get_field_index(DROP), DROP, drop)
+    return table
+
+
+def _checked_edits(table: pa.Table, docs: pa.Table, stage: PartStage, part: Part, rows: Any) -> pa.Table:
+    text = next(name for name in stage.reads() if name == "edited_text" or name.split("@")[0] == "text")
+    edits = _single(table[EDITS_COLUMN])
+    check_edits(_single(docs[text]), edits)
+    mapped = part.in_stored_text(edits, text, rows)
+    return table.set_column(table.schema.get_field_index(EDITS_COLUMN), EDITS_COLUMN, mapped)
+
+
+def _single(column: pa.ChunkedArray) -> pa.Array:
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
+def _raises(stage: PartStage, docs: pa.Table) -> bool:
+    try:
+        stage.annotate(docs.combine_chunks())
+    except _NOT_OF_A_DOCUMENT:
+        raise
+    except Exception:
+        return True
+    return False
+
+
+def _counts(table: pa.Table, rows: int) -> dict[str, Any]:
+    dropped = {}
+    if DROP in table.column_names:
+        counted = pc.value_counts(table[DROP].drop_null())
+        dropped = {str(entry["values"]): int(entry["counts"]) for entry in sorted(counted.to_pylist(), key=str)}
+    return {"in": rows, "kept": rows - sum(dropped.values()), "dropped": dropped, "quarantined": {}}

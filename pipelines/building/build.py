@@ -1,0 +1,370 @@
+"""Build: for each step, finished? skip : run, then publish.
+
+Part stages whose inputs are there are fused into one task per part: one read of the text, one annotation file per stage.
+"""
+
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+from gristmill.errors import BrokenTaskError, ConflictError, PoisonError, UserError, reason_of
+from gristmill.storage.store import FileRecord, write_atomic, write_json
+from pipelines.building.annotate import AnnotateTask, StageWork, annotate_documents, annotate_rows, unit_of
+from pipelines.building.bisect import culprit
+from pipelines.building.build_metrics import BuildMetrics, counted
+from pipelines.building.publish import publish_corpus
+from pipelines.building.read_step import run_reads
+from pipelines.cluster.ray import LocalCluster, RayCluster
+from pipelines.contracts.manifest import (
+    CorpusManifest,
+    PartRecord,
+    StepManifest,
+    StepOutput,
+    check_accounting,
+    load_step,
+    publish,
+    publish_first,
+    records_of,
+    schema_facts,
+)
+from pipelines.contracts.parts import Annotation, Part
+from pipelines.contracts.stage import CorpusStage, PartStage, in_order
+from pipelines.planning.corpus import CorpusConfig
+from pipelines.planning.inventory import Inventory
+from pipelines.planning.plan import Plan, Step, make_plan
+from pipelines.planning.poison import load_poison, set_aside
+from pipelines.planning.source_check import check_counts, check_sample
+
+AnyCluster = LocalCluster | RayCluster
+Result = TypeVar("Result")
+
+
+@dataclass
+class Build:
+    """A build in progress: what is published so far, by label."""
+
+    plan: Plan
+    root: Path
+    cluster: AnyCluster
+    say: Callable[[str], None]
+    published: dict[str, StepManifest]
+    metrics: BuildMetrics
+
+    def record_run(self, step: Step, seconds: float, text_bytes: int, elapsed: float, **more: int) -> None:
+        """Write `run.json`: times and rates of a step, kept apart from its manifest. `seconds` are task seconds added up.
+
+        `peak_bytes` is the most memory of a task of the group that the step ran in, 0 where unknown; `more` other bytes.
+        """
+        run = {"seconds": round(seconds, 3), "wall_seconds": round(elapsed, 3), "text_bytes": text_bytes}
+        run |= {"peak_bytes": self.cluster.peak_bytes, **more}
+        host = {"workers": self.cluster.workers, "host": os.uname().nodename, "finished": round(time.time(), 3)}
+        write_json(self.root / step.directory / "run.json", run | host)
+
+
+def plan_and_build(
+    config: CorpusConfig,
+    inventories: Mapping[str, Inventory],
+    cluster: AnyCluster,
+    say: Callable[[str], None],
+    *,
+    quarantine: bool = False,
+) -> CorpusManifest:
+    """Plan without the documents that were set aside, and build. With `quarantine`, a document that breaks a step is set
+    aside too, and the build planned again; else it stops the build with PoisonError.
+    """
+    output = config.place
+    while True:
+        poison = load_poison(output)
+        plan = make_plan(config, inventories, poison)
+        try:
+            return build(plan, cluster, say)
+        except PoisonError as error:
+            if not quarantine:
+                raise
+            if load_poison(output) == poison:  # else another build has set documents aside meanwhile
+                set_aside(output, error)
+            if error.step == "read":
+                _keep_units(plan, make_plan(config, inventories, load_poison(output)), error.source)
+            say(f"set aside: {error.document} of {error.source}, which breaks {error.step} ({error.reason})")
+
+
+def _keep_units(before: Plan, after: Plan, source: str) -> None:
+    """Files that were read before one of them held poison are as they would be read again: the step goes on with them.
+
+    The group of files that holds it was not finished. On an object store, which cannot rename, they are read again.
+    """
+    root, (old, new) = before.config.place, (plan.step(f"read.{source}").directory for plan in (before, after))
+    if isinstance(root, Path) and (root / old).exists() and not (root / new).exists():
+        os.rename(root / old, root / new)
+
+
+def build(plan: Plan, cluster: AnyCluster, say: Callable[[str], None]) -> CorpusManifest:
+    """Run every step of the plan that is not published, then publish the corpus. Returns its manifest."""
+    root = plan.config.place
+    claim(root, plan.config.name, write=True)
+    state = Build(plan, root, cluster, say, {}, BuildMetrics(plan.config.name))
+    _find_published(state)
+    before = frozenset(state.published)
+    if len(before) == len(plan.steps):
+        say(f"all {len(before)} steps are already built: nothing is recomputed")
+    elif before:
+        say(f"{len(before)} of {len(plan.steps)} steps are already built")
+    else:
+        say(f"{len(plan.steps)} steps to build")
+    _check_samples(state)
+    while not _undisturbed(partial(run_reads, state), state):
+        pass
+    _check_reads(state)
+    while pending := [step for step in state.plan.steps if step.label not in state.published]:
+        state.metrics.progress(len(state.published), len(state.plan.steps))
+        fused = _fusable(pending, state)
+        ready = [step for step in pending if all(label in state.published for label in step.inputs())]
+        _undisturbed(partial(_annotate, fused, state) if fused else partial(_run_corpus_step, ready[0], state), state)
+        if any(step.label in state.published and not step.stage.reproducible for step in pending):
+            # The fingerprints of what reads its files are known only now.
+            state.plan = make_plan(plan.config, plan.inventories, load_poison(root))
+            _find_published(state)
+    for step in state.plan.steps:
+        if step.label not in before:  # workers of another build, killed or overtaken, may have written on
+            StepOutput(root, step.directory).finish()
+    state.metrics.progress(len(state.published), len(state.plan.steps))
+    return publish_corpus(state)
+
+
+def _undisturbed(work: Callable[[], None], state: Build) -> bool:
+    """Do some work of a build. Where it fails and another build has published steps meanwhile, these are taken, and what is
+    left is to be done again: whoever publishes a step removes the files that only unfinished steps need.
+    """
+    try:
+        work()
+    except Exception:
+        known = set(state.published)
+        _find_published(state)
+        others = [step.label for step in state.plan.steps if step.label in state.published and step.label not in known]
+        if not others:
+            raise
+        state.say(f"another build published {', '.join(others)} meanwhile; going on with that")
+        return False
+    return True
+
+
+def _find_published(state: Build) -> None:
+    """The published steps of the plan; a step whose fingerprint is another now is not one of them."""
+    for step in state.plan.steps:
+        known = state.published.get(step.label)
+        if known is not None and known.fingerprint == step.fingerprint:
+            continue
+        state.published.pop(step.label, None)
+        manifest = load_step(state.root, step.directory)
+        if manifest is not None:
+            state.published[step.label] = manifest
+            StepOutput(state.root, step.directory).finish()
+
+
+def _check_samples(state: Build) -> None:
+    """SourceError where a source that is not read yet is not read as it should be, going by its first records."""
+    for source in state.plan.config.sources:
+        if f"read.{source.name}" not in state.published:
+            check_sample(source, state.plan.inventories[source.name].files)
+
+
+def _check_reads(state: Build) -> None:
+    """SourceError where too little of a source became documents. UserError where no source holds a document: later stages
+    would have nothing to work on.
+    """
+    reads = {source: state.published[f"read.{source.name}"] for source in state.plan.config.sources}
+    for source, manifest in reads.items():
+        directory = state.root / state.plan.step(f"read.{source.name}").directory
+        check_counts(source, manifest, directory, state.plan.inventories[source.name].files)
+    if not any(manifest.parts for manifest in reads.values()):
+        raise UserError("no source holds a document; a corpus needs at least one, whatever `allow_empty` says")
+
+
+def claim(root: Path, corpus: str, *, write: bool) -> None:
+    """ConflictError where `root` holds something else than this corpus; with `write`, make it this corpus's directory."""
+    marker = root / "corpus.txt"
+    try:
+        owner = marker.read_bytes().decode(errors="replace").strip()
+    except FileNotFoundError:
+        owner = None
+    if owner is None and root.exists() and any(not path.name.startswith(".") for path in root.iterdir()):
+        if not marker.exists():  # another build may have begun here just now
+            raise ConflictError(f"{root}: is not empty and not the output of a corpus; choose another `output`")
+        claim(root, corpus, write=write)
+        return
+    if owner not in (None, corpus):
+        raise ConflictError(
+            f"{root}: belongs to the corpus {owner!r}, not to {corpus!r}, as {marker} says; choose another `output`"
+        )
+    if owner is None and write:
+        write_atomic(marker, f"{corpus}\n".encode())
+
+
+def refuse_unwritable(root: Path) -> None:
+    """UserError where no file can be made in the local directory `root`, which is made if missing."""
+    if isinstance(root, Path):
+        try:
+            root.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=root):
+                pass
+        except OSError as error:
+            raise UserError(f"{root}: is not writable ({reason_of(error)}); choose another `output`") from None
+
+
+def _fusable(pending: Sequence[Step], state: Build) -> list[Step]:
+    """All part steps that can run now: their inputs are published or part steps of the same group."""
+    group: list[Step] = []
+    labels = set(state.published)
+    for step in pending:
+        if isinstance(step.stage, PartStage) and all(label in labels for label in step.inputs()):
+            group.append(step)
+            labels.add(step.label)
+    return group
+
+
+def part_of(state: Build, source: str, record: PartRecord, visible: Sequence[str]) -> Part:
+    """A part with the annotations of the published steps among `visible` (labels)."""
+    read = state.plan.step(f"read.{source}")
+    manifest = state.published[read.label]
+    share = next(s.tokenizer_share for s in state.plan.config.sources if s.name == source)
+    annotations = []
+    for label in visible:
+        if label in state.published:
+            step, found = state.plan.step(label), state.published[label]
+            file = found.part_files[source, record.index]
+            annotations.append(Annotation(step.name, state.root / step.directory, file, found.schema))
+    directory = state.root / read.directory
+    return Part(
+        source, record.index, record.rows, record.text_bytes, directory, record.file, manifest.schema,
+        state.plan.types, state.plan.order, tuple(annotations), share,
+    )  # fmt: skip
+
+
+def _annotate(group: Sequence[Step], state: Build) -> None:
+    """Run fused part steps over all parts, then publish each."""
+    started = time.perf_counter()
+    state.cluster.peak_bytes = 0
+    names = ", ".join(dict.fromkeys(step.name for step in group))
+    state.say(f"annotate: {names}")
+    for notice in dict.fromkeys(f"{step.name}: {step.stage.notice()}" for step in group if step.stage.notice()):
+        state.say(f"  {notice}")
+    tasks = []
+    for source in dict.fromkeys(step.source for step in group):
+        assert source is not None
+        steps = [step for step in group if step.source == source]
+        works = tuple(_work(step, source, state) for step in steps)
+        visible = dict.fromkeys(label for step in steps for label in step.visible[source])
+        for record in state.published[f"read.{source}"].parts:
+            tasks.append(AnnotateTask(part_of(state, source, record, tuple(visible)), works))
+
+    def count(position: int, result: tuple[dict[str, dict[str, Any]], dict[str, float]]) -> None:
+        part, (receipts, spent) = tasks[position].part, result
+        for work in tasks[position].works:
+            done = work.out.name
+            state.metrics.task(work.name, part.source, receipts[done]["counts"], part.text_bytes, spent[done])
+
+    results = state.cluster.map(annotate_documents, tasks, lambda task: f"{names}: part {task.part.name}")
+    ordered = _unbroken(counted(results, count), tasks, state)
+    for step in group:
+        receipts = [receipts[step.directory] for receipts, _ in ordered if step.directory in receipts]
+        parts = [task.part for task in tasks if task.part.source == step.source]
+        seconds = sum(spent.get(step.directory, 0.0) for _, spent in ordered)
+        publish_annotations(step, parts, receipts, {}, state)
+        state.record_run(step, seconds, sum(part.text_bytes for part in parts), time.perf_counter() - started)
+
+
+def _unbroken(results: Iterable[tuple[int, Result]], tasks: Sequence[AnnotateTask], state: Build) -> list[Result]:
+    """The results in order; where a task is broken, PoisonError with the document that alone breaks it, if there is one."""
+    try:
+        return in_order(results, len(tasks))
+    except BrokenTaskError as error:
+        task = tasks[error.position]
+        done = [work.out.receipt(unit_of(task.part)) is not None for work in task.works]
+        if all(done):  # its process was lost as it ended
+            raise
+        state.say(f"  {error}")
+        state.say(f"  looking for a document that alone breaks part {task.part.name}")
+        stages = [work.name for work in task.works]
+        raise culprit(error, task, stages, done.index(False), annotate_rows, state.cluster) from error
+
+
+def _work(step: Step, source: str, state: Build) -> StageWork:
+    assert isinstance(step.stage, PartStage)
+    visible = tuple(state.plan.step(label).name for label in step.visible[source])
+    stage = step.stage
+    if step.files:
+        stage = stage.use({name: state.published[label].facts for name, label in step.files.items()})
+    return StageWork(step.name, step.directory, stage, step.where, visible, StepOutput(state.root, step.directory))
+
+
+def publish_annotations(
+    step: Step, parts: Sequence[Part], receipts: Sequence[dict[str, Any]], facts: dict[str, Any], state: Build
+) -> None:
+    """Publish a step that wrote one annotation file per part, after its accounting holds."""
+    records, counts = [], {}
+    for part, receipt in zip(parts, receipts, strict=True):
+        records.append(PartRecord(part.source, part.index, part.rows, 0, records_of(receipt)[0]))
+        counts[part.name] = receipt["counts"]
+    manifest = StepManifest(
+        step.label, step.source, step.fingerprint, step.identity, schema_facts(step.stage.writes()), tuple(records),
+        (), _totals(counts), facts,
+    )  # fmt: skip
+    check_accounting(manifest, {(part.source, part.index): part.rows for part in parts}, counts)
+    publish(state.root, step.directory, manifest)
+    state.published[step.label] = manifest
+
+
+def _totals(counts: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """Counts per source: in, kept, dropped by rule, quarantined by reason."""
+    totals: dict[str, Any] = {}
+    for name, count in counts.items():
+        entry = totals.setdefault(name.rpartition("/")[0], {"in": 0, "kept": 0, "dropped": {}, "quarantined": {}})
+        entry["in"] += count["in"]
+        entry["kept"] += count["kept"]
+        for kind in ("dropped", "quarantined"):
+            for rule, number in count[kind].items():
+                entry[kind][rule] = entry[kind].get(rule, 0) + number
+    return totals
+
+
+def _run_corpus_step(step: Step, state: Build) -> None:
+    """Run a corpus stage. One that writes columns commits a unit `SOURCE-INDEX` per part; other units are its files."""
+    assert isinstance(step.stage, CorpusStage)
+    started = time.perf_counter()
+    state.cluster.peak_bytes = 0
+    state.say(f"{step.label}")
+    inputs = {name: state.root / state.plan.step(label).directory for name, label in step.files.items()}
+    out = StepOutput(state.root, step.directory, inputs)
+    parts = []
+    for source in step.sources:
+        for record in state.published[f"read.{source}"].parts:
+            parts.append(part_of(state, source, record, step.visible[source]))
+    facts = step.stage.run(parts, out, state.cluster)
+    work = _bytes_below(out.directory / "work")
+    if step.stage.writes().names:
+        receipts = [out.receipt(f"{part.source}-{part.index:05d}") for part in parts]
+        missing = [part.name for part, receipt in zip(parts, receipts, strict=True) if receipt is None]
+        assert not missing, f"{step.label}: no annotations for the parts {missing[:5]}"
+        publish_annotations(step, parts, [receipt for receipt in receipts if receipt is not None], facts, state)
+        state.metrics.corpus_step(step.name, state.published[step.label], parts)
+    else:
+        files = tuple(FileRecord(**record) for record in facts.pop("files", ()))
+        manifest = StepManifest(step.label, None, step.fingerprint, step.identity, {}, (), files, {}, facts)
+        if step.stage.reproducible:
+            publish(state.root, step.directory, manifest)
+        else:
+            manifest = publish_first(state.root, step.directory, manifest)
+        state.published[step.label] = manifest
+    elapsed = time.perf_counter() - started
+    state.record_run(step, elapsed, sum(part.text_bytes for part in parts), elapsed, work_bytes=work)
+
+
+def _bytes_below(directory: Path) -> int:
+    """Bytes of the intermediate files of a step; those on an object store are not counted."""
+    found = directory.rglob("*") if isinstance(directory, Path) and directory.is_dir() else ()
+    return sum(path.stat().st_size for path in found if path.is_file())

@@ -1,0 +1,60 @@
+"""What a build tells Ray's exporter, from the driver, as results of tasks arrive. See gristmill.metrics."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+from gristmill.metrics import Exporter, Metric
+from pipelines.contracts.manifest import StepManifest
+from pipelines.contracts.parts import Part
+
+Result = TypeVar("Result")
+_STEP = ("corpus", "step", "source")
+METRICS = (
+    Metric("counter", "documents_total", "Documents that a step has worked through", _STEP),
+    Metric("counter", "bytes_total", "Bytes of their text, in UTF-8", _STEP),
+    Metric("counter", "drops_total", "Documents that a rule has dropped", (*_STEP, "rule")),
+    Metric("counter", "quarantined_total", "Records that were set aside when they were read", (*_STEP, "reason")),
+    Metric("histogram", "task_seconds", "Seconds that a task has spent on a step", ("corpus", "step")),
+    Metric("gauge", "steps", "Steps of the build", ("corpus",)),
+    Metric("gauge", "steps_published", "Steps of the build that are published", ("corpus",)),
+)
+
+
+class BuildMetrics:
+    """The metrics of one build of a corpus."""
+
+    def __init__(self, corpus: str) -> None:
+        self._exporter = Exporter(METRICS, corpus=corpus)
+
+    def progress(self, published: int, steps: int) -> None:
+        """How far the build is."""
+        self._exporter.record("steps", steps)
+        self._exporter.record("steps_published", published)
+
+    def task(self, step: str, source: str, counts: Mapping[str, Any], text_bytes: int, seconds: float) -> None:
+        """A task has finished its share of a step; `counts` as its receipt has them."""
+        self._exporter.record("task_seconds", seconds, step=step)
+        self._count(step, source, counts, text_bytes)
+
+    def corpus_step(self, step: str, manifest: StepManifest, parts: Sequence[Part]) -> None:
+        """A step that had all of these parts at once was published."""
+        for source, counts in manifest.counts.items():
+            self._count(step, source, counts, sum(part.text_bytes for part in parts if part.source == source))
+
+    def _count(self, step: str, source: str, counts: Mapping[str, Any], text_bytes: int) -> None:
+        tags = {"step": step, "source": source}
+        self._exporter.record("documents_total", counts["in"], **tags)
+        self._exporter.record("bytes_total", text_bytes, **tags)
+        for rule, number in counts["dropped"].items():
+            self._exporter.record("drops_total", number, rule=rule, **tags)
+        for reason, number in counts["quarantined"].items():
+            self._exporter.record("quarantined_total", number, reason=reason, **tags)
+
+
+def counted(
+    results: Iterable[tuple[int, Result]], count: Callable[[int, Result], None]
+) -> Iterator[tuple[int, Result]]:
+    """Pass results on, and hand each to `count(position, result)` as it arrives."""
+    for position, result in results:
+        count(position, result)
+        yield position, result

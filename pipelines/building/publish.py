@@ -1,0 +1,100 @@
+"""Publish a corpus: the manifest from which a trainer reaches everything, and the report for people."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from gristmill.storage.store import digest
+from pipelines.contracts.manifest import (
+    CorpusManifest,
+    ShardRecord,
+    ShardSet,
+    StepManifest,
+    TokenizerRecord,
+    save_corpus,
+)
+from pipelines.contracts.mixtures import proportional, temperature, unimax
+from pipelines.planning.corpus import plain_config
+from pipelines.planning.tombstone import forgotten
+from pipelines.report.write import write_report
+from pipelines.stages.materialise.shards import Shards
+
+if TYPE_CHECKING:
+    from pipelines.building.build import Build
+    from pipelines.planning.plan import Plan
+
+
+def corpus_manifest(
+    plan: "Plan", published: Mapping[str, StepManifest], gone: Mapping[str, Sequence[str]]
+) -> CorpusManifest:
+    """The manifest of a corpus whose steps are all published: a pure function of plan, steps and forgotten records."""
+    sets = {step.name: shard_set(published[step.label].facts) for step in plan.steps if isinstance(step.stage, Shards)}
+    steps = [
+        {
+            "step": step.label,
+            "stage": step.identity["stage"],
+            "directory": step.directory,
+            "fingerprint": step.fingerprint,
+        }
+        for step in plan.steps
+    ]
+    sources = {
+        source.name: {
+            "licence": source.licence,
+            "origin": source.origin,
+            "files": len(plan.inventories[source.name].files),
+            **published[f"read.{source.name}"].counts[source.name],
+        }
+        for source in plan.config.sources
+    }
+    return CorpusManifest(
+        plan.config.name,
+        corpus_fingerprint(steps, gone),
+        without_places(plain_config(plan.config)),
+        sources,
+        sets,
+        tuple(steps),
+        tuple(published["funnel"].facts["rows"]),
+        suggested_mixtures(sets),
+    )
+
+
+def corpus_fingerprint(steps: Sequence[Mapping[str, str]], gone: Mapping[str, Sequence[str]]) -> str:
+    """What identifies a corpus: its steps, and the records that it has forgotten, for they change what is read from it."""
+    removed = [{source: list(records) for source, records in gone.items()}] if gone else []
+    return digest([*(step["fingerprint"] for step in steps), *removed])
+
+
+def without_places(config: dict[str, Any]) -> dict[str, Any]:
+    """The configuration without the directories of one machine: the manifest is the same wherever it was built."""
+    places = ("root", "output", "remote")
+    sources = [{name: value for name, value in source.items() if name not in places} for source in config["sources"]]
+    return {name: value for name, value in config.items() if name not in places} | {"sources": sources}
+
+
+def shard_set(facts: Mapping[str, Any]) -> ShardSet:
+    """The shard set that a shards step published."""
+    shards = tuple(ShardRecord(**shard) for shard in facts["shards"])
+    return ShardSet(TokenizerRecord(**facts["tokenizer"]), facts["dtype"], tuple(facts["columns"]), shards)
+
+
+def suggested_mixtures(sets: Mapping[str, ShardSet]) -> dict[str, dict[str, float]]:
+    """Suggested weights by strategy, from the training tokens of the first shard set."""
+    if not sets:
+        return {}
+    tokens: dict[str, int] = {}
+    for shard in next(iter(sets.values())).shards:
+        tokens[shard.source] = tokens.get(shard.source, 0) + (shard.tokens if shard.split == "train" else 0)
+    return {
+        "proportional": proportional(tokens),
+        "temperature": temperature(tokens),
+        "unimax": unimax(tokens, sum(tokens.values())),
+    }
+
+
+def publish_corpus(state: "Build") -> CorpusManifest:
+    """Write `manifest.json` of the corpus, and its report where anything changed."""
+    manifest = corpus_manifest(state.plan, state.published, forgotten(state.root))
+    save_corpus(state.root, manifest)
+    if write_report(state.plan, state.published, manifest, state.root):
+        state.say(f"report: {state.root / 'report.html'}")
+    return manifest

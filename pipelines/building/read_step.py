@@ -1,0 +1,235 @@
+"""Run the read steps of a build: one task per group of files, streaming parts to disk, then publish what was read."""
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from gristmill.errors import AccountingError, ChangedSourceError, SourceError
+from gristmill.storage.store import FileRecord, remove_tree
+from pipelines.building.build_metrics import counted
+from pipelines.contracts.document import FILE_INDEX, QUARANTINE
+from pipelines.contracts.manifest import (
+    PartRecord,
+    StepManifest,
+    StepOutput,
+    publish,
+    read_table,
+    records_of,
+    schema_facts,
+    write_table,
+)
+from pipelines.contracts.stage import in_order
+from pipelines.planning.corpus import Source
+from pipelines.planning.inventory import Read, forget_checksums
+from pipelines.planning.plan import Step
+from pipelines.planning.tombstone import forgotten
+from pipelines.reading.documents import SourceFile, has_changed, read_documents
+
+if TYPE_CHECKING:
+    from pipelines.building.build import Build
+
+
+_HELD_ROWS = 1 << 20  # of the quarantine, before they are written
+
+
+@dataclass(frozen=True)
+class _ReadTask:
+    out: StepOutput
+    source: Source
+    files: tuple[SourceFile, ...]
+    checksums: tuple[str, ...]
+    number: int
+    poison: tuple[str, ...] = ()
+    forgotten: tuple[str, ...] = ()
+
+    @property
+    def unit(self) -> str:
+        return f"{self.number:05d}"
+
+
+def read_files(task: _ReadTask) -> tuple[dict[str, Any], float]:
+    """Read one group of files and commit it as one unit; (receipt, seconds)."""
+    started = time.perf_counter()
+    receipt = task.out.receipt(task.unit) or _read_unit(task)
+    return receipt, time.perf_counter() - started
+
+
+def _read_unit(task: _ReadTask) -> dict[str, Any]:
+    """Read one group of files into parts, an index of files and the quarantined records."""
+    records, parts, indexes, aside = [], [], [], QUARANTINE.empty_table()
+    reasons: Counter[str] = Counter()
+    for number, part in enumerate(
+        read_documents(task.source, task.files, task.source.part_bytes, task.poison, task.forgotten)
+    ):
+        name = f"{task.unit}-{number:03d}"
+        indexes.append(part.files.append_column("part", pa.array([name] * part.files.num_rows, pa.string())))
+        reasons.update(_counted(part.quarantine["reason"]))
+        aside = pa.concat_tables([aside, part.quarantine])
+        if aside.num_rows > _HELD_ROWS:
+            records.append(task.out.write(f"quarantine/{name}.arrow", write_table(aside)))
+            aside = QUARANTINE.empty_table()
+        if part.documents.num_rows:
+            text_bytes = int(pa.compute.sum(pa.compute.binary_length(part.documents["text"])).as_py())
+            records.append(task.out.write(f"parts/{name}.arrow", write_table(part.documents)))
+            parts.append({"name": name, "rows": part.documents.num_rows, "text_bytes": text_bytes})
+    _refuse_changes(task)
+    index = pa.concat_tables(indexes).cast(FILE_INDEX)
+    records.append(task.out.write(f"files/{task.unit}.arrow", write_table(index)))
+    records.append(task.out.write(f"quarantine/{task.unit}.arrow", write_table(aside)))
+    counts = {
+        "in": pa.compute.sum(index["records"]).as_py() or 0,
+        "kept": sum(part["rows"] for part in parts),
+        "dropped": {},
+        "quarantined": dict(sorted(reasons.items())),
+        "decoded_bytes": pa.compute.sum(index["decoded_bytes"]).as_py() or 0,
+        "control_characters": pa.compute.sum(index["control_characters"]).as_py() or 0,
+        "parts": parts,
+    }
+    return task.out.finish_unit(task.unit, records, counts)
+
+
+def _counted(values: pa.ChunkedArray) -> dict[str, int]:
+    return {pair["values"]: pair["counts"] for pair in pa.compute.value_counts(values).to_pylist()}
+
+
+def _refuse_changes(task: _ReadTask) -> None:
+    pairs = zip(task.files, task.checksums, strict=True)
+    changed = [file for file, checksum in pairs if has_changed(file, checksum)]
+    if changed:
+        more = f" (and {len(changed) - 1} others)" if len(changed) > 1 else ""
+        raise ChangedSourceError(
+            f"source {task.source.name!r}: {changed[0].path}{more} changed while it was being read; run the command again, "
+            "which plans with the new content",
+            tuple(file.location for file in changed),
+        )
+
+
+def run_reads(state: "Build") -> None:
+    """Run and publish every read step that is not published; then make sure that no two files share a key."""
+    steps = [step for step in state.plan.steps if isinstance(step.stage, Read) and step.label not in state.published]
+    gone = forgotten(state.root)
+    tasks: list[_ReadTask] = []
+    owners: list[Step] = []
+    for step in steps:
+        assert isinstance(step.stage, Read)
+        source, inventory = step.stage.source, state.plan.inventories[step.sources[0]]
+        out = StepOutput(state.root, step.directory)
+        for number, unit in enumerate(inventory.units(source.part_bytes)):
+            files = tuple(inventory.files[i] for i in unit)
+            checksums = tuple(inventory.checksums[i] for i in unit)
+            tasks.append(_ReadTask(out, source, files, checksums, number, step.stage.poison, gone.get(source.name, ())))
+            owners.append(step)
+    if not steps:
+        if "funnel" not in state.published:  # a build that was killed may have published its reads unchecked
+            _refuse_collisions(state)
+        return
+    state.say("read: " + ", ".join(step.sources[0] for step in steps))
+    started = time.perf_counter()
+    state.cluster.peak_bytes = 0
+
+    def count(position: int, result: tuple[dict[str, Any], float]) -> None:
+        counts = result[0]["counts"]
+        text_bytes = sum(part["text_bytes"] for part in counts["parts"])
+        state.metrics.task("read", tasks[position].source.name, counts, text_bytes, result[1])
+
+    try:
+        found = state.cluster.map(read_files, tasks, lambda task: f"read {task.source.name}: files {task.unit}")
+        results = in_order(counted(found, count), len(tasks))
+    except ChangedSourceError as error:
+        forget_checksums(state.root, error.locations)
+        raise
+    elapsed = time.perf_counter() - started
+    for step in steps:
+        mine = [result for result, owner in zip(results, owners, strict=True) if owner is step]
+        _publish_read(step, [receipt for receipt, _ in mine], state)
+        decoded = state.published[step.label].counts[step.sources[0]]["decoded_bytes"]
+        seconds, stored = sum(seconds for _, seconds in mine), state.plan.inventories[step.sources[0]].bytes
+        state.record_run(step, seconds, decoded, elapsed, input_bytes=stored)
+    _refuse_collisions(state)
+
+
+def _publish_read(step: Step, receipts: Sequence[dict[str, Any]], state: "Build") -> None:
+    source = step.sources[0]
+    parts: list[PartRecord] = []
+    files: list[FileRecord] = []
+    total: dict[str, Any] = {
+        "in": 0,
+        "kept": 0,
+        "dropped": {},
+        "quarantined": {},
+        "decoded_bytes": 0,
+        "control_characters": 0,
+    }
+    for receipt in receipts:
+        counts, records = receipt["counts"], {record.path: record for record in records_of(receipt)}
+        leaving = counts["kept"] + sum(counts["quarantined"].values())
+        rows = sum(part["rows"] for part in counts["parts"])
+        if counts["in"] != leaving or counts["kept"] != rows:
+            raise AccountingError(
+                f"step {step.label}, files {receipt['unit']}: {counts['in']} records came in, {leaving} are accounted for "
+                f"({rows} documents in parts); the step is not published"
+            )
+        for part in counts["parts"]:
+            record = records[f"parts/{part['name']}.arrow"]
+            parts.append(PartRecord(source, len(parts), part["rows"], part["text_bytes"], record))
+        files.extend(record for path, record in records.items() if not path.startswith("parts/"))
+        for name in ("in", "kept", "decoded_bytes", "control_characters"):
+            total[name] += counts[name]
+        for reason, number in counts["quarantined"].items():
+            total["quarantined"][reason] = total["quarantined"].get(reason, 0) + number
+    assert isinstance(step.stage, Read)
+    if not total["in"] and not step.stage.source.allow_empty:
+        raise SourceError(
+            f"source {source!r}: its {len(state.plan.inventories[source].files)} files hold no record; "
+            "check `format`, and `members` if they are archives"
+        )
+    manifest = StepManifest(
+        step.label,
+        source,
+        step.fingerprint,
+        step.identity,
+        step.stage.schema(),
+        tuple(parts),
+        tuple(files),
+        {source: total},
+    )
+    _remove_others(state.root / step.directory, files + [part.file for part in parts])
+    publish(state.root, step.directory, manifest)
+    state.published[step.label] = manifest
+
+
+def _remove_others(directory: Path, records: Sequence[FileRecord]) -> None:
+    """Remove what an attempt has left that read a file while it changed: it may have come to more parts."""
+    known = {record.path for record in records}
+    for path in directory.glob("parts/*"):
+        if f"parts/{path.name}" not in known:
+            path.unlink() if isinstance(path, Path) else remove_tree(path)
+
+
+def file_indexes(directory: Path, manifest: StepManifest) -> list[pa.Table]:
+    """The index of every unit of a published read step: columns of FILE_INDEX."""
+    records = [record for record in manifest.files if record.path.startswith("files/")]
+    return [read_table(directory, record, FILE_INDEX.names, schema_facts(FILE_INDEX)) for record in records]
+
+
+def quarantined(directory: Path, manifest: StepManifest) -> pa.Table:
+    """All quarantined records of a published read step: columns of QUARANTINE."""
+    records = [record for record in manifest.files if record.path.startswith("quarantine/")]
+    tables = [read_table(directory, record, QUARANTINE.names, schema_facts(QUARANTINE)) for record in records]
+    return pa.concat_tables(tables) if tables else QUARANTINE.empty_table()
+
+
+def _refuse_collisions(state: "Build") -> None:
+    owners: dict[int, str] = {}
+    for step in state.plan.steps:
+        if isinstance(step.stage, Read):
+            for index in file_indexes(state.root / step.directory, state.published[step.label]):
+                for key, path in zip(index["key"].to_pylist(), index["path"].to_pylist(), strict=True):
+                    name = f"{step.sources[0]}/{path}"
+                    if owners.setdefault(key, name) != name:
+                        raise SourceError(f"{name} and {owners[key]} have the same 64-bit key; rename one of the files")

@@ -1,0 +1,353 @@
+"""Where tasks run: Ray tasks on one machine or many, or the same tasks in this process.
+
+A task that raises is tried three times with growing pauses; what a user must act on (UserError) stops at once. Tasks in flight
+are bounded, so the driver never holds more than a few results.
+
+Every task has a ceiling of memory, which the kernel keeps (cluster.memory). One that runs out of it, or whose process is
+ended, waits for the others and is then tried with twice as much, and four times, as far as a node has it: Ray starts no more
+tasks on a node than its memory is enough for, so their ceilings together never exceed it.
+"""
+
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from gristmill.advisories import refuse_known
+from gristmill.errors import (
+    BrokenTaskError,
+    RemoteError,
+    StorageError,
+    TaskMemoryError,
+    UserError,
+    reason_of,
+)
+from pipelines.cluster.memory import ALLOCATOR, LEAST, measured, room_here
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+Progress = Callable[[str, int, int], None]
+_ATTEMPTS = 3
+_PAUSE_SECONDS = 0.5
+_RAY_NEEDS = 64 << 10  # bytes; it goes on with a disk that gets full later
+_COUNT_SECONDS = 5.0
+_INTENDED = (1, 4)  # of Ray's reasons why a node is dead: it was told to end, or it was idle
+_MORE_MEMORY = (
+    "give tasks more (--memory-per-worker, fewer --workers), or lower part_bytes or max_document_bytes of the source"
+)
+
+
+def _no_progress(title: str, done: int, total: int) -> None:
+    return None
+
+
+def _silent(line: str) -> None:
+    return None
+
+
+@dataclass
+class LocalCluster:
+    """Runs every task in this process, one after the other: for tests, for debugging, for people without a cluster.
+
+    `memory`: the ceiling of a task in bytes; none without it. `peak_bytes`: the most memory that a task has used since it
+    was set to 0.
+    """
+
+    progress: Progress = _no_progress
+    workers: int = 1
+    memory: int | None = None
+    peak_bytes: int = 0
+
+    def map(
+        self, function: Callable[[Item], Result], items: Sequence[Item], label: Callable[[Item], str]
+    ) -> Iterator[tuple[int, Result]]:
+        """See pipelines.contracts.stage.Cluster."""
+        title = _title(function)
+        self.progress(title, 0, len(items))
+        for position, item in enumerate(items):
+            result, peak = self._attempt(function, item, position, label(item))
+            self.peak_bytes = max(self.peak_bytes, peak)
+            yield position, result
+            self.progress(title, position + 1, len(items))
+
+    def _attempt(self, function: Callable[[Item], Result], item: Item, position: int, label: str) -> tuple[Result, int]:
+        for attempt in range(1, _ATTEMPTS + 1):
+            try:
+                return measured(function, item, self.memory)
+            except UserError:
+                raise
+            except Exception as error:
+                if attempt == _ATTEMPTS:
+                    raise _failure(label, error, position, self.memory) from error
+                time.sleep(_PAUSE_SECONDS * attempt)
+        raise AssertionError("unreachable")
+
+    def fits(self, function: Callable[[Item], Any], item: Item, memory: int | None) -> bool:
+        """Whether a task, tried once, ends with `memory` bytes; so does one that raises what has to do with neither."""
+        try:
+            measured(function, item, memory)
+        except UserError:
+            raise
+        except Exception as error:
+            return not _is_broken(error)
+        return True
+
+    def close(self) -> None:
+        """Nothing to release."""
+
+
+def _failure(label: str, error: BaseException, position: int, memory: int | None) -> UserError:
+    if _is_broken(error):
+        reason = f"failed {_ATTEMPTS} times, the last time it {_reason(error, memory)}"
+        kind = "death" if type(error).__name__ == "WorkerCrashedError" else "memory"
+        return BrokenTaskError(f"{label}: {reason}; {_MORE_MEMORY}", position, memory, kind)
+    if isinstance(error, OSError) and error.errno is not None:
+        return UserError(
+            f"{label}: {reason_of(error)}; mend that and run the same command, which goes on where it stopped"
+        )
+    if isinstance(error, RemoteError):
+        return UserError(f"{label}: failed {_ATTEMPTS} times: {error}; run the same command when the store answers")
+    if isinstance(error, StorageError):
+        return UserError(
+            f"{label}: failed {_ATTEMPTS} times: {error}; mend that and run the same command, which goes on where it stopped"
+        )
+    if type(error).__module__ == "ray.exceptions":  # what is said of processes and nodes, and not by the task
+        return UserError(
+            f"{label}: failed {_ATTEMPTS} times, last with Ray's {type(error).__name__}: nodes or their network may have failed; "
+            "the same command goes on where it stopped"
+        )
+    # The message of a library's exception may quote the text it choked on, so only its type and place are shown.
+    place = ""
+    trace = error.__traceback__
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        place = f" in {Path(code.co_filename).name}:{trace.tb_lineno}"
+        trace = trace.tb_next
+    return UserError(f"{label}: failed {_ATTEMPTS} times, last with {type(error).__name__}{place}")
+
+
+def _is_broken(error: BaseException) -> bool:
+    """Whether a task ran out of memory, or lost its process: to the system for want of memory, or to its own crash."""
+    # Ray's own errors are told by their names, so that builds without Ray do not load it.
+    return isinstance(error, MemoryError) or type(error).__name__ in ("OutOfMemoryError", "WorkerCrashedError")
+
+
+def _reason(error: BaseException, memory: int | None) -> str:
+    """Why a task was broken, in a few words."""
+    from pipelines.commands.show_plan import human_bytes
+
+    size = f" with {human_bytes(memory)}" if memory is not None else ""
+    if isinstance(error, MemoryError):
+        place = f", at {error.place}" if isinstance(error, TaskMemoryError) and error.place else ""
+        return f"ran out of memory{size}{place}"
+    if type(error).__name__ == "OutOfMemoryError":
+        return f"was ended{size} because its node ran out of memory"
+    return f"lost its process{size}, to a kill for want of memory or to a crash"
+
+
+def _title(function: Callable[..., Any]) -> str:
+    return function.__name__.strip("_").replace("_", " ")
+
+
+@dataclass
+class _Task:
+    """A task in flight: which item, with how much memory, and since when."""
+
+    position: int
+    room: int | None
+    since: float = field(default_factory=time.monotonic)
+
+
+def _full_temporary_directory() -> str | None:
+    """Where Ray keeps sockets and logs, where hardly anything fits there."""
+    place = os.environ.get("RAY_TMPDIR", "/tmp")
+    return place if shutil.disk_usage(place).free < _RAY_NEEDS else None
+
+
+@dataclass
+class RayCluster:
+    """Runs tasks as Ray Core tasks of one CPU each. With an `address`, or in a submitted job, it joins the cluster and uses
+    the CPUs that it has at any time; else it starts Ray here with `workers` CPUs. `peak_bytes` as in LocalCluster.
+
+    `memory`: the ceiling of a task at its first attempt, in bytes; without it the smallest share of a node's memory that
+    comes with a CPU, or with a task where there are fewer tasks; at least what the libraries of a task take.
+    """
+
+    workers: int
+    address: str | None = None
+    progress: Progress = _no_progress
+    say: Callable[[str], None] = _silent
+    memory: int | None = None
+    peak_bytes: int = 0
+    _started: bool = field(default=False, init=False)
+    _remote: Any = field(default=None, init=False)  # one for all tasks: each would be sent to all nodes
+    _broken: int = field(default=0, init=False)
+    _counted: float = field(default=float("-inf"), init=False)
+    _nodes: list[dict[str, float]] = field(default_factory=list, init=False)
+    _gone: frozenset[str] = field(default=frozenset(), init=False)
+    _lost: float = field(default=float("-inf"), init=False)  # when one of these was last seen to be gone
+
+    def _start(self) -> None:
+        if self._started:
+            return
+        import logging
+
+        import ray
+
+        refuse_known("ray")
+        options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+        self.address = self.address or os.environ.get("RAY_ADDRESS") or None  # which Ray sets for a submitted job
+        if self.address is None:
+            # Ray warns and slows down when /dev/shm is small; parts go through files, so a small object store is enough.
+            options.update(num_cpus=self.workers, include_dashboard=False, object_store_memory=256 << 20)
+            # Without an address Ray would join whichever cluster was started last on this machine.
+            options.update(address="local", _memory=room_here(self.memory, self.workers))
+            os.environ.update(ALLOCATOR)  # of the workers; an environment of their own would make Ray start them twice
+        else:
+            options.update(address=self.address, runtime_env={"env_vars": ALLOCATOR})
+        try:
+            ray.init(**options)
+        except Exception as error:
+            where = "start on this machine" if self.address is None else f"join the cluster at {self.address}"
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            if self.address is None and (full := _full_temporary_directory()):
+                reason = f"its temporary directory {full} has no room; make some, or set RAY_TMPDIR to another"
+            raise UserError(
+                f"Ray did not {where}: {reason}; run the command again, or build with --in-process"
+            ) from error
+        self._remote = ray.remote(num_cpus=1, max_retries=0)(measured)
+        self._started = True
+
+    def _look_around(self) -> None:
+        """The nodes that have CPUs: a joined cluster grows while tasks wait and shrinks when nodes are lost."""
+        if time.monotonic() - self._counted < _COUNT_SECONDS:
+            return
+        import ray
+
+        nodes = ray.nodes()
+        alive = (node["Resources"] for node in nodes if node["Alive"])
+        self._nodes = [node for node in alive if node.get("CPU", 0) >= 1 and "memory" in node]
+        gone = frozenset(n["NodeID"] for n in nodes if not n["Alive"] and n["DeathReason"] not in _INTENDED)
+        if gone - self._gone:
+            self._lost = time.monotonic()
+        self._gone = gone
+        if self.address is not None:
+            self.workers = max(1, int(sum(node["CPU"] for node in self._nodes)))
+        self._counted = time.monotonic()
+
+    def _room(self, tasks: int, attempt: int) -> int | None:
+        """Bytes for one of `tasks` at its first, second or third attempt; None while no node is known."""
+        if not self._nodes:
+            return self.memory
+        # Where there are fewer tasks than CPUs, each has more.
+        share = max(LEAST, min(node["memory"] / min(node["CPU"], tasks) for node in self._nodes))
+        most = max(node["memory"] for node in self._nodes)
+        if self.memory is not None and self.memory > most:
+            raise UserError(
+                f"--memory-per-worker: got {self.memory:,} bytes, no node of the cluster has more than {most:,.0f} for tasks"
+            )
+        return int(min((self.memory or share) * 2**attempt, most))
+
+    def _submit(self, function: Callable[[Item], Result], item: Item, label: str, room: int | None) -> Any:
+        import ray
+
+        gpus = getattr(item, "gpus", 0)
+        if gpus and gpus > ray.cluster_resources().get("GPU", 0):
+            raise UserError(f"{label}: asks for {gpus:g} GPUs, the cluster has fewer; lower num_gpus")
+        # What Ray has asked of a lost node holds up all that it asks in the same words, so these change with every loss.
+        memory = None if room is None else room - len(self._gone)
+        # A process keeps some of the memory that a broken task took; after one, new processes are started.
+        fresh = {"env_vars": {"GRISTMILL_BROKEN_TASKS": str(self._broken)}} if self._broken else None
+        options = self._remote.options(name=function.__name__, num_gpus=gpus, memory=memory, runtime_env=fresh)
+        return options.remote(function, item, room)
+
+    def map(
+        self, function: Callable[[Item], Result], items: Sequence[Item], label: Callable[[Item], str]
+    ) -> Iterator[tuple[int, Result]]:
+        """See pipelines.contracts.stage.Cluster.
+
+        Ray tells of tasks on a node that lost its power or its network only minutes after it has told of the node: where a node
+        is gone and nothing ends for some seconds, the tasks from before its loss are handed out once more.
+        """
+        title = _title(function)
+        self.progress(title, 0, len(items))
+        if not items:
+            return
+        self._start()
+        import ray
+
+        waiting = list(range(len(items)))[::-1]
+        failures: dict[int, list[bool]] = {position: [] for position in waiting}  # whether more memory may mend each
+        running: dict[Any, _Task] = {}
+        done = 0
+
+        def hand_out(position: int, room: int | None) -> Any:
+            return self._submit(function, items[position], label(items[position]), room)
+
+        while waiting or running:
+            self._look_around()
+            while waiting and len(running) < 2 * self.workers:
+                position = waiting.pop()
+                room = self._room(len(items), sum(failures[position]))
+                running[hand_out(position, room)] = _Task(position, room)
+            ready, _ = ray.wait(list(running), num_returns=1, timeout=_COUNT_SECONDS)
+            if not ready:
+                for late in [task for task in running.values() if task.since < self._lost]:
+                    late.since = time.monotonic()
+                    # No node that is left may have as much memory as the lost one.
+                    room = self._room(len(items), sum(failures[late.position]))
+                    running[hand_out(late.position, room)] = _Task(late.position, room)
+                continue
+            ended = running.pop(ready[0])
+            position, room = ended.position, ended.room
+            twins = [task for task, other in running.items() if other.position == position]
+            try:
+                result, peak = ray.get(ready[0])
+            except Exception as error:
+                cause = getattr(error, "cause", None) or error
+                if isinstance(cause, UserError):
+                    raise cause from None
+                if twins:
+                    continue
+                failed = failures[position]
+                failed.append(_is_broken(cause))
+                self._broken += failed[-1]
+                if len(failed) == _ATTEMPTS:
+                    raise _failure(label(items[position]), cause, position, room) from error
+                time.sleep(_PAUSE_SECONDS * len(failed))
+                if failed[-1]:
+                    self.say(f"  {label(items[position])}: {_reason(cause, room)}; it is tried again after the others")
+                waiting.insert(0 if failed[-1] else len(waiting), position)
+                continue
+            for twin in twins:
+                del running[twin]
+                ray.cancel(twin)
+            done += 1
+            self.peak_bytes = max(self.peak_bytes, peak)
+            self.progress(title, done, len(items))
+            yield position, result
+
+    def fits(self, function: Callable[[Item], Any], item: Item, memory: int | None) -> bool:
+        """As in LocalCluster; a task that ends its process does not fit."""
+        import ray
+
+        try:
+            ray.get(self._submit(function, item, _title(function), memory))
+        except Exception as error:
+            cause = getattr(error, "cause", None) or error
+            if isinstance(cause, UserError):
+                raise cause from None
+            self._broken += _is_broken(cause)
+            return not _is_broken(cause)
+        return True
+
+    def close(self) -> None:
+        """Stop the local Ray, or leave the cluster that was joined."""
+        if self._started:
+            import ray
+
+            ray.shutdown()
+            self._started = False

@@ -1,0 +1,267 @@
+"""Jobs on a Ray cluster: submit or attach, follow, try again, stop. One of the files that import ray.
+
+The submission id of a job is the fingerprint of its work, and Ray takes an id once: whoever comes second attaches. Ray never
+runs a job again, so that is done here: a further attempt has the id with -2, -3, ... behind it, and our commands go on where
+the attempt before it stopped.
+"""
+
+import asyncio
+import logging
+import os
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from gristmill.advisories import refuse_known
+from gristmill.errors import ConflictError, UserError
+from pipelines.commands.submission import Upload, Work
+
+ACTIVE = ("PENDING", "RUNNING")
+_SILENCE_SECONDS = 300.0  # a head that was restarted, or a tunnel that broke, is back within minutes
+_PAUSE_SECONDS = 2.0
+_STOP_SECONDS = 60.0
+_LONGEST_PAUSE = 60.0
+Say = Callable[[str], None]
+
+
+class Client(Protocol):
+    """What is used of Ray's JobSubmissionClient."""
+
+    def list_jobs(self) -> list[Any]: ...  # noqa: D102
+    def get_job_info(self, job_id: str) -> Any: ...  # noqa: D102
+    def get_job_logs(self, job_id: str) -> str: ...  # noqa: D102
+    def tail_job_logs(self, job_id: str) -> Any: ...  # noqa: D102
+    def stop_job(self, job_id: str) -> bool: ...  # noqa: D102
+    def submit_job(self, **options: Any) -> str: ...  # noqa: D102
+
+
+@dataclass(frozen=True)
+class Job:
+    """One attempt. `status` as Ray names it; `exit_code` of its command once it ended; times in seconds since 1970."""
+
+    id: str
+    status: str
+    entrypoint: str
+    message: str
+    exit_code: int | None
+    started: float | None
+    ended: float | None
+    metadata: Mapping[str, str]
+
+    @property
+    def active(self) -> bool:
+        """Whether it waits or runs."""
+        return self.status in ACTIVE
+
+
+@dataclass(frozen=True)
+class Launch:
+    """How work is run: the interpreter of the cluster, the files, variables, and what the command itself reserves."""
+
+    python: str
+    upload: Upload | None
+    variables: Mapping[str, str]
+    cpus: float = 0
+    gpus: float = 0
+
+
+def connect(address: str) -> Client:
+    """A client for the cluster with its dashboard at `address`. UserError where none answers or the token is not its."""
+    refuse_known("ray")
+    from ray.job_submission import JobSubmissionClient
+
+    for module in ("dashboard.modules.dashboard_sdk", "dashboard.modules.job.sdk", "_private.runtime_env.packaging"):
+        logging.getLogger(f"ray.{module}").setLevel(logging.WARNING)  # they report every upload and connection
+    for name in ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS"):
+        os.environ.pop(name, None)  # Ray would take them for the address, whatever address it is given
+    client: Client = _asking(address, lambda: JobSubmissionClient(address))
+    return client
+
+
+def _asking(address: str, ask: Callable[[], Any]) -> Any:
+    """The answer of a cluster to its first question."""
+    import requests
+    from ray.exceptions import AuthenticationError
+
+    try:
+        return ask()
+    except AuthenticationError:
+        raise UserError(
+            f"{address}: the cluster does not take this token (401 or 403): set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN or "
+            f"~/.ray/auth_token to the token of its head"
+        ) from None
+    except (ConnectionError, requests.RequestException) as error:
+        raise UserError(
+            f"{address}: no cluster answers ({type(error).__name__}); start one, open the tunnel to it (ray dashboard "
+            f"ray_cluster.yaml), or name another with --address"
+        ) from None
+
+
+def attempts(client: Client, submission: str) -> list[Job]:
+    """All attempts with that submission id, the first first; also where `submission` is the id of one of them."""
+    found = {}
+    for details in client.list_jobs():
+        name = details.submission_id or ""
+        number = "1" if name == submission else name.removeprefix(f"{submission}-")
+        if name == submission or (name != number and number.isdecimal()):
+            found[int(number)] = _job(details)
+    return [found[number] for number in sorted(found)]
+
+
+def jobs(client: Client) -> list[Job]:
+    """All submitted jobs, the newest first."""
+    found = [_job(details) for details in client.list_jobs() if details.submission_id]
+    return sorted(found, key=lambda job: -(job.started or time.time()))
+
+
+def newest(client: Client, submission: str) -> Job:
+    """The newest attempt of a submission. UserError where there is none."""
+    found = attempts(client, submission)
+    if not found:
+        raise UserError(f"{submission}: the cluster knows no such job; see: python -m pipelines jobs list")
+    return found[-1]
+
+
+def _job(details: Any) -> Job:
+    started, ended = (None if at is None else at / 1000 for at in (details.start_time, details.end_time))
+    return Job(
+        details.submission_id, str(getattr(details.status, "value", details.status)), details.entrypoint,
+        details.message or "", details.driver_exit_code, started, ended, details.metadata or {},
+    )  # fmt: skip
+
+
+def submit(client: Client, work: Work, launch: Launch, say: Say) -> Job:
+    """The job of this work: the one that runs or has succeeded, or a new attempt.
+
+    Where the same command still runs for an earlier slot, it is that job. ConflictError where it runs with other code or
+    another configuration, since both would write to the same place.
+    """
+    for other in jobs(client):
+        if not other.active or other.metadata.get("words") != work.words or other.metadata.get("submission") == work.id:
+            continue
+        if other.metadata.get("work") == work.key:
+            say(f"{other.id}: the same work still runs for another slot; attached to it")
+            return other
+        raise ConflictError(
+            f"{other.id} runs the same command with other code or another configuration; wait for it, or stop it: "
+            f"python -m pipelines jobs stop {other.id}"
+        )
+    before = attempts(client, work.id)
+    if before and before[-1].active:
+        say(f"{before[-1].id}: runs already; attached to it")
+        return before[-1]
+    if before and before[-1].status == "SUCCEEDED":
+        say(f"{before[-1].id}: has succeeded already; to run the same work again, name a --slot")
+        return before[-1]
+    return _start(client, work, launch, len(before) + 1, say)
+
+
+def _start(client: Client, work: Work, launch: Launch, attempt: int, say: Say) -> Job:
+    """Submit an attempt; where another process has just done so, attach to its job."""
+    name = work.id if attempt == 1 else f"{work.id}-{attempt}"
+    metadata = {"submission": work.id, "words": work.words, "work": work.key, "attempt": str(attempt)}
+    environment: dict[str, Any] = {"env_vars": dict(launch.variables)} if launch.variables else {}
+    with tempfile.TemporaryDirectory(prefix="gristmill-") as copy:
+        if launch.upload is not None:
+            launch.upload.copy_to(Path(copy))
+            environment["working_dir"] = copy
+        try:
+            client.submit_job(
+                entrypoint=work.entrypoint(launch.python), submission_id=name, runtime_env=environment,
+                metadata=metadata | ({"slot": work.slot} if work.slot else {}),
+                entrypoint_num_cpus=launch.cpus or None, entrypoint_num_gpus=launch.gpus or None,
+            )  # fmt: skip
+            say(
+                f"{name}: submitted"
+                + (f", attempt {attempt}: it goes on where the last one stopped" if attempt > 1 else "")
+            )
+        except RuntimeError as error:
+            if not any(job.id == name for job in attempts(client, work.id)):
+                raise UserError(f"{name}: the cluster did not take the job: {_first_line(str(error))}") from error
+            say(f"{name}: another process submitted it just now; attached to it")
+    return _job(client.get_job_info(name))
+
+
+def _first_line(text: str) -> str:
+    return next(iter(text.strip().splitlines()), "")[:300]
+
+
+def follow(client: Client, job: Job, write: Say) -> Job:
+    """Hand the log of a job to `write` as it grows; the job once it has ended.
+
+    A connection that breaks is made again; UserError when the cluster has not answered for five minutes.
+    """
+    printed, last = 0, time.monotonic()
+
+    async def tail() -> None:
+        nonlocal printed, last
+        seen = 0
+        async for chunk in client.tail_job_logs(job.id):
+            last = time.monotonic()
+            new = chunk[max(0, printed - seen) :]
+            seen += len(chunk)
+            if new:
+                write(new)
+                printed = seen
+
+    while True:
+        try:
+            asyncio.run(tail())
+            found = _job(client.get_job_info(job.id))
+            last = time.monotonic()
+        # Whatever broke (the connection, the head, the tunnel), the job may run on: only long silence is an end.
+        except Exception as error:
+            if time.monotonic() - last > _SILENCE_SECONDS:
+                raise UserError(
+                    f"{job.id}: the cluster has not answered for {_SILENCE_SECONDS:.0f} s ({type(error).__name__}); the job may "
+                    f"run on: the same command attaches to it"
+                ) from error
+        else:
+            if not found.active:
+                return found
+        time.sleep(_PAUSE_SECONDS)
+
+
+def run(client: Client, work: Work, launch: Launch, retries: int, write: Say, say: Say) -> Job:
+    """Submit or attach, follow to the end, and after a failure try again up to `retries` times with growing pauses."""
+    job = follow(client, submit(client, work, launch, say), write)
+    for retry in range(1, retries + 1):
+        if job.status != "FAILED":
+            break
+        say(f"{job.id}: {_ending(job)}; retry {retry} of {retries}")
+        time.sleep(min(_LONGEST_PAUSE, _PAUSE_SECONDS * 2**retry))
+        job = follow(client, submit(client, work, launch, say), write)
+    say(f"{job.id}: {_ending(job)}")
+    return job
+
+
+def _ending(job: Job) -> str:
+    if job.status == "SUCCEEDED":
+        return "succeeded"
+    if job.exit_code is not None:
+        return f"{job.status.lower()} with exit status {job.exit_code}"
+    return f"{job.status.lower()}: {_first_line(job.message) or 'Ray gives no reason'}"
+
+
+def exit_status(job: Job) -> int:
+    """0 for success; that of the job's command where it has one, else 1. A command killed by a signal gives 128 + signal."""
+    if job.status == "SUCCEEDED":
+        return 0
+    code = job.exit_code or 1
+    return code if code > 0 else 128 - code
+
+
+def stop(client: Client, job: Job) -> Job:
+    """Stop a job; how it ended. UserError where it has not within a minute."""
+    client.stop_job(job.id)
+    before = time.monotonic()
+    while (found := _job(client.get_job_info(job.id))).active:
+        if time.monotonic() - before > _STOP_SECONDS:
+            raise UserError(
+                f"{job.id}: is still {found.status.lower()} {_STOP_SECONDS:.0f} s after it was told to stop"
+            )
+        time.sleep(_PAUSE_SECONDS)
+    return found

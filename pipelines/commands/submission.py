@@ -1,0 +1,305 @@
+"""What is submitted to a Ray cluster: a command, the files it runs from, the name that the same work always has.
+
+Nothing here talks to a cluster. The submission id is a fingerprint of the command, of what the configuration files it names
+hold, of the code, and of the slot of a schedule, so that the same work submitted again is the same job. Of the environment
+nothing travels but variables that are asked for by name and are on a list: whoever may look at a job can read them.
+"""
+
+import ipaddress
+import os
+import re
+import shlex
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from gristmill.config import load_yaml, near_match
+from gristmill.errors import ConfigError, UserError
+from gristmill.storage.paths import is_url
+from gristmill.storage.remote import has_query, shown
+from gristmill.storage.store import digest, file_checksum
+
+UPLOAD_BYTES = 64 << 20  # of all files: Ray keeps the package in the memory of the head and copies it to every node
+EXCLUDES = (".*", "__pycache__", "*.egg-info", "*.pem", "*.key", "/data", "/runs", "/models", "/build", "/dist")
+ENVIRONMENT = (
+    "AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL", "AWS_REGION", "DS_ACCELERATOR", "GRISTMILL_ALLOW_PRIVATE", "GRISTMILL_CACHE",
+    "GRISTMILL_CACHE_BYTES", "MLFLOW_EXPERIMENT_NAME", "MLFLOW_TRACKING_URI", "NCCL_DEBUG", "NCCL_SOCKET_IFNAME",
+    "OMP_NUM_THREADS", "TOKENIZERS_PARALLELISM", "WANDB_MODE", "WANDB_NAME", "WANDB_PROJECT",
+)  # fmt: skip
+"""Variables that may travel with a job. None of them holds a secret by its meaning; values with a password are refused."""
+_CODE = ("pipelines", "tokenizer", "trainers")
+_SLOT = re.compile(r"[a-z0-9](?:[a-z0-9._-]{0,46}[a-z0-9])?")
+# User name and password of a URL, or the query of one of the web, which may be a signature.
+_CREDENTIALS = re.compile(r"://[^/@\s]+@|(?:(?<=http://)|(?<=https://))[^\s?#@]*[?#]\S*", re.IGNORECASE)
+_LARGEST = 5  # files named when an upload is too big
+
+
+@dataclass(frozen=True)
+class Upload:
+    """The files that a job runs from: paths relative to `directory`, and bytes of each. `left_out`: links that lead outside."""
+
+    directory: Path
+    files: tuple[tuple[str, int], ...]
+    left_out: tuple[str, ...]
+
+    def copy_to(self, target: Path) -> None:
+        """Write these files, and no others, below `target`."""
+        for relative, _ in self.files:
+            (target / relative).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(self.directory / relative, target / relative)
+
+
+@dataclass(frozen=True)
+class Work:
+    """One piece of work. `command` begins with the word python; `name` is short and for people.
+
+    `words` is the digest of the command alone, `key` that of the work without its slot, `id` the submission id.
+    """
+
+    command: tuple[str, ...]
+    name: str
+    words: str
+    key: str
+    slot: str | None
+
+    @property
+    def id(self) -> str:
+        """Submission id: name, slot, and 12 hex digits of the fingerprint."""
+        fingerprint = digest({"work": self.key, "slot": self.slot})[:12]
+        return "-".join([self.name, *([self.slot] if self.slot else []), fingerprint])
+
+    def entrypoint(self, python: str) -> str:
+        """The command for a shell, run by that interpreter."""
+        return shlex.join([python, *self.command[1:]])
+
+
+def describe(command: Sequence[str], directory: Path, slot: str | None) -> Work:
+    """The work of a command that is submitted from `directory`.
+
+    ConfigError for a command that does not begin with python, holds credentials, names a configuration file that is not
+    there, or would write where the files of a job are removed.
+    """
+    if not command or command[0] not in ("python", "python3") or len(command) < 2:
+        got = repr(command[0]) if command else "nothing"
+        raise ConfigError(
+            f"COMMAND: got {got}, expected python and its arguments, as in: submit -- python -m pipelines build FILE; "
+            f"the interpreter of the cluster takes the place of the word python (--python)"
+        )
+    for word in command:
+        if _CREDENTIALS.search(word):
+            raise ConfigError(
+                f"COMMAND: {_hidden(word)!r} holds credentials, or a URL with a query, which everyone who sees "
+                f"the job could read; put it into a file that lies on the nodes"
+            )
+    if slot is not None and not _SLOT.fullmatch(slot):
+        raise ConfigError(
+            f"--slot: got {slot!r}, expected up to 48 lower-case letters, digits, dots and dashes, as 2026-11-21"
+        )
+    _check_places(command, directory)
+    words = digest(list(command))
+    key = digest({"command": [_content(word, directory) for word in command], "code": code_version(directory)})
+    return Work(tuple(command), _name(command), words, key, slot)
+
+
+def _hidden(text: str) -> str:
+    return _CREDENTIALS.sub(lambda found: "://...@" if found[0].endswith("@") else "...", text)
+
+
+def _name(command: Sequence[str]) -> str:
+    """`build`, `pretrain`: the first word after the module; else the last part of the module or script."""
+    rest = list(command[1:])
+    if rest[0] == "-m" and len(rest) > 1:
+        rest = [rest[1].rpartition(".")[2], *rest[2:]]
+        if rest[0] in _CODE and len(rest) > 1:
+            rest = rest[1:]
+    return re.sub(r"[^a-z0-9]+", "-", Path(rest[0]).stem.lower()).strip("-") or "job"
+
+
+def _named(word: str, directory: Path) -> str | None:
+    """The file here that a word of the command names, alone or behind its =; ConfigError for a YAML that is not there."""
+    for name in filter(None, (word, word.partition("=")[2])):
+        if (directory / name).is_file():
+            return name
+        if name.endswith((".yaml", ".yml")) and not Path(name).is_absolute():
+            raise ConfigError(f"COMMAND: {name}: no such file below {directory}, from which the job is submitted")
+    return None
+
+
+def _content(word: str, directory: Path) -> dict[str, Any]:
+    """A word, with what the file that it names holds: the values of a YAML, whatever its comments, or a checksum.
+
+    Other files count only where they travel with the job: one somewhere else may be what the command writes.
+    """
+    name = _named(word, directory)
+    if name is not None and name.endswith((".yaml", ".yml")):
+        return {"word": word, "content": digest(repr(load_yaml(directory / name)))}
+    if name is not None and not Path(name).is_absolute():
+        return {"word": word, "content": file_checksum(directory / name)}
+    return {"word": word}
+
+
+def check_uploaded(command: Sequence[str], directory: Path, upload: Upload | None) -> None:
+    """ConfigError where the command names a file by a relative path, and it does not go with the job."""
+    files = {name for name, _ in upload.files} if upload else set()
+    for name in filter(None, (_named(word, directory) for word in command)):
+        if not Path(name).is_absolute() and os.path.normpath(name) not in files:
+            raise ConfigError(
+                f"COMMAND: {name} does not go with the job (it is left out, or lies outside {directory}); name a file that "
+                f"does, or an absolute path that every node sees"
+            )
+
+
+def code_version(directory: Path) -> str:
+    """Digest of our packages and the pinned versions: those in `directory`, or else those that are installed here."""
+    root = directory if (directory / "pipelines").is_dir() else Path(__file__).parents[2]
+    files = [path for name in _CODE for path in (root / name).rglob("*") if path.suffix in (".py", ".html", ".css")]
+    files.append(root / "constraints.txt")
+    return digest({str(path.relative_to(root)): file_checksum(path) for path in sorted(files) if path.is_file()})
+
+
+def _check_places(command: Sequence[str], directory: Path) -> None:
+    """A job's working directory is a copy that Ray removes, one on each node: what is written there is lost."""
+    module, action = (command[2], command[3]) if command[1] == "-m" and len(command) > 3 else (None, None)
+    if module == "pipelines" and action == "build":
+        from pipelines.__main__ import parser
+        from pipelines.planning.corpus import load_corpus_config
+
+        options, rest = parser().parse_known_args(command[3:])
+        config = load_corpus_config(directory / options.config, [*options.overrides, *rest])
+        _refuse_relative(f"{options.config}: output", config.output)
+        for source in config.sources:
+            where = f"{options.config}: root of the source {source.name}"
+            _refuse_relative(where, source.root)
+            if has_query(source.root) and not Path(options.config).is_absolute():
+                raise ConfigError(
+                    f"{where}: {shown(source.root)!r} has a query, which may be a signature, and the file would go with the job, "
+                    f"which others can read; put the file on the nodes and name its absolute path"
+                )
+    elif module == "trainers" and action in ("pretrain", "t5-grid"):
+        written = "run" if action == "pretrain" else "output"
+        settings = dict(word.split("=", 1) for word in command[4:] if "=" in word and not word.startswith("-"))
+        if written not in settings:
+            raise ConfigError(f"COMMAND: say {written}=DIR, an absolute path that every node sees, or the run is lost")
+        if not Path(settings[written]).is_absolute():
+            raise ConfigError(
+                f"COMMAND: {written}: got {settings[written]!r}, expected an absolute path that every node sees"
+            )
+        for place in filter(None, settings.get("corpus", "").split(",")):
+            _refuse_relative("COMMAND: corpus", place)
+
+
+def _refuse_relative(what: str, place: str) -> None:
+    if not is_url(place) and not Path(place).is_absolute():
+        raise ConfigError(
+            f"{what}: got {place!r}, which on a cluster lies in a copy of the code that is removed with the job; expected a "
+            f"URL, or an absolute path that every node sees"
+        )
+
+
+def collect(directory: Path, excludes: Sequence[str] = ()) -> Upload:
+    """The files below `directory` that go with a job: all but EXCLUDES and `excludes`.
+
+    A pattern without a slash leaves out every file and directory of that name, one with a slash those at that path from
+    `directory`. UserError that names the largest files where they are more than UPLOAD_BYTES.
+    """
+    patterns = (*EXCLUDES, *excludes)
+    files, left_out = [], []
+    for path in _walk(directory, directory, patterns):
+        if path.is_symlink() and not path.resolve().is_relative_to(directory.resolve()):
+            left_out.append(path.relative_to(directory).as_posix())
+        elif path.is_file():
+            files.append((path.relative_to(directory).as_posix(), path.stat().st_size))
+    total = sum(size for _, size in files)
+    if total > UPLOAD_BYTES:
+        largest = sorted(files, key=lambda file: (-file[1], file[0]))[:_LARGEST]
+        listed = ", ".join(f"{name} ({size / 1e6:,.1f} MB)" for name, size in largest)
+        raise UserError(
+            f"{directory}: {len(files)} files of {total / 1e6:,.1f} MB would be copied to every node, allowed are "
+            f"{UPLOAD_BYTES / 1e6:,.1f}; the largest are {listed}; leave files out with --exclude PATTERN, or submit with "
+            f"--no-upload where the nodes have the code"
+        )
+    return Upload(directory, tuple(files), tuple(left_out))
+
+
+def _walk(directory: Path, root: Path, patterns: Sequence[str]) -> Iterator[Path]:
+    for path in sorted(directory.iterdir()):
+        relative = path.relative_to(root).as_posix()
+        if any(
+            fnmatchcase(f"/{relative}", f"/{p.strip('/')}") if "/" in p else fnmatchcase(path.name, p) for p in patterns
+        ):
+            continue
+        if path.is_dir() and not path.is_symlink():
+            yield from _walk(path, root, patterns)
+        else:
+            yield path
+
+
+def environment(asked: Sequence[str], here: Mapping[str, str]) -> dict[str, str]:
+    """The variables that travel: `NAME=value`, or `NAME` with its value in `here`.
+
+    ConfigError for a name that is not in ENVIRONMENT, that `here` lacks, or whose value holds credentials. The message
+    never shows a value.
+    """
+    found = {}
+    for entry in asked:
+        name, equals, value = entry.partition("=")
+        if name not in ENVIRONMENT:
+            raise ConfigError(
+                f"--env: {name}: may not travel with a job, which others can read: secrets belong into the environment of the "
+                f"nodes{near_match(name, ENVIRONMENT)}"
+            )
+        if not equals and name not in here:
+            raise ConfigError(f"--env: {name}: is not set here; set it, or say {name}=VALUE")
+        found[name] = value if equals else here[name]
+        if _CREDENTIALS.search(found[name]):
+            raise ConfigError(
+                f"--env: {name}: its value holds credentials, or a URL with a query, which everyone who sees the job could read"
+            )
+    return found
+
+
+def check_address(address: str, here: Mapping[str, str]) -> str:
+    """The address of a cluster's dashboard, without a slash at its end.
+
+    ConfigError unless it is http(s)://HOST:PORT, and where `here`, the environment, has no token although the host is
+    another machine or RAY_AUTH_MODE is token.
+    """
+    parts = urlsplit(address)
+    more = "@" in parts.netloc or parts.path.strip("/") or parts.query or parts.fragment
+    if parts.scheme not in ("http", "https") or not parts.hostname or more:
+        raise ConfigError(
+            "--address: expected the dashboard of a cluster, as http://127.0.0.1:8265, without a user, a path or a query"
+        )
+    with_token = here.get("RAY_AUTH_MODE", "").lower() == "token"
+    if not with_token and not _is_loopback(parts.hostname):
+        raise ConfigError(
+            f"--address: {parts.hostname} is another machine: set RAY_AUTH_MODE=token, here and on the cluster, or reach it "
+            f"through a tunnel to a loopback address; whoever reaches a cluster without token can run commands on it"
+        )
+    if with_token and not _has_token(here):
+        raise ConfigError(
+            "RAY_AUTH_MODE is token, but there is no token: set RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH, or write that of "
+            "the cluster's head to ~/.ray/auth_token (readable by you alone)"
+        )
+    return address.rstrip("/")
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _has_token(here: Mapping[str, str]) -> bool:
+    if here.get("RAY_AUTH_TOKEN", "").strip():
+        return True
+    home = Path(here.get("HOME") or Path.home())
+    path = Path(here.get("RAY_AUTH_TOKEN_PATH") or home / ".ray" / "auth_token")
+    return path.is_file() and bool(path.read_text(encoding="utf-8").strip())

@@ -1,0 +1,100 @@
+"""Token shards: the contract between pipelines and trainers. docs/shard_format.md describes the bytes.
+
+One Arrow IPC file, uncompressed, one record batch, memory-mapped: opening a shard copies nothing. Shards hold no special
+tokens; readers add them.
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import pyarrow as pa
+
+from gristmill.errors import CorruptFileError
+from gristmill.storage.store import FileRecord, verify
+from pipelines.contracts.document import ID
+
+FORMAT = "gristmill-shard/1"
+
+
+@dataclass(frozen=True)
+class Shard:
+    """An open shard of n documents and t tokens; the arrays are read-only views of the mapped file.
+
+    `tokens` [t] uint16 or uint32; `offsets` [n + 1] int64, document i is tokens[offsets[i]:offsets[i + 1]]; `doc_ids` [n] as
+    16-byte binary; `n_bytes` [n] int64, UTF-8 bytes of each document's text; `sentences` and `sentence_offsets` like tokens and
+    offsets: int32 token offsets within each document at which sentences begin, or None where the build wrote none.
+    """
+
+    tokens: np.ndarray
+    offsets: np.ndarray
+    doc_ids: pa.FixedSizeBinaryArray
+    n_bytes: np.ndarray
+    sentences: np.ndarray | None
+    sentence_offsets: np.ndarray | None
+    facts: dict[str, Any]
+
+
+def shard_schema(token_type: pa.DataType, with_sentences: bool, facts: dict[str, Any]) -> pa.Schema:
+    """The exact schema of a shard. `facts` (source, split, tokenizer checksum) travel in the schema's metadata as JSON."""
+    fields = [
+        pa.field("tokens", pa.large_list(pa.field("item", token_type, nullable=False)), nullable=False),
+        pa.field("doc_id", ID, nullable=False),
+        pa.field("n_bytes", pa.int64(), nullable=False),
+    ]
+    if with_sentences:
+        fields.append(
+            pa.field("sentences", pa.large_list(pa.field("item", pa.int32(), nullable=False)), nullable=False)
+        )
+    metadata = {"gristmill": json.dumps({"format": FORMAT, **facts}, sort_keys=True)}
+    return pa.schema(fields, metadata=metadata)
+
+
+def write_shard(
+    sink: BinaryIO,
+    tokens: np.ndarray,
+    offsets: np.ndarray,
+    doc_ids: pa.FixedSizeBinaryArray,
+    n_bytes: np.ndarray,
+    facts: dict[str, Any],
+    sentences: tuple[np.ndarray, np.ndarray] | None = None,
+) -> None:
+    """Write one shard to `sink`. Arrays as in `Shard`; `sentences` is (values, offsets)."""
+    schema = shard_schema(pa.from_numpy_dtype(tokens.dtype), sentences is not None, facts)
+    columns = [_large_list(tokens, offsets, schema.field("tokens").type), doc_ids, pa.array(n_bytes, pa.int64())]
+    if sentences is not None:
+        values, value_offsets = sentences
+        columns.append(_large_list(values.astype(np.int32, copy=False), value_offsets, schema.field("sentences").type))
+    batch = pa.record_batch(columns, schema=schema)
+    with pa.ipc.new_file(sink, schema, options=pa.ipc.IpcWriteOptions(compression=None)) as writer:
+        writer.write_batch(batch)
+
+
+def open_shard(directory: Path, record: FileRecord) -> Shard:
+    """Map a shard and verify its checksum (once per process) and its schema; CorruptFileError says what differs."""
+    path = verify(directory, record)
+    with pa.memory_map(str(path)) as source:
+        reader = pa.ipc.open_file(source)
+        schema = reader.schema
+        facts = json.loads((schema.metadata or {}).get(b"gristmill", b"{}"))
+        if facts.get("format") != FORMAT:
+            raise CorruptFileError(f"{path}: format is {facts.get('format')!r}, expected {FORMAT!r}; build it again")
+        if reader.num_record_batches != 1:
+            raise CorruptFileError(
+                f"{path}: holds {reader.num_record_batches} record batches, a shard holds exactly one"
+            )
+        batch = reader.get_batch(0)
+    tokens, offsets = _flat(batch.column("tokens"))
+    sentences, sentence_offsets = _flat(batch.column("sentences")) if "sentences" in schema.names else (None, None)
+    n_bytes = batch.column("n_bytes").to_numpy()
+    return Shard(tokens, offsets, batch.column("doc_id"), n_bytes, sentences, sentence_offsets, facts)
+
+
+def _large_list(values: np.ndarray, offsets: np.ndarray, kind: pa.DataType) -> pa.Array:
+    return pa.LargeListArray.from_arrays(pa.array(offsets, pa.int64()), pa.array(values, kind.value_type), type=kind)
+
+
+def _flat(column: pa.LargeListArray) -> tuple[np.ndarray, np.ndarray]:
+    return column.values.to_numpy(zero_copy_only=True), column.offsets.to_numpy(zero_copy_only=True)

@@ -1,0 +1,326 @@
+"""Forget documents: take them out of everything that a corpus directory holds, and keep them out.
+
+A takedown is a lookup, not a rebuild: only files that hold a document are written again, no step's fingerprint changes, and
+nothing is measured again. The record becomes a quarantined one of its read step, with the reason `forgotten`, so every count
+still adds up. The tombstone (`forgotten.json`) is written first, so the same command goes on after a kill, and later reads in
+this directory honour it. What stays: verdicts about other documents (a copy that was dropped in favour of a forgotten document
+stays dropped), what was learned from many documents (the tokenizer), and ids, which are hashes of a file's name and a number.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gristmill.errors import UserError
+from gristmill.storage.store import FileRecord, digest, verify
+from pipelines.building.publish import corpus_fingerprint, shard_set, suggested_mixtures
+from pipelines.cluster.ray import LocalCluster
+from pipelines.contracts.document import FILE_INDEX, ID, QUARANTINE, format_id
+from pipelines.contracts.lineage import Corpus, Located, PublishedStep, Quarantined, open_corpus
+from pipelines.contracts.manifest import (
+    ShardRecord,
+    StepManifest,
+    StepOutput,
+    publish,
+    read_table,
+    save_corpus,
+    schema_facts,
+    write_table,
+)
+from pipelines.contracts.shard_set import open_shard, write_shard
+from pipelines.contracts.stage import DROP
+from pipelines.erasure.gc import remove, unreached
+from pipelines.planning.tombstone import FORGOTTEN, read_tombstone, write_tombstone
+from pipelines.stages.materialise.funnel import Funnel
+
+
+@dataclass(frozen=True)
+class _Doc:
+    """A document to forget, and where it was when the tombstone was written."""
+
+    source: str
+    path: str
+    record: int
+    id: str
+    part: int
+    row: int
+
+
+def find_documents(corpus: Corpus, identifiers: Iterable[str], urls: Iterable[str]) -> list[Located]:
+    """The documents with these ids (printed or hex), and all with these URLs (as stored, or in normal form).
+
+    UserError for an id that the corpus does not know; records that were set aside hold no text and are passed over.
+    """
+    found = {}
+    for identifier in identifiers:
+        located = corpus.find(identifier)
+        if not isinstance(located, Quarantined):
+            found[located.id] = located
+    wanted = pa.array(sorted(set(urls)), pa.string())
+    for part in corpus.parts() if len(wanted) else ():
+        names = ["url", *(["url_normal"] if part.has("url_normal") else [])]
+        table = part.table(("id", *names))
+        hit = pa.array([False] * part.rows, pa.bool_())
+        for name in names:
+            hit = pc.or_(hit, pc.is_in(table[name].combine_chunks(), value_set=wanted))
+        for identifier in table.filter(hit)["id"].to_pylist():
+            located = corpus.find(identifier.hex())
+            assert isinstance(located, Located)
+            found[identifier] = located
+    return list(found.values())
+
+
+def forget(directory: Path, identifiers: Sequence[str], urls: Sequence[str]) -> tuple[list[str], int]:
+    """Forget documents, or with neither finish what was interrupted. Returns (printed ids, files written again).
+
+    UserError where others are half forgotten, or where none of these is in the corpus.
+    """
+    corpus = open_corpus(directory)
+    tombstone = read_tombstone(directory)
+    asked = digest([sorted(set(identifiers)), sorted(set(urls))])
+    begun = bool(tombstone["pending"])
+    if begun and (identifiers or urls) and tombstone["asked"] != asked:
+        raise UserError(
+            f"{directory}: forgetting was interrupted; finish it first: python -m pipelines forget {directory}"
+        )
+    for found in () if begun else find_documents(corpus, identifiers, urls):
+        tombstone["asked"] = asked
+        doc = _Doc(found.source, found.path, found.record, found.id.hex(), found.part.index, found.row)
+        tombstone["pending"].append(asdict(doc))
+        tombstone["records"].setdefault(found.source, []).append(f"{found.path}#{found.record}")
+    for records in tombstone["records"].values():
+        records.sort()
+    if tombstone["pending"] and not begun and corpus.manifest.fingerprint not in tombstone["before"]:
+        tombstone["before"].append(corpus.manifest.fingerprint)
+    docs = [_Doc(**entry) for entry in tombstone["pending"]]
+    if not docs:
+        raise UserError(f"{directory}: none of these documents is in the corpus, and none is half forgotten")
+    write_tombstone(directory, tombstone)
+    remove(unreached(directory, {step.directory.name for step in corpus.steps}))
+    mark = digest(tombstone["records"])
+    written = sum(_rewrite(step, docs, mark) for step in corpus.steps if step.manifest.facts.get(FORGOTTEN) != mark)
+    corpus = open_corpus(directory)
+    _count_again(corpus, mark)
+    _publish(open_corpus(directory), tombstone["records"])
+    _remove_old_files(open_corpus(directory))
+    write_tombstone(directory, {**tombstone, "pending": [], "asked": ""})
+    return [format_id(doc.source, doc.path, doc.record) for doc in docs], written
+
+
+def _rewrite(step: PublishedStep, docs: Sequence[_Doc], mark: str) -> int:
+    """Write the files of a step that hold the documents under new names, then switch its manifest; files written."""
+    if step.label == "funnel":
+        return 0
+    manifest = step.manifest
+    out = StepOutput(step.directory.parent, step.directory.name)
+    gone: dict[tuple[str, int], list[int]] = {}
+    for doc in docs:
+        gone.setdefault((doc.source, doc.part), []).append(doc.row)
+    parts, counts, renamed = [], manifest.counts, {}
+    for part in manifest.parts:
+        rows = gone.get((part.source, part.index))
+        if rows is None:
+            parts.append(part)
+            continue
+        table = read_table(step.directory, part.file, list(manifest.schema), manifest.schema)
+        left = table.take(pa.array(np.delete(np.arange(part.rows), rows)))
+        file = out.write(_new_name(part.file.path, mark), write_table(left.combine_chunks()))
+        renamed[Path(part.file.path).stem] = Path(file.path).stem
+        size = (
+            int(pc.sum(pc.binary_length(left["text"])).as_py() or 0) if "text" in left.column_names else part.text_bytes
+        )
+        parts.append(replace(part, rows=left.num_rows, text_bytes=size, file=file))
+        counts = _without(counts, part.source, table.take(pa.array(rows)), step.stage)
+    files = [_rewrite_file(out, record, docs, renamed, mark) for record in manifest.files]
+    facts = {**manifest.facts, FORGOTTEN: mark}
+    if "shards" in facts:
+        facts, files = _rewrite_shards(out, facts, files, docs, mark)
+    changed = replace(manifest, parts=tuple(parts), files=tuple(files), counts=counts, facts=facts)
+    publish(step.directory.parent, step.directory.name, changed)
+    return len(renamed) + sum(a != b for a, b in zip(files, manifest.files, strict=True))
+
+
+def _new_name(path: str, mark: str) -> str:
+    """Files keep their name up to a mark of the tombstone, so that the old ones stand until the manifest is switched."""
+    stem, dot, suffix = path.rpartition(".")
+    return f"{stem.partition('~')[0]}~{mark[:12]}{dot}{suffix}"
+
+
+def _without(counts: dict[str, Any], source: str, rows: pa.Table, stage: str) -> dict[str, Any]:
+    """The counts of a step without some rows of a source; those of a read step move to the quarantine."""
+    entry = {
+        **counts[source],
+        "dropped": dict(counts[source]["dropped"]),
+        "quarantined": dict(counts[source]["quarantined"]),
+    }
+    if stage == "read":
+        entry["quarantined"][FORGOTTEN] = entry["quarantined"].get(FORGOTTEN, 0) + rows.num_rows
+        entry["kept"] -= rows.num_rows
+    else:
+        entry["in"] -= rows.num_rows
+        drops = rows[DROP].to_pylist() if DROP in rows.column_names else [None] * rows.num_rows
+        for rule in drops:
+            if rule is None:
+                entry["kept"] -= 1
+            else:
+                entry["dropped"][rule] -= 1
+        entry["dropped"] = {rule: number for rule, number in entry["dropped"].items() if number}
+    return {**counts, source: entry}
+
+
+def _rewrite_file(
+    out: StepOutput, record: FileRecord, docs: Sequence[_Doc], renamed: dict[str, str], mark: str
+) -> FileRecord:
+    """A file beside the parts: the index and quarantine of a read step, or any table with a column of ids."""
+    if not record.path.endswith(".arrow"):
+        return record
+    with pa.OSFile(str(verify(out.directory, record))) as source:
+        schema = pa.ipc.open_file(source).schema
+    name = next((field.name for field in schema if field.type == ID and field.name == "id"), None)
+    kind = record.path.partition("/")[0]
+    if name is None and kind not in ("files", "quarantine"):
+        return record
+    table = read_table(out.directory, record, schema.names, schema_facts(schema))
+    if kind in ("files", "quarantine"):  # the two of one unit share a name
+        held = _held(out.directory / "files" / Path(record.path).name, docs)
+        after = _forget_in_index(table, held, renamed) if kind == "files" else _quarantined(table, held)
+        touched = bool(held)
+    else:
+        ids = pa.array([bytes.fromhex(doc.id) for doc in docs], ID)
+        after = table.filter(pc.invert(pc.is_in(table[name].combine_chunks(), value_set=ids)))
+        touched = after.num_rows != table.num_rows
+    if not touched:
+        return record
+    return out.write(_new_name(record.path, mark), write_table(after.combine_chunks()))
+
+
+def _held(index: Path, docs: Sequence[_Doc]) -> list[_Doc]:
+    """The documents that the unit with this index of files read."""
+    with pa.OSFile(str(index)) as source:
+        table = pa.ipc.open_file(source).read_all().select(["key", "first_record", "records"])
+    places: dict[int, list[tuple[int, int]]] = {}
+    for row in table.to_pylist():
+        places.setdefault(row["key"], []).append((row["first_record"], row["first_record"] + row["records"]))
+    return [
+        doc for doc in docs if any(first <= doc.record < after for first, after in places.get(int(doc.id[:16], 16), ()))
+    ]
+
+
+def _forget_in_index(table: pa.Table, held: Sequence[_Doc], renamed: dict[str, str]) -> pa.Table:
+    """Documents become quarantined records; what stands behind them in their part moves up."""
+    by_key: dict[int, list[int]] = {}
+    for doc in held:
+        by_key.setdefault(int(doc.id[:16], 16), []).append(doc.record)
+    rows = table.to_pylist()
+    behind: dict[str, int] = {}  # documents gone so far, by part
+    for row in sorted(rows, key=lambda row: row["first_row"]):
+        after = row["first_record"] + row["records"]
+        gone = sum(row["first_record"] <= record < after for record in by_key.get(row["key"], ()))
+        part = row["part"]
+        row["first_row"] -= behind.get(part, 0)
+        row["rows"] -= gone
+        row["quarantined"] += gone
+        row["part"] = renamed.get(part, part)
+        behind[part] = behind.get(part, 0) + gone
+    return pa.Table.from_pylist(rows, schema=FILE_INDEX)
+
+
+def _quarantined(table: pa.Table, held: Sequence[_Doc]) -> pa.Table:
+    """The quarantine with the documents in it."""
+    new = [{"path": doc.path, "record": doc.record, "reason": FORGOTTEN, "bytes": None} for doc in held]
+    return pa.concat_tables([table, pa.Table.from_pylist(new, schema=QUARANTINE)])
+
+
+def _rewrite_shards(
+    out: StepOutput, facts: dict[str, Any], files: Sequence[FileRecord], docs: Sequence[_Doc], mark: str
+) -> tuple[dict[str, Any], list[FileRecord]]:
+    """Shards without the documents. `facts["shards"]` name their files relative to the corpus directory."""
+    ids = pa.array([bytes.fromhex(doc.id) for doc in docs], ID)
+    shards, changed = [], {}
+    for entry in facts["shards"]:
+        record = ShardRecord(**entry)
+        shard = open_shard(out.root, record.file)
+        hit = pc.is_in(shard.doc_ids, value_set=ids).to_numpy(zero_copy_only=False)
+        if not hit.any():
+            shards.append(entry)
+            continue
+        left = np.flatnonzero(~hit)
+        tokens, offsets = _taken(shard.tokens, shard.offsets, left)
+        sentences = None
+        if shard.sentences is not None and shard.sentence_offsets is not None:
+            sentences = _taken(shard.sentences, shard.sentence_offsets, left)
+        identifiers, n_bytes = shard.doc_ids.take(pa.array(left)), shard.n_bytes[left]
+        own = {name: value for name, value in shard.facts.items() if name != "format"}
+        old = record.path.removeprefix(f"{out.name}/")
+        write = partial(
+            write_shard,
+            tokens=tokens,
+            offsets=offsets,
+            doc_ids=identifiers,
+            n_bytes=n_bytes,
+            facts=own,
+            sentences=sentences,
+        )
+        file = out.write(_new_name(old, mark), write)
+        changed[old] = file
+        shards.append(
+            asdict(
+                replace(
+                    record, path=f"{out.name}/{file.path}", bytes=file.bytes, xxh3_128=file.xxh3_128,
+                    documents=len(left), tokens=len(tokens), text_bytes=int(n_bytes.sum()),
+                )
+            )
+        )  # fmt: skip
+    return {**facts, "shards": shards}, [changed.get(record.path, record) for record in files]
+
+
+def _taken(values: np.ndarray, offsets: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Some lists of a list array, as (values, offsets)."""
+    pieces = [values[offsets[row] : offsets[row + 1]] for row in rows.tolist()]
+    ends = np.cumsum([len(piece) for piece in pieces], dtype=np.int64)
+    return np.concatenate([values[:0], *pieces]), np.concatenate([np.zeros(1, np.int64), ends])
+
+
+def _count_again(corpus: Corpus, mark: str) -> None:
+    """The funnel, its histograms and its sample, over the documents that are left."""
+    step = next(step for step in corpus.steps if step.label == "funnel")
+    knobs = step.manifest.identity["knobs"]
+    stage = Funnel(tuple(knobs["steps"]), tuple(knobs["columns"]))
+    facts = stage.run(list(corpus.parts()), StepOutput(corpus.directory, step.directory.name), LocalCluster())
+    files = tuple(FileRecord(**record) for record in facts.pop("files"))
+    publish(
+        corpus.directory, step.directory.name, replace(step.manifest, files=files, facts={**facts, FORGOTTEN: mark})
+    )
+
+
+def _publish(corpus: Corpus, records: dict[str, list[str]]) -> None:
+    """The corpus manifest over the steps as they are now; the next build writes the report again."""
+    by_label: dict[str, StepManifest] = {step.label: step.manifest for step in corpus.steps}
+    manifest = corpus.manifest
+    sources = {name: {**facts, **by_label[f"read.{name}"].counts[name]} for name, facts in manifest.sources.items()}
+    sets = {name: shard_set(by_label[name].facts) for name in manifest.shard_sets}
+    save_corpus(
+        corpus.directory,
+        replace(
+            manifest, fingerprint=corpus_fingerprint(manifest.steps, records), sources=sources, shard_sets=sets,
+            funnel=tuple(by_label["funnel"].facts["rows"]), mixtures=suggested_mixtures(sets),
+        ),
+    )  # fmt: skip
+    for name in ("report.html", "report.json"):
+        (corpus.directory / name).unlink(missing_ok=True)
+
+
+def _remove_old_files(corpus: Corpus) -> None:
+    """Files of steps that their manifests do not name."""
+    for step in corpus.steps:
+        known = {"manifest.json", "run.json", *(part.file.path for part in step.manifest.parts)}
+        known |= {record.path for record in step.manifest.files}
+        for path in sorted(step.directory.rglob("*")):
+            if path.is_file() and path.relative_to(step.directory).as_posix() not in known:
+                path.unlink()

@@ -1,0 +1,66 @@
+"""Garbage collection: step directories that no configuration reaches any more."""
+
+import shutil
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from gristmill.errors import UserError
+from gristmill.storage.store import fsync_directory
+from pipelines.contracts.manifest import load_corpus
+from pipelines.planning.corpus import CorpusConfig
+from pipelines.planning.inventory import take_inventory
+from pipelines.planning.plan import FINGERPRINT_DIGITS, make_plan
+from pipelines.planning.poison import load_poison
+
+
+@dataclass(frozen=True)
+class Unreached:
+    """A step directory that nothing reaches. `bytes` of all its files; `published`: it was finished."""
+
+    path: Path
+    bytes: int
+    published: bool
+
+
+def find_unreached(configs: Sequence[CorpusConfig]) -> list[Unreached]:
+    """Steps in the output of the configurations that neither a plan of theirs nor the published corpus reaches.
+
+    UserError where the configurations have different outputs.
+    """
+    outputs = {config.output for config in configs}
+    if len(outputs) != 1:
+        raise UserError(
+            f"gc: the files have different outputs ({', '.join(sorted(outputs))}); give those of one corpus"
+        )
+    output = configs[0].place
+    reached: set[str] = set()
+    for config in configs:
+        plan = make_plan(config, take_inventory(config.sources, output), load_poison(output))
+        reached.update(step.directory for step in plan.steps)
+    if (output / "manifest.json").exists():
+        reached.update(step["directory"] for step in load_corpus(output).steps)
+    return unreached(output, reached)
+
+
+def remove(steps: Sequence[Unreached]) -> None:
+    """Remove step directories."""
+    for step in steps:
+        (step.path / "manifest.json").unlink(missing_ok=True)  # a step without one does not exist, whatever happens now
+        fsync_directory(step.path)
+        shutil.rmtree(step.path)
+
+
+def unreached(output: Path, reached: Collection[str]) -> list[Unreached]:
+    """The step directories of an output whose names are not among `reached`."""
+    found = []
+    for path in sorted(output.iterdir()) if output.is_dir() else ():
+        if path.is_dir() and _is_step(path) and path.name not in reached:
+            size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+            found.append(Unreached(path, size, (path / "manifest.json").exists()))
+    return found
+
+
+def _is_step(path: Path) -> bool:
+    digits = path.name.rpartition("-")[2]
+    return len(digits) == FINGERPRINT_DIGITS and set(digits) <= set("0123456789abcdef")

@@ -1,0 +1,81 @@
+"""Scan: look for stretches of text, and for ids of documents in shards, in every file under a corpus directory."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gristmill.errors import CorruptFileError
+from pipelines.contracts.document import ID
+
+_PROBE_BYTES = 48  # a stretch this long that is found again is no coincidence
+_PROBES = 16
+_LEAST_BYTES, _LEAST_DIFFERENT = 16, 8  # what is shorter, or more monotonous, stands in manifests and vocabularies too
+
+
+def probes_of(texts: Sequence[str]) -> list[bytes]:
+    """Stretches spread over each text; a text that is shorter is its own probe. None is a few bytes, or a row of dashes."""
+    found = []
+    for text in texts:
+        data = text.encode()
+        step = max((len(data) - _PROBE_BYTES) // (_PROBES - 1), 1)
+        found += [data[at : at + _PROBE_BYTES] for at in range(0, max(len(data) - _PROBE_BYTES, 0) + 1, step)][:_PROBES]
+    return [probe for probe in found if len(probe) >= _LEAST_BYTES and len(set(probe)) >= _LEAST_DIFFERENT]
+
+
+@dataclass(frozen=True)
+class Hit:
+    """A file that still holds something; `ids`: documents (16 bytes each) of the rows that do, where the file says."""
+
+    path: str
+    ids: tuple[bytes, ...]
+
+
+def scan(directory: Path, probes: Sequence[bytes], ids: Sequence[bytes]) -> tuple[list[Hit], int, int]:
+    """Files that hold a probe, or rows of these documents; and how many files and bytes were read.
+
+    Arrow files are searched decoded, column by column, all others as they are. CorruptFileError names one that cannot be read.
+    """
+    hits, files, size = [], 0, 0
+    wanted = pa.array(ids, ID)
+    for path in sorted(path for path in directory.rglob("*") if path.is_file()):
+        files += 1
+        size += path.stat().st_size
+        relative = path.relative_to(directory).as_posix()
+        if path.suffix == ".arrow":
+            try:
+                found = _rows(path, probes, wanted)
+            except (pa.ArrowException, OSError) as error:
+                raise CorruptFileError(f"{path}: cannot be read, and may hold them: {error}") from error
+            if found is not None:
+                hits.append(Hit(relative, tuple(found)))
+        else:
+            data = path.read_bytes()
+            if any(probe in data for probe in probes):
+                hits.append(Hit(relative, ()))
+    return hits, files, size
+
+
+def _rows(path: Path, probes: Sequence[bytes], wanted: pa.Array) -> list[bytes] | None:
+    """The ids of rows that hold something; None where no row does."""
+    any_hit = False
+    ids: list[bytes] = []
+    with pa.OSFile(str(path)) as source:
+        reader = pa.ipc.open_file(source)
+        for number in range(reader.num_record_batches):
+            batch = reader.get_batch(number)
+            mask = pa.array([False] * batch.num_rows, pa.bool_())
+            identifiers = None
+            for name, column in zip(batch.schema.names, batch.columns, strict=True):
+                if name in ("id", "doc_id") and column.type == ID:
+                    identifiers = column
+                    mask = pc.or_(mask, pc.is_in(column, value_set=wanted))
+                elif pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+                    for probe in probes:
+                        mask = pc.or_(mask, pc.fill_null(pc.match_substring(column, probe), False))
+            if pc.any(mask).as_py():
+                any_hit = True
+                ids += identifiers.filter(mask).to_pylist() if identifiers is not None else []
+    return ids if any_hit else None

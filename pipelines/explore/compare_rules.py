@@ -1,0 +1,262 @@
+"""Compare rule sets on a built corpus: which documents each of them drops, and how far they agree.
+
+Rule sets of one paper differ between implementations, and a name says little about what goes. This reads stored columns,
+part by part, and looks at every document that was read, whether or not the corpus keeps it: exact, in memory for one part.
+"""
+
+import heapq
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import combinations, islice, product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import xxhash
+
+from gristmill.config import near_match
+from gristmill.errors import UserError
+from pipelines.contracts.lineage import Corpus, open_corpus
+from pipelines.contracts.parts import DOCUMENT_COLUMNS, Part
+from pipelines.contracts.stage import DROP
+from pipelines.planning.column_writers import writers
+from pipelines.stages.decide.filter import Filter
+from pipelines.stages.decide.rules import RULE_SETS, Rule
+
+Sampled = list[tuple[int, bytes, str]]  # (rank, id, reason), the lowest ranks
+
+
+@dataclass
+class Tally:
+    """What the rule sets do to one source. `sets` are those whose columns it has, k of them."""
+
+    sets: tuple[str, ...]
+    documents: int
+    both: np.ndarray
+    """int64 [k, k]: documents that both drop; on the diagonal, that one drops."""
+    dropped_by: np.ndarray
+    """int64 [k + 1]: documents that exactly so many of the sets drop."""
+    alone: np.ndarray
+    """int64 [k]: documents that this set drops and no other."""
+    reasons: dict[str, Counter[str]]
+    """By rule set, how many documents each rule was the first to drop."""
+    samples: dict[str, Sampled]
+    """By rule set, documents that it drops alone; under "", documents that all k drop."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two rule sets over the documents of the sources that have the columns of both."""
+
+    one: str
+    other: str
+    both: int
+    only_one: int
+    only_other: int
+
+    @property
+    def jaccard(self) -> float | None:
+        """Documents that both drop / documents that either drops; None where neither drops any."""
+        either = self.both + self.only_one + self.only_other
+        return self.both / either if either else None
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What the rule sets do to every source of a corpus."""
+
+    corpus: Corpus
+    names: tuple[str, ...]
+    tallies: dict[str, Tally]
+    missing: dict[str, dict[str, tuple[str, ...]]]
+    """By rule set and source, the columns that keep it from being applied there."""
+
+    @property
+    def compared(self) -> tuple[str, ...]:
+        """The rule sets that at least one source has the columns of."""
+        return tuple(name for name in self.names if any(name in tally.sets for tally in self.tallies.values()))
+
+    def documents(self, name: str) -> int:
+        """Documents that a rule set was applied to."""
+        return sum(tally.documents for tally in self.tallies.values() if name in tally.sets)
+
+    def dropped(self, name: str) -> int:
+        """Documents that a rule set drops."""
+        return sum(sum(tally.reasons[name].values()) for tally in self.tallies.values() if name in tally.sets)
+
+    def alone(self, name: str) -> int:
+        """Documents that a rule set drops and no other."""
+        return sum(int(t.alone[t.sets.index(name)]) for t in self.tallies.values() if name in t.sets)
+
+    def reasons(self, name: str) -> Counter[str]:
+        """How many documents each rule of a set was the first to drop."""
+        return sum((tally.reasons[name] for tally in self.tallies.values() if name in tally.sets), Counter())
+
+    @property
+    def dropped_by(self) -> Counter[int]:
+        """How many documents exactly so many of the rule sets drop. What a source lacks the columns of drops nothing there."""
+        counts: Counter[int] = Counter()
+        for tally in self.tallies.values():
+            counts.update(dict(enumerate(tally.dropped_by.tolist())))
+        return counts
+
+    @cached_property
+    def pairs(self) -> tuple[Pair, ...]:
+        """Every two rule sets that share a source, those that agree most first."""
+        found = []
+        for one, other in combinations(self.compared, 2):
+            counts = [_pair(t, one, other) for t in self.tallies.values() if one in t.sets and other in t.sets]
+            if counts:
+                found.append(Pair(one, other, *map(sum, zip(*counts, strict=True))))
+        return tuple(sorted(found, key=lambda pair: -(pair.jaccard or 0)))
+
+    def samples(self, name: str, count: int) -> list[tuple[str, str]]:
+        """(printed id, reason) of some documents that a rule set drops alone, or, for "", that all drop."""
+        tallies = [t for t in self.tallies.values() if name or len(t.sets) == len(self.compared)]
+        chosen = heapq.nsmallest(count, (entry for t in tallies for entry in t.samples.get(name, ())))
+        return [(self.corpus.printed_id(identifier), reason) for _, identifier, reason in chosen]
+
+
+def _pair(tally: Tally, one: str, other: str) -> tuple[int, int, int]:
+    a, b = tally.sets.index(one), tally.sets.index(other)
+    both = int(tally.both[a, b])
+    return both, int(tally.both[a, a]) - both, int(tally.both[b, b]) - both
+
+
+def compare_rules(directory: Path, names: Sequence[str] = (), samples: int = 0) -> Comparison:
+    """Apply named rule sets (default: all) to every document of a corpus that has the columns they read.
+
+    UserError for an unknown name, and for a set that is asked for by name, or all sets, where no source has the columns.
+    """
+    for name in names:
+        if name not in RULE_SETS:
+            raise UserError(f"compare-rules: no rule set named {name!r}{near_match(name, list(RULE_SETS))}")
+    if samples < 0:
+        raise UserError(f"--samples: got {samples}, expected 0 or more")
+    corpus = open_corpus(directory)
+    chosen = tuple(dict.fromkeys(names)) or tuple(RULE_SETS)
+    missing: dict[str, dict[str, tuple[str, ...]]] = {}
+    tallies = {}
+    for source in corpus.manifest.sources:
+        sets = []
+        for part, name in product(
+            islice(corpus.parts(source), 1), chosen
+        ):  # all parts of a source have the same columns
+            lacking = tuple(c for c in _columns([name]) if c not in DOCUMENT_COLUMNS and not part.has(c))
+            if lacking:
+                missing.setdefault(name, {})[source] = lacking
+            else:
+                sets.append(name)
+        tallies[source] = _tally(corpus, source, tuple(sets), samples)
+    result = Comparison(corpus, chosen, tallies, missing)
+    refused = [name for name in (names or chosen) if name not in result.compared]
+    if refused and (names or not result.compared):
+        lines = [f"{name} reads {'; '.join(lacking_columns(result, name, 10))}" for name in refused if name in missing]
+        raise UserError(
+            f"compare-rules: the corpus {corpus.manifest.corpus!r} lacks columns: {'; '.join(lines) or 'it has no documents'}"
+        )
+    return result
+
+
+def _columns(names: Sequence[str]) -> tuple[str, ...]:
+    """The columns that rule sets read."""
+    return tuple(dict.fromkeys(column for name in names for column in _filter(name).reads()))
+
+
+def _filter(name: str) -> Filter:
+    return Filter((Rule(rules=name),))
+
+
+def _tally(corpus: Corpus, source: str, sets: tuple[str, ...], samples: int) -> Tally:
+    k = len(sets)
+    tally = Tally(
+        sets, 0, np.zeros((k, k), np.int64), np.zeros(k + 1, np.int64), np.zeros(k, np.int64),
+        {name: Counter() for name in sets}, {name: [] for name in (*sets, "")},
+    )  # fmt: skip
+    for part in corpus.parts(source):
+        tally.documents += part.rows
+        if sets:
+            _add(tally, part, samples)
+    return tally
+
+
+def _add(tally: Tally, part: Part, samples: int) -> None:
+    """Count the documents of one part."""
+    table = part.table(("id", *_columns(tally.sets)))
+    drops = [_filter(name).annotate(table)[DROP].combine_chunks() for name in tally.sets]
+    dropped = np.stack([pc.is_valid(drop).to_numpy(zero_copy_only=False) for drop in drops])
+    counts = dropped.astype(np.int64)
+    times = counts.sum(axis=0)
+    tally.both += counts @ counts.T
+    tally.dropped_by += np.bincount(times, minlength=len(drops) + 1)
+    for number, (name, drop) in enumerate(zip(tally.sets, drops, strict=True)):
+        alone = dropped[number] & (times == 1)
+        tally.alone[number] += alone.sum()
+        tally.reasons[name].update({e["values"]: e["counts"] for e in pc.value_counts(drop.drop_null()).to_pylist()})
+        _sample(tally.samples[name], table["id"], drop, alone, samples)
+    if len(drops) > 1:
+        _sample(tally.samples[""], table["id"], drops[0], times == len(drops), samples)
+
+
+def _sample(into: Sampled, ids: pa.ChunkedArray, reasons: pa.Array, rows: np.ndarray, count: int) -> None:
+    """Keep the `count` documents with the lowest hash of their id: as good as random, and always the same."""
+    if count:
+        at = pa.array(np.flatnonzero(rows))
+        found = zip(ids.take(at).to_pylist(), reasons.take(at).to_pylist(), strict=True)
+        ranked = ((xxhash.xxh3_64_intdigest(identifier), identifier, reason) for identifier, reason in found)
+        into[:] = heapq.nsmallest(count, (*into, *ranked))
+
+
+def lacking_columns(comparison: Comparison, name: str, most: int) -> list[str]:
+    """The columns that a rule set lacks in some source, by the stage that writes them: `a, b and 3 more (of STAGE)`."""
+    by_stage: dict[str, dict[str, None]] = {}
+    for column in (column for lacking in comparison.missing[name].values() for column in lacking):
+        by_stage.setdefault(writers().get(column, ""), {})[column] = None
+    said = []
+    for stage, columns in by_stage.items():
+        more = f" and {len(columns) - most} more" if len(columns) > most else ""
+        said.append(", ".join(list(columns)[:most]) + more + (f" (of {stage})" if stage else ""))
+    return said
+
+
+def plain_comparison(comparison: Comparison, samples: int) -> dict[str, Any]:
+    """The comparison as JSON data."""
+    sets = {}
+    for name in comparison.compared:
+        sources = {}
+        for source, tally in comparison.tallies.items():
+            if name in tally.sets:
+                at = tally.sets.index(name)
+                facts = {
+                    "documents": tally.documents,
+                    "dropped": int(tally.both[at, at]),
+                    "alone": int(tally.alone[at]),
+                }
+                sources[source] = facts | {"reasons": dict(sorted(tally.reasons[name].items()))}
+        sets[name] = {"sources": sources, "samples_alone": _plain_samples(comparison, name, samples)}
+    return {
+        "corpus": comparison.corpus.manifest.corpus,
+        "fingerprint": comparison.corpus.manifest.fingerprint,
+        "rule_sets": sets,
+        "sources": {
+            source: {
+                "documents": tally.documents, "rule_sets": list(tally.sets),
+                "dropped_by_exactly": tally.dropped_by.tolist(),
+            }
+            for source, tally in comparison.tallies.items()
+        },
+        "samples_all": _plain_samples(comparison, "", samples),
+        "pairs": [{**vars(pair), "jaccard": pair.jaccard} for pair in comparison.pairs],
+        "missing_columns": {
+            name: {source: list(columns) for source, columns in sources.items()}
+            for name, sources in comparison.missing.items()
+        },
+    }  # fmt: skip
+
+
+def _plain_samples(comparison: Comparison, name: str, count: int) -> list[dict[str, str]]:
+    return [{"id": identifier, "reason": reason} for identifier, reason in comparison.samples(name, count)]

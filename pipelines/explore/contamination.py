@@ -1,0 +1,62 @@
+"""What a corpus holds of evaluation sets, place by place: the columns of its `decontaminate` step as a file to look through."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import pyarrow.compute as pc
+
+from gristmill.console import Page, printable
+from gristmill.errors import UserError
+from gristmill.storage.store import write_atomic
+from pipelines.contracts.lineage import Corpus, open_corpus
+from pipelines.contracts.stage import DROP
+
+_COLUMN = "contamination"
+
+
+def write_evidence(corpus: Path, output: Path) -> None:
+    """Write a JSON line for every place of an item in a document, and print how many items of each set were found.
+
+    A line holds item, field, document (its printed id), `start` and `end` of the place in UTF-8 bytes of the stored text, the
+    item's score there, and `drop`, the rule that dropped the document, or null. No text. UserError for a corpus without
+    a decontaminate step, and for an output that is there already.
+    """
+    opened = open_corpus(corpus)
+    facts = {}
+    for step in opened.steps:
+        if step.stage == "decontaminate":
+            facts.update(step.manifest.facts["sets"])
+    if not facts:
+        raise UserError(f"{corpus}: no step of this corpus looked for evaluation sets; add a step `decontaminate`")
+    if output.exists():
+        raise UserError(f"{output}: is there already; name another file")
+    places = documents = 0
+
+    def write(sink: BinaryIO) -> None:
+        nonlocal places, documents
+        for document, drop, found in _contaminated(opened):
+            documents += 1
+            places += len(found)
+            for place in found:
+                line = {**place, "document": document, "drop": drop}
+                sink.write(json.dumps(line, ensure_ascii=False).encode() + b"\n")
+
+    write_atomic(output, write)
+    page = Page()
+    for name, fact in facts.items():
+        page.field(name, f"{fact['items_found']:,} of {fact['items']:,} items found")
+    page.line(f"{places:,} places in {documents:,} documents: {printable(str(output))}")
+
+
+def _contaminated(corpus: Corpus) -> Iterator[tuple[str, str | None, list[dict[str, Any]]]]:
+    """(printed id, drop, places) of every document that holds an item."""
+    for part in corpus.parts():
+        if not part.has(_COLUMN):
+            continue
+        table = part.table((_COLUMN, DROP))
+        rows = pc.indices_nonzero(pc.greater(pc.list_value_length(table[_COLUMN]), 0)).to_pylist()
+        names = corpus.printed_ids(part) if rows else []
+        for row in rows:
+            yield names[row], table[DROP][row].as_py(), table[_COLUMN][row].as_py()

@@ -1,0 +1,431 @@
+"""Inspect a published corpus: the whole story of one document, or a sample of what a rule dropped.
+
+Everything shown is escaped, so that no document can steer the terminal, and is the edited view with personal data taken
+out, unless the raw text is asked for.
+"""
+
+import difflib
+import heapq
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import xxhash
+
+from gristmill.config import parse
+from gristmill.console import Page, printable
+from gristmill.errors import ConfigError, UserError
+from gristmill.storage.location import place_of
+from pipelines.contracts.document import is_empty
+from pipelines.contracts.edits import map_back
+from pipelines.contracts.lineage import Corpus, Located, Origin, PublishedStep, Quarantined, open_corpus, select_rows
+from pipelines.contracts.parts import Annotation, Part
+from pipelines.contracts.stage import DROP, EDITS_COLUMN
+from pipelines.stages.decide.rules import Bound
+
+_DOCUMENT = (4000, 80)  # characters and lines shown of a document,
+_EXCERPT = (600, 10)  # of a sample,
+_EDITS = 20  # and edits of a step.
+
+
+def show_document(corpus: Path, identifier: str, *, raw: bool) -> None:
+    """Print the story of a document: origin, what every step measured and decided, edits, shard rows, text.
+
+    `identifier` is `source/path#record` or 32 hex digits. `raw` shows stored text and what edits replaced. UserError
+    where the corpus has no such document.
+    """
+    opened = open_corpus(corpus)
+    found = opened.find(identifier)
+    page = Page()
+    page.line(printable(found.printed), "bold")
+    if isinstance(found, Quarantined):
+        page.line(f"set aside when it was read: {_reason(found.reason)}", "bold red")
+        _show_origin(page, opened, found, [])
+        page.field("size", "unknown" if found.bytes is None else f"{found.bytes:,} bytes")
+        page.line("  its text is not stored; it is that record of the source's file")
+        return
+    part = without_personal_data(opened, select_rows(found.part, [found.row]))
+    rule = part.drop()[0].as_py()
+    page.line("kept" if rule is None else f"dropped by {printable(rule)}", "bold green" if rule is None else "bold red")
+    _show_origin(page, opened, found, _origin_fields(opened, part, raw))
+    page.field("part", f"{part.name}, row {found.row:,}: {part.directory.name}/{part.documents.path}")
+    _show_steps(page, opened, found, part, raw)
+    _show_shards(page, opened, found)
+    documents = part.table(("text", "edited_text"))
+    stored, edited = documents["text"][0].as_py(), documents["edited_text"][0].as_py()
+    sizes = f"{len(stored.encode()):,} bytes stored, {len(edited.encode()):,} edited"
+    page.heading(f"text ({'as stored' if raw else _view(opened, part)}; {sizes})")
+    _show_text(page, opened, part, raw, _DOCUMENT)
+
+
+def show_rule(corpus: Path, rule: str, samples: int, *, raw: bool) -> None:
+    """Print `samples` documents that a rule dropped, or that were set aside for a reason, always the same ones.
+
+    UserError with the near match and all counts for a rule that dropped nothing.
+    """
+    if samples < 1:
+        raise UserError(f"--samples: got {samples}, expected 1 or more")
+    opened = open_corpus(corpus)
+    dropped, aside = _counts(opened, "dropped"), _counts(opened, "quarantined")
+    if rule not in dropped and rule not in aside:
+        raise UserError(f"--rule {rule!r}: {_no_such_rule(rule, dropped, aside)}")
+    page = Page()
+    if rule in dropped:
+        _title(page, rule, dropped[rule], "documents dropped", samples)
+        _note_unverified(page, opened, rule)
+        _show_dropped(page, opened, rule, samples, list(dropped[rule]), raw)
+    if rule in aside:
+        _title(page, _reason(rule), aside[rule], "records set aside", samples)
+        records = (record for source in aside[rule] for record in opened.quarantined(source))
+        chosen = heapq.nsmallest(samples, ((_rank(r.id), r.printed, r.bytes) for r in records if r.reason == rule))
+        for _, printed, size in chosen:
+            page.field(f"{'?' if size is None else format(size, ',')} bytes", printed)
+
+
+def _note_unverified(page: Page, corpus: Corpus, rule: str) -> None:
+    """Say that a deduplication without `verify` drops whole clusters, in which documents may resemble each other little."""
+    steps = {row["step"] for row in corpus.manifest.funnel if rule in row["dropped"]}
+    for step in (step for step in corpus.steps if step.stage == "dedup_minhash" and step.label in steps):
+        if step.manifest.identity["knobs"].get("verify") == "none":
+            page.line(
+                "  verify: none drops whole clusters: a document is in one if it shares a band with any member, so that its "
+                "similarity to the document kept may be low; `verify: signature` with a `threshold` spares such documents"
+            )
+
+
+def _reason(reason: str) -> str:
+    from pipelines.reading.documents import REASONS
+
+    return f"{reason}: {REASONS[reason]}" if reason in REASONS else reason
+
+
+def _show_origin(page: Page, corpus: Corpus, found: Origin, fields: Sequence[tuple[str, str]]) -> None:
+    facts = corpus.manifest.sources[found.source]
+    page.heading("origin")
+    page.field("source", found.source)
+    archive, bang, member = found.path.partition("!")
+    page.field("file", archive)
+    if bang:
+        page.field("member", member)
+    page.field("record", f"{found.record:,}")
+    page.field("id", found.id.hex())
+    page.field("licence", facts["licence"])
+    if facts["origin"]:
+        page.field("from", facts["origin"])
+    for name, value in fields:
+        page.field(name, value)
+
+
+def _origin_fields(corpus: Corpus, part: Part, raw: bool) -> list[tuple[str, str]]:
+    """URL and meta of a document; personal data in names and values is replaced by the source's own pii steps, unless `raw`."""
+    row = part.table(("url", "meta")).to_pylist()[0]
+    fields = [] if row["url"] is None else [("url", row["url"])]
+    if row["meta"] is not None:
+        for name, value in json.loads(row["meta"]).items():
+            fields.append((f"meta.{name}", value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)))
+    words = [word for pair in fields for word in pair]
+    shown = words if raw else _redacted(corpus, part, words)
+    return list(zip(shown[::2], shown[1::2], strict=True))
+
+
+def _redacted(corpus: Corpus, part: Part, values: list[str]) -> list[str]:
+    """Some short texts with the personal data that the source's own pii steps find in them replaced."""
+    for _, step in _pii_steps(corpus, part) if values else ():
+        docs = pa.table(
+            {"id": pa.array([b"\0" * 16] * len(values), pa.binary(16)), "text": pa.array(values, pa.large_string())}
+        )
+        memory = replace(part, rows=len(values), loaded=docs, annotations=())
+        edits = _detect(step, memory)
+        annotation = Annotation(step.name, step.directory, None, {EDITS_COLUMN: ""}, pa.table({EDITS_COLUMN: edits}))
+        values = replace(memory, annotations=(annotation,)).table(("edited_text",))["edited_text"].to_pylist()
+    return values
+
+
+def _pii_steps(corpus: Corpus, part: Part) -> list[tuple[int, PublishedStep]]:
+    """The steps that looked for personal data in a part, each with the position of its annotation."""
+    by_directory = {step.directory: step for step in corpus.steps if step.stage == "pii"}
+    places = [(i, by_directory.get(annotation.directory)) for i, annotation in enumerate(part.annotations)]
+    return [(i, step) for i, step in places if step is not None]
+
+
+def _only_annotates(step: PublishedStep) -> bool:
+    """Whether a pii step leaves some of what it finds in the text."""
+    knobs = step.manifest.identity["knobs"]
+    return "annotate" in (knobs.get("action"), *knobs.get("actions", {}).values())
+
+
+def _detect(step: PublishedStep, part: Part) -> pa.Array:
+    """Edits that replace by placeholders what a pii step finds in a part whose annotations are those before it.
+
+    For showing a document this needs no key, and it hides what the step only annotates.
+    """
+    from pipelines.stages.pii.pii import Pii
+
+    knobs = step.manifest.identity["knobs"] | {"action": "placeholder", "actions": {}, "fields": []}
+    stage = parse(Pii, knobs, step.label)
+    text = stage.reads()[0] if part.annotations else "text"
+    table = stage.annotate(part.table(("id", text)).rename_columns(["id", stage.reads()[0]]))
+    edits = table[EDITS_COLUMN].combine_chunks()
+    edits = edits.chunk(0) if isinstance(edits, pa.ChunkedArray) else edits
+    applied = None if text == "text" else part.edits(text.partition("@")[2] or None)
+    return edits if applied is None else map_back(applied, edits)
+
+
+def without_personal_data(corpus: Corpus, part: Part) -> Part:
+    """A part in memory, with edits for all that its pii steps find, also in rows that their `where` left out."""
+    for position, step in _pii_steps(corpus, part):
+        annotation = part.annotations[position]
+        assert annotation.table is not None
+        edits = annotation.table[EDITS_COLUMN]
+        if edits.null_count or _only_annotates(step):
+            found = _detect(step, replace(part, annotations=part.annotations[:position]))
+            column = found if _only_annotates(step) else pc.coalesce(edits.combine_chunks(), found)
+            table = annotation.table.set_column(
+                annotation.table.schema.get_field_index(EDITS_COLUMN), EDITS_COLUMN, column
+            )
+            annotations = list(part.annotations)
+            annotations[position] = replace(annotation, table=table)
+            part = replace(part, annotations=tuple(annotations))
+    return part
+
+
+def _view(corpus: Corpus, part: Part) -> str:
+    return "edited view" if _pii_steps(corpus, part) else "edited view; no step looked for personal data in this source"
+
+
+def _show_steps(page: Page, corpus: Corpus, found: Located, part: Part, raw: bool) -> None:
+    """What every step wrote for the one document of a part, in order."""
+    page.heading("steps")
+    steps = {step.directory: step for step in corpus.steps}
+    alive = True
+    for annotation in part.annotations:
+        assert annotation.table is not None
+        row = annotation.table.to_pylist()[0]
+        page.field(annotation.step, annotation.directory.name)
+        if DROP in row:
+            rule = row.pop(DROP)
+            verdict = "keeps"
+            if rule is not None:
+                verdict = f"drops: {rule}{_why(corpus, steps[annotation.directory], rule, part)}"
+            elif found.id in row.values():
+                verdict = "keeps: it is the one kept of its cluster"
+            page.field("verdict", verdict if alive else f"none: dropped before ({verdict})", 4)
+            alive = alive and rule is None
+        edits = row.pop(EDITS_COLUMN, None)
+        texts = {name: value for name, value in row.items() if isinstance(value, str) and not raw}
+        row.update(zip(texts, _redacted(corpus, part, list(texts.values())), strict=True))
+        page.fields({name: _readable(corpus, name, row[name]) for name in sorted(row)}, 4)
+        if EDITS_COLUMN in annotation.schema:
+            _show_edits(page, part, edits, raw)
+    if not part.annotations:
+        page.line("  none of this corpus annotates documents of this source")
+
+
+def _show_edits(page: Page, part: Part, edits: list[dict[str, Any]] | None, raw: bool) -> None:
+    """Rule, place and replacement of each edit; what it replaced only if `raw`."""
+    edits = edits or []
+    page.field("edits", f"{len(edits)}", 4)
+    stored = part.table(("text",))["text"][0].as_py().encode() if raw else b""
+    for edit in edits[:_EDITS]:
+        start, end = edit["start"], edit["end"]
+        replaced = f"{stored[start:end].decode()!r} -> " if raw else ""
+        page.field(edit["rule"], f"bytes {start:,} to {end:,}: {replaced}{edit['replacement']!r}", 6)
+    if len(edits) > _EDITS:
+        page.line(f"      {len(edits) - _EDITS:,} more not shown")
+
+
+def _readable(corpus: Corpus | None, name: str, value: Any) -> str:
+    """A column's value for people; ids of cluster winners are printed ids."""
+    if value is None:
+        return "-"
+    if isinstance(value, bytes):
+        return (
+            winner_name(corpus, value) if corpus is not None and name.endswith(("_cluster", "_winner")) else value.hex()
+        )
+    if isinstance(value, float) and not value.is_integer():
+        return f"{value:.4g}"
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return f"{value:,.0f}"
+    if isinstance(value, list):
+        return (
+            f"{len(value):,} values: {', '.join(str(entry) for entry in value[:5])}{', ...' if len(value) > 5 else ''}"
+        )
+    return str(value)
+
+
+def winner_name(corpus: Corpus, identifier: bytes) -> str:
+    """The printed id of a kept document; of one of a finished corpus its name there, or its hex id where that is gone."""
+    try:
+        return corpus.printed_id(identifier)
+    except UserError:
+        for directory in _finished(corpus):
+            try:
+                return f"{open_corpus(place_of(directory)).printed_id(identifier)} of the corpus in {directory}"
+            except UserError:
+                continue
+        return f"{identifier.hex()} of another corpus"
+
+
+def _finished(corpus: Corpus) -> list[str]:
+    """The finished corpora that the steps were deduplicated against."""
+    knobs = [value for entry in corpus.manifest.config["steps"] for value in entry.values() if isinstance(value, dict)]
+    return list(dict.fromkeys(directory for knob in knobs for directory in knob.get("against", ())))
+
+
+def _why(corpus: Corpus, step: PublishedStep, rule: str, part: Part) -> str:
+    """What a rule looked at: the test and the value, or the document that was kept instead."""
+    test = _tests(step).get(rule)
+    if test is not None:
+        columns, allowed = test
+        row = part.table(columns).to_pylist()[0]
+        values = ", ".join(f"{name} is {_readable(corpus, name, row[name])}" for name in columns)
+        return f": {values}, kept is {allowed}"
+    names = list(step.manifest.schema)
+    winners = [n for n in names if n.endswith("_winner")] or [n for n in names if n.endswith("_cluster")]
+    return "".join(
+        f", in favour of {_readable(corpus, name, part.table((name,))[name][0].as_py())}" for name in winners
+    )
+
+
+def _tests(step: PublishedStep) -> dict[str, tuple[tuple[str, ...], str]]:
+    """The rules of a filter step: the column each one tests, the one that its bounds are by, and what it keeps; none where
+    its rule set is gone."""
+    from pipelines.stages.decide.filter import Filter
+
+    if step.stage != "filter":
+        return {}
+    try:
+        entries = parse(Filter, step.manifest.identity["knobs"], step.label).rules
+    except ConfigError:
+        return {}
+    tests = {}
+    for rule in (rule for entry in entries for rule in entry.expand()):
+        sides = (("at least", rule.at_least), ("at most", rule.at_most))
+        said = [f"{side} {_said_bound(bound, rule.per)}" for side, bound in sides if bound is not None]
+        said += [f"one of {', '.join(map(str, rule.one_of))}"] if rule.one_of else []
+        said += [f"none of {', '.join(map(str, rule.none_of))}"] if rule.none_of else []
+        for request in rule.quantiles():
+            among = f" of its {request.per}" if request.per else ""
+            said.append(f"{request.side.replace('_', ' ')} the quantile {request.q:g}{among}")
+        said += [f"judged only where {name} is {' or '.join(map(str, values))}" for name, values in rule.when.items()]
+        assert rule.signal is not None
+        tests[rule.reason()] = ((rule.signal, *([rule.per] if rule.per else [])), " and ".join(said))
+    return tests
+
+
+def _said_bound(bound: Bound, per: str) -> str:
+    """A bound; the bounds of a mapping with the values that they are for."""
+    if not isinstance(bound, Mapping):
+        return _readable(None, "", bound)
+    said = [f"{'none' if value is None else _readable(None, '', value)} for {key}" for key, value in bound.items()]
+    return f"({', '.join(said)}; by {per})"
+
+
+def _show_shards(page: Page, corpus: Corpus, found: Located) -> None:
+    page.heading("shard rows")
+    rows = corpus.shard_rows(found.id)
+    for row in rows:
+        page.field(row.shard_set, f"{row.split}: {row.path}, row {row.row:,}, {row.tokens:,} tokens")
+    if not rows:
+        page.line("  none" if corpus.manifest.shard_sets else "  none: the corpus has no shards step")
+
+
+def _counts(corpus: Corpus, kind: str) -> dict[str, dict[str, int]]:
+    """Documents dropped, or records quarantined, by rule and source."""
+    counts: dict[str, dict[str, int]] = {}
+    rows = (
+        corpus.manifest.funnel
+        if kind == "dropped"
+        else [{"source": s, **f} for s, f in corpus.manifest.sources.items()]
+    )
+    for row in rows:
+        for rule, number in row[kind].items():
+            sources = counts.setdefault(rule, {})
+            sources[row["source"]] = sources.get(row["source"], 0) + number
+    return counts
+
+
+def _no_such_rule(rule: str, dropped: dict[str, dict[str, int]], aside: dict[str, dict[str, int]]) -> str:
+    totals = {name: sum(sources.values()) for counts in (dropped, aside) for name, sources in counts.items()}
+    if not totals:
+        return "this corpus dropped no document and set no record aside"
+    near = difflib.get_close_matches(rule, list(totals), n=1, cutoff=0.6)
+    listed = ", ".join(f"{name} ({number:,})" for name, number in sorted(totals.items(), key=lambda item: -item[1]))
+    return f"it dropped nothing{f'; did you mean {near[0]!r}?' if near else ''}; there are: {listed}"
+
+
+def _title(page: Page, rule: str, sources: dict[str, int], what: str, samples: int) -> None:
+    total = sum(sources.values())
+    by_source = ", ".join(f"{source} {number:,}" for source, number in sources.items())
+    page.line(printable(rule), "bold")
+    page.line(f"{total:,} {what} ({by_source}), {min(total, samples):,} of them here")
+
+
+def _rank(identifier: bytes) -> int:
+    """The order in which documents are sampled: as good as random, and always the same."""
+    return int(xxhash.xxh3_64_intdigest(identifier))
+
+
+def _show_dropped(page: Page, corpus: Corpus, rule: str, samples: int, sources: Sequence[str], raw: bool) -> None:
+    chosen = heapq.nsmallest(samples, (entry for source in sources for entry in _dropped(corpus, rule, source)))
+    places: dict[tuple[str, int], list[tuple[int, int]]] = {}
+    for number, (_, _, source, index, row) in enumerate(chosen):
+        places.setdefault((source, index), []).append((number, row))
+    found: dict[int, tuple[str, Part]] = {}
+    for source, index in places:
+        part = next(part for part in corpus.parts(source) if part.index == index)
+        numbers, rows = zip(*places[source, index], strict=True)
+        selected = without_personal_data(corpus, select_rows(part, rows))
+        found.update({n: (source, select_rows(selected, [at])) for at, n in enumerate(numbers)})
+    for number, (_, identifier, *_) in enumerate(chosen):
+        page.heading(corpus.printed_id(identifier))
+        _show_sample(page, corpus, rule, found[number][1], raw)
+
+
+def _dropped(corpus: Corpus, rule: str, source: str) -> Iterator[tuple[int, bytes, str, int, int]]:
+    """(rank, id, source, part, row) of every document of a source that a rule dropped."""
+    for part in corpus.parts(source):
+        rows = pc.indices_nonzero(pc.fill_null(pc.equal(part.drop(), rule), False))
+        if len(rows):
+            ids = part.table(("id",))["id"].take(rows).to_pylist()
+            for identifier, row in zip(ids, rows.to_pylist(), strict=True):
+                yield _rank(identifier), identifier, source, part.index, row
+
+
+def _show_sample(page: Page, corpus: Corpus, rule: str, part: Part, raw: bool) -> None:
+    """What a rule looked at in the one document of a part, and how its text begins."""
+    steps = {step.directory: step for step in corpus.steps}
+    for annotation in part.annotations:
+        if DROP in annotation.schema and annotation.column(DROP)[0].as_py() == rule:
+            step = steps[annotation.directory]
+            test = _tests(step).get(rule)
+            columns = (
+                test[0] if test is not None else [n for n in step.manifest.schema if n not in (DROP, EDITS_COLUMN)]
+            )
+            for name in columns:
+                page.field(name, _readable(corpus, name, part.table((name,))[name][0].as_py()))
+            if test is not None:
+                page.field("kept is", test[1])
+            break
+    _show_text(page, corpus, part, raw, _EXCERPT)
+
+
+def _show_text(page: Page, corpus: Corpus, part: Part, raw: bool, limits: tuple[int, int]) -> None:
+    """The text of the one document of a part; where edits left nothing of it, the text before the step that emptied it."""
+    name = "text" if raw else "edited_text"
+    text = part.table((name,))[name][0].as_py()
+    if not raw and is_empty(text):
+        for position, annotation in enumerate(part.annotations):
+            if EDITS_COLUMN in annotation.schema:
+                after = replace(part, annotations=part.annotations[: position + 1])
+                if is_empty(after.table((name,))[name][0].as_py()):
+                    before = replace(part, annotations=part.annotations[:position]).table((name,))[name][0].as_py()
+                    size = len(before.encode())
+                    page.line(f"  (nothing left after {annotation.step}; {size:,} bytes before it:)")
+                    [text] = _redacted(corpus, part, [before])
+                    break
+    page.text(text, limits)

@@ -1,0 +1,366 @@
+"""What if a threshold were another one: documents, bytes and sources that changed filters would drop and keep.
+
+A built corpus is asked, nothing is built: at once from the sample of documents whose columns it publishes, or exactly, from
+the stored columns of every document. Both look at the filters alone: what deduplication would then do with documents that are
+newly kept or dropped only a build can tell.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import xxhash
+
+from gristmill.config import near_match, parse, plain, yaml_value
+from gristmill.errors import ConfigError, UserError
+from gristmill.storage.store import FileRecord, verify
+from pipelines.building.publish import without_places
+from pipelines.contracts.lineage import Corpus, open_corpus
+from pipelines.contracts.manifest import read_table, schema_facts
+from pipelines.contracts.parts import Part
+from pipelines.contracts.stage import DROP, CorpusStage
+from pipelines.planning.corpus import CorpusConfig, StepConfig, plain_config
+from pipelines.stages.decide.filter import Filter, Thresholds, group_names, values_of
+from pipelines.stages.decide.rules import Quantile
+from pipelines.stages.materialise.funnel import SAMPLE, SAMPLE_ROWS, emptied_by
+
+_FIELDS = ("at_least", "at_most", "one_of", "none_of", "at_least_quantile", "at_most_quantile", "per", "null")
+_Z = 1.96  # of a normal distribution: 95 of 100 cases lie within so many standard deviations
+
+
+@dataclass
+class Flow:
+    """What changed filters do to the documents of one source that no other step drops before deduplication.
+
+    `seen` documents were looked at, which stand for `documents`; all other counts are of documents seen.
+    """
+
+    documents: int
+    kept: int  # now, of `documents`: exact
+    seen: int = 0
+    newly_dropped: int = 0
+    newly_kept: int = 0
+    rules_now: dict[str, int] = field(default_factory=dict)
+    rules_then: dict[str, int] = field(default_factory=dict)
+    moved: list[tuple[int, bool, int, int]] = field(default_factory=list)  # (hash, newly kept?, part, row), the lowest
+    bytes_sum: float = 0.0  # UTF-8 bytes of stored text gained, and their squares, over the documents seen
+    bytes_squares: float = 0.0
+
+    @property
+    def exact(self) -> bool:
+        """Whether every document was looked at."""
+        return self.seen == self.documents
+
+    def scaled(self, count: float) -> float:
+        """A count of documents seen as a count of all."""
+        return count if self.exact else count * self.documents / max(self.seen, 1)
+
+    def change(self) -> tuple[float, float]:
+        """Documents gained, and half the width of the interval that holds it in 95 of 100 cases (0 where exact)."""
+        gained = self.newly_kept - self.newly_dropped
+        squares = self.newly_kept + self.newly_dropped
+        if not self.exact and not squares and self.seen:
+            return 0.0, 3 / self.seen * self.documents  # nothing among n: at most 3/n (the rule of three)
+        return self.scaled(gained), self._half_width(gained, squares)
+
+    def bytes_change(self) -> tuple[float, float]:
+        """Bytes gained, likewise."""
+        return self.scaled(self.bytes_sum), self._half_width(self.bytes_sum, self.bytes_squares)
+
+    def _half_width(self, total: float, squares: float) -> float:
+        """Of the sum over all documents: the normal approximation, with the correction for a finite population."""
+        if self.exact or not self.seen:
+            return 0.0
+        variance = max(squares / self.seen - (total / self.seen) ** 2, 0.0)
+        left = 1 - self.seen / self.documents
+        return float(_Z * self.documents * np.sqrt(variance / self.seen * left))
+
+
+@dataclass(frozen=True)
+class WhatIf:
+    """A built corpus, the filters it was built with, and other ones. `corpus` is what `config` describes."""
+
+    config: CorpusConfig
+    corpus: Corpus
+    now: Mapping[str, StepConfig]
+    then: Mapping[str, StepConfig]
+
+    @property
+    def changed(self) -> list[str]:
+        """Names of the filter steps that differ."""
+        return [name for name, entry in self.now.items() if entry.stage != self.then[name].stage]
+
+    def sources(self) -> list[str]:
+        """Sources that a changed filter looks at, in order."""
+        return [s.name for s in self.config.sources if any(_applies(self.then[name], s.name) for name in self.changed)]
+
+    def run(self, *, full: bool) -> dict[str, Flow]:
+        """The flow of every source that a changed filter looks at."""
+        flows = {source: _base(self, source) for source in self.sources()}
+        thresholds = self._thresholds(full=full)
+        for source, flow in flows.items():
+            for table in self._chunks(source, full=full):
+                _add(self, flow, source, table, thresholds)
+        return flows
+
+    def _chunks(self, source: str, *, full: bool) -> Iterator[pa.Table]:
+        """The documents of a source with what the filters read: those of the sample, or all, part by part."""
+        columns = self._columns()
+        if not full:
+            yield _read_sample(self.corpus, columns).filter(pc.equal(pc.field("source"), source))
+            return
+        for part in self.corpus.parts(source):
+            yield _stored_columns(part, columns)
+
+    def _columns(self) -> list[str]:
+        stages = [entry.stage for entry in [*self.now.values(), *self.then.values()]]
+        names = dict.fromkeys(name for stage in stages for name in stage.reads() if name not in ("quantiles", "source"))
+        for name in names:
+            if name not in self.known():
+                raise UserError(f"{name}: no step of the corpus writes this column{near_match(name, self.known())}")
+        return list(names)
+
+    def known(self) -> list[str]:
+        """Columns that the corpus's sample holds."""
+        return [
+            name
+            for name in _sample_types(self.corpus)
+            if name not in ("hash", "id", "part", "row", "drop_step", "drop", "emptied")
+        ]
+
+    def _thresholds(self, *, full: bool) -> dict[str, Thresholds]:
+        """The quantiles of every filter step, over the documents that the filters before it would keep."""
+        found: dict[str, Thresholds] = {}
+        for position, (name, entry) in enumerate(self.then.items()):
+            assert isinstance(entry.stage, Filter)
+            if entry.stage.quantiles():
+                before = dict(list(self.then.items())[:position])
+                found[name] = self._quantiles(entry, before, found, full=full)
+        return found
+
+    def _quantiles(
+        self, entry: StepConfig, before: Mapping[str, StepConfig], known: Mapping[str, Thresholds], *, full: bool
+    ) -> Thresholds:
+        assert isinstance(entry.stage, Filter)
+        gathered: dict[tuple[Quantile, str], list[tuple[np.ndarray, float]]] = {}
+        for source in (s.name for s in self.config.sources if _applies(entry, s.name)):
+            base = _base(self, source)
+            for table in self._chunks(source, full=full):
+                table = table.filter(_eligible(self, table))
+                weight = 1.0 if full or not table.num_rows else base.documents / table.num_rows
+                table = table.filter(pc.is_null(_decide(before, source, table, known)))
+                for request in entry.stage.quantiles():
+                    names = _group(table, request)
+                    for group in names.unique().to_pylist():
+                        values = table.filter(pc.equal(names, group))[request.signal].drop_null()
+                        numbers = values.combine_chunks().to_numpy(zero_copy_only=False)
+                        numbers = numbers[numbers == numbers]  # NaN is no value
+                        gathered.setdefault((request, group), []).append((numbers, weight))
+        result: dict[Quantile, dict[str, float]] = {request: {} for request in entry.stage.quantiles()}
+        for (request, group), chunks in gathered.items():
+            if any(len(numbers) for numbers, _ in chunks):
+                result[request][group] = _weighted(request, chunks)
+        return result
+
+
+def what_if(config: CorpusConfig, changes: Sequence[str]) -> WhatIf:
+    """The question. UserError where the corpus is not built as configured, or a change names no rule of a filter."""
+    corpus = open_corpus(config.place)
+    if corpus.manifest.config["steps"] != without_places(plain_config(config))["steps"]:
+        raise UserError(
+            f"{config.output}: was built with other steps than this file has; build it first, then ask what if"
+        )
+    now = {entry.name: entry for entry in config.steps if isinstance(entry.stage, Filter)}
+    if not now:
+        raise UserError(f"{config.name}: has no filter step, so there is no threshold to change")
+    then = dict(now)
+    for change in changes:
+        name, stage = _change(change, then)
+        then[name] = replace(then[name], stage=stage)
+    question = WhatIf(config, corpus, now, then)
+    if not question.changed:
+        raise UserError("--set: changes nothing: every rule is as the corpus was built")
+    _refuse_unmeasured(question)
+    return question
+
+
+def _refuse_unmeasured(question: WhatIf) -> None:
+    """UserError where a filter reads what was measured only on the documents that a changed filter kept."""
+    order = [entry.name for entry in question.config.steps]
+    for entry in question.config.steps:
+        if entry.where is None or entry.name in question.now:
+            continue
+        earlier = [name for name in question.changed if order.index(name) <= order.index(entry.where)]
+        written = entry.stage.writes().names
+        readers = [name for name, then in question.then.items() if set(then.stage.reads()) & set(written)]
+        if earlier and readers:
+            raise UserError(
+                f"{', '.join(earlier)}: what {entry.name} would say of newly kept documents is not known: it measured (`where: "
+                f"{entry.where}`) only those that were kept, and {', '.join(readers)} decides by it; build it to find out"
+            )
+
+
+def _change(change: str, steps: Mapping[str, StepConfig]) -> tuple[str, Filter]:
+    """One `STEP.RULE.FIELD=value`, or `STEP=[rules]`, applied."""
+    path, equals, raw = change.partition("=")
+    name, _, rest = path.partition(".")
+    if not equals or name not in steps:
+        raise ConfigError(
+            f"--set {change!r}: expected STEP.RULE.FIELD=value, with a filter step{near_match(name, list(steps))}"
+        )
+    value = yaml_value(raw, f"--set {change!r}")
+    stage = steps[name].stage
+    assert isinstance(stage, Filter)
+    rules = [plain(rule) for rule in stage.tests()]
+    if not rest:
+        rules = value
+    else:
+        reasons = [rule.reason() for rule in stage.tests()]
+        reason, knob, group = _knob(rest, reasons)
+        if reason not in reasons:
+            raise ConfigError(f"--set {change!r}: {name} has no rule {reason!r}{near_match(reason, reasons)}")
+        if knob not in _FIELDS:
+            raise ConfigError(f"--set {change!r}: a rule has no field {knob!r}{near_match(knob, list(_FIELDS))}")
+        rule = rules[reasons.index(reason)]
+        if group and not isinstance(rule[knob], dict):
+            raise ConfigError(f"--set {change!r}: {knob} of {reason} is no mapping of bounds; leave out .{group}")
+        rules[reasons.index(reason)] = {**rule, knob: {**rule[knob], group: value} if group else value}
+    return name, parse(Filter, {"rules": rules}, f"--set {change!r}")
+
+
+def _knob(path: str, reasons: Sequence[str]) -> tuple[str, str, str]:
+    """(rule, field, key of a mapping or "") of RULE.FIELD or RULE.FIELD.KEY; names of rules have dots, too."""
+    reason, _, knob = path.rpartition(".")
+    rule, _, field_name = reason.rpartition(".")
+    if reason not in reasons and rule in reasons and field_name in ("at_least", "at_most"):
+        return rule, field_name, knob
+    return reason, knob, ""
+
+
+def _applies(entry: StepConfig, source: str) -> bool:
+    return entry.sources is None or source in entry.sources
+
+
+def _base(question: WhatIf, source: str) -> Flow:
+    """The documents that only filters or deduplication drop, and how many of them the filters keep now."""
+    total = question.corpus.read_step(source).manifest.counts[source]["kept"]
+    corpus_steps = set(_elections(question))
+    filtered = 0
+    for row in question.corpus.manifest.funnel:
+        if row["source"] == source and row["step"] not in corpus_steps:
+            lost = sum(row["dropped"].values())
+            filtered += lost if row["step"] in question.now else 0
+            total -= lost if row["step"] not in question.now else 0
+    return Flow(total, total - filtered)
+
+
+def _elections(question: WhatIf) -> list[str]:
+    """The steps that deduplicate."""
+    steps = question.config.steps
+    return [entry.name for entry in steps if isinstance(entry.stage, CorpusStage) and entry.stage.elects]
+
+
+def _funnel_step(corpus: Corpus) -> Any:
+    return next(step for step in corpus.steps if step.label == "funnel")
+
+
+def _sample_record(step: Any) -> FileRecord:
+    return next(file for file in step.manifest.files if file.path == SAMPLE)
+
+
+def _sample_types(corpus: Corpus) -> list[str]:
+    step = _funnel_step(corpus)
+    with pa.OSFile(str(verify(step.directory, _sample_record(step)))) as source:
+        return list(pa.ipc.open_file(source).schema.names)
+
+
+def _read_sample(corpus: Corpus, columns: Sequence[str]) -> pa.Table:
+    """The published sample: where each document is, its bytes and drop, and the named columns."""
+    step = _funnel_step(corpus)
+    record = _sample_record(step)
+    with pa.OSFile(str(verify(step.directory, record))) as source:
+        schema = pa.ipc.open_file(source).schema
+    names = ["hash", "id", "source", "part", "row", "drop_step", "drop", "emptied", "text_bytes", *columns]
+    return read_table(step.directory, record, dict.fromkeys(names), schema_facts(schema))
+
+
+def _stored_columns(part: Part, columns: Sequence[str]) -> pa.Table:
+    """The same columns for all documents of a part."""
+    steps = pa.nulls(part.rows, pa.string())
+    for annotation in part.annotations:
+        if DROP in annotation.schema:
+            dropped = pc.is_valid(annotation.column(DROP).combine_chunks())
+            steps = pc.if_else(pc.and_(pc.is_null(steps), dropped), pa.scalar(annotation.step), steps)
+    stored = part.table(("id", *columns, DROP))
+    lengths = pc.binary_length(part.table(("text",))["text"])
+    known = {
+        "id": stored["id"], "source": pa.array([part.source] * part.rows), "part": pa.array([part.index] * part.rows),
+        "row": pa.array(range(part.rows)), "drop_step": steps, "drop": stored[DROP], "emptied": emptied_by(part),
+        "text_bytes": lengths,
+    }  # fmt: skip
+    return pa.table({**known, **{name: values_of(stored[name]) for name in columns}})
+
+
+def _eligible(question: WhatIf, table: pa.Table) -> pa.Array:
+    """Documents that no step but filters and deduplication drops, boolean [n]."""
+    names = [*question.now, *_elections(question)]
+    step = table["drop_step"].combine_chunks()
+    return pc.or_(pc.is_null(step), pc.is_in(step, value_set=pa.array(names, pa.string())))
+
+
+def _decide(
+    steps: Mapping[str, StepConfig], source: str, table: pa.Table, thresholds: Mapping[str, Thresholds]
+) -> pa.Array:
+    """The first rule of the filters that drops each document."""
+    drop = pa.nulls(table.num_rows, pa.string())
+    for name, entry in steps.items():
+        if _applies(entry, source):
+            assert isinstance(entry.stage, Filter)
+            drop = pc.coalesce(drop, entry.stage.decide(table, thresholds.get(name, {}))[DROP].combine_chunks())
+    return drop
+
+
+def _add(question: WhatIf, flow: Flow, source: str, table: pa.Table, thresholds: Mapping[str, Thresholds]) -> None:
+    """Count the documents of a table."""
+    table = table.filter(_eligible(question, table)).combine_chunks()
+    filtered = pc.is_in(table["drop_step"].combine_chunks(), value_set=pa.array(list(question.now), pa.string()))
+    now = pc.if_else(filtered, table["drop"].combine_chunks(), pa.scalar(None, pa.string()))
+    # What a filter newly keeps is dropped all the same where edits leave nothing of it.
+    emptied = pc.if_else(filtered, table["emptied"].combine_chunks(), pa.scalar(None, pa.string()))
+    then = pc.coalesce(_decide(question.then, source, table, thresholds), emptied)
+    was, will = (pc.is_null(drop).to_numpy(zero_copy_only=False) for drop in (now, then))
+    sizes = table["text_bytes"].to_numpy().astype(np.float64)
+    gained = sizes * (will.astype(np.int8) - was.astype(np.int8))
+    flow.seen += table.num_rows
+    flow.newly_dropped += int((was & ~will).sum())
+    flow.newly_kept += int((~was & will).sum())
+    flow.bytes_sum += float(gained.sum())
+    flow.bytes_squares += float((gained**2).sum())
+    for counts, drop in ((flow.rules_now, now), (flow.rules_then, then)):
+        for entry in pc.value_counts(drop.drop_null()).to_pylist():
+            counts[entry["values"]] = counts.get(entry["values"], 0) + entry["counts"]
+    moved = table.filter(pa.array(was != will)).select(["id", "part", "row"]).to_pylist()
+    kept = will[was != will].tolist()
+    found = [(xxhash.xxh3_64_intdigest(m["id"]), k, m["part"], m["row"]) for m, k in zip(moved, kept, strict=True)]
+    flow.moved = sorted([*flow.moved, *found])[:SAMPLE_ROWS]
+
+
+def _group(table: pa.Table, request: Quantile) -> pa.Array:
+    if not request.per:
+        return pa.array([""] * table.num_rows, pa.string())
+    return group_names(table[request.per])
+
+
+def _weighted(request: Quantile, chunks: Sequence[tuple[np.ndarray, float]]) -> float:
+    """The quantile of values that stand for `weight` documents each; with equal weights that of Quantile.rank."""
+    values = np.concatenate([numbers for numbers, _ in chunks])
+    weights = np.concatenate([np.full(len(numbers), weight) for numbers, weight in chunks])
+    order = np.argsort(values, kind="stable")
+    if len(set(weights.tolist())) == 1:
+        return values[order][request.rank(len(values))].item()
+    reached = np.cumsum(weights[order]) / weights.sum()
+    place = np.searchsorted(reached, request.q, "right" if request.side == "at_least" else "left")
+    return values[order][min(int(place), len(values) - 1)].item()

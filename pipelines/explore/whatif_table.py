@@ -1,0 +1,107 @@
+"""What the whatif command prints: documents and bytes by source, drops by rule, and samples of what would change sides."""
+
+from collections.abc import Mapping
+
+import yaml
+from rich.table import Table
+
+from gristmill.config import plain
+from gristmill.console import Page
+from pipelines.commands.show_plan import human_bytes, wide_console
+from pipelines.contracts.lineage import select_rows
+from pipelines.contracts.stage import DROP
+from pipelines.explore.inspect_document import without_personal_data
+from pipelines.explore.whatif import Flow, WhatIf
+from pipelines.stages.decide.filter import Filter
+
+_EXCERPT = (400, 6)  # characters and lines of a sample
+
+
+def show_answer(question: WhatIf, flows: Mapping[str, Flow], samples: int) -> None:
+    """Print the flows, and up to `samples` documents of each source that would newly be dropped, and newly kept."""
+    console = wide_console()
+    console.print(_sources(flows))
+    if any(not flow.exact for flow in flows.values()):
+        seen = ", ".join(
+            f"{flow.seen:,} of {flow.documents:,} ({name})" for name, flow in flows.items() if not flow.exact
+        )
+        console.print(
+            f"± holds in 95 of 100 cases; estimated from {seen} documents; --full counts them all", markup=False
+        )
+    console.print("Documents that filters let through, before deduplication; bytes of the stored text.\n", markup=False)
+    console.print(_rules(flows))
+    for source, flow in flows.items():
+        _show_samples(question, source, flow, samples)
+    console.print("\nTo build it, write into the corpus file:", markup=False)
+    for name in question.changed:
+        stage = question.then[name].stage
+        assert isinstance(stage, Filter)
+        rules = [{k: v for k, v in plain(rule).items() if v not in (None, [], {}, "")} for rule in stage.rules]
+        text = yaml.safe_dump(
+            [{"filter": rules}], sort_keys=False, allow_unicode=True, width=1000, default_flow_style=None
+        )
+        console.print(text, markup=False, end="", soft_wrap=True)
+
+
+def _sources(flows: Mapping[str, Flow]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("source", no_wrap=True)
+    for heading in ("kept now", "kept then", "newly dropped", "newly kept", "text"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for source, flow in flows.items():
+        gained, around = flow.change()
+        size, size_around = flow.bytes_change()
+        sign = "+" if size > 0 else "-" if size < 0 else ""
+        table.add_row(
+            source,
+            f"{flow.kept:,}",
+            f"{flow.kept + gained:,.0f}" + (f" ± {around:,.0f}" if around else ""),
+            f"{flow.scaled(flow.newly_dropped):,.0f}",
+            f"{flow.scaled(flow.newly_kept):,.0f}",
+            f"{sign}{human_bytes(abs(size))}" + (f" ± {human_bytes(size_around)}" if size_around else ""),
+        )
+    return table
+
+
+def _rules(flows: Mapping[str, Flow]) -> Table:
+    """Documents by the first rule that drops them, now and then."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("first rule that drops", no_wrap=True)
+    for source in flows:
+        table.add_column(source, justify="right", no_wrap=True)
+    for rule in dict.fromkeys(rule for flow in flows.values() for rule in (*flow.rules_now, *flow.rules_then)):
+        cells = []
+        for flow in flows.values():
+            now, then = (flow.scaled(counts.get(rule, 0)) for counts in (flow.rules_now, flow.rules_then))
+            cells.append(f"{now:,.0f}" if now == then else f"{now:,.0f} → {then:,.0f}")
+        table.add_row(rule, *cells)
+    return table
+
+
+def _show_samples(question: WhatIf, source: str, flow: Flow, samples: int) -> None:
+    page = Page()
+    for kept, heading in ((False, "newly dropped"), (True, "newly kept")):
+        chosen = [(part, row) for _, to_kept, part, row in flow.moved if to_kept is kept][:samples]
+        for index, row in chosen:
+            whole = next(part for part in question.corpus.parts(source) if part.index == index)
+            part = without_personal_data(question.corpus, select_rows(whole, [row]))
+            page.heading(f"{heading}: {question.corpus.printed_id(part.table(('id',))['id'][0].as_py())}")
+            for name in _signals(question):
+                if part.has(name):
+                    value = part.table((name,))[name][0].as_py()
+                    page.field(name, f"{value:.4g}" if isinstance(value, float) else str(value))
+            page.field("dropped now by", part.table((DROP,))[DROP][0].as_py() or "no rule")
+            page.text(part.table(("edited_text",))["edited_text"][0].as_py(), _EXCERPT)
+
+
+def _signals(question: WhatIf) -> list[str]:
+    """The columns whose rules changed."""
+    changed = []
+    for name in question.changed:
+        now, then = question.now[name].stage, question.then[name].stage
+        assert isinstance(now, Filter)
+        assert isinstance(then, Filter)
+        changed += [
+            rule.signal for rule in [*then.tests(), *now.tests()] if (rule in then.tests()) != (rule in now.tests())
+        ]
+    return list(dict.fromkeys(signal for signal in changed if signal is not None))

@@ -1,0 +1,251 @@
+"""MinHash signatures over word or character shingles, bit-identical to datasketch's "affine32" scheme with xxh32.
+
+From bytes to signature nothing becomes a Python object: words are lower-cased and joined by one space
+(`characters.lower_runs`), a shingle is then a slice of those bytes, hashed by xxh32 (seed 0), mixed once by
+MurmurHash3's finalizer, and permuted by a * h + b modulo 2^32.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+from numba import njit
+
+from pipelines.kernels.text.buffers import blocks
+from pipelines.kernels.text.characters import lower_runs
+from pipelines.kernels.text.tables import UNITS
+from pipelines.kernels.text.units import find_kinds
+
+_MASK = np.uint64(0xFFFFFFFF)
+_PRIME1, _PRIME2, _PRIME3 = np.uint64(2654435761), np.uint64(2246822519), np.uint64(3266489917)
+_PRIME4, _PRIME5 = np.uint64(668265263), np.uint64(374761393)
+_BATCH = 512
+
+# What units weigh by their kind: six letters of a script without spaces between words make a shingle where five words do.
+WEIGHTS = np.array([6, 5, 5], np.int64)
+WEIGHTS.flags.writeable = False
+
+
+def signatures(
+    offsets: np.ndarray, data: np.ndarray, permutations: np.ndarray, ngram: int, unit: str = "word", keep: int = UNITS
+) -> tuple[np.ndarray, np.ndarray]:
+    """(signatures uint32 [n, num_perm], shingles int64 [n]) of documents given as Arrow buffers.
+
+    A document is its runs of `characters.lower_runs`, the units, joined by one space; a shingle is `ngram` neighbouring words of
+    that, as `WEIGHTS` counts them, or `ngram` characters. `permutations` is uint32 [2, num_perm]: the factors and the summands. A
+    document of fewer words, or characters, but at least one, is a single shingle of all it has; one without words has no
+    shingle and the signature 0xFFFFFFFF throughout, which is datasketch's empty one.
+    """
+    n = len(offsets) - 1
+    out = np.full((n, permutations.shape[1]), 0xFFFFFFFF, np.uint32)
+    shingles = np.zeros(n, np.int64)
+    factors, summands = np.ascontiguousarray(permutations[0]), np.ascontiguousarray(permutations[1])
+    for first, last, units in _units(offsets, data, unit, keep):
+        _sign(*units, WEIGHTS, ngram * WEIGHTS[0], factors, summands, out[first:last], shingles[first:last])
+    return out, shingles
+
+
+def shingle_sets(
+    offsets: np.ndarray, data: np.ndarray, ngram: int, unit: str = "word", keep: int = UNITS
+) -> tuple[np.ndarray, np.ndarray]:
+    """(offsets int64 [n + 1], hashes uint32): the distinct hashes of each document's shingles, ascending.
+
+    The shingles and the hash are those of `signatures`. Two shingles of documents with k shingles share a hash by chance with
+    probability k / 2^32: below one in 40,000 for documents of up to 100,000.
+    """
+    sizes, sets = [np.zeros(1, np.int64)], [np.zeros(0, np.uint32)]
+    for first, last, units in _units(offsets, data, unit, keep):
+        found, size = np.empty(len(units[2]), np.uint32), np.zeros(last - first, np.int64)
+        total = _collect(*units, WEIGHTS, ngram * WEIGHTS[0], found, size)
+        sets.append(found[:total])
+        sizes.append(size)
+    return np.cumsum(np.concatenate(sizes)), np.concatenate(sets)
+
+
+def jaccard(
+    offsets: np.ndarray, hashes: np.ndarray, other_offsets: np.ndarray, other_hashes: np.ndarray, places: np.ndarray
+) -> np.ndarray:
+    """Jaccard similarity of set i to set places[i] of the others, float32; sets ascending, as by `shingle_sets`."""
+    out = np.empty(len(places), np.float32)
+    _jaccard(offsets, hashes, other_offsets, other_hashes, places, out)
+    return out
+
+
+_Block = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, int]
+
+
+def _units(offsets: np.ndarray, data: np.ndarray, unit: str, keep: int) -> Iterator[tuple[int, int, _Block]]:
+    """Blocks of documents: (first, last + 1, (bytes, offsets, where units start, offsets into that, kinds of units, bytes
+    between two units))."""
+    for first, last, block_offsets, block in blocks(offsets, data):
+        runs = lower_runs(block_offsets, block, keep)
+        if unit == "word":
+            kinds = find_kinds(runs.data, runs.starts)
+            yield first, last, (runs.data, runs.offsets, runs.starts, runs.run_offsets, kinds, 1)
+        else:
+            starts = np.flatnonzero((runs.data & 0xC0) != 0x80).astype(np.int32)
+            places, kinds = np.searchsorted(starts, runs.offsets).astype(np.int64), np.zeros(len(starts), np.uint8)
+            yield first, last, (runs.data, runs.offsets, starts, places, kinds, 0)
+
+
+def xxh32(data: bytes) -> int:
+    """The kernel's xxh32 of some bytes, seed 0: for tests against the library."""
+    return int(_xxh32(np.frombuffer(data, np.uint8), 0, len(data)))
+
+
+@njit(cache=True, inline="always")
+def _rotate(value: np.uint64, bits: int) -> np.uint64:
+    return ((value << np.uint64(bits)) | (value >> np.uint64(32 - bits))) & _MASK
+
+
+@njit(cache=True, inline="always")
+def _word(data: np.ndarray, i: int) -> np.uint64:
+    """Four bytes, little-endian; LLVM makes it one load."""
+    low = np.uint32(data[i]) | (np.uint32(data[i + 1]) << np.uint32(8))
+    high = (np.uint32(data[i + 2]) << np.uint32(16)) | (np.uint32(data[i + 3]) << np.uint32(24))
+    return np.uint64(low | high)
+
+
+@njit(cache=True, inline="always")
+def _round(lane: np.uint64, value: np.uint64) -> np.uint64:
+    return (_rotate((lane + value * _PRIME2) & _MASK, 13) * _PRIME1) & _MASK
+
+
+@njit(cache=True)
+def _xxh32(data: np.ndarray, i: int, end: int) -> np.uint32:
+    size = np.uint64(end - i)
+    if end - i >= 16:
+        lane1, lane2 = (_PRIME1 + _PRIME2) & _MASK, _PRIME2
+        lane3, lane4 = np.uint64(0), (np.uint64(0) - _PRIME1) & _MASK
+        while end - i >= 16:
+            lane1, lane2 = _round(lane1, _word(data, i)), _round(lane2, _word(data, i + 4))
+            lane3, lane4 = _round(lane3, _word(data, i + 8)), _round(lane4, _word(data, i + 12))
+            i += 16
+        value = _rotate(lane1, 1) + _rotate(lane2, 7) + _rotate(lane3, 12) + _rotate(lane4, 18)
+    else:
+        value = _PRIME5
+    value = (value + size) & _MASK
+    while end - i >= 4:
+        value = (_rotate((value + _word(data, i) * _PRIME3) & _MASK, 17) * _PRIME4) & _MASK
+        i += 4
+    while i < end:
+        value = (_rotate((value + np.uint64(data[i]) * _PRIME5) & _MASK, 11) * _PRIME1) & _MASK
+        i += 1
+    value = ((value ^ (value >> np.uint64(15))) * _PRIME2) & _MASK
+    value = ((value ^ (value >> np.uint64(13))) * _PRIME3) & _MASK
+    return np.uint32(value ^ (value >> np.uint64(16)))
+
+
+@njit(cache=True)
+def _finalize(value: np.uint64) -> np.uint32:
+    """MurmurHash3's 32-bit finalizer: datasketch mixes every hash by it before the permutations."""
+    value = ((value ^ (value >> np.uint64(16))) * np.uint64(0x85EBCA6B)) & _MASK
+    value = ((value ^ (value >> np.uint64(13))) * np.uint64(0xC2B2AE35)) & _MASK
+    return np.uint32(value ^ (value >> np.uint64(16)))
+
+
+@njit(cache=True)
+def _take_minimum(hashes: np.ndarray, count: int, factors: np.ndarray, summands: np.ndarray, out: np.ndarray) -> None:
+    for p in range(len(out)):
+        factor, summand, least = factors[p], summands[p], out[p]
+        for k in range(count):
+            least = min(least, np.uint32(factor * hashes[k] + summand))
+        out[p] = least
+
+
+@njit(cache=True, inline="always")
+def _shingle(data: np.ndarray, starts: np.ndarray, k: int, after: int, gap: int, last: int, end: int) -> np.uint32:
+    """The hash of the units k to after - 1; `gap` bytes between units are no part of it."""
+    return _finalize(np.uint64(_xxh32(data, starts[k], starts[after] - gap if after < last else end)))
+
+
+@njit(cache=True)
+def _sign(
+    data: np.ndarray,
+    offsets: np.ndarray,
+    starts: np.ndarray,
+    unit_offsets: np.ndarray,
+    kinds: np.ndarray,
+    gap: int,
+    weights: np.ndarray,
+    least: int,
+    factors: np.ndarray,
+    summands: np.ndarray,
+    out: np.ndarray,
+    shingles: np.ndarray,
+) -> None:
+    hashes = np.empty(_BATCH, np.uint32)
+    for d in range(len(offsets) - 1):
+        after, last = unit_offsets[d], unit_offsets[d + 1]
+        weight, filled = 0, 0
+        for k in range(unit_offsets[d], last):
+            while after < last and weight < least:
+                weight += weights[kinds[after]]
+                after += 1
+            if weight < least and shingles[d] > 0:
+                break
+            hashes[filled] = _shingle(data, starts, k, after, gap, last, offsets[d + 1])
+            weight -= weights[kinds[k]]
+            shingles[d] += 1
+            filled += 1
+            if filled == _BATCH:
+                _take_minimum(hashes, filled, factors, summands, out[d])
+                filled = 0
+        _take_minimum(hashes, filled, factors, summands, out[d])
+
+
+@njit(cache=True)
+def _collect(
+    data: np.ndarray,
+    offsets: np.ndarray,
+    starts: np.ndarray,
+    unit_offsets: np.ndarray,
+    kinds: np.ndarray,
+    gap: int,
+    weights: np.ndarray,
+    least: int,
+    out: np.ndarray,
+    sizes: np.ndarray,
+) -> int:
+    at = 0
+    for d in range(len(offsets) - 1):
+        after, last = unit_offsets[d], unit_offsets[d + 1]
+        weight, count = 0, 0
+        hashes = np.empty(last - after, np.uint32)
+        for k in range(unit_offsets[d], last):
+            while after < last and weight < least:
+                weight += weights[kinds[after]]
+                after += 1
+            if weight < least and count > 0:
+                break
+            hashes[count] = _shingle(data, starts, k, after, gap, last, offsets[d + 1])
+            weight -= weights[kinds[k]]
+            count += 1
+        hashes = np.sort(hashes[:count])
+        for k in range(count):
+            if k == 0 or hashes[k] != hashes[k - 1]:
+                out[at] = hashes[k]
+                at += 1
+                sizes[d] += 1
+    return at
+
+
+@njit(cache=True)
+def _jaccard(
+    offsets: np.ndarray,
+    hashes: np.ndarray,
+    other_offsets: np.ndarray,
+    other_hashes: np.ndarray,
+    places: np.ndarray,
+    out: np.ndarray,
+) -> None:
+    for d in range(len(places)):
+        i, end = offsets[d], offsets[d + 1]
+        j, other_end = other_offsets[places[d]], other_offsets[places[d] + 1]
+        size = end - i + other_end - j
+        common = 0
+        while i < end and j < other_end:
+            a, b = hashes[i], other_hashes[j]
+            common += a == b
+            i += a <= b
+            j += b <= a
+        out[d] = common / (size - common) if size else 1.0

@@ -1,0 +1,353 @@
+"""Where in a text personal data can be at all: passes over the bytes that find the few places worth a closer look.
+
+A hit is necessary, never sufficient: every match of Presidio's pattern of an entity lies around a hit of its kind, and
+pipelines/stages/pii/windows.py turns hits into windows.
+"""
+
+from collections.abc import Callable
+from functools import cache
+from typing import Literal, NamedTuple
+
+import numpy as np
+import regex
+from numba import njit
+
+Kind = Literal["at", "quad", "colons", "iban", "wallet", "hardware", "fiscal", "userinfo", "secret", "private"]
+
+# The punctuation that phonenumbers allows between the digits of a number; in a number it also allows x and X.
+PHONE_PUNCTUATION = (
+    "-\u2010\u2011\u2012\u2013\u2014\u2015\u2212\u30fc\uff0d\uff0e\uff0f \xa0\xad\u200b\u2060\u3000"
+    "()\uff08\uff09\uff3b\uff3d.[]/~\u2053\u223c\uff5e"
+)
+PHONE_GAP = 4  # how many punctuation characters phonenumbers allows between two digits
+CODE_GAP = 1  # how many letters or separators Presidio's patterns of identity numbers have between two digits
+
+_DIGIT, _PUNCTUATION, _HEX, _CAPITAL, _ALNUM, _LOCAL, _HOST, _LINK = 1, 2, 4, 8, 16, 32, 64, 128
+_CODE_POINTS = 0x20000  # no decimal digit and no phone punctuation lies beyond
+_CAPITALS, _SMALL, _DECIMALS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ", "abcdefghijklmnopqrstuvwxyz", "0123456789"
+_AT, _DOT, _COLON, _HYPHEN, _SPACE, _ZERO, _ONE, _THREE, _NINE, _SLASH, _LOW = b"@.:- 0139/_"
+_NOT_IN_USERINFO = tuple(b"/?#\"'<>{}|\\^`")
+_PRIVATE_KEY = np.frombuffer(b"PRIVATE KEY", np.uint8)
+
+
+@cache
+def _classes() -> np.ndarray:
+    """uint8 [0x20000]: the classes of each code point as bits. Read-only."""
+    table: np.ndarray = np.zeros(_CODE_POINTS, np.uint8)
+    every = "".join(map(chr, (*range(0xD800), *range(0xE000, _CODE_POINTS))))
+    # Presidio matches with `regex`, phonenumbers with `re`: their Unicode tables differ by some years.
+    digits = {*regex.findall(r"\d", every), *(character for character in every if character.isdecimal())}
+    for bit, characters in (
+        (_DIGIT, digits),
+        (_PUNCTUATION, PHONE_PUNCTUATION + "xX"),
+        (_HEX, _DECIMALS + "abcdefABCDEF"),
+        (_CAPITAL, _CAPITALS),
+        (_ALNUM, _DECIMALS + _SMALL + _CAPITALS),
+        (_LOCAL, "!#$%&'*+-/=?^_`{|}~" + _DECIMALS + _SMALL + _CAPITALS),
+        (_HOST, "_" + _DECIMALS + _SMALL + _CAPITALS),
+        # Long s and the Kelvin sign equal s and k where case is ignored.
+        (_LINK, {*regex.findall(r"\s", every), *"-+:_\u017f\u212a", *_SMALL, *_CAPITALS}),
+    ):
+        for character in characters:
+            table[ord(character)] |= bit
+    table[128:256] |= _LOCAL | _HOST  # for bytes of other characters, which any kernel but the one for digits looks up
+    table.flags.writeable = False
+    return table
+
+
+def find_hits(kind: Kind, offsets: np.ndarray, data: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Every hit in order: its row, and its byte offset within the document, both int64.
+
+    A hit is the byte of: `at` an @ with a character of an address on both sides; `quad` the third dot of a dotted
+    quad; `colons` the first of two colons, or the sixth between hexadecimal groups of one to four; `iban` the second
+    check digit after two capitals, with two groups of four to follow; `wallet` the 26th letter or digit of a run
+    since its first 1 or 3; `hardware` the fifth separator between pairs of hexadecimal digits, or the second dot
+    after groups of four; `fiscal` every 16th character in a run of letters and digits and of characters beyond ASCII,
+    once 9 of the run are ASCII; `userinfo` the colon of :// with a colon and an @ before the host ends; `secret`
+    where a run of [A-Za-z0-9_.-] has 20 characters, 10 of them letters or digits; `private` the P of PRIVATE KEY.
+    `offsets` int64 [n + 1] and `data` uint8 are the buffers of a large_string array and hold UTF-8.
+    """
+    places = _collect(_KERNELS[kind], offsets, data)
+    rows = np.asarray(np.searchsorted(offsets, places, side="right") - 1)
+    return rows, places - offsets[rows]
+
+
+class Chains(NamedTuple):
+    """Chains of digits in order: row, start and end in bytes within the document, number of digits; each int64 [n]."""
+
+    rows: np.ndarray
+    starts: np.ndarray
+    ends: np.ndarray
+    digits: np.ndarray
+
+
+def find_chains(offsets: np.ndarray, data: np.ndarray, least: int, codes: bool = False) -> Chains:
+    """Every chain of at least `least` digits with no gap wider than in a phone number. Buffers as for find_hits.
+
+    With `codes`, a gap is what identity numbers have: one letter, white space, or one of -+:_ instead.
+    """
+    link, gap = (_LINK, CODE_GAP) if codes else (_PUNCTUATION, PHONE_GAP)
+    starts, ends, digits = _collect(_chains, offsets, data, least, link, gap).reshape(-1, 3).T
+    rows = np.asarray(np.searchsorted(offsets, starts, side="right") - 1)
+    return Chains(rows, starts - offsets[rows], ends - offsets[rows], digits)
+
+
+def _collect(kernel: Callable[..., int], offsets: np.ndarray, data: np.ndarray, *more: int) -> np.ndarray:
+    """What a kernel finds; it counts all and writes as far as the array reaches."""
+    out: np.ndarray = np.empty(3 * max(1024, len(data) // 512), np.int64)
+    while (count := kernel(offsets, data, _classes(), out, *more)) > len(out):
+        out = np.empty(count, np.int64)
+    return out[:count]
+
+
+@njit(cache=True, nogil=True)
+def _chains(
+    offsets: np.ndarray, data: np.ndarray, classes: np.ndarray, out: np.ndarray, least: int, link: int, widest: int
+) -> int:
+    """Start, end and digits of each, in turn."""
+    count = 0
+    for row in range(len(offsets) - 1):
+        at, end = offsets[row], offsets[row + 1]
+        digits, gap, start, stop = 0, 0, at, at  # of the chain; characters of a gap since its last digit
+        while at <= end:
+            place = at
+            code = np.int64(data[at]) if at < end else 0  # a NUL after the last character ends its chain
+            at += 1
+            if code >= 0xC0:
+                more = 1 if code < 0xE0 else 2 if code < 0xF0 else 3
+                code &= 0x3F >> more
+                for _ in range(more):
+                    code = code << 6 | np.int64(data[at] & 0x3F)
+                    at += 1
+            kind = classes[code] if code < _CODE_POINTS else 0
+            if kind & _DIGIT:
+                if digits == 0:
+                    start = place
+                digits += 1
+                gap = 0
+                stop = at
+                continue
+            gap += 1
+            if digits and (gap > widest or not kind & link):
+                if digits >= least:
+                    if count + 2 < len(out):
+                        out[count], out[count + 1], out[count + 2] = start, stop, digits
+                    count += 3
+                digits = 0
+    return count
+
+
+@njit(cache=True, nogil=True)
+def _ats(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray, out: np.ndarray) -> int:
+    count = 0
+    for row in range(len(offsets) - 1):
+        for at in range(offsets[row] + 1, offsets[row + 1] - 1):
+            if data[at] == _AT and classes[data[at - 1]] & _LOCAL and classes[data[at + 1]] & _HOST:
+                if count < len(out):
+                    out[count] = at
+                count += 1
+    return count
+
+
+@njit(cache=True, nogil=True)
+def _quads(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray, out: np.ndarray) -> int:
+    count = 0
+    for row in range(len(offsets) - 1):
+        start = offsets[row]
+        for at in range(start, offsets[row + 1]):
+            if data[at] != _DOT:
+                continue
+            back, dots = at, 1
+            while dots < 3:
+                digits = 0
+                while back > start and _ZERO <= data[back - 1] <= _NINE:
+                    back -= 1
+                    digits += 1
+                if not 0 < digits <= 3 or back == start or data[back - 1] != _DOT:
+                    break
+                back -= 1
+                dots += 1
+            if dots == 3 and back > start and _ZERO <= data[back - 1] <= _NINE:
+                if count < len(out):
+                    out[count] = at
+                count += 1
+    return count
+
+
+@njit(cache=True, nogil=True)
+def _colons(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray, out: np.ndarray) -> int:
+    count = 0
+    for row in range(len(offsets) - 1):
+        start, end = offsets[row], offsets[row + 1]
+        for at in range(start, end):
+            if data[at] != _COLON:
+                continue
+            back, colons = at, 1
+            while colons < 6:
+                digits = 0
+                while back > start and digits < 5 and classes[data[back - 1]] & _HEX:
+                    back -= 1
+                    digits += 1
+                if not 0 < digits <= 4 or back == start or data[back - 1] != _COLON:
+                    break
+                back -= 1
+                colons += 1
+            if colons == 6 or (at + 1 < end and data[at + 1] == _COLON):
+                if count < len(out):
+                    out[count] = at
+                count += 1
+    return count
+
+
+@njit(cache=True, nogil=True)
+def _ibans(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray, out: np.ndarray) -> int:
+    count = 0
+    for row in range(len(offsets) - 1):
+        end = offsets[row + 1]
+        for at in range(offsets[row] + 3, end - 8):
+            if not (_ZERO <= data[at] <= _NINE and _ZERO <= data[at - 1] <= _NINE):
+                continue
+            if not (classes[data[at - 2]] & _CAPITAL and classes[data[at - 3]] & _CAPITAL):
+                continue
+            next_, seen = at + 1, 0
+            while seen < 8 and next_ < end:
+                byte = data[next_]
+                if classes[byte] & _CAPITAL or _ZERO <= byte <= _NINE:
+                    seen += 1
+                elif byte not in (_SPACE, _HYPHEN) or next_ - at > 6:
+                    break
+                next_ += 1
+            if seen == 8:
+                if count < len(out):
+                    out[count] = at
+                count += 1
+    return count
+
+
+@njit(cache=True, nogil=True)
+def _wallets(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray, out: np.ndarray) -> int:
+    count = 0
+    for row in range(len(offsets) - 1):
+        run = 0  # letters and digits since the first 1 or 3 of the run
+        for at in range(offsets[row], offsets[row + 1]):
+            byte = data[at]
+            if not classes[byte] & _ALNUM:
+                run = 0
+            elif run or byte in (_ONE, _THREE):
+                run += 1
+                if run == 26:
+                    if count < len(out):
+                        out[count] = at
+                    count += 1
+    return count
+
+
+@njit(cache=True, nogil=True)
+def _hardware(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray, out: np.ndarray) -> int:
+    count = 0
+    for row in range(len(offsets) - 1):
+        digits = 0  # hexadecimal digits that end here
+        pairs, fours = 0, 0  # separators so far after groups of two, after groups of four
+        for at in range(offsets[row], offsets[row + 1]):
+            byte = data[at]
+            if classes[byte] & _HEX:
+                digits += 1
+                continue
+            paired = byte in (_COLON, _HYPHEN)
+            pairs = (pairs + 1 if digits == 2 or pairs == 0 else 1) if paired and digits >= 2 else 0
+            fours = (fours + 1 if digits == 4 or fours == 0 else 1) if byte == _DOT and digits >= 4 else 0
+            if pairs >= 5 or fours >= 2:
+                if count < len(out):
+                    out[count] = at
+                count += 1
+            digits = 0
+    return count
+
+
+@njit(cache=True, nogil=True)
+def _fiscals(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray, out: np.ndarray) -> int:
+    count = 0
+    for row in range(len(offsets) - 1):
+        run, ascii_ = 0, 0  # characters since the last hit of the run; letters and digits of ASCII in the run
+        for at in range(offsets[row], offsets[row + 1]):
+            byte = data[at]
+            if byte < 0x80 and not classes[byte] & _ALNUM:
+                run, ascii_ = 0, 0
+                continue
+            run += byte < 0x80 or byte >= 0xC0
+            ascii_ += byte < 0x80
+            if run >= 16 and ascii_ >= 9 and (byte < 0x80 or byte >= 0xC0):
+                if count < len(out):
+                    out[count] = at
+                count += 1
+                run = 0
+    return count
+
+
+@njit(cache=True, nogil=True)
+def _userinfos(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray, out: np.ndarray) -> int:
+    count = 0
+    for row in range(len(offsets) - 1):
+        end = offsets[row + 1]
+        for at in range(offsets[row] + 1, end - 4):
+            if data[at] != _COLON or data[at + 1] != _SLASH or data[at + 2] != _SLASH:
+                continue
+            place, colons = at + 3, 0
+            while place < end and data[place] > _SPACE and data[place] != _AT and data[place] not in _NOT_IN_USERINFO:
+                colons += data[place] == _COLON
+                place += 1
+            if colons and place < end and data[place] == _AT:
+                if count < len(out):
+                    out[count] = at
+                count += 1
+    return count
+
+
+@njit(cache=True, nogil=True)
+def _secrets(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray, out: np.ndarray) -> int:
+    count = 0
+    for row in range(len(offsets) - 1):
+        run, alnum = 0, 0
+        for at in range(offsets[row], offsets[row + 1]):
+            byte = data[at]
+            if byte < 0x80 and classes[byte] & _ALNUM:
+                alnum += 1
+            elif byte not in (_HYPHEN, _LOW, _DOT):
+                run, alnum = 0, 0
+                continue
+            run += 1
+            if run >= 20 and alnum >= 10:
+                if count < len(out):
+                    out[count] = at
+                count += 1
+                run = -(1 << 62)  # one hit for each run
+    return count
+
+
+@njit(cache=True, nogil=True)
+def _privates(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray, out: np.ndarray) -> int:
+    count = 0
+    for row in range(len(offsets) - 1):
+        for at in range(offsets[row], offsets[row + 1] - len(_PRIVATE_KEY) + 1):
+            same = 0
+            while same < len(_PRIVATE_KEY) and data[at + same] == _PRIVATE_KEY[same]:
+                same += 1
+            if same == len(_PRIVATE_KEY):
+                if count < len(out):
+                    out[count] = at
+                count += 1
+    return count
+
+
+_KERNELS: dict[str, Callable[..., int]] = {
+    "at": _ats,
+    "quad": _quads,
+    "colons": _colons,
+    "iban": _ibans,
+    "wallet": _wallets,
+    "hardware": _hardware,
+    "fiscal": _fiscals,
+    "userinfo": _userinfos,
+    "secret": _secrets,
+    "private": _privates,
+}

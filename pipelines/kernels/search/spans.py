@@ -1,0 +1,160 @@
+"""Lines, paragraphs and sentences as spans that can be compared and cut: a hash of each one's normalised text, its words, and
+the white space between it and the span before it.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+from pipelines.kernels.text.characters import classify, lower_runs
+from pipelines.kernels.text.segment import find_lines, find_sentences
+from pipelines.kernels.text.tables import IN_TOKEN, SPACE
+from pipelines.kernels.text.words import find_words
+
+_PRIME1, _PRIME2, _PRIME3 = np.uint64(0x9E3779B185EBCA87), np.uint64(0xC2B2AE3D27D4EB4F), np.uint64(0x165667B19E3779F9)
+_PRIME4, _PRIME5 = np.uint64(0x85EBCA77C2B2AE63), np.uint64(0x27D4EB2F165667C5)
+_LINE_FEED = 10
+
+
+class Units(NamedTuple):
+    """The units of a block in order, int64 [units] but for `hashes`, with offsets into its documents."""
+
+    documents: np.ndarray  # which document of the block
+    starts: np.ndarray
+    ends: np.ndarray  # without white space
+    feeds: np.ndarray  # behind the last line feed between the unit before and this one; -1 where there is none
+    words: np.ndarray
+    hashes: np.ndarray  # uint64, xxh64 (seed 0) of `" ".join(unit.lower().split())` in UTF-8
+
+
+def find_units(offsets: np.ndarray, data: np.ndarray, unit: str) -> Units:
+    """The lines, paragraphs or sentences of a block; pipelines/kernels/text/segment.py says what they are."""
+    classes = classify(offsets, data)
+    if unit == "sentence":
+        spans = find_sentences(offsets, data, classes)
+    else:
+        spans = find_lines(offsets, data, classes)[unit == "paragraph"]
+    documents = np.repeat(np.arange(len(offsets) - 1), np.diff(spans.offsets))
+    starts, ends = spans.starts.astype(np.int64), spans.ends.astype(np.int64)
+    feeds = np.empty(len(starts), np.int64)
+    _trim(data, classes, offsets, documents, starts, ends, feeds)
+    # White space alone stands between two units, so that the text up to the next unit has the same normalised form.
+    bounds = np.append(starts, len(data)) if len(starts) else np.zeros(1, np.int64)
+    bounds.flags.writeable = False
+    runs = lower_runs(bounds, data, IN_TOKEN)
+    words = np.diff(np.searchsorted(find_words(offsets, data, classes).starts, bounds))
+    base = offsets[documents]
+    feeds = np.where(feeds < 0, -1, feeds - base)
+    return Units(documents, starts - base, ends - base, feeds, words, hash_spans(runs.offsets, runs.data))
+
+
+def hash_spans(offsets: np.ndarray, data: np.ndarray) -> np.ndarray:
+    """xxh64 (seed 0) of each data[offsets[k]:offsets[k + 1]], uint64 [n]."""
+    out = np.empty(len(offsets) - 1, np.uint64)
+    _hash(offsets, data, out)
+    return out
+
+
+def hash_windows(hashes: np.ndarray, documents: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
+    """(first unit, hash) of every window of `size` units of one document; one of all its units where it has fewer.
+
+    The hash of a window is that of its units' hashes, little-endian, one after the other; of one unit, its own.
+    """
+    counts = np.bincount(documents)
+    left = np.repeat(np.cumsum(counts), counts) - np.arange(len(documents))
+    begins = np.append(True, documents[1:] != documents[:-1])[: len(documents)]
+    firsts = np.flatnonzero((left >= size) | begins)
+    if size == 1:
+        return firsts, hashes
+    out = np.empty(len(firsts), np.uint64)
+    _hash_windows(firsts, np.minimum(left[firsts], size), hashes.view(np.uint8), out)
+    return firsts, out
+
+
+@njit(cache=True)
+def _trim(
+    data: np.ndarray,
+    classes: np.ndarray,
+    offsets: np.ndarray,
+    documents: np.ndarray,
+    starts: np.ndarray,
+    ends: np.ndarray,
+    feeds: np.ndarray,
+) -> None:
+    """Take white space off the ends, and find the line feeds between units."""
+    for k in range(len(starts)):
+        while ends[k] > starts[k] and classes[ends[k] - 1] & SPACE:
+            ends[k] -= 1
+        low = offsets[documents[k]]
+        if k > 0 and documents[k - 1] == documents[k]:
+            low = ends[k - 1]
+        i = starts[k]
+        while i > low and data[i - 1] != _LINE_FEED:
+            i -= 1
+        feeds[k] = i if i > low else -1
+
+
+@njit(cache=True, inline="always")
+def _eight(data: np.ndarray, i: int) -> np.uint64:
+    """Eight bytes, little-endian; LLVM makes it one load."""
+    k = np.uint64(i)
+    low = np.uint64(data[k]) | np.uint64(data[k + np.uint64(1)]) << np.uint64(8)
+    low |= np.uint64(data[k + np.uint64(2)]) << np.uint64(16) | np.uint64(data[k + np.uint64(3)]) << np.uint64(24)
+    high = np.uint64(data[k + np.uint64(4)]) | np.uint64(data[k + np.uint64(5)]) << np.uint64(8)
+    high |= np.uint64(data[k + np.uint64(6)]) << np.uint64(16) | np.uint64(data[k + np.uint64(7)]) << np.uint64(24)
+    return low | high << np.uint64(32)
+
+
+@njit(cache=True, inline="always")
+def _rotate(value: np.uint64, bits: int) -> np.uint64:
+    return (value << np.uint64(bits)) | (value >> np.uint64(64 - bits))
+
+
+@njit(cache=True, inline="always")
+def _round(lane: np.uint64, value: np.uint64) -> np.uint64:
+    return _rotate(lane + value * _PRIME2, 31) * _PRIME1
+
+
+@njit(cache=True)
+def _xxh64(data: np.ndarray, i: int, end: int) -> np.uint64:
+    size = np.uint64(end - i)
+    if end - i >= 32:
+        lane1, lane2 = _PRIME1 + _PRIME2, _PRIME2
+        lane3, lane4 = np.uint64(0), np.uint64(0) - _PRIME1
+        while end - i >= 32:
+            lane1, lane2 = _round(lane1, _eight(data, i)), _round(lane2, _eight(data, i + 8))
+            lane3, lane4 = _round(lane3, _eight(data, i + 16)), _round(lane4, _eight(data, i + 24))
+            i += 32
+        value = _rotate(lane1, 1) + _rotate(lane2, 7) + _rotate(lane3, 12) + _rotate(lane4, 18)
+        for lane in (lane1, lane2, lane3, lane4):
+            value = (value ^ _round(np.uint64(0), lane)) * _PRIME1 + _PRIME4
+    else:
+        value = _PRIME5
+    value += size
+    while end - i >= 8:
+        value = _rotate(value ^ _round(np.uint64(0), _eight(data, i)), 27) * _PRIME1 + _PRIME4
+        i += 8
+    if end - i >= 4:
+        four = np.uint64(data[i]) | np.uint64(data[i + 1]) << np.uint64(8)
+        four |= np.uint64(data[i + 2]) << np.uint64(16) | np.uint64(data[i + 3]) << np.uint64(24)
+        value = _rotate(value ^ four * _PRIME1, 23) * _PRIME2 + _PRIME3
+        i += 4
+    while i < end:
+        value = _rotate(value ^ np.uint64(data[i]) * _PRIME5, 11) * _PRIME1
+        i += 1
+    value = (value ^ (value >> np.uint64(33))) * _PRIME2
+    value = (value ^ (value >> np.uint64(29))) * _PRIME3
+    return value ^ (value >> np.uint64(32))
+
+
+@njit(cache=True)
+def _hash(offsets: np.ndarray, data: np.ndarray, out: np.ndarray) -> None:
+    for k in range(len(out)):
+        out[k] = _xxh64(data, offsets[k], offsets[k + 1])
+
+
+@njit(cache=True)
+def _hash_windows(firsts: np.ndarray, sizes: np.ndarray, data: np.ndarray, out: np.ndarray) -> None:
+    for k in range(len(out)):
+        out[k] = _xxh64(data, 8 * firsts[k], 8 * (firsts[k] + sizes[k]))

@@ -1,0 +1,299 @@
+"""C4's rules, line by line, as its paper words them and as two codes apply them.
+
+Every line ends at the first test that it meets, so that a line already dropped drops no page. The order of tests, the
+ends that a line may have and what a line is differ: `tests/pipelines/kernels/reference_signals.py` states them in plain Python.
+Lines that hold citation markers ([1], [edit], [citation needed]) are judged without them, as documents of a block of
+their own.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+from pipelines.kernels.signals.token_tables import ENDS_SENTENCE, IS_PUNCTUATION, OPENS_CHUNK
+from pipelines.kernels.signals.tokens import Tokens, find_tokens
+from pipelines.kernels.text.characters import classify
+from pipelines.kernels.text.line_variants import BY_BREAKS, BY_FEEDS, Rows
+from pipelines.kernels.text.phrases import CURLY, JAVASCRIPT, LOREM, MARKER, POLICY, Hits, find_phrases
+from pipelines.kernels.text.segment import Segments, count_sentences
+from pipelines.kernels.text.tables import SPACE
+from pipelines.kernels.text.words import Spans, find_words
+
+VARIANTS = ("paper", "tfds", "datatrove")
+_PAPER, _TFDS, _DATATROVE = range(3)
+# What became of a line.
+NO_LINE, KEPT, NO_END_MARK, FEW_WORDS, LONG_WORD, SAYS_JAVASCRIPT, SAYS_POLICY, DROPS_LOREM, DROPS_CURLY = range(9)
+DROPPED = {  # the tests that drop a line
+    NO_END_MARK: "terminal_punctuation",
+    FEW_WORDS: "few_words",
+    LONG_WORD: "long_word",
+    SAYS_JAVASCRIPT: "javascript",
+    SAYS_POLICY: "policy",
+}
+CITATION = 9
+TESTS = {  # what may be left out, by the number that stands for it in `without`
+    **{name: test for test, name in DROPPED.items()},
+    "lorem_ipsum": DROPS_LOREM,
+    "curly_bracket": DROPS_CURLY,
+    "citation": CITATION,
+}
+_PAGE = ("sentences", "lorem_ipsum", "curly")
+_LONGEST_WORD = 1000  # c4_utils.py, c4_filters.py
+_MOST_WORDS = 5
+_LEAST_WORDS = (5, 5, 3)  # "at least 5 words" (paper, tfds); datatrove has 3
+
+
+class Judged(NamedTuple):
+    """Rows, what became of each for each of VARIANTS, and the sentences of those kept."""
+
+    rows: Rows
+    verdicts: np.ndarray  # uint8 [rows, 3]
+    sentences: np.ndarray  # int64 [rows, 3]
+
+
+def page_counts(segments: Segments, tokens: Tokens, hits: Hits, rows: Rows, feed_rows: Rows) -> dict[str, np.ndarray]:
+    """What the page rules look at, int64 [documents] each: sentences of the lines kept, lines that drop the page.
+
+    `rows` and `feed_rows` are those of `rows.find_rows`. In the paper a page rule looks at every line.
+    """
+    documents = len(segments.offsets) - 1
+    counts = {f"c4_{name}_{variant}": np.zeros(documents, np.int64) for name in _PAGE for variant in VARIANTS}
+    for some in (rows, feed_rows):
+        judged = judge(segments, tokens, hits, some)
+        for column, variant in enumerate(VARIANTS):
+            counts[f"c4_sentences_{variant}"] += _added(some, judged.sentences[:, column], documents)
+            counts[f"c4_lorem_ipsum_{variant}"] += _added(some, judged.verdicts[:, column] == DROPS_LOREM, documents)
+            counts[f"c4_curly_{variant}"] += _added(some, judged.verdicts[:, column] == DROPS_CURLY, documents)
+    lorem, curly = lines_that_hold(segments, hits)
+    return counts | {"c4_lorem_ipsum_paper": lorem, "c4_curly_paper": curly}
+
+
+def lines_that_hold(segments: Segments, hits: Hits) -> tuple[np.ndarray, np.ndarray]:
+    """How many lines of each document hold "lorem ipsum", and a curly bracket, int64 [documents] each."""
+    holding = np.zeros((len(segments.offsets) - 1, 2), np.int64)
+    _holding(*segments.lines, hits.places, hits.kinds, holding)
+    return holding[:, 0], holding[:, 1]
+
+
+def _added(rows: Rows, values: np.ndarray, documents: int) -> np.ndarray:
+    return np.bincount(rows.documents, values, documents).astype(np.int64)
+
+
+def judge(segments: Segments, tokens: Tokens, hits: Hits, rows: Rows, without: int = 0) -> Judged:
+    """Judge the rows of a block; bit k of `without` leaves out the test that TESTS numbers k."""
+    count = len(rows.starts)
+    chunks, said = np.zeros(count, np.int32), np.zeros(count, np.uint8)
+    judged = Judged(rows, np.zeros((count, 3), np.uint8), np.zeros((count, 3), np.int64))
+    _judge(segments.data, segments.classes, chunks, False, said, segments.words, tokens, hits, judged, without)
+    which = np.flatnonzero(said & MARKER)
+    if len(which) and not without >> CITATION & 1:
+        marked = Rows(*(column[which] for column in rows))
+        _judge_unmarked(segments, marked, chunks[which], hits, judged, which, without)
+    return judged
+
+
+def _judge_unmarked(
+    segments: Segments, rows: Rows, chunks: np.ndarray, hits: Hits, judged: Judged, which: np.ndarray, without: int
+) -> None:
+    """Judge rows that hold citation markers without these."""
+    data = np.empty(int((rows.ends - rows.starts).sum()), np.uint8)
+    offsets = np.zeros(len(rows.starts) + 1, np.int64)
+    _remove(segments.data, *rows[:2], *hits[:3], data, offsets)
+    data = data[: offsets[-1]]
+    data.flags.writeable = offsets.flags.writeable = False
+    classes = classify(offsets, data)
+    starts, ends = offsets[:-1].astype(np.int32), offsets[1:].astype(np.int32)
+    clean = Judged(
+        rows._replace(starts=starts, ends=ends),
+        np.zeros((len(which), 3), np.uint8),
+        np.zeros((len(which), 3), np.int64),
+    )
+    words, tokens = find_words(offsets, data, classes), find_tokens(offsets, data, classes)
+    said = np.zeros(len(which), np.uint8)
+    _judge(data, classes, chunks, True, said, words, tokens, find_phrases(offsets, data), clean, without)
+    judged.verdicts[which], judged.sentences[which] = clean.verdicts, clean.sentences
+
+
+def _judge(
+    data: np.ndarray, classes: np.ndarray, chunks: np.ndarray, given: bool, said: np.ndarray, words: Spans,
+    tokens: Tokens, hits: Hits, judged: Judged, without: int,
+) -> None:  # fmt: skip
+    # Without the white space at their ends, which a row has where a marker stood there.
+    rows = judged.rows
+    starts, ends = rows.starts.copy(), rows.ends.copy()
+    _verdicts(
+        data,
+        classes,
+        rows.ends,
+        starts,
+        ends,
+        rows.kinds,
+        chunks,
+        given,
+        said,
+        words.starts,
+        *tokens.spans[:2],
+        tokens.kinds,
+        hits.places,
+        hits.kinds,
+        judged.verdicts,
+        judged.sentences,
+        without,
+    )
+    kept = judged.verdicts[:, :_DATATROVE] == KEPT
+    either = np.flatnonzero(kept.any(axis=1))
+    if len(either):
+        sentences = count_sentences(starts[either], ends[either], data, classes)
+        judged.sentences[either, :_DATATROVE] = sentences[:, None] * kept[either]
+
+
+@njit(cache=True)
+def _holding(
+    starts: np.ndarray, ends: np.ndarray, offsets: np.ndarray, places: np.ndarray, hit_kinds: np.ndarray,
+    out: np.ndarray,
+) -> None:  # fmt: skip
+    hit = 0
+    for d in range(len(offsets) - 1):
+        for line in range(offsets[d], offsets[d + 1]):
+            said = 0
+            while hit < len(places) and places[hit] < ends[line]:
+                said |= hit_kinds[hit]
+                hit += 1
+            out[d, 0] += said & LOREM != 0
+            out[d, 1] += said & CURLY != 0
+
+
+@njit(cache=True)
+def _remove(
+    data: np.ndarray, starts: np.ndarray, ends: np.ndarray, places: np.ndarray, marker_ends: np.ndarray,
+    hit_kinds: np.ndarray, out: np.ndarray, offsets: np.ndarray,
+) -> None:  # fmt: skip
+    hit, at = 0, 0
+    for row in range(len(starts)):
+        i = starts[row]
+        while hit < len(places) and places[hit] < i:
+            hit += 1
+        while i < ends[row]:
+            stop = ends[row]
+            while hit < len(places) and places[hit] < ends[row] and not hit_kinds[hit] & MARKER:
+                hit += 1
+            if hit < len(places) and places[hit] < ends[row]:
+                stop = places[hit]
+            for k in range(i, stop):
+                out[at] = data[k]
+                at += 1
+            i = stop
+            if stop < ends[row]:
+                i = marker_ends[hit]
+                hit += 1
+        offsets[row + 1] = at
+
+
+@njit(cache=True)
+def _ends_line(data: np.ndarray, start: int, end: int, variant: int) -> bool:
+    if end <= start:
+        return False
+    last = data[end - 1]
+    if (last == 33) | (last == 63) | (last == 34):  # ! ? "
+        return True
+    if variant == _PAPER:
+        curly = end - start > 2 and data[end - 3] == 0xE2 and data[end - 2] == 0x80 and last == 0x9D
+        return last == 46 or curly
+    if last == 46:
+        return not (end - start > 2 and data[end - 2] == 46 and data[end - 3] == 46)
+    return variant == _DATATROVE and last == 39
+
+
+@njit(cache=True)
+def _verdict(variant: int, ends_well: bool, long: bool, words: int, said: int, without: int) -> int:
+    if long and variant != _PAPER and not without >> LONG_WORD & 1:
+        return LONG_WORD
+    if not ends_well and not without >> NO_END_MARK & 1:
+        return NO_END_MARK
+    if words < _LEAST_WORDS[variant] and not without >> FEW_WORDS & 1:
+        return FEW_WORDS
+    if said & LOREM and variant != _PAPER and not without >> DROPS_LOREM & 1:
+        return DROPS_LOREM
+    if said & JAVASCRIPT and not without >> SAYS_JAVASCRIPT & 1:
+        return SAYS_JAVASCRIPT
+    if said & CURLY and variant != _PAPER and not without >> DROPS_CURLY & 1:
+        return DROPS_CURLY
+    return SAYS_POLICY if said & POLICY and not without >> SAYS_POLICY & 1 else KEPT
+
+
+@njit(cache=True)
+def _chunks_of(
+    data: np.ndarray, starts: np.ndarray, ends: np.ndarray, kinds: np.ndarray, token: int, begin: int, end: int
+) -> int:
+    """How many chunks between white space a row holds from its first token on, but no more than the rules ask for; the
+    negative of it if one is too long."""
+    count, sign, last = 0, 1, len(starts)
+    while token < last and starts[token] < end and (count < _MOST_WORDS or end - begin > _LONGEST_WORD):
+        opened = starts[token]
+        count += count < _MOST_WORDS
+        token += 1
+        while token < last and not kinds[token] & OPENS_CHUNK:
+            token += 1
+        if ends[token - 1] - opened > _LONGEST_WORD:
+            chars = 0
+            for i in range(opened, ends[token - 1]):
+                chars += data[i] & 0xC0 != 0x80
+            if chars > _LONGEST_WORD:
+                sign = -1
+    return count * sign
+
+
+@njit(cache=True)
+def _sentences_of(starts: np.ndarray, kinds: np.ndarray, token: int, end: int) -> int:
+    """A token that is no punctuation begins a sentence if a terminal mark came since the last one did."""
+    found, ended = 1, False
+    while token < len(starts) and starts[token] < end:
+        if kinds[token] & ENDS_SENTENCE:
+            ended = True
+        elif ended and not kinds[token] & IS_PUNCTUATION:
+            found, ended = found + 1, False
+        token += 1
+    return found
+
+
+@njit(cache=True)
+def _verdicts(
+    data: np.ndarray, classes: np.ndarray, raw_ends: np.ndarray, starts: np.ndarray, ends: np.ndarray,
+    kinds: np.ndarray, original_chunks: np.ndarray, given: bool, said: np.ndarray, word_starts: np.ndarray,
+    token_starts: np.ndarray, token_ends: np.ndarray, token_kinds: np.ndarray, places: np.ndarray,
+    hit_kinds: np.ndarray, verdicts: np.ndarray, sentences: np.ndarray, without: int,
+) -> None:  # fmt: skip
+    """`original_chunks` is found for rows as they stand in the text, and given for rows without their markers."""
+    word, token, hit = 0, 0, 0
+    for row in range(len(starts)):
+        raw_start, raw_end = starts[row], raw_ends[row]
+        while ends[row] > raw_start and classes[ends[row] - 1] & SPACE:
+            ends[row] -= 1
+        while starts[row] < ends[row] and classes[starts[row]] & SPACE:
+            starts[row] += 1
+        while hit < len(places) and places[hit] < raw_start:
+            hit += 1
+        while hit < len(places) and places[hit] < raw_end:
+            said[row] |= hit_kinds[hit]
+            hit += 1
+        while word < len(word_starts) and word_starts[word] < raw_start:
+            word += 1
+        while token < len(token_starts) and token_starts[token] < raw_start:
+            token += 1
+        chunks = _chunks_of(data, token_starts, token_ends, token_kinds, token, raw_start, raw_end)
+        if not given:
+            original_chunks[row] = chunks
+        long = original_chunks[row] < 0
+        if kinds[row] & BY_FEEDS:
+            fifth = word + _LEAST_WORDS[_PAPER] - 1
+            words = _LEAST_WORDS[_PAPER] if fifth < len(word_starts) and word_starts[fifth] < raw_end else 0
+            well = _ends_line(data, starts[row], ends[row], _PAPER)
+            verdicts[row, _PAPER] = _verdict(_PAPER, well, long, words, said[row], without)
+        if kinds[row] & BY_BREAKS:
+            well = _ends_line(data, raw_start, raw_end, _TFDS)
+            verdicts[row, _TFDS] = _verdict(_TFDS, well, long, abs(chunks), said[row], without)
+            well = _ends_line(data, raw_start, raw_end, _DATATROVE)
+            verdicts[row, _DATATROVE] = _verdict(_DATATROVE, well, long, abs(original_chunks[row]), said[row], without)
+        if verdicts[row, _DATATROVE] == KEPT:
+            sentences[row, _DATATROVE] = _sentences_of(token_starts, token_kinds, token, raw_end)

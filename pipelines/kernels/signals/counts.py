@@ -1,0 +1,270 @@
+"""Counts over segmented documents, from which quality signals are computed. Counts are integers: ratios are the
+stage's.
+
+To add a signal: a name in the tuple of the kernel that already walks those spans, the line that counts it there, and
+the formula in pipelines/stages/measure/signal_columns.py. Repeated spans are counted by `repetition`, lines by `line_signals`,
+C4's tests by `c4`.
+"""
+
+import numpy as np
+from numba import njit
+
+from pipelines.kernels.signals.c4 import page_counts
+from pipelines.kernels.signals.distinct import Numbered, number
+from pipelines.kernels.signals.line_signals import count_lines
+from pipelines.kernels.signals.repetition import SIZES, greedy_ngram_chars, ngram_chars
+from pipelines.kernels.signals.token_tables import HAS_LETTER, IS_SYMBOL, OPENS_CHUNK
+from pipelines.kernels.signals.tokens import Tokens, find_tokens
+from pipelines.kernels.text.line_variants import find_rows
+from pipelines.kernels.text.phrases import find_phrases
+from pipelines.kernels.text.segment import Segments, pack
+from pipelines.kernels.text.tables import LOWER
+from pipelines.kernels.text.units import find_kinds, ngram_sizes
+
+STOP_WORDS = ("the", "be", "to", "of", "and", "that", "have", "with")  # Rae et al. 2021, appendix A.1.1
+
+_CHARACTERS = (
+    "continuations",  # bytes that continue a character
+    "hashes",  # characters '#'
+    "braces",  # characters '{' and '}'
+    "numbers",  # characters of the categories N*
+    "capitals",  # characters of the category Lu
+    "ellipses",  # non-overlapping '...' and characters U+2026
+    "letters",  # characters of the categories L*
+)
+_WORDS = (
+    "word_chars",  # code points in words
+    "stop_words",  # of STOP_WORDS, how many occur, in any case
+    "stop_word_occurrences",
+    "capital_words",  # with a capital letter and no small one
+)
+_TOKENS = (
+    "chunks",  # maximal runs of characters that are not white space
+    "letter_chunks",  # of those, how many hold a letter
+    "tokens_datatrove",
+    "letter_tokens_datatrove",
+    "words_datatrove",  # tokens that are no symbols
+    "word_chars_datatrove",
+    "stop_words_datatrove",  # of STOP_WORDS, how many occur in lower case
+)
+_ONES, _ALL, _LOWER_CASE = np.uint64(0x0101010101010101), np.uint64(0xFFFFFFFFFFFFFFFF), np.uint64(0x2020202020202020)
+_SEVEN, _PAIRS = np.uint64(0x7F7F7F7F7F7F7F7F), np.uint64(0x00FF00FF00FF00FF)
+_FLUSH = 255 * 8
+
+
+def _hashed_stop_words() -> tuple[np.ndarray, np.uint64]:
+    """(the stop words as little-endian integers, factor): the word w is at (w * factor) >> 61, and no other one."""
+    packed = np.array([pack(word[::-1]) for word in STOP_WORDS], np.uint64)
+    factor = 1
+    while len({(int(word) * factor & 0xFFFFFFFFFFFFFFFF) >> 61 for word in packed}) < len(packed):
+        factor = factor * 6364136223846793005 + 1442695040888963407 & 0xFFFFFFFFFFFFFFFF
+    table = np.zeros(len(packed), np.uint64)
+    table[(packed * np.uint64(factor)) >> np.uint64(61)] = packed
+    table.flags.writeable = False
+    return table, np.uint64(factor)
+
+
+_STOP_TABLE, _STOP_FACTOR = _hashed_stop_words()
+
+
+def count(segments: Segments) -> dict[str, np.ndarray]:
+    """The counts of every document of a block, int64 [documents] each, and `entropy`, float64 (`repetition`)."""
+    offsets, data, classes, words, lines, paragraphs, sentences = segments
+    tokens, hits = find_tokens(offsets, data, classes), find_phrases(offsets, data)
+    rows, feed_rows = find_rows(segments)
+    counts = {
+        "words": np.diff(words.offsets),
+        "lines": np.diff(lines.offsets),
+        "paragraphs": np.diff(paragraphs.offsets),
+        "sentences": np.where(np.diff(lines.offsets) > 0, np.diff(sentences.offsets), 0),
+        **count_lines(segments, rows, hits),
+        **page_counts(segments, tokens, hits, rows, feed_rows),
+    }
+    out = np.zeros((len(offsets) - 1, len(_CHARACTERS)), np.int64)
+    _count_characters(offsets, data, classes, out)
+    counts |= _named(_CHARACTERS, out)
+    counts["chars"] = np.diff(offsets) - counts["continuations"]
+    counts |= _count_ours(segments)
+    return counts | _count_datatrove(data, tokens, number(data, tokens.spans))
+
+
+def _count_ours(segments: Segments) -> dict[str, np.ndarray]:
+    data, words = segments.data, segments.words
+    numbered = number(data, words)
+    out = np.zeros((len(words.offsets) - 1, len(_WORDS)), np.int64)
+    _count_words(data, segments.classes, words.starts, words.ends, words.offsets, numbered.chars, _STOP_TABLE, out)
+    counts = _named(_WORDS, out)
+    counts["distinct_words"] = numbered.distinct
+    sizes = ngram_sizes(find_kinds(data, words.starts), words.offsets, SIZES)
+    ngrams, counts["entropy"] = ngram_chars(numbered.ids, numbered.chars, words.offsets, sizes)
+    return counts | _named([f"ngram{n}" for n in range(2, 11)], ngrams)
+
+
+def _count_datatrove(data: np.ndarray, tokens: Tokens, numbered: Numbered) -> dict[str, np.ndarray]:
+    spans = tokens.spans
+    out = np.zeros((len(spans.offsets) - 1, len(_TOKENS)), np.int64)
+    _count_tokens(data, spans.starts, spans.ends, spans.offsets, tokens.kinds, numbered.chars, _STOP_TABLE, out)
+    ngrams = greedy_ngram_chars(numbered.ids, numbered.chars, spans.offsets)
+    return _named(_TOKENS, out) | _named([f"ngram{n}_datatrove" for n in range(2, 11)], ngrams)
+
+
+def _named(names: "tuple[str, ...] | list[str]", table: np.ndarray) -> dict[str, np.ndarray]:
+    return {name: table[:, column] for column, name in enumerate(names)}
+
+
+@njit(cache=True, inline="always")
+def _eight(data: np.ndarray, i: int) -> np.uint64:
+    """Eight bytes, little-endian; LLVM makes it one load."""
+    k = np.uint64(i)
+    low = np.uint64(data[k]) | np.uint64(data[k + np.uint64(1)]) << np.uint64(8)
+    low |= np.uint64(data[k + np.uint64(2)]) << np.uint64(16) | np.uint64(data[k + np.uint64(3)]) << np.uint64(24)
+    high = np.uint64(data[k + np.uint64(4)]) | np.uint64(data[k + np.uint64(5)]) << np.uint64(8)
+    high |= np.uint64(data[k + np.uint64(6)]) << np.uint64(16) | np.uint64(data[k + np.uint64(7)]) << np.uint64(24)
+    return low | high << np.uint64(32)
+
+
+@njit(cache=True, inline="always")
+def _first(data: np.ndarray, i: int, size: int) -> np.uint64:
+    """The first 1 to 8 bytes at i, the rest zero."""
+    if i + 8 <= len(data):
+        return _eight(data, i) & (_ALL >> np.uint64(64 - 8 * size))
+    value = np.uint64(0)
+    for k in range(size):
+        value |= np.uint64(data[i + k]) << np.uint64(8 * k)
+    return value
+
+
+@njit(cache=True, inline="always")
+def _sum(flags: np.uint64) -> int:
+    """Of eight bytes, each 0 or 1."""
+    return np.int64((flags * _ONES) >> np.uint64(56))
+
+
+@njit(cache=True, inline="always")
+def _wide_sum(bytes_: np.uint64) -> int:
+    """Of eight bytes of any value."""
+    pairs = (bytes_ & _PAIRS) + ((bytes_ >> np.uint64(8)) & _PAIRS)
+    return np.int64((pairs * np.uint64(0x0001000100010001)) >> np.uint64(48))
+
+
+@njit(cache=True, inline="always")
+def _equal(eight: np.uint64, byte: int) -> np.uint64:
+    """1 in each of eight bytes that equals `byte`."""
+    differs = eight ^ (_ONES * np.uint64(byte))
+    return (~(((differs & _SEVEN) + _SEVEN) | differs) >> np.uint64(7)) & _ONES
+
+
+@njit(cache=True)
+def _count_characters(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray, out: np.ndarray) -> None:
+    for d in range(len(offsets) - 1):
+        begin, end = offsets[d], offsets[d + 1]
+        hashes, braces, ellipses, dots = 0, 0, 0, 0
+        for first in range(begin, end, _FLUSH):
+            # Eight sums in the bytes of each integer, which hold up to 255.
+            others, numbers, capitals, letters = np.uint64(0), np.uint64(0), np.uint64(0), np.uint64(0)
+            for i in range(first, min(first + _FLUSH, end), 8):
+                size = min(end - i, 8)
+                eight, kinds = _first(data, i, size), _first(classes, i, size)
+                follows = (eight >> np.uint64(7)) & ~(eight >> np.uint64(6)) & _ONES
+                # Class bits, see tables.py: WORD 0, LETTER 1, CLOSE 6, EXTEND 7.
+                letter, closing = kinds >> np.uint64(1), kinds >> np.uint64(6)
+                others += follows
+                numbers += kinds & ~letter & ~closing & ~(kinds >> np.uint64(7)) & ~follows & _ONES
+                capitals += letter & closing & ~follows & _ONES
+                letters += letter & ~follows & _ONES
+                hash_signs, brace_signs = _equal(eight, 35), _equal(eight, 0x7B) | _equal(eight, 0x7D)
+                if hash_signs | brace_signs:
+                    hashes += _sum(hash_signs)
+                    braces += _sum(brace_signs)
+                if _equal(eight, 46) | _equal(eight, 0xA6):
+                    dots, found = _ellipses(data, begin, i, i + size, dots)
+                    ellipses += found
+                else:
+                    dots = 0
+            out[d, 0] += _wide_sum(others)
+            out[d, 3] += _wide_sum(numbers)
+            out[d, 4] += _wide_sum(capitals)
+            out[d, 6] += _wide_sum(letters)
+        out[d, 1], out[d, 2], out[d, 5] = hashes, braces, ellipses
+
+
+@njit(cache=True)
+def _ellipses(data: np.ndarray, begin: int, i: int, end: int, dots: int) -> tuple[int, int]:
+    """(full stops that may begin '...', ellipses found) after some bytes, with the full stops before them."""
+    found = 0
+    for k in range(i, end):
+        if data[k] == 46:
+            dots += 1
+            if dots == 3:
+                found += 1
+                dots = 0
+        else:
+            dots = 0
+            found += data[k] == 0xA6 and k - begin >= 2 and data[k - 1] == 0x80 and data[k - 2] == 0xE2
+    return dots, found
+
+
+@njit(cache=True, inline="always")
+def _stop_word(data: np.ndarray, start: int, size: int, lower: np.uint64, table: np.ndarray) -> int:
+    """1 shifted by the place of a stop word in the table; 0 for another word. `lower` is set in every byte first."""
+    size = min(size, 8)
+    packed = _first(data, start, size) | (lower & (_ALL >> np.uint64(64 - 8 * size)))
+    place = (packed * _STOP_FACTOR) >> np.uint64(61)
+    return np.int64(table[place] == packed) << np.int64(place)
+
+
+@njit(cache=True)
+def _bits(value: int) -> int:
+    count = 0
+    while value:
+        count += value & 1
+        value >>= 1
+    return count
+
+
+@njit(cache=True)
+def _count_words(
+    data: np.ndarray, classes: np.ndarray, starts: np.ndarray, ends: np.ndarray, offsets: np.ndarray,
+    word_chars: np.ndarray, stop_words: np.ndarray, out: np.ndarray,
+) -> None:  # fmt: skip
+    for d in range(len(offsets) - 1):
+        chars, seen, occurrences, capital_words = 0, 0, 0, 0
+        for word in range(offsets[d], offsets[d + 1]):
+            i, end = np.int64(starts[word]), np.int64(ends[word])
+            chars += word_chars[word]
+            stop = _stop_word(data, i, end - i, _LOWER_CASE, stop_words)
+            seen |= stop
+            occurrences += stop != 0
+            any_of, capitals = np.uint64(0), np.uint64(0)
+            # Most words show a small letter in their first bytes: that settles it.
+            while i < end and not any_of & (_ONES * np.uint64(LOWER)):
+                kinds = _first(classes, i, min(end - i, 8))
+                any_of |= kinds
+                capitals |= (kinds >> np.uint64(1)) & (kinds >> np.uint64(6)) & _ONES
+                i += 8
+            capital_words += capitals != 0 and not any_of & (_ONES * np.uint64(LOWER))
+        out[d, 0], out[d, 1], out[d, 2], out[d, 3] = chars, _bits(seen), occurrences, capital_words
+
+
+@njit(cache=True)
+def _count_tokens(
+    data: np.ndarray, starts: np.ndarray, ends: np.ndarray, offsets: np.ndarray, kinds: np.ndarray,
+    token_chars: np.ndarray, stop_words: np.ndarray, out: np.ndarray,
+) -> None:  # fmt: skip
+    for d in range(len(offsets) - 1):
+        chunks, letter_chunks, with_letter, words, chars, seen, letter = 0, 0, 0, 0, 0, 0, 0
+        for token in range(offsets[d], offsets[d + 1]):
+            kind = np.int64(kinds[token])
+            opens, has_letter = np.int64(kind & OPENS_CHUNK != 0), kind & HAS_LETTER
+            chunks += opens
+            letter &= 1 - opens
+            letter_chunks += has_letter & ~letter
+            letter |= has_letter
+            with_letter += has_letter
+            word = np.int64(kind & IS_SYMBOL == 0)
+            words += word
+            chars += word * token_chars[token]
+            start = np.int64(starts[token])
+            seen |= _stop_word(data, start, ends[token] - start, np.uint64(0), stop_words)
+        out[d, 0], out[d, 1], out[d, 2], out[d, 3] = chunks, letter_chunks, offsets[d + 1] - offsets[d], with_letter
+        out[d, 4], out[d, 5], out[d, 6] = words, chars, _bits(seen)

@@ -1,0 +1,155 @@
+"""Where n-grams of words that an index knows stand in texts.
+
+Words go by a hash of their lower-cased characters, n-grams by a polynomial over those of their words, modulo 2^64, that rolls
+from word to word: the cost is one look into a table for each word and each n, whatever the index holds.
+"""
+
+import functools
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+from pipelines.kernels.text.tables import FINAL_SIGMA, SMALL_SIGMA, lower_case
+from pipelines.kernels.text.words import Spans
+
+_MIX, _BASE = np.uint64(0xFF51AFD7ED558CCD), np.uint64(0x9E3779B97F4A7C15)
+_FINISH = np.uint64(0xC4CEB9FE1A85EC53)
+_APOSTROPHE, _QUOTE = 39, 0x2019
+
+
+class Table(NamedTuple):
+    """n-grams by their keys; an n-gram's number is its place in the keys it was made from."""
+
+    slots: np.ndarray  # int32, -1 where empty; a power of two of them
+    keys: np.ndarray  # uint64
+    lengths: np.ndarray  # int64, the n's that occur
+
+
+class Found(NamedTuple):
+    """The n-grams found, in the order of the words they begin with."""
+
+    words: np.ndarray  # int64, the first word
+    ngrams: np.ndarray  # int32, their numbers
+    lengths: np.ndarray  # int32, their words
+
+
+@functools.cache
+def _folding() -> np.ndarray:
+    """Lower case of every code point; both small sigmas are one, and so are both apostrophes."""
+    table = lower_case()[0].copy()
+    table[FINAL_SIGMA], table[_QUOTE] = SMALL_SIGMA, _APOSTROPHE
+    table.flags.writeable = False
+    return table
+
+
+def hash_words(data: np.ndarray, words: Spans) -> np.ndarray:
+    """uint64 [words], equal where two words differ in case only."""
+    out = np.empty(len(words.starts), np.uint64)
+    _hash_words(data, words.starts, words.ends, _folding(), out)
+    return out
+
+
+def ngram_keys(hashes: np.ndarray, n: int) -> np.ndarray:
+    """uint64 [len(hashes) - n + 1]: the key of every n-gram of one text; n at most its words."""
+    out = np.empty(len(hashes) - n + 1, np.uint64)
+    _keys(hashes, n, out)
+    return out
+
+
+def make_table(keys: np.ndarray, lengths: np.ndarray) -> Table:
+    """A table of different keys, uint64; `lengths` are the n's of their n-grams, each once."""
+    slots = np.full(1 << (4 * len(keys) + 1).bit_length(), -1, np.int32)
+    _fill(keys, slots)
+    return Table(slots, keys, np.sort(lengths).astype(np.int64))
+
+
+def find_ngrams(hashes: np.ndarray, offsets: np.ndarray, table: Table) -> Found:
+    """The n-grams of a table in texts; text d has the words offsets[d] to offsets[d + 1] - 1."""
+    return Found(*_find(hashes, offsets, *table))
+
+
+@njit(cache=True)
+def _hash_words(data: np.ndarray, starts: np.ndarray, ends: np.ndarray, lower: np.ndarray, out: np.ndarray) -> None:
+    for k in range(len(starts)):
+        i, end, value = np.int64(starts[k]), np.int64(ends[k]), _BASE
+        while i < end:
+            code = np.int64(data[i])
+            i += 1
+            if code >= 0xC0:
+                code &= 0x3F if code < 0xE0 else (0x1F if code < 0xF0 else 0x0F)
+                while i < end and data[i] & 0xC0 == 0x80:
+                    code = code << 6 | np.int64(data[i] & 0x3F)
+                    i += 1
+            value = (value ^ np.uint64(lower[np.int64(min(code, 0x10FFFF))])) * _MIX
+            value ^= value >> np.uint64(32)
+        out[k] = value
+
+
+@njit(cache=True, inline="always")
+def _finished(value: np.uint64, n: int) -> np.uint64:
+    value = (value ^ (value >> np.uint64(33)) ^ np.uint64(n)) * _FINISH
+    return value ^ (value >> np.uint64(33))
+
+
+@njit(cache=True)
+def _power(n: int) -> np.uint64:
+    value = np.uint64(1)
+    for _ in range(n):
+        value *= _BASE
+    return value
+
+
+@njit(cache=True)
+def _keys(hashes: np.ndarray, n: int, out: np.ndarray) -> None:
+    power, value = _power(n), np.uint64(0)
+    for k in range(len(hashes)):
+        value = value * _BASE + hashes[k]
+        if k >= n:
+            value -= hashes[k - n] * power
+        if k >= n - 1:
+            out[k - n + 1] = _finished(value, n)
+
+
+@njit(cache=True)
+def _fill(keys: np.ndarray, slots: np.ndarray) -> None:
+    mask = np.uint64(len(slots) - 1)
+    for k in range(len(keys)):
+        at = keys[k] & mask
+        while slots[at] >= 0:
+            at = (at + np.uint64(1)) & mask
+        slots[at] = k
+
+
+@njit(cache=True)
+def _find(
+    hashes: np.ndarray, offsets: np.ndarray, slots: np.ndarray, keys: np.ndarray, lengths: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    words, ngrams, sizes = np.empty(256, np.int64), np.empty(256, np.int32), np.empty(256, np.int32)
+    mask, found = np.uint64(len(slots) - 1), 0
+    powers, values = np.empty(len(lengths), np.uint64), np.empty(len(lengths), np.uint64)
+    for m in range(len(lengths)):
+        powers[m] = _power(lengths[m])
+    for d in range(len(offsets) - 1):
+        values[:] = 0
+        for k in range(offsets[d], offsets[d + 1]):
+            for m in range(len(lengths)):
+                n = lengths[m]
+                value = values[m] * _BASE + hashes[k]
+                if k - offsets[d] >= n:
+                    value -= hashes[k - n] * powers[m]
+                values[m] = value
+                if k - offsets[d] < n - 1:
+                    continue
+                key = _finished(value, n)
+                at = key & mask
+                while slots[at] >= 0 and keys[slots[at]] != key:
+                    at = (at + np.uint64(1)) & mask
+                if slots[at] < 0:
+                    continue
+                if found == len(words):
+                    words, ngrams = np.concatenate((words, words)), np.concatenate((ngrams, ngrams))
+                    sizes = np.concatenate((sizes, sizes))
+                words[found], ngrams[found], sizes[found] = k - n + 1, slots[at], n
+                found += 1
+    return words[:found], ngrams[:found], sizes[:found]

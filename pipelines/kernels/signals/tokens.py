@@ -1,0 +1,176 @@
+"""datatrove's word tokens: what spaCy's blank English tokenizer makes of a text, in the rules that matter.
+
+datatrove counts words in the tokens of spaCy, which are about 1,500 exceptions and some regular expressions. The rules
+here are those of `tests/pipelines/kernels/reference_signals.py`, which says how far they agree. Most chunks between white space
+are a run of letters and numbers, perhaps between two marks: these are split here, the others by `token_rules`.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+from pipelines.kernels.signals.token_rules import apply_rules
+from pipelines.kernels.signals.token_tables import (
+    ENDS_SENTENCE,
+    FRONT,
+    HAS_LETTER,
+    IS_PUNCTUATION,
+    IS_SYMBOL,
+    MARK,
+    NEEDS_RULES,
+    OPENS_CHUNK,
+    PUNCTUATION,
+    SYMBOL,
+    TERMINAL,
+    token_classes,
+)
+from pipelines.kernels.text.tables import LETTER as CLASS_LETTER
+from pipelines.kernels.text.tables import SPACE as CLASS_SPACE
+from pipelines.kernels.text.words import Spans
+
+_ONES, _ALL = np.uint64(0x0101010101010101), np.uint64(0xFFFFFFFFFFFFFFFF)
+_FULL_STOP, _APOSTROPHE = 46, 39
+
+
+class Tokens(NamedTuple):
+    """The tokens of a block and what is known about each."""
+
+    spans: Spans
+    kinds: np.ndarray  # uint8 [tokens], bits of token_tables
+
+
+def find_tokens(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray) -> Tokens:
+    """The tokens of a block of documents, by its bytes and the class bits of `characters.classify`."""
+    most = len(data) + 1
+    # np.empty takes pages only as they are written, so room for the worst case costs nothing on ordinary text.
+    starts, ends, kinds = np.empty(most, np.int32), np.empty(most, np.int32), np.empty(most, np.uint8)
+    counts = np.zeros(len(offsets), np.int64)
+    all_plain = _scan(offsets, data, classes, token_classes(), starts, ends, kinds, counts)
+    count = counts[-1]
+    tokens = Tokens(Spans(starts[:count], ends[:count], counts), kinds[:count])
+    return tokens if all_plain else Tokens(*apply_rules(data, classes, *tokens))
+
+
+@njit(cache=True, inline="always")
+def _eight(data: np.ndarray, i: int) -> np.uint64:
+    """Eight bytes, little-endian; LLVM makes it one load."""
+    k = np.uint64(i)
+    low = np.uint64(data[k]) | np.uint64(data[k + np.uint64(1)]) << np.uint64(8)
+    low |= np.uint64(data[k + np.uint64(2)]) << np.uint64(16) | np.uint64(data[k + np.uint64(3)]) << np.uint64(24)
+    high = np.uint64(data[k + np.uint64(4)]) | np.uint64(data[k + np.uint64(5)]) << np.uint64(8)
+    high |= np.uint64(data[k + np.uint64(6)]) << np.uint64(16) | np.uint64(data[k + np.uint64(7)]) << np.uint64(24)
+    return low | high << np.uint64(32)
+
+
+@njit(cache=True, inline="always")
+def _plain(kinds: np.uint64) -> np.uint64:
+    """1 in the bytes of letters and numbers: WORD (bit 0), not EXTEND (7) and not CLOSE (6) without LETTER (1)."""
+    return kinds & ~(kinds >> np.uint64(7)) & ~((kinds >> np.uint64(6)) & ~(kinds >> np.uint64(1)))
+
+
+@njit(cache=True, inline="always")
+def _leading_zeros(flags: np.uint64) -> int:
+    """How many of eight bytes, each 0 or 1, come before the first 1."""
+    return np.int64((((flags - np.uint64(1)) & ~flags & _ONES) * _ONES) >> np.uint64(56))
+
+
+@njit(cache=True, inline="always")
+def _mark_kind(bits: int) -> int:
+    """What is known about the token of one mark."""
+    found = IS_SYMBOL if bits & SYMBOL else 0
+    found |= ENDS_SENTENCE if bits & TERMINAL else 0
+    return found | (IS_PUNCTUATION if bits & PUNCTUATION else 0)
+
+
+@njit(cache=True, inline="always")
+def _plain_ending(data: np.ndarray, begin: int, plain: int, end: int, table: np.ndarray) -> tuple[int, int]:
+    """Where the last two tokens of a chunk begin whose letters and numbers end at `plain`; (-1, -1) where the rules are
+    needed for that.
+
+    The common endings: one or two marks, a full stop, a full stop and a mark, 's.
+    """
+    if end - plain > 2:
+        return -1, -1
+    closing = data[end - 1] | 0x20
+    if end - plain == 2 and data[plain] == _APOSTROPHE and ((closing == 115) | (closing == 109) | (closing == 100)):
+        return plain, end  # 's 'm 'd
+    marks = data[end - 1] < 0x80 and table[data[end - 1]] & MARK != 0
+    rest = end - marks
+    if rest == plain:
+        return plain, end
+    last, before = data[rest - 1], data[rest - 2]
+    if rest - plain == 1 and last < 0x80:
+        if table[last] & MARK:
+            return rest - 1, rest
+        # Words that keep their full stop have at most 7 letters, and begin with a capital one, have another full stop or
+        # are "co." and "vs.".
+        loses = 97 <= before <= 122 and (rest - begin > 8 or (97 <= data[begin] <= 122 and rest - begin > 3))
+        if last == _FULL_STOP and (loses or (48 <= data[begin] <= 57 and 48 <= before <= 57)):
+            return rest - 1, rest
+    return -1, -1
+
+
+@njit(cache=True, inline="always")
+def _plain_run(data: np.ndarray, classes: np.ndarray, i: int, end: int) -> tuple[int, int, bool]:
+    """(where the letters and numbers at i end, where the chunk ends, has it a letter before the first of the two)."""
+    begin, plain, letter = i, 0, np.uint64(0)
+    while i + 8 <= len(data):
+        eight = _eight(classes, i)
+        before_space = min(_leading_zeros((eight >> np.uint64(2)) & _ONES), end - i)
+        if plain == i - begin:
+            run = min(before_space, _leading_zeros(~_plain(eight) & _ONES))
+            plain += run
+            letter |= eight & (_ALL >> np.uint64(64 - 8 * run) if run else np.uint64(0))
+        i += before_space
+        if before_space < 8:
+            break
+    while len(data) - 8 < i < end and not classes[i] & CLASS_SPACE:
+        if plain == i - begin and _plain(np.uint64(classes[i])) & np.uint64(1):
+            plain += 1
+            letter |= np.uint64(classes[i])
+        i += 1
+    return begin + plain, i, letter & (_ONES * np.uint64(CLASS_LETTER)) != 0
+
+
+@njit(cache=True)
+def _scan(
+    offsets: np.ndarray, data: np.ndarray, classes: np.ndarray, table: np.ndarray, starts: np.ndarray, ends: np.ndarray,
+    kinds: np.ndarray, counts: np.ndarray,
+) -> bool:  # fmt: skip
+    """The tokens of plain chunks, others as one that needs rules; are all plain?"""
+    token, all_plain = 0, True
+    for d in range(len(offsets) - 1):
+        i, end = offsets[d], offsets[d + 1]
+        while i < end:
+            if classes[i] & CLASS_SPACE:
+                i += 1
+                continue
+            first = token
+            while i < end and data[i] < 0x80 and table[data[i]] & FRONT:
+                starts[token], ends[token], kinds[token] = i, i + 1, _mark_kind(table[data[i]])
+                token += 1
+                i += 1
+            begin = i
+            plain, i, letter = _plain_run(data, classes, begin, end)
+            if begin < i:
+                back, last = i, i
+                if plain < i:
+                    back, last = _plain_ending(data, begin, plain, i, table)
+                if plain == begin or back < 0 or (not letter and data[begin] >= 0x80):
+                    back, last, all_plain = i, i, False
+                    kinds[token] = NEEDS_RULES
+                else:
+                    kinds[token] = HAS_LETTER if letter else 0
+                starts[token], ends[token] = begin, back
+                token += 1
+                if back < last:
+                    starts[token], ends[token] = back, last
+                    kinds[token] = _mark_kind(table[data[back]]) if last - back == 1 else HAS_LETTER
+                    token += 1
+                if last < i:
+                    starts[token], ends[token], kinds[token] = last, i, _mark_kind(table[data[last]])
+                    token += 1
+            kinds[first] |= OPENS_CHUNK
+        counts[d + 1] = token
+    return all_plain

@@ -1,0 +1,258 @@
+"""From bytes to characters: their classes, and their lower case, in kernels over Arrow buffers.
+
+A rule of this package: a kernel calls only kernels of its own file. numba's cache on disk notices that a file changed,
+not that a file it calls into did. Data passes between files as arrays.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+from pipelines.kernels.text.tables import (
+    CASE_IGNORABLE,
+    CASED,
+    CHANGES,
+    CONTINUES,
+    DOTTED_I,
+    FINAL_SIGMA,
+    SIGMA,
+    UNSPACED,
+    character_classes,
+    lower_case,
+)
+
+_DOT_ABOVE = 0x307
+
+
+@njit(cache=True)
+def _size(data: np.ndarray, i: int, end: int) -> int:
+    """Bytes of the character at i; 1 for what is not UTF-8, so that a broken buffer is never read out of bounds."""
+    lead = data[i]
+    if lead < 0xC2 or lead >= 0xF5:
+        return 1
+    size = 2 if lead < 0xE0 else (3 if lead < 0xF0 else 4)
+    return size if i + size <= end else 1
+
+
+@njit(cache=True)
+def _code_point(data: np.ndarray, i: int, size: int) -> int:
+    """The character of `size` bytes at i; U+FFFD for a byte that is not UTF-8."""
+    lead = np.int64(data[i])
+    if size == 1:
+        return lead if lead < 0x80 else 0xFFFD
+    second = np.int64(data[i + 1]) & 0x3F
+    if size == 2:
+        return (lead & 0x1F) << 6 | second
+    third = np.int64(data[i + 2]) & 0x3F
+    if size == 3:
+        return (lead & 0x0F) << 12 | second << 6 | third
+    return min((lead & 0x07) << 18 | second << 12 | third << 6 | (np.int64(data[i + 3]) & 0x3F), 0x10FFFF)
+
+
+@njit(cache=True)
+def _classify(data: np.ndarray, offsets: np.ndarray, classes: np.ndarray, out: np.ndarray) -> None:
+    for d in range(len(offsets) - 1):
+        i, end = offsets[d], offsets[d + 1]
+        while i < end:
+            if data[i] < 0x80:
+                out[i] = classes[data[i]]
+                i += 1
+                continue
+            size = _size(data, i, end)
+            # No loop over the bytes of a character: LLVM vectorises it, five times slower for two or three bytes.
+            out[i] = kind = classes[_code_point(data, i, size)]
+            if size > 1:
+                out[i + 1] = kind
+            if size > 2:
+                out[i + 2] = kind
+            if size > 3:
+                out[i + 3] = kind
+            i += size
+
+
+def classify(offsets: np.ndarray, data: np.ndarray) -> np.ndarray:
+    """The class bits of the character that each byte belongs to, uint8 [bytes], of a block of documents."""
+    out = np.empty(len(data), np.uint8)
+    _classify(data, offsets, character_classes(), out)
+    return out
+
+
+class Runs(NamedTuple):
+    """Lower-cased documents: run r of document d begins at starts[r] and ends before the next space or the document's
+    end."""
+
+    data: np.ndarray  # uint8
+    offsets: np.ndarray  # int64 [documents + 1], into data
+    starts: np.ndarray  # int32 [runs], into data
+    run_offsets: np.ndarray  # int64 [documents + 1], into starts
+
+
+def lower_runs(offsets: np.ndarray, data: np.ndarray, keep: int) -> Runs:
+    """Documents lower-cased, their runs of kept characters joined by one space, all else left out.
+
+    With keep=IN_WORD a document becomes exactly `" ".join(re.findall(r"\\w+", text.lower()))`, with keep=IN_TOKEN
+    exactly `" ".join(text.lower().split())`, both as the running Python does it: full lower-casing, in which İ becomes
+    i and a combining dot (no `\\w`, so it ends the word) and the capital sigma at the end of a word becomes ς.
+
+    With CONTINUES in `keep` marks and joiners stay in the word before them, where `\\w+` cuts हिन्दी into three. With UNSPACED
+    each letter of a script without spaces between words is a run by itself, with its marks. keep=UNITS is all three: the
+    units of shingles.
+    """
+    lower, bits = lower_case()
+    n = len(offsets) - 1
+    # İ, Ⱥ and Ⱦ grow from two bytes to three, a unit of three bytes by one or two spaces; nothing grows more. The kernel
+    # writes one place beyond what it keeps.
+    out = np.empty(2 * len(data) + 2, np.uint8)
+    starts = np.empty(len(data) // 2 + n + 1, np.int32)
+    out_offsets, run_offsets = np.zeros(n + 1, np.int64), np.zeros(n + 1, np.int64)
+    _lower_runs(data, offsets, lower, bits, keep, out, out_offsets, starts, run_offsets)
+    return Runs(out[: out_offsets[n]], out_offsets, starts[: run_offsets[n]], run_offsets)
+
+
+@njit(cache=True)
+def _is_final_sigma(data: np.ndarray, begin: int, i: int, end: int, bits: np.ndarray) -> bool:
+    """Unicode's Final_Sigma at byte i: a cased letter before, none after, case-ignorable characters skipped."""
+    j = i
+    kind = np.uint8(CASE_IGNORABLE)
+    while kind & CASE_IGNORABLE:
+        if j == begin:
+            return False
+        j -= 1
+        while j > begin and data[j] & 0xC0 == 0x80:
+            j -= 1
+        kind = bits[_code_point(data, j, _size(data, j, end))]
+    if not kind & CASED:
+        return False
+    j = i + 2
+    while j < end:
+        size = _size(data, j, end)
+        kind = bits[_code_point(data, j, size)]
+        if not kind & CASE_IGNORABLE:
+            return not kind & CASED
+        j += size
+    return True
+
+
+@njit(cache=True)
+def _encode(code_point: int, out: np.ndarray, at: int) -> int:
+    """Write a code point as UTF-8; the position after it."""
+    if code_point < 0x80:
+        out[at] = code_point
+        return at + 1
+    if code_point < 0x800:
+        out[at] = 0xC0 | (code_point >> 6)
+    else:
+        if code_point < 0x10000:
+            out[at] = 0xE0 | (code_point >> 12)
+        else:
+            out[at] = 0xF0 | (code_point >> 18)
+            at += 1
+            out[at] = 0x80 | ((code_point >> 12) & 0x3F)
+        at += 1
+        out[at] = 0x80 | ((code_point >> 6) & 0x3F)
+    out[at + 1] = 0x80 | (code_point & 0x3F)
+    return at + 2
+
+
+@njit(cache=True)
+def _lower_one(
+    data: np.ndarray,
+    begin: int,
+    i: int,
+    end: int,
+    code_point: int,
+    lower: np.ndarray,
+    bits: np.ndarray,
+    out: np.ndarray,
+    at: int,
+) -> int:
+    if code_point == SIGMA and _is_final_sigma(data, begin, i, end, bits):
+        return _encode(FINAL_SIGMA, out, at)
+    return _encode(lower[code_point], out, at)
+
+
+@njit(cache=True)
+def _after_marks(data: np.ndarray, i: int, end: int, bits: np.ndarray) -> int:
+    """The first byte from i on that is of no character that continues a word."""
+    while i < end and data[i] >= 0x80:
+        size = _size(data, i, end)
+        if not bits[_code_point(data, i, size)] & CONTINUES:
+            break
+        i += size
+    return i
+
+
+@njit(cache=True)
+def _lower_runs(
+    data: np.ndarray,
+    offsets: np.ndarray,
+    lower: np.ndarray,
+    bits: np.ndarray,
+    keep: int,
+    out: np.ndarray,
+    out_offsets: np.ndarray,
+    starts: np.ndarray,
+    run_offsets: np.ndarray,
+) -> None:
+    # Long because it is one state machine: passing its state through calls costs more than the work per byte.
+    at, run = 0, 0
+    for d in range(len(offsets) - 1):
+        i, begin, end, inside = offsets[d], offsets[d], offsets[d + 1], 0
+        while i < end:
+            # What is left out right after a run becomes one space, what follows it nothing: no branch at every run.
+            if data[i] < 0x80:
+                kept = np.int64(bits[data[i]] & keep != 0)
+                starts[run] = at
+                run += kept & ~inside
+                out[at] = lower[data[i]] if kept else 32
+                at += kept | inside
+                inside = kept
+                i += 1
+                continue
+            size = _size(data, i, end)
+            code_point = _code_point(data, i, size)
+            kind = np.int64(bits[code_point])
+            if kind & keep & UNSPACED:
+                if inside:
+                    out[at] = 32
+                    at += 1
+                starts[run] = at
+                run += 1
+                after = _after_marks(data, i + size, end, bits)
+                for k in range(i, after):
+                    out[at] = data[k]
+                    at += 1
+                out[at] = 32
+                at += 1
+                inside, i = 0, after
+                continue
+            kept = inside if kind & keep & CONTINUES else np.int64(kind & keep != 0)
+            starts[run] = at
+            run += kept & ~inside
+            if not kept:
+                out[at] = 32
+                at += inside
+            elif not kind & CHANGES:
+                out[at] = data[i]
+                if size > 1:
+                    out[at + 1] = data[i + 1]
+                if size > 2:
+                    out[at + 2] = data[i + 2]
+                if size > 3:
+                    out[at + 3] = data[i + 3]
+                at += size
+            else:
+                at = _lower_one(data, begin, i, end, code_point, lower, bits, out, at)
+                if code_point == DOTTED_I and bits[_DOT_ABOVE] & keep:
+                    at = _encode(_DOT_ABOVE, out, at)
+                elif code_point == DOTTED_I:
+                    out[at] = 32
+                    at += 1
+                    kept = 0
+            inside = kept
+            i += size
+        if at > out_offsets[d] and not inside:
+            at -= 1
+        out_offsets[d + 1] = at
+        run_offsets[d + 1] = run

@@ -1,0 +1,215 @@
+"""Lines as other implementations split them: by every break of str.splitlines, and by runs of line feeds, untrimmed."""
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+from pipelines.kernels.text.segment import Segments
+from pipelines.kernels.text.tables import SPACE
+from pipelines.kernels.text.words import Spans
+
+BY_FEEDS, BY_BREAKS = 1, 2  # a line between line feeds; between any of str.splitlines' breaks
+_LINE_FEED, _RETURN = 10, 13
+_HIGH, _TO_HIGH = np.uint64(0x8080808080808080), np.uint64(0x6060606060606060)  # 0x20 + 0x60 sets the highest bit
+
+
+class Rows(NamedTuple):
+    """Lines without the white space at their ends, ascending and disjoint; none is blank."""
+
+    starts: np.ndarray  # int32, into the block's bytes
+    ends: np.ndarray  # int32
+    documents: np.ndarray  # int32
+    kinds: np.ndarray  # uint8, of BY_FEEDS and BY_BREAKS
+
+
+class Split(NamedTuple):
+    """A block split by line feeds alone."""
+
+    lines: Spans  # re.split("\n+", text), with white space and empty lines at the ends
+    paragraphs: Spans  # re.split("\n{2,}", text.strip())
+    feeds: np.ndarray  # int64 [documents], line feeds
+    breaks: np.ndarray  # int64 [documents], lines of str.splitlines, blank ones included
+
+
+def find_rows(segments: Segments) -> tuple[Rows, Rows]:
+    """(lines by any break and those that are the same by line feeds, the remaining lines by line feeds)."""
+    lines = segments.lines
+    most = len(segments.data) // 2 + len(segments.offsets)
+    found = [Rows(*(np.empty(most, kind) for kind in (np.int32, np.int32, np.int32, np.uint8))) for _ in range(2)]
+    counts = np.zeros(2, np.int64)
+    _rows(segments.data, segments.classes, *lines, *found[0], *found[1], counts)
+    first, second = (Rows(*(column[:count] for column in rows)) for rows, count in zip(found, counts, strict=True))
+    return first, second
+
+
+def split(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray) -> Split:
+    """Split a block of documents; an empty document has no line and no paragraph."""
+    lines, paragraphs = (
+        Spans(np.empty(most, np.int32), np.empty(most, np.int32), np.zeros(len(offsets), np.int64))
+        for most in (len(data) // 2 + 2 * len(offsets), len(data) // 3 + 2 * len(offsets))
+    )
+    feeds, breaks = np.zeros(len(offsets) - 1, np.int64), np.zeros(len(offsets) - 1, np.int64)
+    _split(offsets, data, classes, *lines, *paragraphs, feeds, breaks)
+    first, second = (
+        Spans(spans.starts[: spans.offsets[-1]], spans.ends[: spans.offsets[-1]], spans.offsets)
+        for spans in (lines, paragraphs)
+    )
+    return Split(first, second, feeds, breaks)
+
+
+def find_breaks(
+    data: np.ndarray, ends: np.ndarray, limits: np.ndarray, by_feeds: bool
+) -> tuple[np.ndarray, np.ndarray]:
+    """(start, end) of the break behind the white space of the line that ends at ends[k]; limits[k] where there is none; int64."""
+    starts, past = np.zeros(len(ends), np.int64), np.zeros(len(ends), np.int64)
+    _find_breaks(data, ends, limits, by_feeds, starts, past)
+    return starts, past
+
+
+@njit(cache=True)
+def _break(data: np.ndarray, i: int, end: int) -> int:
+    """Bytes of a break of str.splitlines other than a line feed at i; 0 where there is none."""
+    byte = data[i]
+    if byte < 0x20:
+        return (11 <= byte <= 13) | (28 <= byte <= 30)
+    if byte == 0xC2 and i + 1 < end and data[i + 1] == 0x85:
+        return 2
+    if byte == 0xE2 and i + 2 < end and data[i + 1] == 0x80 and data[i + 2] & 0xFE == 0xA8:
+        return 3
+    return 0
+
+
+@njit(cache=True)
+def _find_breaks(
+    data: np.ndarray, ends: np.ndarray, limits: np.ndarray, by_feeds: bool, starts: np.ndarray, past: np.ndarray
+) -> None:
+    for k in range(len(ends)):
+        i, end, size = np.int64(ends[k]), limits[k], 0
+        while i < end and not size:
+            size = 1 if data[i] == _LINE_FEED else (0 if by_feeds else _break(data, i, end))
+            both = size and data[i] == _RETURN and i + 1 < end and data[i + 1] == _LINE_FEED
+            starts[k] = i if size else i + 1
+            i += max(size, 1) + np.int64(both)
+        starts[k] = min(max(starts[k], ends[k]), end)
+        past[k] = i
+
+
+@njit(cache=True, inline="always")
+def _eight(data: np.ndarray, i: int) -> np.uint64:
+    """Eight bytes, little-endian; LLVM makes it one load."""
+    k = np.uint64(i)
+    low = np.uint64(data[k]) | np.uint64(data[k + np.uint64(1)]) << np.uint64(8)
+    low |= np.uint64(data[k + np.uint64(2)]) << np.uint64(16) | np.uint64(data[k + np.uint64(3)]) << np.uint64(24)
+    high = np.uint64(data[k + np.uint64(4)]) | np.uint64(data[k + np.uint64(5)]) << np.uint64(8)
+    high |= np.uint64(data[k + np.uint64(6)]) << np.uint64(16) | np.uint64(data[k + np.uint64(7)]) << np.uint64(24)
+    return low | high << np.uint64(32)
+
+
+@njit(cache=True, inline="always")
+def _is_plain(eight: np.uint64) -> bool:
+    """Are eight bytes ASCII and none of them a control character?"""
+    return (eight | ~(eight + _TO_HIGH)) & _HIGH == 0
+
+
+@njit(cache=True)
+def _next_break(data: np.ndarray, i: int, end: int) -> int:
+    """Where the next break other than a line feed is; `end` where there is none."""
+    while i < end:
+        while i + 8 <= end and _is_plain(_eight(data, i)):
+            i += 8
+        stop = min(i + 8, end)
+        while i < stop:
+            if (data[i] < 0x20 or data[i] >= 0xC2) and _break(data, i, end):
+                return i
+            i += 1
+    return end
+
+
+@njit(cache=True)
+def _rows(
+    data: np.ndarray, classes: np.ndarray, line_starts: np.ndarray, line_ends: np.ndarray, line_counts: np.ndarray,
+    starts: np.ndarray, ends: np.ndarray, documents: np.ndarray, kinds: np.ndarray, feed_starts: np.ndarray,
+    feed_ends: np.ndarray, feed_documents: np.ndarray, feed_kinds: np.ndarray, counts: np.ndarray,
+) -> None:  # fmt: skip
+    row, feed_row = 0, 0
+    for d in range(len(line_counts) - 1):
+        for line in range(line_counts[d], line_counts[d + 1]):
+            start, end = line_starts[line], line_ends[line]
+            if _next_break(data, start, end) == end:
+                starts[row], ends[row], documents[row], kinds[row] = start, end, d, BY_FEEDS | BY_BREAKS
+                row += 1
+                continue
+            i, inside, last = start, False, start
+            while i < end:
+                size = _break(data, i, end) if data[i] < 0x20 or data[i] == 0xC2 or data[i] == 0xE2 else 0
+                if size:
+                    if inside:
+                        ends[row - 1] = last
+                        inside = False
+                    i += size
+                    continue
+                if not classes[i] & SPACE:
+                    last = i + 1
+                    if not inside:
+                        starts[row], documents[row], kinds[row] = i, d, BY_BREAKS
+                        row += 1
+                        inside = True
+                i += 1
+            ends[row - 1] = end
+            feed_starts[feed_row], feed_ends[feed_row] = start, end
+            feed_documents[feed_row], feed_kinds[feed_row] = d, BY_FEEDS
+            feed_row += 1
+    counts[0], counts[1] = row, feed_row
+
+
+@njit(cache=True)
+def _split(
+    offsets: np.ndarray, data: np.ndarray, classes: np.ndarray, line_starts: np.ndarray, line_ends: np.ndarray,
+    line_counts: np.ndarray, paragraph_starts: np.ndarray, paragraph_ends: np.ndarray, paragraph_counts: np.ndarray,
+    feeds: np.ndarray, breaks: np.ndarray,
+) -> None:  # fmt: skip
+    line, paragraph = 0, 0
+    for d in range(len(offsets) - 1):
+        begin, end = offsets[d], offsets[d + 1]
+        strip_begin, strip_end = begin, end
+        while strip_begin < end and classes[strip_begin] & SPACE:
+            strip_begin += 1
+        while strip_end > strip_begin and classes[strip_end - 1] & SPACE:
+            strip_end -= 1
+        i, line_begin, paragraph_begin, found, last = begin, begin, strip_begin, 0, begin
+        while i < end:
+            while i + 8 <= end and _is_plain(_eight(data, i)):
+                i += 8
+            if i == end:
+                break
+            byte = data[i]
+            if not (byte < 0x20 or byte == 0xC2 or byte == 0xE2):
+                i += 1
+                continue
+            if byte != _LINE_FEED:
+                size = _break(data, i, end)
+                # A return and the line feed after it are one break.
+                if size and not (byte == _RETURN and i + 1 < end and data[i + 1] == _LINE_FEED):
+                    found += 1
+                    last = i + size
+                i += max(size, 1)
+                continue
+            run = i + 1
+            while run < end and data[run] == _LINE_FEED:
+                run += 1
+            line_starts[line], line_ends[line] = line_begin, i
+            line += 1
+            if run - i > 1 and strip_begin < i < strip_end:
+                paragraph_starts[paragraph], paragraph_ends[paragraph] = paragraph_begin, i
+                paragraph += 1
+                paragraph_begin = run
+            feeds[d] += run - i
+            i = line_begin = last = run
+        if begin < end:
+            line_starts[line], line_ends[line] = line_begin, end
+            paragraph_starts[paragraph], paragraph_ends[paragraph] = paragraph_begin, strip_end
+            line += 1
+            paragraph += 1
+        breaks[d] = found + feeds[d] + (last < end)
+        line_counts[d + 1], paragraph_counts[d + 1] = line, paragraph

@@ -1,0 +1,32 @@
+"""Paragraphs and sentences of documents as byte ranges, for stages that judge less than a document at a time."""
+
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    import numpy as np
+
+Unit = Literal["paragraph", "sentence"]
+
+
+def text_units(
+    offsets: "np.ndarray", data: "np.ndarray", unit: Unit
+) -> tuple["np.ndarray", "np.ndarray", "np.ndarray"]:
+    """(document, start, end), int64 each, of every unit in order; start and end are places in `data`.
+
+    pipelines/kernels/text/segment.py says what a paragraph and a sentence is. A sentence loses no white space behind it.
+    """
+    import numpy as np
+
+    from pipelines.kernels.text.buffers import blocks
+    from pipelines.kernels.text.characters import classify
+    from pipelines.kernels.text.segment import find_lines, find_sentences
+
+    nothing = np.zeros(0, np.int64)
+    documents, starts, ends = [nothing], [nothing], [nothing]
+    for first, last, local, block in blocks(offsets, data):
+        classes = classify(local, block)
+        spans = find_lines(local, block, classes)[1] if unit == "paragraph" else find_sentences(local, block, classes)
+        documents.append(np.repeat(np.arange(first, last), np.diff(spans.offsets)))
+        starts.append(spans.starts + np.int64(offsets[first]))
+        ends.append(spans.ends + np.int64(offsets[first]))
+    return np.concatenate(documents), np.concatenate(starts), np.concatenate(ends)

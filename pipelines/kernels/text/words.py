@@ -1,0 +1,197 @@
+"""Words as byte spans. What a word is: pipelines/kernels/text/segment.py."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from llvmlite import ir
+from numba import njit, types
+from numba.extending import intrinsic
+
+from pipelines.kernels.text.tables import ALONE, EXTEND, LETTER, WORD
+
+_FULL_STOP, _COMMA, _APOSTROPHE = 46, 44, 39
+_FIRST_OF_QUOTE, _LAST_OF_QUOTE = 0xE2, 0x99  # bytes of U+2019
+_GATHER = np.uint64(0x0102040810204080)  # times eight bytes of 0 or 1: these, as bits, in the highest byte
+
+
+class Spans(NamedTuple):
+    """Byte spans of a block: span k is [starts[k], ends[k]), those of document d are k in offsets[d]..offsets[d + 1] -
+    1."""
+
+    starts: np.ndarray  # int32 [spans], into the block's bytes
+    ends: np.ndarray  # int32 [spans]
+    offsets: np.ndarray  # int64 [documents + 1]
+
+
+def find_words(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray) -> Spans:
+    """The words of a block."""
+    room = len(data) // 2 + len(offsets) + 1
+    # np.empty takes pages only as they are written, so room for the worst case costs nothing on ordinary text.
+    edges, counts = np.empty(2 * room, np.int32), np.zeros(len(offsets), np.int64)
+    _words(offsets, data, classes, _inside_words(data, classes), room, edges, counts)
+    return Spans(edges[: counts[-1]], edges[room : room + counts[-1]], counts)
+
+
+@intrinsic
+def _trailing_zeros(typing: Any, value: Any) -> Any:
+    """Zero bits below the lowest 1 of a uint64 that is not 0: one instruction, which numba has no name for."""
+
+    def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 1))
+
+    return types.int64(types.uint64), code
+
+
+@njit(cache=True, inline="always")
+def _eight(data: np.ndarray, i: int) -> np.uint64:
+    """Eight bytes, little-endian; LLVM makes it one load."""
+    k = np.uint64(i)
+    low = np.uint64(data[k]) | np.uint64(data[k + np.uint64(1)]) << np.uint64(8)
+    low |= np.uint64(data[k + np.uint64(2)]) << np.uint64(16) | np.uint64(data[k + np.uint64(3)]) << np.uint64(24)
+    high = np.uint64(data[k + np.uint64(4)]) | np.uint64(data[k + np.uint64(5)]) << np.uint64(8)
+    high |= np.uint64(data[k + np.uint64(6)]) << np.uint64(16) | np.uint64(data[k + np.uint64(7)]) << np.uint64(24)
+    return low | high << np.uint64(32)
+
+
+@njit(cache=True)
+def _joiner(data: np.ndarray, classes: np.ndarray, begin: int, i: int, end: int) -> int:
+    """Bytes of an apostrophe or decimal mark at i that stays inside the word before it; 0 where there is none."""
+    size = 1
+    if data[i] == 0xE2 and i + 2 < end and data[i + 1] == 0x80 and data[i + 2] == 0x99:
+        size = 3
+    if i == begin or i + size >= end:
+        return 0
+    before, after = data[i - 1], data[i + size]
+    if data[i] == _FULL_STOP or data[i] == _COMMA:
+        return size if 48 <= before <= 57 and 48 <= after <= 57 else 0
+    if size == 3 or data[i] == _APOSTROPHE:
+        kind = np.int64(classes[i + size])
+        return size if classes[i - 1] & (LETTER | EXTEND) and kind & LETTER and not kind & ALONE else 0
+    return 0
+
+
+@njit(cache=True)
+def _inside_words(data: np.ndarray, classes: np.ndarray) -> np.ndarray:
+    """1 for bytes in words, joiners included, where no character is ALONE or EXTEND and no document ends nearby.
+
+    64 bytes longer than the data. Without branches and wider numbers, so that LLVM vectorises it.
+    """
+    n = len(data)
+    out = np.zeros(n + 64, np.uint8)
+    for k in range(min(n, 2)):
+        out[k], out[n - 1 - k] = classes[k] & WORD, classes[n - 1 - k] & WORD
+    inner, quotes = max(n - 2, 0), np.uint8(0)
+    before, here, after, middle = data[:inner], data[1 : inner + 1], data[2 : inner + 2], out[1 : inner + 1]
+    kind_before, kind, kind_after = classes[:inner], classes[1 : inner + 1], classes[2 : inner + 2]
+    zero, ten = np.uint8(48), np.uint8(10)
+    for k in range(inner):
+        letters = (kind_before[k] & kind_after[k] & np.uint8(LETTER)) != np.uint8(0)
+        digits = (np.uint8(before[k] - zero) < ten) & (np.uint8(after[k] - zero) < ten)
+        mark = (here[k] == np.uint8(_FULL_STOP)) | (here[k] == np.uint8(_COMMA))
+        joins = ((here[k] == np.uint8(_APOSTROPHE)) & letters) | (mark & digits)
+        middle[k] = np.uint8(kind[k] & np.uint8(WORD)) | np.uint8(joins)
+    for k in range(inner):
+        quotes |= np.uint8((here[k] == np.uint8(0x80)) & (after[k] == np.uint8(_LAST_OF_QUOTE)))
+    if quotes:
+        for k in range(1, n - 3):
+            if data[k] != _FIRST_OF_QUOTE:
+                continue
+            if data[k + 1] == 0x80 and data[k + 2] == _LAST_OF_QUOTE:
+                joined = (classes[k - 1] & classes[k + 3] & LETTER) >> 1
+                out[k] = out[k + 1] = out[k + 2] = joined
+    return out
+
+
+@njit(cache=True)
+def _words(
+    offsets: np.ndarray,
+    data: np.ndarray,
+    classes: np.ndarray,
+    insides: np.ndarray,
+    room: int,
+    edges: np.ndarray,
+    counts: np.ndarray,
+) -> None:
+    edge = 0  # even ones are starts, odd ones ends: at 0 and at room
+    for d in range(len(offsets) - 1):
+        begin, end = offsets[d], offsets[d + 1]
+        every = np.uint8(0)
+        for i in range(begin, end):
+            every |= classes[i]
+        if every & (ALONE | EXTEND):
+            edge = _careful_words(data, classes, begin, end, room, edges, edge)
+        elif begin < end:
+            _close(data, begin, end, insides)
+            edge = _edges(begin, end, insides, room, edges, edge)
+        counts[d + 1] = edge // 2
+
+
+@njit(cache=True)
+def _close(data: np.ndarray, begin: int, end: int, insides: np.ndarray) -> None:
+    """No joiner is the first or the last character of a document."""
+    if data[begin] < 0x40 and not 48 <= data[begin] <= 57:
+        insides[begin] = 0
+    if data[end - 1] < 0x40 and not 48 <= data[end - 1] <= 57:
+        insides[end - 1] = 0
+    for at in (begin, end - 3):
+        quote = at >= begin and at + 3 <= end and data[at] == _FIRST_OF_QUOTE and data[at + 1] == 0x80
+        if quote and data[at + 2] == _LAST_OF_QUOTE:
+            insides[at] = insides[at + 1] = insides[at + 2] = 0
+
+
+@njit(cache=True)
+def _edges(begin: int, end: int, insides: np.ndarray, room: int, edges: np.ndarray, edge: int) -> int:
+    """Where runs of 1 begin and end, 64 bytes at a time; the number of edges after it."""
+    carry = np.uint64(0)
+    for at in range(begin, end, 64):
+        bits = np.uint64(0)
+        for k in range(8):
+            bits |= ((_eight(insides, at + 8 * k) * _GATHER) >> np.uint64(56)) << np.uint64(8 * k)
+        if end - at < 64:
+            bits &= (np.uint64(1) << np.uint64(end - at)) - np.uint64(1)
+        change = bits ^ ((bits << np.uint64(1)) | carry)
+        carry = bits >> np.uint64(63)
+        while change:
+            edges[(edge & 1) * room + (edge >> 1)] = at + _trailing_zeros(change)
+            edge += 1
+            change &= change - np.uint64(1)
+    if carry:
+        edges[room + (edge >> 1)] = end
+        edge += 1
+    return edge
+
+
+@njit(cache=True)
+def _careful_words(
+    data: np.ndarray, classes: np.ndarray, begin: int, end: int, room: int, edges: np.ndarray, edge: int
+) -> int:
+    """The edges of the words of one document, whatever its characters; their number after it."""
+    begun = ended = edge >> 1
+    i, inside, alone = begin, 0, 0
+    while i < end:
+        kind, byte = np.int64(classes[i]), data[i]
+        word = kind & WORD
+        if kind & (ALONE | EXTEND) or alone:
+            if byte & 0xC0 == 0x80:
+                i += 1
+                continue
+            if kind & EXTEND:
+                word &= inside
+            elif word and inside and (kind | alone) & ALONE:
+                edges[room + ended] = i
+                ended += 1
+                inside = 0
+            alone = (alone if kind & EXTEND else kind & ALONE) if word else 0
+        elif (byte == _APOSTROPHE) | (byte == _COMMA) | (byte == _FULL_STOP) | (byte == _FIRST_OF_QUOTE):
+            size = _joiner(data, classes, begin, i, end)
+            if inside and size:
+                i += size
+                continue
+        # Written at every byte, counted only where a word begins or ends: no branch to mispredict at every word.
+        edges[begun], edges[room + ended] = i, i
+        begun += word & ~inside
+        ended += inside & ~word
+        inside = word
+        i += 1
+    edges[room + ended] = end
+    return 2 * (ended + inside)

@@ -1,0 +1,52 @@
+"""Which stage writes a column: what a message says where no earlier step of a corpus does."""
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from functools import cache
+from typing import Any, cast
+
+from gristmill.config import near_match
+from pipelines.contracts.stage import DROP, EDITS_COLUMN
+from pipelines.planning.corpus import StepConfig
+from pipelines.stages import STAGES
+
+
+@cache
+def writers() -> dict[str, str]:
+    """The first stage that writes each column with its default knobs, or with one switch on: `language`, or `language with
+    paragraphs: true`. Stages whose columns depend on a knob without a default are left out.
+    """
+    found: dict[str, str] = {}
+    for switched in (False, True):
+        for stage, columns in _columns(switched=switched):
+            for column in columns:
+                if column not in (DROP, EDITS_COLUMN):
+                    found.setdefault(column, stage)
+    return found
+
+
+def _columns(*, switched: bool) -> Iterator[tuple[str, list[str]]]:
+    """(stage, its columns) by default, or `switched` with each of its knobs that are off by default."""
+    for name, kind in STAGES.items():
+        knobs = dataclasses.fields(cast(Any, kind))
+        switches = [knob.name for knob in knobs if knob.default is False] if switched else [""]
+        for switch in switches:
+            stage = kind.__new__(kind)
+            if switch:
+                object.__setattr__(stage, switch, True)
+            try:
+                yield f"{name} with {switch}: true" if switch else name, stage.writes().names
+            except AttributeError:
+                continue
+
+
+def missing_column(column: str, step: str, steps: Sequence[StepConfig], known: Sequence[str]) -> str:
+    """What to do about a column that no step before `step` writes; `known` are the columns that there are."""
+    later = [entry.name for entry in steps if column in entry.written and entry.name != step]
+    if later:
+        return f"; {later[0]} writes it, which comes later: move {later[0]} before {step}"
+    if column in writers():
+        return f"; the stage {writers()[column]} writes it: put one before {step}"
+    near = near_match(column, list(known))
+    anywhere = near_match(column, list(writers()))
+    return anywhere if "did you mean" in anywhere and "did you mean" not in near else near

@@ -1,0 +1,136 @@
+"""What a build will take, from the rates that `run.json` of earlier steps kept: time, memory, shuffled bytes, disk.
+
+A stage's rate is what all its finished steps in the given outputs took together, divided by the bytes of their text. Steps
+over the whole corpus count their wall time on all workers. A rate measured on little text is a rough one: starting workers
+and compiling kernels weighs in it, so the text that it was measured on is part of the answer.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gristmill.errors import CorruptFileError
+from gristmill.storage.store import read_json
+from pipelines.contracts.manifest import StepManifest, load_step
+from pipelines.planning.plan import Plan
+
+
+@dataclass
+class Rate:
+    """What finished steps of one stage took: seconds of one worker, bytes of text, of disk and of shuffles; `peak` of a task."""
+
+    seconds: float = 0.0
+    text: int = 0
+    disk: int = 0
+    work: int = 0
+    peak: int = 0
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Of one step: seconds of one worker, bytes of memory of a task (0 if unknown), of shuffles and of disk."""
+
+    seconds: float
+    peak: int
+    work: int
+    disk: int
+    measured_on: int
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """Of a build: the steps that will run and have a rate, by label; labels of those without one; workers of the last build."""
+
+    steps: dict[str, Estimate]
+    unknown: tuple[str, ...]
+    workers: int
+
+    @property
+    def seconds(self) -> float:
+        """Wall time with that many workers, if all of them are busy all the time."""
+        return sum(step.seconds for step in self.steps.values()) / self.workers
+
+    @property
+    def peak(self) -> int:
+        """Bytes of memory of the largest task."""
+        return max((step.peak for step in self.steps.values()), default=0)
+
+    @property
+    def disk(self) -> int:
+        """Bytes that stay, and at their worst the bytes of one step's shuffle."""
+        return sum(step.disk for step in self.steps.values()) + max((s.work for s in self.steps.values()), default=0)
+
+
+@dataclass
+class _Rates:
+    """Rates by stage (`read` by format), how much text an input byte is by source and by format, and the newest build."""
+
+    stages: dict[str, Rate] = field(default_factory=dict)
+    inputs: dict[str, list[int]] = field(default_factory=dict)
+    workers: int = 1
+    newest: float = 0.0
+
+
+def forecast(plan: Plan, roots: Sequence[Path]) -> Forecast:
+    """What the steps of `plan` that are not finished will take, by the finished steps below `roots`; outputs on disk."""
+    rates = _Rates()
+    for root in roots:
+        for path in sorted(root.glob("*/run.json")):
+            _learn(rates, root, path)
+    found, unknown = {}, []
+    for step in plan.steps:
+        if load_step(plan.config.place, step.directory) is not None:
+            continue
+        rate = rates.stages.get(_kind(step.identity))
+        text = sum(_text(plan, name, rates) for name in step.sources)
+        if rate is None or not rate.text or not text:
+            unknown.append(step.label)
+            continue
+        share = text / rate.text
+        work, disk = round(rate.work * share), round(rate.disk * share)
+        found[step.label] = Estimate(rate.seconds * share, rate.peak, work, disk, rate.text)
+    return Forecast(found, tuple(unknown), rates.workers)
+
+
+def _learn(rates: _Rates, root: Path, path: Path) -> None:
+    """Add a finished step to the rates. A file of an older version, or a damaged one, teaches nothing."""
+    try:
+        manifest, run = load_step(root, path.parent.name), read_json(path)
+    except CorruptFileError:
+        return
+    if manifest is None or "peak_bytes" not in run:
+        return
+    rate = rates.stages.setdefault(_kind(manifest.identity), Rate())
+    # A step over the whole corpus knows its wall time alone, and has the workers to itself.
+    rate.seconds += run["seconds"] * (run["workers"] if manifest.source is None else 1)
+    rate.text += run["text_bytes"]
+    rate.disk += _stored(manifest)
+    rate.work += run.get("work_bytes", 0)
+    rate.peak = max(rate.peak, run["peak_bytes"])
+    if run["finished"] > rates.newest:
+        rates.newest, rates.workers = run["finished"], run["workers"]
+    for key in (f"source {manifest.source}", _kind(manifest.identity)) if "input_bytes" in run else ():
+        total = rates.inputs.setdefault(key, [0, 0])
+        total[0] += run["text_bytes"]
+        total[1] += run["input_bytes"]
+
+
+def _kind(identity: Mapping[str, object]) -> str:
+    """The stage; of reading the format, too, since pages take longer than lines."""
+    knobs = identity["knobs"]
+    is_read = identity["stage"] == "read" and isinstance(knobs, Mapping)
+    return f"read {knobs['format']}" if is_read and isinstance(knobs, Mapping) else str(identity["stage"])
+
+
+def _stored(manifest: StepManifest) -> int:
+    return sum(part.file.bytes for part in manifest.parts) + sum(file.bytes for file in manifest.files)
+
+
+def _text(plan: Plan, source: str, rates: _Rates) -> float:
+    """Bytes of a source's text: counted where it is read, else from the size of its files; 0 where nothing is known."""
+    read = plan.step(f"read.{source}")
+    manifest = load_step(plan.config.place, read.directory)
+    if manifest is not None:
+        return sum(part.text_bytes for part in manifest.parts)
+    text, stored = rates.inputs.get(f"source {source}") or rates.inputs.get(_kind(read.identity)) or (0, 1)
+    return plan.inventories[source].bytes * text / max(1, stored)

@@ -1,0 +1,144 @@
+"""The inventory of a source: its files with sizes and checksums, so that planning knows whether anything changed."""
+
+import os
+from collections.abc import Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+from gristmill.config import plain
+from gristmill.errors import CorruptFileError, SourceError
+from gristmill.storage.store import digest, read_json, write_json
+from pipelines.contracts.document import DOCUMENT
+from pipelines.contracts.manifest import schema_facts
+from pipelines.contracts.stage import Stage, library_versions
+from pipelines.planning.corpus import Source
+from pipelines.reading import documents as read
+from pipelines.reading.documents import SourceFile, checksum_of, list_files, read_units
+from pipelines.reading.entries.files import unreadable
+from pipelines.reading.registry import PAGES
+from pipelines.reading.web import extraction
+
+# What does not change the documents that are read from the same files.
+_NOT_IDENTITY = (
+    "root", "remote", "identity", "include", "exclude", "tokenizer_share", "licence", "origin", "page_cpu_seconds",
+    "page_memory_bytes", "max_quarantined", "allow_empty",
+)  # fmt: skip
+_CHECKSUMS = ".checksums.json"
+# The libraries that decode a format.
+_LIBRARIES = {
+    "parquet": ("pyarrow",),
+    "jsonl": ("orjson",),
+    "json": ("orjson",),
+    "arrow": ("pyarrow",),
+    "hf_dataset": ("pyarrow",),
+    "markdown": ("pyyaml",),
+}
+
+
+@dataclass(frozen=True)
+class Inventory:
+    """The files of a source in order, and one xxh3_128 each."""
+
+    files: tuple[SourceFile, ...]
+    checksums: tuple[str, ...]
+
+    @property
+    def bytes(self) -> int:
+        """Size of all files as stored."""
+        return sum(file.size for file in self.files)
+
+    @property
+    def digest(self) -> str:
+        """What identifies the content: relative paths, sizes and checksums."""
+        return digest([[f.path, f.size, c] for f, c in zip(self.files, self.checksums, strict=True)])
+
+    def units(self, unit_bytes: int) -> list[list[int]]:
+        """Positions of the files that are read by one task, in order."""
+        positions = {file.path: position for position, file in enumerate(self.files)}
+        return [[positions[file.path] for file in unit] for unit in read_units(self.files, unit_bytes)]
+
+
+@dataclass(frozen=True)
+class Read(Stage):
+    """The first step of every source: files to document parts. Its knobs are fields of the source.
+
+    `poison` names the records, as `path#record`, that are set aside without being parsed.
+    """
+
+    source: Source
+    poison: tuple[str, ...] = ()
+    version: ClassVar[int] = read.VERSION
+
+    def depends(self) -> dict[str, str]:
+        """What decodes and normalises."""
+        library = library_versions(*_LIBRARIES.get(self.source.format, ()))
+        extractor = extraction.libraries(self.source) if self.source.format in PAGES else {}
+        return read.depends() | library | extractor
+
+    def knobs(self) -> dict[str, Any]:
+        """The fields of the source that the documents depend on."""
+        return {name: value for name, value in plain(self.source).items() if name not in _NOT_IDENTITY}
+
+    def schema(self) -> dict[str, str]:
+        """Columns of a document part."""
+        return schema_facts(DOCUMENT)
+
+
+def take_inventory(sources: Sequence[Source], output: Path) -> dict[str, Inventory]:
+    """List and checksum the files of every source. Checksums are cached under `output` by path, size, and the times at which
+    a file was modified and changed: whatever sets the first, such as a copy that keeps it, moves the second.
+    """
+    cache_path = output / _CHECKSUMS
+    cache = _load_cache(cache_path)
+    fresh: dict[str, list[Any]] = {}
+    inventories = {}
+    for source in sources:
+        files = list_files(source)
+        with ThreadPoolExecutor(4) as pool:
+            found = list(pool.map(partial(_cached_checksum, source=source, cache=cache), files))
+        fresh.update({digest(file.location): entry for file, entry in zip(files, found, strict=True)})
+        inventories[source.name] = Inventory(tuple(files), tuple(entry[2] for entry in found))
+    if fresh != cache and output.exists():
+        write_json(cache_path, {"files": fresh})
+    return inventories
+
+
+def _cached_checksum(file: SourceFile, source: Source, cache: dict[str, list[Any]]) -> list[Any]:
+    """[size, what changes with the content, checksum] of a file."""
+    if source.identity == "listing":
+        if file.version is None:
+            raise SourceError(
+                f"source {source.name!r}: identity: the listing of {file.path} says nothing that changes with its content; "
+                "leave `identity` out"
+            )
+        return [file.size, file.version, digest([file.size, file.version])]
+    try:
+        version = file.version if file.remote else _times(file.location)
+    except OSError as error:
+        raise unreadable(file.location, error) from None
+    known = cache.get(digest(file.location))  # a name may be no Unicode
+    if known and version is not None and known[:2] == [file.size, version]:
+        return known
+    return [file.size, version, checksum_of(file)]
+
+
+def _times(location: str) -> str:
+    status = os.stat(location)
+    return f"{status.st_mtime_ns} {status.st_ctime_ns}"
+
+
+def forget_checksums(output: Path, locations: Collection[str]) -> None:
+    """Have these files read again at the next inventory, even where size and times stay what they were."""
+    cache = _load_cache(output / _CHECKSUMS)
+    gone = {digest(location) for location in locations}
+    write_json(output / _CHECKSUMS, {"files": {name: entry for name, entry in cache.items() if name not in gone}})
+
+
+def _load_cache(path: Path) -> dict[str, list[Any]]:
+    try:
+        return dict(read_json(path)["files"])
+    except (OSError, CorruptFileError):
+        return {}

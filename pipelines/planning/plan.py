@@ -1,0 +1,351 @@
+"""The plan: a pure function from a configuration and the inventory of its sources to concrete steps.
+
+Every step has its fingerprint and directory before anything runs: stage name and version, knobs, versions and checksums it
+declares, and the fingerprints of the steps that write the columns it reads. Worker count, output root and log level do not
+enter. The files of a step that cannot be repeated enter by their checksums, once it is published: until then the steps that
+read them have fingerprints under which nothing is ever published.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from gristmill.config import near_match, plain
+from gristmill.errors import ConfigError
+from gristmill.storage.store import digest
+from pipelines.contracts.edits import COMPOSITION
+from pipelines.contracts.manifest import StepManifest, load_step
+from pipelines.contracts.parts import DOCUMENT_COLUMNS
+from pipelines.contracts.reads_text import MeasuresText
+from pipelines.contracts.stage import DROP, EDITS_COLUMN, CorpusStage, PartStage, Stage
+from pipelines.planning.column_writers import missing_column
+from pipelines.planning.corpus import CorpusConfig, StepConfig
+from pipelines.planning.inventory import Inventory, Read
+from pipelines.planning.poison import Poison, SetAside
+from pipelines.planning.rule_checks import check_filter
+from pipelines.stages.decide.filter import Filter
+from pipelines.stages.decide.quantiles import Quantiles
+from pipelines.stages.dedup.dedup_spans import DedupSpans
+from pipelines.stages.materialise.column_profile import summary_columns
+from pipelines.stages.materialise.funnel import Funnel
+
+FINGERPRINT_DIGITS = 12  # of a fingerprint, in the names of directories
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step, concrete. Part stages and reads have a `source`; corpus stages span `sources`.
+
+    `visible` maps each source to the earlier steps (labels, in order) whose columns this step may see; `files` the names of
+    the steps whose files it reads to their labels.
+    """
+
+    name: str
+    source: str | None
+    sources: tuple[str, ...]
+    stage: Stage
+    where: str | None
+    identity: dict[str, Any]
+    visible: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    files: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def label(self) -> str:
+        """`language.web` or `dedup_minhash`: unique within a plan."""
+        return self.name if self.source is None else f"{self.name}.{self.source}"
+
+    @property
+    def fingerprint(self) -> str:
+        """32 hex digits."""
+        return digest(self.identity)
+
+    @property
+    def directory(self) -> str:
+        """Name of the step's directory under the output root."""
+        return f"{self.label}-{self.fingerprint[:FINGERPRINT_DIGITS]}"
+
+    def inputs(self) -> tuple[str, ...]:
+        """Labels of all steps this one needs."""
+        labels = [f"read.{source}" for source in self.sources] if self.name != "read" else []
+        for visible in self.visible.values():
+            labels.extend(visible)
+        return tuple(dict.fromkeys([*labels, *self.files.values()]))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All steps of a build in an order in which each comes after its inputs; `types` of all columns they write."""
+
+    config: CorpusConfig
+    inventories: dict[str, Inventory]
+    steps: tuple[Step, ...]
+    types: pa.Schema
+
+    @property
+    def order(self) -> tuple[str, ...]:
+        """Names of the configured steps, in order."""
+        return tuple(entry.name for entry in self.config.steps)
+
+    def step(self, label: str) -> Step:
+        """The step with that label."""
+        return next(step for step in self.steps if step.label == label)
+
+
+def make_plan(config: CorpusConfig, inventories: Mapping[str, Inventory], poison: Poison | None = None) -> Plan:
+    """The plan; `poison` names documents that steps are not shown.
+
+    ConfigError for columns nobody writes, columns written twice, and drops after deduplication.
+    """
+    _check_order(config)
+    _refuse_twice(config)
+    poison = poison or {}
+    steps: dict[str, Step] = {}
+    for source in config.sources:
+        read = Read(source, poison.get(("read", source.name), ()))
+        inputs: dict[str, Any] = {"files": inventories[source.name].digest}
+        if read.poison:
+            inputs["poison"] = list(read.poison)
+        step = Step("read", source.name, (source.name,), read, None, _identity("read", read, read.knobs(), inputs))
+        steps[step.label] = step
+    types: dict[str, pa.DataType] = {}
+    done: list[StepConfig] = []
+    for entry in config.steps:
+        _add_types(types, entry)
+        if isinstance(entry.stage, Filter) and entry.stage.quantiles():
+            before = _quantiles_step(config, entry)
+            steps[before.name] = _step(config, before, done, steps, None, types)
+        aside = {source: documents for (name, source), documents in poison.items() if name == entry.name}
+        groups: list[str | None] = list(_sources(config, entry)) if isinstance(entry.stage, PartStage) else [None]
+        for group in groups:
+            shown = _without(entry, aside[group]) if group in aside else entry
+            step = _step(config, shown, done, steps, group, types)
+            steps[step.label] = step
+        if isinstance(entry.stage, Filter):
+            check_filter(config, entry, done, types)
+        done.append(_without(entry, ()) if aside else entry)
+    funnel = StepConfig("funnel", Funnel(tuple(entry.name for entry in done), summary_columns(config)), "funnel")
+    last = _step(config, funnel, done, steps, None, types)
+    steps[last.label] = last
+    return Plan(config, dict(inventories), tuple(steps.values()), pa.schema(list(types.items())))
+
+
+def _add_types(types: dict[str, pa.DataType], entry: StepConfig) -> None:
+    written = entry.stage.writes()
+    for name in written.names:
+        kind = written.field(name).type
+        if types.setdefault(name, kind) != kind:
+            raise ConfigError(
+                f"step {entry.name}: column {name!r} has type {kind} here and {types[name]} in an earlier step"
+            )
+
+
+def _quantiles_step(config: CorpusConfig, entry: StepConfig) -> StepConfig:
+    """The step that computes the thresholds of a filter."""
+    assert isinstance(entry.stage, Filter)
+    name = _quantiles(entry.name)
+    if any(other.name == name for other in config.steps):
+        raise ConfigError(f"step {name}: the thresholds of {entry.name} are computed under this name; choose another")
+    return StepConfig(name, Quantiles(entry.stage.quantiles()), "quantiles", entry.sources)
+
+
+def _quantiles(name: str) -> str:
+    return f"{name}_quantiles"
+
+
+def _without(entry: StepConfig, documents: tuple[str, ...]) -> StepConfig:
+    """The entry with a stage that is not shown some documents."""
+    assert isinstance(entry.stage, PartStage)
+    return replace(entry, stage=SetAside(entry.stage, documents))
+
+
+def _sources(config: CorpusConfig, entry: StepConfig) -> tuple[str, ...]:
+    return entry.sources if entry.sources is not None else tuple(source.name for source in config.sources)
+
+
+def _identity(name: str, stage: Any, knobs: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    return {"stage": name, "version": stage.version, "knobs": knobs, "depends": stage.depends(), "inputs": dict(inputs)}
+
+
+def _step(
+    config: CorpusConfig,
+    entry: StepConfig,
+    done: list[StepConfig],
+    steps: Mapping[str, Step],
+    source: str | None,
+    types: Mapping[str, pa.DataType],
+) -> Step:
+    sources = (source,) if source is not None else _sources(config, entry)
+    columns = [
+        n for n in entry.stage.reads() if not n.startswith("step:") and n not in ("tokenizer_share", "quantiles")
+    ]
+    visible = {name: _visible(config, entry, columns, done, name, types) for name in sources}
+    files = {}
+    for name in (name.removeprefix("step:") for name in entry.stage.reads() if name.startswith("step:")):
+        if not any(earlier.name == name and isinstance(earlier.stage, CorpusStage) for earlier in done):
+            names = [earlier.name for earlier in done if isinstance(earlier.stage, CorpusStage)]
+            raise ConfigError(f"step {entry.name}: needs an earlier step named {name!r}{near_match(name, names)}")
+        files[name] = name
+    if "quantiles" in entry.stage.reads():
+        files["quantiles"] = _quantiles(entry.name)
+    step = Step(entry.name, source, sources, entry.stage, entry.where, {}, visible, files)
+    inputs: dict[str, Any] = {label: steps[label].fingerprint for label in step.inputs()}
+    # Ranks of sources, numbers of parts and the composition of edits depend on the order, which a mapping forgets.
+    inputs["order"] = list(step.inputs())
+    for name, label in step.files.items():
+        if not steps[label].stage.reproducible:
+            inputs[f"{name} files"] = _published_files(config, steps[label])
+    if entry.where is not None:
+        inputs["where"] = entry.where
+    if any(name == "edited_text" or name.startswith("text@") for name in columns):
+        inputs["composition of edits"] = COMPOSITION
+    if "tokenizer_share" in entry.stage.reads():
+        inputs["tokenizer_share"] = {s.name: s.tokenizer_share for s in config.sources if s.name in sources}
+    stage = entry.stage
+    if isinstance(stage, SetAside):
+        inputs["poison"] = list(stage.documents)
+        stage = stage.stage
+    knobs = {name: value for name, value in plain(stage).items() if name not in stage.paths}
+    return replace(step, identity=_identity(entry.stage_name, stage, knobs, inputs))
+
+
+def _published_files(config: CorpusConfig, step: Step) -> list[str] | None:
+    """Path and checksum of each file of a step; None where it is not published."""
+    manifest = load_step(config.place, step.directory)
+    return [f"{file.path} {file.xxh3_128}" for file in manifest.files] if manifest is not None else None
+
+
+def _visible(
+    config: CorpusConfig,
+    entry: StepConfig,
+    columns: list[str],
+    done: list[StepConfig],
+    source: str,
+    types: Mapping[str, pa.DataType],
+) -> tuple[str, ...]:
+    """Labels of the earlier steps whose columns `entry` reads for one source, in order."""
+    here = [earlier for earlier in done if source in _sources(config, earlier)]
+    wanted: set[str] = set()
+    if entry.written >= {DROP, EDITS_COLUMN}:  # it looks whether its edits and earlier ones leave anything
+        wanted.update(e.name for e in done if EDITS_COLUMN in e.written)
+    for column in columns:
+        if column == DROP:
+            wanted.update(e.name for e in here if DROP in e.written)
+        elif column == "edited_text" or column.startswith("text@"):
+            upto = column.partition("@")[2]
+            if upto and upto not in [earlier.name for earlier in done]:
+                raise ConfigError(f"step {entry.name}: reads {column!r}, but no earlier step is named {upto!r}")
+            wanted.update(e.name for e in _upto(done, upto or None) if EDITS_COLUMN in e.written)
+        elif column not in DOCUMENT_COLUMNS:
+            optional, column = column.endswith("?"), column.rstrip("?")
+            writers = [e.name for e in here if column in e.written]
+            if len(writers) > 1:
+                raise ConfigError(
+                    f"step {entry.name}: column {column!r} is written by {' and '.join(writers)} for {source}; give all but "
+                    "one of them another `prefix` or `column`"
+                )
+            if column not in types and not optional:
+                raise ConfigError(
+                    f"step {entry.name}: reads the column {column!r}, which no earlier step writes"
+                    f"{missing_column(column, entry.name, config.steps, list(types))}"
+                )
+            wanted.update(writers)
+    if entry.where is not None:
+        wanted.update(e.name for e in _upto(done, entry.where) if DROP in e.written)
+    return tuple(_label(e, source) for e in here if e.name in wanted)
+
+
+def _upto(entries: list[StepConfig], name: str | None) -> list[StepConfig]:
+    if name is None:
+        return entries
+    return entries[: [entry.name for entry in entries].index(name) + 1]
+
+
+def _label(entry: StepConfig, source: str) -> str:
+    return f"{entry.name}.{source}" if isinstance(entry.stage, PartStage) else entry.name
+
+
+def _check_order(config: CorpusConfig) -> None:
+    clustered = spans = None
+    for entry in config.steps:
+        if DROP not in entry.written:
+            continue
+        what = "drops documents that its edits empty" if EDITS_COLUMN in entry.written else "drops documents"
+        if isinstance(entry.stage, DedupSpans):
+            spans = entry.name
+        elif spans is not None:
+            raise ConfigError(
+                f"step {entry.name}: {what} after {spans}, which keeps the only copy of a span in one of them; "
+                f"move {entry.name} before {spans}"
+            )
+        if isinstance(entry.stage, CorpusStage) and entry.stage.elects:
+            clustered = entry.name
+        elif clustered is not None:
+            raise ConfigError(
+                f"step {entry.name}: {what} after the deduplication step {clustered}, which would lose the winners "
+                f"of its clusters; move {entry.name} before {clustered}"
+            )
+
+
+def _refuse_twice(config: CorpusConfig) -> None:
+    """ConfigError where two steps would write the same measurements of a source's documents."""
+    writers: dict[tuple[str, str], str] = {}
+    for entry in config.steps:
+        if isinstance(entry.stage, MeasuresText):
+            columns = [name for name in entry.stage.writes().names if name not in (DROP, EDITS_COLUMN)]
+            for place in ((source, column) for source in _sources(config, entry) for column in columns):
+                first = writers.setdefault(place, entry.name)
+                if first != entry.name:
+                    raise ConfigError(
+                        f"step {entry.name}: writes the column {place[1]!r} for {place[0]}, as {first} does; give one of them a "
+                        "`prefix`, such as edited_"
+                    )
+
+
+def explain(step: Step, root: Path) -> str:
+    """Why a step is not finished: what changed since the last published step of the same label."""
+    last = _latest(step, root)
+    if last is None:
+        return "not built yet"
+    reasons = []
+    for name in ("stage", "version"):
+        if last.identity[name] != step.identity[name]:
+            reasons.append(f"{name} {last.identity[name]} -> {step.identity[name]}")
+    reasons.extend(_differences("", last.identity["knobs"], step.identity["knobs"]))
+    reasons.extend(_differences("", last.identity["depends"], step.identity["depends"]))
+    for name in sorted({*last.identity["inputs"], *step.identity["inputs"]}):
+        old, new = last.identity["inputs"].get(name), step.identity["inputs"].get(name)
+        if name == "order" and set(old or ()) == set(new or ()) and old != new:
+            reasons.append("its inputs are in another order")
+        elif name != "order" and old != new:
+            reasons.append({(True, False): f"without {name}", (False, True): f"with {name}"}.get(
+                (new is None, old is None), f"{name} changed"))  # fmt: skip
+    return "; ".join(reasons) or "its files are gone"
+
+
+def _differences(path: str, old: Any, new: Any) -> list[str]:
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        found = []
+        for key in sorted({*old, *new}):
+            found.extend(_differences(f"{path}.{key}".lstrip("."), old.get(key), new.get(key)))
+        return found
+    if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        return [
+            line for i, pair in enumerate(zip(old, new, strict=True)) for line in _differences(f"{path}[{i}]", *pair)
+        ]
+    return [] if old == new else [f"{path}: {_short(old)} -> {_short(new)}"]
+
+
+def _short(value: Any) -> str:
+    text = "nothing" if value is None else str(value)
+    return text if len(text) <= 40 else text[:37] + "..."
+
+
+def _latest(step: Step, root: Path) -> StepManifest | None:
+    """The newest other published step with the label of `step`."""
+    directories = f"{step.label}-{'[0-9a-f]' * FINGERPRINT_DIGITS}"  # not those of a source NAME-2
+    candidates = [p for p in root.glob(f"{directories}/manifest.json") if p.parent.name != step.directory]
+    candidates.sort(key=lambda path: path.stat().st_mtime_ns)
+    return load_step(root, candidates[-1].parent.name) if candidates else None

@@ -1,0 +1,104 @@
+"""Poison: documents that break a stage, and records that break the reader. They stop the build and are named; only the
+user sets them aside, with `build --quarantine-poison`, and then they are an input of the step that they broke.
+
+What was set aside is listed in `poison.json` in the output directory. Removing an entry lets the next build try it again.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gristmill.errors import PoisonError
+from gristmill.storage.store import read_json, write_json
+from pipelines.contracts.stage import DROP, PartStage
+
+POISON = "poison"
+"""What `drop`, or the reason of a quarantined record, holds for a document that was set aside."""
+_FILE = "poison.json"
+
+Poison = Mapping[tuple[str, str], tuple[str, ...]]
+"""Documents set aside, sorted, by (name of the step, source): ids in hex; for the step `read`, `path#record`."""
+
+
+def load_poison(output: Path) -> Poison:
+    """What was set aside in an output directory."""
+    try:
+        entries = read_json(output / _FILE)["documents"]
+    except FileNotFoundError:
+        return {}
+    found: dict[tuple[str, str], list[str]] = {}
+    for entry in entries:
+        found.setdefault((entry["step"], entry["source"]), []).append(entry["document"])
+    return {where: tuple(sorted(documents)) for where, documents in found.items()}
+
+
+def set_aside(output: Path, error: PoisonError) -> None:
+    """Add the document of an error to the list; the error itself where it is listed already."""
+    try:
+        entries = read_json(output / _FILE)["documents"]
+    except FileNotFoundError:
+        entries = []
+    place = {"step": error.step, "source": error.source, "document": error.document}
+    if any(place.items() <= entry.items() for entry in entries):
+        raise error  # it is not shown to the step any more, so something else is wrong
+    entry = {**place, "reason": error.reason}
+    write_json(
+        output / _FILE, {"documents": sorted([*entries, entry], key=lambda e: [e["step"], e["source"], e["document"]])}
+    )
+
+
+@dataclass(frozen=True)
+class SetAside(PartStage):
+    """A stage that is not shown some documents: its columns are null for them, and `drop` is `poison`."""
+
+    stage: PartStage
+    documents: tuple[str, ...]
+
+    def reads(self) -> tuple[str, ...]:
+        """What the stage reads."""
+        return self.stage.reads()
+
+    def writes(self) -> pa.Schema:
+        """What the stage writes, and `drop`."""
+        written = self.stage.writes()
+        return written if DROP in written.names else written.append(pa.field(DROP, pa.string()))
+
+    def never_null(self) -> tuple[str, ...]:
+        """None: documents that were set aside have no value."""
+        return ()
+
+    def depends(self) -> dict[str, str]:
+        """What the stage depends on."""
+        return self.stage.depends()
+
+    def notice(self) -> str:
+        """The stage's own."""
+        return self.stage.notice()
+
+    def setup(self) -> None:
+        """The stage's own."""
+        self.stage.setup()
+
+    def gpus(self) -> float:
+        """The stage's own."""
+        return self.stage.gpus()
+
+    def use(self, facts: Mapping[str, Any]) -> PartStage:
+        """The stage's own."""
+        return replace(self, stage=self.stage.use(facts))
+
+    def annotate(self, docs: pa.Table) -> pa.Table:
+        """The columns of the other documents, in their places."""
+        ids = docs["id"].combine_chunks()
+        bad = pc.is_in(ids, value_set=pa.array([bytes.fromhex(document) for document in self.documents], ids.type))
+        rows = pc.indices_nonzero(pc.invert(bad))
+        table = self.stage.annotate(docs.take(rows).combine_chunks()).cast(self.stage.writes())
+        positions = pc.index_in(pa.array(range(docs.num_rows), pa.uint64()), value_set=rows.cast(pa.uint64()))
+        table = table.take(positions)
+        drop = table[DROP] if DROP in table.column_names else pa.nulls(docs.num_rows, pa.string())
+        drop = pc.if_else(bad, pa.scalar(POISON), drop)
+        return pa.table({**{name: table[name] for name in self.stage.writes().names}, DROP: drop}, schema=self.writes())

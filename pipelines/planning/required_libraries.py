@@ -1,0 +1,48 @@
+"""Which libraries beyond the required ones a corpus needs, so that a missing one is found before anything is read."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+from gristmill.errors import UserError
+from gristmill.extras import import_failures
+from gristmill.storage.paths import is_url
+from gristmill.storage.remote import library_of_scheme
+from pipelines.planning.corpus import CorpusConfig
+from pipelines.reading.web.extraction import library_of_extractor
+
+
+class Need(NamedTuple):
+    """A module that something in a corpus file needs, and what installs it."""
+
+    where: str
+    module: str
+    install: str
+
+
+def needs_of(config: CorpusConfig) -> Iterator[Need]:
+    """Every library beyond the required ones that building this corpus imports."""
+    yield from _of_url("output", config.output)
+    for source in config.sources:
+        yield from _of_url(f"source {source.name!r}: root", source.root)
+        if library := library_of_extractor(source.extract):
+            yield Need(f"source {source.name!r}: extract", *library)
+    for step in config.steps:
+        yield from (Need(f"step {step.name}", *library) for library in step.stage.libraries())
+
+
+def _of_url(where: str, place: str) -> Iterator[Need]:
+    if is_url(place):
+        yield Need(where, *library_of_scheme(urlsplit(place).scheme.lower()))
+
+
+def refuse_missing(config: CorpusConfig) -> None:
+    """UserError for the first library that cannot be imported. It takes seconds where large ones are needed."""
+    needs = list(needs_of(config))
+    failed = import_failures(dict.fromkeys(need.module for need in needs)) if needs else {}
+    for need in needs:
+        if need.module in failed:
+            raise UserError(
+                f"{need.where}: needs the module {need.module}, which cannot be imported ({failed[need.module]}); "
+                f"run: {need.install}"
+            )

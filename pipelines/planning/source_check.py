@@ -1,0 +1,193 @@
+"""Whether a source gives what it is expected to give, before it is read and after.
+
+A wrong `format`, `text_field` or `encoding` sets every record aside, which is accounted for and looks like a result. So the first
+records are read while the build is planned, and the counts of the whole source are looked at once it is read.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gristmill.errors import SourceError, StorageError
+from pipelines.contracts.document import QUARANTINE, is_empty
+from pipelines.contracts.manifest import StepManifest, read_table, schema_facts
+from pipelines.planning.corpus import Source
+from pipelines.reading.entries.archives import open_entries
+from pipelines.reading.entries.files import SourceFile
+from pipelines.reading.entries.records import Bad, Found
+from pipelines.reading.entries.source import REASONS, STRUCTURAL
+from pipelines.reading.registry import read_records
+
+_RECORDS = 1000
+_FILES, _REMOTE_FILES = 64, 4  # spread over the source; each costs an open, or several requests
+_BYTES = 64 << 20  # of records: half a second
+_TEXT_BYTES = 16 << 20  # of records whose texts are measured: two seconds
+_SHOWN_FIELDS = 20
+_SHOWN_CHARACTERS = 40
+_LACKS_TEXT = ("no_text", "text_not_string")
+_CHECK = {
+    "no_text": "text_field", "text_not_string": "text_field", "undecodable": "encoding", "oversized": "max_document_bytes",
+    "html_bytes": "max_html_bytes", "html_nodes": "max_html_nodes", "html_depth": "max_html_depth",
+    "no_text_extracted": "extract", "decoded_limit": "max_decoded_bytes",
+} | dict.fromkeys(
+    ("bad_header", "bad_quotes", "field_count", "malformed_record", "not_arrow", "not_json", "not_mediawiki", "not_object",
+     "not_parquet", "trailing_bytes", "unclosed_quote", "wrong_suffix"), "format",
+)  # fmt: skip
+"""The field of the source that is wrong most often where a reason is frequent."""
+
+
+@dataclass
+class Tally:
+    """Documents and records set aside by reason; `fields`: those of the first record that lacks its text; `texts`: of the first
+    documents, as long as they have 16 MiB of records, without those of pages.
+    """
+
+    documents: int = 0
+    aside: Counter[str] = field(default_factory=Counter)
+    fields: tuple[str, ...] = ()
+    texts: list[str] = field(default_factory=list, repr=False)
+    text_bytes: int = 0
+
+    @property
+    def unexpected(self) -> Counter[str]:
+        """What was set aside for no reason that lies in the structure of the source."""
+        return Counter({reason: count for reason, count in self.aside.items() if reason not in STRUCTURAL})
+
+    @property
+    def share(self) -> float:
+        """Records set aside unexpectedly, of those and the documents."""
+        aside = self.unexpected.total()
+        return aside / (aside + self.documents) if aside else 0.0
+
+    def is_too_much(self, source: Source) -> bool:
+        """Whether more was set aside than the source may lose.
+
+        The bytes behind a JSON document count as one record, and are all lines but the first where JSON Lines are read as JSON.
+        """
+        rest = source.format == "json" and self.aside["trailing_bytes"] >= max(1, self.documents)
+        return self.share >= source.max_quarantined if rest else self.share > source.max_quarantined
+
+
+def sample_source(source: Source, files: Sequence[SourceFile]) -> Tally:
+    """The first records of files spread over a source: 1,000 in all, of at most 64 files, or 4 remote ones, and 64 MiB.
+
+    Pages count as documents: nothing is extracted. SourceError as `read_documents`; what the storage refuses now is left to
+    the reading, which tries again.
+    """
+    tally = Tally()
+    most = _REMOTE_FILES if files and files[0].remote is not None else _FILES
+    chosen = [files[number * len(files) // min(most, len(files))] for number in range(min(most, len(files)))]
+    quota = -(-_RECORDS // max(1, len(chosen)))
+    left = _BYTES
+    for file in chosen:
+        if left > 0 and not _is_searched(file, source):
+            with suppress(StorageError, OSError, MemoryError):
+                left -= _sample_file(source, file, quota, left, tally)
+    return tally
+
+
+def _is_searched(file: SourceFile, source: Source) -> bool:
+    """Whether a stream has to be read until a member is met that is wanted; a zip archive has a directory."""
+    return bool(source.members) and not file.path.lower().endswith((".zip", ".whl"))
+
+
+def _sample_file(source: Source, file: SourceFile, quota: int, limit: int, tally: Tally) -> int:
+    """Count records of one file; the bytes that they have."""
+    size = 0
+    for entry in open_entries(file, source):
+        for record in islice(read_records(entry, source), quota):
+            quota -= 1
+            size += record.size or 0
+            if isinstance(record, Bad):
+                tally.aside[record.reason] += 1
+                tally.fields = tally.fields or record.fields
+            elif isinstance(record, Found) and is_empty(record.text):
+                tally.aside["empty"] += 1
+            else:
+                tally.documents += 1
+                if isinstance(record, Found) and tally.text_bytes < _TEXT_BYTES:
+                    tally.text_bytes += record.size
+                    tally.texts.append(record.text)
+            if size > limit:
+                return size
+        if quota <= 0:
+            break
+    return size
+
+
+def check_sample(source: Source, files: Sequence[SourceFile]) -> Tally:
+    """The first records of a source. SourceError where they say that it is not read as it should be."""
+    tally = sample_source(source, files)
+    if not tally.documents and (source.allow_empty or not tally.unexpected):
+        return tally  # nothing is expected, or nothing was seen that could have been a document
+    if tally.is_too_much(source):
+        seen = tally.unexpected.total() + tally.documents
+        have = f"; records have the fields {', '.join(_shown(tally.fields))}" if tally.fields else ""
+        raise _refusal(source, f"of its first {seen:,} records", tally, have)
+    return tally
+
+
+def check_counts(source: Source, read: StepManifest, directory: Path, files: Sequence[SourceFile]) -> None:
+    """SourceError where too little of a source became documents. `read`: its published read step, which is in `directory`."""
+    counts = read.counts[source.name]
+    tally = Tally(counts["kept"], Counter(counts["quarantined"]))
+    if source.allow_empty and not tally.documents:
+        return
+    if tally.documents and not tally.is_too_much(source):
+        return
+    have = ""
+    with suppress(SourceError, StorageError, OSError, MemoryError):
+        have = _fields_of_first(source, read, directory, files)
+    raise _refusal(source, f"of its {counts['in']:,} records", tally, have)
+
+
+def _fields_of_first(source: Source, read: StepManifest, directory: Path, files: Sequence[SourceFile]) -> str:
+    """For a message: the first record that was set aside for lack of its text, and its fields. Its file is read up to there."""
+    for record in read.files:
+        if record.path.startswith("quarantine/"):
+            table = read_table(directory, record, QUARANTINE.names, schema_facts(QUARANTINE))
+            lacking = table.filter(pc.is_in(table["reason"], value_set=pa.array(_LACKS_TEXT)))
+            if lacking.num_rows:
+                path, number = lacking["path"][0].as_py(), lacking["record"][0].as_py()
+                if fields := _fields_at(source, files, path, number):
+                    return f"; the first of these, {source.name}/{path}#{number}, has the fields {', '.join(_shown(fields))}"
+                return ""
+    return ""
+
+
+def _fields_at(source: Source, files: Sequence[SourceFile], path: str, number: int) -> tuple[str, ...]:
+    """The fields of one record that lacks its text."""
+    for file in files:
+        if path == file.path or path.startswith(f"{file.path}!"):
+            for entry in open_entries(file, source):
+                if entry.path == path:
+                    found = next(islice(read_records(entry, source), number, None), None)
+                    return found.fields if isinstance(found, Bad) else ()
+    return ()
+
+
+def _refusal(source: Source, of_what: str, tally: Tally, have: str) -> SourceError:
+    reasons = (tally.unexpected or tally.aside).most_common(3)
+    said = "; ".join(f"{count:,} `{reason}` ({REASONS[reason]})" for reason, count in reasons)
+    wrong = dict.fromkeys(_CHECK[reason] for reason, _ in reasons if reason in _CHECK)
+    check = f"; check {' and '.join(f'`{name}: {getattr(source, name)}`' for name in wrong)}" if wrong else ""
+    on = "set `allow_empty: true`"
+    if tally.documents:
+        enough = max(tally.share, source.max_quarantined + 0.01)
+        on = f"raise `max_quarantined`, which is {source.max_quarantined:g} and would have to be {enough:.2f}"
+    return SourceError(
+        f"source {source.name!r}: {tally.documents or 'none'} {of_what} would be a document: {said or 'it holds none'}"
+        f"{have}{check}; to go on all the same, {on}"
+    )
+
+
+def _shown(fields: Sequence[str]) -> list[str]:
+    """Names of fields for a message: a few, and of each the beginning."""
+    names = [name if len(name) <= _SHOWN_CHARACTERS else name[:_SHOWN_CHARACTERS] + "..." for name in fields]
+    return names if len(names) <= _SHOWN_FIELDS else [*names[:_SHOWN_FIELDS], f"{len(names) - _SHOWN_FIELDS} more"]

@@ -1,0 +1,340 @@
+"""Whether the rules of a corpus file can judge a source, going by a sample of its documents.
+
+Four conditions make a published rule meaningless. Documents of one line have no lines to compare. An upper bound on length
+may exclude most of a source's text. Where words are not separated, a bound on words is a bound on letters. HTML in a text that is
+read as plain text is words and lines to every stage. Each becomes a notice with what helps. Notices hold counts and names of
+rules, never text.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gristmill.storage.store import verify
+from pipelines.contracts.manifest import load_step, read_table, schema_facts
+from pipelines.contracts.reads_text import ReadsText
+from pipelines.planning.corpus import CorpusConfig, Source, StepConfig
+from pipelines.planning.plan import Plan
+from pipelines.planning.source_check import Tally, sample_source
+from pipelines.reading.entries.normalise import normalise
+from pipelines.reading.markup import has_markup
+from pipelines.reading.registry import PAGES
+from pipelines.stages.decide.c4_lines import C4Lines
+from pipelines.stages.decide.filter import Filter, fails, group_names, values_of
+from pipelines.stages.decide.refinedweb_lines import RefinedwebLines
+from pipelines.stages.decide.rules import Rule
+from pipelines.stages.materialise.funnel import SAMPLE
+from pipelines.stages.measure.quality_signals import QualitySignals
+from pipelines.stages.measure.signal_columns import SIGNALS
+
+ONE_LINE = 0.9
+"""Share of the documents with two or more sentences that have a single line, from which a source counts as having no lines.
+Of the first 1,000 documents: English Wikipedia 0.27, Stack Exchange 0.19, Chinese Wikipedia 0.17, news and technical texts 0."""
+SEVERAL = 0.5
+"""Share of documents with two or more sentences below which the lines of a source say nothing: titles and short messages have one
+line because they have one sentence."""
+MOST_BYTES = 0.5
+"""Share of a source's bytes above which an upper bound on length drops most of it."""
+UNSEPARATED = 0.5
+"""Share of words that follow another word directly, above which words count as not separated. A letter of a script without spaces
+is a word, so the share is 0.85 in Chinese Wikipedia; it is 0 in English and in Korean, whose words have spaces between them."""
+MARKUP = 0.2
+"""Share of documents with the end tag of an HTML block above which a source holds HTML. Of 3,000 documents: Stack Exchange 0.98,
+technical documents 0.005, Wikipedia, news, forums and laws below 0.003."""
+
+C4_TESTS_OF_LINES = frozenset(("long_word", "terminal_punctuation", "few_words", "javascript", "policy"))
+_BOTH = ("", "_datatrove")
+_C4_SENTENCES = tuple(f"c4_sentences_{variant}" for variant in ("paper", "tfds", "datatrove"))
+LINES = frozenset((
+    *(f"{name}{suffix}" for suffix in _BOTH for name in (
+        "bullet_line_ratio", "ellipsis_line_ratio", "dup_line_ratio", "dup_line_char_ratio", "terminal_line_ratio",
+        "short_line_ratio")),
+    *_C4_SENTENCES, "dup_line_char_ratio_fineweb_datatrove", "newline_to_word_ratio_datatrove", "max_line_chars",
+    "mean_line_chars",
+))  # fmt: skip
+"""Signals that compare the lines of a document; duplicate paragraphs are rare in any source and are not among them."""
+LENGTHS = frozenset(
+    ("n_bytes", "n_chars", "n_lines", "n_paragraphs", "n_sentences", "word_count", "word_count_datatrove")
+)
+"""Signals that grow with the length of a document."""
+WORDS = frozenset((
+    *(f"{name}{suffix}" for suffix in _BOTH for name in (
+        "word_count", "mean_word_length", "hash_to_word_ratio", "ellipsis_to_word_ratio", "alpha_word_ratio", "stop_word_count")),
+    *(f"top_{n}gram_char_ratio_datatrove" for n in (2, 3, 4)), *(f"dup_{n}gram_char_ratio_datatrove" for n in range(5, 11)),
+    *_C4_SENTENCES, "short_line_ratio", "short_line_ratio_datatrove", "newline_to_word_ratio_datatrove", "symbol_to_word_ratio",
+    "stop_word_ratio", "unique_word_ratio", "unigram_entropy",
+))  # fmt: skip
+"""Signals whose published bounds are for words between spaces. Gopher's n-grams are not among them: they weigh letters of scripts
+without spaces (pipelines/kernels/text/units.py). A short line is one of 30 Latin letters, which hold less than 30 of Chinese."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Documents of one source, one in each row of every table.
+
+    `title` is what a notice calls them. `columns` has `text_bytes` and, of a built corpus, `drop_step` and the columns that its
+    steps wrote. `signals` has the columns of `quality_signals`, without a prefix, by the text that was measured.
+    """
+
+    title: str
+    columns: pa.Table
+    signals: Mapping[str, pa.Table]
+
+
+@dataclass(frozen=True)
+class Test:
+    """A rule of a filter, or a stage that removes lines, as it judges one source.
+
+    `signal` is the column tested without the prefix of its step, `text` what that step measures, `kinds` which of lines,
+    lengths and words the test depends on, `earlier` the names of the steps before.
+    """
+
+    step: str
+    name: str
+    signal: str
+    text: str
+    kinds: frozenset[str]
+    rule: Rule | None
+    earlier: tuple[str, ...]
+
+
+def measure_texts(config: CorpusConfig, texts: Sequence[str]) -> Sample:
+    """The sample of a source that is not built, from its first texts as stored: edits are not applied."""
+    stored = pa.array([normalise(text)[0].decode() for text in texts], pa.large_string())
+    measured = QualitySignals().annotate(pa.table({"text": stored}))
+    readings = [entry.stage.text for entry in config.steps if isinstance(entry.stage, ReadsText)]
+    columns = pa.table({"text_bytes": pc.binary_length(stored)})
+    return Sample(f"its first {len(texts):,} documents", columns, dict.fromkeys(readings, measured))
+
+
+def published_sample(config: CorpusConfig, source: str, table: pa.Table) -> Sample:
+    """The sample of a source of a built corpus. `table`: that of its funnel, `funnel.sample_schema`."""
+    rows = table.filter(pc.equal(table["source"], source))
+    signals = {}
+    for entry in config.steps:
+        names = entry.stage.writes().names
+        if isinstance(entry.stage, QualitySignals) and _covers(entry, source) and {*names} <= {*table.column_names}:
+            signals[entry.stage.text] = rows.select(names).rename_columns(SIGNALS.names)
+    return Sample(f"{rows.num_rows:,} sampled documents", rows, signals)
+
+
+def find_tests(config: CorpusConfig, source: str) -> list[Test]:
+    """The tests of a source that depend on lines, lengths or words, in the order of the steps."""
+    tests: list[Test] = []
+    signals: dict[str, tuple[str, str]] = {}  # column: (signal, text)
+    earlier: list[str] = []
+    for entry in config.steps:
+        stage = entry.stage
+        if _covers(entry, source):
+            if isinstance(stage, QualitySignals):
+                signals |= {f"{stage.prefix}{name}": (name, stage.text) for name in SIGNALS.names}
+            elif isinstance(stage, Filter):
+                tests.extend(_tests_of_filter(entry, source, signals, tuple(earlier)))
+            elif isinstance(stage, C4Lines | RefinedwebLines):
+                kinds = _kinds_of_stage(stage)
+                tests.append(Test(entry.name, entry.name, "", stage.text, kinds, None, tuple(earlier)))
+        earlier.append(entry.name)
+    return [test for test in tests if test.kinds]
+
+
+def _tests_of_filter(
+    entry: StepConfig, source: str, signals: Mapping[str, tuple[str, str]], earlier: tuple[str, ...]
+) -> Iterator[Test]:
+    assert isinstance(entry.stage, Filter)
+    for listed in entry.stage.rules:
+        for rule in listed.expand():
+            if rule.signal and rule.signal in signals and source in rule.when.get("source", (source,)):
+                signal, text = signals[rule.signal]
+                kinds = {"lines"} if signal in LINES else set()
+                kinds |= {"lengths"} if signal in LENGTHS and rule.at_most is not None else set()
+                is_cap = signal in LENGTHS and rule.at_least is None  # no matter what it counts
+                words = signal in WORDS and not is_cap and not _is_adjusted(listed, entry, source)
+                kinds |= {"words"} if words else set()
+                yield Test(entry.name, rule.reason(), signal, text, frozenset(kinds), rule, earlier)
+
+
+def _is_adjusted(listed: Rule, entry: StepConfig, source: str) -> bool:
+    """Whether a rule is made for certain languages, scripts or sources."""
+    if listed.mappings() or listed.quantiles() or any(column != "source" for column in listed.when):
+        return True
+    return listed.rules is None and (listed.when.get("source") == (source,) or entry.sources == (source,))
+
+
+def _kinds_of_stage(stage: C4Lines | RefinedwebLines) -> frozenset[str]:
+    if isinstance(stage, RefinedwebLines):
+        return frozenset(("lines", "words"))
+    left = C4_TESTS_OF_LINES.difference(stage.without)
+    words = left & {"few_words", "terminal_punctuation"}
+    return frozenset((*(["lines"] if left else []), *(["words"] if words else [])))
+
+
+def fit_of_plan(plan: Plan, root: Path, tallies: Mapping[str, Tally]) -> list[str]:
+    """The notices of a plan: of the published columns where all steps are built, otherwise of the first documents of each
+    source. `tallies`: the records of sources that were looked at already; those of others are read.
+    """
+    if load_step(root, plan.step("funnel").directory) is not None:
+        return published_notices(plan, root)
+    notices: list[str] = []
+    for source in plan.config.sources:
+        tests = find_tests(plan.config, source.name)
+        tally = tallies.get(source.name) or sample_source(source, plan.inventories[source.name].files)
+        if tally.texts:
+            markup = has_markup(pa.array(tally.texts, pa.large_string()))
+            notices.extend(markup_notices(source, tests, markup, f"its first {len(tally.texts):,} documents"))
+            if tests:
+                notices.extend(fit_notices(source.name, tests, measure_texts(plan.config, tally.texts)))
+    return notices
+
+
+def published_notices(plan: Plan, root: Path) -> list[str]:
+    """The notices of a built corpus, from the documents that its funnel sampled."""
+    config, name = plan.config, plan.step("funnel").directory
+    directory = root / name
+    funnel = load_step(root, name)
+    if funnel is None:
+        return []
+    record = next(file for file in funnel.files if file.path == SAMPLE)
+    with pa.OSFile(str(verify(directory, record))) as file:
+        schema = pa.ipc.open_file(file).schema
+    table = read_table(directory, record, schema.names, schema_facts(schema))
+    notices: list[str] = []
+    for source in config.sources:
+        tests, sample = find_tests(config, source.name), published_sample(config, source.name, table)
+        notices.extend(markup_notices(source, tests, sample.columns["markup"], sample.title))
+        notices.extend(fit_notices(source.name, tests, sample))
+    return notices
+
+
+def markup_notices(
+    source: Source, tests: Sequence[Test], markup: pa.Array | pa.ChunkedArray, title: str
+) -> Iterator[str]:
+    """That a source holds HTML, with the steps that judge its lines. `markup`: which of its sampled documents hold some."""
+    count = pc.sum(markup).as_py() or 0
+    if source.format not in PAGES and count > MARKUP * len(markup):
+        steps = list(dict.fromkeys(test.step for test in tests if "lines" in test.kinds))
+        judged = f"; {_listed(steps)} would judge lines of tags and drop or empty most documents" if steps else ""
+        remedy = "take the text out of the markup before the build, for no option does so inside of records"
+        if source.format in ("text", "markdown"):
+            remedy = "read files that are pages by `format: html`"
+        yield (
+            f"{source.name} holds HTML, which is read as text, tags included: {count:,} of {title} have block tags such as "
+            f"</p>{judged}; {remedy}"
+        )
+
+
+def fit_notices(source: str, tests: Sequence[Test], sample: Sample) -> Iterator[str]:
+    """What tests cannot judge in a source, one notice per step and condition."""
+    yield from _line_notices(source, tests, sample)
+    yield from _length_notices(source, tests, sample)
+    yield from _word_notices(source, tests, sample)
+
+
+def _line_notices(source: str, tests: Sequence[Test], sample: Sample) -> Iterator[str]:
+    found: dict[tuple[str, int, int], list[str]] = {}
+    for test, signals, _, judged in _judging(tests, sample, "lines"):
+        several = _column(signals, "n_sentences") >= 2
+        alone = several & (_column(signals, "n_lines") == 1) & judged
+        if several.sum() >= max(1, SEVERAL * len(several)) and alone.sum() >= ONE_LINE * several.sum():
+            found.setdefault((test.step, int(alone.sum()), int(several.sum())), []).append(test.name)
+    for (step, single, several_count), names in found.items():
+        yield (
+            f"{step}: {source} has no lines to judge: {single:,} of {several_count:,} documents with two or more sentences have "
+            f"a single line ({sample.title}). {_listed(names)} would judge each of them by that line; leave {source} out, by "
+            "`sources` of the step or `when: {source: [...]}` of the rule"
+        )
+
+
+def _length_notices(source: str, tests: Sequence[Test], sample: Sample) -> Iterator[str]:
+    for test, signals, columns, judged in _judging(tests, sample, "lengths"):
+        size = _column(columns, "text_bytes")
+        groups = _groups(test.rule, source, columns) if test.rule is not None else None
+        if test.rule is None or (test.rule.per and groups is None):
+            continue
+        cap = replace(test.rule, at_least=None, one_of=(), none_of=(), null="keep")
+        beyond = np.asarray(fails(cap, values_of(signals[test.signal]), groups), bool) & judged
+        share = size[beyond].sum() / max(size.sum(), 1)
+        if share > MOST_BYTES:
+            bound = "its bound" if cap.mappings() else f"{cap.bound('at_most'):,g}"
+            yield (
+                f"{test.step}: {test.name}, at most {bound}, would drop {share:.0%} of the bytes of {source} ({beyond.sum():,} "
+                f"of {sample.title}). Leave {source} out by `when: {{source: [...]}}` of the rule, give it a bound of its own "
+                f"(`per: source, at_most: {{{source}: ..., default: ...}}`), or split its documents before the build"
+            )
+
+
+def _word_notices(source: str, tests: Sequence[Test], sample: Sample) -> Iterator[str]:
+    found: dict[tuple[str, bool, float], list[str]] = {}
+    for test, signals, _, judged in _judging(tests, sample, "words"):
+        share = unseparated_share(signals, judged)
+        if share > UNSEPARATED:
+            found.setdefault((test.step, test.rule is None, share), []).append(test.name)
+    for (step, is_stage, share), names in found.items():
+        judges = (
+            f"The bounds of {_listed(names)} are for words between spaces; give languages bounds of their own (`when: "
+        )
+        judges += "{language: [...]}`, `per: language`), as corpora_configs/multilingual.yaml does, or"
+        if is_stage:
+            judges = "Its tests are for lines of words between spaces, with Latin marks at their ends;"
+        yield (
+            f"{step}: {source} does not separate its words: {share:.0%} of what counts as a word, a letter there, follows "
+            f"another directly ({sample.title}). {judges} leave {source} out by `sources` of the step"
+        )
+
+
+def unseparated_share(signals: pa.Table, judged: np.ndarray) -> float:
+    """Of the words of all documents, the least share that follows another word directly in a document that is judged.
+
+    n words with a character between each two leave at least n - 1 characters outside words. Whatever is missing from these is a
+    word without a separator, so the share is 0 wherever words are separated, in any language and in tables of numbers.
+    """
+    words = _column(signals, "word_count")
+    outside = _column(signals, "n_chars") - words * np.nan_to_num(_column(signals, "mean_word_length"))
+    missing = np.maximum(np.rint(words - 1 - outside), 0)
+    return float(missing[judged].sum() / max(words.sum(), 1))
+
+
+def _judging(tests: Sequence[Test], sample: Sample, kind: str) -> Iterator[tuple[Test, pa.Table, pa.Table, np.ndarray]]:
+    """The tests of a kind; the signals and the columns of the documents that reach them; which of these they judge, bool [n].
+
+    A test is left out where the sample does not tell: it lacks the signals or a column of `when`.
+    """
+    names = {*sample.columns.column_names}
+    for test in tests:
+        when = {} if test.rule is None else {name: v for name, v in test.rule.when.items() if name != "source"}
+        if kind not in test.kinds or test.text not in sample.signals or not {*when} <= names:
+            continue
+        signals = sample.signals[test.text]
+        reach = pc.is_valid(signals["n_lines"])
+        if "drop_step" in names:
+            before = pc.is_in(sample.columns["drop_step"], value_set=pa.array(test.earlier, pa.string()))
+            reach = pc.and_(reach, pc.invert(before))
+        signals, columns = signals.filter(reach), sample.columns.filter(reach)
+        judged = np.ones(columns.num_rows, bool)
+        for name, values in when.items():
+            judged &= np.asarray(pc.is_in(columns[name], value_set=pa.array(values, columns[name].type)), bool)
+        yield test, signals, columns, judged
+
+
+def _groups(rule: Rule, source: str, columns: pa.Table) -> pa.Array | None:
+    """The values of `per`; None where there is no `per`, or the sample lacks its column."""
+    if rule.per == "source":
+        return pa.array([source] * columns.num_rows, pa.string())
+    return group_names(columns[rule.per]) if rule.per in columns.column_names else None
+
+
+def _column(table: pa.Table, name: str) -> np.ndarray:
+    """A column of numbers as float64; NaN for nulls."""
+    return np.asarray(table[name].cast(pa.float64()).to_numpy(zero_copy_only=False))
+
+
+def _covers(entry: StepConfig, source: str) -> bool:
+    return entry.sources is None or source in entry.sources
+
+
+def _listed(names: Sequence[str], most: int = 4) -> str:
+    shown = list(names[:most]) + ([f"{len(names) - most} more"] if len(names) > most else [])
+    return " and ".join([", ".join(shown[:-1]), shown[-1]] if len(shown) > 1 else shown)

@@ -1,0 +1,243 @@
+"""Files and archive members as named byte streams. Members are streamed one by one and never extracted.
+
+A member's name is only a name: `../../x` gives the document path `archive.tar!../../x` and touches no file of that
+name.
+"""
+
+import stat
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from lzma import LZMAError
+from pathlib import PurePosixPath
+from typing import IO, Any, Self, cast
+
+from pipelines.reading.entries.decompress import Budget, broken, decoded, decoded_bound
+from pipelines.reading.entries.files import SourceFile, file_chunks, printable_name, readable
+from pipelines.reading.entries.globs import matches
+from pipelines.reading.entries.source import CHUNK_BYTES, BrokenInput, SourceSpec
+
+_TAR_HEADER_BYTES = 1 << 20  # a longer block of extended headers is an attack; tarfile would hold it in memory whole
+_EXTENDED = (
+    tarfile.XHDTYPE,
+    tarfile.XGLTYPE,
+    tarfile.SOLARIS_XHDTYPE,
+    tarfile.GNUTYPE_LONGNAME,
+    tarfile.GNUTYPE_LONGLINK,
+)
+_TAR_BUFFER = 1 << 16  # bytes
+_END_MARK = tarfile.EOFHeaderError  # type: ignore[attr-defined]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A named stream of decoded bytes: a file, or a member of an archive.
+
+    `chunks` raises BrokenInput where the bytes end early. `file` is the file itself where it is neither compressed
+    nor an archive; None for every other. `size` is the length in bytes where it is known before reading.
+    """
+
+    path: str
+    chunks: Iterator[bytes]
+    file: SourceFile | None = None
+    size: int | None = None
+
+
+def open_entries(file: SourceFile, source: SourceSpec) -> Iterator[Entry]:
+    """The entries of a file, in the order they stand in it; each must be read, or left, before the next is asked for.
+
+    Directories, and members that `source.members` does not match, are no entries. What cannot be read is an entry whose
+    stream is broken from the start; damage between members is one under the name of the archive itself.
+    """
+    budget = Budget(decoded_bound(file.size, source.max_decoded_bytes))
+    with closing(file_chunks(file)) as raw:
+        head, chunks, layers = decoded(file.path, raw, budget)
+        if _is_tar(file.path, head):
+            yield from _TarReader(file.path, chunks, source, budget).entries()
+        elif _is_zip(head):
+            yield from (
+                _zip_members(file, source, budget) if layers == 0 else [Entry(file.path, broken("nested_archive"))]
+            )
+        elif layers:
+            yield Entry(file.path, chunks)
+        else:
+            yield Entry(file.path, chunks, file, file.size)
+
+
+def _is_tar(path: str, head: bytes) -> bool:
+    name = PurePosixPath(path.lower())
+    if name.suffix in (".gz", ".bz2", ".xz", ".zst", ".zstd"):
+        name = name.with_suffix("")
+    named = name.suffix in (".tar", ".tgz", ".tbz", ".tbz2", ".txz", ".tzst")
+    return head[257:265] in (b"ustar\x0000", b"ustar  \0") or (named and bool(head))
+
+
+def _is_zip(head: bytes) -> bool:
+    return head.startswith((b"PK\x03\x04", b"PK\x05\x06", b"PK\x07\x08"))
+
+
+def _member(archive: str, name: str, chunks: Iterator[bytes], size: int, budget: Budget) -> Entry:
+    path = f"{archive}!{printable_name(name)}"
+    head, chunks, layers = decoded(name, chunks, budget)
+    if _is_zip(head) or _is_tar(name, head):
+        chunks = broken("nested_archive")
+    return Entry(path, chunks, size=None if layers else size)
+
+
+def _wanted(name: str, source: SourceSpec) -> bool:
+    return not source.members or matches(name, source.members)
+
+
+# --- tar -------------------------------------------------------------------------------------------------------------
+
+
+class _Input:
+    """What tarfile reads. A broken stream looks as if it ended, so that tarfile hands over all that came before."""
+
+    def __init__(self, chunks: Iterator[bytes]) -> None:
+        self._chunks = chunks
+        self._held = b""
+        self.failure: str | None = None
+        self.ended = False
+
+    def read(self, size: int) -> bytes:
+        """At most `size` bytes; none at the end."""
+        if not self._held:
+            try:
+                self._held = next(self._chunks, b"")
+            except BrokenInput as error:
+                self.failure = error.reason
+        self.ended = not self._held
+        out, self._held = self._held[:size], self._held[size:]
+        return out
+
+
+class _Header(tarfile.TarInfo):
+    """A member's header that refuses sizes which only an attack has, and tells its archive when the end mark came."""
+
+    @classmethod
+    def frombuf(cls, buf: Any, encoding: str, errors: str) -> Self:
+        header = super().frombuf(buf, encoding, errors)
+        if header.size < 0 or (header.type in _EXTENDED and header.size > _TAR_HEADER_BYTES):
+            raise tarfile.HeaderError("size of a header")
+        return header
+
+    @classmethod
+    def fromtarfile(cls, tarfile: Any) -> Self:
+        try:
+            return super().fromtarfile(tarfile)
+        except _END_MARK:
+            tarfile.complete = True
+            raise
+
+
+class _Archive(tarfile.TarFile):
+    """An archive that knows whether its end mark was read: tarfile takes a damaged header for the end, silently."""
+
+    tarinfo = _Header
+    complete = False
+
+
+class _TarReader:
+    """The members of one tar. Damage is reported once: by the entry of the member that it hit, else by the archive's
+    own.
+    """
+
+    def __init__(self, path: str, chunks: Iterator[bytes], source: SourceSpec, budget: Budget) -> None:
+        self._path = path
+        self._input = _Input(chunks)
+        self._source = source
+        self._budget = budget
+        self._reported = False
+
+    def entries(self) -> Iterator[Entry]:
+        """The wanted members in order, then, where something is wrong between or after them, the archive itself."""
+        stream = cast("IO[bytes]", self._input)
+        after = b""
+        try:
+            archive = _Archive.open(fileobj=stream, mode="r|", bufsize=_TAR_BUFFER, encoding="utf-8")
+            while not self._reported and (member := archive.next()) is not None:
+                archive.members.clear()  # type: ignore[attr-defined]  # tarfile keeps every header it has seen
+                if not member.isdir() and _wanted(member.name, self._source):
+                    yield self._entry(archive, member)
+                self._pass_over(archive)
+            # On to the end of the file: only there does a compressed stream show whether its checksum is right.
+            while archive.complete and not after and (block := archive.fileobj.read(CHUNK_BYTES)):
+                after = block.strip(b"\0")
+            complete = archive.complete
+        except (tarfile.TarError, ValueError):
+            complete = False
+        if not self._reported and (self._input.failure or after or not complete):
+            yield Entry(self._path, broken("trailing_bytes" if after else self._damage()))
+
+    def _entry(self, archive: Any, member: tarfile.TarInfo) -> Entry:
+        if not member.isreg():
+            return Entry(f"{self._path}!{printable_name(member.name)}", broken("not_regular"))
+        if member.issparse():  # its holes are not in the stream that the budget has been charged for
+            data = self._budget.bound(self._contents(archive.extractfile(member), member.size))
+        else:
+            # Not through extractfile, which keeps back the beginning of a read that it cannot fill.
+            archive.fileobj.seek(member.offset_data)
+            data = self._contents(archive.fileobj, member.size)
+        return _member(self._path, member.name, data, member.size, self._budget)
+
+    def _contents(self, handle: Any, left: int) -> Iterator[bytes]:
+        while left:
+            try:
+                chunk = handle.read(min(CHUNK_BYTES, left))
+            except (tarfile.TarError, ValueError):
+                chunk = b""
+            if not chunk:
+                self._reported = True
+                raise BrokenInput(self._damage())
+            left -= len(chunk)
+            yield chunk
+
+    def _pass_over(self, archive: Any) -> None:
+        """On to the next header. tarfile's own way does not stop at the end of the file, whatever size a header claims."""
+        while not self._reported and (left := archive.offset - archive.fileobj.tell()) > 0:
+            if not archive.fileobj.read(min(CHUNK_BYTES, left)):
+                raise tarfile.ReadError("the file ends within a member")
+
+    def _damage(self) -> str:
+        return self._input.failure or ("truncated" if self._input.ended else "corrupt")
+
+
+# --- zip -------------------------------------------------------------------------------------------------------------
+
+
+def _zip_members(file: SourceFile, source: SourceSpec, budget: Budget) -> Iterator[Entry]:
+    try:
+        with readable(file):
+            archive = zipfile.ZipFile(file.handle())
+    except (zipfile.BadZipFile, NotImplementedError, ValueError):
+        # The directory of a zip stands at its end, so a zip that was cut off gives nothing.
+        yield Entry(file.path, broken("corrupt" if zipfile.is_zipfile(file.handle()) else "truncated"))
+        return
+    with archive:
+        for info in archive.infolist():
+            if (info.filename.endswith("/") and not info.file_size) or not _wanted(info.filename, source):
+                continue
+            if stat.S_IFMT(info.external_attr >> 16) not in (0, stat.S_IFREG):
+                chunks = broken("not_regular")
+            elif info.flag_bits & 1:
+                chunks = broken("encrypted")
+            else:
+                chunks = budget.bound(_zip_contents(archive, info, file))
+            yield _member(file.path, info.filename, chunks, info.file_size, budget)
+
+
+def _zip_contents(archive: zipfile.ZipFile, info: zipfile.ZipInfo, file: SourceFile) -> Iterator[bytes]:
+    try:
+        with readable(file), archive.open(info) as member:
+            while chunk := member.read(CHUNK_BYTES):
+                yield chunk
+    except NotImplementedError:
+        raise BrokenInput("unsupported_compression") from None
+    except EOFError:
+        raise BrokenInput("truncated") from None
+    except (zipfile.BadZipFile, zlib.error, LZMAError, OSError, ValueError):
+        raise BrokenInput("corrupt") from None

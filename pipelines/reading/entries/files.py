@@ -1,0 +1,126 @@
+"""The files of a source, local or remote: how they are opened, grouped into units of work and known again."""
+
+import errno
+import io
+import os
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import xxhash
+
+from gristmill.errors import SourceError, StorageError
+from gristmill.storage.remote import Facts, Remote, RemoteFile, open_url, shown, stat_url
+from gristmill.storage.retries import number_of
+from gristmill.storage.store import file_checksum
+from pipelines.reading.entries.source import CHUNK_BYTES
+
+_MENDABLE = (
+    errno.ENOENT, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG,
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class SourceFile:
+    """One file of a source.
+
+    `path` is relative to the source's root, with slashes; bytes of a name that are not UTF-8 stand as `\\xNN`, so that
+    it is always text. `size` is in bytes. `location` is the absolute path that opens the file, or its URL where
+    `remote` says how URLs are opened; `version` is then the ETag, hash or time that the listing has for it, if any.
+    """
+
+    path: str
+    size: int
+    location: str
+    version: str | None = None
+    remote: Remote | None = None
+
+    def handle(self) -> str | RemoteFile:
+        """What libraries open at any place: the path of a local file, an open remote one."""
+        return self.location if self.remote is None else open_url(self.location, self.remote)
+
+    def open(self) -> io.RawIOBase | io.BufferedReader:
+        """The file, open for reading bytes."""
+        return open(self.location, "rb") if self.remote is None else open_url(self.location, self.remote)
+
+
+def read_units(files: Sequence[SourceFile], unit_bytes: int) -> list[list[SourceFile]]:
+    """Neighbouring files grouped into units of at most `unit_bytes` bytes; a larger file is a unit of its own.
+
+    The grouping follows from the list alone. A file is never divided: an archive or a compressed file has no second
+    entrance.
+    """
+    units: list[list[SourceFile]] = []
+    filled = 0
+    for file in files:
+        if not units or filled + file.size > unit_bytes:
+            units.append([])
+            filled = 0
+        units[-1].append(file)
+        filled += file.size
+    return units
+
+
+def file_chunks(file: SourceFile) -> Generator[bytes, None, None]:
+    """The bytes of a file. SourceError where it is missing or forbidden, StorageError where the disk fails."""
+    try:
+        with file.open() as opened:
+            while chunk := opened.read(CHUNK_BYTES):
+                yield chunk
+    except OSError as error:
+        raise unreadable(file.location, error) from None
+
+
+def checksum_of(file: SourceFile) -> str:
+    """xxh3_128 of a file's bytes, in hex: 32 digits."""
+    if file.remote is None:
+        return content_checksum(file.location)
+    digest = xxhash.xxh3_128()
+    for chunk in file_chunks(file):
+        digest.update(chunk)
+    return digest.hexdigest()
+
+
+def has_changed(file: SourceFile, checksum: str) -> bool:
+    """Whether a file is no longer what it was when it was listed, or when its content had this checksum.
+
+    A remote file is asked for its size and version, where it has one, and not fetched again.
+    """
+    if file.remote is None or file.version is None:
+        return checksum_of(file) != checksum
+    return stat_url(file.location, file.remote) != Facts(file.size, file.version)
+
+
+def content_checksum(path: str | os.PathLike[str]) -> str:
+    """xxh3_128 of a file's bytes, in hex: 32 digits. Errors as `file_chunks`."""
+    try:
+        return file_checksum(Path(path))
+    except OSError as error:
+        raise unreadable(os.fspath(path), error) from None
+
+
+def unreadable(location: str, error: OSError) -> SourceError | StorageError:
+    """The error for a source file that the system will not give us: the user's to mend where it is missing or forbidden."""
+    number = number_of(error)
+    reason = error.strerror if number is None else os.strerror(number)
+    where = f"{printable_name(shown(location))}: cannot be read ({reason or type(error).__name__})"
+    if number in _MENDABLE:
+        return SourceError(f"{where}; check that it exists and that you may read it")
+    return StorageError(where)
+
+
+@contextmanager
+def readable(file: SourceFile) -> Iterator[None]:
+    """What the system refuses in here is no damage to the file. An OSError without a number is what a library found in it."""
+    try:
+        yield
+    except OSError as error:
+        if number_of(error) is None:
+            raise
+        raise unreadable(file.location, error) from None
+
+
+def printable_name(name: str) -> str:
+    """A file name as valid Unicode: bytes that the file system's encoding could not decode become `\\xNN`."""
+    return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")

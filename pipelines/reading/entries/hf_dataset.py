@@ -1,0 +1,51 @@
+"""Hugging Face datasets as `save_to_disk` leaves them: Arrow streams in directories, listed in each one's state.json."""
+
+import json
+from collections.abc import Sequence
+from pathlib import PurePosixPath
+
+from gristmill.errors import SourceError
+from pipelines.reading.entries.files import SourceFile, file_chunks
+from pipelines.reading.entries.globs import matches
+from pipelines.reading.entries.source import SourceSpec
+
+_STATE = "state.json"
+_STATE_BYTES = 64 << 20  # lists half a million files
+
+
+def saved_files(files: Sequence[SourceFile], source: SourceSpec) -> list[SourceFile]:
+    """The files of a source that hold the rows of a saved Dataset, or of the splits of a DatasetDict.
+
+    What else lies there (caches of `map`, descriptions) is left out. SourceError where nothing was saved, where a listed
+    file is missing, and for a dataset that was saved with a selection of rows beside its files.
+    """
+    where = f"source {source.name!r}"
+    by_path = {file.path: file for file in files}
+    found: dict[str, SourceFile] = {}  # a file that two lists name holds its rows once
+    for state in (file for file in files if PurePosixPath(file.path).name == _STATE):
+        directory = state.path.removesuffix(_STATE)
+        try:
+            if state.size > _STATE_BYTES:
+                raise ValueError("too long")
+            saved = json.loads(b"".join(file_chunks(state)))
+            names = [str(entry["filename"]) for entry in saved["_data_files"]]
+        except (ValueError, KeyError, TypeError, RecursionError):
+            raise SourceError(
+                f"{where}: {state.path} is not what save_to_disk writes; save the dataset again"
+            ) from None
+        if saved.get("_indices_data_files"):
+            raise SourceError(
+                f"{where}: {state.path} selects rows of its files; call flatten_indices() on the dataset and save it again"
+            )
+        for name in names:
+            path = directory + name
+            if path in by_path:
+                found[path] = by_path[path]
+            elif matches(path, source.include) and not matches(path, source.exclude):
+                raise SourceError(f"{where}: {state.path} lists {name!r}, which is not there; save the dataset again")
+    if not found:
+        raise SourceError(
+            f"{where}: there is no state.json under {source.root!r} that lists Arrow files; format hf_dataset reads what "
+            "Dataset.save_to_disk wrote; `include` must match both"
+        )
+    return [found[path] for path in sorted(found)]

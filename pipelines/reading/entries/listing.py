@@ -1,0 +1,120 @@
+"""Listing the files of a source, below a directory or a URL."""
+
+import os
+import stat
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+from gristmill.errors import SourceError, UserError
+from gristmill.storage.paths import is_url
+from gristmill.storage.remote import file_name, has_query, list_urls, shown
+from pipelines.reading.entries.files import SourceFile, printable_name, unreadable
+from pipelines.reading.entries.globs import covers, matches, may_contain
+from pipelines.reading.entries.hf_dataset import saved_files
+from pipelines.reading.entries.source import SourceSpec
+
+_Listing = tuple[Iterable[str], Callable[[str], SourceFile | None]]
+
+
+def list_files(source: SourceSpec) -> list[SourceFile]:
+    """Files under the source's root that match `include` and not `exclude`, sorted by relative path.
+
+    The root may be a directory, a symbolic link to one, or a single file, whose relative path is its name. Links to
+    files and directories are followed; a directory that is its own ancestor through a link is not entered again. Pipes,
+    sockets and devices are passed over. The root may also be a URL, of a prefix or of one file. SourceError where the
+    root is missing, a directory or link cannot be read, an `include` pattern matches nothing, or two names become the
+    same path.
+    """
+    where = f"source {source.name!r}"
+    names, describe = _remote(source, where) if is_url(source.root) else _local(source, where)
+    found: dict[str, SourceFile] = {}
+    unmatched = set(source.include)
+    for raw in names:
+        hits = [pattern for pattern in source.include if matches(raw, (pattern,))]
+        unmatched.difference_update(hits)
+        file = describe(raw) if hits and not matches(raw, source.exclude) else None
+        if file is None:
+            continue
+        if file.path in found:
+            raise SourceError(
+                f"{where}: two files under {shown(source.root)!r} have the printed name {file.path!r}; rename one"
+            )
+        found[file.path] = file
+    if unmatched:
+        pattern = next(p for p in source.include if p in unmatched)
+        raise SourceError(
+            f"{where}: include {pattern!r} matches no file under {shown(source.root)!r}; globs are relative to the root, "
+            "* stays within a name, ** crosses directories, and a leading dot must be spelled"
+        )
+    if not found:
+        raise SourceError(
+            f"{where}: exclude {list(source.exclude)} leaves no file under {shown(source.root)!r}; narrow it"
+        )
+    files = [found[path] for path in sorted(found)]
+    return saved_files(files, source) if source.format == "hf_dataset" else files
+
+
+def _local(source: SourceSpec, where: str) -> _Listing:
+    """The names of local files, and what gives one that is a regular file."""
+    root = Path(source.root)
+    if not root.exists():
+        raise SourceError(
+            f"{where}: root {source.root!r} does not exist (looked for {root.absolute()}); "
+            "fetch the data there, or correct `root`, which is relative to the working directory"
+        )
+    base, directory = root.absolute(), root.is_dir()
+
+    def describe(raw: str) -> SourceFile | None:
+        location = str(base / raw if directory else base)
+        status = _stat(location, where)
+        return SourceFile(printable_name(raw), status.st_size, location) if stat.S_ISREG(status.st_mode) else None
+
+    if not directory:
+        return [base.name], describe
+    status = root.stat()
+    return _walk(source, source.root, "", ((status.st_dev, status.st_ino),), where), describe
+
+
+def _remote(source: SourceSpec, where: str) -> _Listing:
+    """The same below a URL."""
+    root = source.root if has_query(source.root) else source.root.rstrip("/")
+    try:
+        facts = list_urls(root, source.remote)
+    except UserError as error:
+        raise SourceError(f"{where}: {error}") from None
+    if not facts:
+        raise SourceError(f"{where}: there is no file at {shown(source.root)!r}; correct `root`")
+    alone = "" in facts
+    if alone:  # the root is a file; what has it as a prefix of its key is no part of it
+        facts = {file_name(root): facts[""]}
+
+    def describe(raw: str) -> SourceFile:
+        location = root if alone else f"{root}/{raw}"
+        return SourceFile(raw, facts[raw].size, location, facts[raw].version, source.remote)
+
+    return list(facts), describe
+
+
+def _walk(
+    source: SourceSpec, directory: str, prefix: str, ancestors: tuple[tuple[int, int], ...], where: str
+) -> Iterator[str]:
+    try:
+        entries = list(os.scandir(directory))
+    except OSError as error:
+        raise SourceError(f"{where}: {unreadable(directory, error)}") from None
+    for entry in entries:
+        relative = prefix + entry.name
+        if not entry.is_dir():
+            yield relative
+        elif may_contain(relative, source.include) and not covers(relative, source.exclude):
+            status = _stat(entry.path, where)
+            identity = (status.st_dev, status.st_ino)
+            if identity not in ancestors:
+                yield from _walk(source, entry.path, relative + "/", (*ancestors, identity), where)
+
+
+def _stat(location: str, where: str) -> os.stat_result:
+    try:
+        return os.stat(location)
+    except OSError as error:
+        raise SourceError(f"{where}: {unreadable(location, error)}") from None

@@ -1,0 +1,214 @@
+"""Arrow IPC files and streams: one record per row, read message by message as the bytes come.
+
+An IPC file is an IPC stream behind a magic number, with a footer after its end mark, so both are read alike, from
+archives and under compression too, and a file that was cut off still gives its first batches.
+"""
+
+import io
+import struct
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from pipelines.reading.entries.archives import Entry
+from pipelines.reading.entries.decompress import peek
+from pipelines.reading.entries.records import Bad, Found
+from pipelines.reading.entries.source import BrokenInput, SourceSpec
+from pipelines.reading.formats.table_rows import batch_records, check_text_column, record_bytes
+
+_MAGIC = b"ARROW1\0\0"
+_CONTINUATION = b"\xff\xff\xff\xff"
+_METADATA_BYTES = 64 << 20
+_BATCH_BYTES = 512 << 20  # of one batch in memory; writers' batches are 64 MiB or smaller unless asked
+_SLICE_ROWS = 1 << 10  # rows that are Python objects at a time
+
+# Positions of fields in the tables of Message.fbs and Schema.fbs of the Arrow format.
+_HEADER_TYPE, _HEADER, _BODY_LENGTH = 1, 2, 3
+_RECORD_BATCH, _DICTIONARY_BATCH = 3, 2
+_DICTIONARY_DATA = 1
+_BUFFERS, _COMPRESSION = 2, 3
+
+
+def read_arrow(entry: Entry, source: SourceSpec) -> Iterator[Found | Bad]:
+    """One record per row of an IPC file or stream; columns as in Parquet.
+
+    A record batch is held whole, so one that is over 512 MiB in memory ends the file as `large_batch`: writing it with
+    smaller batches helps. It ends as `corrupt` at the first batch whose offsets or lengths are wrong.
+    """
+    head, chunks = peek(entry.chunks, len(_MAGIC))
+    if not head.startswith((_MAGIC, _CONTINUATION)):
+        yield Bad("not_arrow", sum(map(len, chunks)))
+        return
+    file = _Bytes(chunks)
+    if head.startswith(_MAGIC):
+        file.take(len(_MAGIC))
+    messages = _Messages(file)
+    try:
+        reader = pa.ipc.open_stream(messages)
+        schema = reader.schema
+        schema.names  # noqa: B018  ValueError for a name that is not UTF-8
+    except (pa.ArrowException, OSError, ValueError):
+        raise BrokenInput(messages.failure or "not_arrow") from None
+    check_text_column(schema, entry, source)
+    expanded = 0
+    while batch := _next(reader, messages):
+        for start in range(0, batch.num_rows, _SLICE_ROWS):
+            for record in batch_records(batch.slice(start, _SLICE_ROWS), source):
+                expanded += record_bytes(record)
+                if expanded > source.max_decoded_bytes:
+                    raise BrokenInput("decoded_limit")
+                yield record
+    file.drain()
+
+
+def _next(reader: Any, messages: "_Messages") -> pa.RecordBatch | None:
+    """The next batch, with nothing in it that points outside of it; None at the end."""
+    try:
+        batch = reader.read_next_batch()
+        columns = [column.cast(_as_bytes(column.type)) for column in batch.columns]
+        # As bytes, so that a string that is not UTF-8 costs its row alone.
+        batch = pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
+        batch.validate(full=True)
+    except StopIteration:
+        if messages.failure:
+            raise BrokenInput(messages.failure) from None
+        return None
+    except (pa.ArrowException, OSError, ValueError):
+        raise BrokenInput(messages.failure or "corrupt") from None
+    if sum(map(_viewed, batch.columns)) > _BATCH_BYTES:
+        raise BrokenInput("large_batch")
+    return batch
+
+
+def _viewed(column: pa.Array) -> int:
+    """Bytes of the values of a column of views: any number of them may share theirs in the file, and do not once read."""
+    if column.type not in (pa.string_view(), pa.binary_view()):
+        return 0
+    lengths = np.frombuffer(column.buffers()[1], np.int32)[::4]  # the first of the four numbers of a view
+    return int(lengths[column.offset : column.offset + len(column)].sum(dtype=np.int64))
+
+
+def _as_bytes(kind: pa.DataType) -> pa.DataType:
+    return {
+        pa.string(): pa.binary(), pa.large_string(): pa.large_binary(), pa.string_view(): pa.binary_view(),
+    }.get(kind, kind)  # fmt: skip
+
+
+class _Bytes:
+    """A stream of chunks from which a number of bytes can be taken."""
+
+    def __init__(self, chunks: Iterator[bytes]) -> None:
+        self._chunks = chunks
+        self._held = b""
+        self._at = 0
+
+    def take(self, size: int) -> bytes:
+        """The next `size` bytes; fewer at the end."""
+        pieces = [self._held[self._at : self._at + size]]
+        self._at += len(pieces[0])
+        left = size - len(pieces[0])
+        while left and (chunk := next(self._chunks, b"")):
+            self._held, self._at = chunk, min(left, len(chunk))
+            pieces.append(chunk[: self._at])
+            left -= self._at
+        return b"".join(pieces)
+
+    def drain(self) -> None:
+        """Read to the end: only there does a compressed stream show whether its checksum is right."""
+        for _ in self._chunks:
+            pass
+
+
+class _Messages(io.RawIOBase):
+    """What Arrow reads: whole messages, each looked at before Arrow allocates what it claims to need.
+
+    A stream that breaks looks as if it ended; `failure` says why.
+    """
+
+    def __init__(self, file: _Bytes) -> None:
+        self._file = file
+        self._held = memoryview(b"")
+        self._ended = False
+        self.failure: str | None = None
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        if not self._held and not self._ended:
+            try:
+                self._held = memoryview(self._message())
+            except BrokenInput as error:
+                self.failure = error.reason
+            except (struct.error, IndexError):
+                self.failure = "corrupt"
+            self._ended = not self._held
+        size = min(len(buffer), len(self._held))
+        buffer[:size], self._held = self._held[:size], self._held[size:]
+        return size
+
+    def _message(self) -> bytes:
+        """One message as it stands in the stream; empty at the end mark, or where a stream ends without one."""
+        mark = self._file.take(4)
+        if not mark:
+            return b""
+        length = self._file.take(4) if mark == _CONTINUATION else mark  # before Arrow 0.15 there was no mark
+        size = struct.unpack("<i", length)[0] if len(length) == 4 else -1
+        if size == 0:
+            return b""
+        if not 0 < size <= _METADATA_BYTES:
+            raise BrokenInput("truncated" if len(length) < 4 else "corrupt")
+        metadata = self._file.take(size)
+        if len(metadata) < size:
+            raise BrokenInput("truncated")
+        message = _table(metadata, 0)
+        length_at = _field(metadata, message, _BODY_LENGTH)
+        body_size = struct.unpack_from("<q", metadata, length_at)[0] if length_at else 0
+        if body_size > _BATCH_BYTES or body_size < 0:
+            raise BrokenInput("large_batch" if body_size > 0 else "corrupt")
+        body = self._file.take(body_size)
+        if len(body) < body_size:
+            raise BrokenInput("truncated")
+        if _expanded(metadata, message, body) > _BATCH_BYTES:
+            raise BrokenInput("large_batch")
+        return b"".join([_CONTINUATION, length, metadata, body])
+
+
+def _expanded(metadata: bytes, message: int, body: bytes) -> int:
+    """Bytes that a message's buffers take in memory: those of compressed ones stand before each of them."""
+    kind_at, header_at = _field(metadata, message, _HEADER_TYPE), _field(metadata, message, _HEADER)
+    kind = metadata[kind_at] if kind_at else 0
+    if kind not in (_RECORD_BATCH, _DICTIONARY_BATCH) or not header_at:
+        return 0
+    batch = _table(metadata, header_at)
+    if kind == _DICTIONARY_BATCH:
+        batch = _table(metadata, _field(metadata, batch, _DICTIONARY_DATA))
+    buffers_at = _field(metadata, batch, _BUFFERS)
+    if not buffers_at or not _field(metadata, batch, _COMPRESSION):
+        return len(body)
+    vector = _table(metadata, buffers_at)
+    total = 0
+    for number in range(struct.unpack_from("<I", metadata, vector)[0]):
+        offset, length = struct.unpack_from("<qq", metadata, vector + 4 + 16 * number)
+        if length:
+            claimed = struct.unpack_from("<q", body, offset)[0]  # -1: this buffer is not compressed
+            total += length if claimed == -1 else claimed
+            if claimed < -1 or offset < 0:
+                raise BrokenInput("corrupt")
+    return int(total)
+
+
+def _table(data: bytes, at: int) -> int:
+    """Where the flatbuffer object begins that the offset at `at` points to."""
+    return at + int(struct.unpack_from("<I", data, at)[0])
+
+
+def _field(data: bytes, table: int, number: int) -> int:
+    """Where a field of a flatbuffer table stands; 0 where it is left out."""
+    vtable = table - struct.unpack_from("<i", data, table)[0]
+    if vtable < 0 or 4 + 2 * number >= struct.unpack_from("<H", data, vtable)[0]:
+        return 0
+    offset = struct.unpack_from("<H", data, vtable + 4 + 2 * number)[0]
+    return table + int(offset) if offset else 0

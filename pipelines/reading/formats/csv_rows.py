@@ -1,0 +1,154 @@
+"""CSV and TSV: one record per row, quoted as RFC 4180 says; the first row names the fields."""
+
+import csv
+from collections.abc import Iterator
+from itertools import chain
+from pathlib import PurePosixPath
+
+from gristmill.errors import SourceError
+from pipelines.reading.entries.archives import Entry
+from pipelines.reading.entries.records import Bad, Found, to_json
+from pipelines.reading.entries.source import SourceSpec
+from pipelines.reading.formats.json_lines import LongRecord, lines
+
+_DELIMITERS = ",\t;|"
+_BLANK = (b"", b"\r")
+_RETRIES = 16  # per file, so that a file full of stray quotes costs no more than a few times its own length
+
+
+class _Unfinished(Exception):
+    """A quoted field goes on beyond the limit or the end of the file."""
+
+
+def read_csv(entry: Entry, source: SourceSpec) -> Iterator[Found | Bad]:
+    """One record per row that is not blank. `text_field` and `url_field` are fields of the first row, which is no
+    record; all other fields are strings in `meta`.
+
+    The delimiter is the first of comma, tab, semicolon and bar (tab comes first for .tsv and .tab) with which the first
+    row has the field `text_field`. A row with more or fewer fields than the first is `field_count`; one with a quote
+    where RFC 4180 has none is `bad_quotes`; one with a quoted field that does not end within `max_document_bytes` is
+    `unclosed_quote`: its first line is set aside, and reading goes on with the second, 16 times in a file; after that
+    all that was read goes with it. A longer line is `oversized`, for rows are never split while they are read.
+    SourceError where the first row has no field `text_field`.
+    """
+    rows = _Rows(lines(entry.chunks, source.max_document_bytes), source)
+    first = rows.first_line()
+    if first is None:
+        return
+    if isinstance(first, Bad):
+        yield first
+        return
+    names, delimiter = _header(first, entry, source)
+    for row in rows.read(delimiter):
+        if isinstance(row, Bad):
+            yield row
+        elif len(row[0]) != len(names):
+            yield Bad("field_count", row[1])
+        else:
+            fields = dict(zip(names, row[0], strict=True))
+            text, url = fields.pop(source.text_field), fields.pop(source.url_field, None)
+            yield Found(text, row[1], url or None, to_json(fields) if fields else None)
+
+
+def _header(line: str, entry: Entry, source: SourceSpec) -> tuple[list[str], str]:
+    """The names in the first row, and the delimiter."""
+    suffixes = [suffix.lower() for suffix in PurePosixPath(entry.path).suffixes]
+    order = "\t,;|" if ".tsv" in suffixes or ".tab" in suffixes else _DELIMITERS
+    for delimiter in order:
+        try:
+            names = next(csv.reader([line], delimiter=delimiter, strict=True))
+        except csv.Error:
+            continue
+        if source.text_field in names:
+            if len(set(names)) < len(names):
+                raise SourceError(
+                    f"source {source.name!r}: the first row of {entry.path} has a name twice; rename a column"
+                )
+            return names, delimiter
+    raise SourceError(
+        f"source {source.name!r}: the first row of {entry.path} has no field {source.text_field!r}, with comma, tab, "
+        "semicolon or bar between them; name the column that holds the text in `text_field`; a file without a row of "
+        "names needs one"
+    )
+
+
+class _Rows:
+    """The rows of a stream of lines, with the bytes of each, in bounded memory."""
+
+    def __init__(self, stream: Iterator[bytes | LongRecord], source: SourceSpec) -> None:
+        self._stream = stream
+        self._source = source
+        self._held: list[bytes] = []  # the lines of the row that is being read
+        self._size = 0
+        self._undecodable = False
+        self._long: LongRecord | None = None
+
+    def first_line(self) -> str | Bad | None:
+        """The first line that is not blank."""
+        for line in self._stream:
+            if isinstance(line, LongRecord):
+                return Bad("oversized", line.drain())
+            try:
+                text = line.decode(self._source.encoding).removeprefix("\ufeff")
+            except UnicodeError:
+                return Bad("undecodable", len(line))
+            if text.strip():
+                return text.rstrip("\r")
+        return None
+
+    def read(self, delimiter: str) -> Iterator[tuple[list[str], int] | Bad]:
+        """Rows as (fields, bytes)."""
+        csv.field_size_limit(1 << 30)  # of the whole process; the bound on a row is kept by _lines
+        retries = _RETRIES
+        reader = csv.reader(self._lines(), delimiter=delimiter, strict=True)
+        while True:
+            self._held, self._size, self._undecodable = [], 0, False
+            try:
+                row = next(reader)
+            except StopIteration:
+                return
+            except csv.Error:
+                yield Bad("undecodable" if self._undecodable else "bad_quotes", self._size)
+            except _Unfinished:
+                retry = retries > 0 and len(self._held) > 1
+                retries -= retry
+                yield Bad("unclosed_quote", len(self._held[0]) if retry else self._size)
+                if retry:
+                    self._stream = chain(self._held[1:], [] if self._long is None else [self._long], self._stream)
+                elif self._long is not None:
+                    yield Bad("oversized", self._long.drain())
+                self._long = None
+                reader = csv.reader(self._lines(), delimiter=delimiter, strict=True)
+            else:
+                if self._long is not None:
+                    yield Bad("oversized", self._long.drain())
+                    self._long = None
+                elif self._undecodable:
+                    yield Bad("undecodable", self._size)
+                elif row:
+                    yield row, self._size
+
+    def _lines(self) -> Iterator[str]:
+        """Lines for the parser. A long line looks blank to it; within a row it ends the row, as the limit does."""
+        for line in self._stream:
+            within = bool(self._held)
+            if isinstance(line, LongRecord):
+                self._long = line
+                if within:
+                    raise _Unfinished
+                yield ""
+                continue
+            if not within and line in _BLANK:  # not worth the parser's time
+                continue
+            self._size += len(line) + within
+            self._held.append(line)
+            if self._size > self._source.max_document_bytes and within:
+                raise _Unfinished
+            try:
+                text = line.decode(self._source.encoding)
+            except UnicodeError:
+                self._undecodable = True
+                text = line.decode(self._source.encoding, "replace")
+            yield text + "\n"
+        if self._held:
+            raise _Unfinished

@@ -1,0 +1,134 @@
+"""JSON: one document, an array of objects or one object, divided into records while it streams by."""
+
+import re
+from collections.abc import Iterator
+
+from pipelines.reading.entries.archives import Entry
+from pipelines.reading.entries.decompress import peek
+from pipelines.reading.entries.records import BOM, Bad, Found
+from pipelines.reading.entries.source import BrokenInput, SourceSpec
+from pipelines.reading.formats.json_lines import LongRecord, json_records
+
+_SPACE = b" \t\r\n"
+_STRING = rb'"(?:[^"\\]++|\\.)*+"'
+# What divides nothing: between the elements of the array, where a comma ends one, and inside of an element.
+_OUTER = re.compile(rb'(?:[^"\[\]{},]++|' + _STRING + rb")*+", re.DOTALL)
+_INNER = re.compile(rb'(?:[^"\[\]{}]++|' + _STRING + rb")*+", re.DOTALL)
+_REST_OF_STRING = re.compile(rb'(?:[^"\\]++|\\.)*+', re.DOTALL)
+
+
+def read_json(entry: Entry, source: SourceSpec) -> Iterator[Found | Bad]:
+    """One record per element of the array, or one for the object; fields, bounds and reasons as in jsonl.
+
+    No more than `max_document_bytes` of an element is held. An array that does not end is `truncated`; what follows the
+    document is one more record, `trailing_bytes`.
+    """
+    head, chunks = peek(entry.chunks, len(BOM))
+    mark = BOM
+    while not (start := head.removeprefix(mark).lstrip(_SPACE)):
+        mark = b""  # there is one
+        head, chunks = peek(_without(chunks, len(head)), 1)
+        if not head:
+            return
+    chunks = _without(chunks, len(head) - len(start))
+    if start[:1] not in (b"[", b"{"):
+        yield Bad("not_json", sum(map(len, chunks)))
+        return
+    yield from json_records(_elements(_Divider(chunks), source.max_document_bytes), source)
+
+
+def _without(chunks: Iterator[bytes], size: int) -> Iterator[bytes]:
+    """A stream without its first bytes, which its first chunk holds."""
+    yield next(chunks, b"")[size:]
+    yield from chunks
+
+
+def _elements(divider: "_Divider", limit: int) -> Iterator[bytes | LongRecord]:
+    """The elements of the array, each held whole if it fits into `limit` bytes."""
+    held: list[bytes] = []
+    size = count = 0
+    for piece in divider:
+        held.append(piece)
+        size += len(piece)
+        if divider.between:
+            element = b"".join(held)
+            held, size = [], 0
+            if not element.isspace() and element:
+                count += 1
+                yield element if len(element) <= limit else LongRecord(iter([element]))
+            elif not (divider.ended and not count):  # nothing between two commas; `[]` is an array without elements
+                raise BrokenInput("not_json")
+        elif size > limit:
+            long = LongRecord(_rest(held, divider))
+            yield long
+            long.drain()
+            held, size, count = [], 0, count + 1
+
+
+def _rest(held: list[bytes], divider: "_Divider") -> Iterator[bytes]:
+    yield from held
+    for piece in divider:
+        yield piece
+        if divider.between:
+            return
+
+
+class _Divider:
+    """The pieces of the elements of a JSON array, or of the one object. After a piece that ends its element `between` is
+    true, and after the last one `ended`.
+
+    Brackets are counted, not told apart: that is left to the parser of the element.
+    """
+
+    def __init__(self, chunks: Iterator[bytes]) -> None:
+        self.between = self.ended = False
+        self._pieces = self._divide(chunks)
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self._pieces
+
+    def _divide(self, chunks: Iterator[bytes]) -> Iterator[bytes]:
+        first = next(chunks)
+        base = 1 if first[:1] == b"[" else 0  # how deep the elements stand
+        depth, in_string, rest = base, False, first[base:]
+        while not self.ended:
+            position = begin = 0
+            while position < len(rest) and not self.ended:
+                if in_string:
+                    position = _end(_REST_OF_STRING, rest, position)
+                    if rest[position : position + 1] != b'"':
+                        break  # the chunk ends, within an escape or before one
+                    position, in_string = position + 1, False
+                position = _end(_OUTER if depth == base == 1 else _INNER, rest, position)
+                mark = rest[position : position + 1]
+                if mark == b'"':
+                    position, in_string = position + 1, True
+                elif mark == b",":
+                    self.between = True
+                    yield rest[begin:position]
+                    self.between = False
+                    position = begin = position + 1
+                elif mark:
+                    depth += 1 if mark in b"[{" else -1
+                    position += 1
+                    self.ended = depth == 0
+            if self.ended:
+                self.between = True
+                yield rest[begin : position - base]
+                rest = rest[position:]
+            else:
+                if position > begin:
+                    yield rest[begin:position]
+                chunk = next(chunks, b"")
+                if not chunk:
+                    raise BrokenInput("truncated")
+                rest = rest[position:] + chunk
+        while not rest.strip(_SPACE):
+            rest = next(chunks, b"")
+            if not rest:
+                return
+        raise BrokenInput("trailing_bytes")
+
+
+def _end(pattern: re.Pattern[bytes], data: bytes, position: int) -> int:
+    return pattern.match(data, position).end()  # type: ignore[union-attr]  # it matches the empty string

@@ -1,0 +1,179 @@
+"""JSON Lines: one record per line, read line by line with a bound on the length of a line."""
+
+import codecs
+import json
+import math
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from pipelines.reading.entries.archives import Entry
+from pipelines.reading.entries.decompress import in_pieces
+from pipelines.reading.entries.records import BOM, Bad, Found, to_json
+from pipelines.reading.entries.source import SourceSpec
+from pipelines.reading.formats.split_json import split_record
+
+
+class LongRecord:
+    """A record over the limit, as a stream of its pieces; never held whole."""
+
+    def __init__(self, pieces: Iterator[bytes]) -> None:
+        self._pieces = pieces
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self._pieces
+
+    def drain(self) -> int:
+        """Read to its end; the number of bytes that were left."""
+        return sum(len(piece) for piece in self._pieces)
+
+
+class _LongLine(LongRecord):
+    """A long line, without its line feed."""
+
+    def __init__(self, pieces: list[bytes], chunks: Iterator[bytes]) -> None:
+        super().__init__(self._stream(pieces, chunks))
+        self.rest = b""  # what follows the line in the last chunk read, once the line has been drained
+
+    def _stream(self, pieces: list[bytes], chunks: Iterator[bytes]) -> Iterator[bytes]:
+        yield from pieces
+        for chunk in chunks:
+            piece, newline, rest = chunk.partition(b"\n")
+            yield piece
+            if newline:
+                self.rest = rest
+                return
+
+
+def lines(chunks: Iterator[bytes], limit: int) -> Iterator[bytes | LongRecord]:
+    """The lines of a stream without their line feeds, the last one with or without; a longer one as a LongRecord."""
+    chunks = in_pieces(chunks)  # a line of one byte takes 50 of memory
+    held: list[bytes] = []  # the pieces of a line whose end has not been seen
+    size = 0
+    rest = b""
+    while chunk := rest or next(chunks, b""):
+        rest = b""
+        whole = chunk.split(b"\n")
+        held.append(whole[0])
+        size += len(whole[0])
+        if len(whole) == 1:
+            if size > limit:
+                long = _LongLine(held, chunks)
+                yield long
+                long.drain()
+                held, size, rest = [], 0, long.rest
+            continue
+        whole[0] = b"".join(held)
+        held, size = [whole[-1]], len(whole[-1])
+        for line in whole[:-1]:
+            yield line if len(line) <= limit else LongRecord(iter([line]))
+    if size:
+        yield b"".join(held) if size <= limit else LongRecord(iter(held))
+
+
+_MOST_VALUES = 1 << 20  # of a record; 45 MB of empty lists would be 15 million objects, more than 800 MB
+_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
+_BLANK_BYTES = 8
+_BLANK = re.compile(rb"\n(?:\n+|[ \t\r\v\f]{1,%d}\n)+" % _BLANK_BYTES)
+
+
+def _without_blank(chunks: Iterator[bytes]) -> Iterator[bytes]:
+    """The same stream without most of its blank lines, which would take a hundred times as long one by one."""
+    return (_BLANK.sub(b"\n", chunk) for chunk in in_pieces(chunks))
+
+
+def read_jsonl(entry: Entry, source: SourceSpec) -> Iterator[Found | Bad]:
+    """One record per line that is not blank. `text_field` is the text, `url_field` the URL where it is a string, and
+    all other fields are kept as JSON in `meta`. A line over `max_document_bytes` is not held beyond that bound: it is
+    `oversized`, or split by `split_record`.
+
+    NaN, Infinity and numbers beyond a double, which other readers choke on, become null in `meta`.
+    """
+    chunks = entry.chunks if source.max_document_bytes < _BLANK_BYTES else _without_blank(entry.chunks)
+    yield from json_records(lines(chunks, source.max_document_bytes), source)
+
+
+def json_records(texts: Iterator[bytes | LongRecord], source: SourceSpec) -> Iterator[Found | Bad]:
+    """The records of JSON texts; blank ones are none. `too_many_values` is one whose values would take more memory than its text
+    by far; orjson does not survive an allocation that fails.
+    """
+    import orjson
+
+    loads, dumps = orjson.loads, orjson.dumps
+    encoding = codecs.lookup(source.encoding).name
+    utf8 = encoding == "utf-8"
+    first = True
+    for text in texts:
+        if isinstance(text, LongRecord):
+            if source.oversized == "split":
+                yield from split_record(iter(text), source)
+            else:
+                yield Bad("oversized", text.drain())
+        else:
+            if first and utf8:
+                text = text.removeprefix(BOM)
+            if len(text) > _MOST_VALUES and _values(text, encoding) > _MOST_VALUES:
+                yield Bad("too_many_values", len(text))
+            elif text and not text.isspace():
+                try:
+                    value = loads(text if utf8 else text.decode(source.encoding))
+                    found = None if _lost_digits(value) else _record(value, len(text), source, dumps)
+                except (ValueError, TypeError, RecursionError):  # orjson refuses to write what is nested too deeply
+                    found = None
+                yield found or _read_exactly(text, source)
+        first = False
+
+
+def _values(text: bytes, encoding: str) -> int:
+    """How many values and names a JSON text holds, to within the number of its colons; of anything else some number."""
+    if encoding != "utf-8":
+        text = text.decode(encoding, "replace").encode(errors="replace")
+    outside = _STRING.sub(b"", text)
+    return sum(outside.count(mark) for mark in (b",", b"[", b"{"))
+
+
+def _read_exactly(line: bytes, source: SourceSpec) -> Found | Bad:
+    """One text by the standard library: slower, exact about integers, and it tells the ways of being wrong apart."""
+    try:
+        return _record(_EXACT.decode(line.decode(source.encoding)), len(line), source, to_json)
+    except UnicodeError:
+        return Bad("undecodable", len(line))
+    except (ValueError, RecursionError):
+        return Bad("not_json", len(line))
+
+
+def _record(value: Any, size: int, source: SourceSpec, write: Callable[[Any], bytes]) -> Found | Bad:
+    if type(value) is not dict:
+        return Bad("not_object", size)
+    text = value.get(source.text_field)
+    if type(text) is not str:
+        return Bad("no_text" if text is None else "text_not_string", size, tuple(value))
+    del value[source.text_field]
+    url = value.pop(source.url_field, None)
+    if url is not None and type(url) is not str:
+        value[source.url_field], url = url, None
+    return Found(text, size, url, write(value) if value else None)
+
+
+def _lost_digits(value: Any) -> bool:
+    """Whether a number may have lost digits when orjson read it: it makes floats of integers beyond 64 bits."""
+    kind = type(value)
+    if kind is float:
+        return not -(2**63) < value < 2**63
+    if kind is dict:
+        value = value.values()
+    elif kind is not list:
+        return False
+    for item in value:
+        kind = type(item)
+        if kind is not str and kind is not int and _lost_digits(item):
+            return True
+    return False
+
+
+def _finite(digits: str) -> float | None:
+    number = float(digits)
+    return number if math.isfinite(number) else None
+
+
+_EXACT = json.JSONDecoder(parse_constant=lambda name: None, parse_float=_finite)

@@ -1,0 +1,103 @@
+"""Parquet: one record per row, read row group by row group in batches of bounded size."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from typing import Any
+
+import pyarrow as pa
+
+from gristmill.storage.retries import number_of
+from pipelines.reading.entries.archives import Entry
+from pipelines.reading.entries.decompress import decoded_bound
+from pipelines.reading.entries.files import SourceFile, file_chunks, readable
+from pipelines.reading.entries.records import Bad, Found
+from pipelines.reading.entries.source import BrokenInput, SourceSpec
+from pipelines.reading.formats.parquet_pages import look_at_pages
+from pipelines.reading.formats.table_rows import batch_records, check_text_column, is_text, record_bytes
+
+_BATCH_BYTES = 8 << 20
+_EXPANDED_BYTES = 64 << 20
+_BATCH_ROWS = 1 << 13
+_PAGE_BYTES = 256 << 20  # of one page, which Arrow holds up to four times; writers' pages are 1 MiB unless asked
+
+
+def read_parquet(entry: Entry, source: SourceSpec) -> Iterator[Found | Bad]:
+    """One record per row; `text_field` and `url_field` as in jsonl, all other columns as JSON in `meta`.
+
+    Values JSON does not have are written as Python prints them (dates in ISO form), NaN as null. Only a plain file can
+    be read, for Parquet is read from its end; in an archive or under gzip it is `not_parquet`. It ends as
+    `decoded_limit` where its footer announces more than it may decode to, or its records add up to more. Text that
+    is stored dictionary-encoded is expanded a batch at a time. A page is decompressed whole, so one that takes more than
+    256 MiB ends the file as `large_page`. SourceError where the text column is missing or is
+    neither string nor binary.
+    """
+    import pyarrow.parquet as pq
+
+    next(entry.chunks, b"")  # a stream that is broken from the start has a better reason to give
+    if entry.file is None:
+        yield Bad("not_parquet", entry.size)
+        return
+    options = {"buffer_size": 1 << 20, "pre_buffer": False, "page_checksum_verification": True}
+    try:
+        with readable(entry.file):
+            schema = pq.read_schema(entry.file.handle())
+            names = [field.name for field in schema if is_text(field.type)]
+            file = pq.ParquetFile(entry.file.handle(), **options)
+            probe = pq.ParquetFile(entry.file.handle(), read_dictionary=names, **options)
+    except (pa.ArrowException, OSError, ValueError):
+        yield Bad("encrypted" if _encrypted(entry.file) else "not_parquet", entry.size)
+        return
+    with file, probe:
+        check_text_column(schema, entry, source)
+        with readable(entry.file), entry.file.open() as headers:
+            yield from _rows(file, probe, headers, source, decoded_bound(entry.file.size, source.max_decoded_bytes))
+
+
+def _rows(file: Any, probe: Any, headers: Any, source: SourceSpec, limit: int) -> Iterator[Found | Bad]:
+    announced = expanded = 0
+    for group in range(file.metadata.num_row_groups):
+        announced += file.metadata.row_group(group).total_byte_size
+        if announced > limit:
+            raise BrokenInput("decoded_limit")
+        try:
+            pages = look_at_pages(headers, file.metadata.row_group(group))
+            if pages.largest > _PAGE_BYTES:
+                raise BrokenInput("large_page")
+            rows = _batch_rows(file, probe, group, pages.shared)
+            for batch in file.iter_batches(batch_size=rows, row_groups=[group]):
+                for record in batch_records(batch, source):
+                    expanded += record_bytes(record)
+                    if expanded > limit:
+                        raise BrokenInput("decoded_limit")
+                    yield record
+        except (pa.ArrowException, OSError) as error:
+            if number_of(error) is not None:
+                raise  # the disk's, not the file's
+            raise BrokenInput("corrupt") from None
+
+
+def _batch_rows(file: Any, probe: Any, group: int, shared: Mapping[str, int]) -> int:
+    """How many rows of a row group to read at once, so that a batch stays small.
+
+    Three measures: the mean size of a row; the longest value in the dictionaries of the row group's columns, which every
+    row might repeat; and the pages of the columns in `shared`, whose values may repeat others' beginnings. Reading one row
+    as a dictionary shows the dictionaries whole; Arrow cannot read the columns in `shared` so.
+    """
+    import pyarrow.compute as pc
+
+    facts = file.metadata.row_group(group)
+    mean = max(1, facts.total_byte_size // max(1, facts.num_rows))
+    longest = 1 + sum(shared.values())
+    paths = [facts.column(number).path_in_schema for number in range(facts.num_columns)]
+    columns = [path for path in paths if path not in shared]
+    for batch in probe.iter_batches(batch_size=1, row_groups=[group], columns=columns):
+        for column in batch.columns:
+            if isinstance(column, pa.DictionaryArray) and len(column.dictionary):
+                longest += pc.max(pc.binary_length(column.dictionary)).as_py() or 0
+        break
+    return max(1, min(_BATCH_ROWS, _BATCH_BYTES // mean, _EXPANDED_BYTES // longest))
+
+
+def _encrypted(file: SourceFile) -> bool:
+    with closing(file_chunks(file)) as chunks:
+        return next(chunks, b"").startswith(b"PARE")

@@ -1,0 +1,107 @@
+"""The formats in which a whole file is one document: text, and message (header lines, an empty line, the body)."""
+
+import codecs
+import re
+from collections.abc import Iterator
+
+from pipelines.reading.entries.archives import Entry
+from pipelines.reading.entries.normalise import cut
+from pipelines.reading.entries.records import Bad, Found, to_json
+from pipelines.reading.entries.source import SourceSpec
+
+_HEADER = re.compile(r"([!-9;-~]+):[ \t]*(.*)")  # a field name of RFC 5322, section 3.6.8
+_LINE_END = re.compile(r"\r\n|\r|\n")
+
+
+def read_text(entry: Entry, source: SourceSpec) -> Iterator[Found | Bad]:
+    """The whole stream as one document; with `oversized: split` one document per `max_document_bytes`, read piece by
+    piece.
+    """
+    held = bytearray()
+    for chunk in entry.chunks:
+        held += chunk
+        if len(held) > source.max_document_bytes:
+            if source.oversized == "split":
+                yield from split_text(bytes(held), entry.chunks, source.encoding, source.max_document_bytes)
+            else:
+                yield Bad("oversized", entry.size)
+            return
+    try:
+        text = held.decode(source.encoding)
+    except UnicodeError:
+        yield Bad("undecodable", len(held))
+        return
+    yield Found(text.removeprefix("\ufeff"), len(held))
+
+
+def split_text(
+    first: bytes, chunks: Iterator[bytes], encoding: str, limit: int, errors: str = "strict"
+) -> Iterator[Found | Bad]:
+    """Documents of at most `limit` bytes of UTF-8, cut at line ends where there are any."""
+    decoder = codecs.getincrementaldecoder(encoding)(errors)
+    rest = b""  # UTF-8 not given out yet, at most `limit` bytes
+    try:
+        for held, final in _gathered(first, chunks, limit):
+            pieces = cut(rest + decoder.decode(held, final).removeprefix("\ufeff").encode(), limit)
+            rest = b"" if final or not pieces else pieces.pop()
+            for piece in pieces:
+                yield Found(piece.decode(), len(piece))
+    except UnicodeError:
+        yield Bad("undecodable")
+
+
+def _gathered(first: bytes, chunks: Iterator[bytes], size: int) -> Iterator[tuple[bytes, bool]]:
+    """A stream in steps of about `size` bytes, each with whether it is the last."""
+    held = bytearray(first)
+    for chunk in chunks:
+        if len(held) >= size:
+            yield bytes(held), False
+            held.clear()
+        held += chunk
+    yield bytes(held), True
+
+
+def read_message(entry: Entry, source: SourceSpec) -> Iterator[Found | Bad]:
+    """A header block and a body, as in e-mail and in the METADATA of a Python package; the body is the text.
+
+    Headers become `meta`: a name that stands once gives a string, one that stands several times a list; the header that
+    `source.url_field` names, in any case, is the URL. Continuation lines (they begin with a space or tab) are joined to
+    their header with a line feed. A line of the header block that is neither is `bad_header`: the message is set aside
+    whole. No empty line means no body, which is `empty`. A message over `max_document_bytes` is `oversized` and never
+    split.
+    """
+    held = bytearray()
+    for chunk in entry.chunks:
+        held += chunk
+        if len(held) > source.max_document_bytes:
+            yield Bad("oversized", entry.size)
+            return
+    try:
+        lines = _LINE_END.sub("\n", held.decode(source.encoding).removeprefix("\ufeff"))
+    except UnicodeError:
+        yield Bad("undecodable", len(held))
+        return
+    head, _, body = ("", "", lines[1:]) if lines.startswith("\n") else lines.partition("\n\n")
+    headers = _headers(head)
+    if headers is None:
+        yield Bad("bad_header", len(held))
+        return
+    url = next((values[0] for name, values in headers.items() if name.lower() == source.url_field.lower()), None)
+    meta = {name: values[0] if len(values) == 1 else values for name, values in headers.items()}
+    yield Found(body, len(held), url, to_json(meta) if meta else None)
+
+
+def _headers(block: str) -> dict[str, list[str]] | None:
+    headers: dict[str, list[list[str]]] = {}  # by name the lines of each value
+    last: list[str] | None = None
+    for line in block.split("\n") if block else ():
+        if line[:1] in (" ", "\t"):
+            if last is None:
+                return None
+            last.append(line.strip())
+        elif match := _HEADER.fullmatch(line):
+            last = [match[2].rstrip()]
+            headers.setdefault(match[1], []).append(last)
+        elif line:
+            return None
+    return {name: ["\n".join(value) for value in values] for name, values in headers.items()}

@@ -1,0 +1,125 @@
+"""A JSON record too long to hold, cut into documents while it streams by."""
+
+import codecs
+import json
+import re
+from collections.abc import Iterator
+from json.decoder import scanstring  # type: ignore[attr-defined]  # there, but not in the stubs
+from typing import Any
+
+from pipelines.reading.entries.normalise import cut
+from pipelines.reading.entries.records import Bad, Found, to_json
+from pipelines.reading.entries.source import SourceSpec
+
+# The inside of a JSON string as far as it is whole: no half escape, no half of a surrogate pair, nothing JSON forbids.
+_WHOLE = re.compile(
+    r'(?:[^"\\\x00-\x1f]++|\\["\\/bfnrt]|\\u(?![dD][89a-fA-F])[0-9a-fA-F]{4}'
+    r"|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})*+"
+)
+_LONGEST_ESCAPE = len(r"\ud83d\ude00")
+_SPACE = re.compile(r"[ \t\r\n]*")
+_DECODER = json.JSONDecoder(parse_constant=lambda name: None)
+
+
+def split_record(pieces: Iterator[bytes], source: SourceSpec) -> Iterator[Found | Bad]:
+    """The text of one record as documents of at most `max_document_bytes` bytes of UTF-8, cut at line ends where it
+    can.
+
+    `pieces` are the bytes of the line; no more than a few times `max_document_bytes` of them is held. All documents
+    carry the fields that stand before the text, the last one also those after it. Where the text does not begin within
+    `max_document_bytes` the record is `oversized`; where it turns out to be no JSON the documents so far stand, and the
+    rest is one more record, set aside.
+    """
+    try:
+        yield from _split(pieces, source)
+    except UnicodeError:
+        yield Bad("undecodable")
+    except (ValueError, IndexError, RecursionError):
+        yield Bad("not_json")
+
+
+def _split(pieces: Iterator[bytes], source: SourceSpec) -> Iterator[Found | Bad]:
+    limit = source.max_document_bytes
+    decode = codecs.getincrementaldecoder(source.encoding)("strict").decode
+    raw, size = "", 0
+    while size <= limit and (piece := next(pieces, b"")):
+        raw += decode(piece)
+        size += len(piece)
+    fields, start = _before_text(raw.removeprefix("\ufeff"), source.text_field)
+    if start < 0:
+        yield Bad("oversized", size + sum(len(piece) for piece in pieces))
+        return
+    raw = raw.removeprefix("\ufeff")[start:]
+    held: list[bytes] = []  # UTF-8 of text not given out yet
+    while True:
+        end = _WHOLE.match(raw).end()  # type: ignore[union-attr]  # it matches the empty string
+        held.append(json.loads(f'"{raw[:end]}"').encode())
+        if sum(map(len, held)) > limit:
+            *documents, rest = cut(b"".join(held), limit)
+            held = [rest]
+            for document in documents:
+                yield _document(document, fields, source)
+        raw = raw[end:]
+        if raw.startswith('"'):
+            break
+        piece = next(pieces, b"")
+        if len(raw) > _LONGEST_ESCAPE or not piece:
+            yield Bad("lone_surrogate" if re.match(r"\\u[dD][89a-fA-F][0-9a-fA-F]{2}", raw) else "not_json")
+            return
+        raw += decode(piece)
+    tail = raw[1:]
+    for piece in pieces:
+        tail += decode(piece)
+        if len(tail) > limit:
+            yield Bad("oversized")
+            return
+    tail += decode(b"", True)
+    yield _document(b"".join(held), fields | _after_text(tail), source)
+
+
+def _document(text: bytes, fields: dict[str, Any], source: SourceSpec) -> Found:
+    url = fields.get(source.url_field)
+    meta = {
+        name: value for name, value in fields.items() if name != source.url_field or not isinstance(url, str | None)
+    }
+    return Found(text.decode(), len(text), url if isinstance(url, str) else None, to_json(meta) if meta else None)
+
+
+def _before_text(line: str, text_field: str) -> tuple[dict[str, Any], int]:
+    """The fields before the text, and where the inside of its string begins; -1 where it does not begin in `line`."""
+    fields: dict[str, Any] = {}
+    position = _skip(line, 0, "{")
+    try:
+        while True:
+            name, position = scanstring(line, _skip(line, position, '"'))
+            position = _space(line, _skip(line, position, ":"))
+            if name == text_field:
+                return fields, position + 1 if line[position] == '"' else -1
+            fields[name], position = _DECODER.raw_decode(line, position)
+            position = _skip(line, position, ",")
+    except (json.JSONDecodeError, IndexError):  # the end of `line` came first
+        return fields, -1
+
+
+def _after_text(tail: str) -> dict[str, Any]:
+    """The fields after the text, whose closing quote `tail` follows. ValueError where the record does not end well."""
+    position = _space(tail, 0)
+    if tail[position] == "}":
+        return dict(_DECODER.decode("{" + tail[position:]))
+    _skip(tail, position, ",")
+    fields: dict[str, Any] = _DECODER.decode("{" + tail[position + 1 :])
+    if not fields:
+        raise ValueError("a comma before the end")
+    return fields
+
+
+def _space(line: str, position: int) -> int:
+    return _SPACE.match(line, position).end()  # type: ignore[union-attr]  # it matches the empty string
+
+
+def _skip(line: str, position: int, expected: str) -> int:
+    """The position after white space and one expected character; ValueError where another stands there."""
+    position = _space(line, position)
+    if line[position] != expected:
+        raise ValueError(f"no {expected}")
+    return position + 1

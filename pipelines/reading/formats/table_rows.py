@@ -1,0 +1,115 @@
+"""Rows of Arrow record batches as records: what Parquet and Arrow files share."""
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from gristmill.errors import SourceError
+from pipelines.reading.entries.archives import Entry
+from pipelines.reading.entries.records import Bad, Found, to_json
+from pipelines.reading.entries.source import SourceSpec
+
+
+def batch_records(batch: pa.RecordBatch, source: SourceSpec) -> Iterator[Found | Bad]:
+    """One record per row: `text_field` and `url_field` as in jsonl, all other columns as JSON in `meta`.
+
+    Values JSON does not have are written as Python prints them (dates in ISO form), NaN as null.
+    """
+    columns = {name: _values(batch.column(name)) for name in batch.schema.names}
+    texts = columns.pop(source.text_field)
+    urls = columns.pop(source.url_field, None)
+    if urls is not None and any(url is not None and type(url) is not bytes for url in urls):
+        columns[source.url_field], urls = urls, None
+    for row, text in enumerate(texts):
+        if text is None or (source.oversized == "quarantine" and len(text) > source.max_document_bytes):
+            names = tuple(batch.schema.names)
+            yield Bad("no_text", fields=names) if text is None else Bad("oversized", len(text))
+            continue
+        try:
+            decoded = text.decode(source.encoding)
+            url = urls[row].decode("utf-8") if urls is not None and urls[row] is not None else None
+            meta = {name: _plain(values[row]) for name, values in columns.items()}
+        except (ValueError, OverflowError):  # a string that is not UTF-8, a nested time that Python cannot hold
+            yield Bad("undecodable", len(text))
+            continue
+        yield Found(decoded, len(text), url, to_json(meta) if meta else None)
+
+
+def record_bytes(record: Found | Bad) -> int:
+    """Bytes of a record, its other fields included, as they count against `max_decoded_bytes`."""
+    return (record.size or 0) + (len(record.meta or b"") if isinstance(record, Found) else 0)
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Whether a column of this type holds strings or bytes, dictionary-encoded or not."""
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    return (
+        pa.types.is_string(kind)
+        or pa.types.is_large_string(kind)
+        or pa.types.is_string_view(kind)
+        or pa.types.is_binary(kind)
+        or pa.types.is_large_binary(kind)
+        or pa.types.is_binary_view(kind)
+    )
+
+
+def check_text_column(schema: pa.Schema, entry: Entry, source: SourceSpec) -> None:
+    """SourceError where the text column is missing or is neither string nor binary."""
+    name = source.text_field
+    if name not in schema.names:
+        raise SourceError(
+            f"source {source.name!r}: {entry.path} has no column {name!r}; its columns are {', '.join(schema.names)}; "
+            "name the one that holds the text in `text_field`"
+        )
+    twice = sorted({column for column in schema.names if schema.names.count(column) > 1})
+    if twice:
+        raise SourceError(
+            f"source {source.name!r}: {entry.path} has columns of the same name: {', '.join(twice)}; rename them"
+        )
+    kind = schema.field(name).type
+    if not is_text(kind):
+        raise SourceError(
+            f"source {source.name!r}: column {name!r} of {entry.path} is of type {kind}, expected string or binary; "
+            "name the one that holds the text in `text_field`"
+        )
+
+
+def _values(column: pa.Array) -> Sequence[Any]:
+    """The values of a column, as Arrow has them where they are nested; those of strings as bytes, for files do not always
+    hold valid UTF-8.
+    """
+    if isinstance(column, pa.DictionaryArray):
+        # The dictionary holds the values of the whole row group, so only those of this batch are turned into objects.
+        used = column.indices.unique().drop_null()
+        values = column.dictionary.take(used)
+        objects = _values(values) if is_text(values.type) else values.to_pylist()
+        words = dict(zip(used.to_pylist(), objects, strict=True))
+        return [words.get(index) for index in column.indices.to_pylist()]
+    if is_text(column.type):
+        return column.cast(pa.large_binary()).to_pylist()
+    if pa.types.is_timestamp(column.type):  # Arrow writes every year there is; Python stops at 9999
+        return column.cast(pa.string()).to_pylist()
+    if pa.types.is_nested(column.type):
+        return column  # turned into objects row by row: rows may share what they hold, and one may not be expressible
+    try:
+        return column.to_pylist()
+    except (ValueError, OverflowError):
+        return list(column)
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON has it. UnicodeDecodeError for a scalar with a string that is not UTF-8."""
+    if isinstance(value, pa.Scalar):
+        value = value.as_py()
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "backslashreplace")
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value

@@ -1,0 +1,295 @@
+"""Text from pages, in a process of its own: the reader's side.
+
+One child process belongs to one run of `read_documents` and is started by the first page. Pages travel in batches, of
+which one is parsed while the next is read; the child answers each page as it is done, so what was done before a failure
+stays. A page at which the child dies is tried
+once more, alone, in a fresh child: only a page that fails there too is named (what pages leave behind in a process, such
+as fragmented memory, is never held against one of them). Then reading stops with PoisonError, and only the user sets
+the page aside. No clock is involved: the limits are CPU time and memory of the child, set in the kernel.
+"""
+
+import json
+import os
+import signal
+import struct
+import subprocess
+import sys
+from collections.abc import Collection, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, NamedTuple, Self
+
+from gristmill.errors import PoisonError, SourceError
+from gristmill.extras import install_extra
+from pipelines.contracts.stage import library_versions
+from pipelines.reading.entries.normalise import normalise
+from pipelines.reading.entries.records import Bad, Found, Page, to_json
+from pipelines.reading.entries.source import SourceSpec
+from pipelines.reading.web.page_worker import MEMORY_EXIT, PageLimits
+
+_BATCH_BYTES = 1 << 22
+_HALF = 1 << 40  # where the second half of the shared memory begins, in addresses; what is not written takes no memory
+_BATCH_RECORDS = 256
+_PIPE_BYTES = 1 << 20  # the largest pipe that Linux gives without privileges
+_ROOT = Path(__file__).parents[3]
+_START = "import sys; sys.path.insert(0, {root!r}); from {module} import main; main()"
+_EXTRA = "trafilatura"
+_LIBRARIES = {"resiliparse": ("resiliparse",), "trafilatura": ("resiliparse", "trafilatura", "lxml", "justext")}
+
+
+def libraries(source: SourceSpec) -> dict[str, str]:
+    """Versions of what turns the pages of a source into text. SourceError where it is not installed."""
+    try:
+        return library_versions(*_LIBRARIES[source.extract])
+    except PackageNotFoundError as missing:
+        raise _unavailable(source, f"the package {missing.name} is not installed") from None
+
+
+def library_of_extractor(extract: str) -> tuple[str, str] | None:
+    """The module beyond the required ones that an extractor imports, and the command that installs it."""
+    return (_EXTRA, install_extra(_EXTRA)) if extract == _EXTRA else None
+
+
+def _unavailable(source: SourceSpec, reason: str) -> SourceError:
+    library = library_of_extractor(source.extract)
+    mend = f"run: {library[1]}, or take `extract: resiliparse`" if library else "install gristmill again"
+    return SourceError(
+        f"source {source.name!r}: extract: got {source.extract!r}, which cannot be used ({reason}); {mend}"
+    )
+
+
+class _Answer(NamedTuple):
+    head: dict
+    text: str
+
+
+@dataclass
+class _Batch:
+    """Neighbouring records of an entry, from the one with `number` on. `sent_to`: the child that was given its pages
+    last; `first`: the number that the first of them had, counted over all pages that were sent.
+    """
+
+    number: int
+    records: list[Found | Bad | Page] = field(default_factory=list)
+    bytes: int = 0
+    sent_to: subprocess.Popen | None = None
+    first: int = 0
+
+    @property
+    def pages(self) -> list[Page]:
+        return [record for record in self.records if isinstance(record, Page)]
+
+    @property
+    def next_number(self) -> int:
+        return self.number + len(self.records)
+
+    def add(self, record: Found | Bad | Page) -> None:
+        self.records.append(record)
+        self.bytes += len(record.content) if isinstance(record, Page) else 0
+
+
+class Extractor:
+    """Turns the pages of one source into documents. A context manager: leaving it ends the child."""
+
+    module = "pipelines.reading.web.page_worker"  # tests put a worker here that fails as they want
+
+    def __init__(self, source: SourceSpec) -> None:
+        self._source = source
+        self._limits = PageLimits(
+            source.extract,
+            source.max_html_nodes,
+            source.max_html_depth,
+            source.page_cpu_seconds,
+            source.page_memory_bytes,
+        )
+        self._child: subprocess.Popen[bytes] | None = None
+        self._shared = os.memfd_create("pages")  # pages go through memory that the child sees too: a pipe takes longer
+        self._sent = 0
+        self._half = 0  # the half that was written last: one batch is parsed while the next is written
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop()
+        os.close(self._shared)
+
+    def extracted(
+        self, path: str, first_record: int, records: Iterator[Found | Bad | Page], poison: Collection[str] = ()
+    ) -> Iterator[Found | Bad]:
+        """The records of an entry, in order, with pages turned into documents or set aside.
+
+        A record whose `path#number` is in `poison` is set aside without being parsed. PoisonError names the page that its
+        parser does not survive.
+        """
+        waiting: _Batch | None = None  # its pages are being parsed while the next batch is read
+        batch = _Batch(first_record)
+        for record in records:
+            if poison and f"{path}#{batch.next_number}" in poison:
+                record = Bad("poison", record.size)
+            if not waiting and not batch.records and not isinstance(record, Page):
+                yield record
+                batch.number += 1
+                continue
+            batch.add(record)
+            if batch.bytes >= _BATCH_BYTES or len(batch.records) >= _BATCH_RECORDS:
+                self._send_after(waiting, batch)
+                if waiting:
+                    yield from self._finished(path, waiting)
+                waiting, batch = batch, _Batch(batch.next_number)
+        self._send_after(waiting, batch)
+        if waiting:
+            yield from self._finished(path, waiting)
+        yield from self._finished(path, batch)
+
+    def _finished(self, path: str, batch: _Batch) -> Iterator[Found | Bad]:
+        answers = self._answers(batch)
+        for number, record in enumerate(batch.records, batch.number):
+            if isinstance(record, Page):
+                answer = next(answers)
+                if isinstance(answer, str):
+                    raise self._poison(f"{path}#{number}", answer)
+                yield self._outcome(record, answer)
+            else:
+                yield record
+
+    def _poison(self, record: str, reason: str) -> PoisonError:
+        name = self._source.name
+        return PoisonError(
+            f"read: page {name}/{record} breaks its parser, alone and repeatedly: {self._source.extract} {reason}; raise "
+            "the limit, or set the page aside with build --quarantine-poison",
+            "read", name, record, reason,
+        )  # fmt: skip
+
+    def _outcome(self, page: Page, answer: _Answer) -> Found | Bad:
+        reason = answer.head.get("reason")
+        if reason:
+            return Bad(reason, page.size)
+        limit = self._source.max_document_bytes
+        if len(answer.text) * 12 > limit and self._length(answer.text) > limit:  # 4 bytes each, tripled by NFC at most
+            return Bad("oversized", page.size)
+        meta = page.meta | {name: answer.head[name] for name in ("charset", "replaced")}
+        return Found(answer.text, page.size, page.url, to_json(meta))
+
+    def _length(self, text: str) -> int:
+        try:
+            return len(normalise(text, self._source.unicode_form)[0])
+        except UnicodeEncodeError:  # a lone surrogate, which is set aside later
+            return 0
+
+    def _answers(self, batch: _Batch) -> Iterator[_Answer | str]:
+        """An answer per page, in order; in its place what killed the child, in words, if that page does so twice."""
+        left = batch.pages
+        while left:
+            if batch.sent_to is not self._child:  # the child died of an earlier page
+                self._send(batch, left)
+            for answer in self._received(batch, len(left)):
+                yield answer
+                left = left[1:]
+            if left:
+                self._stop()
+                self._send(batch, left[:1])
+                answers = list(self._received(batch, 1))
+                yield answers[0] if answers else self._death()
+                left = left[1:]
+                batch.sent_to = None
+
+    def _send_after(self, waiting: _Batch | None, batch: _Batch) -> None:
+        """Send a batch, and before it the one that waits, if the child that was given that one has died."""
+        if waiting and waiting.sent_to is not self._child:
+            self._send(waiting, waiting.pages)
+        self._send(batch, batch.pages)
+
+    def _send(self, batch: _Batch, pages: list[Page]) -> None:
+        if not pages:
+            return
+        if self._child is None:
+            self._child = self._start()
+        self._half ^= _HALF
+        at = self._half
+        lines: list[Any] = [at, self._sent]
+        batch.sent_to, batch.first, self._sent = self._child, self._sent, self._sent + len(pages)
+        for page in pages:
+            at += os.pwrite(self._shared, page.content, at)
+            # No label has other characters, and a line of them must fit into the pipe: nobody reads while both write.
+            label = page.charset if page.charset.isascii() and page.charset.isprintable() else ""
+            lines.append([label, len(page.content)])
+        assert self._child.stdin is not None
+        with suppress(BrokenPipeError):  # a child that has died is noticed when its answers are read
+            self._child.stdin.write(json.dumps(lines).encode() + b"\n")
+
+    def _received(self, batch: _Batch, count: int) -> Iterator[_Answer | str]:
+        """The answers for the pages of a batch that were sent last, up to `count`; fewer where the child has died."""
+        assert self._child is not None
+        assert self._child.stdout is not None
+        for number in range(batch.first, batch.first + count):
+            answer = _receive(self._child.stdout)
+            if answer is None:
+                return
+            assert answer.head["page"] == number, "answers and pages are out of step"
+            failed = answer.head.get("failed")
+            yield f"raised {failed}" if failed else answer
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        code = _START.format(root=str(_ROOT), module=self.module)
+        child = subprocess.Popen(
+            [sys.executable, "-c", code, self._limits.to_json(), str(self._shared)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,  # libraries log what they choke on
+            pass_fds=[self._shared],
+            bufsize=0,
+        )
+        assert child.stdout is not None
+        answer = _receive(child.stdout)
+        if answer is None or "unavailable" in answer.head:
+            with child:
+                child.kill()
+            if answer is not None:
+                raise _unavailable(self._source, answer.head["unavailable"])
+            raise RuntimeError(f"the process that parses pages does not start: {sys.executable} -c {code!r}")
+        return child
+
+    def _death(self) -> str:
+        """Wait for the child that has died; what ended it."""
+        assert self._child is not None
+        status = self._child.wait()
+        self._stop()
+        if status == -signal.SIGXCPU:
+            return f"took more than page_cpu_seconds: {self._limits.cpu_seconds} of CPU time"
+        memory = f"page_memory_bytes: {self._limits.memory_bytes}"
+        if status == MEMORY_EXIT:
+            return f"needed more than {memory}"
+        if status < 0:
+            return f"was ended by {signal.Signals(-status).name}, by a defect or for want of memory ({memory})"
+        return f"ended with status {status}"
+
+    def _stop(self) -> None:
+        child, self._child = self._child, None
+        if child is not None:
+            with child:  # closes the pipes and waits
+                child.kill()
+
+
+def _receive(pipe: IO[bytes]) -> _Answer | None:
+    sizes = _read(pipe, 8)
+    if len(sizes) < 8:
+        return None
+    head_size, text_size = struct.unpack("<II", sizes)
+    data = _read(pipe, head_size + text_size)
+    if len(data) < head_size + text_size:
+        return None
+    return _Answer(json.loads(data[:head_size]), data[head_size:].decode("utf-8", "surrogatepass"))
+
+
+def _read(pipe: IO[bytes], size: int) -> bytes:
+    pieces = []
+    while size and (piece := pipe.read(min(size, _PIPE_BYTES))):
+        pieces.append(piece)
+        size -= len(piece)
+    return b"".join(pieces)

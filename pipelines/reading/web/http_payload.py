@@ -1,0 +1,189 @@
+"""What an HTTP response in an archive holds: status, headers, and the payload without its codings."""
+
+import re
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from io import BytesIO
+
+from pipelines.reading.entries.decompress import Budget, decoded
+from pipelines.reading.entries.source import BrokenInput
+
+HEAD_BYTES = 1 << 16  # a longer header block is an attack or no header block
+_STATUS = re.compile(rb"HTTP/\d(?:\.\d)?[ \t]+(\d{3})\b")
+_HEAD_END = re.compile(rb"\r?\n\r?\n")
+_CHUNK_SIZE = re.compile(rb"[ \t]*([0-9A-Fa-f]{1,15})[ \t]*(?:;[^\n]*)?\r?\n")
+_CHARSET = re.compile(r"charset\s*+=\s*+[\"']?+\s*+([^\s\"';,]{1,40})", re.IGNORECASE)
+_MAX_CODINGS = 4  # content codings, one on the other: each that is undone costs a copy of the body
+
+
+@dataclass(frozen=True)
+class Response:
+    """The head of a response. `headers`: the first value of each, names in lower case. `body`: where the body begins."""
+
+    status: int
+    headers: dict[str, str]
+    body: int
+
+    @property
+    def content_type(self) -> str:
+        """Media type in lower case, without parameters; empty where none is declared."""
+        return media_type(self.headers.get("content-type", ""))
+
+    @property
+    def charset(self) -> str:
+        """The charset parameter of the content type, as declared; else empty."""
+        return charset_of(self.headers.get("content-type", ""))
+
+
+def media_type(content_type: str) -> str:
+    """`Text/HTML; charset=x` is `text/html`."""
+    return content_type.partition(";")[0].strip().lower()
+
+
+def charset_of(content_type: str) -> str:
+    """The charset parameter of a content type, or empty."""
+    match = _CHARSET.search(content_type)
+    return match[1] if match else ""
+
+
+def read_fields(lines: bytes) -> dict[str, str]:
+    """`Name: value` lines, the first of each name, in lower case. Continuation lines are joined; other lines are ignored."""
+    fields: dict[str, str] = {}
+    last: str | None = None
+    for line in lines.split(b"\n"):
+        if line[:1] in (b" ", b"\t"):
+            if last is not None:
+                fields[last] += " " + _text(line.strip())
+            continue
+        name, colon, value = line.partition(b":")
+        last = _text(name.strip()).lower() if colon else None
+        if last is not None and last in fields:
+            last = None
+        elif last is not None:
+            fields[last] = _text(value.strip())
+    return fields
+
+
+def _text(value: bytes) -> str:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value.decode("latin-1")
+
+
+def read_head(block: bytes) -> Response | None:
+    """The head of a response; None where the block does not begin with one."""
+    status = _STATUS.match(block)
+    if status is None:
+        return None
+    end = _HEAD_END.search(block, status.end(), HEAD_BYTES)
+    if end is None:
+        return None
+    return Response(int(status[1]), read_fields(block[status.end() : end.start()].partition(b"\n")[2]), end.end())
+
+
+def payload(response: Response, block: bytes, limit: int, clipped: bool) -> bytes | memoryview | str:
+    """The payload without transfer and content codings, or the reason (`html_bytes`, `bad_coding`) why there is none.
+
+    Crawlers take codings off and leave their headers, so a payload that does not have the form of the coding that is
+    declared is taken as it is. `clipped`: the crawler says that it cut the response off, so an end within a coding is no
+    damage and what came before it is the payload.
+    """
+    body: bytes | memoryview = memoryview(block)[response.body :]
+    if "chunked" in response.headers.get("transfer-encoding", "").lower() and _CHUNK_SIZE.match(body):
+        chunks = _without_chunks(body, clipped)
+        if chunks is None:
+            return "bad_coding"
+        body = chunks
+    codings = response.headers.get("content-encoding", "").lower().split(",")
+    if len(codings) > _MAX_CODINGS:
+        return "bad_coding"
+    for coding in reversed(codings):
+        undo = _CODINGS.get(coding.strip())
+        if undo is None or not body:
+            continue
+        try:
+            body = undo(bytes(body), limit, clipped)
+        except BrokenInput as broken:
+            return broken.reason
+    return body if len(body) <= limit else "html_bytes"
+
+
+def _without_chunks(body: bytes | memoryview, clipped: bool) -> bytes | None:
+    """RFC 9112, section 7.1. None where the sizes do not fit."""
+    pieces: list[bytes | memoryview] = []
+    at = 0
+    while match := _CHUNK_SIZE.match(body, at):
+        size = int(match[1], 16)
+        if size == 0:
+            return b"".join(pieces)
+        piece = body[match.end() : match.end() + size]
+        pieces.append(piece)
+        at = match.end() + size
+        if len(piece) < size:
+            break
+        at += 2 if body[at : at + 2] == b"\r\n" else 1 if body[at : at + 1] == b"\n" else 0
+    return b"".join(pieces) if clipped or at == len(body) else None
+
+
+def _stream(body: bytes, limit: int, clipped: bool) -> bytes:
+    """gzip and zstd, known by their first bytes."""
+    pieces = []
+    try:
+        for piece in decoded("", iter([body]), Budget(limit))[1]:
+            pieces.append(piece)
+    except BrokenInput as broken:
+        if broken.reason == "decoded_limit":
+            raise BrokenInput("html_bytes") from None
+        if not (clipped and broken.reason == "truncated"):
+            raise BrokenInput("bad_coding") from None
+    return b"".join(pieces)
+
+
+def _deflate(body: bytes, limit: int, clipped: bool) -> bytes:
+    """`deflate` is zlib by the standard and raw deflate by the habit of some servers."""
+    for wbits in (zlib.MAX_WBITS, -zlib.MAX_WBITS):
+        stream = zlib.decompressobj(wbits)
+        try:
+            out = stream.decompress(body, limit + 1)
+        except zlib.error:
+            continue
+        if len(out) > limit:
+            raise BrokenInput("html_bytes")
+        if stream.eof or clipped:
+            return out
+    return _as_it_is(body)
+
+
+def _brotli(body: bytes, limit: int, clipped: bool) -> bytes:
+    from fastwarc.stream_io import BrotliReader
+
+    pieces, left = [], limit + 1
+    try:
+        reader = BrotliReader(BytesIO(body))
+        while left and (piece := reader.read(min(left, 1 << 18))):
+            pieces.append(piece)
+            left -= len(piece)
+    except OSError:
+        if not (clipped and pieces):
+            return _as_it_is(body)
+    if not left:
+        raise BrokenInput("html_bytes")
+    return b"".join(pieces)
+
+
+def _as_it_is(body: bytes) -> bytes:
+    """A body whose coding cannot be undone, if it was never applied: if it begins as markup does."""
+    if not body.lstrip(b"\xef\xbb\xbf\r\n\t ").startswith(b"<"):
+        raise BrokenInput("bad_coding")
+    return body
+
+
+_CODINGS: dict[str, Callable[[bytes, int, bool], bytes]] = {
+    "gzip": _stream,
+    "x-gzip": _stream,
+    "zstd": _stream,
+    "deflate": _deflate,
+    "br": _brotli,
+}

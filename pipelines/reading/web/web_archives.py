@@ -1,0 +1,203 @@
+"""The frame of web archives: the records of a WARC (ISO 28500) or an ARC stream, each accounted for.
+
+FastWARC, the fastest reader there is, ends a file at the first header that it cannot read, hands out a record that the end
+of the file cuts short as if it were whole, and does not know ARC. Here a stretch that is no record is one malformed
+record, reading goes on at the next record header, and a cut is told. `test_warc_samples.py` holds the two
+against each other.
+"""
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from pipelines.reading.entries.source import BrokenInput
+from pipelines.reading.web.http_payload import read_fields
+
+_LINE_BYTES = 1 << 16  # a longer line is no header line
+_HEADER_BYTES = 1 << 18
+_REREAD_BYTES = 1 << 28  # of one stream: blocks that were read twice because no record followed them
+_WARC = re.compile(rb"WARC/\d+\.\d+[ \t]*\r?\n")
+# Version 1 has 5 fields, 2 has 10. The first date is the one that counts, whatever follows: no line costs more than a pass.
+_ARC = re.compile(rb"(?>([A-Za-z][\w+.-]*:\S.*?) (\S++) (\d{8,17}) (\S++))(?: .*)? (\d+)\r?\n")
+_BLANK = (b"\r\n", b"\n")
+_LENGTH = re.compile(r"\d{1,18}")
+
+
+class Malformed(NamedTuple):
+    """Bytes that are no record, up to the next record header or the end of the stream."""
+
+    size: int
+
+
+class Cut(NamedTuple):
+    """The stream ends within a record."""
+
+    size: int
+
+
+@dataclass(frozen=True)
+class Record:
+    """A record. `fields`: the WARC header, names in lower case (of an ARC record, what its header line says, by the names
+    of WARC). `block`: its first bytes. `whole`: they are all, else the others are in `rest`. `size`: bytes of header and
+    block.
+    """
+
+    fields: dict[str, str]
+    block: bytes
+    size: int
+    whole: bool
+    rest: "_Rest"
+
+
+class _Stream:
+    """Chunks of bytes read by line and by count. Damage looks like the end; `failure` then says what it was."""
+
+    def __init__(self, chunks: Iterator[bytes]) -> None:
+        self._chunks = chunks
+        self._held = b""
+        self._at = 0
+        self.failure: BrokenInput | None = None
+
+    def _more(self) -> bool:
+        try:
+            chunk = b"" if self.failure else next(self._chunks, b"")
+        except BrokenInput as failure:
+            self.failure, chunk = failure, b""
+        self._held, self._at = self._held[self._at :] + chunk, 0
+        return bool(chunk)
+
+    def line(self) -> bytes:
+        """Up to and with the next line feed; _LINE_BYTES bytes where there is none before; empty at the end."""
+        searched = 0
+        while (end := self._held.find(b"\n", self._at + searched, self._at + _LINE_BYTES)) < 0:
+            searched = len(self._held) - self._at
+            if searched >= _LINE_BYTES or not self._more():
+                end = min(len(self._held), self._at + _LINE_BYTES) - 1
+                break
+        line = self._held[self._at : end + 1]
+        self._at += len(line)
+        return line
+
+    def pieces(self, size: int) -> Iterator[memoryview]:
+        """The next bytes, `size` in all, or fewer at the end."""
+        while size and (self._at < len(self._held) or self._more()):
+            piece = memoryview(self._held)[self._at : self._at + size]
+            self._at += len(piece)
+            size -= len(piece)
+            yield piece
+
+    def unread(self, data: bytes) -> None:
+        """Put bytes back before all others."""
+        if self._held[max(self._at - len(data), 0) : self._at] == data:  # still here: what is held need not be copied
+            self._at -= len(data)
+        else:
+            self._held, self._at = data + self._held[self._at :], 0
+
+    def next_line(self) -> tuple[bytes, int]:
+        """The next line that is not blank, which stays, empty at the end; and how many blank ones were passed over."""
+        blank = 0
+        while (line := self.line()) in _BLANK:
+            blank += 1
+        self._at -= len(line)
+        return line, blank
+
+
+class _Rest:
+    """The bytes of a block that are not held. `left`: how many have not been read."""
+
+    def __init__(self, stream: _Stream, size: int) -> None:
+        self._pieces = stream.pieces(size)
+        self.left = size
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self
+
+    def __next__(self) -> bytes:
+        piece = next(self._pieces)
+        self.left -= len(piece)
+        return bytes(piece)
+
+
+def read_archive(chunks: Iterator[bytes], bound: Callable[[dict[str, str]], int]) -> Iterator[Record | Malformed | Cut]:
+    """The records of a WARC or ARC stream in order; its first line says which of the two it is.
+
+    `bound(fields)` says how many bytes of a block are held; what is beyond them is in `rest`, which is passed over
+    unless the caller reads it before the next record. A record whose block is held whole is given only where it can end:
+    before another record, the end of the stream or, in a WARC, two blank lines. Else its length is wrong, its header is
+    malformed and reading goes on within the block. Lets BrokenInput pass once everything before the damage is given.
+    """
+    stream = _Stream(chunks)
+    pattern, parse = (_ARC, _arc_header) if _ARC.fullmatch(stream.next_line()[0]) else (_WARC, _warc_header)
+    skipped = reread = 0
+    while line := stream.line():
+        if not skipped and line in _BLANK:
+            continue
+        found = parse(stream, line) if pattern.fullmatch(line) else None
+        if found is None:
+            skipped += len(line)
+            continue
+        fields, length, size = found
+        wanted = min(length, bound(fields))
+        held = b"".join(stream.pieces(wanted))
+        left = length - len(held)
+        if not left and not _ends_here(stream, pattern):
+            reread += length
+            if reread <= _REREAD_BYTES:
+                stream.unread(held)
+                length = 0
+            skipped += size + length
+            continue
+        if skipped:
+            yield Malformed(skipped)
+            skipped = 0
+        rest = _Rest(stream, left)
+        if len(held) == wanted:
+            yield Record(fields, held, size + length, not left, rest)
+            for _ in rest:
+                pass
+        if rest.left and not stream.failure:
+            yield Cut(size + length - rest.left)
+    if stream.failure:
+        raise stream.failure
+    if skipped:
+        yield Malformed(skipped)
+
+
+def _ends_here(stream: _Stream, pattern: re.Pattern[bytes]) -> bool:
+    line, blank = stream.next_line()
+    return not line or pattern.fullmatch(line) is not None or (pattern is _WARC and blank >= 2)
+
+
+def _warc_header(stream: _Stream, first: bytes) -> tuple[dict[str, str], int, int] | None:
+    """(fields, length of the block, bytes of the header), or None: then only the first line has been read."""
+    lines: list[bytes] = []
+    size = 0
+    while (line := stream.line()) not in _BLANK:
+        lines.append(line)
+        size += len(line)
+        if not line or size > _HEADER_BYTES or _WARC.fullmatch(line):
+            stream.unread(b"".join(lines))
+            return None
+    fields = read_fields(b"".join(lines))
+    length = fields.get("content-length", "")
+    if not _LENGTH.fullmatch(length):
+        stream.unread(b"".join([*lines, line]))
+        return None
+    return fields, int(length), len(first) + size + len(line)
+
+
+def _arc_header(stream: _Stream, first: bytes) -> tuple[dict[str, str], int, int] | None:
+    match = _ARC.fullmatch(first)
+    if match is None:
+        return None
+    url, _, date, content_type, length = (group.decode("utf-8", "replace") for group in match.groups())
+    scheme = url.partition(":")[0].lower()
+    fields = {
+        "warc-type": {"filedesc": "warcinfo", "http": "response", "https": "response"}.get(scheme, "resource"),
+        "warc-target-uri": url,
+        "content-type": "application/http" if scheme in ("http", "https") else content_type,
+    }
+    if len(date) == 14:
+        fields["warc-date"] = "{}{}{}{}-{}{}-{}{}T{}{}:{}{}:{}{}Z".format(*date)
+    return fields, int(length), len(first)

@@ -1,0 +1,274 @@
+"""The page: page.html filled with the numbers of the report. All but our own charts is escaped by jinja."""
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from gristmill.console import printable
+from pipelines.commands.show_plan import human_bytes
+from pipelines.report.charts import clusters_chart, distribution_chart, drops_chart, short, tokens_chart
+from pipelines.stages.materialise.column_profile import TEXT_BYTES
+
+_ROWS_OF_CHARTS = 12  # sources in a chart of distributions, those with the most documents
+_CHARTS = 24  # distributions that are drawn: those that filters test, then others, as far as they go
+_VALUES = 8  # values listed per column and source
+
+
+def render(report: Mapping[str, Any], runs: Mapping[str, Mapping[str, Any]]) -> str:
+    """The page as HTML that loads nothing; `runs` are the `run.json` of the steps by label."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+    from markupsafe import Markup
+
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        finalize=_harmless,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(
+        count=_count, size=_size, percent=_percent, compact=_compact, test=_test, breakable=_breakable
+    )
+    sources = [source["source"] for source in report["sources"]]
+    charts = {
+        "drops": Markup(drops_chart(report["funnel"], sources))
+        if any(row["dropped"] for row in report["funnel"])
+        else "",
+        "clusters": {d["step"]: Markup(clusters_chart(d)) for d in report["duplicates"] if d["cluster_sizes"]},
+        "tokens": {s["name"]: Markup(tokens_chart(s)) for s in report["shard_sets"]},
+        "distributions": [{**entry, "svg": Markup(entry["svg"])} for entry in _distributions(report)],
+    }
+    return environment.get_template("page.html").render(
+        report=report,
+        charts=charts,
+        style=Markup((Path(__file__).parent / "page.css").read_text(encoding="utf-8")),
+        rules=(rules := _rules(report)),
+        idle=_idle(rules),
+        constant=_constant(report),
+        not_drawn=_not_drawn(report),
+        values=_values(report),
+        samples=_samples(report, sources),
+        unedited=[source for source in sources if source not in _searched_for_personal_data(report, sources)],
+        runs=runs,
+        specials=_specials,
+        config=yaml.safe_dump(report["config"], sort_keys=False, allow_unicode=True, width=100),
+    )
+
+
+def _harmless(value: Any) -> Any:
+    """What a placeholder shows: control characters escaped, whoever wrote them; our own markup as it is."""
+    return printable(value, lines=True) if isinstance(value, str) and not hasattr(value, "__html__") else value
+
+
+def _columns(report: Mapping[str, Any]) -> list[str]:
+    """Columns with a histogram: the length, those that a filter tests in the order of the tests, then the others."""
+    found = {name for columns in report["distributions"].values() for name in columns}
+    tested = [threshold["signal"] for threshold in report["thresholds"]]
+    shown = [name for name in dict.fromkeys([TEXT_BYTES, *tested, *sorted(found)]) if name in found]
+    return [name for name in shown if name == TEXT_BYTES or name in tested or not _is_length(report, name)]
+
+
+def _is_length(report: Mapping[str, Any], column: str) -> bool:
+    """Whether a column says again how long the text is."""
+    return all(
+        columns.get(column, columns[TEXT_BYTES]) == columns[TEXT_BYTES] for columns in report["distributions"].values()
+    )
+
+
+def _by_source(report: Mapping[str, Any], column: str) -> dict[str, Any]:
+    found = {source: columns[column] for source, columns in report["distributions"].items() if column in columns}
+    largest = sorted(found, key=lambda source: -sum(entry[1] for entry in found[source]["bins"]))[:_ROWS_OF_CHARTS]
+    return {source: histogram for source, histogram in found.items() if source in largest}
+
+
+def _thresholds(report: Mapping[str, Any], column: str) -> list[dict[str, Any]]:
+    return [threshold for threshold in report["thresholds"] if threshold["signal"] == column]
+
+
+def _is_constant(report: Mapping[str, Any], column: str) -> bool:
+    bins = {entry[0] for histogram in _by_source(report, column).values() for entry in histogram["bins"]}
+    return len(bins) <= 1 and not _thresholds(report, column)
+
+
+def _distributions(report: Mapping[str, Any]) -> list[dict[str, Any]]:
+    charts = []
+    for column in _drawn(report):
+        by_source, tests = _by_source(report, column), _thresholds(report, column)
+        if any(histogram["bins"] for histogram in by_source.values()):
+            charts.append(
+                {"column": column, "tested": bool(tests), "svg": distribution_chart(column, by_source, tests)}
+            )
+    return charts
+
+
+def _drawn(report: Mapping[str, Any]) -> list[str]:
+    """The columns whose distributions are drawn: every one that is tested, and others as far as there is room."""
+    varied = [column for column in _columns(report) if not _is_constant(report, column)]
+    return [column for number, column in enumerate(varied) if number < _CHARTS or _thresholds(report, column)]
+
+
+def _not_drawn(report: Mapping[str, Any]) -> list[str]:
+    drawn = _drawn(report)
+    return [column for column in _columns(report) if column not in drawn and not _is_constant(report, column)]
+
+
+def _constant(report: Mapping[str, Any]) -> list[str]:
+    """`column = value` for columns that have one value in all documents, and columns that are always null."""
+    said = []
+    for column in _columns(report):
+        if _is_constant(report, column):
+            bins = [entry[0] for histogram in _by_source(report, column).values() for entry in histogram["bins"]]
+            said.append(f"{column} = {short(bins[0], column)}" if bins else f"{column} (no value)")
+    return said
+
+
+def _rules(report: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """One row per step and rule: the test where it is a filter's, and the documents dropped by each source it applies to."""
+    applies: dict[str, dict[str, int]] = {}
+    for row in report["funnel"]:
+        applies.setdefault(row["step"], {})[row["source"]] = 0
+    rules: dict[tuple[str, str], dict[str, Any]] = {}
+    for test in report["thresholds"]:
+        entry = {"step": test["step"], "rule": test["rule"], "test": test, "dropped": dict.fromkeys(test["sources"], 0)}
+        rules[test["step"], test["rule"]] = entry
+    for row in report["funnel"]:
+        for rule, count in row["dropped"].items():
+            blank = {"step": row["step"], "rule": rule, "test": None, "dropped": dict(applies[row["step"]])}
+            rules.setdefault((row["step"], rule), blank)["dropped"][row["source"]] = count
+    order = list(dict.fromkeys(row["step"] for row in report["funnel"]))
+    return sorted(
+        rules.values(), key=lambda entry: order.index(entry["step"]) if entry["step"] in order else len(order)
+    )
+
+
+def _idle(rules: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The rules that dropped nothing, as `RULE (what it keeps)`, or as `STEP` where a rule is no test."""
+    return [
+        f"{rule['rule']} ({_test(rule['test'])})" if rule["test"] else rule["rule"]
+        for rule in rules
+        if not sum(rule["dropped"].values())
+    ]
+
+
+def _values(report: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Tables of values of columns of strings: the most frequent per source, and how many documents have another."""
+    tables = []
+    for column in sorted({name for columns in report["values"].values() for name in columns}):
+        for source, columns in report["values"].items():
+            table = columns.get(column, [])
+            total = sum(entry[1] for entry in table) if table else 0
+            if table is None or total:
+                rows = [
+                    {"value": v, "all": n, "kept": kept, "share": n / total} for v, n, kept in (table or [])[:_VALUES]
+                ]
+                others = total - sum(row["all"] for row in rows)
+                tables.append(
+                    {"column": column, "source": source, "too_many": table is None, "rows": rows, "others": others}
+                )
+    return tables
+
+
+def _samples(report: Mapping[str, Any], sources: Sequence[str]) -> list[dict[str, Any]]:
+    """Samples by source: kept ones, and groups of dropped ones with the number of all that the rule dropped."""
+    dropped = {(row["source"], row["step"], rule): n for row in report["funnel"] for rule, n in row["dropped"].items()}
+    found = []
+    for source in sources:
+        mine = [sample for sample in report["samples"] if sample["source"] == source]
+        groups = dict.fromkeys((sample["step"], sample["rule"]) for sample in mine if sample["rule"] is not None)
+        by_rule = [
+            {
+                "step": step,
+                "rule": rule,
+                "dropped": dropped[source, step, rule],
+                "samples": [sample for sample in mine if (sample["step"], sample["rule"]) == (step, rule)],
+            }
+            for step, rule in groups
+        ]
+        found.append(
+            {"source": source, "kept": [sample for sample in mine if sample["rule"] is None], "groups": by_rule}
+        )
+    return found
+
+
+def _searched_for_personal_data(report: Mapping[str, Any], sources: Sequence[str]) -> set[str]:
+    """Sources that some pii step covers."""
+    covered: set[str] = set()
+    for step in report["config"]["steps"]:
+        if "pii" in step:
+            covered.update(step.get("sources") or sources)
+    return covered
+
+
+def _specials(specials: Mapping[str, int]) -> list[str]:
+    """Special tokens with their ids; runs of numbered ones as first to last."""
+    runs: list[tuple[str, list[str]]] = []
+    for token in sorted(specials, key=lambda token: specials[token]):
+        stem = re.sub(r"\d+", "", token)
+        if runs and runs[-1][0] == stem != token:
+            runs[-1][1].append(token)
+        else:
+            runs.append((stem, [token]))
+    return [
+        f"{run[0]} {specials[run[0]]}"
+        if len(run) == 1
+        else f"{run[0]} to {run[-1]} {specials[run[0]]} to {specials[run[-1]]}"
+        for _, run in runs
+    ]
+
+
+def _test(threshold: Mapping[str, Any]) -> str:
+    """What a rule asks of a kept document, in words."""
+    column = threshold["signal"]
+    sides = (("≥", threshold["at_least"]), ("≤", threshold["at_most"]))
+    said = [f"{sign} {_bound(bound, threshold['per'])}" for sign, bound in sides if bound is not None]
+    said += [f"one of {', '.join(map(str, threshold['one_of']))}"] if threshold["one_of"] else []
+    said += [f"none of {', '.join(map(str, threshold['none_of']))}"] if threshold["none_of"] else []
+    return f"{column} {' and '.join(said)}"
+
+
+def _breakable(name: str) -> Any:
+    """A name that a browser may break after its dots and underscores only."""
+    from markupsafe import Markup, escape
+
+    return Markup(re.sub(r"([._])(?=\w)", r"\1<wbr>", str(escape(_harmless(name)))))
+
+
+def _bound(bound: float | Mapping[str, float | None], per: str) -> str:
+    """A bound; a mapping of bounds by the values of its column."""
+    if not isinstance(bound, Mapping):
+        return f"{bound:,g}"
+    said = [f"{key} {'–' if value is None else f'{value:,g}'}" for key, value in bound.items()]
+    return f"({per}: {', '.join(said)})"
+
+
+def _count(value: float | None) -> str:
+    return "–" if value is None else f"{value:,}"
+
+
+def _size(value: float | None) -> str:
+    return "–" if value is None else human_bytes(value)
+
+
+def _percent(part: float, whole: float | None = None) -> str:
+    """`12.3 %` of `part / whole`, or of a share."""
+    if whole == 0:
+        return "–"
+    share = part if whole is None else part / whole
+    if share in (0, 1):
+        return f"{share:.0%}".replace("%", " %")
+    digits = 1 if 0.001 <= share <= 0.999 else 3
+    return f"{share:.{digits}%}".replace("%", " %")
+
+
+def _compact(value: float | None) -> str:
+    """`7.12 million`, for prose."""
+    if value is None:
+        return "–"
+    for limit, unit in ((1e12, "trillion"), (1e9, "billion"), (1e6, "million")):
+        if value >= limit:
+            return f"{value / limit:.3g} {unit}"
+    return f"{value:,}"

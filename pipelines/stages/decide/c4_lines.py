@@ -1,0 +1,185 @@
+"""C4's line rules as edits: the lines of a page that C4 does not keep."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import pyarrow as pa
+
+from gristmill.config import near_match
+from pipelines.contracts.edits import EDIT, EDITS
+from pipelines.contracts.reads_text import MeasuresText
+from pipelines.contracts.stage import DROP, EDITS_COLUMN, PartStage
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from pipelines.kernels.text.line_variants import Rows
+    from pipelines.kernels.text.phrases import Hits
+    from pipelines.kernels.text.segment import Segments
+
+RULES = ("blank", "citation", "terminal_punctuation", "few_words", "long_word", "javascript", "policy")
+_BLANK, _CITATION = 0, 1
+TESTS = (
+    "long_word",
+    "terminal_punctuation",
+    "few_words",
+    "lorem_ipsum",
+    "javascript",
+    "curly_bracket",
+    "policy",
+    "citation",
+)
+COUNTS = pa.schema([(f"c4_{name}", pa.int32()) for name in ("sentences", "lorem_ipsum", "curly_bracket")])
+
+
+@dataclass(frozen=True)
+class C4Lines(MeasuresText, PartStage):
+    """`edits` that remove the lines which C4 does not keep, and citation markers from those it keeps.
+
+    What is left is one kept line after the other. An edit's rule is `c4.` and the first test that the line meets
+    (docs/rule_sets.md): terminal_punctuation, few_words, long_word, javascript or policy; citation for `[1]`, `[edit]` and
+    `[citation needed]`; blank for blank lines and white space before a line, unless they go with the line before them, and
+    by the codes (tfds, datatrove) also white space behind a line and what follows the last one.
+    Lines for which a page goes (lorem ipsum, a curly bracket) stay: dropping the page, also for too few sentences, is for a
+    filter. A document of which no line is left is dropped as `STEP.empty`.
+
+    | column | unit | definition |
+    |---|---|---|
+    | c4_sentences | sentences | sentences in the lines that stay |
+    | c4_lorem_ipsum | lines | lines for which the page goes: "lorem ipsum" in any line (paper), or in one that passed the tests \
+before it |
+    | c4_curly_bracket | lines | the same for `{` |
+
+    With all tests these are what `quality_signals` calls `c4_sentences_RULES` and so on, and `filter: [{rules: c4@RULES}]`
+    tests those.
+    """
+
+    rules: str
+    """Whose tests: paper, tfds or datatrove."""
+    without: tuple[str, ...] = ()
+    """Tests that are left out: long_word, terminal_punctuation, few_words, lorem_ipsum, javascript, curly_bracket, policy; with
+    citation the markers stay. FineWeb leaves terminal_punctuation out."""
+
+    version: ClassVar[int] = 3
+
+    def writes(self) -> pa.Schema:
+        """`edits`, `drop` of what they empty, and the columns of the table above."""
+        return pa.schema([(DROP, pa.string()), (EDITS_COLUMN, EDITS), *self.named(COUNTS)])
+
+    def never_null(self) -> tuple[str, ...]:
+        """The counts."""
+        return tuple(self.named(COUNTS).names)
+
+    def depends(self) -> dict[str, str]:
+        """The Unicode version decides what a word and white space are."""
+        from pipelines.kernels.text.tables import unicode_version
+
+        return unicode_version()
+
+    def check(self) -> None:
+        """ValueError for a variant or a text that is not known."""
+        super().check()
+        if self.rules not in ("paper", "tfds", "datatrove"):
+            raise ValueError(f"rules: got {self.rules!r}, allowed: paper, tfds, datatrove")
+        for test in self.without:
+            if test not in TESTS:
+                raise ValueError(
+                    f"without: got {test!r}, no such test{near_match(test, TESTS)}; there are: {', '.join(TESTS)}"
+                )
+
+    def annotate(self, docs: pa.Table) -> pa.Table:
+        """The edits of each document."""
+        import numpy as np
+
+        from pipelines.kernels.signals import c4
+        from pipelines.kernels.text.buffers import blocks, text_buffers
+        from pipelines.kernels.text.segment import segment
+
+        found, counts = [(np.zeros(0, np.int64),) * 4], [np.zeros((0, len(COUNTS)), np.int64)]
+        without = sum(1 << c4.TESTS[test] for test in set(self.without))
+        for first, _, offsets, data in blocks(*text_buffers(docs[self.text])):
+            (row, starts, ends, rules), count = _edits(segment(offsets, data), self.rules, without)
+            found.append((first + row, starts - offsets[row], ends - offsets[row], rules))
+            counts.append(count)
+        rows, starts, ends, rules = map(np.concatenate, zip(*found, strict=True))
+        names = pa.array([f"c4.{name}" for name in RULES]).take(pa.array(rules))
+        columns = [pa.array(starts), pa.array(ends), pa.array([""] * len(rows), pa.string()), names]
+        first_edits = pa.array(np.searchsorted(rows, np.arange(docs.num_rows + 1)).astype(np.int32))
+        edits = pa.ListArray.from_arrays(first_edits, pa.StructArray.from_arrays(columns, fields=list(EDIT)))
+        counted = [pa.array(column.astype(np.int32)) for column in np.concatenate(counts).T]
+        return pa.table([pa.nulls(docs.num_rows, pa.string()), edits, *counted], schema=self.writes())
+
+
+def _edits(segments: "Segments", variant: str, without: int) -> tuple[tuple["np.ndarray", ...], "np.ndarray"]:
+    """((row, start, end, rule) of the edits of a block, in their order; COUNTS of its documents); int64."""
+    import numpy as np
+
+    from pipelines.kernels.signals.c4 import CITATION
+    from pipelines.kernels.text.line_variants import find_breaks
+    from pipelines.kernels.text.phrases import MARKER, find_phrases
+
+    offsets = segments.offsets
+    hits = find_phrases(offsets, segments.data)
+    lines, rules, counts = _judged(segments, hits, variant, without)
+    stays = rules == _BLANK
+    # A line reaches to where the next one begins, that is not blank either; the last one to the end of the document.
+    stops = offsets[lines.documents + 1]
+    follows = lines.documents[1:] == lines.documents[:-1]
+    stops[:-1][follows] = lines.starts[1:][follows]
+    starts = lines.starts.astype(np.int64)
+    breaks, starts[stays] = find_breaks(segments.data, lines.ends[stays], stops[stays], variant == "paper")
+    trimmed = np.zeros(0, np.int64)
+    if variant != "paper":  # the codes strip every line, and join those that stay
+        trimmed = lines.ends[stays].astype(np.int64)
+        last = np.append(lines.documents[stays][1:] != lines.documents[stays][:-1], True)[: len(trimmed)]
+        breaks[last] = starts[stays][last]
+    # What is before the first line of a document: all of it where there is none.
+    heads = np.append(lines.starts, offsets[-1])[np.searchsorted(lines.documents, np.arange(len(offsets) - 1))]
+    # Markers of the lines that stay.
+    marked = np.searchsorted(lines.starts, hits.places, side="right") - 1
+    marker = 0 if without >> CITATION & 1 else MARKER
+    marked = np.flatnonzero((hits.kinds & marker != 0) & (marked >= 0) & np.append(stays, False)[marked])
+    starts = np.concatenate([starts, offsets[:-1], hits.places[marked], trimmed])
+    ends = np.concatenate([stops, np.minimum(heads, offsets[1:]), hits.ends[marked], breaks[: len(trimmed)]])
+    blank = np.full(len(trimmed), _BLANK)
+    rules = np.concatenate([rules, np.full(len(heads), _BLANK), np.full(len(marked), _CITATION), blank])
+    order = np.flatnonzero(starts < ends)
+    order = order[np.argsort(starts[order], kind="stable")]
+    rows = np.searchsorted(offsets, starts[order], side="right") - 1
+    return (rows, starts[order], ends[order], rules[order]), counts
+
+
+def _judged(
+    segments: "Segments", hits: "Hits", variant: str, without: int
+) -> tuple["Rows", "np.ndarray", "np.ndarray"]:
+    """The lines of a variant that are not blank; the rule that each one falls under, int64 (_BLANK: it stays); COUNTS of each
+    document, int64 [documents, 3].
+    """
+    import numpy as np
+
+    from pipelines.kernels.signals import c4
+    from pipelines.kernels.signals.tokens import find_tokens
+    from pipelines.kernels.text.line_variants import BY_BREAKS, BY_FEEDS, Rows, find_rows
+
+    table = np.full(256, _BLANK)
+    for verdict, name in c4.DROPPED.items():
+        table[verdict] = RULES.index(name)
+    tokens = find_tokens(segments.offsets, segments.data, segments.classes)
+    kind, place = BY_FEEDS if variant == "paper" else BY_BREAKS, c4.VARIANTS.index(variant)
+    found, rules, documents = [], [], len(segments.offsets) - 1
+    counts = np.zeros((documents, len(COUNTS)), np.int64)
+    for rows in find_rows(segments):
+        judged = c4.judge(segments, tokens, hits, rows, without)
+        verdicts, mine = judged.verdicts[:, place], rows.kinds & kind != 0
+        page = (judged.sentences[:, place], verdicts == c4.DROPS_LOREM, verdicts == c4.DROPS_CURLY)
+        for column, values in enumerate(page):
+            counts[:, column] += np.bincount(rows.documents[mine], values[mine], documents).astype(np.int64)
+        found.append(Rows(*(column[mine] for column in rows)))
+        rules.append(table[verdicts[mine]])
+    order = np.argsort(np.concatenate([rows.starts for rows in found]), kind="stable")
+    lines = Rows(*(np.concatenate(columns)[order] for columns in zip(*found, strict=True)))
+    if variant == "paper":
+        for column, lines_with in zip((1, 2), c4.lines_that_hold(segments, hits), strict=True):
+            left_out = without >> c4.TESTS[COUNTS.names[column].removeprefix("c4_")] & 1
+            counts[:, column] = 0 if left_out else lines_with
+    return lines, np.concatenate(rules)[order], counts

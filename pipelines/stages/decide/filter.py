@@ -1,0 +1,201 @@
+"""Filter: the one place where thresholds decide. Rules are data over columns that earlier steps measured."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gristmill.errors import ConfigError
+from pipelines.contracts.stage import DROP, PartStage
+from pipelines.stages.decide.rules import DEFAULT, Quantile, Rule
+
+Thresholds = Mapping[Quantile, Mapping[str, float]]
+"""Computed thresholds by group: the value of `per`, "" where it is null, or where there is no `per`."""
+
+
+@dataclass(frozen=True)
+class Filter(PartStage):
+    """Drop the documents that fail a rule: `drop` becomes the name of the first rule that fails, null keeps.
+
+    In YAML the knob is the list itself: `filter: [{rules: gopher_quality@massivetext}, {signal: alpha_word_ratio,
+    at_least: 0.7}]`. Changing a rule recomputes decisions, never signals.
+    """
+
+    rules: tuple[Rule, ...]
+    """At least one; tried in this order."""
+
+    version: ClassVar[int] = 2
+    list_knob: ClassVar[str] = "rules"
+
+    def reads(self) -> tuple[str, ...]:
+        """The columns that the rules test, and the thresholds that have to be computed."""
+        rules = self.tests()
+        columns = [name for rule in rules for name in (rule.signal, rule.per, *rule.when) if name]
+        return tuple(dict.fromkeys([*columns, *(["quantiles"] if self.quantiles() else [])]))
+
+    def writes(self) -> pa.Schema:
+        """`drop`: the name of the first rule that fails."""
+        return pa.schema([(DROP, pa.string())])
+
+    def check(self) -> None:
+        """There is a rule, and reasons tell rules apart."""
+        if not self.rules:
+            raise ValueError("rules: got an empty list, expected at least one rule")
+        reasons: dict[str, int] = {}
+        for number, entry in enumerate(self.rules):
+            for rule in entry.expand():
+                if reasons.setdefault(rule.reason(), number) != number:
+                    first = reasons[rule.reason()]
+                    raise ValueError(f"rules[{number}]: {rule.reason()!r} also names rules[{first}]; give one a `name`")
+
+    def annotate(self, docs: pa.Table) -> pa.Table:
+        """The `drop` of each document."""
+        return self.decide(docs, {})
+
+    def use(self, facts: Mapping[str, Any]) -> PartStage:
+        """The filter with its quantiles' values."""
+        thresholds = {}
+        for entry in facts["quantiles"]["thresholds"]:
+            request = Quantile(entry["signal"], entry["side"], entry["quantile"], entry["per"])
+            thresholds[request] = {group: found["value"] for group, found in entry["groups"].items()}
+        return _Resolved(self, thresholds)
+
+    def decide(self, docs: pa.Table, thresholds: Thresholds) -> pa.Table:
+        """The `drop` of each document, given the values of the quantiles."""
+        drop = pa.nulls(docs.num_rows, pa.string())
+        for rule in self.tests():
+            groups = group_names(docs[rule.per]) if rule.per else None
+            bad = fails(rule, values_of(docs[rule.signal]), groups)
+            for request in rule.quantiles():
+                beyond = _beyond(request, values_of(docs[rule.signal]), groups, thresholds[request])
+                bad = pc.or_(bad, beyond)
+            for column, values in rule.when.items():
+                bad = pc.and_(bad, _among(rule, column, values_of(docs[column]), values))
+            drop = pc.if_else(pc.and_(pc.is_null(drop), bad), pa.scalar(rule.reason(), pa.string()), drop)
+        return pa.table({DROP: drop}, schema=self.writes())
+
+    def tests(self) -> list[Rule]:
+        """The rules with named sets spelled out."""
+        return [rule for entry in self.rules for rule in entry.expand()]
+
+    def check_types(self, types: pa.Schema) -> None:
+        """ConfigError for a test that does not fit the type of its column; `types` are those of `reads()`."""
+        for rule in self.tests():
+            if rule.mappings():
+                _check_keys(rule, types.field(rule.per).type)
+        self.decide(types.empty_table(), {request: {} for request in self.quantiles()})
+
+    def quantiles(self) -> tuple[Quantile, ...]:
+        """The thresholds that have to be computed before this filter runs, each once."""
+        return tuple(dict.fromkeys(request for rule in self.tests() for request in rule.quantiles()))
+
+
+@dataclass(frozen=True)
+class _Resolved(PartStage):
+    """A filter whose quantiles are known."""
+
+    filter: Filter
+    thresholds: Thresholds
+
+    def reads(self) -> tuple[str, ...]:
+        return tuple(name for name in self.filter.reads() if name != "quantiles")
+
+    def writes(self) -> pa.Schema:
+        return self.filter.writes()
+
+    def annotate(self, docs: pa.Table) -> pa.Table:
+        return self.filter.decide(docs, self.thresholds)
+
+
+def _beyond(request: Quantile, values: pa.Array, groups: pa.Array | None, thresholds: Mapping[str, float]) -> pa.Array:
+    """Where a value lies on the wrong side of its group's threshold, boolean [n]; false where it is null."""
+    compare = pc.greater_equal if request.side == "at_least" else pc.less_equal
+    # Thresholds are values of the column, and stand in its own type. A group without one has no value to test.
+    if groups is None:
+        bounds = pa.scalar(thresholds.get(""), values.type)
+    else:
+        known = pa.array(list(thresholds.values()), values.type)
+        bounds = known.take(pc.index_in(groups, value_set=pa.array(list(thresholds), pa.string())))
+    return pc.and_(pc.is_valid(values), pc.invert(pc.fill_null(compare(values, bounds), True)))
+
+
+def fails(rule: Rule, values: pa.Array, groups: pa.Array | None) -> pa.Array:
+    """Where a value does not satisfy the rule, boolean [n]; `groups` are the names that mappings of bounds are for."""
+    bad = pa.array([False] * len(values), pa.bool_())
+    tested = pa.scalar(bool(rule.one_of or rule.none_of or rule.quantiles()))
+    for side, compare in (("at_least", pc.less), ("at_most", pc.greater)):
+        bounds = _bounds(rule, side, values.type, groups)
+        if bounds is not None:
+            beyond = pc.or_(compare(values, bounds), _is_nan(values))
+            bad = pc.or_(bad, pc.fill_null(beyond, False))
+            tested = pc.or_(tested, pc.is_valid(bounds))
+    if rule.one_of:
+        bad = pc.or_(bad, pc.invert(_among(rule, rule.signal, values, rule.one_of)))
+    if rule.none_of:
+        bad = pc.or_(bad, _among(rule, rule.signal, values, rule.none_of))
+    missing = pc.is_null(values)
+    return pc.if_else(missing, pc.and_(tested, rule.drops_null()), bad)
+
+
+def _is_nan(values: pa.Array) -> pa.Array | pa.Scalar:
+    return pc.is_nan(values) if pa.types.is_floating(values.type) else pa.scalar(False)
+
+
+def _bounds(rule: Rule, side: str, kind: pa.DataType, groups: pa.Array | None) -> pa.Array | pa.Scalar | None:
+    """The bound of each value, null where it has none; None where the rule has no bound on this side."""
+    mapping = rule.mappings().get(side)
+    bound = rule.bound(side)
+    if mapping is None:
+        return None if bound is None else _bound(rule, bound, kind)
+    assert groups is not None
+    known = pa.array([_bound(rule, bound, kind).as_py() for bound in mapping.values()], _comparable(rule, kind))
+    places = pc.index_in(groups, value_set=pa.array(list(mapping), pa.string()))
+    return known.take(pc.fill_null(places, list(mapping).index(DEFAULT)))
+
+
+def _check_keys(rule: Rule, kind: pa.DataType) -> None:
+    """ConfigError where the keys of a mapping cannot be values of its column."""
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
+    where = f"filter: rule {rule.reason()!r}: per: {rule.per} holds {kind}"
+    if not text and not pa.types.is_integer(kind):
+        raise ConfigError(f"{where}; bounds by its values need a column of text or whole numbers")
+    for name, mapping in rule.mappings().items():
+        for key in mapping:
+            if not text and key != DEFAULT and not key.lstrip("-").isdecimal():
+                raise ConfigError(f"{where}, of which {name} has the key {key!r}; expected whole numbers and `default`")
+
+
+def group_names(column: pa.ChunkedArray) -> pa.Array:
+    """The group of each document for quantiles: the column's value as text, "" where it is null."""
+    return pc.fill_null(pc.cast(values_of(column), pa.string()), "")
+
+
+def values_of(column: pa.ChunkedArray) -> pa.Array:
+    """A column as one array that rules can test."""
+    values = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+    return values.dictionary_decode() if pa.types.is_dictionary(values.type) else values
+
+
+def _bound(rule: Rule, bound: float | None, kind: pa.DataType) -> pa.Scalar:
+    return pa.scalar(bound, _comparable(rule, kind))
+
+
+def _comparable(rule: Rule, kind: pa.DataType) -> pa.DataType:
+    """The type in which a column is compared with a bound."""
+    if pa.types.is_floating(kind):
+        return kind  # a float32 ratio of exactly 0.1 is float32's 0.1, which lies above float64's
+    if pa.types.is_integer(kind):
+        return pa.float64()
+    message = f"{rule.signal} holds {kind}, at_least and at_most need numbers; use one_of"
+    raise ConfigError(f"filter: rule {rule.reason()!r}: {message}")
+
+
+def _among(rule: Rule, name: str | None, column: pa.Array, values: tuple[object, ...]) -> pa.Array:
+    try:
+        return pc.is_in(column, value_set=pa.array(values, column.type))
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
+        message = f"{name} holds {column.type}, which cannot be any of {list(values)}"
+        raise ConfigError(f"filter: rule {rule.reason()!r}: {message}") from None

@@ -1,0 +1,149 @@
+"""Quantile thresholds: the values of a column that a filter's quantile rules mean, exact, over a whole corpus.
+
+The plan puts this step before a filter that has such rules. It reads columns only, twice: once to count coarse bins, once
+to look into the bins that hold a quantile. The driver holds bins and the distinct values of one bin per group, never a column.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gristmill.errors import UserError
+from pipelines.contracts.manifest import StepOutput
+from pipelines.contracts.parts import Part
+from pipelines.contracts.stage import DROP, Cluster, CorpusStage
+from pipelines.stages.decide.filter import group_names
+from pipelines.stages.decide.rules import Quantile
+
+_COARSE = np.uint64(40)  # a bin of the first pass holds the values that agree in their upper 24 bits
+_SIGN = np.uint64(1 << 63)
+Counted = dict[tuple[int, str], dict[int, int]]  # (request, group) -> key or bin -> documents
+
+
+@dataclass(frozen=True)
+class Quantiles(CorpusStage):
+    """The threshold of each request, over the documents that no earlier step dropped. Nulls and NaN are no values.
+
+    With n values in ascending order x[0] ... x[n-1], the quantile q of `at_least` is x[min(floor(q n), n - 1)], so that the
+    upper 1 - q are kept, and that of `at_most` is x[max(ceil(q n) - 1, 0)], so that the lower q are kept; equal values are
+    kept together. With `per`, groups are the values of that column (documents without one are a group of their own).
+    """
+
+    requests: tuple[Quantile, ...]
+
+    def reads(self) -> tuple[str, ...]:
+        """The columns, what they are grouped by, and what is dropped already."""
+        return tuple(dict.fromkeys([DROP, *(name for r in self.requests for name in (r.signal, r.per) if name)]))
+
+    def run(self, parts: Sequence[Part], out: StepOutput, cluster: Cluster) -> dict[str, Any]:
+        """Facts: `thresholds`, one entry per request with the value and number of documents of each group."""
+        coarse = _count(parts, self.requests, None, cluster)
+        targets = {at: _find(counts, self.requests[at[0]]) for at, counts in coarse.items()}
+        wanted = {at: (key, rank - before) for at, (key, before, rank) in targets.items()}
+        fine = _count(parts, self.requests, {at: key for at, (key, _) in wanted.items()}, cluster)
+        thresholds = []
+        for number, request in enumerate(self.requests):
+            groups = {}
+            for at in sorted(at for at in fine if at[0] == number):
+                whole = pa.types.is_integer(parts[0].types.field(request.signal).type)
+                groups[at[1]] = {
+                    "value": _value(_at_rank(fine[at], wanted[at][1])[0], whole),
+                    "documents": sum(coarse[at].values()),
+                }
+            thresholds.append({**request.facts(), "groups": groups})
+        return {"thresholds": thresholds}
+
+
+def _find(counts: Mapping[int, int], request: Quantile) -> tuple[int, int, int]:
+    """The bin that holds the quantile, the documents in lower bins, and the quantile's rank."""
+    rank = request.rank(sum(counts.values()))
+    key, before = _at_rank(counts, rank)
+    return key, before, rank
+
+
+def _at_rank(counts: Mapping[int, int], rank: int) -> tuple[int, int]:
+    """The key under which the value of that rank stands, and how many stand before it."""
+    before = 0
+    for key in sorted(counts):
+        if rank < before + counts[key]:
+            return key, before
+        before += counts[key]
+    raise AssertionError("the rank is below the number of values")
+
+
+@dataclass(frozen=True)
+class _Task:
+    part: Part
+    requests: tuple[Quantile, ...]
+    bins: dict[tuple[int, str], int] | None
+
+
+def _count(
+    parts: Sequence[Part],
+    requests: tuple[Quantile, ...],
+    bins: dict[tuple[int, str], int] | None,
+    cluster: Cluster,
+) -> Counted:
+    merged: Counted = {}
+    tasks = [_Task(part, requests, bins) for part in parts]
+    for _, counted in cluster.map(count_values, tasks, lambda task: f"quantiles: part {task.part.name}"):
+        for at, counts in counted.items():
+            mine = merged.setdefault(at, {})
+            for key, number in counts.items():
+                mine[key] = mine.get(key, 0) + number
+    return merged
+
+
+def count_values(task: _Task) -> Counted:
+    """Per request and group of one part: documents by coarse bin, or by value within the bins wanted."""
+    result: Counted = {}
+    alive = pc.is_null(task.part.drop()).to_numpy(zero_copy_only=False)
+    for number, request in enumerate(task.requests):
+        column = task.part.table((request.signal,))[request.signal].combine_chunks()
+        for group, rows in _groups(task.part, request):
+            keys = _keys(column.take(pa.array(rows[alive[rows]])), request)
+            if task.bins is not None:
+                wanted = task.bins.get((number, group))
+                keys = keys[keys >> _COARSE == np.uint64(wanted)] if wanted is not None else keys[:0]
+            else:
+                keys = keys >> _COARSE
+            if len(keys):
+                values, counts = np.unique(keys, return_counts=True)
+                result[number, group] = dict(zip(values.tolist(), counts.tolist(), strict=True))
+    return result
+
+
+def _groups(part: Part, request: Quantile) -> Iterator[tuple[str, np.ndarray]]:
+    """Each group and its rows; all of them cost a sort, however many there are."""
+    if not request.per:
+        yield "", np.arange(part.rows)
+        return
+    names = group_names(part.table((request.per,))[request.per]).dictionary_encode()
+    codes = names.indices.to_numpy()
+    rows = np.split(
+        np.argsort(codes, kind="stable"), np.cumsum(np.bincount(codes, minlength=len(names.dictionary)))[:-1]
+    )
+    yield from zip(names.dictionary.to_pylist(), rows, strict=True)
+
+
+def _keys(column: pa.Array, request: Quantile) -> np.ndarray:
+    """Unsigned keys in the order of the values."""
+    values = column.drop_null()
+    if pa.types.is_integer(values.type):
+        return values.cast(pa.int64()).to_numpy(zero_copy_only=False).view(np.uint64) ^ _SIGN
+    if not pa.types.is_floating(values.type):
+        raise UserError(f"filter: {request.signal} holds {column.type}, a quantile needs numbers")
+    numbers = values.cast(pa.float64()).to_numpy(zero_copy_only=False) + 0.0  # -0.0 is 0.0
+    bits = numbers[~np.isnan(numbers)].view(np.uint64)
+    return np.where(bits & _SIGN, ~bits, bits | _SIGN)
+
+
+def _value(key: int, whole: bool) -> float | int:
+    bits = np.uint64(key)
+    if whole:
+        return int((bits ^ _SIGN).view(np.int64))
+    return float((bits ^ _SIGN if bits & _SIGN else ~bits).view(np.float64))

@@ -1,0 +1,163 @@
+"""Connected components in bounded memory, spread over workers: star contraction over hash partitions on disk.
+
+Links are first reduced to spanning forests where they arise (`spanning_stars`, a union-find over one task's share), then the
+forests are contracted in rounds of two shuffles. Partitioned by the higher end of each edge, a union-find turns each partition
+into stars around the lowest node it knows; partitioned by node, each node hands its higher neighbours on to its lowest one. This
+is the alternation of small-star and large-star (Kiveris et al. 2014, "Connected Components in MapReduce and Beyond", SoCC) with a
+union-find for the small-star. Both only lower the sum of all ends, so the rounds end, and they end where every component is a
+star around its lowest node: the result depends on the links alone. As soon as all edges fit one task, one task finishes.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from gristmill.storage.store import FileRecord
+from pipelines.cluster.shuffle import FileList, partitions_for, scattered, write_list
+from pipelines.contracts.manifest import StepOutput, read_table, records_of, schema_facts, write_table
+from pipelines.contracts.stage import Cluster, in_order
+
+Edges = tuple[np.ndarray, np.ndarray]
+"""int64 [edges] each: the higher end and the lower end."""
+_BOUNDS = pa.schema([("first", pa.int64())])
+
+
+def spanning_stars(first: np.ndarray, second: np.ndarray) -> Edges:
+    """The components of some links as stars: each linked node but the lowest of its component, with that lowest one."""
+    from pipelines.kernels.search.stars import lowest_connected
+
+    nodes, places = np.unique(np.concatenate([first, second]), return_inverse=True)
+    lowest = nodes[lowest_connected(places[: len(first)], places[len(first) :], len(nodes))]
+    leaves = lowest != nodes
+    return nodes[leaves], lowest[leaves]
+
+
+def bucket_links(keys: np.ndarray, nodes: np.ndarray) -> tuple[Edges, np.ndarray, np.ndarray]:
+    """(links between neighbours of equal key, the distinct keys, one node of each): n - 1 links for n equal keys."""
+    order = np.argsort(keys)
+    keys, nodes = keys[order], nodes[order]
+    same = keys[1:] == keys[:-1]
+    starts = np.flatnonzero(np.concatenate([np.ones(min(1, len(keys)), bool), ~same]))
+    return (nodes[1:][same], nodes[:-1][same]), keys[starts], nodes[starts]
+
+
+def scattered_edges(edges: Edges, partitions: int) -> Callable[..., None] | bytes:
+    """Content of a file of edges by the partition of their higher end."""
+    high, low = edges
+    return scattered(pa.table({"high": high, "low": low}), _partition(high, partitions), partitions)
+
+
+def _partition(nodes: np.ndarray, partitions: int) -> np.ndarray:
+    return (nodes % partitions).astype(np.int64)
+
+
+@dataclass(frozen=True)
+class _Round:
+    out: StepOutput
+    files: FileList
+    partitions: range
+    of: int
+    unit: str
+    bounds: FileRecord | None = None
+
+    def edges(self) -> pa.Table:
+        return pa.concat_tables([self.files.gathered(p) for p in self.partitions])
+
+
+def gather_stars(task: _Round) -> FileRecord:
+    """Small-star: the edges of a partition as stars, committed twice, by the partition of either end."""
+    receipt = task.out.receipt(task.unit)
+    if receipt is None:
+        table = task.edges()
+        high, low = spanning_stars(table["high"].to_numpy(), table["low"].to_numpy())
+        node, other = np.concatenate([high, low]), np.concatenate([low, high])
+        both = pa.table({"node": node, "other": other})
+        content = scattered(both, _partition(node, task.of), task.of)
+        receipt = task.out.commit(task.unit, {f"work/{task.unit}.arrow": content}, {})
+    return records_of(receipt)[0]
+
+
+def hand_on(task: _Round) -> tuple[FileRecord, int]:
+    """Large-star: every node links its higher neighbours to its lowest; with the number of nodes that are not yet in a star."""
+    receipt = task.out.receipt(task.unit)
+    if receipt is None:
+        table = task.edges()
+        node, other = table["node"].to_numpy(), table["other"].to_numpy()
+        order = np.lexsort((other, node))
+        node, other = node[order], other[order]
+        fresh = np.ones(len(node), bool)
+        fresh[1:] = (node[1:] != node[:-1]) | (other[1:] != other[:-1])
+        node, other = node[fresh], other[fresh]
+        starts = np.flatnonzero(np.concatenate([np.ones(min(1, len(node)), bool), node[1:] != node[:-1]]))
+        sizes = np.diff(np.append(starts, len(node)))
+        least = other[starts]
+        # In a star a node has one neighbour, a lower one, or only higher ones.
+        unsettled = int(((least < node[starts]) & (sizes > 1)).sum())
+        lowest = np.repeat(np.minimum(least, node[starts]), sizes)
+        higher = other > node
+        content = scattered_edges((other[higher], lowest[higher]), task.of)
+        receipt = task.out.commit(task.unit, {f"work/{task.unit}.arrow": content}, {"unsettled": unsettled})
+    return records_of(receipt)[0], receipt["counts"]["unsettled"]
+
+
+def name_components(task: _Round) -> FileRecord:
+    """Commit (node, lowest node of its component) of settled partitions by the range of `bounds` that the node is in."""
+    receipt = task.out.receipt(task.unit)
+    if receipt is None:
+        table = task.edges()
+        node, lowest = spanning_stars(table["high"].to_numpy(), table["low"].to_numpy())
+        centres = np.unique(lowest)
+        node, lowest = np.concatenate([node, centres]), np.concatenate([lowest, centres])
+        assert task.bounds is not None
+        bounds = read_table(task.out.directory, task.bounds, _BOUNDS.names, schema_facts(_BOUNDS))["first"].to_numpy()
+        owner = np.searchsorted(bounds, node, side="right") - 1
+        named = pa.table({"node": node, "lowest": lowest})
+        content = scattered(named, owner, len(bounds))
+        receipt = task.out.commit(task.unit, {f"work/{task.unit}.arrow": content}, {})
+    return records_of(receipt)[0]
+
+
+def find_components(
+    out: StepOutput,
+    files: Sequence[FileRecord],
+    edges: int,
+    partitions: int,
+    bounds: Sequence[int],
+    cluster: Cluster,
+    rule: str,
+) -> list[FileRecord]:
+    """Contract `edges` edges, scattered by `scattered_edges`, and name the components.
+
+    The files that come back are scattered by ranges of nodes: range i begins at bounds[i] (ascending, the first 0) and
+    holds `node` and `lowest` of every node that has company, the lowest of a component perhaps more than once.
+    """
+
+    def over(step: str, before: str, files: Sequence[FileRecord]) -> list[_Round]:
+        listed = write_list(out, before, files)
+        return [_Round(out, listed, range(p, p + 1), partitions, f"{step}-{p:05d}") for p in range(partitions)]
+
+    def label(task: _Round) -> str:
+        return f"{rule}: {task.unit}"
+
+    number, before = 0, "links"
+    while partitions_for(edges) > 1:
+        star, hand = f"stars-{number}", f"handed-{number}"
+        stars = in_order(cluster.map(gather_stars, over(star, before, files), label), partitions)
+        handed = in_order(cluster.map(hand_on, over(hand, star, stars), label), partitions)
+        before = hand
+        files = [record for record, _ in handed]
+        if not sum(unsettled for _, unsettled in handed):
+            break
+        number += 1
+    step = 1 if partitions_for(edges) > 1 else partitions
+    shares = [range(p, p + step) for p in range(0, partitions, step)]
+    listed = write_list(out, before, files)
+    receipt = out.receipt("bounds")
+    if receipt is None:
+        table = pa.table([pa.array(bounds, pa.int64())], schema=_BOUNDS)
+        receipt = out.commit("bounds", {"work/bounds.arrow": write_table(table)}, {})
+    (limits,) = records_of(receipt)
+    tasks = [_Round(out, listed, share, partitions, f"components.{i:05d}", limits) for i, share in enumerate(shares)]
+    return in_order(cluster.map(name_components, tasks, label), len(tasks))

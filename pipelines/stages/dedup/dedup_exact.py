@@ -1,0 +1,106 @@
+"""Exact deduplication: of documents with the same normalised text one stays; stages/dedup_url.py compares URLs the same way.
+
+The keep rule: the order that `keep` gives, then that of the sources, then the lowest document id (a hash of the file's path, then
+the record). Lee et al. 2022, "Deduplicating Training Data Makes Language Models Better", section 4, describes why exact copies
+must go.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import pyarrow as pa
+
+from pipelines.cluster.shuffle import partitions_for
+from pipelines.contracts.document import ID
+from pipelines.contracts.manifest import StepOutput
+from pipelines.contracts.parts import Part
+from pipelines.contracts.stage import DROP, Cluster, CorpusStage
+from pipelines.stages.dedup.clustering import settle
+from pipelines.stages.dedup.dedup_inputs import Candidates, candidates, check_against, fingerprints
+from pipelines.stages.dedup.grouping import Verdict
+from pipelines.stages.dedup.keep_rule import KeepKey, columns_read
+
+
+@dataclass(frozen=True)
+class DedupExact(CorpusStage):
+    """Drop copies by `text_hash`. Only documents that no earlier step dropped compete."""
+
+    keep: tuple[KeepKey, ...] = ()
+    """Who of several copies stays: keys `{sources: [...]}` or `{column: ..., order: highest | lowest}` in order of weight. What
+    they leave open, the order of the sources decides, the first one wins; within a source the lowest id."""
+    keep_up_to: int = 1
+    """How many copies stay."""
+    scope: Literal["across_sources", "within_source"] = "across_sources"
+    """Whether copies in different sources are copies."""
+    against: tuple[str, ...] = ()
+    """Output directories or URLs of finished corpora: documents that competed there and all their copies here are copies, and
+    those here go. Their columns are read, not their text. URLs are opened as on a command line, with AWS_ENDPOINT_URL for a store
+    that is not AWS."""
+
+    version: ClassVar[int] = 3
+    elects: ClassVar[bool] = True
+    paths: ClassVar[tuple[str, ...]] = ("against",)
+    places: ClassVar[tuple[str, ...]] = paths
+    rule: ClassVar[str] = "dedup_exact"
+    compared: ClassVar[str] = "text_hash"
+    cluster: ClassVar[str] = "exact_cluster"
+
+    def check(self) -> None:
+        """At least one stays; `against` names places."""
+        check_against(self.against)
+        if self.keep_up_to < 1:
+            raise ValueError(f"keep_up_to: got {self.keep_up_to}, expected 1 or more")
+
+    def reads(self) -> tuple[str, ...]:
+        """What is compared, what documents are preferred by, and the drops so far."""
+        return (self.compared, *columns_read(self.keep), DROP)
+
+    def writes(self) -> pa.Schema:
+        """The id of the preferred copy and the number of all copies, both null where a document has no copy; and for how many
+        documents one stays: itself and those dropped in its favour, null where it was dropped here."""
+        columns = [(f"{self.cluster}_size", pa.int32()), (self.cluster.replace("cluster", "copies"), pa.int32())]
+        return pa.schema([(DROP, pa.string()), (self.cluster, ID), *columns])
+
+    def depends(self) -> dict[str, str]:
+        """What the finished corpora are."""
+        return fingerprints(self.against)
+
+    def hashes(self, values: pa.Array) -> pa.FixedSizeBinaryArray:
+        """16 bytes for each value, equal where the values mean the same."""
+        return values
+
+    def run(self, parts: Sequence[Part], out: StepOutput, cluster: Cluster) -> dict[str, Any]:
+        """Shuffle by hash, keep one of each."""
+        found = candidates(parts, self.against, self.compared)
+        verdict = Verdict(self.rule, self.writes(), self.keep, self.keep_up_to)
+        partitions = partitions_for(sum(one.part.rows for one in found))
+        return settle(out, found, _EqualHashes(self), verdict, partitions, cluster)
+
+
+@dataclass(frozen=True)
+class _EqualHashes:
+    """Clusters of equal hashes."""
+
+    stage: DedupExact
+
+    def groups(self, candidates: Candidates) -> tuple[np.ndarray, pa.Array]:
+        """(rows, hashes) of the competing documents of a part."""
+        rows, values = candidates.competing(self.stage.compared, self.stage.cluster)
+        hashes = self.stage.hashes(values)
+        if self.stage.scope == "across_sources":
+            return rows, hashes
+        from xxhash import xxh3_128_digest
+
+        own = np.frombuffer(xxh3_128_digest(candidates.part.source.encode()), np.uint8)
+        salted = np.frombuffer(hashes.buffers()[1] or b"", np.uint8, 16 * len(hashes), hashes.offset * 16)
+        salted = salted.reshape(-1, 16) ^ own
+        return rows, pa.FixedSizeBinaryArray.from_buffers(ID, len(rows), [None, pa.py_buffer(salted)])
+
+    def evidence(self, candidates: Candidates, rows: np.ndarray) -> None:
+        """Copies are equal: none is needed."""
+
+    def similarity(self, mine: pa.Array, winners: pa.Array, places: np.ndarray) -> np.ndarray:
+        """Copies are equal: never asked."""
+        raise AssertionError("exact copies have no similarity to compute")

@@ -1,0 +1,196 @@
+"""Documents that compete in a deduplication: those of the build's parts, and those of corpora that are finished.
+
+Of a finished corpus only columns are read: what its steps wrote, and the ids, which follow from the file index of its
+read steps. Its text is not touched.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gristmill.errors import ConfigError, CorruptFileError, UserError
+from gristmill.storage.location import place_of
+from gristmill.storage.store import FileRecord
+from pipelines.contracts.document import FILE_INDEX, ID, QUARANTINE
+from pipelines.contracts.lineage import open_corpus
+from pipelines.contracts.manifest import StepManifest, load_corpus, load_step, read_table, schema_facts
+from pipelines.contracts.parts import Part
+
+Indexes = dict[str, tuple[FileRecord, FileRecord]]
+"""File index and quarantine by the number of the unit of work that read a part."""
+KEPT_BEFORE, DROPPED_BEFORE, NEW = range(3)
+"""Standing of a document in its cluster: whoever is in a finished corpus comes before who is not."""
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """Part number `number` of those that compete; its rows are numbered from `first` over all of them.
+
+    `rank` is the place of its source in the order of sources, those of finished corpora last. `index` holds the file index and
+    the quarantine of the unit that read the part, where its read step is published; `finished` says whether the part is of a
+    finished corpus.
+    """
+
+    part: Part
+    number: int
+    first: int
+    rank: int
+    index: tuple[FileRecord, ...]
+    finished: bool = False
+
+    def ids(self) -> pa.Array:
+        """The ids of all rows, from the file index: the documents' file is not read."""
+        if not self.index:
+            return self.part.table(("id",))["id"].combine_chunks()
+        index, quarantine = (
+            read_table(self.part.directory, record, schema.names, schema_facts(schema))
+            for record, schema in zip(self.index, (FILE_INDEX, QUARANTINE), strict=True)
+        )
+        index = index.filter(pc.equal(index["part"], Path(self.part.documents.path).stem)).sort_by("first_row")
+        identifiers: np.ndarray = np.empty((self.part.rows, 2), dtype=">u8")
+        filled = 0
+        for share in index.to_pylist():
+            records = np.arange(share["first_record"], share["first_record"] + share["records"], dtype=np.uint64)
+            if share["quarantined"]:
+                aside = quarantine.filter(pc.equal(quarantine["path"], share["path"]))["record"]
+                records = records[~np.isin(records, aside.to_numpy().astype(np.uint64))]
+            after = filled + share["rows"]
+            if len(records) != share["rows"] or after > self.part.rows:
+                raise self._unfit()
+            identifiers[filled:after, 0], identifiers[filled:after, 1] = share["key"], records
+            filled = after
+        if filled != self.part.rows:
+            raise self._unfit()
+        return pa.FixedSizeBinaryArray.from_buffers(ID, self.part.rows, [None, pa.py_buffer(identifiers)])
+
+    def _unfit(self) -> CorruptFileError:
+        return CorruptFileError(
+            f"{self.part.directory}: its file index does not account for the documents of {self.part.name}; build it again"
+        )
+
+    def competing(self, column: str, cluster: str) -> tuple[np.ndarray, pa.Array]:
+        """(rows, values of `column`) of the documents that have a value and were not dropped before.
+
+        In a finished corpus, before the step that wrote the column `cluster`: what that step dropped takes part.
+        """
+        alive = pc.is_null(self._drop(cluster)[0])
+        values = self.part.table((column,))[column].combine_chunks()
+        rows = np.flatnonzero(pc.and_(alive, pc.is_valid(values)).to_numpy(zero_copy_only=False))
+        return rows, values.take(pa.array(rows))
+
+    def standing(self, rows: np.ndarray, cluster: str) -> np.ndarray:
+        """KEPT_BEFORE, DROPPED_BEFORE (by the step that wrote `cluster`) or NEW for some rows, int8."""
+        if not self.finished:
+            return np.full(len(rows), NEW, np.int8)
+        kept = pc.is_null(self._drop(cluster)[1]).to_numpy(zero_copy_only=False)[rows]
+        return np.where(kept, KEPT_BEFORE, DROPPED_BEFORE).astype(np.int8)
+
+    def _drop(self, cluster: str) -> tuple[pa.Array, pa.Array]:
+        """`drop` before the step that wrote a column, and after it; twice the whole `drop` where no step did."""
+        names = [annotation.schema for annotation in self.part.annotations]
+        place = next((i for i, schema in enumerate(names) if self.finished and cluster in schema), None)
+        if place is None:
+            return (self.part.drop(),) * 2
+        before, after = (
+            replace(self.part, annotations=self.part.annotations[:end]).drop() for end in (place, place + 1)
+        )
+        return before, after
+
+
+def check_against(against: Sequence[str]) -> None:
+    """ValueError for a place that can be neither a directory nor a URL of a corpus."""
+    for directory in against:
+        try:
+            place_of(directory, field="against")
+        except ConfigError as error:
+            raise ValueError(str(error)) from None
+
+
+def candidates(parts: Sequence[Part], against: Sequence[str], column: str) -> list[Candidates]:
+    """The parts of a build and then those of the finished corpora, which must have the column of the same type."""
+    found: list[Candidates] = []
+    ranks: dict[tuple[str, str], int] = {}
+    indexes: dict[tuple[str, str], Indexes] = {}
+    first = 0
+
+    def add(part: Part, corpus: str, read: StepManifest | None) -> None:
+        nonlocal first
+        rank = ranks.setdefault((corpus, part.source), len(ranks))
+        key = (corpus, part.source)
+        if key not in indexes:
+            indexes[key] = {} if read is None else _indexes(read)
+        index = indexes[key].get(_unit(part.documents), ())
+        found.append(Candidates(part, len(found), first, rank, index, finished=bool(corpus)))
+        first += part.rows
+
+    for part in parts:
+        add(
+            part,
+            "",
+            load_step(part.directory.parent, part.directory.name) if ("", part.source) not in indexes else None,
+        )
+    for directory in against:
+        corpus = open_corpus(place_of(directory))
+        for part in corpus.parts():
+            if not part.has(column):
+                raise UserError(
+                    f"against: {directory}: its source {part.source!r} has no column {column!r}; a corpus is compared by the "
+                    "columns of its own steps, so build it with the step that writes this one"
+                )
+            if parts and part.types.field(column).type != parts[0].types.field(column).type:
+                raise UserError(
+                    f"against: {directory}: its column {column!r} is {part.types.field(column).type}, here it is "
+                    f"{parts[0].types.field(column).type}; give that step the same knobs in both"
+                )
+            add(part, directory, corpus.read_step(part.source).manifest)
+    _refuse_mixtures(found, column)
+    return found
+
+
+def _indexes(read: StepManifest) -> Indexes:
+    """By unit of work the file index and the quarantine that it wrote."""
+    folders: dict[str, dict[str, FileRecord]] = {"files": {}, "quarantine": {}}
+    for record in read.files:
+        folder = record.path.partition("/")[0]
+        if folder in folders:
+            folders[folder][_unit(record)] = record
+    return {unit: (record, folders["quarantine"][unit]) for unit, record in folders["files"].items()}
+
+
+def _unit(record: FileRecord) -> str:
+    """The number of the unit of work that read a file's documents: the beginning of its name; "" where it has none."""
+    number = re.match(r"\d+", Path(record.path).name)
+    return "" if number is None else number[0]
+
+
+def fingerprints(against: Sequence[str]) -> dict[str, str]:
+    """For `depends()`: what the finished corpora are, wherever they lie."""
+    return {f"against[{i}]": load_corpus(place_of(directory)).fingerprint for i, directory in enumerate(against)}
+
+
+def writer(part: Part, column: str) -> dict[str, object] | None:
+    """Stage, version, knobs and libraries of the step that wrote a column of a part; None where it is not published."""
+    found = next((a for a in part.annotations if column in a.schema), None)
+    step = None if found is None else load_step(found.directory.parent, found.directory.name)
+    return None if step is None else {name: step.identity[name] for name in ("stage", "version", "knobs", "depends")}
+
+
+def _refuse_mixtures(found: Sequence[Candidates], column: str) -> None:
+    """UserError where the values of the column do not mean the same everywhere."""
+    by_step: dict[Path | None, Part] = {}
+    for one in found:
+        place = next((a.directory for a in one.part.annotations if column in a.schema), None)
+        by_step.setdefault(place, one.part)
+    written = [(place, writer(part, column)) for place, part in by_step.items()]
+    known = [(place, how) for place, how in written if how is not None]
+    for place, how in known[1:]:
+        if how != known[0][1]:
+            raise UserError(
+                f"the values of {column!r} in {place} and {known[0][0]} were not computed the same way, so they cannot be "
+                "compared; give the steps the same knobs, and build both with the same version"
+            )

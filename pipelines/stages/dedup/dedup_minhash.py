@@ -1,0 +1,269 @@
+"""Near-duplicate removal: MinHash LSH (Broder 1997; Lee et al. 2022, appendix A) and clusters of what collides.
+
+Signatures are cut into bands of some rows; two documents whose values agree in any band are linked. Two documents of Jaccard
+similarity s are linked with probability 1 - (1 - s^rows)^bands: for 14 x 8 that is 0.565, 0.772, 0.924, 0.988 at s = 0.7, 0.75,
+0.8, 0.85.
+Clusters are the connected components of the links, so a chain of near-copies is one cluster, whose ends may have nothing in
+common. `verify` lets a document stay that is like none that stays: in the order of preference, each document is compared with
+those before it that stay.
+
+The keep rule: the order that `keep` gives, then the order of the sources, then the lowest document id.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import pyarrow as pa
+
+from gristmill.config import parse
+from gristmill.errors import UserError
+from gristmill.storage.store import FileRecord
+from pipelines.cluster.shuffle import FileList, gathered, partitions_for, scattered, write_list
+from pipelines.contracts.document import ID
+from pipelines.contracts.manifest import StepOutput, records_of
+from pipelines.contracts.parts import Part
+from pipelines.contracts.stage import DROP, Cluster, CorpusStage, in_order
+from pipelines.stages.dedup.clustering import settle
+from pipelines.stages.dedup.components import bucket_links, find_components, scattered_edges, spanning_stars
+from pipelines.stages.dedup.dedup_inputs import Candidates, candidates, check_against, fingerprints, writer
+from pipelines.stages.dedup.grouping import Verdict
+from pipelines.stages.dedup.keep_rule import KeepKey, columns_read
+from pipelines.stages.dedup.lsh import band_keys, best_bands, signatures_of
+from pipelines.stages.measure.minhash_signatures import MinhashSignatures
+
+_RULE = "dedup_minhash"
+_DEFAULT = (14, 8)
+
+
+@dataclass(frozen=True)
+class DedupMinhash(CorpusStage):
+    """Drop near-copies by MinHash LSH. Only documents that no earlier step dropped compete."""
+
+    bands: int | None = None
+    """Bands; bands x rows values of the signature are used. Default 14, or what `threshold` says."""
+    rows: int | None = None
+    """Values in a band that must all agree. Default 8, or what `threshold` says."""
+    threshold: float | None = None
+    """Jaccard similarity from which documents count as near-copies. Without `bands` and `rows` it chooses them, as datasketch
+    does for the signature's length; `verify` compares with it."""
+    verify: Literal["none", "signature", "jaccard"] = "none"
+    """none: all of a cluster but the kept one go. signature: a document goes if its similarity to one of the cluster that stays
+    reaches the threshold, so that of those that stay no two do; estimated from the signatures. jaccard: the same, exactly, from
+    the shingles, for which the text is read again. In the order of preference; in a cluster of more than 10,000 that are unlike
+    the first, the others are compared with those of the 10,000 that stay."""
+    keep: tuple[KeepKey, ...] = ()
+    """Who of a cluster stays: keys `{sources: [...]}` or `{column: ..., order: highest | lowest}` in order of weight. What they
+    leave open, the order of the sources decides, the first one wins; within a source the lowest id."""
+    keep_up_to: int = 1
+    """How many documents of a cluster stay; with `verify`, how many that a document is like."""
+    scope: Literal["across_sources", "within_source"] = "across_sources"
+    """Whether documents of different sources are compared."""
+    against: tuple[str, ...] = ()
+    """Output directories or URLs of finished corpora: documents that competed there take part, win every cluster they are in,
+    and those here go. Their signatures are read, not their text. URLs are opened as on a command line, with AWS_ENDPOINT_URL for
+    a store that is not AWS."""
+
+    version: ClassVar[int] = 3
+    elects: ClassVar[bool] = True
+    paths: ClassVar[tuple[str, ...]] = ("against",)
+    places: ClassVar[tuple[str, ...]] = paths
+
+    def check(self) -> None:
+        """Ranges, and what belongs together."""
+        check_against(self.against)
+        for name in ("bands", "rows", "keep_up_to"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name}: got {value}, expected 1 or more")
+        if self.threshold is not None and not 0 < self.threshold <= 1:
+            raise ValueError(f"threshold: got {self.threshold}, expected more than 0, at most 1")
+        if self.verify != "none" and self.threshold is None:
+            raise ValueError(
+                f"verify: {self.verify!r} compares with `threshold`, which is not given; say for example 0.8"
+            )
+        if self.verify == "jaccard" and self.against:
+            raise ValueError("verify: 'jaccard' would read the text of the corpora in `against`; use 'signature'")
+
+    def reads(self) -> tuple[str, ...]:
+        """The signatures, what documents are preferred by, the drops so far, and the text where shingles are compared."""
+        text = ("text",) if self.verify == "jaccard" else ()
+        return tuple(dict.fromkeys(("minhash", *columns_read(self.keep), *text, DROP)))
+
+    def writes(self) -> pa.Schema:
+        """`minhash_cluster`, id of the preferred document, and its size, both null outside clusters; `minhash_copies`, for how
+        many documents one stays: itself and those dropped in its favour, null where it was dropped here; and the similarity to
+        the preferred document, estimated or exact as `verify` says. With `verify` also `minhash_winner`, id of the document that
+        one was dropped in favour of, null where it stays; the similarity of one that goes is that to its winner."""
+        columns = [("minhash_cluster", ID), ("minhash_cluster_size", pa.int32()), ("minhash_copies", pa.int32())]
+        winner = [("minhash_winner", ID)] if self.verify != "none" else []
+        return pa.schema([(DROP, pa.string()), *columns, ("minhash_similarity", pa.float32()), *winner])
+
+    def depends(self) -> dict[str, str]:
+        """What the finished corpora are."""
+        return fingerprints(self.against)
+
+    def cut(self, num_perm: int) -> tuple[int, int]:
+        """(bands, rows) for signatures of that length; UserError where they are too short."""
+        if self.threshold is not None and self.bands is None and self.rows is None:
+            return best_bands(self.threshold, num_perm)
+        bands, rows = self.bands or _DEFAULT[0], self.rows or _DEFAULT[1]
+        if bands * rows > num_perm:
+            raise UserError(
+                f"dedup_minhash: bands x rows is {bands * rows}, the signatures hold {num_perm} values; "
+                "lower bands or rows, or raise num_perm of minhash_signatures"
+            )
+        return bands, rows
+
+    def run(self, parts: Sequence[Part], out: StepOutput, cluster: Cluster) -> dict[str, Any]:
+        """Bands to links, links to components, components to winners."""
+        found = candidates(parts, self.against, "minhash")
+        bands, rows = self.cut(parts[0].types.field("minhash").type.list_size)
+        documents = sum(one.part.rows for one in found)
+        partitions = partitions_for(documents * bands)
+        within = self.scope == "within_source"
+        tasks = [_BandTask(out, one, partitions, bands, rows, within) for one in found]
+        banded = in_order(cluster.map(scatter_bands, tasks, lambda task: f"{_RULE}: {task.one.part.name}"), len(found))
+        entries = write_list(out, "bands", [files[0] for files in banded])
+        links = [_LinkTask(out, entries, p, partitions) for p in range(partitions)]
+        linked = in_order(cluster.map(link_buckets, links, lambda task: f"{_RULE}: {task.partition}"), partitions)
+        files, edges = [record for record, _ in linked], sum(count for _, count in linked)
+        bounds = [one.first for one in found]
+        named = find_components(out, files, edges, partitions, bounds, cluster, _RULE)
+        least = None if self.verify == "none" else self.threshold
+        verdict = Verdict(_RULE, self.writes(), self.keep, self.keep_up_to, least, sets=self.verify == "jaccard")
+        local = write_list(out, "groups", [files[1] for files in banded])
+        shingling = self._shingling(parts) if self.verify == "jaccard" else None
+        grouping = _Components(local, write_list(out, "components", named), shingling)
+        facts = settle(out, found, grouping, verdict, partitions_for(documents), cluster)
+        return {"bands": bands, "rows": rows, **facts}
+
+    def _shingling(self, parts: Sequence[Part]) -> MinhashSignatures:
+        """The stage that signed the documents: the same shingles are compared."""
+        written = writer(parts[0], "minhash")
+        if written is None or written["stage"] != "minhash_signatures":
+            raise UserError("dedup_minhash: verify: 'jaccard' needs signatures by minhash_signatures; use 'signature'")
+        if written["knobs"]["text"] != "text":  # type: ignore[index]
+            raise UserError(
+                "dedup_minhash: verify: 'jaccard' compares stored texts, the signatures are of edited ones; use "
+                "'signature'"
+            )
+        return parse(MinhashSignatures, written["knobs"], "minhash_signatures")
+
+
+@dataclass(frozen=True)
+class _BandTask:
+    out: StepOutput
+    one: Candidates
+    partitions: int
+    bands: int
+    rows: int
+    within: bool
+
+
+def scatter_bands(task: _BandTask) -> list[FileRecord]:
+    """Link the documents of a part among themselves; commit the distinct band keys of their groups, and the groups.
+
+    Whatever a part holds, however often, each key leaves it once: a page with a million copies is one entry per band and part.
+    """
+    one = task.one
+    unit = f"bands.{one.number:05d}"
+    receipt = task.out.receipt(unit)
+    if receipt is None:
+        rows, column = one.competing("minhash", "minhash_cluster")
+        keys = band_keys(signatures_of(column), task.bands, task.rows) if len(rows) else np.zeros((0, 1), np.uint64)
+        if task.within:
+            from xxhash import xxh3_64_intdigest
+
+            keys ^= np.uint64(xxh3_64_intdigest(one.part.source.encode()))
+        nodes = np.repeat(rows + one.first, keys.shape[1])
+        links, distinct, speaker = bucket_links(keys.ravel(), nodes)
+        leaf, lowest = spanning_stars(*links)
+        places = np.minimum(np.searchsorted(leaf, speaker), max(0, len(leaf) - 1))
+        if len(leaf):
+            speaker = np.where(leaf[places] == speaker, lowest[places], speaker)
+        entries = pa.table({"key": distinct, "node": speaker})
+        partition = ((distinct >> np.uint64(32)) % np.uint64(task.partitions)).astype(np.int64)
+        contents = {
+            f"work/{unit}.arrow": scattered(entries, partition, task.partitions),
+            f"work/groups-{unit}.arrow": scattered(
+                pa.table({"node": leaf, "lowest": lowest}), np.zeros(len(leaf), np.int64), 1
+            ),
+        }
+        receipt = task.out.commit(unit, contents, {})
+    return records_of(receipt)
+
+
+@dataclass(frozen=True)
+class _LinkTask:
+    out: StepOutput
+    files: FileList
+    partition: int
+    partitions: int
+
+
+def link_buckets(task: _LinkTask) -> tuple[FileRecord, int]:
+    """Commit the spanning forest of the documents that share a band of one partition; with the number of its edges."""
+    unit = f"links.{task.partition:05d}"
+    receipt = task.out.receipt(unit)
+    if receipt is None:
+        table = task.files.gathered(task.partition)
+        links, _, _ = bucket_links(table["key"].to_numpy(), table["node"].to_numpy())
+        edges = spanning_stars(*links)
+        content = scattered_edges(edges, task.partitions)
+        receipt = task.out.commit(unit, {f"work/{unit}.arrow": content}, {"edges": len(edges[0])})
+    return records_of(receipt)[0], receipt["counts"]["edges"]
+
+
+@dataclass(frozen=True)
+class _Components:
+    """Clusters of linked documents. `local` are the groups within each part, `named` the components of their lowest."""
+
+    local: FileList
+    named: FileList
+    shingling: MinhashSignatures | None
+
+    def groups(self, candidates: Candidates) -> tuple[np.ndarray, pa.Array]:
+        """(rows, component as 16 bytes) of the linked documents of a part."""
+        inside = gathered(self.local.directory, [self.local.files[candidates.number]], 0)
+        outside = self.named.gathered(candidates.number)
+        leaf, lowest = inside["node"].to_numpy(), inside["lowest"].to_numpy()
+        centres = np.unique(lowest)
+        node, places = np.unique(outside["node"].to_numpy(), return_index=True)
+        component = outside["lowest"].to_numpy()[places]
+        nodes = np.concatenate([leaf, centres, np.setdiff1d(node, centres)])
+        label = np.concatenate([lowest, nodes[len(leaf) :]])
+        if len(node):
+            places = np.minimum(np.searchsorted(node, label), len(node) - 1)
+            label = np.where(node[places] == label, component[places], label)
+        order = np.argsort(nodes)
+        words = np.zeros((len(nodes), 2), np.int64)
+        words[:, 1] = label[order]
+        return nodes[order] - candidates.first, pa.FixedSizeBinaryArray.from_buffers(
+            ID, len(nodes), [None, pa.py_buffer(words)]
+        )
+
+    def evidence(self, candidates: Candidates, rows: np.ndarray) -> pa.Array:
+        """Signatures, or the hashes of all shingles."""
+        if self.shingling is None:
+            return candidates.part.table(("minhash",))["minhash"].take(pa.array(rows)).combine_chunks()
+        text = candidates.part.table(("text",))["text"].take(pa.array(rows)).combine_chunks()
+        return self.shingling.shingle_sets(text)
+
+    def similarity(self, mine: pa.Array, winners: pa.Array, places: np.ndarray) -> np.ndarray:
+        """The share of equal signature values, an unbiased estimate of the Jaccard similarity; or that similarity itself."""
+        if self.shingling is not None:
+            from pipelines.kernels.search.minhash import jaccard
+
+            return jaccard(*_ragged(mine), *_ragged(winners), places)
+        own, theirs = signatures_of(mine), signatures_of(winners)
+        found = np.empty(len(own) if len(mine) else 0, np.float32)
+        for start in range(0, len(found), 8192):
+            batch = slice(start, start + 8192)
+            found[batch] = (own[batch] == theirs[places[batch]]).mean(axis=1)
+        return found
+
+
+def _ragged(lists: pa.Array) -> tuple[np.ndarray, np.ndarray]:
+    return lists.offsets.to_numpy().astype(np.int64), lists.values.to_numpy()

@@ -1,0 +1,347 @@
+"""Deduplication of lines, paragraphs and sentences: of a span that occurs more than once in the corpus, the first stays.
+
+Raffel et al. 2020 (C4, arXiv 1910.10683), section 2.2: "we discarded all but one of any three-sentence span occurring more
+than once in the data set". Wenzek et al. 2020 (CCNet, arXiv 1911.00359), section 3.1, do so with paragraphs.
+
+Spans go by the 64-bit hash of their normalised text: among 10 billion different ones about 3 are taken for another by chance
+(n^2 / 2^65). Each part sends a hash once to the partition of that hash, with its number, so that no span, however frequent, makes
+a partition large; the lowest number wins. Documents of which too little is left go. They held the first occurrences of some
+spans, which therefore elect once more, among the documents that stay. These only win by it, so no more of them fall short.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gristmill.storage.store import FileRecord
+from pipelines.cluster.shuffle import FileList, partitions_for, scattered, write_list
+from pipelines.contracts.edits import EDIT, EDITS, check_edits, map_back
+from pipelines.contracts.manifest import StepOutput, read_table, records_of, schema_facts, write_table
+from pipelines.contracts.parts import Part
+from pipelines.contracts.reads_text import ReadsText
+from pipelines.contracts.stage import DROP, EDITS_COLUMN, EMPTY, Cluster, CorpusStage, in_order
+
+if TYPE_CHECKING:
+    from pipelines.kernels.search.spans import Units
+
+_BYTES_PER_SPAN = 100  # of ordinary text; only the number of partitions depends on it
+_SPANS = pa.schema(
+    [("row", pa.int64()), ("start", pa.int64()), ("end", pa.int64()), ("feed", pa.int64()), ("words", pa.int64())]
+)
+_WINDOWS = pa.schema([("first", pa.int64()), ("hash", pa.uint64())])
+_VOTES = pa.schema([("hash", pa.uint64()), ("part", pa.int64())])
+_RESULTS = pa.schema([("hash", pa.uint64()), ("won", pa.bool_())])
+
+
+@dataclass(frozen=True)
+class DedupSpans(ReadsText, CorpusStage):
+    """`edits` that remove every later occurrence of a line, a paragraph, or a window of sentences.
+
+    Two spans are the same if `" ".join(span.lower().split())` is. The first one stays, in the order of sources, files,
+    records and places in the text. Only documents that no earlier step dropped compete. What is removed is still in a
+    document that stays, unit for unit: of windows that overlap, each goes where it repeats an earlier one. An edit's
+    rule is `dedup_spans.` and the unit.
+
+    A document that lost something and has fewer than `min_left_words` left goes, by the rule `dedup_spans.UNIT.few_words`,
+    and what it holds does not count as an occurrence. This step therefore comes after all others that drop: a step after it
+    could drop the document that holds the only copy. Columns: `lines_removed`, `words_left_by_line`, or with the other units.
+    """
+
+    unit: Literal["line", "paragraph", "sentence"]
+    """What a span is made of; pipelines/kernels/text/segment.py says what they are."""
+    window: int = 1
+    """Neighbouring units in a span; C4 takes 3 sentences. A document of fewer is one span."""
+    min_words: int = 1
+    """Spans of fewer words are left alone: they never go."""
+    min_left_words: int = 50
+    """Words that must be left of a document that lost some (50 in datatrove's sentence deduplication); with 0 only a document
+    of which nothing is left goes, by the rule `dedup_spans.UNIT.empty`."""
+    text: str = field(default="edited_text", kw_only=True)
+    """The text whose spans are compared: `text`, `text@STEP` or `edited_text`."""
+
+    version: ClassVar[int] = 3
+    elects: ClassVar[bool] = True
+
+    def check(self) -> None:
+        """Ranges."""
+        for name, least in (("window", 1), ("min_words", 1), ("min_left_words", 0)):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name}: got {getattr(self, name)}, expected {least} or more")
+        super().check()
+
+    @property
+    def rule(self) -> str:
+        """The rule of the edits, and what the rule of the drops begins with."""
+        return f"dedup_spans.{self.unit}"
+
+    def reads(self) -> tuple[str, ...]:
+        """The text, and the drops so far."""
+        return (self.text, DROP)
+
+    def writes(self) -> pa.Schema:
+        """Units removed and words left, null where a document did not compete. One that goes is not edited: they say why."""
+        counts = [(f"{self.unit}s_removed", pa.int32()), (f"words_left_by_{self.unit}", pa.int32())]
+        return pa.schema([(DROP, pa.string()), (EDITS_COLUMN, EDITS), *counts])
+
+    def depends(self) -> dict[str, str]:
+        """The Unicode version decides what a sentence, a word and white space are, and lower-cases."""
+        from pipelines.kernels.text.tables import unicode_version
+
+        return unicode_version()
+
+    def run(self, parts: Sequence[Part], out: StepOutput, cluster: Cluster) -> dict[str, Any]:
+        """Measure, elect, and once more without the documents that go; then write the edits."""
+        partitions = partitions_for(sum(part.text_bytes for part in parts) // _BYTES_PER_SPAN)
+
+        def over_parts(function: Any, *inputs: FileList) -> list[Any]:
+            tasks = [_PartTask(self, out, part, number, inputs, partitions) for number, part in enumerate(parts)]
+            return in_order(
+                cluster.map(function, tasks, lambda task: f"{self.rule}: part {task.part.name}"), len(tasks)
+            )
+
+        def elect(votes: Sequence[FileRecord], name: str) -> FileList:
+            listed = write_list(out, f"votes-for-{name}", votes)
+            tasks = [_Election(out, listed, partition, len(parts), name) for partition in range(partitions)]
+            label = f"{self.rule}: partition"
+            found = cluster.map(elect_firsts, tasks, lambda task: f"{label} {task.partition}")
+            return write_list(out, name, in_order(found, partitions))
+
+        results = [elect(over_parts(measure_spans), "firsts")]
+        if self.min_left_words:
+            results.append(elect(over_parts(vote_again, *results), "seconds"))
+        counts = over_parts(write_edits, *results)
+        return {name: sum(count[name] for count in counts) for name in ("units", "removed", "dropped")}
+
+
+@dataclass(frozen=True)
+class _PartTask:
+    stage: DedupSpans
+    out: StepOutput
+    part: Part
+    number: int
+    inputs: tuple[FileList, ...]
+    partitions: int
+
+
+def measure_spans(task: _PartTask) -> FileRecord:
+    """Commit a part's units and windows, and each different window once, by partition of its hash."""
+    unit = f"spans.{task.number:05d}"
+    receipt = task.out.receipt(unit)
+    if receipt is None:
+        spans, windows = _find_spans(task)
+        files = {
+            f"work/votes-{task.number:05d}.arrow": _votes(task, np.unique(windows["hash"].to_numpy())),
+            f"work/{unit}.arrow": write_table(spans),
+            f"work/windows-{task.number:05d}.arrow": write_table(windows),
+        }
+        receipt = task.out.commit(unit, files, {})
+    return records_of(receipt)[0]
+
+
+def _find_spans(task: _PartTask) -> tuple[pa.Table, pa.Table]:
+    """The units of a part's competing documents in order, and the windows that compete, by their first unit."""
+    from pipelines.kernels.search.spans import find_units, hash_windows
+    from pipelines.kernels.text.buffers import blocks, text_buffers
+
+    stage = task.stage
+    table = task.part.table((stage.text, DROP))
+    rows = np.flatnonzero(pc.is_null(table[DROP]).to_numpy())
+    spans, windows, count = [_SPANS.empty_table()], [_WINDOWS.empty_table()], 0
+    for begin, _, offsets, data in blocks(*text_buffers(table[stage.text].take(pa.array(rows)))):
+        units = find_units(offsets, data, stage.unit)
+        firsts, hashes = hash_windows(units.hashes, units.documents, stage.window)
+        long_enough = _window_words(units, firsts, stage.window) >= stage.min_words
+        columns = [rows[begin + units.documents], units.starts, units.ends, units.feeds, units.words]
+        spans.append(pa.table(list(map(pa.array, columns)), schema=_SPANS))
+        columns = [count + firsts[long_enough], hashes[long_enough]]
+        windows.append(pa.table(list(map(pa.array, columns)), schema=_WINDOWS))
+        count += len(units.starts)
+    return pa.concat_tables(spans).combine_chunks(), pa.concat_tables(windows).combine_chunks()
+
+
+def _window_words(units: "Units", firsts: np.ndarray, size: int) -> np.ndarray:
+    before = np.concatenate([[0], np.cumsum(units.words)])
+    return before[_stops(units.documents, firsts, size)] - before[firsts]
+
+
+def _stops(documents: np.ndarray, firsts: np.ndarray, size: int) -> np.ndarray:
+    """The unit behind each window."""
+    return np.minimum(firsts + size, np.searchsorted(documents, documents[firsts], side="right"))
+
+
+def _votes(task: _PartTask, hashes: np.ndarray) -> Any:
+    table = pa.table([pa.array(hashes), pa.array(np.full(len(hashes), task.number, np.int64))], schema=_VOTES)
+    partition = (hashes % np.uint64(task.partitions)).astype(np.int64)
+    return scattered(table, partition, task.partitions)
+
+
+@dataclass(frozen=True)
+class _Election:
+    out: StepOutput
+    files: FileList
+    partition: int
+    parts: int
+    name: str
+
+
+def elect_firsts(task: _Election) -> FileRecord:
+    """Commit, by part, the hashes of a partition that several parts hold, and whether this is the first of them."""
+    unit = f"{task.name}.{task.partition:05d}"
+    receipt = task.out.receipt(unit)
+    if receipt is None:
+        votes = task.files.gathered(task.partition)
+        hashes, parts = votes["hash"].to_numpy(), votes["part"].to_numpy()
+        order = np.lexsort((parts, hashes))
+        hashes, parts = hashes[order], parts[order]
+        same = hashes[1:] == hashes[:-1]
+        won, shared = np.append(True, ~same)[: len(hashes)], np.zeros(len(hashes), bool)
+        shared[1:] |= same
+        shared[:-1] |= same
+        table = pa.table([pa.array(hashes[shared]), pa.array(won[shared])], schema=_RESULTS)
+        receipt = task.out.commit(unit, {f"work/{unit}.arrow": scattered(table, parts[shared], task.parts)}, {})
+    return records_of(receipt)[0]
+
+
+@dataclass(frozen=True)
+class _Spans:
+    """A part's units, what of them the elections removed (bool [units]), and its documents that go (bool [rows])."""
+
+    table: pa.Table
+    removed: np.ndarray
+    gone: np.ndarray
+
+
+def vote_again(task: _PartTask) -> FileRecord:
+    """Commit the windows of the documents that stay, as far as several parts hold them, by partition of their hash."""
+    unit = f"votes2.{task.number:05d}"
+    receipt = task.out.receipt(unit)
+    if receipt is None:
+        spans, windows = _measured(task)
+        results = task.inputs[0].gathered(task.number)
+        first = _judge(task, spans, windows, results, np.zeros(task.part.rows, bool))
+        hashes = windows["hash"].to_numpy()[~first.gone[_rows(spans)[windows["first"].to_numpy()]]]
+        shared = np.intersect1d(hashes, results["hash"].to_numpy())
+        receipt = task.out.commit(unit, {f"work/{unit}.arrow": _votes(task, shared)}, {})
+    return records_of(receipt)[0]
+
+
+def _measured(task: _PartTask) -> tuple[pa.Table, pa.Table]:
+    receipt = task.out.receipt(f"spans.{task.number:05d}")
+    assert receipt is not None
+    _, *files = records_of(receipt)
+    spans, windows = (
+        read_table(task.out.directory, file, schema.names, schema_facts(schema))
+        for file, schema in zip(files, (_SPANS, _WINDOWS), strict=True)
+    )
+    return spans, windows
+
+
+def _rows(spans: pa.Table) -> np.ndarray:
+    return spans["row"].to_numpy()
+
+
+def _judge(task: _PartTask, spans: pa.Table, windows: pa.Table, results: pa.Table, out: np.ndarray) -> _Spans:
+    """What an election removes from the documents of a part that are not `out`, and which of these then go."""
+    stage, rows = task.stage, _rows(spans)
+    firsts, hashes = windows["first"].to_numpy(), windows["hash"].to_numpy()
+    stay = ~out[rows[firsts]]
+    firsts, hashes = firsts[stay], hashes[stay]
+    lost = results["hash"].to_numpy()[~results["won"].to_numpy(zero_copy_only=False)]
+    later = np.ones(len(hashes), bool)
+    later[np.unique(hashes, return_index=True)[1]] = False
+    later |= np.isin(hashes, lost)
+    # A unit is removed where more windows that go have begun than ended.
+    change = np.zeros(len(rows) + 1, np.int64)
+    np.add.at(change, firsts[later], 1)
+    np.add.at(change, _stops(rows, firsts[later], stage.window), -1)
+    removed = np.cumsum(change[:-1]) > 0
+    left = np.bincount(rows, spans["words"].to_numpy() * ~removed, task.part.rows)
+    touched = np.bincount(rows, removed, task.part.rows) > 0
+    return _Spans(spans, removed, out | (touched & (left < stage.min_left_words)))
+
+
+def write_edits(task: _PartTask) -> dict[str, int]:
+    """Commit a part's columns; how many units there were, went, and documents were dropped."""
+    unit = f"{task.part.source}-{task.part.index:05d}"
+    receipt = task.out.receipt(unit)
+    if receipt is None:
+        table, facts = _columns(task)
+        counted = pc.value_counts(table[DROP].drop_null()).to_pylist()
+        dropped = {entry["values"]: entry["counts"] for entry in sorted(counted, key=str)}
+        kept = task.part.rows - sum(dropped.values())
+        counts = {"in": task.part.rows, "kept": kept, "dropped": dropped, "quarantined": {}, "spans": facts}
+        receipt = task.out.commit(unit, {f"parts/{unit}.arrow": write_table(table)}, counts)
+    return {**receipt["counts"]["spans"], "dropped": sum(receipt["counts"]["dropped"].values())}
+
+
+def _columns(task: _PartTask) -> tuple[pa.Table, dict[str, int]]:
+    stage, part = task.stage, task.part
+    spans, windows = _measured(task)
+    first = task.inputs[0].gathered(task.number)
+    found = before = _judge(task, spans, windows, first, np.zeros(part.rows, bool))
+    if stage.min_left_words:
+        found = _judge(task, spans, windows, task.inputs[1].gathered(task.number), before.gone)
+        assert (found.gone == before.gone).all(), "a document lost more to fewer rivals"
+    text = part.table((stage.text, DROP))
+    compete = pc.is_null(text[DROP]).to_numpy()
+    rows, words = _rows(spans), spans["words"].to_numpy()
+    shown = np.where(before.gone[rows], before.removed, found.removed)
+    removed, left = np.bincount(rows, shown, part.rows), np.bincount(rows, words * ~shown, part.rows)
+    edits = _edits(stage, part, _Spans(spans, found.removed, found.gone), text[stage.text])
+    drop = pc.if_else(pa.array(found.gone), f"{stage.rule}.few_words", pa.scalar(None, pa.string()))
+    emptied = pa.array(part.emptied(edits))
+    drop = pc.coalesce(drop, pc.if_else(emptied, f"{stage.rule}.{EMPTY}", pa.scalar(None, pa.string())))
+    counts = [pa.array(values.astype(np.int32), mask=~compete) for values in (removed, left)]
+    table = pa.table([drop, edits, *counts], schema=stage.writes())
+    return table, {"units": len(rows), "removed": int(found.removed.sum())}
+
+
+def _edits(stage: DedupSpans, part: Part, spans: _Spans, text: pa.ChunkedArray) -> pa.Array:
+    """The edits of a part's documents, in the coordinates of the stored text."""
+    column = text.chunk(0) if text.num_chunks == 1 else text.combine_chunks()
+    lengths = pc.binary_length(column).to_numpy().astype(np.int64)
+    rows, starts, ends = _cuts(spans, lengths)
+    columns = [
+        pa.array(starts),
+        pa.array(ends),
+        pa.array([""] * len(rows), pa.string()),
+        pa.array([stage.rule] * len(rows), pa.string()),
+    ]
+    bounds = pa.array(np.searchsorted(rows, np.arange(part.rows + 1)).astype(np.int32))
+    edits = pa.ListArray.from_arrays(bounds, pa.StructArray.from_arrays(columns, fields=list(EDIT)))
+    check_edits(column, edits)
+    applied = None if stage.text == "text" else part.edits(stage.text.partition("@")[2] or None)
+    if applied is None or not len(rows):
+        return edits
+    touched = np.unique(rows)
+    mapped = map_back(applied.take(pa.array(touched)), edits.take(pa.array(touched)))
+    sizes = np.zeros(part.rows, np.int64)
+    sizes[touched] = pc.list_value_length(mapped).to_numpy()
+    bounds = pa.array(np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32))
+    return pa.ListArray.from_arrays(bounds, mapped.flatten())
+
+
+def _cuts(spans: _Spans, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(row, start, end) of each run of removed units with white space on one side, so that what is left stands as before.
+
+    Behind a line feed whole lines go: from behind it to behind the last line feed before the next unit. Else what is before the
+    run goes with it, what is behind stays. At either end of a document all goes.
+    """
+    rows, starts, ends, feeds = (spans.table[name].to_numpy() for name in ("row", "start", "end", "feed"))
+    if not len(rows):
+        return rows, starts, ends
+    first = np.append(True, rows[1:] != rows[:-1])  # of its document
+    last = np.append(first[1:], True)
+    removed = spans.removed
+    opens = np.flatnonzero(removed & (first | ~np.append(False, removed[:-1])))
+    closes = np.flatnonzero(removed & (last | ~np.append(removed[1:], False)))
+    lines = first[opens] | ((feeds[opens] >= 0) & ~last[closes])
+    following = np.minimum(closes + 1, len(rows) - 1)
+    next_line = np.where(feeds[following] >= 0, feeds[following], starts[following])
+    low = np.where(first[opens], 0, np.where(lines, feeds[opens], ends[opens - 1]))
+    high = np.where(last[closes], lengths[rows[closes]], np.where(lines, next_line, ends[closes]))
+    return rows[opens], low, high

@@ -1,0 +1,87 @@
+"""What a deduplication stage knows about its documents, how it decides, and clusters as runs of equal keys."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from pipelines.cluster.shuffle import FileList
+from pipelines.contracts.document import ID
+from pipelines.contracts.manifest import StepOutput
+from pipelines.stages.dedup.dedup_inputs import Candidates
+from pipelines.stages.dedup.keep_rule import KeepKey
+
+
+class Grouping(Protocol):
+    """What a deduplication stage knows about its documents."""
+
+    def groups(self, candidates: Candidates) -> tuple[np.ndarray, pa.Array]:
+        """(rows, ascending; 16-byte key of each one's cluster) of the documents of a part that may have company."""
+        ...
+
+    def evidence(self, candidates: Candidates, rows: np.ndarray) -> pa.Array | None:
+        """For some rows what similarity is computed from, list<uint32>; None where members are equal."""
+        ...
+
+    def similarity(self, mine: pa.Array, winners: pa.Array, places: np.ndarray) -> np.ndarray:
+        """Similarity of each document i to winners[places[i]] from the evidence of both, float32."""
+        ...
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How a deduplication decides: the rule it drops by, the columns it writes, the order of preference, how many of a cluster
+    stay, and the similarity below which documents are no copies although they are in one cluster. `sets`: whether the
+    evidence of a document is a set, whose similarity is Jaccard's, or a signature.
+    """
+
+    rule: str
+    schema: pa.Schema
+    keep: tuple[KeepKey, ...] = ()
+    keep_up_to: int = 1
+    least_similarity: float | None = None
+    sets: bool = False
+
+
+@dataclass(frozen=True)
+class Election:
+    """Elects among the clusters of one partition. `files` hold their documents; `parts`: the number of parts of the corpus."""
+
+    out: StepOutput
+    verdict: Verdict
+    files: FileList
+    partition: int
+    parts: int
+
+
+def partition_of(clusters: pa.Array, partitions: int) -> np.ndarray:
+    """The partition of each 16-byte key, int64."""
+    words = _words(clusters)
+    mixed = (words[:, 0] ^ words[:, 1]) * np.uint64(0x9E3779B97F4A7C15)
+    return ((mixed >> np.uint64(32)) % np.uint64(partitions)).astype(np.int64)
+
+
+def runs(column: pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(starts, sizes) of the runs of equal values, and each value's place within its run."""
+    words = _words(column.combine_chunks())
+    changed = (words[1:] != words[:-1]).any(axis=1)
+    starts = np.flatnonzero(np.concatenate([np.ones(min(1, len(words)), bool), changed]))
+    sizes = np.diff(np.append(starts, len(words)))
+    return starts, sizes, np.arange(len(words)) - np.repeat(starts, sizes)
+
+
+def address(parts: pa.ChunkedArray, rows: pa.ChunkedArray) -> pa.Array:
+    """A document's part and row as 16 bytes."""
+    both = np.stack([parts.to_numpy().astype(np.int64), rows.to_numpy()], axis=1)
+    return pa.FixedSizeBinaryArray.from_buffers(ID, len(both), [None, pa.py_buffer(np.ascontiguousarray(both))])
+
+
+def count_favours(dropped: pa.Table) -> pa.Table:
+    """How many documents are dropped in favour of each one, by its part `home` and row `home_row`."""
+    pairs = dropped.select(["home", "home_row"])
+    return pairs.group_by(["home", "home_row"], use_threads=False).aggregate([([], "count_all")])
+
+
+def _words(keys: pa.Array) -> np.ndarray:
+    return np.frombuffer(keys.buffers()[1] or b"", np.uint64, 2 * len(keys), keys.offset * 16).reshape(-1, 2)

@@ -1,0 +1,91 @@
+"""Who of a cluster is kept: documents in the order of the user's keys, then of their sources, then of their ids."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gristmill.errors import UserError
+from pipelines.contracts.document import DOCUMENT
+from pipelines.contracts.parts import Part
+
+
+@dataclass(frozen=True)
+class KeepKey:
+    """One key of the order in which the documents of a cluster are preferred: sources, or a column."""
+
+    sources: tuple[str, ...] = ()
+    """Sources, the preferred one first; sources not named come last and are equal."""
+    column: str | None = None
+    """A column of an earlier step, of numbers, times or text; or `length`: UTF-8 bytes of the stored text. Null comes last."""
+    order: Literal["highest", "lowest"] = "highest"
+    """Whether the highest or the lowest value of the column is preferred."""
+
+    def check(self) -> None:
+        """Exactly one of the two."""
+        if bool(self.sources) == (self.column is not None):
+            raise ValueError("column: a key is either `sources` or `column`, got both or neither")
+        if self.column == "source":
+            raise ValueError("column: got 'source'; an order of sources is a key `sources: [...]`")
+
+
+def columns_read(keys: Sequence[KeepKey]) -> tuple[str, ...]:
+    """The columns that the keys look at."""
+    named = [key.column for key in keys if key.column is not None]
+    return tuple(dict.fromkeys("text" if name == "length" else name for name in named))
+
+
+def key_types(types: pa.Schema, keys: Sequence[KeepKey]) -> tuple[pa.DataType, ...]:
+    """The types of the columns of `key_columns`; `types` are those of the columns that steps write.
+
+    UserError for a column whose type has no order.
+    """
+    kinds = []
+    for key in keys:
+        if key.column is None:
+            kinds.append(pa.int32())
+        elif key.column == "length":
+            kinds.append(pa.int64())
+        else:
+            kind = (DOCUMENT if key.column in DOCUMENT.names else types).field(key.column).type
+            if not (pa.types.is_primitive(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind)):
+                raise UserError(f"keep: column {key.column!r} is {kind}, expected numbers, times or text")
+            kinds.append(kind)
+    return tuple(kinds)
+
+
+def key_columns(part: Part, rows: np.ndarray, keys: Sequence[KeepKey]) -> dict[str, pa.Array]:
+    """The values of the keys, as columns key0, key1, ..., for some rows of a part."""
+    table = part.table(columns_read(keys)) if columns_read(keys) else None
+    found = {}
+    for number, key in enumerate(keys):
+        if key.column is None:
+            rank = key.sources.index(part.source) if part.source in key.sources else len(key.sources)
+            values = pa.array(np.full(len(rows), rank, np.int32))
+        else:
+            assert table is not None
+            column = pc.binary_length(table["text"]) if key.column == "length" else table[key.column]
+            values = column.take(pa.array(rows)).combine_chunks()
+        found[f"key{number}"] = values
+    return found
+
+
+def absent_keys(kinds: Sequence[pa.DataType], rows: int) -> dict[str, pa.Array]:
+    """The columns of `key_columns`, all null, for documents that are not ordered by the keys."""
+    return {f"key{number}": pa.nulls(rows, kind) for number, kind in enumerate(kinds)}
+
+
+def preferred(table: pa.Table, keys: Sequence[KeepKey]) -> pa.Array:
+    """Rows of a table with `cluster`, `standing`, the columns of the keys, `rank` and `id`: by cluster, preferred ones first.
+
+    A lower standing comes first whatever the keys say; nulls come last. What the keys leave open, the order of the sources
+    decides, then the id: a hash of the file's path, then the record.
+    """
+    order = [("cluster", "ascending"), ("standing", "ascending")]
+    for number, key in enumerate(keys):
+        highest = key.column is not None and key.order == "highest"
+        order.append((f"key{number}", "descending" if highest else "ascending"))
+    return pc.sort_indices(table, sort_keys=[*order, ("rank", "ascending"), ("id", "ascending")])

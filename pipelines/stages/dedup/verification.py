@@ -1,0 +1,218 @@
+"""Elections among the members of a cluster that are unlike the preferred one: of those too, no two that are alike stay.
+
+Linked documents form chains, so a cluster holds many that have little in common with its preferred document. These elect again,
+in the same order of preference: a document goes if `keep_up_to` of those that stay are at or above the least similarity. That is
+the greedy election, over the whole cluster, that a comparison of every member with every preferred one would give.
+
+A task holds the evidence of at most ELECTORATE documents of a cluster, the preferred ones, and of as many as ELECTORATE_BYTES
+hold. In a larger cluster the others are compared with those of the electorate that stay, and stay where they are unlike all of
+them. So n members cost at most n x ELECTORATE comparisons, and what is decided depends on the documents alone.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gristmill.storage.store import FileRecord
+from pipelines.cluster.shuffle import gathered, partitions_for, scattered, write_list
+from pipelines.contracts.document import ID
+from pipelines.contracts.manifest import StepOutput, records_of
+from pipelines.contracts.stage import Cluster, in_order
+from pipelines.stages.dedup.dedup_inputs import KEPT_BEFORE, NEW, Candidates
+from pipelines.stages.dedup.grouping import Election, Grouping, Verdict, address, count_favours, partition_of, runs
+from pipelines.stages.dedup.keep_rule import absent_keys, key_columns, preferred
+
+ELECTORATE = 10_000
+"""Documents of a cluster that elect among themselves: 50 million comparisons at most, seconds with signatures of 112 values."""
+ELECTORATE_BYTES = 64 << 20
+"""Bytes of their evidence: 150,000 signatures of 112 values, or the shingles of 20,000 documents of 800 words."""
+_PARTITION_BYTES = 256 << 20
+_RESULT = pa.schema(
+    [("row", pa.int64()), ("winner", ID), ("similarity", pa.float32()), ("home", pa.int32()), ("home_row", pa.int64())]
+)
+
+
+@dataclass(frozen=True)
+class _PartTask:
+    out: StepOutput
+    verdict: Verdict
+    grouping: Grouping
+    candidates: Candidates
+    kinds: tuple[pa.DataType, ...]
+    partitions: int
+
+
+@dataclass(frozen=True)
+class Spared:
+    """The members of a part that elect again: how many, and the bytes of their evidence."""
+
+    candidates: Candidates
+    documents: int
+    evidence_bytes: int
+
+
+def elect_among_spared(
+    out: StepOutput,
+    verdict: Verdict,
+    grouping: Grouping,
+    spared: Sequence[Spared],
+    kinds: tuple[pa.DataType, ...],
+    parts: int,
+    cluster: Cluster,
+) -> tuple[list[FileRecord], list[FileRecord], int]:
+    """(files of results by part, files of favours by part, documents of large clusters that were not all compared)."""
+    partitions = partitions_for(sum(one.evidence_bytes for one in spared), _PARTITION_BYTES)
+    tasks = [_PartTask(out, verdict, grouping, one.candidates, kinds, partitions) for one in spared if one.documents]
+    sent = cluster.map(send_spared, tasks, lambda task: f"{verdict.rule}: part {task.candidates.part.name}")
+    files = write_list(out, "spared", in_order(sent, len(tasks)))
+    elections = [Election(out, verdict, files, partition, parts) for partition in range(partitions if tasks else 0)]
+    elected = in_order(
+        cluster.map(elect_again, elections, lambda task: f"{verdict.rule}: partition {task.partition}"), len(elections)
+    )
+    results, favours = [files[0] for files, _ in elected], [files[1] for files, _ in elected]
+    return results, favours, sum(beyond for _, beyond in elected)
+
+
+def send_spared(task: _PartTask) -> FileRecord:
+    """Commit the spared documents of a part with their evidence, by the partition of their cluster."""
+    one, verdict = task.candidates, task.verdict
+    unit = f"spared.{one.number:05d}"
+    receipt = task.out.receipt(unit)
+    if receipt is None:
+        judged = task.out.receipt(f"judged.{one.number:05d}")
+        assert judged is not None
+        table = gathered(task.out.directory, [records_of(judged)[0]], 0)
+        table = table.filter(table["spared"]).combine_chunks()
+        rows = table["row"].to_numpy()
+        keys = absent_keys(task.kinds, len(rows)) if one.finished else key_columns(one.part, rows, verdict.keep)
+        found = task.grouping.evidence(one, rows)
+        assert found is not None
+        columns = {
+            "cluster": table["winner"], "standing": one.standing(rows, verdict.schema.names[1]), **keys,
+            "rank": np.full(len(rows), one.rank, np.int32), "id": one.ids().take(pa.array(rows)),
+            "part": np.full(len(rows), one.number, np.int32), "row": rows, "like": table["like"],
+            "similarity": table["similarity"], "home": table["home"], "home_row": table["home_row"], "evidence": found,
+        }  # fmt: skip
+        spared = pa.table(columns)
+        partition = partition_of(spared["cluster"].combine_chunks(), task.partitions)
+        receipt = task.out.commit(unit, {f"work/{unit}.arrow": scattered(spared, partition, task.partitions)}, {})
+    return records_of(receipt)[0]
+
+
+def elect_again(task: Election) -> tuple[list[FileRecord], int]:
+    """Elect among the spared documents of a partition; (files by part: who goes, for whom; documents not all compared)."""
+    unit = f"again.{task.partition:05d}"
+    receipt = task.out.receipt(unit)
+    if receipt is None:
+        table, documents = _electorates(task)
+        winner, similarity = _elect(table, task.verdict)
+        gone, beyond = [_gone(table, table, winner, similarity)], 0
+        if documents > table.num_rows:
+            stay = table.filter(pa.array(winner == -1)).combine_chunks()
+            for others in _others(task, table):
+                winner, similarity = _follow(others, stay, task.verdict)
+                gone.append(_gone(others, stay, winner, similarity))
+                beyond += int(((winner == -1) & (others["standing"].to_numpy() == NEW)).sum())
+        result = pa.concat_tables(gone).combine_chunks()
+        favours = count_favours(result)
+        contents = {
+            f"work/{unit}.arrow": scattered(result.select(_RESULT.names), result["part"].to_numpy(), task.parts),
+            f"work/favours-{unit}.arrow": scattered(favours, favours["home"].to_numpy(), task.parts),
+        }
+        receipt = task.out.commit(unit, contents, {"beyond": beyond})
+    return records_of(receipt), receipt["counts"]["beyond"]
+
+
+def _electorates(task: Election) -> tuple[pa.Table, int]:
+    """The documents of a partition that elect, by cluster and in the order of preference; how many there are in all."""
+    held: list[pa.Table] = []
+    documents, most = 0, _PARTITION_BYTES
+    for record in task.files.files:
+        table = gathered(task.out.directory, [record], task.partition)
+        documents += table.num_rows
+        held.append(table)
+        if sum(table.nbytes for table in held) > most:
+            held = [_cut(pa.concat_tables(held), task.verdict)]
+            most = max(_PARTITION_BYTES, 2 * held[0].nbytes)
+    return _cut(pa.concat_tables(held), task.verdict), documents
+
+
+def _cut(table: pa.Table, verdict: Verdict) -> pa.Table:
+    """The first documents of each cluster, as many as elect: what is cut early is cut in the end."""
+    table = table.take(preferred(table, verdict.keep)).combine_chunks()
+    starts, sizes, place = runs(table["cluster"])
+    ends = np.cumsum(np.diff(_vectors(table)[0])) * 4
+    before = np.repeat(ends[starts - 1] * (starts > 0), sizes)
+    return table.filter(
+        pa.array((place < ELECTORATE) & (ends - before <= ELECTORATE_BYTES) | (place == 0))
+    ).combine_chunks()
+
+
+def _vectors(table: pa.Table) -> tuple[np.ndarray, np.ndarray]:
+    """(offsets int64 [n + 1], values uint32) of the evidence."""
+    lists = table["evidence"].combine_chunks()
+    if isinstance(lists, pa.ChunkedArray):
+        lists = lists.chunk(0) if lists.num_chunks else pa.array([], lists.type)
+    sizes = pc.list_value_length(lists).to_numpy(zero_copy_only=False).astype(np.int64)
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)]), lists.flatten().to_numpy()
+
+
+def _elect(table: pa.Table, verdict: Verdict) -> tuple[np.ndarray, np.ndarray]:
+    """Of each document the row of the one it goes for (see pipelines.kernels.search.election), and the similarity to that."""
+    from pipelines.kernels.search.election import elect
+
+    starts, _, _ = runs(table["cluster"])
+    winner, similarity = np.empty(table.num_rows, np.int64), np.zeros(table.num_rows, np.float32)
+    elect(
+        *_vectors(table), verdict.sets, np.append(starts, table.num_rows), table["like"].to_numpy(),
+        table["standing"].to_numpy() == KEPT_BEFORE, _old(table), verdict.keep_up_to,
+        np.float32(verdict.least_similarity or 0), winner, similarity,
+    )  # fmt: skip
+    return winner, similarity
+
+
+def _old(table: pa.Table) -> np.ndarray:
+    """Whether being like a document is enough to go: it is in a finished corpus."""
+    return table["standing"].to_numpy() != NEW
+
+
+def _follow(table: pa.Table, stay: pa.Table, verdict: Verdict) -> tuple[np.ndarray, np.ndarray]:
+    """As `_elect`, for documents that are compared with those of their cluster in `stay` alone."""
+    from pipelines.kernels.search.election import follow
+
+    starts, sizes, _ = runs(stay["cluster"])
+    places = pc.index_in(table["cluster"].combine_chunks(), value_set=stay["cluster"].combine_chunks().take(starts))
+    cluster = places.to_numpy()
+    winner, similarity = np.empty(table.num_rows, np.int64), np.zeros(table.num_rows, np.float32)
+    follow(
+        *_vectors(table), *_vectors(stay), verdict.sets, starts[cluster], (starts + sizes)[cluster],
+        table["like"].to_numpy(), table["standing"].to_numpy() == KEPT_BEFORE, _old(stay), verdict.keep_up_to,
+        np.float32(verdict.least_similarity or 0), winner, similarity,
+    )  # fmt: skip
+    return winner, similarity
+
+
+def _others(task: Election, electorate: pa.Table) -> Iterator[pa.Table]:
+    """The documents of a partition that are not among those that elect, file by file."""
+    known = address(electorate["part"], electorate["row"])
+    for record in task.files.files:
+        table = gathered(task.out.directory, [record], task.partition)
+        others = pc.is_null(pc.index_in(address(table["part"], table["row"]), value_set=known))
+        if len(others) and pc.any(others).as_py():
+            yield table.filter(others).combine_chunks()
+
+
+def _gone(table: pa.Table, stay: pa.Table, winner: np.ndarray, similarity: np.ndarray) -> pa.Table:
+    """The new documents of a table that go, with their part, and for whom: a row of `stay` or the first of the cluster."""
+    goes = (winner != -1) & (table["standing"].to_numpy() == NEW)
+    table, winner, similarity = table.filter(pa.array(goes)).combine_chunks(), winner[goes], similarity[goes]
+    rows, of_first = pa.array(np.maximum(winner, 0)), pa.array(winner < 0)
+    columns = [table["row"]]
+    for first, other in (("cluster", "id"), ("similarity", None), ("home", "part"), ("home_row", "row")):
+        found = pa.array(similarity) if other is None else stay[other].take(rows).combine_chunks()
+        columns.append(pc.if_else(of_first, table[first].combine_chunks(), found))
+    result = pa.table(columns, schema=_RESULT)
+    return result.append_column("part", table["part"])

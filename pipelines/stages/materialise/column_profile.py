@@ -1,0 +1,224 @@
+"""What a part looks like, in a form that merges exactly: histograms of its columns and a sample of its documents.
+
+Summaries of the parts of a source add up to the same result whatever the parts and workers were, and their size does
+not grow with the corpus. The bins of the histograms are fixed:
+
+A bin holds the values that agree in their first two significant digits, and its key is their lower end: 0.07 is
+[0.07, 0.08), 3.2 is [3.2, 3.3), 120 is [120, 130), 4,500 is [4,500, 4,600). Below 1 the bins are hundredths. So they
+are linear for ratios and logarithmic for counts and bytes, and any threshold of two significant digits lies between
+two bins. Whole numbers below 100 have a bin each. Negative values mirror this: -3.2 is [-3.2, -3.1).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import xxhash
+
+from pipelines.contracts.stage import DROP
+
+if TYPE_CHECKING:
+    from pipelines.planning.corpus import CorpusConfig
+
+TEXT_BYTES = "text_bytes"
+"""Name of the histogram of UTF-8 bytes of the stored text."""
+VALUE_LIMIT = 256
+"""A column of strings with more different values than this in a source has no table of values."""
+KEPT = ("", "")
+"""The (step, rule) of the documents that no step dropped."""
+KEPT_SAMPLES = 6
+"""Documents sampled per source among those that are kept."""
+DROPPED_SAMPLES = 3
+"""Documents sampled per source, step and rule among those that are dropped."""
+
+_POWERS = np.array([float(f"1e{exponent}") for exponent in range(309)])
+_NEAR = 1e-4  # of a bin: a float32 ratio of 0.7 lies 1e-8 below the edge 0.70 and belongs above it
+
+
+def bin_floors(values: np.ndarray) -> np.ndarray:
+    """The lower end of the bin of each finite value, float64 [n]; whole numbers are binned exactly up to 2^53."""
+    whole = values.dtype.kind in "iu"
+    magnitude = np.abs(values.astype(np.float64))
+    negative = values < 0
+    digits = np.where(negative, np.searchsorted(_POWERS, magnitude), np.searchsorted(_POWERS, magnitude, side="right"))
+    exponent = digits - 2  # the bin's width is 10 ** exponent
+    if whole:
+        exponent = np.maximum(exponent, 0)
+    up, down = _POWERS[np.maximum(exponent, 0)], _POWERS[np.maximum(-exponent, 0)]
+    position = magnitude * down / up
+    near = 0.0 if whole else _NEAR
+    index = np.where(negative, np.ceil(position - near), np.floor(position + near))
+    return np.where(negative, -1.0, 1.0) * index * up / down + 0.0  # + 0.0 turns -0.0 into 0.0
+
+
+def bin_width(floor: float, whole: bool) -> float:
+    """Width of the bin with that lower end."""
+    digits = int(np.searchsorted(_POWERS, abs(floor), side="left" if floor < 0 else "right"))
+    return float(f"1e{max(digits - 2, 0) if whole else digits - 2}")
+
+
+Counts = tuple[int, int]  # all documents, kept documents
+
+
+@dataclass
+class Histogram:
+    """Counts of documents by the lower end of their bin. `whole` says that the values are whole numbers.
+
+    `missing` counts nulls, `not_finite` NaN and infinities; neither is in a bin.
+    """
+
+    whole: bool
+    bins: dict[float, Counts] = field(default_factory=dict)
+    minimum: float | None = None
+    maximum: float | None = None
+    missing: int = 0
+    not_finite: int = 0
+
+    def add(self, other: "Histogram") -> None:
+        """Count another part's documents too."""
+        self.bins = _added(self.bins, other.bins)
+        self.missing += other.missing
+        self.not_finite += other.not_finite
+        ends = [end for end in (self.minimum, self.maximum, other.minimum, other.maximum) if end is not None]
+        self.minimum, self.maximum = min(ends, default=None), max(ends, default=None)
+
+    def facts(self) -> dict[str, Any]:
+        """The histogram as JSON: `bins` is a sorted list of [lower end, all, kept]."""
+        bins = [[_number(floor), *self.bins[floor]] for floor in sorted(self.bins)]
+        ends = {"minimum": _number(self.minimum), "maximum": _number(self.maximum)}
+        return {"whole": self.whole, "bins": bins, **ends, "missing": self.missing, "not_finite": self.not_finite}
+
+
+def histogram(column: pa.Array, kept: np.ndarray) -> Histogram:
+    """Count a column of numbers; `kept` is bool [n]."""
+    valid = pc.is_valid(column).to_numpy(zero_copy_only=False)
+    values = column.drop_null().to_numpy(zero_copy_only=False)
+    finite = np.isfinite(values)
+    result = Histogram(pa.types.is_integer(column.type), missing=int((~valid).sum()), not_finite=int((~finite).sum()))
+    values, kept = values[finite], kept[valid][finite]
+    if len(values):
+        floors, position = np.unique(bin_floors(values), return_inverse=True)
+        every, left = (np.bincount(position[mask], minlength=len(floors)).tolist() for mask in (slice(None), kept))
+        result.bins = dict(zip(floors.tolist(), zip(every, left, strict=True), strict=True))
+        result.minimum, result.maximum = float(values.min()), float(values.max())
+    return result
+
+
+@dataclass(frozen=True, order=True)
+class Sampled:
+    """A sampled document. Samples are those with the lowest hash of their id, so that they depend on nothing else."""
+
+    hash: int
+    identifier: bytes
+    part: int
+    row: int
+
+    def facts(self) -> dict[str, Any]:
+        """Where the document is: its id in hex, the index of its part, its row there."""
+        return {"id": self.identifier.hex(), "part": self.part, "row": self.row}
+
+
+@dataclass
+class Summary:
+    """Histograms by column, tables of values by column (None where there are too many), samples by (step, rule).
+
+    The samples of kept documents stand under KEPT.
+    """
+
+    histograms: dict[str, Histogram] = field(default_factory=dict)
+    values: dict[str, dict[str, Counts] | None] = field(default_factory=dict)
+    samples: dict[tuple[str, str], list[Sampled]] = field(default_factory=dict)
+
+    def add(self, other: "Summary") -> None:
+        """Add the summary of another part of the same source."""
+        for name, counted in other.histograms.items():
+            self.histograms.setdefault(name, Histogram(counted.whole)).add(counted)
+        for name, table in other.values.items():
+            mine = self.values.get(name, {})
+            self.values[name] = None if mine is None or table is None else _limited(_added(mine, table))
+        for group, found in other.samples.items():
+            self.samples[group] = sorted([*self.samples.get(group, []), *found])[: _samples_of(group)]
+
+
+def summarise(
+    measured: pa.Table, index: int, text_bytes: pa.Array, groups: Mapping[tuple[str, str], np.ndarray]
+) -> Summary:
+    """The summary of the part with that index. `measured` holds the ids of its documents, and the columns to summarise.
+
+    `text_bytes` is the length of each stored text; `groups` holds a mask of the documents that each (step, rule)
+    dropped, and of the kept ones under KEPT; every document is in one of them.
+    """
+    result = Summary()
+    kept = groups[KEPT]
+    result.histograms[TEXT_BYTES] = histogram(text_bytes, kept)
+    for name in measured.column_names:
+        if name != "id":
+            _count_column(result, name, measured[name].combine_chunks(), kept)
+    ids = measured["id"].to_pylist()
+    hashes = np.fromiter((xxhash.xxh3_64_intdigest(identifier) for identifier in ids), np.uint64, len(ids))
+    for group, mask in groups.items():
+        rows = np.flatnonzero(mask)
+        found = rows[np.argsort(hashes[rows], kind="stable")[: _samples_of(group)]].tolist()
+        result.samples[group] = [Sampled(int(hashes[row]), ids[row], index, row) for row in found]
+    return result
+
+
+def summary_columns(config: "CorpusConfig") -> tuple[str, ...]:
+    """The columns worth summarising: numbers, truth values and strings that exactly one step writes for a source."""
+    kinds: dict[str, pa.DataType] = {}
+    writers: dict[tuple[str, str], int] = {}
+    for entry in config.steps:
+        written = entry.stage.writes()
+        for name in written.names:
+            if name != DROP and _summarised(written.field(name).type):
+                kinds[name] = written.field(name).type
+                for source in entry.sources or [source.name for source in config.sources]:
+                    writers[name, source] = writers.get((name, source), 0) + 1
+    twice = {name for (name, _), count in writers.items() if count > 1}
+    return tuple(name for name in kinds if name not in twice)
+
+
+def _summarised(kind: pa.DataType) -> bool:
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    string = pa.types.is_string(kind) or pa.types.is_large_string(kind)
+    return string or pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
+
+
+def _count_column(result: Summary, name: str, column: pa.Array, kept: np.ndarray) -> None:
+    if pa.types.is_integer(column.type) or pa.types.is_floating(column.type):
+        result.histograms[name] = histogram(column, kept)
+        return
+    strings = pc.cast(column, pa.string())
+    every, left = _value_counts(strings), _value_counts(strings.filter(pa.array(kept)))
+    result.values[name] = _limited({value: (count, left.get(value, 0)) for value, count in every.items()})
+
+
+def _value_counts(strings: pa.Array) -> dict[str, int]:
+    counted = pc.value_counts(strings.drop_null())
+    return dict(zip(counted.field("values").to_pylist(), counted.field("counts").to_pylist(), strict=True))
+
+
+def _added(one: Mapping[Any, Counts], other: Mapping[Any, Counts]) -> dict[Any, Counts]:
+    result = dict(one)
+    for key, (every, kept) in other.items():
+        before = result.get(key, (0, 0))
+        result[key] = (before[0] + every, before[1] + kept)
+    return result
+
+
+def _limited(table: dict[str, Counts]) -> dict[str, Counts] | None:
+    # Whatever the parts are, some merge exceeds the limit if and only if the whole source does.
+    return table if len(table) <= VALUE_LIMIT else None
+
+
+def _samples_of(group: tuple[str, str]) -> int:
+    return KEPT_SAMPLES if group == KEPT else DROPPED_SAMPLES
+
+
+def _number(value: float | None) -> float | int | None:
+    """JSON of a number: whole ones without a point."""
+    return int(value) if value is not None and value.is_integer() else value

@@ -1,0 +1,218 @@
+"""The funnel: what each step let through, per source, which rules dropped the rest, and what the documents are like."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import xxhash
+
+from gristmill.errors import AccountingError
+from pipelines.contracts.document import ID
+from pipelines.contracts.edits import compose, edited_lengths
+from pipelines.contracts.manifest import StepOutput, write_table
+from pipelines.contracts.parts import Part
+from pipelines.contracts.stage import DROP, EDITS_COLUMN, EMPTY, Cluster, CorpusStage
+from pipelines.reading.markup import has_markup
+from pipelines.stages.materialise.column_profile import KEPT, Summary, summarise
+
+SAMPLE = "sample.arrow"
+SAMPLE_ROWS = 2048
+"""Documents of each source whose columns are published, so that a what-if need not read the corpus: a share of theirs lies
+within 2.2 percentage points of the source's in 95 of 100 cases."""
+
+
+@dataclass(frozen=True)
+class Funnel(CorpusStage):
+    """The last step of every build: it counts, so that the report reads no corpus.
+
+    `steps` are the names of all configured steps, in order; `columns` those that are summarised, see
+    `pipelines.stages.materialise.column_profile.summary_columns`.
+    """
+
+    steps: tuple[str, ...]
+    columns: tuple[str, ...] = ()
+
+    version: ClassVar[int] = 4
+
+    def reads(self) -> tuple[str, ...]:
+        """Everything that removes text, and every column that is summarised."""
+        return (DROP, "edited_text", *(f"{column}?" for column in self.columns))
+
+    def run(self, parts: Sequence[Part], out: StepOutput, cluster: Cluster) -> dict[str, Any]:
+        """Facts: `rows`, one per source and step that removes text; `distributions`, `values` by source; `samples`.
+
+        Files: SAMPLE, the columns of SAMPLE_ROWS documents of each source, those with the lowest hash of their id.
+        """
+        tasks = [_CountTask(part, self.columns) for part in parts]
+        rows: dict[tuple[str, str], dict[str, Any]] = {}
+        summaries: dict[str, Summary] = {part.source: Summary() for part in parts}
+        sampled: dict[str, pa.Table] = {}
+        counted = cluster.map(count_part, tasks, lambda task: f"funnel: part {task.part.name}")
+        for position, (counts, summary, columns) in counted:
+            part = parts[position]
+            _check(part, counts)
+            _add_rows(rows, part.source, counts)
+            summaries[part.source].add(summary)
+            sampled[part.source] = _lowest([*([sampled[part.source]] if part.source in sampled else []), columns])
+        order = {name: position for position, name in enumerate(self.steps)}
+        sources = list(summaries)
+        record = out.write(SAMPLE, write_table(pa.concat_tables(sampled[source] for source in sources)))
+        return {
+            "files": [asdict(record)],
+            "rows": sorted(rows.values(), key=lambda row: (sources.index(row["source"]), order[row["step"]])),
+            "distributions": {
+                source: {name: summary.histograms[name].facts() for name in sorted(summary.histograms)}
+                for source, summary in summaries.items()
+            },
+            "values": {source: _values(summary) for source, summary in summaries.items()},
+            "samples": [entry for source in sources for entry in _samples(source, summaries[source], order)],
+        }
+
+
+def _check(part: Part, counts: Sequence[dict[str, Any]]) -> None:
+    lost = sum(sum(count["dropped"].values()) for count in counts)
+    left = counts[-1]["documents_out"] if counts else part.rows
+    if part.rows != left + lost:
+        raise AccountingError(f"funnel, part {part.name}: {part.rows} documents, {left} kept and {lost} dropped")
+
+
+def _add_rows(rows: dict[tuple[str, str], dict[str, Any]], source: str, counts: Sequence[dict[str, Any]]) -> None:
+    for count in counts:
+        row = rows.setdefault((source, count["step"]), {"source": source, "step": count["step"], "dropped": {}})
+        for name in ("documents_in", "documents_out", "bytes_in", "bytes_out"):
+            row[name] = row.get(name, 0) + count[name]
+        dropped = row["dropped"]
+        for rule, number in count["dropped"].items():
+            dropped[rule] = dropped.get(rule, 0) + number
+        row["dropped"] = dict(sorted(dropped.items()))
+
+
+def _values(summary: Summary) -> dict[str, Any]:
+    """Per column a list of [value, all, kept], the most frequent first; null where there are too many values."""
+    listed: dict[str, Any] = {}
+    for name, table in sorted(summary.values.items()):
+        ranked = None if table is None else sorted(table.items(), key=lambda item: (-item[1][0], item[0]))
+        listed[name] = None if ranked is None else [[value, *counts] for value, counts in ranked]
+    return listed
+
+
+def _samples(source: str, summary: Summary, order: dict[str, int]) -> list[dict[str, Any]]:
+    """Kept documents first, then dropped ones by step and rule; `step` and `rule` are null for kept ones."""
+    groups = sorted(summary.samples, key=lambda group: (order.get(group[0], -1), group))
+    return [
+        {"source": source, "step": step or None, "rule": rule or None, **sampled.facts()}
+        for step, rule in groups
+        for sampled in summary.samples[step, rule]
+    ]
+
+
+@dataclass(frozen=True)
+class _CountTask:
+    part: Part
+    columns: tuple[str, ...]
+
+
+def count_part(task: _CountTask) -> tuple[list[dict[str, Any]], Summary, pa.Table]:
+    """Per step that removes documents or bytes, in order: what came in, what left, drops by rule. The summary. The sample."""
+    part = task.part
+    text_bytes = pc.binary_length(part.table(("text",))["text"].combine_chunks())
+    stored = text_bytes.to_numpy().astype(np.int64)
+    alive: np.ndarray = np.ones(part.rows, bool)
+    lengths = stored
+    edits: list[pa.Array] = []
+    counts = []
+    groups: dict[tuple[str, str], np.ndarray] = {}
+    for annotation in part.annotations:
+        if DROP not in annotation.schema and EDITS_COLUMN not in annotation.schema:
+            continue
+        arriving = {"documents_in": int(alive.sum()), "bytes_in": int(lengths[alive].sum())}
+        count: dict[str, Any] = {"step": annotation.step, **arriving, "dropped": {}}
+        if DROP in annotation.schema:
+            fallen = _fallen(annotation.column(DROP).combine_chunks(), alive)
+            for rule, mask in fallen.items():
+                count["dropped"][rule] = int(mask.sum())
+                groups[annotation.step, rule] = mask
+                alive = alive & ~mask
+        if EDITS_COLUMN in annotation.schema:
+            edits.append(annotation.column(EDITS_COLUMN).combine_chunks())
+            lengths = edited_lengths(stored, compose(edits))
+        count |= {"documents_out": int(alive.sum()), "bytes_out": int(lengths[alive].sum())}
+        counts.append(count)
+    measured = part.table(("id", *(name for name in task.columns if part.has(name))))
+    summary = summarise(measured, part.index, text_bytes, groups | {KEPT: alive})
+    return counts, summary, _sample_columns(part, measured, task.columns, text_bytes, groups)
+
+
+def emptied_by(part: Part) -> pa.Array:
+    """The rule of the step whose edits left nothing of each document, whatever dropped it first; null where some is left."""
+    found = pa.nulls(part.rows, pa.string())
+    for annotation in part.annotations:
+        if DROP in annotation.schema and EDITS_COLUMN in annotation.schema:
+            rule = annotation.column(DROP).combine_chunks()
+            empty = pc.fill_null(pc.ends_with(rule, f".{EMPTY}"), False)
+            found = pc.coalesce(found, pc.if_else(empty, rule, pa.scalar(None, pa.string())))
+    return found
+
+
+def sample_schema(columns: Sequence[str], types: pa.Schema) -> pa.Schema:
+    """Columns of SAMPLE: where a document is, which step dropped it by which rule, its bytes, and what was measured.
+
+    `emptied` is the rule of the step whose edits left nothing of it, also where an earlier step dropped it; `markup` says whether
+    the stored text holds HTML.
+    """
+    measured = [
+        (name, pa.string() if pa.types.is_dictionary(kind := types.field(name).type) else kind) for name in columns
+    ]
+    return pa.schema(
+        [("hash", pa.uint64()), ("id", ID), ("source", pa.string()), ("part", pa.int64()), ("row", pa.int64()),
+         ("drop_step", pa.string()), ("drop", pa.string()), ("emptied", pa.string()), ("text_bytes", pa.int64()),
+         ("markup", pa.bool_()), *measured]
+    )  # fmt: skip
+
+
+def _sample_columns(
+    part: Part,
+    measured: pa.Table,
+    columns: Sequence[str],
+    text_bytes: pa.Array,
+    groups: dict[tuple[str, str], np.ndarray],
+) -> pa.Table:
+    ids = measured["id"]
+    hashes = np.fromiter((xxhash.xxh3_64_intdigest(identifier.as_py()) for identifier in ids), np.uint64, part.rows)
+    rows = np.argsort(hashes, kind="stable")[:SAMPLE_ROWS]
+    dropped: list[tuple[str | None, str | None]] = [(None, None)] * len(rows)
+    for (step, rule), mask in groups.items():
+        for place in np.flatnonzero(mask[rows]).tolist():
+            dropped[place] = (step, rule)
+    schema = sample_schema(columns, part.types)
+    count = len(rows)
+    texts = part.table(("text",))["text"].combine_chunks().take(pa.array(rows))
+    known = {
+        "hash": hashes[rows], "id": ids.take(pa.array(rows)), "source": [part.source] * count, "part": [part.index] * count,
+        "row": rows, "drop_step": [step for step, _ in dropped], "drop": [rule for _, rule in dropped],
+        "emptied": emptied_by(part).take(pa.array(rows)), "text_bytes": text_bytes.take(pa.array(rows)),
+        "markup": has_markup(texts),
+    }  # fmt: skip
+    for name in columns:
+        column = measured[name] if part.has(name) else pa.nulls(part.rows, part.types.field(name).type)
+        known[name] = column.take(pa.array(rows))
+    arrays = [pa.chunked_array(v) if isinstance(v, pa.ChunkedArray) else pa.array(v) for v in known.values()]
+    return pa.table(dict(zip(known, arrays, strict=True))).cast(schema)
+
+
+def _lowest(tables: Sequence[pa.Table]) -> pa.Table:
+    """The sample of several parts' samples."""
+    table = pa.concat_tables(tables)
+    return table.take(
+        pc.sort_indices(table, [("hash", "ascending"), ("id", "ascending")])[:SAMPLE_ROWS]
+    ).combine_chunks()
+
+
+def _fallen(drop: pa.Array, alive: np.ndarray) -> dict[str, np.ndarray]:
+    """Masks of the documents still alive that a step drops, by rule."""
+    rules = drop.filter(pa.array(alive)).unique().drop_null().to_pylist()
+    named = {rule: pc.fill_null(pc.equal(drop, rule), False) for rule in sorted(rules)}
+    return {rule: alive & mask.to_numpy(zero_copy_only=False) for rule, mask in named.items()}

@@ -1,0 +1,271 @@
+"""Tokenizer training on a sample of what was kept.
+
+Whole documents are chosen by the hash of their id, so the sample depends on neither parts nor workers. Byte-level BPE
+(Sennrich et al. 2016; Radford et al. 2019) and BPE with an end-of-word mark give the same file for the same sample;
+WordPiece and Unigram give another one at every training, so what is made with such a file depends on its checksum.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar, Literal, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import xxhash
+
+from gristmill.errors import UserError
+from gristmill.storage.store import FileRecord
+from pipelines.cluster.shuffle import gathered, scattered
+from pipelines.contracts.document import ids_as_integers
+from pipelines.contracts.manifest import StepOutput, records_of
+from pipelines.contracts.parts import Part
+from pipelines.contracts.stage import DROP, Cluster, CorpusStage, in_order, library_versions
+
+_BYTES_VOCABULARY = 384
+_DEFAULT_VOCABULARY = 32768
+
+
+class Cell(NamedTuple):
+    """The documents of a source in one group: the source itself, or a language ("" where a document has none)."""
+
+    group: str
+    source: str
+
+
+@dataclass(frozen=True)
+class LearnTokenizer(CorpusStage):
+    """Train a tokenizer; its file is `tokenizer.json` in the step's directory, or in one below it that is named after its
+    content (wordpiece, unigram). Ids 0 to 127 are reserved in every kind.
+
+    The sample is `sample_bytes` of text. Each source fills a part of it in proportion to its `tokenizer_share`, whatever
+    its size; with a `temperature` T, in proportion to its `tokenizer_share` times its kept bytes to the power 1/T: 1 for
+    the sources' own proportions, more to lift the small ones. Published: T = 3.33 (exponent 0.3) in XLM-R (Conneau et al.
+    2020, section 3.1) and mT5 (Xue et al. 2021, section 3.2), 2 for the BPE of XLM (Lample and Conneau 2019, section 3.1),
+    1.43 (0.7) in multilingual BERT. With `per: language` the groups are the languages that the step `language` found, over
+    all sources, in which sources keep their shares; documents without a language are a group of their own. What a group
+    cannot give goes to the others.
+
+    WordPiece and Unigram training cannot be repeated: the file is published once, and the steps that read it depend on
+    its checksum. Where it is lost, another one is trained, and what was made with the lost one is made again.
+    """
+
+    kind: Literal["byte_bpe", "bpe", "wordpiece", "unigram", "bytes"] = "byte_bpe"
+    """byte_bpe: over bytes, with Llama 3's pre-tokenizer. bpe: over the characters of words with an end-of-word mark (GPT).
+    wordpiece: BERT's. unigram: T5's, as SentencePiece has it. bytes: no vocabulary (ByT5), nothing is trained."""
+    vocab_size: int = _DEFAULT_VOCABULARY
+    """Entries of the vocabulary, the 128 reserved ones included; `bytes` has 384."""
+    lowercase: bool = False
+    """Fold case before learning and encoding (bpe, unigram); wordpiece also strips accents, as BERT uncased does."""
+    coverage: float = 0.9995
+    """Share of the sample's characters that the vocabulary knows (bpe, wordpiece, unigram); the rarest become `<unk>`."""
+    sample_bytes: int = 1 << 30
+    """UTF-8 bytes of text to train on."""
+    temperature: float | None = None
+    """See above; nothing: sizes have no part in the shares."""
+    per: Literal["source", "language"] = "source"
+    """What the shares are between."""
+    seed: int = 0
+    """Chooses another sample of documents."""
+
+    version: ClassVar[int] = 2
+
+    def check(self) -> None:
+        """Ranges."""
+        least = 384 if self.kind == "byte_bpe" else 129
+        if self.kind == "bytes" and self.vocab_size not in (_DEFAULT_VOCABULARY, _BYTES_VOCABULARY):
+            raise ValueError(f"vocab_size: got {self.vocab_size}, but bytes has 384 always; leave it out")
+        if self.vocab_size < least:
+            extra = "256 bytes and 128 reserved tokens" if self.kind == "byte_bpe" else "128 are reserved"
+            raise ValueError(f"vocab_size: got {self.vocab_size}, expected at least {least}: {extra}")
+        if self.lowercase and self.kind in ("byte_bpe", "bytes"):
+            raise ValueError(f"lowercase: got true, but {self.kind} keeps every byte of a text; choose another kind")
+        if not 0 < self.coverage <= 1:
+            raise ValueError(f"coverage: got {self.coverage}, expected above 0 to 1")
+        if self.sample_bytes < 1:
+            raise ValueError(f"sample_bytes: got {self.sample_bytes}, expected a positive number of bytes")
+        if self.temperature is not None and not self.temperature >= 1:
+            raise ValueError(
+                f"temperature: got {self.temperature}, expected 1 (the sizes themselves) or more (more even); it is 1 / alpha"
+            )
+
+    @property
+    def reproducible(self) -> bool:
+        """Whether the same documents give the same file."""
+        return self.kind not in ("wordpiece", "unigram")
+
+    def reads(self) -> tuple[str, ...]:
+        """Kept text, the sources' shares and, where they are asked for, the languages; nothing for bytes."""
+        if self.kind == "bytes":
+            return ()
+        return ("edited_text", DROP, "tokenizer_share", *(("language",) if self.per == "language" else ()))
+
+    def notice(self) -> str:
+        """What a kind that is slow to train costs."""
+        from tokenizer.kinds.train import NOTICES
+
+        return NOTICES.get(self.kind, "")
+
+    def depends(self) -> dict[str, str]:
+        """The library that trains."""
+        return library_versions("tokenizers")
+
+    def run(self, parts: Sequence[Part], out: StepOutput, cluster: Cluster) -> dict[str, Any]:
+        """Measure, sample, train."""
+        samples: list[FileRecord] = []
+        quotas: dict[Cell, int] = {}
+        if self.kind != "bytes":
+            quotas, samples = self._sample(parts, out, cluster)
+        training = _TrainTask(self, out, tuple(samples))
+        record = next(iter(cluster.map(train_tokenizer, [training], lambda _: "learn_tokenizer: training")))[1]
+        wanted = {"/".join(dict.fromkeys(cell)): quota for cell, quota in quotas.items()}
+        return {"files": [asdict(record)], "sample_bytes_wanted": wanted, "kind": self.kind}
+
+    def _sample(
+        self, parts: Sequence[Part], out: StepOutput, cluster: Cluster
+    ) -> tuple[dict[Cell, int], list[FileRecord]]:
+        """What each cell is to give, in bytes, and the files of the documents chosen."""
+        measured = in_order(
+            cluster.map(
+                measure_text, [(part, self.per) for part in parts], lambda task: f"learn_tokenizer: part {task[0].name}"
+            ),
+            len(parts),
+        )
+        kept: dict[Cell, int] = {}
+        for sizes in measured:
+            for cell, size in sizes.items():
+                kept[cell] = kept.get(cell, 0) + size
+        shares = {part.source: part.tokenizer_share for part in parts}
+        quotas = allot(self.sample_bytes, weigh(kept, shares, self.temperature), kept)
+        if not sum(quotas.values()):
+            raise UserError(
+                f"{out.name}: no text is left to train on: every document was dropped or every tokenizer_share is 0"
+            )
+        chances = {cell: quotas[cell] / kept[cell] if kept[cell] else 0.0 for cell in kept}
+        tasks = [_SampleTask(self, out, part, chances) for part in parts]
+        found = cluster.map(sample_documents, tasks, lambda task: f"learn_tokenizer: part {task.part.name}")
+        return quotas, in_order(found, len(tasks))
+
+
+def weigh(kept: Mapping[Cell, int], shares: Mapping[str, float], temperature: float | None = None) -> dict[Cell, float]:
+    """The weight of each cell, from its bytes of kept text and the share of its source.
+
+    A group of K bytes has the weight K ** (1 / temperature), divided among its cells by their bytes, each times its share;
+    without a temperature all groups that hold text weigh the same.
+    """
+    totals: dict[str, int] = {}
+    for cell, size in kept.items():
+        totals[cell.group] = totals.get(cell.group, 0) + size
+    exponent = 0.0 if temperature is None else 1.0 / temperature
+    return {
+        cell: shares[cell.source] * size / totals[cell.group] * totals[cell.group] ** exponent if size else 0.0
+        for cell, size in kept.items()
+    }
+
+
+def allot(total: int, weights: Mapping[Cell, float], available: Mapping[Cell, int]) -> dict[Cell, int]:
+    """Split `total` bytes over cells in proportion to their weights; what a cell cannot give goes to the others."""
+    quotas = dict.fromkeys(weights, 0)
+    open_cells = [cell for cell in weights if weights[cell] > 0 and available[cell] > 0]
+    while open_cells and total > 0:
+        weight = sum(weights[cell] for cell in open_cells)
+        full = [cell for cell in open_cells if available[cell] <= total * weights[cell] / weight]
+        if not full:
+            for cell in open_cells:
+                quotas[cell] = int(total * weights[cell] / weight)
+            break
+        for cell in full:
+            quotas[cell] = available[cell]
+            total -= available[cell]
+            open_cells.remove(cell)
+    return quotas
+
+
+def measure_text(task: tuple[Part, str]) -> dict[Cell, int]:
+    """UTF-8 bytes of the kept, edited text of a part by cell."""
+    part, per = task
+    if per == "source":
+        return {Cell(part.source, part.source): part.kept_text_bytes()}
+    table = part.table(("edited_text", DROP, "language"))
+    kept = table.filter(pc.is_null(table[DROP]))
+    sized = pa.table({"language": _languages(kept), "size": pc.binary_length(kept["edited_text"])})
+    found = sized.group_by("language", use_threads=False).aggregate([("size", "sum")]).sort_by("language")
+    return {Cell(row["language"], part.source): row["size_sum"] for row in found.to_pylist()}
+
+
+def _languages(table: pa.Table) -> pa.ChunkedArray:
+    return pc.fill_null(table["language"].cast(pa.string()), "")
+
+
+@dataclass(frozen=True)
+class _SampleTask:
+    stage: LearnTokenizer
+    out: StepOutput
+    part: Part
+    chances: dict[Cell, float]
+
+
+def chosen(ids: pa.Array, share: float | np.ndarray, seed: int) -> np.ndarray:
+    """Which documents a sample of `share` (of all, or one of each) takes, bool [n]: a hash of the id and the seed
+    (splitmix64) below the share.
+    """
+    integers = ids_as_integers(ids)
+    key = (
+        integers["key"]
+        ^ (integers["record"] * np.uint64(0x9E3779B97F4A7C15))
+        ^ np.uint64(seed * 0xD1342543DE82EF95 & (1 << 64) - 1)
+    )
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        key = (key ^ (key >> np.uint64(shift))) * np.uint64(factor)
+    return (key ^ (key >> np.uint64(31))) / 2.0**64 < share
+
+
+def sample_documents(task: _SampleTask) -> FileRecord:
+    """Commit the sampled texts of a part."""
+    source = task.part.source
+    unit = f"sample-{source}-{task.part.index:05d}"
+    receipt = task.out.receipt(unit)
+    if receipt is None:
+        by_language = task.stage.per == "language"
+        table = task.part.table(("id", "edited_text", DROP, *(("language",) if by_language else ())))
+        groups = _languages(table).to_pylist() if by_language else [source] * table.num_rows
+        chances = np.array([task.chances.get(Cell(group, source), 0.0) for group in groups])
+        kept = pc.is_null(table[DROP]).to_numpy()
+        wanted = kept & chosen(table["id"].combine_chunks(), chances, task.stage.seed) if table.num_rows else kept
+        texts = table.select(["edited_text"]).filter(pa.array(wanted)).combine_chunks()
+        receipt = task.out.commit(
+            unit, {f"work/{unit}.arrow": scattered(texts, np.zeros(texts.num_rows, np.int64), 1)}, {}
+        )
+    return records_of(receipt)[0]
+
+
+@dataclass(frozen=True)
+class _TrainTask:
+    """Training on all samples; iterating gives their texts, each time anew."""
+
+    stage: LearnTokenizer
+    out: StepOutput
+    samples: tuple[FileRecord, ...]
+
+    def __iter__(self) -> Iterator[str]:
+        for record in self.samples:
+            for text in gathered(self.out.directory, [record], 0)["edited_text"]:
+                yield text.as_py()
+
+
+def train_tokenizer(task: _TrainTask) -> FileRecord:
+    """Train on all samples and commit the file."""
+    receipt = task.out.receipt("tokenizer")
+    if receipt is None:
+        from tokenizer.kinds.train import train
+
+        stage = task.stage
+        size = _BYTES_VOCABULARY if stage.kind == "bytes" else stage.vocab_size
+        try:
+            content = train(stage.kind, task, size, lowercase=stage.lowercase, coverage=stage.coverage)
+        except ValueError as error:
+            raise UserError(f"{task.out.name}: {error}") from None
+        # What cannot be repeated has a name of its own, so that two builds at once do not replace each other's.
+        directory = "" if stage.reproducible else f"{xxhash.xxh3_128_hexdigest(content)[:12]}/"
+        receipt = task.out.commit("tokenizer", {f"{directory}tokenizer.json": content}, {})
+    return records_of(receipt)[0]

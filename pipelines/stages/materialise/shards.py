@@ -1,0 +1,341 @@
+"""Materialise: kept, edited text to token shards, one shard set per tokenizer, split into training and validation.
+
+docs/shard_format.md describes the files. Neighbouring parts of a source share a shard up to `shard_bytes` of text.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+from urllib.parse import urlsplit
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import xxhash
+
+from gristmill.errors import UserError
+from gristmill.storage.paths import expand_home, is_url
+from gristmill.storage.store import FileRecord, file_checksum, record_file, verify
+from pipelines.contracts.document import ids_as_integers
+from pipelines.contracts.manifest import Content, StepOutput, TokenizerRecord, load_step, records_of
+from pipelines.contracts.parts import Part
+from pipelines.contracts.shard_set import write_shard
+from pipelines.contracts.stage import DROP, Cluster, CorpusStage, in_order, library_versions
+from pipelines.stages.materialise.overlap import measure_overlap
+from tokenizer.vocabulary.specials import needed_by
+
+_TRAIN, _VALIDATION = "train", "validation"
+
+
+@dataclass(frozen=True)
+class Shards(CorpusStage):
+    """Encode with one tokenizer; repeat the step under another `name` for another tokenizer.
+
+    A Hugging Face tokenizer is taken as it is. Its special tokens are known to readers by the reserved names whose role
+    they play: `[CLS]` is `<cls>`, `<s>` is `<bos>` and `<cls>`, `<|endoftext|>` is `<bos>` and `<eos>`.
+    """
+
+    tokenizer: str
+    """Name of a learn_tokenizer step; or the path of a `tokenizer.json` (it ends in .json), or of a directory that holds one
+    (it has a slash)."""
+    add_reserved: tuple[str, ...] = ()
+    """Of a tokenizer given by its path: add the reserved tokens that it lacks, after its vocabulary. Name the objectives that
+    will use it (`masked`, `fill_in_the_middle`, ...), single tokens (`<mask>`), or `all`. Text is encoded as before."""
+    split_by: Literal["cluster", "content", "file", "host"] = "cluster"
+    """What never straddles training and validation: duplicate clusters (documents outside one by content), documents of equal
+    text, files (an archive member is a file), or hosts of URLs."""
+    validation_share: float = 0.005
+    """Share of the groups named by `split_by` that are held out for validation."""
+    sentences: bool = False
+    """Write the column `sentences`: token offsets at which sentences begin, ascending, each of a token of the document."""
+    shard_bytes: int = 512 << 20
+    """UTF-8 bytes of text that a shard holds at most, unless a single part holds more."""
+    check_documents: int = 256
+    """Documents of the first part of each source that are encoded by both libraries; any difference stops the build."""
+    seed: int = 0
+    """Chooses another validation split."""
+
+    version: ClassVar[int] = 2
+
+    def check(self) -> None:
+        """Ranges."""
+        if not 0 <= self.validation_share < 1:
+            raise ValueError(f"validation_share: got {self.validation_share}, expected 0 or more and less than 1")
+        if self.add_reserved and not self.is_path:
+            raise ValueError(
+                f"add_reserved: got {list(self.add_reserved)}, but a tokenizer trained here has all reserved tokens; leave it "
+                "out"
+            )
+        if is_url(self.tokenizer):
+            raise ValueError("tokenizer: got a URL, expected a local path, or the name of a step")
+        try:
+            needed_by(self.add_reserved)
+        except ValueError as error:
+            raise ValueError(f"add_reserved: {error}") from None
+        if not 0 <= self.seed < 1 << 63:
+            raise ValueError(f"seed: got {self.seed}, expected 0 to 2^63 - 1")
+        for name in ("shard_bytes", "check_documents"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}: got {getattr(self, name)}, expected 1 or more")
+
+    @property
+    def is_path(self) -> bool:
+        """Whether `tokenizer` names a file rather than a step."""
+        return self.tokenizer.endswith(".json") or "/" in self.tokenizer
+
+    @property
+    def _file(self) -> Path:
+        path = Path(expand_home(self.tokenizer))
+        return path if path.suffix == ".json" else path / "tokenizer.json"
+
+    def reads(self) -> tuple[str, ...]:
+        """Kept text, the tokenizer's files and what the split needs."""
+        tokenizer = () if self.is_path else (f"step:{self.tokenizer}",)
+        split = {
+            "cluster": ("minhash_cluster?", "exact_cluster?", "text_hash?"),
+            "content": ("text_hash?",),
+            "file": (),
+            "host": ("url",),
+        }[self.split_by]
+        return ("edited_text", DROP, "minhash?", *split, *tokenizer)
+
+    def depends(self) -> dict[str, str]:
+        """The encoder, and the checksum of a tokenizer given as a file."""
+        found = library_versions("tokenizers", "gigatoken")
+        if self.is_path:
+            if not self._file.is_file():
+                raise UserError(
+                    f"shards: tokenizer: no file {self._file}; transformers' AutoTokenizer.from_pretrained(DIR)."
+                    "save_pretrained(DIR) writes one beside a vocabulary of another form"
+                )
+            found["tokenizer"] = file_checksum(self._file)
+        return found
+
+    def run(self, parts: Sequence[Part], out: StepOutput, cluster: Cluster) -> dict[str, Any]:
+        """Check the encoders against each other, encode, measure the overlap of the splits."""
+        record, encoder = self._tokenizer(out)
+        first = list({part.source: part for part in reversed(parts)}.values())
+        checks = [_CheckTask(part, record.file, out, self.check_documents) for part in first]
+        compared = sum(
+            n for _, n in cluster.map(check_encoder, checks, lambda task: f"shards: encoder check on {task.part.name}")
+        )
+        sizes = in_order(cluster.map(Part.kept_text_bytes, parts, lambda part: f"shards: part {part.name}"), len(parts))
+        tasks = [
+            _EncodeTask(self, out, record.file, group, number)
+            for number, group in _groups(parts, sizes, self.shard_bytes)
+        ]
+        receipts = in_order(cluster.map(encode_documents, tasks, lambda task: f"shards: {task.unit}"), len(tasks))
+        shards = [shard for receipt in receipts for shard in receipt["counts"]["shards"]]
+        overlap = measure_overlap(self, parts, out, cluster)
+        files = [asdict(file) for receipt in receipts for file in records_of(receipt)]
+        if self.is_path:
+            files.append(asdict(record_file(out.directory, "tokenizer.json")))
+        return {
+            "files": files,
+            "tokenizer": asdict(record),
+            "encoder": encoder,
+            "documents_compared": compared,
+            "dtype": "uint16" if record.vocab_size <= 1 << 16 else "uint32",
+            "columns": ["sentences"] if self.sentences else [],
+            "shards": shards,
+            "overlap": overlap,
+        }
+
+    def _tokenizer(self, out: StepOutput) -> tuple[TokenizerRecord, str]:
+        """The tokenizer's record, its path relative to the output root; a tokenizer given as a file is copied into the step."""
+        from tokenizer.encode import Encoder
+
+        if self.is_path:
+            directory, file = out.directory, out.write("tokenizer.json", self._taken())
+        else:
+            directory = out.inputs[self.tokenizer]
+            learned = load_step(out.root, directory.name)
+            assert learned is not None, f"{directory}: a step that is read is published"
+            (file,) = learned.files
+        record = replace(file, path=f"{directory.name}/{file.path}")
+        try:
+            encoder = Encoder.load(str(verify(directory, file)))
+        except ValueError as error:
+            raise UserError(f"shards: tokenizer: {error}") from None
+        return TokenizerRecord(
+            **asdict(record), vocab_size=encoder.vocab_size, kind=encoder.kind, specials=encoder.specials
+        ), encoder.library
+
+    def _taken(self) -> bytes:
+        """The content of the tokenizer given by its path, with the reserved tokens where they are asked for."""
+        from tokenizer.vocabulary.add_reserved import add_reserved
+        from tokenizer.vocabulary.definition import read_definition
+
+        content = self._file.read_bytes()
+        if xxhash.xxh3_128_hexdigest(content) != self.depends()["tokenizer"]:
+            raise UserError(f"shards: tokenizer: {self._file} changed while it was read; run the command again")
+        if not self.add_reserved:
+            return content
+        try:
+            return add_reserved(read_definition(str(self._file)), self.add_reserved)
+        except ValueError as error:
+            raise UserError(f"shards: tokenizer: {error}") from None
+
+
+def _groups(parts: Sequence[Part], sizes: Sequence[int], limit: int) -> list[tuple[int, tuple[Part, ...]]]:
+    """Neighbouring parts of one source whose kept text fits one shard, numbered per source."""
+    groups: list[list[Part]] = []
+    filled = 0
+    for part, size in zip(parts, sizes, strict=True):
+        if groups and groups[-1][0].source == part.source and filled + size <= limit:
+            groups[-1].append(part)
+            filled += size
+        else:
+            groups.append([part])
+            filled = size
+    counter: dict[str, int] = {}
+    numbered = []
+    for group in groups:
+        source = group[0].source
+        numbered.append((counter.get(source, 0), tuple(group)))
+        counter[source] = counter.get(source, 0) + 1
+    return numbered
+
+
+@dataclass(frozen=True)
+class _CheckTask:
+    part: Part
+    tokenizer: FileRecord
+    out: StepOutput
+    documents: int
+
+
+def check_encoder(task: _CheckTask) -> int:
+    """Encode the first kept documents of a part by both libraries; UserError names the document that differs."""
+    from tokenizer.encode import Encoder
+
+    table = task.part.table(("id", "edited_text", DROP))
+    table = table.filter(pc.is_null(table[DROP])).slice(0, task.documents).combine_chunks()
+    if not table.num_rows:
+        return 0
+    names = [f"{task.part.source} {identifier.hex()}" for identifier in table["id"].to_pylist()]
+    try:
+        return Encoder.load(str(verify(task.out.root, task.tokenizer))).check(table["edited_text"].chunk(0), names)
+    except ValueError as error:
+        raise UserError(f"{task.out.name}: {error}") from None
+
+
+@dataclass(frozen=True)
+class _EncodeTask:
+    stage: Shards
+    out: StepOutput
+    tokenizer: FileRecord
+    parts: tuple[Part, ...]
+    number: int
+
+    @property
+    def unit(self) -> str:
+        """Name of the unit: source and shard number."""
+        return f"{self.parts[0].source}-{self.number:05d}"
+
+
+def encode_documents(task: _EncodeTask) -> dict[str, Any]:
+    """Commit the training and the validation shard of a group of parts; a split without documents has no file."""
+    receipt = task.out.receipt(task.unit)
+    if receipt is None:
+        columns = [column for column in task.stage.reads() if not column.startswith("step:")]
+        tables = [part.table(("id", *columns)) for part in task.parts]
+        kept = pa.concat_tables([table.filter(pc.is_null(table[DROP])) for table in tables]).combine_chunks()
+        validation = held_out(task.stage, kept)
+        contents: dict[str, Content] = {}
+        shards = []
+        for split, mask in ((_TRAIN, ~validation), (_VALIDATION, validation)):
+            if mask.any():
+                name = f"{task.parts[0].source}/{split}-{task.number:05d}.arrow"
+                try:
+                    contents[name], counts = _shard(task, kept.filter(pa.array(mask)).combine_chunks(), split)
+                except ValueError as error:
+                    raise UserError(f"{task.out.name}: source {task.parts[0].source}: {error}") from None
+                shards.append(
+                    {"path": f"{task.out.name}/{name}", "source": task.parts[0].source, "split": split, **counts}
+                )
+        receipt = task.out.commit(task.unit, contents, {"shards": shards})
+    for shard in receipt["counts"]["shards"]:
+        file = next(f for f in records_of(receipt) if shard["path"] == f"{task.out.name}/{f.path}")
+        shard.update(bytes=file.bytes, xxh3_128=file.xxh3_128)
+    return receipt
+
+
+def _shard(task: _EncodeTask, docs: pa.Table, split: str) -> tuple[Content, dict[str, int]]:
+    """The content of one shard, and its documents, tokens and text bytes."""
+    from tokenizer.encode import Encoder
+
+    encoder = Encoder.load(str(verify(task.out.root, task.tokenizer)))
+    text = docs["edited_text"].chunk(0)
+    n_bytes = pc.binary_length(text).to_numpy()
+    sentences = None
+    if task.stage.sentences:
+        from pipelines.kernels.text.segment import sentence_starts
+
+        start_offsets, starts = sentence_starts(text)
+        tokens, offsets, begins = encoder.encode_with_places(text, starts, start_offsets)
+        sentences = _of_tokens(begins, start_offsets, np.diff(offsets))
+    else:
+        tokens, offsets = encoder.encode(text)
+    facts = {"source": task.parts[0].source, "split": split, "tokenizer": encoder.kind}
+    ids = docs["id"].chunk(0)
+    counts = {"documents": docs.num_rows, "tokens": len(tokens), "text_bytes": int(n_bytes.sum())}
+    return (lambda sink: write_shard(sink, tokens, offsets, ids, n_bytes, facts, sentences)), counts
+
+
+def _of_tokens(begins: np.ndarray, offsets: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The beginnings that are a token's of their document, each once, and their offsets.
+
+    A sentence of which a tokenizer leaves nothing begins behind the last token or with the next one, and one that ends
+    within a token with the one before.
+    """
+    document = np.repeat(np.arange(len(sizes)), np.diff(offsets))
+    again = np.zeros(len(begins), bool)
+    again[1:] = (begins[1:] == begins[:-1]) & (document[1:] == document[:-1])
+    kept = ~again & (begins < sizes[document])
+    return begins[kept], np.concatenate([[0], np.cumsum(np.bincount(document[kept], minlength=len(sizes)))])
+
+
+def held_out(stage: Shards, docs: pa.Table) -> np.ndarray:
+    """Which documents go to validation, bool [n]: the hash of the group that `split_by` names, below the share."""
+    if not docs.num_rows:
+        return np.zeros(0, bool)
+    keys = _split_keys(stage.split_by, docs)
+    salt = stage.seed.to_bytes(8, "big", signed=True)
+    hashes = np.fromiter((xxhash.xxh3_64_intdigest(salt + key) for key in keys), np.uint64, len(keys))
+    return hashes / 2.0**64 < stage.validation_share
+
+
+def split_columns(stage: Shards, part: Part) -> tuple[str, ...]:
+    """The columns of a part that `held_out` looks at: the text only where no step hashed it."""
+    if stage.split_by in ("file", "host"):
+        return ("id", "url") if stage.split_by == "host" else ("id",)
+    clusters = ("exact_cluster?", "minhash_cluster?") if stage.split_by == "cluster" else ()
+    return ("text_hash" if part.has("text_hash") else "edited_text", *clusters)
+
+
+def _split_keys(split_by: str, docs: pa.Table) -> list[bytes]:
+    """The group of each document as bytes."""
+    if split_by == "file":
+        return [int(key).to_bytes(8, "big") for key in ids_as_integers(docs["id"].combine_chunks())["key"]]
+    if split_by == "host":
+        files = _split_keys("file", docs)
+        hosts = (_host(url) for url in docs["url"].to_pylist())
+        return [host.encode() if host else file for host, file in zip(hosts, files, strict=True)]
+    if "text_hash" in docs.column_names:
+        keys = [key or b"" for key in docs["text_hash"].to_pylist()]
+    else:
+        keys = [xxhash.xxh3_128_digest(text.as_buffer()) for text in docs["edited_text"]]
+    for column in ("exact_cluster", "minhash_cluster"):
+        if split_by == "cluster" and column in docs.column_names:
+            keys = [cluster or key for cluster, key in zip(docs[column].to_pylist(), keys, strict=True)]
+    return keys
+
+
+def _host(url: str | None) -> str | None:
+    """The host of a URL in lower case; None where there is none or the URL is malformed."""
+    try:
+        return urlsplit(url or "").hostname
+    except ValueError:
+        return None

@@ -1,0 +1,320 @@
+"""Decontamination: which documents hold the items of evaluation sets, by n-grams of words that both have.
+
+Brown et al. 2020 (GPT-3, arXiv 2005.14165), appendix C, take n-grams of 8 to 13 words, lower-cased, without punctuation, and
+ignore those that more than 10 training documents hold, "as inspection revealed the majority of these to be common cultural
+phrases, legal boilerplate, or similar content that we likely do want the model to learn".
+
+Text is read once: a part's hits are kept until all parts are counted, then scored.
+"""
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gristmill.errors import UserError
+from gristmill.storage.store import FileRecord
+from pipelines.contracts.edits import EDIT, EDITS
+from pipelines.contracts.manifest import StepOutput, read_table, records_of, schema_facts, write_table
+from pipelines.contracts.parts import Part
+from pipelines.contracts.reads_text import MeasuresText
+from pipelines.contracts.stage import DROP, EDITS_COLUMN, EMPTY, Cluster, CorpusStage, in_order
+from pipelines.stages.measure.evaluation_sets import FIELDS, EvaluationSet, Index, covered_words, index_sets
+from pipelines.stages.measure.url_lists import checksums
+
+RULE = "decontaminate"
+SPAN = pa.struct(
+    [("item", pa.string()), ("field", pa.string()), ("start", pa.int64()), ("end", pa.int64()), ("score", pa.float32())]
+)
+_HITS = pa.schema([("row", pa.int64()), ("start", pa.int64()), ("end", pa.int64()), ("ngram", pa.int32())])
+_COUNTS = pa.schema([("ngram", pa.int32()), ("documents", pa.int64())])
+_FOUND = pa.schema([("text", pa.int64())])
+
+
+@dataclass(frozen=True)
+class Decontaminate(MeasuresText, CorpusStage):
+    """Measure how much of the items of evaluation sets each document holds; `filter` decides.
+
+    | column | unit | definition |
+    |---|---|---|
+    | contamination_prompt | 1 | the highest share of a prompt's words that the document holds in n-grams of it; 0 for none |
+    | contamination_answer | 1 | the same of an answer |
+    | contamination_items | items | how many items are found |
+    | contamination | | the evidence: item, field, first and last byte + 1 in the text that is read, share, for every place |
+
+    Words are those of segment.py in lower case. A text of fewer than `ngram` words is looked for whole, one of
+    fewer than `min_words` not at all. What more than `common` documents, or texts of the sets, hold is no evidence by
+    itself; a text of several n-grams counts all the same where a document holds all of it, for items are copied, too. All
+    documents are counted, dropped ones as well. Facts: by set its items, those found, and what was not looked for.
+    """
+
+    sets: tuple[EvaluationSet, ...]
+    """The evaluation sets."""
+    ngram: int = 13
+    """Words of an n-gram (GPT-3: at most 13)."""
+    min_words: int = 8
+    """Texts of fewer words are not looked for (GPT-3: 8)."""
+    common: int = 10
+    """Documents that may hold an n-gram, and texts of the sets that may, before it is taken for a common phrase (GPT-3)."""
+    redact_at: float | None = None
+    """Cut the places of texts whose share reaches this out of documents, as `edits` of the rule `decontaminate`. A document of
+    which nothing is left is dropped as `decontaminate.empty`."""
+
+    version: ClassVar[int] = 3
+    paths: ClassVar[tuple[str, ...]] = ("sets",)
+
+    def check(self) -> None:
+        """Ranges."""
+        super().check()
+        if not self.sets:
+            raise ValueError("sets: got an empty list, expected at least one evaluation set")
+        names = [each.name for each in self.sets]
+        if len(set(names)) < len(names):
+            raise ValueError(f"sets: got the names {', '.join(names)}, expected different ones")
+        if not 1 <= self.min_words <= self.ngram:
+            raise ValueError(f"min_words: got {self.min_words}, expected 1 to ngram, {self.ngram}")
+        if self.common < 1:
+            raise ValueError(f"common: got {self.common}, expected 1 or more")
+        if self.redact_at is not None and not 0 < self.redact_at <= 1:
+            raise ValueError(f"redact_at: got {self.redact_at}, expected more than 0 and at most 1")
+
+    def writes(self) -> pa.Schema:
+        """The columns of the table above; with `redact_at` `edits`, and `drop` of what they empty."""
+        scores = [(f"contamination_{field}", pa.float32()) for field in FIELDS]
+        measured = [*scores, ("contamination_items", pa.int32()), ("contamination", pa.list_(SPAN))]
+        columns = list(self.named(pa.schema(measured)))
+        return pa.schema(
+            [*columns, *([(DROP, pa.string()), (EDITS_COLUMN, EDITS)] if self.redact_at is not None else [])]
+        )
+
+    def depends(self) -> dict[str, str]:
+        """The sets by checksum; Unicode decides what a word is and lower-cases."""
+        from pipelines.kernels.text.tables import unicode_version
+
+        said = {f"{s.name}: {', '.join(s.prompts)}; {', '.join(s.answers)}": self._checksums[s.file] for s in self.sets}
+        return unicode_version() | {"sets": ", ".join(each.name for each in self.sets)} | said
+
+    @functools.cached_property
+    def _checksums(self) -> dict[str, str]:
+        return _checksums(self)
+
+    def run(self, parts: Sequence[Part], out: StepOutput, cluster: Cluster) -> dict[str, Any]:
+        """Find n-grams, count the documents that hold each, score."""
+        if _checksums(self) != self._checksums:
+            raise UserError(f"{RULE}: a set changed after the build was planned; put it back, or run the command again")
+
+        def over_parts(function: Any, inputs: Sequence[FileRecord]) -> list[Any]:
+            tasks = [_PartTask(self, out, part, number, tuple(inputs)) for number, part in enumerate(parts)]
+            return in_order(cluster.map(function, tasks, lambda task: f"{RULE}: part {task.part.name}"), len(tasks))
+
+        counts = over_parts(find_items, ())
+        tally = next(
+            iter(cluster.map(count_ngrams, [_TallyTask(self, out, tuple(counts))], lambda _: f"{RULE}: counts"))
+        )
+        found = over_parts(score_documents, [tally[1]])
+        return {"sets": _facts(self, [_table(out, record, _FOUND) for record in found])}
+
+
+def _checksums(stage: Decontaminate) -> dict[str, str]:
+    files = [each.file for each in stage.sets]
+    return dict(zip(files, checksums("sets", files).values(), strict=True))
+
+
+def _index(stage: Decontaminate) -> Index:
+    return _loaded(stage.sets, stage.ngram, stage.min_words, stage.common, tuple(stage._checksums.values()))
+
+
+@functools.lru_cache(maxsize=1)
+def _loaded(sets: tuple[EvaluationSet, ...], ngram: int, least: int, common: int, checksums: tuple[str, ...]) -> Index:
+    """The index, made once in each worker process."""
+    return index_sets(sets, ngram, least, common)
+
+
+def _table(out: StepOutput, record: FileRecord, schema: pa.Schema) -> pa.Table:
+    return read_table(out.directory, record, schema.names, schema_facts(schema))
+
+
+def _facts(stage: Decontaminate, found: Sequence[pa.Table]) -> dict[str, dict[str, int]]:
+    index = _index(stage)
+    items = {index.names[text] for table in found for text in table["text"].to_pylist()}
+    facts = {name: {**fact, "items_found": 0} for name, fact in index.facts.items()}
+    for item in items:
+        facts[item.rpartition("#")[0]]["items_found"] += 1
+    return facts
+
+
+@dataclass(frozen=True)
+class _PartTask:
+    stage: Decontaminate
+    out: StepOutput
+    part: Part
+    number: int
+    inputs: tuple[FileRecord, ...]
+
+
+def find_items(task: _PartTask) -> FileRecord:
+    """Commit the places of the index's n-grams in a part, and how many of its documents hold each."""
+    unit = f"hits.{task.number:05d}"
+    receipt = task.out.receipt(unit)
+    if receipt is None:
+        hits = pa.concat_tables([_HITS.empty_table(), *_hits(task)]).combine_chunks()
+        held = np.unique(hits["ngram"].to_numpy() * np.int64(task.part.rows + 1) + hits["row"].to_numpy())
+        ngrams, documents = np.unique(held // (task.part.rows + 1), return_counts=True)
+        counts = pa.table([pa.array(ngrams.astype(np.int32)), pa.array(documents.astype(np.int64))], schema=_COUNTS)
+        files = {f"work/counts-{task.number:05d}.arrow": counts, f"work/{unit}.arrow": hits}
+        receipt = task.out.commit(unit, {path: write_table(table) for path, table in files.items()}, {})
+    return records_of(receipt)[0]
+
+
+def _hits(task: _PartTask) -> list[pa.Table]:
+    from pipelines.kernels.signals.ngrams import find_ngrams, hash_words
+    from pipelines.kernels.text.buffers import blocks, text_buffers
+    from pipelines.kernels.text.characters import classify
+    from pipelines.kernels.text.words import find_words
+
+    index, tables = _index(task.stage), []
+    for first, _, offsets, data in blocks(*text_buffers(task.part.table((task.stage.text,))[task.stage.text])):
+        words = find_words(offsets, data, classify(offsets, data))
+        found = find_ngrams(hash_words(data, words), words.offsets, index.table)
+        documents = np.searchsorted(words.offsets, found.words, side="right") - 1
+        starts, ends = words.starts[found.words], words.ends[found.words + found.lengths - 1]
+        base = offsets[documents]
+        columns = [first + documents, starts - base, ends - base, found.ngrams]
+        tables.append(pa.table(list(map(pa.array, columns)), schema=_HITS))
+    return tables
+
+
+@dataclass(frozen=True)
+class _TallyTask:
+    stage: Decontaminate
+    out: StepOutput
+    files: tuple[FileRecord, ...]
+
+
+def count_ngrams(task: _TallyTask) -> FileRecord:
+    """Commit the n-grams that more than `common` documents hold, with their number. Memory: 8 bytes an n-gram of the sets."""
+    receipt = task.out.receipt("common")
+    if receipt is None:
+        documents = np.zeros(len(_index(task.stage).table.keys), np.int64)
+        for record in task.files:
+            table = _table(task.out, record, _COUNTS)
+            documents[table["ngram"].to_numpy()] += table["documents"].to_numpy()
+        common = np.flatnonzero(documents > task.stage.common)
+        table = pa.table([pa.array(common.astype(np.int32)), pa.array(documents[common])], schema=_COUNTS)
+        receipt = task.out.commit("common", {"work/common.arrow": write_table(table)}, {})
+    return records_of(receipt)[0]
+
+
+@dataclass(frozen=True)
+class _Finds:
+    """Texts of the index found in documents: (row, text) int64 and score float32, sorted; and where, by `find`."""
+
+    rows: np.ndarray
+    texts: np.ndarray
+    scores: np.ndarray
+    find: np.ndarray  # of each place, ascending
+    starts: np.ndarray
+    ends: np.ndarray
+
+
+def score_documents(task: _PartTask) -> FileRecord:
+    """Commit a part's columns; the record of the texts that it holds."""
+    unit = f"{task.part.source}-{task.part.index:05d}"
+    receipt = task.out.receipt(unit)
+    if receipt is None:
+        index = _index(task.stage)
+        counted = task.out.receipt(f"hits.{task.number:05d}")
+        assert counted is not None
+        hits = _table(task.out, records_of(counted)[1], _HITS)
+        common = _table(task.out, task.inputs[0], _COUNTS)["ngram"].to_numpy()
+        rows, starts, ends, ngrams = (hits[name].to_numpy() for name in _HITS.names)
+        finds = find_texts(index, rows, starts, ends, ngrams, common)
+        table = _columns(task.stage, index, finds, task.part)
+        found = pa.table([pa.array(np.unique(finds.texts), pa.int64())], schema=_FOUND)
+        files = {f"parts/{unit}.arrow": write_table(table), f"work/found-{unit}.arrow": write_table(found)}
+        dropped = task.part.rows - table[DROP].null_count if DROP in table.column_names else 0
+        counts = {"in": task.part.rows, "kept": task.part.rows - dropped, "dropped": {}, "quarantined": {}}
+        counts |= {"dropped": {f"{RULE}.{EMPTY}": dropped}} if dropped else {}
+        receipt = task.out.commit(unit, files, counts)
+    return records_of(receipt)[1]
+
+
+def find_texts(
+    index: Index, rows: np.ndarray, starts: np.ndarray, ends: np.ndarray, ngrams: np.ndarray, common: np.ndarray
+) -> _Finds:
+    """The texts that the n-grams at some places of documents are evidence of."""
+    many = index.bounds[ngrams + 1] - index.bounds[ngrams]
+    hit = np.repeat(np.arange(len(ngrams)), many)
+    posting = np.arange(len(hit)) + np.repeat(index.bounds[ngrams] - np.cumsum(many) + many, many)
+    order = np.lexsort((starts[hit], index.texts[posting], rows[hit]))
+    hit, posting = hit[order], posting[order]
+    row, text = rows[hit], index.texts[posting]
+    new = np.append(True, (row[1:] != row[:-1]) | (text[1:] != text[:-1]))[: len(hit)]
+    group, count, texts = np.cumsum(new) - 1, int(new.sum()), text[new]
+    rare = np.bincount(group[~np.isin(ngrams[hit], common)], minlength=count) > 0
+    # Each different n-gram of a text once, with its first place there.
+    one = np.unique(group * len(index.texts) + posting)
+    groups, postings = (one // len(index.texts), one % len(index.texts)) if len(one) else (one, one)
+    covered = covered_words(groups, index.places[postings], index.lengths[texts], count)
+    whole = (covered == index.words[texts]) & (index.counts[texts] > 1)
+    # Places that overlap are one.
+    first = np.flatnonzero(new | np.append(True, starts[hit][1:] > ends[hit][:-1])[: len(hit)])
+    last = np.append(first[1:], len(hit))[: len(first)] - 1
+    proven = rare | whole
+    number, kept = np.cumsum(proven) - 1, proven[group[first]]
+    scores = (covered / np.maximum(index.words[texts], 1)).astype(np.float32)
+    places = (number[group[first]][kept], starts[hit][first][kept], ends[hit][last][kept])
+    return _Finds(row[new][proven], texts[proven], scores[proven], *places)
+
+
+def _columns(stage: Decontaminate, index: Index, finds: _Finds, part: Part) -> pa.Table:
+    rows = part.rows
+    columns: list[Any] = []
+    for field in range(len(FIELDS)):
+        score, mine = np.zeros(rows, np.float32), index.fields[finds.texts] == field
+        np.maximum.at(score, finds.rows[mine], finds.scores[mine])
+        columns.append(pa.array(score))
+    names, items = np.unique(np.array(index.names, dtype=str), return_inverse=True)
+    different = np.unique(finds.rows * (len(names) + 1) + items[finds.texts]) // (len(names) + 1)
+    columns.append(pa.array(np.bincount(different, minlength=rows).astype(np.int32)))
+    owner, text = finds.rows[finds.find], finds.texts[finds.find]
+    spans = [
+        pa.array([index.names[t] for t in text.tolist()], pa.string()),
+        pa.array([FIELDS[f] for f in index.fields[text].tolist()], pa.string()),
+        pa.array(finds.starts),
+        pa.array(finds.ends),
+        pa.array(finds.scores[finds.find]),
+    ]
+    columns.append(_lists(owner, rows, pa.StructArray.from_arrays(spans, fields=list(SPAN))))
+    if stage.redact_at is not None:
+        edits = part.in_stored_text(_redactions(finds, rows, np.float32(stage.redact_at)), stage.text)
+        drop = pc.if_else(pa.array(part.emptied(edits)), f"{RULE}.{EMPTY}", pa.scalar(None, pa.string()))
+        columns += [drop, edits]
+    return pa.table(columns, schema=stage.writes())
+
+
+def _lists(owners: np.ndarray, rows: int, values: pa.Array) -> pa.Array:
+    """A list of values for each row; `owners` are the rows of the values, ascending."""
+    return pa.ListArray.from_arrays(pa.array(np.searchsorted(owners, np.arange(rows + 1)).astype(np.int32)), values)
+
+
+def _redactions(finds: _Finds, rows: int, least: np.float32) -> pa.Array:
+    """The places of texts whose score reaches `least` as edits, those that overlap as one."""
+    wanted = finds.scores[finds.find] >= least
+    owners, starts, ends = finds.rows[finds.find][wanted], finds.starts[wanted], finds.ends[wanted]
+    order = np.lexsort((starts, owners))
+    owners, starts, ends = owners[order], starts[order], ends[order]
+    reach = np.zeros(len(ends), np.int64)
+    for k in range(len(ends)):
+        before = reach[k - 1] if k and owners[k] == owners[k - 1] else 0
+        reach[k] = max(ends[k], before)
+    new = np.append(True, (owners[1:] != owners[:-1]) | (starts[1:] > reach[:-1]))[: len(ends)]
+    first = np.flatnonzero(new)
+    last = np.append(first[1:], len(ends))[: len(first)] - 1
+    same = [pa.array([value] * len(first), pa.string()) for value in ("", RULE)]
+    columns = [pa.array(starts[first]), pa.array(reach[last]), *same]
+    return _lists(owners[first], rows, pa.StructArray.from_arrays(columns, fields=list(EDIT)))

@@ -1,0 +1,121 @@
+"""MinHash signatures over n-grams of words or characters (Broder 1997), bit-identical to datasketch's, from which near-copies
+are found."""
+
+import functools
+import re
+import unicodedata
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+import pyarrow as pa
+
+from pipelines.contracts.reads_text import MeasuresText
+from pipelines.contracts.stage import PartStage, library_versions
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+@dataclass(frozen=True)
+class MinhashSignatures(MeasuresText, PartStage):
+    """`minhash`: the signature of the set of a document's shingles, fixed_size_list<uint32>[num_perm].
+
+    A document becomes words joined by one space, as `normalisation` says; a shingle is `ngram` neighbouring words, or
+    characters, of that. Where a script puts no spaces between words (Chinese, Japanese, Thai, Lao, Khmer, Burmese and
+    others), each letter with its marks stands for a word, and weighs five sixths of one: 6 letters make a shingle where 5
+    words do, and a text of several scripts is measured in one step. A document that is shorter is one shingle. A document
+    without words has a null signature: it resembles nothing, and exact copies of it are the business of `text_hash`. Values
+    equal those of `datasketch.MinHash(num_perm, seed, scheme="affine32", hashfunc=xxhash.xxh32_intdigest)` updated with
+    every shingle's UTF-8.
+    """
+
+    num_perm: int = 112
+    """Values per signature: bands x rows of `dedup_minhash`, 14 x 8 by default."""
+    ngram: int = 5
+    """Words, or characters, per shingle."""
+    seed: int = 1
+    """Seed of the permutations; signatures of different seeds cannot be compared."""
+    unit: Literal["word", "character"] = "word"
+    """What a shingle is made of: words and letters as said above, or single characters whatever the script."""
+    normalisation: Literal["plain", "fineweb"] = "plain"
+    """plain: words are what `re.findall(r"\\w+", text.lower())` finds, with the marks and joiners that follow: exactly that
+    where no letter carries a mark of its own, and whole words in Hindi, where `\\w+` cuts at every vowel sign. fineweb: what
+    FineWeb (Penedo et al. 2024, arXiv 2406.17557) compares: lower-cased, each number with its fraction 0, punctuation,
+    symbols and control characters spaces, accents stripped; words are what stands between spaces."""
+
+    version: ClassVar[int] = 2
+
+    def writes(self) -> pa.Schema:
+        """`minhash`; its values lie in one buffer, so `column.values.to_numpy().reshape(-1, num_perm)` copies
+        nothing."""
+        return self.named(pa.schema([("minhash", pa.list_(pa.uint32(), self.num_perm))]))
+
+    def depends(self) -> dict[str, str]:
+        """datasketch draws the permutations; the Unicode version decides what a word is."""
+        from pipelines.kernels.text.tables import unicode_version
+
+        return {**library_versions("datasketch"), **unicode_version()}
+
+    def check(self) -> None:
+        """Ranges."""
+        super().check()
+        for knob, most in (("num_perm", 4096), ("ngram", 1000)):
+            value = getattr(self, knob)
+            if not 1 <= value <= most:
+                raise ValueError(f"{knob}: got {value}, expected 1 to {most}")
+        if not 0 <= self.seed < 1 << 32:
+            raise ValueError(f"seed: got {self.seed}, expected 0 to {(1 << 32) - 1}")
+
+    def annotate(self, docs: pa.Table) -> pa.Table:
+        """The signature of each document."""
+        import numpy as np
+
+        from pipelines.kernels.search.minhash import signatures
+        from pipelines.kernels.text.buffers import text_buffers
+
+        buffers = text_buffers(self._normal(docs[self.text]))
+        found, shingles = signatures(*buffers, self._permutations, self.ngram, self.unit, self._kept)
+        wordless = pa.array(shingles == 0)
+        kind = self.writes().field(0).type
+        column = pa.FixedSizeListArray.from_arrays(pa.array(np.ravel(found)), type=kind, mask=wordless)
+        return pa.table([column], schema=self.writes())
+
+    def shingle_sets(self, text: pa.Array) -> pa.LargeListArray:
+        """The distinct 32-bit hashes of each text's shingles, ascending: what the signatures are samples of."""
+        from pipelines.kernels.search.minhash import shingle_sets
+        from pipelines.kernels.text.buffers import text_buffers
+
+        offsets, hashes = shingle_sets(*text_buffers(self._normal(text)), self.ngram, self.unit, self._kept)
+        return pa.LargeListArray.from_arrays(pa.array(offsets), pa.array(hashes))
+
+    def _normal(self, text: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+        if self.normalisation == "plain":
+            return text
+        return pa.array(["" if t is None else _fineweb(t) for t in text.to_pylist()], pa.large_string())
+
+    @property
+    def _kept(self) -> int:
+        """The class of characters that words are made of."""
+        from pipelines.kernels.text.tables import CONTINUES, IN_TOKEN, IN_WORD, UNSPACED
+
+        kept = IN_WORD | CONTINUES if self.normalisation == "plain" else IN_TOKEN
+        return kept | UNSPACED if self.unit == "word" else kept
+
+    @functools.cached_property
+    def _permutations(self) -> "np.ndarray":
+        from datasketch import MinHash
+
+        return MinHash(self.num_perm, seed=self.seed, scheme="affine32").permutations
+
+
+def _fineweb(text: str) -> str:
+    """The normal form `fineweb`; white space is left to the splitting into words."""
+    text = _NUMBER.sub("0", text.lower())
+    if text.isascii():
+        return text.translate(_ASCII)
+    text = "".join(" " if unicodedata.category(c)[0] in "PSC" else c for c in text)
+    return "".join(c for c in unicodedata.normalize("NFD", text) if unicodedata.category(c) != "Mn")
+
+
+_NUMBER = re.compile(r"\d+(\.\d+)?")
+_ASCII = {code: " " for code in range(128) if unicodedata.category(chr(code))[0] in "PSC"}

@@ -1,0 +1,55 @@
+"""Content hash of a document's text, by which exact copies are found."""
+
+import itertools
+from dataclasses import dataclass
+from typing import Literal
+
+import pyarrow as pa
+
+from pipelines.contracts.reads_text import MeasuresText
+from pipelines.contracts.stage import PartStage
+
+TEXT_HASH = pa.schema([("text_hash", pa.binary(16))])
+
+
+@dataclass(frozen=True)
+class TextHash(MeasuresText, PartStage):
+    """`text_hash`: xxh3_128 (seed 0, big-endian digest) of the normalised text's UTF-8 bytes. Never null; empty texts
+    share one."""
+
+    normalisation: Literal["none", "plain"] = "plain"
+    """none: the bytes as they are. plain: exactly Python's `" ".join(text.lower().split())`: lower-cased in full, every
+    run of white space one space, none at the ends; punctuation stays."""
+
+    def writes(self) -> pa.Schema:
+        """`text_hash`, 16 bytes."""
+        return self.named(TEXT_HASH)
+
+    def never_null(self) -> tuple[str, ...]:
+        """The hash."""
+        return tuple(self.writes().names)
+
+    def depends(self) -> dict[str, str]:
+        """The Unicode version where letters are lower-cased; the hash itself is a fixed algorithm."""
+        if self.normalisation == "none":
+            return {}
+        from pipelines.kernels.text.tables import unicode_version
+
+        return unicode_version()
+
+    def annotate(self, docs: pa.Table) -> pa.Table:
+        """The hash of each document."""
+        from xxhash import xxh3_128_digest
+
+        from pipelines.kernels.text.buffers import blocks, text_buffers
+
+        digests = []
+        for _, _, offsets, data in blocks(*text_buffers(docs[self.text])):
+            if self.normalisation == "plain":
+                from pipelines.kernels.text.characters import lower_runs
+                from pipelines.kernels.text.tables import IN_TOKEN
+
+                data, offsets, _, _ = lower_runs(offsets, data, IN_TOKEN)
+            bounds, view = offsets.tolist(), memoryview(data.data)
+            digests += [xxh3_128_digest(view[begin:end]) for begin, end in itertools.pairwise(bounds)]
+        return pa.table([pa.array(digests, pa.binary(16))], schema=self.writes())

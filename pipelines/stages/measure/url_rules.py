@@ -1,0 +1,172 @@
+"""URL rules: what a document's address says about it, measured; `filter` decides.
+
+The rules follow Penedo et al. 2023, "The RefinedWeb Dataset for Falcon LLM" (arXiv 2306.01116), appendix G.1: a block-list
+of domains and URLs, and three lists of words, of which strict ones count anywhere, hard and soft ones as whole words.
+The lists are the user's: the paper published neither.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING, Any, ClassVar
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gristmill.errors import UserError
+from pipelines.contracts.stage import PartStage, library_versions
+from pipelines.stages.measure.url_lists import BlockList, check_lists, checksums, load_block_lists, load_words, words_of
+from pipelines.stages.measure.url_normal import Url, normalised
+
+if TYPE_CHECKING:
+    import numpy as np
+
+URL_SIGNALS = pa.schema(
+    [
+        ("url_host", pa.string()),
+        ("url_domain", pa.string()),
+        ("url_normal", pa.string()),
+        ("url_blocked", pa.bool_()),
+        ("url_strict_words", pa.int32()),
+        ("url_hard_words", pa.int32()),
+        ("url_soft_words", pa.int32()),
+    ]
+)
+_LISTS = ("block", "strict_words", "hard_words", "soft_words")
+_BATCH = 65_536  # URLs at a time: bounds the keys that are looked up
+_PATTERN_WORDS = 2_000  # words per regular expression: RE2 refuses what compiles to more than 8 MB
+_HOSTS = 65_536  # hosts remembered with their domains
+
+
+@dataclass(frozen=True)
+class UrlRules(PartStage):
+    """Measure every URL; decide nothing. All columns are null where a document has no URL.
+
+    | column | definition |
+    |---|---|
+    | url_host | host in lower case, ASCII (IDNA 2003); null where the URL has none |
+    | url_domain | registered domain, `example.co.uk`, by the suffix list that tldextract ships; null where it knows none |
+    | url_normal | the URL in normal form (stages/url_normal.py says which), by which `dedup_url` finds copies |
+    | url_blocked | whether an entry of `block` covers it |
+    | url_strict_words | how many strict words occur anywhere, even across separators: `ba.d-word` holds `badword` |
+    | url_hard_words | how many different hard words occur as whole words |
+    | url_soft_words | how many different soft words occur as whole words |
+
+    Words are maximal runs of letters and digits of the percent-decoded URL in lower case. A list that is not given
+    covers nothing. The rule set `refinedweb_url@paper` drops what is blocked, holds a strict or hard word, or two soft ones.
+    """
+
+    block: tuple[str, ...] = ()
+    """Files with one domain or URL per line, or directories with files `domains` and `urls` in them, such as UT1's. A domain
+    covers its subdomains, a URL what lies below it (with or without `www.`, in any case, under any scheme)."""
+    strict_words: tuple[str, ...] = ()
+    """Files with one word per line."""
+    hard_words: tuple[str, ...] = ()
+    """Files with one word per line."""
+    soft_words: tuple[str, ...] = ()
+    """Files with one word per line."""
+
+    paths: ClassVar[tuple[str, ...]] = _LISTS
+
+    def reads(self) -> tuple[str, ...]:
+        """The URL."""
+        return ("url",)
+
+    def writes(self) -> pa.Schema:
+        """The columns of the table above."""
+        return URL_SIGNALS
+
+    def check(self) -> None:
+        """ValueError for a list that is not there."""
+        check_lists("block", self.block, directories=True)
+        for knob in _LISTS[1:]:
+            check_lists(knob, getattr(self, knob), directories=False)
+
+    def depends(self) -> dict[str, str]:
+        """The suffix list comes with tldextract; case and letters with Unicode; the lists by checksum."""
+        from pipelines.kernels.text.tables import unicode_version
+
+        return library_versions("tldextract") | unicode_version() | self._checksums
+
+    def setup(self) -> None:
+        """Load the lists. UserError where one is not the planned one."""
+        if self._found() != self._checksums:
+            raise UserError(
+                "url_rules: a list changed after the build was planned; put it back, or run the command again"
+            )
+        _ = self._blocked, self._words
+
+    @cached_property
+    def _checksums(self) -> dict[str, str]:
+        """Those of the lists when they were first asked for, which is when the build is planned."""
+        return self._found()
+
+    def _found(self) -> dict[str, str]:
+        return {name: value for knob in _LISTS for name, value in checksums(knob, getattr(self, knob)).items()}
+
+    @cached_property
+    def _blocked(self) -> BlockList:
+        return load_block_lists(self.block)
+
+    @cached_property
+    def _words(self) -> tuple[frozenset[str], frozenset[str], frozenset[str]]:
+        """Strict, hard and soft words."""
+        return load_words(self.strict_words, squash=True), load_words(self.hard_words), load_words(self.soft_words)
+
+    @cached_property
+    def _domain(self) -> Any:
+        """Function from a host to its registered domain, or None."""
+        import tldextract
+
+        extract = tldextract.TLDExtract(cache_dir=None, suffix_list_urls=())
+
+        @lru_cache(_HOSTS)
+        def domain(host: str) -> str | None:
+            return extract.extract_str(host).top_domain_under_public_suffix or None
+
+        return domain
+
+    def annotate(self, docs: pa.Table) -> pa.Table:
+        """The columns of each document."""
+        batches = [self._measure(batch["url"].to_pylist()) for batch in docs.select(["url"]).to_batches(_BATCH)]
+        return pa.Table.from_batches(batches, schema=URL_SIGNALS)
+
+    def _measure(self, texts: Sequence[str | None]) -> pa.RecordBatch:
+        import numpy as np
+
+        urls = [None if text is None else normalised(text) for text in texts]
+        words = [[] if text is None else words_of(unquote(text)) for text in texts]
+        strict, hard, soft = self._words
+        missing = np.array([url is None for url in urls], bool)
+        counts = [
+            _contained(strict, words),
+            np.array([len(hard.intersection(found)) for found in words], np.int32),
+            np.array([len(soft.intersection(found)) for found in words], np.int32),
+        ]
+        columns = [
+            pa.array([None if url is None else url.host for url in urls], pa.string()),
+            pa.array([self._registered(url) for url in urls], pa.string()),
+            pa.array([None if url is None else str(url) for url in urls], pa.string()),
+            pa.array(self._blocked.holds(urls), mask=missing),
+            *(pa.array(count, mask=missing) for count in counts),
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=URL_SIGNALS)
+
+    def _registered(self, url: Url | None) -> str | None:
+        return None if url is None or url.host is None else self._domain(url.host)
+
+
+def _contained(strict: frozenset[str], words: Sequence[Sequence[str]]) -> "np.ndarray":
+    """How many of the strict words each URL holds once everything between its words is left out, int32 [n]."""
+    import numpy as np
+
+    squashed = pa.array(["".join(found) for found in words], pa.large_string())
+    counts, ordered = np.zeros(len(words), np.int32), sorted(strict)
+    for first in range(0, len(ordered), _PATTERN_WORDS):
+        some = ordered[first : first + _PATTERN_WORDS]
+        hits = pc.indices_nonzero(pc.match_substring_regex(squashed, "|".join(some)))
+        for row in hits.to_pylist():
+            text = squashed[row].as_py()
+            counts[row] += sum(word in text for word in some)
+    return counts

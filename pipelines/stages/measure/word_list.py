@@ -1,0 +1,192 @@
+"""Word lists: how much of a document, and of its sentences, the words and phrases of some files make up."""
+
+import unicodedata
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+import pyarrow as pa
+
+from gristmill.errors import UserError
+from pipelines.contracts.reads_text import ReadsText
+from pipelines.contracts.stage import PartStage
+from pipelines.stages.measure.url_lists import check_lists, checksums
+
+if TYPE_CHECKING:
+    import numpy as np
+
+_JOINS = "'’-_"  # between letters: `don't`, `bi-curious`
+_BETWEEN = ("Pd", "Ps", "Pe", "Pi", "Pf")  # dashes, brackets, quotation marks
+_PUNCTUATION = '.,;:!?/"`·・…、。，！？；：¿¡'
+_LINES = 10  # of entries that cannot be found, named in the notice
+
+
+@dataclass(frozen=True)
+class WordList(ReadsText, PartStage):
+    """Count the words and phrases of lists, such as lists of toxic words; decide nothing.
+
+    | column | unit | definition |
+    |---|---|---|
+    | COLUMN_count | occurrences | how often an entry occurs; of those that begin at one place the longest counts, none overlap |
+    | COLUMN_ratio | 1 | UTF-8 bytes of the words in occurrences / of all words, lower-cased; null where there are none |
+    | COLUMN_sentences | sentences | how many sentences hold an occurrence |
+    | COLUMN_sentence_ratio | 1 | these / sentences; null where there are none |
+
+    Entries are found as whole words in any case, and phrases within a sentence whatever stands between their words that is
+    no letter, digit or `_`. In scripts without spaces (Chinese, Japanese, Thai, Lao, Khmer, Burmese) they are found anywhere,
+    as C4's lists are in Japanese, Thai and Chinese. An entry that holds other symbols than punctuation between words (`s&m`,
+    an emoji) is left out; the plan says how many are.
+    A fastText model of toxicity is the stage `classifier`.
+    """
+
+    files: tuple[str, ...]
+    """UTF-8 files of one word or phrase per line, from the working directory; empty lines and lines that begin with # are
+    left out."""
+    column: str = "toxic"
+    """What the names of the columns begin with."""
+
+    paths: ClassVar[tuple[str, ...]] = ("files",)
+
+    def writes(self) -> pa.Schema:
+        """The columns of the table above."""
+        kinds = {"count": pa.int32(), "ratio": pa.float32(), "sentences": pa.int32(), "sentence_ratio": pa.float32()}
+        return pa.schema([(f"{self.column}_{name}", kind) for name, kind in kinds.items()])
+
+    def never_null(self) -> tuple[str, ...]:
+        """The counts; a ratio has no value in a document without words."""
+        return (f"{self.column}_count", f"{self.column}_sentences")
+
+    def depends(self) -> dict[str, str]:
+        """The lists by checksum; Unicode decides what a word and a sentence is."""
+        from pipelines.kernels.text.tables import unicode_version
+
+        return unicode_version() | self._checksums
+
+    def notice(self) -> str:
+        """How many entries cannot be found, and where they are."""
+        said = []
+        for path in self.files:
+            entries, lost = _read(Path(path))
+            if lost:
+                lines = ", ".join(map(str, lost[:_LINES])) + (", ..." if len(lost) > _LINES else "")
+                said.append(f"{len(lost):,} of {len(lost) + len(entries):,} entries of {path} (lines {lines})")
+        return f"symbols that belong to no word: {'; '.join(said)} will not be searched" if said else ""
+
+    def check(self) -> None:
+        """ValueError for no list, one that is no file, and a name that cannot be."""
+        if not self.files:
+            raise ValueError("files: got an empty list, expected at least one file")
+        check_lists("files", self.files, directories=False)
+        if not self.column.isidentifier():
+            raise ValueError(f"column: got {self.column!r}, expected letters, digits and underscores")
+        super().check()
+
+    def setup(self) -> None:
+        """Load the lists. UserError where one is not the planned one, or no entry is made of words."""
+        if checksums("files", self.files) != self._checksums:
+            raise UserError(
+                "word_list: a file changed after the build was planned; put it back, or run the command again"
+            )
+        if not len(self._entries[0]):
+            raise UserError(
+                f"word_list: {', '.join(self.files)}: no entry that can be found as words; give another list"
+            )
+
+    @cached_property
+    def _checksums(self) -> dict[str, str]:
+        return checksums("files", self.files)
+
+    @cached_property
+    def _entries(self) -> tuple["np.ndarray", "np.ndarray", "np.ndarray"]:
+        """(bytes, bounds, slots) for kernels/word_lists.py."""
+        import numpy as np
+
+        from pipelines.kernels.search.word_lists import index_entries
+
+        entries = sorted({entry for path in self.files for entry in _read(Path(path))[0]})
+        bounds = np.cumsum([0, *map(len, entries)], dtype=np.int64)
+        data = np.frombuffer(b"".join(entries), np.uint8)
+        slots = np.full(1 << (2 * len(entries) + 1).bit_length(), -1, np.int32)
+        index_entries(data, bounds, slots)
+        return data, bounds, slots
+
+    def annotate(self, docs: pa.Table) -> pa.Table:
+        """The counts of each document."""
+        import numpy as np
+
+        from pipelines.kernels.search.word_lists import find_entries
+        from pipelines.kernels.text.buffers import blocks, text_buffers
+        from pipelines.kernels.text.characters import lower_runs
+        from pipelines.kernels.text.tables import IN_WORD
+        from pipelines.kernels.text.text_units import text_units
+
+        offsets, data = text_buffers(docs[self.text])
+        rows, starts, ends = text_units(offsets, data, "sentence")
+        # Sentences follow one another, so that they are documents of a column whose text is the same.
+        bounds = np.append(starts, ends[-1:]) if len(ends) else np.zeros(1, np.int64)
+        measured = [np.zeros((0, 3), np.int64)]
+        for _, _, local, block in blocks(bounds, data):
+            runs = lower_runs(local, block, IN_WORD)
+            measured.append(np.column_stack(find_entries(*self._entries, runs.data, runs.offsets)))
+        found, covered, total = np.concatenate(measured).T
+        count = len(offsets) - 1
+        sums = [np.bincount(rows, values, count) for values in (found, covered, total, found > 0, found >= 0)]
+        return pa.table(
+            [
+                pa.array(sums[0].astype(np.int32)),
+                _ratio(sums[1], sums[2]),
+                pa.array(sums[3].astype(np.int32)),
+                _ratio(sums[3], sums[4]),
+            ],
+            schema=self.writes(),
+        )
+
+
+def _ratio(part: "np.ndarray", whole: "np.ndarray") -> pa.Array:
+    import numpy as np
+
+    return pa.array((part / np.maximum(whole, 1)).astype(np.float32), mask=whole == 0)
+
+
+def _read(path: Path) -> tuple[list[bytes], list[int]]:
+    """The entries of a file, lower-cased, words joined by one space; and the lines of those that cannot be found as words."""
+    try:
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
+    except UnicodeDecodeError as error:
+        raise UserError(f"word_list: {path}: not UTF-8 at byte {error.start}") from None
+    entries, lost = [], []
+    for number, line in enumerate(lines, 1):
+        if line.strip() and not line.startswith("#"):
+            entry = _words(line)
+            if _says_the_same(line.strip(), entry.decode()):
+                entries.append(entry)
+            else:
+                lost.append(number)
+    return entries, lost
+
+
+def _says_the_same(entry: str, words: str) -> bool:
+    """Whether the words of an entry occur where the entry does and hardly elsewhere.
+
+    Punctuation between words is what may stand between the words of a phrase. Other symbols, and punctuation beside a
+    single letter or number, are part of what an entry says: `s m` is not `s&m`, `13` not `13.`, and an emoji no word.
+    """
+    symbols = {c for c in entry if not (c.isalnum() or c.isspace() or c in _JOINS or unicodedata.category(c)[0] == "M")}
+    if not words or not symbols:
+        return bool(words)
+    between = all(unicodedata.category(c) in _BETWEEN or c in _PUNCTUATION for c in symbols)
+    return between and all(sum(c.isalpha() for c in word) > 1 for word in words.split(" "))
+
+
+def _words(text: str) -> bytes:
+    import numpy as np
+
+    from pipelines.kernels.text.characters import lower_runs
+    from pipelines.kernels.text.tables import IN_WORD
+
+    data = np.frombuffer(text.encode(), np.uint8)
+    bounds = np.array([0, len(data)], np.int64)
+    for array in (data, bounds):
+        array.flags.writeable = False
+    return lower_runs(bounds, data, IN_WORD).data.tobytes()

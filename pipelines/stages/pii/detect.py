@@ -1,0 +1,224 @@
+"""Presidio behind the gate: the recognizers read windows that can hold an entity, and nothing else.
+
+What they find there equals what they find in the whole text, with two exceptions in favour of finding: phonenumbers gives up
+on a text after 65,535 false starts, and Presidio on a pattern after 60 seconds. Language models read whole texts.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from itertools import accumulate, groupby
+from operator import itemgetter
+from typing import TYPE_CHECKING, NamedTuple
+
+import pyarrow as pa
+
+from gristmill.errors import UserError
+from pipelines.stages.pii.recognizers import NER_ENTITIES, NameFinder, load_recognizers
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from pipelines.kernels.search.pii_gate import Chains
+
+_BATCH = 10_000  # characters per call of a recognizer
+_GLUE = "\n\0\n"  # between windows of a call: no pattern crosses it, and each takes either side as an edge of the text
+_REMEMBERED = 1 << 16  # windows per entity whose result a worker keeps
+_REMEMBERED_LENGTH = 200  # longer ones hardly come again
+
+
+class Detection(NamedTuple):
+    """An entity in the UTF-8 bytes [start, end) of a text, with Presidio's score from 0 to 1."""
+
+    start: int
+    end: int
+    entity: str
+    score: float
+
+
+class Detector:
+    """Presidio's recognizers behind the gate. Results of short windows are remembered, which only saves time."""
+
+    def __init__(self, entities: tuple[str, ...], phone_regions: tuple[str, ...], ner_model: str = "") -> None:
+        self.entities = tuple(entity for entity in entities if entity not in NER_ENTITIES)
+        self.phone_regions = phone_regions
+        self.recognizers = load_recognizers(self.entities, phone_regions)
+        self._names = NameFinder(ner_model, entities) if len(self.entities) < len(entities) else None
+        self._remembered: dict[str, dict[str, tuple[_Found, ...]]] = {entity: {} for entity in self.entities}
+
+    def detect(
+        self, texts: pa.ChunkedArray, ids: pa.ChunkedArray, entities: Sequence[str] | None = None
+    ) -> Iterator[tuple[int, Detection]]:
+        """(row, detection) for every detection of any score, entity by entity; of all entities, or of some by pattern.
+
+        UserError with the document's id and the entity where a recognizer fails.
+        """
+        from pipelines.kernels.text.buffers import text_buffers
+        from pipelines.stages.pii.windows import GATES
+
+        offsets, data = text_buffers(texts)
+        if self._names and entities is None:
+            yield from _named(self._names, texts, ids)
+        chains = {codes: self._chains(offsets, data, codes) for codes in (False, True)}
+        for entity in self.entities if entities is None else entities:
+            candidates = []
+            for row, spans in self._hits(entity, offsets, data, chains[GATES[entity].codes]):
+                document = data[offsets[row] : offsets[row + 1]].tobytes()
+                candidates += [_Candidate(row, *candidate) for candidate in self._cut(entity, document, spans)]
+            known = self._analyze(entity, candidates, ids)
+            for candidate in candidates:
+                for found in known[candidate.window]:
+                    if candidate.low < found.last <= candidate.high:
+                        start, end = candidate.shift + found.start, candidate.shift + found.end
+                        yield candidate.row, Detection(start, end, entity, found.score)
+
+    def _chains(self, offsets: "np.ndarray", data: "np.ndarray", codes: bool) -> "Chains | None":
+        """The chains of digits for all entities that are made of them: phone and card numbers, or identity numbers."""
+        from pipelines.kernels.search.pii_gate import find_chains
+        from pipelines.stages.pii.windows import GATES
+
+        gates = [GATES[entity] for entity in self.entities if GATES[entity].codes == codes]
+        needed = [gate.digits(self.phone_regions) for gate in gates if gate.digits]
+        return find_chains(offsets, data, min(needed), codes) if needed else None
+
+    def _hits(
+        self, entity: str, offsets: "np.ndarray", data: "np.ndarray", chains: "Chains | None"
+    ) -> Iterator[tuple[int, list[tuple[int, int, int]]]]:
+        """(row, its hits in order as (row, start, end) in bytes) for every document that can hold the entity."""
+        import numpy as np
+
+        from pipelines.kernels.search.pii_gate import find_hits
+        from pipelines.stages.pii.windows import GATES
+
+        gate = GATES[entity]
+        if gate.digits:
+            assert chains is not None
+            enough = chains.digits >= gate.digits(self.phone_regions)
+            rows, starts, ends = chains.rows[enough], chains.starts[enough], chains.ends[enough]
+        else:
+            hits = [find_hits(kind, offsets, data) for kind in gate.kinds]
+            rows, starts = np.concatenate([hit[0] for hit in hits]), np.concatenate([hit[1] for hit in hits])
+            order = np.lexsort((starts, rows))
+            rows, starts = rows[order], starts[order]
+            ends = starts
+        spans = zip(rows.tolist(), starts.tolist(), ends.tolist(), strict=True)
+        for row, group in groupby(spans, key=itemgetter(0)):
+            yield row, list(group)
+
+    def _cut(
+        self, entity: str, document: bytes, spans: list[tuple[int, int, int]]
+    ) -> Iterator[tuple[str, int, int, int]]:
+        """(window, its byte offset, low, high) around the hits of a document; see _Candidate."""
+        from pipelines.stages.pii.windows import GATES
+
+        cut = GATES[entity].cut
+        text = document.decode()
+        plain = len(text) == len(document)
+        done, at, seen = 0, 0, 0  # the first `at` characters are the first `seen` bytes
+        for _, start, end in spans:
+            at, seen = (start if plain else at + len(document[seen:start].decode())), start
+            if at < done:
+                continue
+            length = end - start if plain else len(document[start:end].decode())
+            window = cut(text, at, at + length, self.phone_regions)
+            if window is None:
+                continue
+            done = window.high
+            shift = window.start
+            if not plain:
+                shift = start - len(text[shift:at].encode()) if shift <= at else start + len(text[at:shift].encode())
+            yield text[window.start : window.end], shift, window.low - window.start, window.high - window.start
+
+    def _analyze(
+        self, entity: str, candidates: list["_Candidate"], ids: pa.ChunkedArray
+    ) -> dict[str, tuple["_Found", ...]]:
+        """What Presidio finds in each window."""
+        remembered = self._remembered[entity]
+        result = {}
+        new: dict[str, int] = {}
+        for candidate in candidates:
+            if (known := remembered.get(candidate.window)) is not None:
+                result[candidate.window] = known
+            else:
+                new.setdefault(candidate.window, candidate.row)
+        for batch in _batches(list(new)):
+            try:
+                found = self._together(entity, batch)
+            except Exception:
+                found = [self._alone(entity, window, ids[new[window]]) for window in batch]
+            result.update(zip(batch, found, strict=True))
+        if len(remembered) + len(new) > _REMEMBERED:
+            remembered.clear()
+        remembered.update((window, result[window]) for window in new if len(window) <= _REMEMBERED_LENGTH)
+        return result
+
+    def _together(self, entity: str, windows: list[str]) -> list[tuple["_Found", ...]]:
+        """One call for many windows."""
+        starts = [0, *accumulate(len(window) + len(_GLUE) for window in windows)]
+        found: list[list[_Found]] = [[] for _ in windows]
+        for result in self.recognizers[entity].analyze(_GLUE.join(windows), [entity]):
+            number = bisect_right(starts, result.start) - 1
+            window, start, end = windows[number], result.start - starts[number], result.end - starts[number]
+            span = (len(window[:start].encode()), len(window[:end].encode()))
+            found[number].append(_Found(end, *span, float(result.score)))
+        return [tuple(sorted(entry)) for entry in found]
+
+    def _alone(self, entity: str, window: str, identifier: pa.Scalar) -> tuple["_Found", ...]:
+        try:
+            return self._together(entity, [window])[0]
+        except Exception as error:  # its message may quote the document: only its type may be told
+            raise _failed(entity, error, identifier) from None
+
+
+class _Candidate(NamedTuple):
+    """A window of document `row` from byte `shift` on; matches that end in (low, high] of its characters count."""
+
+    row: int
+    window: str
+    shift: int
+    low: int
+    high: int
+
+
+class _Found(NamedTuple):
+    """A match in a window: its end in characters, start and end in bytes, score."""
+
+    last: int
+    start: int
+    end: int
+    score: float
+
+
+def _batches(windows: list[str]) -> Iterator[list[str]]:
+    """Runs of windows of some _BATCH characters: phonenumbers gives up on a text after 65,535 false starts."""
+    batch: list[str] = []
+    size = 0
+    for window in windows:
+        if batch and size + len(window) > _BATCH:
+            yield batch
+            batch, size = [], 0
+        batch.append(window)
+        size += len(window) + len(_GLUE)
+    if batch:
+        yield batch
+
+
+def _named(names: NameFinder, texts: pa.ChunkedArray, ids: pa.ChunkedArray) -> Iterator[tuple[int, Detection]]:
+    """(row, detection) of every name."""
+    for row, text in enumerate(texts.to_pylist()):
+        try:
+            found = names.find(text)
+        except UserError:
+            raise
+        except Exception as error:
+            raise _failed(" or ".join(names.entities), error, ids[row]) from None
+        for start, end, entity, score in found:
+            low = len(text[:start].encode())
+            yield row, Detection(low, low + len(text[start:end].encode()), entity, score)
+
+
+def _failed(entity: str, error: Exception, identifier: pa.Scalar) -> UserError:
+    """Without the error's message, which may quote the document."""
+    return UserError(
+        f"pii: Presidio's recognizer of {entity} failed on document {identifier.as_py().hex()} with "
+        f"{type(error).__name__}; take {entity} out of `entities`, or exclude the document"
+    )

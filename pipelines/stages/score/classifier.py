@@ -1,0 +1,126 @@
+"""Classifier: the score that a supervised fastText model gives a document, or its worst sentence."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+import pyarrow as pa
+
+from gristmill.errors import UserError
+from gristmill.storage.store import file_checksum, read_json
+from pipelines.contracts.reads_text import ReadsText
+from pipelines.contracts.stage import PartStage
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from pipelines.stages.score.fasttext_model import FastTextModel
+
+MODEL, METRICS = "model.bin", "metrics.json"
+
+
+@dataclass(frozen=True)
+class Classifier(ReadsText, PartStage):
+    """The probability, 0 to 1, of one label of a supervised fastText model, as a column that a filter tests.
+
+    The text is read as the library reads a line, which is also how `python -m pipelines classifier train` writes it: white
+    space, line ends included, separates tokens, and nothing else is changed. A fixed threshold as in DCLM (Li et al. 2024,
+    section 4.4) or a quantile is a rule of `filter`; a random choice as in GPT-3 is `pareto_sampling`. A toxicity model is a
+    classifier too: name its label, and judge sentences.
+    """
+
+    model: str
+    """A model file (.bin or .ftz), or the directory that `classifier train` wrote; from the working directory."""
+    label: str = "positive"
+    """The label whose probability is wanted, without `__label__`; `positive` in models that are trained here."""
+    column: str = "classifier_score"
+    """Name of the column."""
+    sentences: bool = False
+    """Whether sentences are judged instead of the document: the column is then the highest probability of any sentence, and
+    COLUMN_mean the mean, weighted by bytes. Both are null where there is no sentence."""
+
+    paths: ClassVar[tuple[str, ...]] = ("model",)
+
+    def writes(self) -> pa.Schema:
+        """The score."""
+        names = [self.column, f"{self.column}_mean"] if self.sentences else [self.column]
+        return pa.schema([(name, pa.float32()) for name in names])
+
+    def never_null(self) -> tuple[str, ...]:
+        """The score of a document; scores of sentences have no value where there is no sentence."""
+        return () if self.sentences else (self.column,)
+
+    def depends(self) -> dict[str, str]:
+        """The checksum of the model; the Unicode version decides where sentences end."""
+        from pipelines.kernels.text.tables import unicode_version
+
+        model = {"model xxh3_128": self._checksum}
+        return model | unicode_version() if self.sentences else model
+
+    def check(self) -> None:
+        """ValueError for a model that is neither a file nor a trained directory, and for names that cannot be."""
+        if not self._file.is_file():
+            raise ValueError(
+                f"model: got {self.model!r}, expected a fastText model file, or a directory that holds {MODEL}: "
+                "`python -m pipelines classifier train` writes one"
+            )
+        if not self.column.isidentifier():
+            raise ValueError(f"column: got {self.column!r}, expected letters, digits and underscores")
+        super().check()
+
+    def setup(self) -> None:
+        """Load the model. UserError where it is none, not the planned one, or lacks the label."""
+        _ = self._fasttext
+
+    @property
+    def _file(self) -> Path:
+        path = Path(self.model)
+        return path / MODEL if path.is_dir() else path
+
+    @cached_property
+    def _checksum(self) -> str:
+        """xxh3_128 of the model when it was first asked for, which is when the build is planned."""
+        found = file_checksum(self._file)
+        metrics = Path(self.model) / METRICS
+        if metrics.is_file() and (recorded := read_json(metrics)["model"]["xxh3_128"]) != found:
+            raise UserError(
+                f"classifier: {self._file}: its xxh3_128 is {found}, {METRICS} beside it was written for {recorded}; train "
+                "again with --overwrite, or name the file itself"
+            )
+        return found
+
+    @cached_property
+    def _fasttext(self) -> "FastTextModel":
+        from pipelines.stages.score.fasttext_model import load_fasttext
+
+        model = load_fasttext(self._file, self._checksum, "classifier")
+        if self.label not in model.labels:
+            some = ", ".join(model.labels[:20])
+            raise UserError(f"classifier: {self._file}: has no label {self.label!r}; its labels: {some}")
+        return model
+
+    def annotate(self, docs: pa.Table) -> pa.Table:
+        """The score of each document."""
+        from pipelines.kernels.text.buffers import text_buffers
+
+        offsets, data = text_buffers(docs[self.text])
+        if self.sentences:
+            return self._by_sentence(offsets, data)
+        scores = self._fasttext.score(data, offsets[:-1], offsets[1:], self.label)
+        return pa.table([pa.array(scores)], schema=self.writes())
+
+    def _by_sentence(self, offsets: "np.ndarray", data: "np.ndarray") -> pa.Table:
+        import numpy as np
+
+        from pipelines.kernels.text.text_units import text_units
+
+        rows, starts, ends = text_units(offsets, data, "sentence")
+        scores = self._fasttext.score(data, starts, ends, self.label)
+        count = len(offsets) - 1
+        highest, sizes = np.zeros(count, np.float32), (ends - starts).astype(np.float64)
+        np.maximum.at(highest, rows, scores)
+        total = np.bincount(rows, sizes, count)
+        mean = np.bincount(rows, sizes * scores, count) / np.maximum(total, 1)
+        columns = [pa.array(values.astype(np.float32), mask=total == 0) for values in (highest, mean)]
+        return pa.table(columns, schema=self.writes())

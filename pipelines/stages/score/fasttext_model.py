@@ -1,0 +1,230 @@
+"""Supervised fastText models as arrays for kernels/fasttext_predict.py: read from the file that the library writes.
+
+The file (version 12 of the format, fastText 0.9): magic and version, twelve integers and a double of arguments, the dictionary,
+the input matrix and the output matrix, each dense or product-quantised. Quantised matrices are unpacked: 4 bytes a number.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gristmill.errors import UserError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from pipelines.kernels.search.fasttext_predict import Features, Layers
+
+_MAGIC, _VERSION, _SUPERVISED = 793712314, 12, 3
+_LABEL = "__label__"
+_CENTROIDS = 256
+_BATCH = 1 << 14  # texts whose scores of all labels are held at a time
+
+
+@dataclass(frozen=True)
+class FastTextModel:
+    """A model in memory. `labels` are without their prefix, in the order of the output rows."""
+
+    labels: tuple[str, ...]
+    loss: int
+    features: "Features"
+    layers: "Layers"
+
+    def predict(
+        self, data: "np.ndarray", starts: "np.ndarray", ends: "np.ndarray", k: int
+    ) -> tuple["np.ndarray", "np.ndarray"]:
+        """(places in `labels` int32 [n, k], probabilities float32 [n, k]), best first, of the texts data[start:end].
+
+        Where a text has no feature, or the model fewer labels than k, the place is -1 and the probability 0.
+        """
+        import numpy as np
+
+        from pipelines.kernels.search.fasttext_predict import predict
+
+        found, scores = np.zeros((len(starts), k), np.int32), np.zeros((len(starts), k), np.float32)
+        starts, ends = np.asarray(starts, np.int64), np.asarray(ends, np.int64)
+        predict(self.features, self.layers, self.loss, data, starts, ends, found, scores)
+        return found, scores
+
+    def score(self, data: "np.ndarray", starts: "np.ndarray", ends: "np.ndarray", label: str) -> "np.ndarray":
+        """The probability of one label, float32 [n]; 0 where a text has no feature."""
+        import numpy as np
+
+        wanted, result = self.labels.index(label), np.zeros(len(starts), np.float32)
+        for first in range(0, len(starts), _BATCH):
+            some = slice(first, first + _BATCH)
+            places, scores = self.predict(data, starts[some], ends[some], len(self.labels))
+            result[some] = np.where(places == wanted, scores, 0).max(axis=1)
+        return result
+
+
+def load_fasttext(path: Path, checksum: str, where: str) -> FastTextModel:
+    """Read a model whose bytes have this xxh3_128. UserError where they do not, or it is no supervised model."""
+    import xxhash
+
+    content = path.read_bytes()
+    found = xxhash.xxh3_128_hexdigest(content)
+    if found != checksum:
+        raise UserError(
+            f"{where}: {path}: its xxh3_128 is {found}, the build was planned with {checksum}; the file changed, or "
+            "differs between machines: put the planned file back, or run the command again"
+        )
+    try:
+        return _parse(content)
+    except (ValueError, IndexError, OverflowError) as error:
+        raise UserError(f"{where}: {path}: not a supervised fastText model ({error})") from None
+
+
+def _parse(content: bytes) -> FastTextModel:
+    import numpy as np
+
+    from pipelines.kernels.search.fasttext_predict import HIERARCHICAL, INDEPENDENT, SOFTMAX, Layers
+
+    file = _File(content)
+    if file.numbers(np.int32, 1)[0] != _MAGIC:
+        raise ValueError("it begins otherwise")
+    version = int(file.numbers(np.int32, 1)[0])
+    if version != _VERSION:
+        raise ValueError(f"version {version} of the format, {_VERSION} is known")
+    arguments = file.numbers(np.int32, 12)
+    file.numbers(np.float64, 1)
+    if arguments[7] != _SUPERVISED:
+        raise ValueError("it holds word vectors, no labels")
+    features, labels, counts = _dictionary(file, arguments)
+    quantised = file.flag()
+    rows = _matrix(file, quantised)
+    output = _matrix(file, file.flag() and quantised)
+    shapes = rows.shape[1] == output.shape[1] and len(output) == len(labels) and len(rows) >= _needed_rows(features)
+    if file.place != len(content) or not labels or not shapes:
+        raise ValueError("its parts do not fit together")
+    loss = {1: HIERARCHICAL, 3: SOFTMAX}.get(int(arguments[6]), INDEPENDENT)
+    children = _tree(counts) if loss == HIERARCHICAL else np.zeros((0, 2), np.int32)
+    return FastTextModel(labels, loss, features, Layers(rows, output, children))
+
+
+def _needed_rows(features: "Features") -> int:
+    """Rows that the input matrix must have for every feature to be in it."""
+    words, buckets, _, maxn, ngrams, pruned = features.numbers.tolist()
+    if maxn <= 0 and ngrams <= 1:
+        return words
+    if buckets <= 0:
+        raise ValueError("it has n-grams but no buckets")
+    return words + (int(features.pruned.max(initial=-1)) + 1 if pruned else buckets)
+
+
+class _File:
+    """A place in the bytes of a file."""
+
+    def __init__(self, content: bytes) -> None:
+        self.content, self.place = content, 0
+
+    def numbers(self, kind: Any, count: int) -> "np.ndarray":
+        """The next `count` numbers, as a read-only view."""
+        import numpy as np
+
+        size = np.dtype(kind).itemsize * int(count)
+        if count < 0 or self.place + size > len(self.content):
+            raise ValueError("it is cut short")
+        found = np.frombuffer(self.content, kind, int(count), self.place)
+        found.setflags(align=False)  # wherever it lies in the file, so that kernels are compiled for one type
+        self.place += size
+        return found
+
+    def flag(self) -> bool:
+        """The next byte."""
+        return bool(self.numbers("u1", 1)[0])
+
+    def word(self) -> bytes:
+        """The bytes up to the next NUL."""
+        end = self.content.index(b"\0", self.place)
+        found = self.content[self.place : end]
+        self.place = end + 1
+        return found
+
+
+def _dictionary(file: _File, arguments: "np.ndarray") -> tuple["Features", tuple[str, ...], "np.ndarray"]:
+    """(features, labels, how often each label stood in the training text)."""
+    import numpy as np
+
+    from pipelines.kernels.search.fasttext_predict import Features, index_words
+
+    size, words, _ = file.numbers(np.int32, 3).tolist()
+    _, pruned_size = file.numbers(np.int64, 2).tolist()
+    entries, counts = [], []
+    for _ in range(size):
+        entries.append(file.word())
+        counts.append(file.numbers(np.int64, 1)[0])
+        file.numbers(np.int8, 1)
+    buckets = int(arguments[8])
+    pruned: np.ndarray = np.zeros(0, np.int32)
+    if pruned_size >= 0:
+        pairs = file.numbers(np.int32, 2 * pruned_size).reshape(-1, 2)
+        if pairs.size and not (pairs.min() >= 0 and pairs[:, 0].max() < buckets):
+            raise ValueError("it keeps a bucket that it does not have")
+        pruned = np.full(buckets, -1, np.int32)
+        pruned[pairs[:, 0]] = pairs[:, 1]
+    kept = np.packbits(pruned >= 0, bitorder="little")
+    bounds = np.cumsum([0, *(len(entry) for entry in entries)], dtype=np.int64)
+    slots = np.full(1 << (2 * size + 1).bit_length(), -1, np.int32)
+    joined = np.frombuffer(b"".join(entries), np.uint8)
+    index_words(joined, bounds, slots)
+    numbers = np.array([words, buckets, *arguments[9:11], arguments[5], pruned_size >= 0], np.int64)
+    for array in (bounds, slots, numbers, pruned, kept):
+        array.setflags(write=False)
+    labels = tuple(entry.decode("utf-8", "replace").removeprefix(_LABEL) for entry in entries[words:])
+    return Features(joined, bounds, slots, numbers, pruned, kept), labels, np.array(counts[words:], np.int64)
+
+
+def _matrix(file: _File, quantised: bool) -> "np.ndarray":
+    import numpy as np
+
+    normed = file.flag() if quantised else False
+    height, width = file.numbers(np.int64, 2).tolist()
+    if not quantised:
+        return file.numbers(np.float32, height * width).reshape(height, width)
+    codes = file.numbers(np.uint8, file.numbers(np.int32, 1)[0])
+    matrix = _unpack(codes.reshape(height, -1), *_centroids(file))
+    if normed:
+        norms = file.numbers(np.uint8, height)
+        matrix *= _unpack(norms.reshape(height, 1), *_centroids(file))
+    matrix.setflags(write=False, align=False)
+    return matrix
+
+
+def _centroids(file: _File) -> tuple["np.ndarray", int, int, int]:
+    """A product quantiser: its centroids, the number of sub-vectors, their length, the length of the last."""
+    import numpy as np
+
+    width, parts, length, last = file.numbers(np.int32, 4).tolist()
+    return file.numbers(np.float32, width * _CENTROIDS), parts, length, last
+
+
+def _unpack(codes: "np.ndarray", centroids: "np.ndarray", parts: int, length: int, last: int) -> "np.ndarray":
+    """Jégou et al. 2011, "Product Quantization for Nearest Neighbor Search": each code names a piece of the row."""
+    import numpy as np
+
+    pieces = []
+    for part in range(parts):
+        size = last if part == parts - 1 else length
+        start = part * _CENTROIDS * length
+        pieces.append(centroids[start : start + _CENTROIDS * size].reshape(_CENTROIDS, size)[codes[:, part]])
+    return np.ascontiguousarray(np.concatenate(pieces, axis=1))
+
+
+def _tree(counts: "np.ndarray") -> "np.ndarray":
+    """The Huffman tree over labels, as the library builds it: children int32 [2 * labels - 1, 2]. `counts` descend."""
+    import numpy as np
+
+    labels = len(counts)
+    weights = np.full(2 * labels - 1, 10**15, np.int64)
+    weights[:labels] = counts
+    children = np.full((2 * labels - 1, 2), -1, np.int32)
+    leaf, inner = labels - 1, labels
+    for node in range(labels, 2 * labels - 1):
+        for side in range(2):
+            if leaf >= 0 and weights[leaf] < weights[inner]:
+                children[node, side], leaf = leaf, leaf - 1
+            else:
+                children[node, side], inner = inner, inner + 1
+        weights[node] = weights[children[node]].sum()
+    return children

@@ -1,0 +1,107 @@
+"""Perplexity of a document under a KenLM n-gram model."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pyarrow as pa
+
+from gristmill.errors import UserError
+from gristmill.extras import install_extra
+from gristmill.storage.store import file_checksum
+from pipelines.contracts.reads_text import ReadsText
+from pipelines.contracts.stage import PartStage, library_versions
+
+_ROWS = 1024  # documents that are Python strings at a time
+
+
+@dataclass(frozen=True)
+class Perplexity(ReadsText, PartStage):
+    """`perplexity`: 10 ** (-(sum of log10 p of all lines) / (tokens + lines)). Low is text like the model's training text.
+
+    A line that is not blank is a sentence to the model, with its begin and its end, and the end counts as a token; this is the
+    formula of CCNet (Wenzek et al. 2020, "CCNet: Extracting High Quality Monolingual Datasets from Web Crawl Data"). Nothing
+    of CCNet's normalisation is done: tokens are what ASCII white space separates, punctuation and digits stay, and
+    `lower` is all there is to choose. A model is at home in text that was prepared as its training text was; for one over
+    SentencePiece pieces this stage is no use. A document without a token has null.
+    """
+
+    model: str
+    """A KenLM model, ARPA or binary, from the working directory. The binary form loads at once and shares memory."""
+    lower: bool = False
+    """Whether text is lower-cased first."""
+    column: str = "perplexity"
+    """Name of the column."""
+
+    paths: ClassVar[tuple[str, ...]] = ("model",)
+
+    def writes(self) -> pa.Schema:
+        """The perplexity."""
+        return pa.schema([(self.column, pa.float32())])
+
+    def depends(self) -> dict[str, str]:
+        """The library and the checksum of the model; the Unicode version where text is lower-cased."""
+        from pipelines.kernels.text.tables import unicode_version
+
+        found = library_versions("kenlm") | {"model xxh3_128": self._checksum}
+        return found | unicode_version() if self.lower else found
+
+    def check(self) -> None:
+        """ValueError where the library or the model is missing."""
+        if find_spec("kenlm") is None:
+            raise ValueError(f"model: KenLM is not installed; run: {install_extra('kenlm')}")
+        if not Path(self.model).is_file():
+            raise ValueError(f"model: got {self.model!r}, which is no file; expected the path of a KenLM model")
+        if not self.column.isidentifier():
+            raise ValueError(f"column: got {self.column!r}, expected letters, digits and underscores")
+        super().check()
+
+    def libraries(self) -> tuple[tuple[str, str], ...]:
+        """KenLM."""
+        return (("kenlm", install_extra("kenlm")),)
+
+    def setup(self) -> None:
+        """Load the model. UserError where it is none, or not the planned one."""
+        found = file_checksum(Path(self.model))
+        if found != self._checksum:
+            raise UserError(
+                f"perplexity: {self.model}: its xxh3_128 is {found}, the build was planned with {self._checksum}; put the "
+                "planned file back, or run the command again"
+            )
+        _ = self._kenlm
+
+    @cached_property
+    def _checksum(self) -> str:
+        """xxh3_128 of the model when it was first asked for, which is when the build is planned."""
+        return file_checksum(Path(self.model))
+
+    @cached_property
+    def _kenlm(self) -> Any:
+        import kenlm
+
+        config = kenlm.Config()
+        config.show_progress = False
+        config.arpa_complain = kenlm.ARPALoadComplain.NONE
+        try:
+            return kenlm.Model(self.model, config)
+        except OSError as error:
+            reason = str(error).splitlines()[0]
+            raise UserError(f"perplexity: {self.model}: not a KenLM model ({reason})") from None
+
+    def annotate(self, docs: pa.Table) -> pa.Table:
+        """The perplexity of each document."""
+        column = docs[self.text]
+        values: list[float | None] = []
+        for first in range(0, len(column), _ROWS):
+            values += [self._perplexity(text) for text in column.slice(first, _ROWS).to_pylist()]
+        return pa.table([pa.array(values, pa.float32())], schema=self.writes())
+
+    def _perplexity(self, text: str) -> float | None:
+        logarithm, tokens = 0.0, 0
+        for line in (text.lower() if self.lower else text).encode().split(b"\n"):
+            if words := len(line.split()):
+                logarithm += self._kenlm.score(line)
+                tokens += words + 1
+        return min(10.0 ** min(300.0, -logarithm / tokens), 3.4e38) if tokens else None

@@ -1,0 +1,163 @@
+"""Commands that are crashed at every operation on the disk or on an object store, and then given again."""
+
+import queue
+import random
+import re
+import shutil
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from tests.chaos.harness.crash_server import Server
+from tests.chaos.harness.crashing import Crash, Operation, Point
+from tests.chaos.harness.outcome import Outcome, files_of
+
+Injected = Callable[[str, str, Outcome, float], None]
+Names = Sequence[tuple[str, str]]
+GROUP = "Crash points"
+
+
+@dataclass(frozen=True)
+class Case:
+    """A command: how readers of the table call it and its files, its words for a root, how a root begins, and what came
+    of it.
+    """
+
+    name: str
+    names: Names
+    command: Callable[[Path], Sequence[Any]]
+    begin: Callable[[Path], None]
+    outcome: Callable[[Path], Outcome]
+    record: str = ""  # where rows of training are written, beside the root
+    bucket: str = ""
+    detail: Literal["operations", "files", "none"] = "none"  # what has rows of its own in the table
+    most: int = 2  # crashes for each kind of operation on each kind of file; four times as many losses of power
+    done: str = ""  # what the command says, refusing, where all had been done before the crash
+
+
+def kind_of(case: Case, operations: Sequence[Operation], point: Point) -> tuple[str, str]:
+    """(what a crash befalls, at which of its operations), for readers of the table."""
+    if point.crash.startswith("names"):
+        return "power is lost", point.crash
+    if point.number == len(operations):
+        return "killed", "after the last operation"
+    here = operations[point.number - (point.crash == "torn")]
+    before = operations[point.number - 1]
+    if here.kind == "make directory":
+        return "directory", "before it is made"
+    if here.kind == "fsync directory":
+        if before.kind not in ("rename", "link"):
+            return "directory", "before its fsync"
+        here = Operation("directory's fsync", before.path)
+    what = next(name for pattern, name in case.names if re.fullmatch(pattern, plain_name(here.path)))
+    return what, "half written" if point.crash == "torn" else f"before its {here.kind}"
+
+
+def plain_name(path: str) -> str:
+    """A path as it is once its file is whole."""
+    while (shorter := re.sub(r"(^|/)\.([^/]+)\.[0-9a-f]{32}\.tmp", r"\1\2", path)) != path:
+        path = shorter
+    return path
+
+
+def row_of(case: Case, what: str, when: str) -> str:
+    """The row of the table."""
+    if case.detail == "operations" or what in ("power is lost", "killed"):
+        return f"{case.name}: {what}, {when}"
+    if when == "half written":
+        return f"{case.name}: killed, a file half written"
+    return f"{case.name}: killed at {what}" if case.detail == "files" else f"{case.name}: killed before an operation"
+
+
+def points_of(case: Case, operations: Sequence[Operation]) -> list[Point]:
+    """Every place to die at, and every way."""
+    crashes: list[Crash] = ["kill"] if case.bucket else ["kill", "names kept", "names lost"]
+    points = [Point(number, crash) for crash in crashes for number in range(len(operations))]
+    points += [
+        Point(number + 1, "torn") for number, each in enumerate(operations) if each.kind in ("creation", "opening")
+    ]
+    return [*points, Point(len(operations), "kill")]
+
+
+def chosen(case: Case, operations: Sequence[Operation], few: int | None) -> list[Point]:
+    """A few of all points, from a seed; without `few` up to `case.most` of each kind, evenly spread."""
+    points = points_of(case, operations)
+    if few is not None:
+        return random.Random(7).sample(points, few)
+    kinds: dict[tuple[str, str], list[Point]] = defaultdict(list)
+    for point in points:
+        kinds[kind_of(case, operations, point)].append(point)
+    found = []
+    for (what, _), alike in kinds.items():
+        most = case.most * (4 if what == "power is lost" else 1)
+        found += alike if len(alike) <= most else [alike[len(alike) * n // most] for n in range(most)]
+    return found
+
+
+class Pool:
+    """Servers that work at the same time."""
+
+    def __init__(self, servers: Sequence[Server]) -> None:
+        self._free: queue.SimpleQueue[Server] = queue.SimpleQueue()
+        self.all = servers
+        for each in servers:
+            self._free.put(each)
+
+    def crash(self, case: Case, root: Path, point: Point, operation: Operation | None) -> tuple[Outcome, float]:
+        """Crash the command once and run it again: what came of it, and the seconds of the second run."""
+        used = self._free.get()
+        try:
+            case.begin(root)
+            record = f"{root}.{case.record}" if case.record else ""
+            died = used.run(case.command(root), root, point, bucket=case.bucket, record=record)
+            assert died.status == -9, died.said[-4000:]
+            again = used.run(case.command(root), root, bucket=case.bucket, record=record)
+            finished = again.status == 0 or (case.done and case.done in again.said)
+            assert finished, f"{point} {operation}: {again.said[-4000:]}"
+            return case.outcome(root), again.seconds
+        finally:
+            self._free.put(used)
+
+    def sweep(self, case: Case, root: Path, injected: Injected, few: int | None = None) -> None:
+        """Crash a command at its operations, or at a few of them, each time in a directory of its own, and note what came of
+        it.
+        """
+        case.begin(root)
+        there = set(root.rglob("*"))
+        operations = self.all[0].run(case.command(root), root, bucket=case.bucket).operations
+        seen = {plain_name(operation.path).rpartition("/")[2] for operation in operations}
+        unseen = [path for path in set(root.rglob("*")) - there if path.name not in seen]
+        assert not unseen, "came by a way that is not watched"
+        shutil.rmtree(root, ignore_errors=True)
+
+        def crash(numbered: tuple[int, Point]) -> tuple[Point, Outcome, float]:
+            number, point = numbered
+            own = root.with_name(f"{root.name}{number}")
+            operation = operations[point.number] if point.number < len(operations) else None
+            outcome, seconds = self.crash(case, own, point, operation)
+            if outcome == Outcome(0, 0, True):  # else it stays, to be looked at
+                shutil.rmtree(own, ignore_errors=True)
+            return point, outcome, seconds
+
+        points = chosen(case, operations, few)
+        with ThreadPoolExecutor(len(self.all)) as threads:
+            for point, outcome, seconds in threads.map(crash, enumerate(points)):
+                injected(GROUP, row_of(case, *kind_of(case, operations, point)), outcome, seconds)
+
+
+def nothing(root: Path) -> None:
+    """A command that begins without its root."""
+
+
+def same_as(whole: Path) -> Callable[[Path], Outcome]:
+    """Whether all files of a directory are those of one that nothing broke."""
+    wanted = files_of(whole)
+
+    def outcome(out: Path) -> Outcome:
+        files = files_of(out)
+        return Outcome(len(wanted.keys() - files.keys()), len(files.keys() - wanted.keys()), files == wanted)
+
+    return outcome

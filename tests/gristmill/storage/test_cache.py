@@ -1,0 +1,32 @@
+"""The local cache of remote files: its limit, and what killed processes leave in it."""
+
+import os
+import time
+
+import pytest
+
+from gristmill.errors import UserError
+from gristmill.storage import cache
+
+
+def filled(tmp_path, monkeypatch, names):
+    """A cache with a file of 10 bytes per name, last used so many seconds ago."""
+    monkeypatch.setenv("GRISTMILL_CACHE", str(tmp_path))
+    for name, age in names.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b"0123456789")
+        os.utime(tmp_path / name, (time.time() - age, time.time() - age))
+    return lambda: {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()}
+
+
+def test_what_killed_processes_left_goes_when_room_is_made(tmp_path, monkeypatch):
+    left = filled(tmp_path, monkeypatch, {"aa/aa1": 9000, "bb/bb1": 8000, "old.tmp": 200_000, "new.tmp": 1000})
+    cache._make_room(10)
+    assert left() == {"bb/bb1", "new.tmp"}
+
+
+def test_a_limit_that_is_no_number(tmp_path, monkeypatch):
+    filled(tmp_path, monkeypatch, {"x.tmp": 0})
+    monkeypatch.setenv("GRISTMILL_CACHE_BYTES", "20 GiB")
+    with pytest.raises(UserError, match="GRISTMILL_CACHE_BYTES: got '20 GiB', expected a number of bytes"):
+        cache._keep(tmp_path / "x.tmp", "ab" * 16)

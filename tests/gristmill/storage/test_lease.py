@@ -1,0 +1,226 @@
+"""Leases: who works somewhere is seen, waited for and taken over, by one clock alone."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from gristmill.errors import ConflictError
+from gristmill.storage.lease import LEASE, PATIENCE_SECONDS, Lease, held, take
+from gristmill.storage.location import RemotePath, place_of
+from gristmill.storage.remote import write_url
+
+ROOT = Path(__file__).parents[3]
+
+
+class Watch:
+    """The time of one process: `sleep` lets it pass, and does what is due. It begins wherever it likes."""
+
+    def __init__(self, start=0.0, due=()):
+        self.now, self.due, self.said = start, sorted(due, key=lambda each: each[0]), []
+        self.start = start
+
+    def sleep(self, seconds):
+        self.now += seconds
+        while self.due and self.passed >= self.due[0][0]:
+            self.due.pop(0)[1]()
+
+    @property
+    def passed(self):
+        return self.now - self.start
+
+    def take(self, place, work="building", **options):
+        return take(place, work, self.said.append, clock=lambda: self.now, sleep=self.sleep, **options)
+
+
+def foreign(place, **facts):
+    """A lease of a process on another machine, and a function that lets it beat."""
+    lease = Lease(place / LEASE, "building")
+
+    def beat():
+        lease.count += 1
+        state = json.loads(lease.state()) | {"host": "elsewhere", "kernel": "another", **facts}
+        content = json.dumps(state).encode()
+        if isinstance(place, RemotePath):
+            write_url((place / LEASE).url, place.remote, content)
+        else:
+            (place / LEASE).write_bytes(content)
+
+    beat()
+    return beat
+
+
+def holder(place):
+    return json.loads((place / LEASE).read_bytes())["holder"]
+
+
+@pytest.fixture(params=["disk", "store"])
+def place(request, tmp_path):
+    """A directory, and a prefix of an object store."""
+    if request.param == "disk":
+        return tmp_path
+    s3 = request.getfixturevalue("s3")
+    request.getfixturevalue("monkeypatch").setenv("GRISTMILL_CACHE", str(tmp_path / "cache"))
+    return place_of(f"s3://bucket/{tmp_path.name}", s3.remote)
+
+
+def test_a_lease_is_there_while_it_is_held_and_beats(place):
+    with held(place, "building", pytest.fail, beat=0.01):
+        first = (place / LEASE).read_bytes()
+        assert json.loads(first)["pid"] == os.getpid()
+        while (place / LEASE).read_bytes() == first:
+            time.sleep(0.01)
+    assert not (place / LEASE).exists()
+    with pytest.raises(KeyError), held(place, "building", pytest.fail):
+        raise KeyError
+    assert not (place / LEASE).exists()
+
+
+def test_leases_do_not_fill_the_cache_of_remote_files(s3, tmp_path, monkeypatch):
+    monkeypatch.setenv("GRISTMILL_CACHE", str(tmp_path / "cache"))
+    lease = Watch().take(place_of(f"s3://bucket/{tmp_path.name}", s3.remote))
+    assert lease.beat()
+    lease.release()
+    assert not (tmp_path / "cache").exists()
+
+
+def test_who_comes_second_waits_until_the_first_is_done(place):
+    beat = foreign(place)
+    removal = (place / LEASE).remove_tree if isinstance(place, RemotePath) else (place / LEASE).unlink
+    watch = Watch(due=[*((second, beat) for second in range(20, 61, 20)), (75, removal)])
+    lease = watch.take(place)
+    assert 75 <= watch.passed < 77
+    assert holder(place) == lease.holder
+    assert watch.said == [
+        f"{place}: another process is building here (host elsewhere, pid {os.getpid()}); waiting for it, or taking over when it "
+        "has not moved for 30 s",
+        f"{place}: it is done; going on",
+    ]
+
+
+def test_a_lease_that_stands_still_is_taken_over(place):
+    beat = foreign(place)
+    watch = Watch(due=[(20, beat), (45, beat)])
+    lease = watch.take(place)
+    assert 45 + PATIENCE_SECONDS <= watch.passed < 45 + PATIENCE_SECONDS + 3
+    assert holder(place) == lease.holder
+    assert "stands still" in watch.said[-1]
+
+
+@pytest.mark.parametrize("hours", [-7, 7])
+def test_clocks_that_disagree_by_hours_change_nothing(tmp_path, monkeypatch, hours):
+    """Neither the time of the file nor that of the day is looked at: only what passes while one waits."""
+    foreign(tmp_path)
+    now = time.time()
+    os.utime(tmp_path / LEASE, (now + hours * 3600, now + hours * 3600))
+    monkeypatch.setattr(time, "time", lambda: now - hours * 3600)
+    watch = Watch(start=1e6 * hours)
+    watch.take(tmp_path)
+    assert PATIENCE_SECONDS <= watch.passed < PATIENCE_SECONDS + 3
+
+
+def test_a_dead_process_of_this_machine_is_not_waited_for(tmp_path):
+    script = (
+        "import sys; from pathlib import Path; from gristmill.storage.lease import take; "
+        "take(Path(sys.argv[1]), 'building', print); print('taken', flush=True); sys.stdin.read()"
+    )
+    command = [sys.executable, "-c", script, str(tmp_path)]
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "taken\n"
+        with pytest.raises(
+            ConflictError, match=rf"another process is building here .*pid {process.pid}\); wait for it"
+        ):
+            Watch().take(tmp_path, wait=False)
+        os.kill(process.pid, signal.SIGKILL)
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # dead, and not yet waited for
+        watch = Watch()
+        lease = watch.take(tmp_path)
+    assert watch.passed == 0
+    assert holder(tmp_path) == lease.holder
+
+
+def test_a_process_id_that_was_given_again_is_another_process(tmp_path):
+    own = json.loads(Lease(tmp_path / LEASE, "building").state())
+    foreign(tmp_path, kernel=own["kernel"], started="1")
+    watch = Watch()
+    watch.take(tmp_path)
+    assert watch.passed == 0
+
+
+def test_the_process_id_of_another_container_says_nothing(tmp_path):
+    """Containers may share the name of their host, and number their processes alike."""
+    own = json.loads(Lease(tmp_path / LEASE, "building").state())
+    foreign(tmp_path, host=own["host"], started="1")
+    watch = Watch()
+    watch.take(tmp_path)
+    assert watch.passed >= PATIENCE_SECONDS
+
+
+def test_without_waiting_a_live_holder_is_a_conflict_and_a_dead_one_is_none(place):
+    beat = foreign(place)
+    watch = Watch(due=[(5, beat)])
+    with pytest.raises(ConflictError, match=r"another process is building here \(host elsewhere, pid"):
+        watch.take(place, "training", wait=False)
+    assert 5 <= watch.passed < 8
+    assert "watching whether it lives" in watch.said[0]
+    watch = Watch()
+    watch.take(place, "training", wait=False)
+    assert PATIENCE_SECONDS <= watch.passed < PATIENCE_SECONDS + 3
+
+
+def test_of_several_that_come_at_once_one_holds_the_lease(tmp_path):
+    for stale in (False, True) * 10:
+        if stale:
+            foreign(tmp_path)
+        together, found = threading.Barrier(6), []
+
+        def come(together=together, found=found):
+            watch = Watch()
+            together.wait()
+            try:
+                found.append(watch.take(tmp_path, wait=False))
+            except ConflictError:
+                found.append(None)
+
+        threads = [threading.Thread(target=come) for _ in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        (lease,) = [lease for lease in found if lease is not None]
+        assert len(found) == 6
+        assert holder(tmp_path) == lease.holder
+        lease.release()
+        assert not list(tmp_path.iterdir())
+
+
+def test_a_lease_that_was_lost_is_left_alone_and_told(place):
+    told = threading.Event()
+    with held(place, "building", pytest.fail, beat=0.01, lost=told.set):
+        foreign(place, holder="other")
+        assert told.wait(60)
+    assert holder(place) == "other"
+
+
+def test_a_lease_that_is_gone_or_garbage_is_written_again(tmp_path):
+    lease = Watch().take(tmp_path)
+    for damage in (lambda path: path.unlink(), lambda path: path.write_bytes(b"\x00" * 40)):
+        damage(tmp_path / LEASE)
+        assert lease.beat()
+        assert holder(tmp_path) == lease.holder
+    (tmp_path / LEASE).write_bytes(b"[1]")
+    watch = Watch()
+    watch.take(tmp_path)  # nobody's, and it stands still
+    assert PATIENCE_SECONDS <= watch.passed < PATIENCE_SECONDS + 3
+
+
+def test_a_directory_that_cannot_be_written_fails_at_once(tmp_path):
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(OSError, match="Not a directory"):
+        Watch().take(tmp_path / "file")

@@ -1,0 +1,179 @@
+"""Files are whole or absent, and a changed byte is found on first touch."""
+
+import errno
+import os
+import threading
+from functools import partial
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gristmill.errors import CorruptFileError
+from gristmill.storage.location import place_of
+from gristmill.storage.remote import _store
+from gristmill.storage.store import (
+    FileRecord,
+    canonical_json,
+    digest,
+    read_json,
+    record_file,
+    remove_tree,
+    verify,
+    write_atomic,
+    write_json,
+    write_new,
+)
+
+
+def test_a_writer_that_fails_leaves_nothing(tmp_path):
+    def fail(sink):
+        sink.write(b"half")
+        raise OSError(28, "No space left on device")
+
+    write_atomic(tmp_path / "kept", b"old")
+    with pytest.raises(OSError, match="No space"):
+        write_atomic(tmp_path / "kept", fail)
+    assert (tmp_path / "kept").read_bytes() == b"old"
+    assert [path.name for path in tmp_path.iterdir()] == ["kept"]
+
+
+def test_a_file_whose_attempt_another_process_swept_away_is_written_again(tmp_path, monkeypatch):
+    """Whoever publishes a step removes what looks like leftovers, those of a second build too."""
+    fsync, swept = os.fsync, []
+
+    def sweep(descriptor):
+        if not swept:
+            swept.extend(tmp_path.glob(".*.tmp"))
+            swept[0].unlink()
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", sweep)
+    write_atomic(tmp_path / "run.json", b"times")
+    assert (tmp_path / "run.json").read_bytes() == b"times"
+    assert len(swept) == 1
+
+
+@given(position=st.integers(0, 999), bit=st.integers(0, 7))
+def test_every_flipped_bit_is_found(tmp_path_factory, position, bit):
+    directory = tmp_path_factory.mktemp("flip")
+    write_atomic(directory / "f", bytes(1000))
+    record = record_file(directory, "f")
+    assert verify(directory, record) == directory / "f"
+    data = bytearray(1000)
+    data[position] ^= 1 << bit
+    write_atomic(directory / "f", bytes(data))
+    with pytest.raises(CorruptFileError, match=r"f: is .*its manifest recorded"):
+        verify(directory, record)
+
+
+def test_truncated_and_missing_files_are_named(tmp_path):
+    write_atomic(tmp_path / "f", b"12345")
+    record = record_file(tmp_path, "f")
+    write_atomic(tmp_path / "f", b"1234")
+    with pytest.raises(CorruptFileError, match="is 4 bytes, its manifest recorded 5 bytes"):
+        verify(tmp_path, record)
+    with pytest.raises(CorruptFileError, match="recorded in its manifest but missing"):
+        verify(tmp_path, FileRecord("g", 1, "0"))
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(),
+    lambda v: st.lists(v) | st.dictionaries(st.text(), v),
+    max_leaves=8,
+)
+
+
+@given(st.dictionaries(st.text().filter(lambda key: key != "checksum"), JSON))
+def test_json_round_trip(tmp_path_factory, value):
+    path = tmp_path_factory.mktemp("json") / "v.json"
+    write_json(path, value)
+    found = read_json(path)
+    assert found.pop("checksum") == digest(value)
+    assert found == value
+
+
+def test_edited_json_is_refused(tmp_path):
+    path = tmp_path / "v.json"
+    write_json(path, {"documents": 10})
+    path.write_text(path.read_text().replace("10", "11"))
+    with pytest.raises(CorruptFileError, match="does not match its own checksum"):
+        read_json(path)
+
+
+def test_equal_values_have_equal_digests_whatever_the_order_of_their_keys():
+    assert canonical_json({"b": 1, "a": [2, {"d": 3, "c": 4}]}) == canonical_json({"a": [2, {"c": 4, "d": 3}], "b": 1})
+
+
+def at_once(calls):
+    """What calls return that begin at the same instant, each in a thread."""
+    together, found = threading.Barrier(len(calls)), []
+
+    def call(one):
+        together.wait()
+        found.append(one())
+
+    threads = [threading.Thread(target=call, args=(one,)) for one in calls]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return found
+
+
+def written(path, content):
+    """The content where this call has written it, else None."""
+    return content if write_new(path, content) else None
+
+
+def test_of_several_that_write_a_new_file_one_does(tmp_path):
+    for round_ in range(10):
+        path = tmp_path / str(round_) / "file"
+        contents = [bytes([number]) * 5000 for number in range(6)]
+        found = at_once([partial(written, path, content) for content in contents])
+        assert [path.read_bytes()] == [content for content in found if content]
+        assert [entry.name for entry in path.parent.iterdir()] == ["file"]
+        assert not write_new(path, b"later")
+
+
+def test_file_systems_without_hard_links_have_new_files_too(tmp_path, monkeypatch):
+    def refuse(*arguments):
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(os, "link", refuse)
+    assert write_new(tmp_path / "file", b"first")
+    assert not write_new(tmp_path / "file", b"second")
+    assert (tmp_path / "file").read_bytes() == b"first"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
+
+
+def test_of_several_that_write_a_new_object_one_does(s3, tmp_path):
+    path = place_of(f"s3://bucket/{tmp_path.name}/file", s3.remote)
+    contents = [bytes([number]) * 5000 for number in range(4)]
+    found = at_once([partial(written, path, content) for content in contents])
+    assert [path.read_bytes()] == [content for content in found if content]
+
+
+def test_a_store_that_knows_no_condition_keeps_what_is_there(s3, tmp_path, monkeypatch):
+    path = place_of(f"s3://bucket/{tmp_path.name}/file", s3.remote)
+    store = _store("s3", s3.remote)
+    pipe_file = store.pipe_file
+
+    def without_conditions(*arguments, mode="overwrite"):
+        if mode == "create":
+            raise OSError(errno.ENOSYS, "A header you provided implies functionality that is not implemented")
+        pipe_file(*arguments)
+
+    monkeypatch.setattr(store, "pipe_file", without_conditions)
+    assert write_new(path, b"first")
+    assert not write_new(path, b"second")
+    assert path.read_bytes() == b"first"
+
+
+def test_a_directory_that_two_remove_is_gone(tmp_path):
+    for round_ in range(5):
+        place = tmp_path / str(round_)
+        for number in range(40):
+            write_json(place / str(number % 7) / f"{number}.json", {})
+        at_once([partial(remove_tree, place)] * 4)
+        assert not place.exists()

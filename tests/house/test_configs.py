@@ -1,0 +1,116 @@
+"""Every configuration file in the repository is valid."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from pipelines.__main__ import main
+from pipelines.contracts.manifest import load_corpus
+from pipelines.planning.corpus import load_corpus_config, plain_config
+
+pytestmark = pytest.mark.usefixtures("without_report")
+
+ROOT = Path(__file__).parents[2]
+CORPORA = sorted((ROOT / "corpora_configs").rglob("*.yaml"))
+
+
+try:
+    import trafilatura  # noqa: F401
+
+    EXTRACT = []
+except ImportError:  # it, or what it needs, is not installed
+    EXTRACT = ["sources.web.extract=resiliparse"]
+
+
+@pytest.fixture
+def fetched(tmp_path, monkeypatch):
+    """A working directory with the files that recipes name and users fetch."""
+    for name in ("models/lid.176.ftz", "lists/ldnoobw/en"):
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).write_text("word\n")
+    monkeypatch.chdir(tmp_path)
+
+
+def assignments(path):
+    """What to write over a recipe where the extra `trafilatura` is missing."""
+    return EXTRACT if "extract: trafilatura" in path.read_text() else []
+
+
+@pytest.mark.usefixtures("fetched")
+@pytest.mark.parametrize("path", CORPORA, ids=lambda path: path.name)
+def test_every_corpus_file_plans(path, capsys):
+    assert main(["plan", str(path), "--check", *assignments(path)]) == 0
+    said = capsys.readouterr().out
+    assert "valid" in said
+    assert "warning" not in said  # every rule over a nullable column says what null does
+
+
+@pytest.mark.usefixtures("fetched")
+@pytest.mark.parametrize("path", CORPORA, ids=lambda path: path.name)
+def test_a_resolved_corpus_file_is_a_valid_input(path, tmp_path):
+    config = load_corpus_config(path, assignments(path))
+    again = tmp_path / path.name
+    again.write_text(yaml.safe_dump(plain_config(config)))
+    assert load_corpus_config(again) == config
+
+
+@pytest.mark.parametrize("name", ["web_en.yaml", "c4.yaml", "refinedweb.yaml"])
+def test_a_recipe_says_how_to_fetch_its_language_model(name, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    path = ROOT / "corpora_configs" / name
+    assert main(["plan", str(path), "--check", *assignments(path)]) == 2
+    assert "doctor --fetch-lid" in capsys.readouterr().err
+
+
+def test_there_is_a_demo():
+    assert [path.name for path in CORPORA if path.name == "demo.yaml"] == ["demo.yaml"]
+
+
+# What each recipe is built from where the sample data is there, and what must hold of it.
+SAMPLES = {
+    "web_en.yaml": [
+        "sources.web.root={data}/raw_web",
+        "sources.web.include=['readability_pages.warc.gz', 'warc_samples/*.warc.gz']",
+        "steps.language.model={data}/models/lid.176.ftz",
+        *EXTRACT,
+    ],
+    "refinedweb.yaml": [
+        "sources.web.root={data}/raw_web",
+        "sources.web.include=['readability_pages.warc.gz']",
+        "steps.language.model={data}/models/lid.176.ftz",
+        *EXTRACT,
+    ],
+    "c4.yaml": [
+        "sources.web.root={data}/prose/news_bbc.jsonl.gz",
+        "sources.web.include=['**']",
+        "sources.web.format=jsonl",
+        "steps.language.model={data}/models/lid.176.ftz",
+        "steps.word_list.files=['{data}/toxicity/ldnoobw/en']",
+        "steps.filter[5].at_least=0.9",
+    ],
+    "multilingual.yaml": [
+        *(f"sources.wiki_{language}.root={{data}}/prose/wiki_{language}.jsonl.gz" for language in ("ko", "zh")),
+        *(f"sources.wiki_{language}.include=['**']" for language in ("en", "ko", "zh")),
+        "sources.wiki_en.root={data}/prose/news_bbc.jsonl.gz",
+    ],
+    "code.yaml": ["sources.code.root=pipelines", "sources.code.include=['**/*.py']", "sources.docs.root=."],
+}
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", SAMPLES)
+def test_recipes_build_on_sample_data(name, shared_data, tmp_path, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    overrides = [assignment.format(data=shared_data) for assignment in SAMPLES[name]]
+    overrides += [f"output={tmp_path}/out", "steps.learn_tokenizer.vocab_size=2000"]
+    assert main(["build", str(ROOT / "corpora_configs" / name), "--in-process", *overrides]) == 0
+    corpus = load_corpus(tmp_path / "out")
+    for source, counts in corpus.sources.items():
+        assert counts["in"] == counts["kept"] + sum(counts["quarantined"].values())
+        rows = [row for row in corpus.funnel if row["source"] == source]
+        dropped = sum(sum(row["dropped"].values()) for row in rows)
+        kept = sum(shard.documents for shard in corpus.shard_sets["shards"].shards if shard.source == source)
+        assert 0 < kept == counts["kept"] - dropped
+    assert any(row["dropped"] for row in corpus.funnel)

@@ -1,0 +1,62 @@
+"""The commands in the README exist: make targets, subcommands, options, recipes, files."""
+
+import importlib
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from pipelines.__main__ import main
+from tests.house.test_configs import assignments, fetched  # noqa: F401
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text()
+COMMANDS = [line for block in re.findall(r"```sh\n(.*?)```", README, re.S) for line in block.splitlines()]
+
+
+def test_every_make_target_exists():
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M))
+    named = set(re.findall(r"(?:`|^)make ([a-z-]+)", README + (ROOT / "CONTRIBUTING.md").read_text(), re.M))
+    assert {"demo", "test"} <= named <= targets
+    assert {"demo", "check", "fix", "test", "test-fast", "test-ray", "bench", "wheel"} <= targets
+
+
+@pytest.mark.parametrize("command", [c for c in COMMANDS if c.startswith("python -m")])
+def test_every_command_parses(command):
+    module, *arguments = shlex.split(command, comments=True)[2:]
+    assert importlib.import_module(f"{module}.__main__").parser().parse_known_args(arguments)[1] == []
+    for word in arguments:
+        if word.startswith("corpora_configs/"):
+            assert (ROOT / word).exists()
+
+
+@pytest.mark.usefixtures("fetched")
+def test_the_plans_of_the_readme_are_valid(tmp_path):
+    (tmp_path / "corpora_configs").symlink_to(ROOT / "corpora_configs")
+    plans = [shlex.split(command, comments=True)[3:] for command in COMMANDS if "pipelines plan" in command]
+    assert len(plans) >= 2
+    for arguments in plans:
+        assert main([*arguments, "--check", *assignments(Path(arguments[1]))]) == 0
+
+
+def test_recipes_named_in_the_readme_exist():
+    from trainers.recipes import RECIPES
+
+    named = re.findall(r"trainers pretrain (\w+)", README)
+    assert named
+    assert set(named) <= set(RECIPES)
+
+
+@pytest.mark.slow
+def test_help_runs_without_loading_anything_heavy():
+    """Every subcommand's help, in a fresh process, in well under the time that torch takes to import."""
+    import subprocess
+    import sys
+
+    for package in ("pipelines", "trainers", "tokenizer"):
+        code = (
+            f"import sys; sys.argv = ['x', '--help']\ntry:\n import {package}.__main__ as m; m.main(['--help'])\n"
+            + ("except SystemExit: pass\nassert not {'torch', 'ray', 'numba', 'transformers'} & set(sys.modules)")
+        )
+        subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True)

@@ -1,0 +1,293 @@
+"""What is submitted: the id of the same work, the files that travel, and what never does."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gristmill.errors import ConfigError, UserError
+from pipelines.__main__ import main, parser
+from pipelines.commands import submission
+from pipelines.commands.submission import Work, check_address, check_uploaded, collect, describe, environment
+
+ROOT = Path(__file__).parents[3]
+SECRET = "swordfish-canary"
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    """A directory with code, a configuration, and things that must stay where they are."""
+    root = tmp_path / "checkout"
+    for name, text in {
+        "pipelines/__main__.py": "print('pipelines')\n",
+        "trainers/data/notes.py": "x = 1\n",
+        "constraints.txt": "ray==1\n",
+        "web.yaml": "name: web\nparts: [1, 2]\n",
+        "data/huge.bin": "x",
+        "runs/a/model.bin": "x",
+        "pipelines/__pycache__/a.pyc": "x",
+        ".env": f"KEY={SECRET}\n",
+        ".venv/bin/python": "x",
+        "certificates/server.pem": SECRET,
+        "docs/page.md": "words\n",
+    }.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    return root
+
+
+COMMAND = ("python", "-m", "benchmarks.run", "web.yaml", "depth=3")
+
+
+def identify(checkout, command=COMMAND, slot=None):
+    return describe(command, checkout, slot).id
+
+
+def test_the_id_is_the_same_for_the_same_work_and_readable(checkout):
+    first = identify(checkout, slot="2026-11-21")
+    assert first == identify(checkout, slot="2026-11-21")
+    assert first.startswith("run-2026-11-21-")
+    assert len(first.rpartition("-")[2]) == 12
+    (checkout / "docs" / "page.md").write_text("other words\n")  # not code
+    (checkout / "web.yaml").write_text("# a comment\nname: web\nparts:\n  - 1\n  - 2\n")  # the same values
+    assert first == identify(checkout, slot="2026-11-21")
+
+
+def test_the_id_changes_with_command_configuration_code_pins_and_slot(checkout):
+    seen = {identify(checkout), identify(checkout, slot="a"), identify(checkout, slot="b")}
+    seen.add(identify(checkout, (*COMMAND[:-1], "depth=4")))
+    (checkout / "web.yaml").write_text("name: web\nparts: [1, 3]\n")
+    seen.add(identify(checkout))
+    (checkout / "trainers" / "data" / "notes.py").write_text("x = 2\n")
+    seen.add(identify(checkout))
+    (checkout / "constraints.txt").write_text("ray==2\n")
+    seen.add(identify(checkout))
+    assert len(seen) == 7
+
+
+def test_a_file_behind_an_equals_sign_counts(checkout):
+    (checkout / "takedown.txt").write_text("a\n")
+    command = ("python", "-m", "benchmarks.run", "exclude=takedown.txt")
+    before = identify(checkout, command)
+    (checkout / "takedown.txt").write_text("b\n")
+    assert identify(checkout, command) != before
+
+
+def test_a_file_that_the_command_writes_elsewhere_does_not_count(checkout, tmp_path):
+    command = ("python", "-m", "benchmarks.run", f"{tmp_path}/result.json")
+    before = identify(checkout, command)
+    (tmp_path / "result.json").write_text("{}")
+    assert identify(checkout, command) == before
+
+
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        (("python", "-m", "pipelines", "gc", "web.yaml"), "gc"),
+        (("python3", "-m", "benchmarks.clustering"), "clustering"),
+        (("python", "tools/Do It.py"), "do-it"),
+        (("python", "-m", "trainers"), "trainers"),
+    ],
+)
+def test_the_name_says_what_it_does(command, name, checkout):
+    assert describe(command, checkout, None).name == name
+
+
+def test_the_interpreter_takes_the_place_of_python_and_words_are_quoted():
+    work = Work(("python", "-m", "m", "a b; rm -rf /"), "m", "w", "k", None)
+    assert work.entrypoint("/opt/venv/bin/python") == "/opt/venv/bin/python -m m 'a b; rm -rf /'"
+
+
+@pytest.mark.parametrize(
+    ("command", "slot", "message"),
+    [
+        ((), None, "expected python"),
+        (("bash", "-c", "x"), None, "got 'bash'"),
+        (("python",), None, "expected python and its arguments"),
+        (("python", "x.py", "s3://me:secret@bucket/a"), None, "'s3://...@bucket/a' holds credentials"),
+        (("python", "x.py", "a=https://data.example/b?sig=secret"), None, "'a=https://...' holds credentials"),
+        (("python", "-m", "m", "missing.yaml"), None, "missing.yaml: no such file"),
+        (("python", "-m", "m", "config=missing.yml"), None, "missing.yml: no such file"),
+        (("python", "x.py"), "Two Words", "--slot: got 'Two Words'"),
+        (("python", "x.py"), "-", "--slot"),
+        (("python", "-m", "trainers", "pretrain", "demo_decoder"), None, "say run=DIR"),
+        (("python", "-m", "trainers", "pretrain", "demo_decoder", "run=runs/a"), None, "run: got 'runs/a'"),
+        (("python", "-m", "trainers", "pretrain", "demo_decoder", "run=s3://b/a"), None, "run: got 's3://b/a'"),
+        (("python", "-m", "trainers", "pretrain", "x", "run=/a", "corpus=/b,c"), None, "corpus: got 'c'"),
+        (("python", "-m", "trainers", "t5-grid", "output=x"), None, "output: got 'x'"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_anything_is_sent(command, slot, message, checkout):
+    with pytest.raises(ConfigError, match=message) as error:
+        describe(command, checkout, slot)
+    assert "secret" not in str(error.value)
+
+
+def test_training_with_absolute_places_and_urls_is_taken(checkout):
+    command = ("python", "-m", "trainers", "pretrain", "demo_decoder", "corpus=s3://b/c,/shared/d", "run=/shared/r")
+    assert describe(command, checkout, None).name == "pretrain"
+
+
+def test_a_build_must_write_where_it_stays(corpus_file, tmp_path):
+    command = ("python", "-m", "pipelines", "build", str(corpus_file), "--quarantine-poison")
+    assert describe(command, tmp_path, None).name == "build"
+    with pytest.raises(ConfigError, match="output: got 'data/out'"):
+        describe((*command, "output=data/out"), tmp_path, None)
+    with pytest.raises(ConfigError, match="root of the source web: got 'raw/web'"):
+        describe((*command, "sources.web.root=raw/web"), tmp_path, None)
+    signed = corpus_file.read_text().replace(f"root: {tmp_path}/raw/web", "root: 'https://data.example/a?sig=secret'")
+    corpus_file.write_text(signed)
+    assert describe(command, tmp_path, None).name == "build"  # the file does not go with the job
+    with pytest.raises(
+        ConfigError, match=r"root of the source web: 'https://data.example/a\?\.\.\.' has a query"
+    ) as error:
+        describe((*command[:4], corpus_file.name), tmp_path, None)
+    assert "secret" not in str(error.value)
+
+
+def test_only_code_and_configuration_travel(checkout, tmp_path):
+    upload = collect(checkout, ["docs", "/trainers/data/notes.py"])
+    assert [name for name, _ in upload.files] == ["constraints.txt", "pipelines/__main__.py", "web.yaml"]
+    upload.copy_to(tmp_path / "copy")
+    copied = [path for path in (tmp_path / "copy").rglob("*") if path.is_file()]
+    assert len(copied) == 3
+    assert not any(SECRET in path.read_text() for path in copied)
+
+
+def test_this_checkout_can_be_uploaded():
+    names = {name for name, _ in collect(ROOT).files}
+    assert {"constraints.txt", "pipelines/__main__.py", "trainers/report/page.html", "tokenizer/__main__.py"} <= names
+    assert not [name for name in names if name.startswith((".", "data/", "build/")) or name.endswith(".pyc")]
+
+
+def test_links_that_lead_outside_do_not_travel(checkout, tmp_path):
+    (tmp_path / "outside.txt").write_text(SECRET)
+    (checkout / "link.txt").symlink_to(tmp_path / "outside.txt")
+    (checkout / "all").symlink_to("/")
+    (checkout / "inside.txt").symlink_to(checkout / "web.yaml")
+    upload = collect(checkout)
+    assert upload.left_out == ("all", "link.txt")
+    assert "inside.txt" in dict(upload.files)
+
+
+def test_an_upload_that_is_too_big_names_the_largest_files(checkout, monkeypatch):
+    monkeypatch.setattr(submission, "UPLOAD_BYTES", 100_000)
+    (checkout / "corpus.bin").write_bytes(bytes(90_000))
+    (checkout / "docs" / "picture.png").write_bytes(bytes(20_000))
+    with pytest.raises(UserError, match=r"corpus.bin \(0.1 MB\), docs/picture.png \(0.0 MB\)") as error:
+        collect(checkout)
+    assert "--exclude" in str(error.value)
+    assert collect(checkout, ["*.bin"]).files
+
+
+def test_a_file_that_the_command_names_must_travel(checkout):
+    (checkout / "runs" / "a" / "resolved.yaml").write_text("a: 1\n")
+    command = ("python", "-m", "m", "runs/a/resolved.yaml")
+    with pytest.raises(ConfigError, match=r"runs/a/resolved.yaml does not go with the job"):
+        check_uploaded(command, checkout, collect(checkout))
+    with pytest.raises(ConfigError, match=r"web.yaml does not go with the job"):
+        check_uploaded(COMMAND, checkout, None)
+    check_uploaded(COMMAND, checkout, collect(checkout))
+    check_uploaded(("python", "-m", "m", f"{checkout}/runs/a/resolved.yaml"), checkout, None)
+
+
+def test_variables_travel_by_name_from_a_list_and_never_with_credentials():
+    here = {"OMP_NUM_THREADS": "4", "AWS_SECRET_ACCESS_KEY": SECRET, "MLFLOW_TRACKING_URI": f"https://me:{SECRET}@host"}
+    assert environment([], here) == {}
+    assert environment(["OMP_NUM_THREADS", "WANDB_MODE=offline"], here) == {
+        "OMP_NUM_THREADS": "4",
+        "WANDB_MODE": "offline",
+    }
+    for asked in ("AWS_SECRET_ACCESS_KEY", f"MY_TOKEN={SECRET}", "MLFLOW_TRACKING_URI", "AWS_REGION"):
+        with pytest.raises(ConfigError) as error:
+            environment([asked], here)
+        assert SECRET not in str(error.value)
+
+
+def test_no_name_on_the_list_means_a_secret():
+    for name in submission.ENVIRONMENT:
+        assert not any(word in name for word in ("SECRET", "PASSWORD", "KEY", "CREDENTIAL", "PASSWD"))
+        assert "TOKEN" not in name or name == "TOKENIZERS_PARALLELISM"
+
+
+@pytest.mark.parametrize(
+    "address", ["http://127.0.0.1:8265/", "http://localhost:1", "http://[::1]:8265", "https://127.9.9.9"]
+)
+def test_loopback_needs_no_token(address):
+    assert check_address(address, {}) == address.rstrip("/")
+
+
+@pytest.mark.parametrize(
+    "address", ["http://10.0.0.7:8265", "https://ray.example.org", "http://localhost.evil.example:80"]
+)
+def test_another_machine_needs_a_token(address, tmp_path):
+    for here in ({}, {"RAY_AUTH_MODE": "disabled", "RAY_AUTH_TOKEN": "t"}):
+        with pytest.raises(ConfigError, match="RAY_AUTH_MODE=token"):
+            check_address(address, here)
+    here = {"RAY_AUTH_MODE": "token", "HOME": str(tmp_path)}
+    with pytest.raises(ConfigError, match="there is no token"):
+        check_address(address, here)
+    assert check_address(address, here | {"RAY_AUTH_TOKEN": "t"}) == address
+    (tmp_path / ".ray").mkdir()
+    (tmp_path / ".ray" / "auth_token").write_text("\n")
+    with pytest.raises(ConfigError, match="there is no token"):
+        check_address(address, here)
+    (tmp_path / ".ray" / "auth_token").write_text("t\n")
+    assert check_address(address, here) == address
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "127.0.0.1:8265",
+        "ray://head:10001",
+        "auto",
+        "http://",
+        "http://me:secret@127.0.0.1:1",
+        "http://a/secret",
+        "http://a?secret",
+    ],
+)
+def test_an_address_is_that_of_a_dashboard(address):
+    with pytest.raises(ConfigError, match="expected the dashboard") as error:
+        check_address(address, {})
+    assert "secret" not in str(error.value)
+
+
+def test_words_behind_two_dashes_are_the_command():
+    options = parser().parse_args(["submit", "--follow", "--slot", "s", "--", "python", "-m", "m", "--workers", "2"])
+    assert options.words == ["python", "-m", "m", "--workers", "2"]
+    assert options.follow
+    assert options.slot == "s"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--retries", "1", "--", "python", "x.py"], "needs --follow"),
+        (["--python", "python", "--", "python", "x.py"], "absolute path"),
+        (["--cpus", "-1", "--", "python", "x.py"], "expected 0 or more"),
+        (["--address", "http://10.1.1.1:8265", "--", "python", "x.py"], "RAY_AUTH_MODE=token"),
+    ],
+)
+def test_wrong_options_are_one_line(arguments, message, capsys, monkeypatch):
+    monkeypatch.delenv("RAY_AUTH_MODE")
+    assert main(["submit", *arguments]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_another_machine_needs_its_interpreter_named(capsys, monkeypatch):
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    monkeypatch.setenv("RAY_AUTH_TOKEN", SECRET)
+    assert main(["submit", "--address", "http://10.1.1.1:8265", "--", "python", "x.py"]) == 2
+    assert "--python" in capsys.readouterr().err
+
+
+def test_refusing_needs_no_ray():
+    code = (
+        "import sys; from pipelines.__main__ import main\n"
+        "assert main(['submit', '--', 'bash', 'x']) == 2\nassert 'ray' not in sys.modules"
+    )
+    root = Path(__file__).parents[3]
+    subprocess.run([sys.executable, "-c", code], cwd=root, check=True, capture_output=True)

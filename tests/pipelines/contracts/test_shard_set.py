@@ -1,0 +1,93 @@
+"""The shard format: what is written is what is mapped, without a copy."""
+
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gristmill.errors import CorruptFileError
+from gristmill.storage.store import record_file, write_atomic
+from pipelines.contracts.document import ID, document_id
+from pipelines.contracts.shard_set import open_shard, write_shard
+
+
+def write(path, documents, dtype=np.uint16, sentences=None):
+    tokens = np.array([token for document in documents for token in document], dtype)
+    offsets = np.cumsum([0, *map(len, documents)])
+    ids = pa.array([document_id(7, i) for i in range(len(documents))], ID)
+    n_bytes = np.array([3 * len(document) for document in documents], np.int64)
+    write_atomic(
+        path,
+        lambda sink: write_shard(sink, tokens, offsets, ids, n_bytes, {"source": "s", "split": "train"}, sentences),
+    )
+    return record_file(path.parent, path.name)
+
+
+@st.composite
+def shards(draw):
+    """(documents, where their sentences begin): any of them empty, of either type of token."""
+    dtype = draw(st.sampled_from([np.uint16, np.uint32]))
+    tokens = st.integers(0, np.iinfo(dtype).max)
+    documents = draw(st.lists(st.lists(tokens, max_size=5), max_size=5))
+    starts = [sorted(draw(st.sets(st.integers(0, len(each) - 1)))) if each else [] for each in documents]
+    return documents, draw(st.none() | st.just(starts)), dtype
+
+
+def flat(lists):
+    return np.array([value for each in lists for value in each], np.int64), np.cumsum([0, *map(len, lists)])
+
+
+@given(shards())
+def test_round_trip(tmp_path_factory, case):
+    documents, starts, dtype = case
+    path = tmp_path_factory.mktemp("shard") / "s.arrow"
+    shard = open_shard(path.parent, write(path, documents, dtype, None if starts is None else flat(starts)))
+    assert shard.tokens.dtype == dtype
+    assert [shard.tokens[a:b].tolist() for a, b in pairwise(shard.offsets)] == documents
+    assert shard.n_bytes.tolist() == [3 * len(document) for document in documents]
+    assert shard.doc_ids.to_pylist() == [document_id(7, i) for i in range(len(documents))]
+    assert (shard.facts["source"], shard.facts["split"]) == ("s", "train")
+    if starts is None:
+        assert shard.sentences is shard.sentence_offsets is None
+    else:
+        assert [shard.sentences[a:b].tolist() for a, b in pairwise(shard.sentence_offsets)] == starts
+
+
+@given(shards(), st.floats(0, 1, exclude_max=True), st.integers(0, 7))
+def test_every_bit_counts(tmp_path_factory, case, place, bit):
+    """Of offsets, tokens, ids and of all that is between them."""
+    documents, starts, dtype = case
+    path = tmp_path_factory.mktemp("shard") / "s.arrow"
+    record = write(path, documents, dtype, None if starts is None else flat(starts))
+    content = bytearray(path.read_bytes())
+    content[int(place * len(content))] ^= 1 << bit
+    path.write_bytes(content)
+    with pytest.raises(CorruptFileError, match=str(path)):
+        open_shard(path.parent, record)
+
+
+def test_sentences(tmp_path):
+    record = write(tmp_path / "s.arrow", [[1, 2, 3], [], [4]], sentences=(np.array([0, 2, 0]), np.array([0, 2, 2, 3])))
+    shard = open_shard(tmp_path, record)
+    assert shard.sentences.tolist() == [0, 2, 0]
+    assert shard.sentence_offsets.tolist() == [0, 2, 2, 3]
+
+
+def test_opening_copies_nothing(tmp_path):
+    before = pa.total_allocated_bytes()
+    shard = open_shard(tmp_path, write(tmp_path / "s.arrow", [list(range(1000))] * 1000))
+    assert not shard.tokens.flags.owndata
+    assert not shard.tokens.flags.writeable
+    assert pa.total_allocated_bytes() - before < 100_000
+    assert len(shard.tokens) == 1_000_000
+
+
+def test_another_arrow_file_is_no_shard(tmp_path):
+    table = pa.table({"tokens": [1]})
+    with pa.OSFile(str(tmp_path / "t.arrow"), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table)
+    with pytest.raises(CorruptFileError, match="format is None"):
+        open_shard(tmp_path, record_file(tmp_path, "t.arrow"))

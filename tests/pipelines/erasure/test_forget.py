@@ -1,0 +1,268 @@
+"""Erasure: what is forgotten is nowhere in the corpus directory, everything else is as it was, and all counts hold."""
+
+import json
+import shutil
+from unittest.mock import Mock
+
+import pytest
+
+import gristmill.storage.store as store
+from gristmill.errors import UserError
+from pipelines.__main__ import main
+from pipelines.building.build import plan_and_build
+from pipelines.cluster.ray import LocalCluster
+from pipelines.contracts.lineage import Quarantined, open_corpus
+from pipelines.contracts.manifest import load_corpus
+from pipelines.contracts.shard_set import open_shard
+from pipelines.erasure.forget import forget
+from pipelines.erasure.scan import probes_of, scan
+from pipelines.export.text_export import export_corpus
+from pipelines.planning.corpus import load_corpus_config
+from pipelines.planning.inventory import take_inventory
+from pipelines.planning.tombstone import read_tombstone
+
+pytestmark = pytest.mark.usefixtures("without_report")
+
+SHARDED, DROPPED = "web/0.jsonl#5", "web/1.jsonl#4"  # text 10, which is kept; text 9, which is too short
+
+
+def build(corpus_file, *overrides):
+    config = load_corpus_config(corpus_file, overrides)
+    said = []
+    plan_and_build(config, take_inventory(config.sources, corpus_file.parent / "out"), LocalCluster(), said.append)
+    return said
+
+
+def state(directory):
+    """All that a corpus says of its documents: columns by id, and shard rows."""
+    corpus = open_corpus(directory)
+    documents = {}
+    for part in corpus.parts():
+        columns = [
+            name for annotation in part.annotations for name in annotation.schema if name not in ("drop", "edits")
+        ]
+        for row in part.table(("id", "text", "url", "drop", "edited_text", *dict.fromkeys(columns))).to_pylist():
+            documents[row["id"]] = row
+    shards = {}
+    for record in (record for shard_set in corpus.manifest.shard_sets.values() for record in shard_set.shards):
+        shard = open_shard(directory, record.file)
+        assert (len(shard.doc_ids), len(shard.tokens)) == (record.documents, record.tokens)
+        for number, identifier in enumerate(shard.doc_ids.to_pylist()):
+            tokens = shard.tokens[shard.offsets[number] : shard.offsets[number + 1]].tolist()
+            shards[identifier] = (record.split, tokens, int(shard.n_bytes[number]))
+    return documents, shards
+
+
+def accounted(directory):
+    """Every record is kept, dropped or quarantined, in every step and in the funnel."""
+    corpus = open_corpus(directory)
+    for name, facts in corpus.manifest.sources.items():
+        assert facts["in"] == facts["kept"] + sum(facts["quarantined"].values())
+        assert facts["kept"] == sum(part.rows for part in corpus.parts(name))
+        rows = [row for row in corpus.manifest.funnel if row["source"] == name]
+        assert rows[0]["documents_in"] == facts["kept"]
+        kept = facts["kept"] - sum(sum(row["dropped"].values()) for row in rows)
+        assert kept == sum(s.documents for s in corpus.manifest.shard_sets["shards"].shards if s.source == name)
+    for step in corpus.steps:
+        for counts in step.manifest.counts.values():
+            assert counts["in"] == counts["kept"] + sum(counts["dropped"].values()) + sum(
+                counts["quarantined"].values()
+            )
+
+
+def test_forgotten_documents_are_gone_and_others_are_untouched(built_corpus_file, tmp_path):
+    out = tmp_path / "out"
+    before, shards = state(out)
+    corpus = open_corpus(out)
+    found = [corpus.find(name) for name in (SHARDED, DROPPED)]
+    ids = {document.id for document in found}
+    assert found[0].id in shards
+    assert found[1].id not in shards
+    probes = probes_of([before[identifier]["text"] for identifier in ids])
+    assert {hit.path.partition("/")[0].partition("-")[0] for hit in scan(out, probes, sorted(ids))[0]} >= {
+        "read.web",
+        "shards",
+    }
+    fingerprint = corpus.manifest.fingerprint
+    names, written = forget(out, [SHARDED, found[1].id.hex()], [])
+    assert sorted(names) == sorted([SHARDED, DROPPED])
+    assert written > 5
+    after, shards_after = state(out)
+    assert after == {identifier: row for identifier, row in before.items() if identifier not in ids}
+    assert shards_after == {identifier: row for identifier, row in shards.items() if identifier not in ids}
+    accounted(out)
+    assert load_corpus(out).fingerprint != fingerprint
+    hits, files, size = scan(out, probes, sorted(ids))
+    assert not any(identifier in ids for hit in hits for identifier in hit.ids)
+    assert all(hit.ids for hit in hits), hits
+    assert files > 20
+    assert size > 0
+    for name in (SHARDED, DROPPED):
+        aside = open_corpus(out).find(name)
+        assert isinstance(aside, Quarantined)
+        assert aside.reason == "forgotten"
+    # The others are found where they are now, and a build has nothing to do.
+    for identifier in before.keys() - ids:
+        located = open_corpus(out).find(identifier.hex())
+        assert located.part.table(("id",))["id"][located.row].as_py() == identifier
+    assert "nothing is recomputed" in " ".join(build(built_corpus_file))
+    accounted(out)
+
+
+def test_all_documents_of_a_url_and_a_second_time(built_corpus_file, tmp_path):
+    out = tmp_path / "out"
+    _, written = forget(out, [], ["https://site0.example/0"])
+    assert written > 0
+    names, _ = forget(out, ["web/0.jsonl#1"], [])
+    assert names == ["web/0.jsonl#1"]
+    accounted(out)
+    assert load_corpus(out).sources["web"]["quarantined"]["forgotten"] == 2
+    with pytest.raises(UserError, match="none of these documents is in the corpus"):
+        forget(out, ["web/0.jsonl#1"], ["https://nowhere.example"])
+    with pytest.raises(UserError, match="the file holds"):
+        forget(out, ["web/0.jsonl#1000"], [])
+
+
+def test_what_is_left_is_found_and_exported_by_its_name(built_corpus_file, tmp_path):
+    out = tmp_path / "out"
+    held = [document for document, (split, _, _) in state(out)[1].items() if split == "validation"]
+    names = [open_corpus(out).printed_id(document) for document in held]
+    assert {name.partition("/")[0] for name in names} == {"web", "code"}
+    for some in (names[:1], names[1:]):  # the second time the files have other names already; then no shard is left
+        forget(out, some, [])
+        corpus = open_corpus(out)
+        for part in corpus.parts():
+            ids = part.table(("id",))["id"].to_pylist()
+            assert corpus.printed_ids(part) == [corpus.printed_id(identifier) for identifier in ids]
+    _, shards = state(out)
+    assert shards
+    for identifier in shards:
+        assert corpus.shard_rows(identifier)
+    for name in names:
+        aside = corpus.find(name)
+        assert isinstance(aside, Quarantined)
+        assert aside.reason == "forgotten"
+    export_corpus(out, tmp_path / "export", "jsonl", None)
+    accounted(out)
+
+
+def test_what_was_interrupted_is_finished_before_anything_else(built_corpus_file, tmp_path, monkeypatch):
+    """By the same command, or by one that names nothing; tests/chaos kills it at every operation."""
+    shutil.copytree(tmp_path / "out", tmp_path / "whole")
+    forget(tmp_path / "whole", [SHARDED], [])
+    for again in ([SHARDED], []):
+        directory = tmp_path / f"killed{len(again)}"
+        shutil.copytree(tmp_path / "out", directory)
+        with monkeypatch.context() as patched:
+            patched.setattr("pipelines.erasure.forget._remove_old_files", Mock(side_effect=KeyboardInterrupt))
+            with pytest.raises(KeyboardInterrupt):
+                forget(directory, [SHARDED], [])
+        with pytest.raises(UserError, match="forgetting was interrupted; finish it first"):
+            forget(directory, [DROPPED], [])
+        forget(directory, again, [])
+        assert state(directory) == state(tmp_path / "whole")
+        assert read_tombstone(directory) == read_tombstone(tmp_path / "whole")
+        accounted(directory)
+
+
+def test_the_command_says_what_it_did_and_where_copies_are(corpus_file, tmp_path, capsys, raw_text):
+    lines = (raw_text / "web" / "0.jsonl").read_text().splitlines()
+    (raw_text / "web" / "2.jsonl").write_text(
+        json.dumps({"text": json.loads(lines[5])["text"], "url": "https://copy.example"}) + "\n"
+    )
+    build(corpus_file)
+    (tmp_path / "ids.txt").write_text(f"# a takedown\n{SHARDED}\n")
+    (tmp_path / "runs" / "a").mkdir(parents=True)
+    fingerprint = load_corpus(tmp_path / "out").fingerprint
+    store.write_json(tmp_path / "runs" / "a" / "run.json", {"fingerprints": {"corpus": fingerprint}})
+    arguments = ["forget", str(tmp_path / "out"), "--ids", str(tmp_path / "ids.txt"), "--runs", str(tmp_path / "runs")]
+    assert main(arguments) == 0
+    out = capsys.readouterr().out
+    assert f"forgotten: {SHARDED}" in out
+    assert "web/2.jsonl#0" in out
+    assert f"trained on the corpus with them: {tmp_path / 'runs' / 'a'}" in out
+    assert main(arguments[:4]) == 2
+    assert "none of these documents" in capsys.readouterr().err
+    (tmp_path / "ids.txt").write_bytes(b"web/a#1\n\xff\n")
+    assert main(arguments[:4]) == 2
+    assert "ids.txt: not UTF-8 at byte 8; expected one id or URL a line" in capsys.readouterr().err
+
+
+def test_the_scan_after_an_interruption_looks_for_what_was_interrupted(
+    built_corpus_file, tmp_path, monkeypatch, capsys
+):
+    out = tmp_path / "out"
+    with monkeypatch.context() as patched:
+        patched.setattr("pipelines.erasure.forget._count_again", lambda *arguments: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            forget(out, [SHARDED], [])
+    assert main(["forget", str(out)]) == 0
+    assert "and 1 ids" in capsys.readouterr().out
+
+
+def test_runs_are_listed_whatever_was_forgotten_or_built_since(built_corpus_file, tmp_path, capsys):
+    out = tmp_path / "out"
+    runs = {name: tmp_path / "runs" / name for name in ("first", "went_on", "several", "stranger", "after", "damaged")}
+    store.write_json(runs["first"] / "run.json", {"fingerprints": {"corpus": load_corpus(out).fingerprint}})
+    earlier = {"fingerprints": {"corpus": "x"}, "earlier": [{"until_step": 1, "corpus": load_corpus(out).fingerprint}]}
+    store.write_json(runs["went_on"] / "run.json", earlier)
+    for name, corpora in (("several", [str(out), "b"]), ("stranger", ["b"])):
+        store.write_json(runs[name] / "run.json", {"fingerprints": {"corpus": "y"}})
+        (runs[name] / "resolved.yaml").write_text(json.dumps({"data": {"corpora": corpora}}))
+    runs["damaged"].mkdir()
+    (runs["damaged"] / "run.json").write_bytes((runs["first"] / "run.json").read_bytes().replace(b"finger", b"fimger"))
+    (runs["damaged"] / "resolved.yaml").write_text("data: {}\n")
+    forget(out, ["web/0.jsonl#1"], [])
+    store.write_json(runs["after"] / "run.json", {"fingerprints": {"corpus": load_corpus(out).fingerprint}})
+    (tmp_path / "ids.txt").write_text(SHARDED)
+    command = ["forget", str(out), "--ids", str(tmp_path / "ids.txt"), "--runs", str(tmp_path / "runs")]
+    assert main(command) == 0
+    said = [line for line in capsys.readouterr().out.splitlines() if "trained" in line]
+    for name in ("after", "first", "went_on"):
+        assert f"trained on the corpus with them: {runs[name]}" in said
+    assert any(line.startswith("trained on another state") and str(runs["several"]) in line for line in said)
+    assert any(line.startswith("cannot tell whether it was trained") and str(runs["damaged"]) in line for line in said)
+    assert len(said) == 5
+
+
+def test_short_and_monotonous_texts_are_no_false_alarm(corpus_file, tmp_path, capsys, raw_text):
+    (raw_text / "web" / "2.jsonl").write_text("".join(json.dumps({"text": t}) + "\n" for t in ("read", "=" * 300)))
+    build(corpus_file)
+    (tmp_path / "ids.txt").write_text("web/2.jsonl#0\nweb/2.jsonl#1\n")
+    assert main(["forget", str(tmp_path / "out"), "--ids", str(tmp_path / "ids.txt")]) == 0
+    assert "nothing is left of them" in capsys.readouterr().out
+
+
+def test_object_stores_are_refused(capsys):
+    assert main(["forget", "s3://bucket/corpus"]) == 2
+    assert "forget and gc work on directories" in capsys.readouterr().err
+
+
+def test_garbage_is_what_no_configuration_reaches(built_corpus_file, tmp_path, capsys):
+    build(built_corpus_file, "steps.filter=[{signal: word_count, at_least: 20}]")
+    assert main(["gc", str(built_corpus_file)]) == 0
+    assert (
+        "0 steps that nothing reaches" in capsys.readouterr().out
+    )  # the file's steps, and those of the published corpus
+    build(built_corpus_file)
+    assert main(["gc", str(built_corpus_file), "--delete"]) == 0
+    out = capsys.readouterr().out
+    assert f"{tmp_path}/out/filter.web-" in out
+    assert "removed" in out
+    assert "nothing is recomputed" in " ".join(build(built_corpus_file))
+    other = tmp_path / "other.yaml"
+    other.write_text(built_corpus_file.read_text().replace("output: ", "output: /elsewhere"))
+    assert main(["gc", str(built_corpus_file), str(other)]) == 2
+
+
+def test_a_later_read_honours_the_tombstone(built_corpus_file, tmp_path):
+    out = tmp_path / "out"
+    forget(out, [SHARDED], [])
+    after, _ = state(out)
+    build(
+        built_corpus_file, "sources.web.part_bytes=4000"
+    )  # another read step, from the files, where the document still is
+    again, _ = state(out)
+    assert {i: row["text"] for i, row in again.items()} == {i: row["text"] for i, row in after.items()}
+    assert load_corpus(out).sources["web"]["quarantined"]["forgotten"] == 1
+    accounted(out)

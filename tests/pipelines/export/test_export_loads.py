@@ -1,0 +1,111 @@
+"""Exports are read by Hugging Face `load_dataset`, as a directory and as a glob, and by our own reader."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from pipelines.building.build import build
+from pipelines.cluster.ray import LocalCluster
+from pipelines.export.text_export import export_corpus
+from pipelines.planning.corpus import CorpusConfig, Source, StepConfig
+from pipelines.planning.inventory import take_inventory
+from pipelines.planning.plan import make_plan
+from pipelines.reading.documents import read_documents
+from pipelines.reading.entries.listing import list_files
+from pipelines.stages.measure.quality_signals import QualitySignals
+
+pytestmark = pytest.mark.usefixtures("without_report")
+
+SOURCES = ("code", "news", "web")  # without url and meta; without url; with both
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("loads")
+    (root / "code").mkdir()
+    (root / "code" / "a.py").write_text("x = 1\n")
+    for name in ("news", "web"):
+        more = {"url": "https://example.org/1"} if name == "web" else {}
+        rows = [{"text": f"{name} {number} \u2028", "score": number / 3, **more} for number in range(5)]
+        (root / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    sources = (
+        Source("code", str(root / "code"), "text", licence="MIT", origin="here | <there>\nand"),
+        Source("news", str(root / "news.jsonl"), "jsonl"),
+        Source("web", str(root / "web.jsonl"), "jsonl"),
+    )
+    steps = (StepConfig("quality_signals", QualitySignals(), "quality_signals", ("web",)),)
+    config = CorpusConfig("loads", str(root / "out"), sources, steps)
+    build(make_plan(config, take_inventory(sources, root / "out")), LocalCluster(), lambda line: None)
+    return root / "out"
+
+
+@pytest.fixture
+def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    for name in (
+        "HF_HUB_OFFLINE",
+        "HF_DATASETS_OFFLINE",
+        "HF_HUB_DISABLE_TELEMETRY",
+        "HF_DATASETS_DISABLE_PROGRESS_BARS",
+    ):
+        monkeypatch.setenv(name, "1")
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+    datasets = pytest.importorskip("datasets", reason="Hugging Face datasets come with the extra `dev`")
+
+    def rows(*words: Any, **options: Any) -> list[dict[str, Any]]:
+        return list(datasets.load_dataset(*words, **options, split="train", cache_dir=str(tmp_path / "cache")))
+
+    return rows
+
+
+@pytest.mark.filterwarnings("ignore")  # those of the library
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+@pytest.mark.parametrize("columns", [(), ("word_count", "alpha_word_ratio")])
+def test_load_dataset_reads_an_export(corpus: Path, tmp_path: Path, load, kind: str, columns: tuple[str, ...]) -> None:
+    """The source that comes first by name has neither URLs nor other fields, and columns are null in two of three."""
+    export_corpus(corpus, tmp_path / "e", kind, None, columns)
+    module = {"jsonl": "json", "parquet": "parquet"}[kind]
+    found = [load(str(tmp_path / "e")), load(module, data_files=f"{tmp_path}/e/data/*")]
+    assert found[0] == found[1]
+    assert {tuple(row) for row in found[0]} == {("id", "text", "source", "url", "meta", *columns)}
+    assert sorted(row["source"] for row in found[0]) == ["code", *["news"] * 5, *["web"] * 5]
+    by_id = {row["id"]: row for row in found[0]}
+    assert by_id["code/a.py#0"] | {"url": 0} == {
+        "id": "code/a.py#0", "text": "x = 1\n", "source": "code", "url": 0, "meta": "{}", **dict.fromkeys(columns)
+    }  # fmt: skip
+    assert json.loads(by_id["news/news.jsonl#1"]["meta"]) == {"score": 1 / 3}
+    if columns:
+        assert by_id["web/web.jsonl#4"]["word_count"] == 2
+    for source in SOURCES:
+        alone = load(module, data_files=f"{tmp_path}/e/data/?????-{source}.*")
+        assert {row["source"] for row in alone} == {source}
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+def test_our_own_reader_reads_it_back(corpus: Path, tmp_path: Path, kind: str) -> None:
+    export_corpus(corpus, tmp_path / "e", kind, None)
+    source = Source("again", str(tmp_path / "e" / "data"), kind)
+    tables = [part.documents for part in read_documents(source, list_files(source), 1 << 20)]
+    rows = pa.concat_tables(tables).select(["text", "url", "meta"]).to_pylist()
+    assert len(rows) == 11
+    meta = [json.loads(row["meta"]) for row in rows]
+    assert {(fields["source"], row["url"]) for fields, row in zip(meta, rows, strict=True)} == {
+        ("code", None), ("news", None), ("web", "https://example.org/1")
+    }  # fmt: skip
+    assert json.loads(next(fields["meta"] for fields in meta if fields["id"] == "news/news.jsonl#1")) == {
+        "score": 1 / 3
+    }
+
+
+def test_the_card_says_what_is_in_it(corpus: Path, tmp_path: Path) -> None:
+    import yaml
+
+    export_corpus(corpus, tmp_path / "e", "jsonl", None)
+    front, _, body = (tmp_path / "e" / "README.md").read_text().removeprefix("---\n").partition("\n---\n")
+    assert yaml.safe_load(front)["configs"] == [
+        {"config_name": "default", "data_files": [{"split": "train", "path": "data/*.jsonl.gz"}]}
+    ]
+    assert "| code | 1 | 6 | MIT | here &#124; &lt;there> and |" in body
+    assert "| web | 5 |" in body

@@ -1,0 +1,44 @@
+"""A step that reads a column nobody wrote before it is told which stage does."""
+
+import pytest
+
+from gristmill.errors import ConfigError
+from pipelines.planning.column_writers import writers
+from pipelines.planning.corpus import load_corpus_config
+from pipelines.planning.inventory import Inventory
+from pipelines.planning.plan import make_plan
+
+COUNT = "{signal: word_count, at_least: 5}"
+SHARE = "{signal: language_share, at_least: 0.5}"
+TYPO = "{signal: word_cuont, at_least: 5}"
+
+
+@pytest.mark.parametrize(
+    ("steps", "message"),
+    [
+        (f"  - filter: [{COUNT}]", "'word_count', which no earlier step writes; the stage quality_signals writes it"),
+        ("  - dedup_minhash: {}", "'minhash', which no earlier step writes; the stage minhash_signatures writes it"),
+        ("  - dedup_exact: {}", "the stage text_hash writes it: put one before dedup_exact"),
+        ("  - dedup_url: {}", "the stage url_rules writes it"),
+        (f"  - language: {{}}\n  - filter: [{SHARE}]", "the stage language with paragraphs: true writes it"),
+        (
+            "  - dedup_minhash: {}\n  - minhash_signatures: {}",
+            "minhash_signatures writes it, which comes later: move minhash_signatures before dedup_minhash",
+        ),
+        (f"  - quality_signals: {{}}\n  - filter: [{TYPO}]", "did you mean 'word_count'"),
+        (f"  - filter: [{TYPO}]", "did you mean 'word_count'"),
+    ],
+)
+def test_a_missing_column_names_the_stage_that_writes_it(tmp_path, steps, message):
+    path = tmp_path / "c.yaml"
+    path.write_text(
+        f"name: c\noutput: {tmp_path}/out\nsources:\n  - {{name: a, root: {tmp_path}, format: text}}\nsteps:\n{steps}\n"
+    )
+    with pytest.raises(ConfigError) as error:
+        make_plan(load_corpus_config(path), {"a": Inventory((), ())})
+    assert message in str(error.value)
+
+
+def test_every_stage_that_writes_columns_by_default_is_known():
+    found = {stage.partition(" ")[0] for stage in writers().values()}
+    assert {"quality_signals", "language", "minhash_signatures", "text_hash", "url_rules", "dedup_minhash"} <= found

@@ -1,0 +1,81 @@
+"""Every format reads the same records from a plain file, under every compression and out of every archive."""
+
+import bz2
+import gzip
+import io
+import lzma
+import tarfile
+import zipfile
+from collections.abc import Callable
+
+import pyarrow as pa
+import pytest
+import zstandard
+
+from pipelines.planning.corpus import Source
+from pipelines.planning.inventory import Read
+from pipelines.reading.registry import FORMATS
+
+
+def arrow() -> bytes:
+    sink = io.BytesIO()
+    table = pa.table({"text": ["one", "two"]})
+    with pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table)
+    return sink.getvalue()
+
+
+PAGE = "<page><title>{0}</title><ns>0</ns><revision><text>{0}</text></revision></page>"
+FILES = {
+    "text": ("a.txt", b"one", ["one"]),
+    "message": ("a.msg", b"Subject: x\n\none", ["one"]),
+    "jsonl": ("a.jsonl", b'{"text": "one"}\n{"text": "two"}\n', ["one", "two"]),
+    "json": ("a.json", b'[{"text": "one"}, {"text": "two"}]', ["one", "two"]),
+    "csv": ("a.csv", b"n,text\n1,one\n2,two\n", ["one", "two"]),
+    "markdown": ("a.md", b"---\ntitle: x\n---\none", ["one"]),
+    "mediawiki": ("a.xml", f"<mediawiki>{PAGE.format('one')}{PAGE.format('two')}</mediawiki>".encode(), ["one", "two"]),
+    "arrow": ("a.arrow", arrow(), ["one", "two"]),
+}
+
+
+def zipped(name: str, data: bytes) -> bytes:
+    sink = io.BytesIO()
+    with zipfile.ZipFile(sink, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr(f"in/{name}", data)
+    return sink.getvalue()
+
+
+def tarred(name: str, data: bytes) -> bytes:
+    sink = io.BytesIO()
+    with tarfile.open(fileobj=sink, mode="w:gz") as archive:
+        member = tarfile.TarInfo(f"in/{name}.xz")
+        packed = lzma.compress(data)
+        member.size = len(packed)
+        archive.addfile(member, io.BytesIO(packed))
+    return sink.getvalue()
+
+
+PACKED: dict[str, Callable[[str, bytes], bytes]] = {
+    "": lambda name, data: data,
+    ".gz": lambda name, data: gzip.compress(data),
+    ".bz2": lambda name, data: bz2.compress(data),
+    ".xz": lambda name, data: lzma.compress(data),
+    ".zst": lambda name, data: zstandard.compress(data),
+    ".zip": zipped,
+    ".tar.gz": tarred,
+}
+
+
+@pytest.mark.parametrize("kind", FILES)
+@pytest.mark.parametrize("suffix", PACKED)
+def test_formats_under_compression_and_in_archives(read: Callable, kind: str, suffix: str) -> None:
+    name, data, texts = FILES[kind]
+    found = read(name + suffix, PACKED[suffix](name, data), format=kind)
+    assert (found.texts, found.bad) == (texts, [])
+
+
+def test_every_format_has_a_reader_and_names_what_it_depends_on() -> None:
+    offered = Source.__annotations__["format"].__args__
+    assert set(FORMATS) == set(offered)
+    for kind in offered:
+        assert "unicode" in Read(Source(name="s", root=".", format=kind)).depends()

@@ -1,0 +1,244 @@
+"""Pages that crash, hang or grow their parser: they are named, and nothing else is lost."""
+
+import pickle
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from gristmill.errors import PoisonError, SourceError
+from pipelines.planning.corpus import Source
+from pipelines.reading.documents import list_files, read_documents
+from pipelines.reading.entries.archives import open_entries
+from pipelines.reading.entries.records import Bad, Found, Page
+from pipelines.reading.registry import read_records
+from pipelines.reading.web import extraction
+from pipelines.reading.web.charset import decode_page
+from pipelines.reading.web.extraction import Extractor
+
+TEXT = "The mill by the river stands still, number {}."
+
+
+@pytest.fixture
+def failing(monkeypatch: pytest.MonkeyPatch) -> None:
+    code = (
+        f"import sys; sys.path[:0] = [{str(Path(__file__).parent)!r}, {{root!r}}]; from {{module}} import main; main()"
+    )
+    monkeypatch.setattr(extraction, "_START", code)
+    monkeypatch.setattr(Extractor, "module", "failing_worker")
+
+
+def web(tmp_path: Path, *pages: bytes, **fields: object) -> Source:
+    """A source of one WARC file with these pages, a request before each."""
+    out = b""
+    for page in pages:
+        block = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n\r\n" + page
+        for kind, content in ((b"request", b"GET /"), (b"response", block)):
+            out += b"WARC/1.0\r\nWARC-Type: %s\r\nContent-Type: application/http\r\n" % kind
+            out += b"Content-Length: %d\r\n\r\n%s\r\n\r\n" % (len(content), content)
+    (tmp_path / "pages.warc").write_bytes(out)
+    return Source(name="web", root=str(tmp_path / "pages.warc"), format="warc", **fields)
+
+
+def page(number: int, extra: str = "") -> bytes:
+    return f"<html><body><p>{TEXT.format(number)}</p>{extra}</body></html>".encode()
+
+
+def texts(source: Source, poison: tuple[str, ...] = ()) -> tuple[list[str], list[tuple]]:
+    parts = list(read_documents(source, list_files(source), 1 << 20, poison))
+    aside = [tuple(row.values()) for part in parts for row in part.quarantine.to_pylist()]
+    return [text for part in parts for text in part.documents["text"].to_pylist()], aside
+
+
+@pytest.mark.parametrize(
+    ("marks", "fields", "reason"),
+    [
+        ("CRASH NOW", {}, "was ended by SIGABRT"),
+        ("SPIN", {"page_cpu_seconds": 1}, "took more than page_cpu_seconds: 1 of CPU time"),
+        ("GROW", {"page_memory_bytes": 256 << 20}, "needed more than page_memory_bytes: 268435456"),
+        ("RAISE", {}, "raised RecursionError"),
+    ],
+)
+def test_a_page_that_breaks_its_parser_is_named_and_can_be_set_aside(
+    tmp_path: Path, failing: None, marks: str, fields: dict, reason: str
+) -> None:
+    source = web(tmp_path, *(page(i, marks if i == 3 else "") for i in range(6)), **fields)
+    with pytest.raises(PoisonError) as caught:
+        texts(source)
+    error = pickle.loads(pickle.dumps(caught.value))
+    assert (error.step, error.source, error.document) == ("read", "web", "pages.warc#7")
+    assert reason in error.reason
+    assert "web/pages.warc#7" in str(error)
+    assert reason in str(error)
+    assert "text of the page" not in str(error)
+    found, aside = texts(source, ("pages.warc#7", "other.warc#3"))
+    assert found == [TEXT.format(i) for i in range(6) if i != 3]
+    assert [row[1:3] for row in aside if row[2] != "request"] == [(7, "poison")]
+
+
+def test_what_was_done_before_the_failure_stays(failing: None) -> None:
+    def records() -> Iterator[Found | Bad | Page]:
+        for number in range(600):
+            yield Page(page(number, "CRASH NOW" if number == 450 else ""), "", 9, None, {})
+
+    done: list[str] = []
+    with Extractor(Source(name="web", root="x", format="warc")) as extractor:
+        found = extractor.extracted("p", 0, records())
+        with pytest.raises(PoisonError, match="p#450"):
+            done.extend(record.text for record in found)
+    assert done == [TEXT.format(number) for number in range(450)]
+
+
+def test_a_page_is_not_blamed_for_what_it_survives_alone(tmp_path: Path, failing: None) -> None:
+    once = f"CRASH ONCE|{tmp_path / 'crashed'}|"
+    pages = [page(i, once if i in (20, 290) else "") for i in range(600)]
+    found, _ = texts(web(tmp_path, *pages))
+    assert (tmp_path / "crashed").exists()
+    assert [text.splitlines()[0] for text in found] == [TEXT.format(i) for i in range(600)]
+
+
+@pytest.mark.parametrize("label", ["\U0001f600" * 40, "\x01" * 40])
+def test_labels_without_sense_do_not_fill_the_pipe(label: str) -> None:
+    """Of 256 of these, escaped, more than a pipe holds: both sides would write, and none read."""
+    pages = (Page(page(i, "<p>more</p>" * 50), label, 9, None, {}) for i in range(800))
+    with Extractor(Source(name="web", root="x", format="warc")) as extractor:
+        found = list(extractor.extracted("p", 0, pages))
+    assert [record.text.splitlines()[0] for record in found] == [TEXT.format(i) for i in range(800)]
+
+
+def test_what_libraries_print_is_not_taken_for_an_answer(
+    tmp_path: Path, failing: None, capfd: pytest.CaptureFixture
+) -> None:
+    assert texts(web(tmp_path, page(0, "PRINT"), page(1)))[0] == [TEXT.format(0) + "\n\nPRINT", TEXT.format(1)]
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.slow
+def test_real_pages_that_hang_a_parser(tmp_path: Path) -> None:
+    """Tens of thousands of attributes: the parser compares each with all before it."""
+    attributes = " ".join(f"a{i}=1" for i in range(60_000))
+    source = web(tmp_path, page(0), f"<p {attributes}>x".encode(), page(2), page_cpu_seconds=1)
+    with pytest.raises(PoisonError, match=r"web/pages\.warc#3.*page_cpu_seconds: 1 of CPU"):
+        texts(source)
+    deep = b"<div>" * 100_000 + b"x"  # the extractor's time grows with the square of the depth
+    found, aside = texts(web(tmp_path, page(0), deep, page(2), page_cpu_seconds=1))
+    assert found == [TEXT.format(0), TEXT.format(2)]
+    assert [row[1:3] for row in aside if row[2] != "request"] == [(3, "html_depth")]
+
+
+@pytest.mark.parametrize(
+    ("html", "fields", "reason"),
+    [
+        (b"<div>" * 10 + b"x", {"max_html_depth": 11}, "html_depth"),
+        (b"<div>" * 9 + b"x", {"max_html_depth": 11}, None),
+        (b"<br>" * 7 + b"x", {"max_html_nodes": 9}, "html_nodes"),
+        (b"<br>" * 6 + b"x", {"max_html_nodes": 9}, None),
+    ],
+)
+def test_limits_count_elements_of_the_tree(tmp_path: Path, html: bytes, fields: dict, reason: str | None) -> None:
+    """html, head and body are elements too; html has no ancestor."""
+    found, aside = texts(web(tmp_path, html, **fields))
+    assert [row[2] for row in aside if row[2] != "request"] == ([reason] if reason else [])
+    assert len(found) == (reason is None)
+
+
+def test_a_text_over_the_limit_is_never_split(tmp_path: Path) -> None:
+    source = web(tmp_path, page(0), b"<p>" + b"word " * 400, max_document_bytes=1000, oversized="split")
+    found, aside = texts(source)
+    assert found == [TEXT.format(0)]
+    assert [row[1:3] for row in aside if row[2] != "request"] == [(3, "oversized")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("extract", ["resiliparse", "trafilatura"])
+def test_results_depend_on_nothing_but_the_page(tmp_path: Path, shared_data: Path, extract: str) -> None:
+    from pipelines.reading.web.page_worker import EXTRACTORS
+
+    path = shared_data / "raw_web" / "readability_pages.warc.gz"
+    source = Source(name="web", root=str(path), format="warc", extract=extract)
+    records = [r for e in open_entries(list_files(source)[0], source) for r in read_records(e, source)]
+    pages = [record for record in records if isinstance(record, Page)][:40]
+    with Extractor(source) as extractor:
+        there = [record.text for record in extractor.extracted("p", 0, iter(pages + pages))]
+    with Extractor(source) as extractor:
+        back = [record.text for record in extractor.extracted("p", 0, iter(pages[::-1]))]
+    assert there == back[::-1] * 2
+    assert there[:40] == [
+        EXTRACTORS[extract](decode_page(bytes(page.content), page.charset).text, None) for page in pages
+    ]
+
+
+def test_no_child_is_left_behind(tmp_path: Path, failing: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    started = []
+    real = subprocess.Popen
+
+    def counted(*arguments: object, **fields: object) -> subprocess.Popen:
+        started.append(real(*arguments, **fields))
+        return started[-1]
+
+    monkeypatch.setattr(subprocess, "Popen", counted)
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    texts(web(tmp_path, page(0), page(1)))
+    with pytest.raises(PoisonError):
+        texts(web(tmp_path, page(0), page(1, "CRASH NOW")))
+    reader = read_documents(source := web(tmp_path, page(0)), list_files(source), 1 << 20)
+    next(reader)
+    reader.close()
+    assert len(started) == 4
+    assert all(child.returncode is not None for child in started)
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+def test_sources_without_pages_start_no_child(read: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Extractor, "_start", None)
+    assert read("a.txt", b"text").texts == ["text"]
+
+
+def test_a_missing_extractor_is_said_before_anything_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = Source(name="web", root="x", format="warc", extract="trafilatura")
+    assert set(extraction.libraries(source)) > {"trafilatura", "lxml"}
+    monkeypatch.setitem(extraction._LIBRARIES, "trafilatura", ("no-such-distribution",))
+    with pytest.raises(
+        SourceError, match=r"extract: got 'trafilatura'.*no-such-distribution.*run: pip install .* '\.\[trafilatura\]'"
+    ):
+        extraction.libraries(source)
+
+
+@pytest.mark.parametrize("extract", ["resiliparse", "trafilatura"])
+def test_a_page_gives_its_text_by_each_extractor(tmp_path: Path, extract: str) -> None:
+    """Every library that an extractor needs is there."""
+    paragraph = "<p>The mill grinds the grist of the whole village, and the miller keeps a sixteenth part of it.</p>"
+    article = f"<html><body><nav>Home</nav><main><article>{paragraph * 5}</article></main></body></html>".encode()
+    (tmp_path / "a.html").write_bytes(article)
+    found, aside = texts(Source(name="web", root=str(tmp_path), format="html", extract=extract))
+    assert not aside
+    assert "the miller keeps a sixteenth part" in found[0]
+
+
+def test_a_page_of_marks_is_undecodable_and_one_with_a_mark_is_a_document(tmp_path: Path) -> None:
+    cyrillic = "<p>Мельница стоит у реки, и вода в ней тихая.</p>".encode("mac_cyrillic") * 9
+    latin = "<meta charset=utf-8><p>A page of English, with “quotes” and a byte that is none: ".encode() + b"\xff</p>"
+    found, aside = texts(web(tmp_path, cyrillic, latin))
+    assert [text.count("\ufffd") for text in found] == [1]
+    assert [reason for _, _, reason, _ in aside] == ["request", "undecodable", "request"]
+
+
+def test_a_library_that_cannot_be_imported_is_one_line_with_its_remedy(
+    tmp_path: Path, failing: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GRISTMILL_TEST_IMPORT", "1")
+    source = web(tmp_path, page(1), extract="trafilatura")
+    with pytest.raises(SourceError) as error:
+        texts(source)
+    assert str(error.value) == (
+        "source 'web': extract: got 'trafilatura', which cannot be used (ImportError: a module is now a project of its own. "
+        "Install it.); run: pip install --constraint constraints.txt --editable '.[trafilatura]', or take "
+        "`extract: resiliparse`"
+    )
+
+
+def test_a_worker_that_does_not_start_blames_no_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Extractor, "module", "no_such_module")
+    with pytest.raises(RuntimeError, match="does not start"):
+        texts(web(tmp_path, page(0)))

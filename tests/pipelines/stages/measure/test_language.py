@@ -1,0 +1,264 @@
+"""The language stage: what it says for plain cases, short and odd texts, both models against their libraries."""
+
+import base64
+import os
+import pickle
+import random
+import shutil
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from gristmill.config import parse
+from gristmill.errors import UserError
+from gristmill.storage.store import file_checksum
+from pipelines.planning.corpus import load_corpus_config
+from pipelines.planning.inventory import Inventory
+from pipelines.planning.plan import make_plan
+from pipelines.stages.measure.language import LANGUAGE, PARAGRAPHS, Language
+from tests.conftest import train_fasttext
+
+ENGLISH = (
+    "It was a bright cold day in the town, and the people who lived there had gone out to look at the river. They said "
+    "that the water had never been so high before, and that it would surely reach the houses by the evening."
+)
+GERMAN = (
+    "Es war ein heller kalter Tag in der Stadt, und die Menschen, die dort lebten, waren hinausgegangen, um auf den "
+    "Fluss zu schauen. Sie sagten, dass das Wasser noch nie so hoch gewesen sei und bald die Häuser erreichen werde."
+)
+RUSSIAN = (
+    "Это был ясный холодный день в городе, и люди, которые там жили, вышли посмотреть на реку. Они говорили, что вода "
+    "никогда ещё не была так высока и что к вечеру она непременно дойдёт до домов."
+)
+
+
+def table(*texts):
+    ids = pa.array([row.to_bytes(16) for row in range(len(texts))], pa.binary(16))
+    return pa.table({"id": ids, "text": pa.array(texts, pa.large_string())})
+
+
+def annotated(stage, *texts):
+    result = stage.annotate(table(*texts))
+    assert result.schema == stage.writes()
+    return list(zip(result["language"].to_pylist(), result["language_score"].to_pylist(), strict=True))
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """A tiny supervised fastText model that tells German from English."""
+    folder = tmp_path_factory.mktemp("model")
+    lines = [f"__label__de {GERMAN}", f"__label__en {ENGLISH}"] * 20
+    (folder / "train.txt").write_text("\n".join(lines), encoding="utf-8")
+    trained = train_fasttext(folder / "train.txt", dim=8, epoch=30, lr=0.5)
+    trained.save_model(str(folder / "tiny.bin"))
+    return str(folder / "tiny.bin")
+
+
+def test_resiliparse_names_the_language():
+    languages = [language for language, _ in annotated(Language(), ENGLISH, GERMAN, RUSSIAN)]
+    assert languages == ["en", "de", "ru"]
+
+
+def test_golden():
+    assert annotated(Language(), ENGLISH) == [("en", pytest.approx(1 - 502 / 1200, abs=1e-6))]
+
+
+def test_score_is_one_minus_distance_over_1200():
+    from resiliparse.parse.lang import detect_fast
+
+    for text in (ENGLISH, GERMAN * 2, RUSSIAN * 3):
+        [(language, score)] = annotated(Language(), text)
+        name, distance = detect_fast(text)
+        assert (language, score) == (name, pytest.approx(1 - distance / 1200, abs=1e-6))
+
+
+@pytest.mark.parametrize("text", ["", " \n\t ", "short", "     a very     \n", "12 + 34 = 46 * 7 / 8 - 9 + 10 ^ 11 ="])
+def test_no_answer_is_und_with_score_0(text):
+    assert annotated(Language(), text) == [("und", 0.0)]
+
+
+def test_min_bytes_counts_what_is_not_white_space():
+    text = "a b c d e f g h i j k l m n o p q r s t"  # 20 letters
+    assert annotated(Language(min_bytes=21), text) == [("und", 0.0)]
+    assert annotated(Language(min_bytes=20), text) == annotated(Language(min_bytes=1), text)
+
+
+def test_only_the_beginning_is_looked_at_and_no_character_is_split():
+    assert annotated(Language(max_bytes=len(ENGLISH)), ENGLISH + RUSSIAN * 50) == annotated(Language(), ENGLISH)
+    for limit in range(40, 48):
+        [(language, score)] = annotated(Language(max_bytes=limit), RUSSIAN)
+        whole = RUSSIAN.encode()[:limit].decode("utf-8", "ignore")
+        assert [(language, score)] == annotated(Language(), whole)
+
+
+def test_no_documents():
+    assert annotated(Language()) == []
+
+
+def test_a_sliced_table_gives_the_same_rows():
+    docs = table(ENGLISH, GERMAN, RUSSIAN)
+    assert Language().annotate(docs.slice(1)).to_pylist() == Language().annotate(docs).to_pylist()[1:]
+
+
+def test_fasttext_equals_its_library(model):
+    import fasttext
+
+    stage = Language(model=model)
+    stage.check()
+    stage.setup()
+    texts = [ENGLISH, GERMAN, f"{ENGLISH}\n\n{GERMAN}\r\n", "x" * 30, "\0" * 30, "🙂" * 10]
+    peer = fasttext.load_model(model)
+    for text, row in zip(texts, stage.annotate(table(*texts)).to_pylist(), strict=True):
+        labels, probabilities = peer.predict(text.replace("\n", " "), 2)
+        assert [f"__label__{row['language']}", f"__label__{row['language_2']}"] == list(labels)
+        scores = [min(1.0, float(probability)) for probability in probabilities]
+        assert [row["language_score"], row["language_2_score"]] == pytest.approx(scores, abs=1e-6)
+    assert [language for language, _ in annotated(stage, ENGLISH, "", GERMAN)] == ["en", "und", "de"]
+
+
+def test_fasttext_in_batches_keeps_the_order(model):
+    texts = [GERMAN if row % 3 else ENGLISH for row in range(700)]
+    expected = ["de" if row % 3 else "en" for row in range(700)]
+    assert [language for language, _ in annotated(Language(model=model), *texts)] == expected
+
+
+def test_fasttext_says_nothing(model, capfd):
+    annotated(Language(model=model), ENGLISH)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_output_depends_on_the_library_or_the_model_file(model):
+    assert list(Language().depends()) == ["resiliparse"]
+    assert Language(model=model).depends() == {"model xxh3_128": file_checksum(Path(model))}
+    assert list(Language(paragraphs=True).depends()) == ["resiliparse", "unicode"]
+
+
+def test_where_the_model_lies_is_not_part_of_a_step(model, corpus_file, tmp_path):
+    text = corpus_file.read_text().replace("steps:\n", f"steps:\n  - language: {{model: {model}}}\n")
+    corpus_file.write_text(text)
+    elsewhere = shutil.copy(model, tmp_path / "same.bin")
+    found = []
+    for place in (model, elsewhere):
+        config = load_corpus_config(corpus_file, [f"steps.language.model={place}"])
+        plan = make_plan(config, {source.name: Inventory((), ()) for source in config.sources})
+        found.append(plan.step("language.web").fingerprint)
+    assert found[0] == found[1]
+
+
+def test_a_model_that_changed_after_planning_is_refused(model, tmp_path):
+    path = Path(shutil.copy(model, tmp_path / "model.bin"))
+    stage = Language(model=str(path))
+    stage.depends()
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
+    with pytest.raises(UserError, match=r"model\.bin: its xxh3_128 is .*, the build was planned with"):
+        pickle.loads(pickle.dumps(stage)).setup()
+
+
+def test_the_second_guess_of_resiliparse():
+    from resiliparse.parse.lang import detect_fast
+
+    [row] = Language().annotate(table(ENGLISH)).to_pylist()
+    (_, _), (name, distance) = detect_fast(ENGLISH, n_results=2)
+    assert (row["language_2"], row["language_2_score"]) == (name, pytest.approx(1 - distance / 1200, abs=1e-6))
+    assert Language().annotate(table("")).to_pylist()[0]["language_2"] == "und"
+
+
+def test_paragraphs_and_the_share_of_the_documents_language(model):
+    stage = Language(model=model, paragraphs=True)
+    text = f"  {ENGLISH}\n\n{GERMAN}\n \nshort\n\n{ENGLISH}\n{ENGLISH}"
+    result = stage.annotate(table("", text, "hi", GERMAN))
+    assert result.schema == stage.writes() == pa.schema([*LANGUAGE, *PARAGRAPHS])
+    empty, mixed, short, german = result.to_pylist()
+    assert (empty["language_share"], empty["language_paragraphs"]) == (None, [])
+    assert (short["language"], short["language_share"]) == ("und", None)
+    assert [entry["language"] for entry in short["language_paragraphs"]] == ["und"]
+    assert (german["language_share"], len(german["language_paragraphs"])) == (1, 1)
+    pieces = [text.encode()[p["start"] : p["end"]].decode() for p in mixed["language_paragraphs"]]
+    assert pieces == [ENGLISH, GERMAN, "short", f"{ENGLISH}\n{ENGLISH}"]
+    assert [p["language"] for p in mixed["language_paragraphs"]] == ["en", "de", "und", "en"]
+    english, other = len(ENGLISH) * 3 + 1, len(GERMAN)
+    assert mixed["language_share"] == pytest.approx(english / (english + other))
+
+
+def base64_lines(count: int) -> str:
+    rng = random.Random(count)
+    return "\n".join(base64.b64encode(rng.randbytes(57)).decode() for _ in range(count))
+
+
+@pytest.mark.parametrize("prose", [ENGLISH, RUSSIAN])
+def test_long_paragraphs_without_a_language_count_against_the_share(prose):
+    """By the default model. In characters, of which a Cyrillic one has two bytes."""
+    prose = " ".join([prose] * 12)
+    blob = base64_lines(len(prose) // 77 + 1)[: len(prose)]
+    assert len(prose) == len(blob) > 200
+    half, short, clean, blobs = (
+        Language(paragraphs=True)
+        .annotate(table(f"{prose}\n\n{blob}", f"{prose}\n\n{blob[:199]}", f"1.\n\n{prose}", f"{blob}\n\n{blob}"))
+        .to_pylist()
+    )
+    assert [entry["language"] for entry in half["language_paragraphs"]][1] == "und"
+    assert half["language_share"] == pytest.approx(0.5)
+    assert short["language_share"] == clean["language_share"] == 1
+    assert (blobs["language"], blobs["language_share"]) == ("und", None)
+
+
+def test_paragraphs_end_where_the_beginning_does(model):
+    stage = Language(model=model, paragraphs=True, max_bytes=len(ENGLISH) + 30)
+    [row] = stage.annotate(table(f"{ENGLISH}\n\n{RUSSIAN}\n\n{GERMAN}")).to_pylist()
+    pieces = [(p["start"], p["end"]) for p in row["language_paragraphs"]]
+    assert pieces == [(0, len(ENGLISH)), (len(ENGLISH) + 2, len(ENGLISH) + 2 + len(RUSSIAN[:15].encode()))]
+
+
+def test_a_file_that_is_no_model_is_an_error(tmp_path):
+    path = tmp_path / "broken.ftz"
+    path.write_bytes(b"not a model at all" * 100)
+    with pytest.raises(UserError, match=r"broken\.ftz: not a supervised fastText model"):
+        Language(model=str(path)).setup()
+
+
+@pytest.mark.parametrize(
+    ("knobs", "message"),
+    [
+        ({"model": "resiliparce"}, "language: model: got 'resiliparce', which is no file; expected resiliparse"),
+        ({"min_bytes": 0}, "min_bytes: got 0, allowed from 1"),
+        ({"max_bytes": 5}, "max_bytes: got 5, allowed from min_bytes = 20"),
+    ],
+)
+def test_knobs_out_of_range(knobs, message):
+    with pytest.raises(UserError, match=message.removeprefix("language: ")):
+        parse(Language, knobs, where="corpus.yaml")
+
+
+@pytest.mark.skipif("GRISTMILL_DATA" not in os.environ, reason="GRISTMILL_DATA is not set")
+def test_lid_176():
+    path = Path(os.environ["GRISTMILL_DATA"]) / "models" / "lid.176.ftz"
+    found = annotated(Language(model=str(path)), ENGLISH, GERMAN, RUSSIAN)
+    assert [language for language, _ in found] == ["en", "de", "ru"]
+    assert min(score for _, score in found) > 0.8
+
+
+@pytest.mark.parametrize(
+    ("text", "language"),
+    [
+        ("서울은 대한민국의 수도이다.", "ko"),
+        ("東京は日本の首都です。", "ja"),
+        ("北京是中华人民共和国的首都。", "zh"),
+        ("กรุงเทพเป็นเมืองหลวง", "th"),
+        ("Η Αθήνα είναι η πρωτεύουσα.", "el"),
+        ("ວຽງຈັນເປັນນະຄອນຫຼວງ", "lo"),
+        ("Հայաստանի մայրաքաղաքն է", "hy"),
+        ("አዲስ አበባ የኢትዮጵያ ዋና ከተማ", "und"),  # Amharic or Tigrinya
+        ("दिल्ली भारत की राजधानी", "und"),  # Hindi, Marathi, Nepali
+        ("2026-11-22 08:30:00 4711 0815", "und"),
+        ("북한 North Korea and the city of Pyongyang", "und"),
+    ],
+)
+def test_short_texts_have_the_language_of_a_script_that_one_language_writes(text, language):
+    from pipelines.stages.measure.language_scripts import language_of_script
+
+    found = language_of_script(text)
+    assert (found[0] if found else "und") == language
+    if found:
+        assert annotated(Language(), text)[0][0] == language
+        assert 0.9 <= found[1] <= 1

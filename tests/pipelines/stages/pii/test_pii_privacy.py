@@ -1,0 +1,75 @@
+"""PII: no text leaks into logs, output or errors, and nothing touches the network."""
+
+import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from gristmill.errors import UserError
+from pipelines.stages.pii.pii import Pii
+
+
+def table(*texts):
+    ids = pa.array([row.to_bytes(16) for row in range(len(texts))], pa.binary(16))
+    return pa.table({"id": ids, "text": pa.array(texts, pa.large_string())})
+
+
+CANARIES = ["canary.bird@example.com", "219-09-9998", "4111 1111 1111 1111", "DE89370400440532013000", "(650) 253-0000"]
+
+
+def test_nothing_logs_or_prints_what_was_found(caplog, capfd):
+    caplog.set_level(logging.DEBUG)
+    text = " and ".join(CANARIES)
+    Pii().annotate(table(text, text.replace("9", "8"), text.replace("example.com", "nowhere.invalid")))
+    # Presidio's IBAN recognizer quotes the text when a validation fails.
+    logging.getLogger("presidio-analyzer").error("Failed to validate text %s", CANARIES[3])
+    seen = caplog.text + "".join(capfd.readouterr())
+    assert not [canary for canary in CANARIES if canary in seen]
+
+
+def test_an_error_names_the_document_and_the_entity_alone(monkeypatch):
+    stage = Pii()
+
+    def fail(text, entities):
+        raise ValueError(f"invalid literal: {text}") if "canary" in text else RuntimeError("another document")
+
+    monkeypatch.setattr(stage.detector.recognizers["EMAIL_ADDRESS"], "analyze", fail)
+    with pytest.raises(UserError) as error:
+        stage.annotate(table("nothing", f"write to {CANARIES[0]}"))
+    assert "EMAIL_ADDRESS failed on document 00000000000000000000000000000001 with ValueError" in str(error.value)
+    assert error.value.__cause__ is None
+    assert error.value.__suppress_context__
+    assert not [canary for canary in CANARIES if canary in str(error.value)]
+
+
+FRESH = """
+import socket, sys
+def refuse(*arguments, **named):
+    raise AssertionError("the network was touched")
+socket.socket.connect = socket.create_connection = socket.getaddrinfo = refuse
+import pyarrow as pa
+from pipelines.stages.pii.pii import Pii
+assert not {"presidio_analyzer", "spacy", "numba", "phonenumbers", "torch"} & set(sys.modules), "imported too early"
+stage = Pii()
+stage.setup()
+ids = pa.array([bytes(16)], pa.binary(16))
+docs = pa.table({"id": ids, "text": pa.array(["joe@example.co.uk, joe@nowhere.invalid"], pa.large_string())})
+print(stage.annotate(docs)["pii_email_address"].to_pylist(), {"torch", "transformers"} & set(sys.modules))
+"""
+
+
+def test_a_fresh_process_needs_no_network_and_warns_of_nothing(tmp_path):
+    root = Path(__file__).parents[4]
+    environment = os.environ | {
+        "PYTHONPATH": str(root),
+        "HOME": str(tmp_path),
+        "TLDEXTRACT_CACHE": str(tmp_path / "tld"),
+    }
+    command = [sys.executable, "-W", "error", "-c", FRESH]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=root, check=False)
+    assert (done.stdout.strip(), done.stderr, done.returncode) == ("[1] set()", "", 0)
+    assert not (tmp_path / "tld").exists()

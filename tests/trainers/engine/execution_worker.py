@@ -1,0 +1,65 @@
+"""What the workers of one launch do for test_execution: train the runs of a list, each new or going on with another.
+
+Started as `execution_worker.py CORPUS OUTPUT RUNS.json`, by torchrun or alone. A run is {"name", "recipe", "set": {field:
+value}, and where it goes on, "after": name of a run whose newest checkpoint but one it takes over}.
+"""
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+from gristmill.config import parse, plain
+from trainers.config.pretraining import Pretraining
+from trainers.data.packed_corpus import open_corpus
+from trainers.recipes import RECIPES
+from trainers.runs.resolve import resolve
+from trainers.runs.run import open_run
+from trainers.training.loop import train
+
+STEPS, HALF = 8, 4
+SMALL = {
+    "batch": {"sequences": 6},
+    "budget": {"steps": STEPS},
+    "validation": {"every": STEPS, "tokens": 256},
+    "checkpoints": {"every": HALF, "keep": 3},
+    "schedule": {"kind": "cosine", "warmup_steps": 2},
+    "log_every": 1,
+    "execution.micro_batch": 3,
+}
+
+
+def configuration(corpus, recipe, changes):
+    """The recipe made small, then with `changes`."""
+    fields = plain(RECIPES[recipe]())
+    for name, value in {**SMALL, **changes}.items():
+        section, _, field = name.partition(".")
+        if field:
+            fields[section][field] = value
+        else:
+            fields[section] = value
+    return resolve(parse(Pretraining, fields, "test"), corpus)
+
+
+def main() -> None:
+    corpus, output = open_corpus((sys.argv[1],), None), Path(sys.argv[2])
+    from trainers.engine.engine import leave, start_group
+
+    rank, _ = start_group()
+    import torch
+
+    for run in json.loads(Path(sys.argv[3]).read_text()):
+        path = output / run["name"]
+        config = configuration(corpus, run["recipe"], run["set"])
+        if rank == 0 and "after" in run:
+            ignored = shutil.ignore_patterns(f"step-{STEPS:08d}", "finished.json", "export", "log*")
+            shutil.copytree(output / run["after"], path, ignore=ignored)
+        elif rank == 0:
+            open_run(path, config, corpus)
+        torch.distributed.barrier()
+        train(config, corpus, path, None)
+    leave(0)
+
+
+if __name__ == "__main__":
+    main()

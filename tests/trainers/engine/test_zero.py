@@ -1,0 +1,155 @@
+"""ZeRO stage, number of workers, micro-batch and loader threads change no token and no loss: 5 decimals, fp32, every
+family of models.
+"""
+
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from functools import cache
+from itertools import combinations, pairwise, product
+from pathlib import Path
+
+import pytest
+
+from gristmill.events import read_events
+from tests.trainers.engine.zero_worker import FAMILIES, POISONED_STEP, execution
+from tests.trainers.launching import ROOT, SEQUENCES, SETTINGS, STEPS, environment, losses, recorded, torchrun
+from trainers.runs.ledger import read_ledger
+
+pytestmark = [pytest.mark.deepspeed, pytest.mark.slow]
+WORLDS, STAGES = (1, 2, 3), (0, 1, 2, 3)
+NAMES = [f"stage{stage}" for stage in STAGES]
+
+
+@pytest.fixture(scope="module")
+def launched(corpus_directory, tmp_path_factory):
+    """From a number of workers to the directory of its runs: one launch each, when it is first asked for."""
+
+    @cache
+    def directory(world):
+        output = tmp_path_factory.mktemp(f"world{world}")
+        command = torchrun(world, Path(__file__).with_name("zero_worker.py"), corpus_directory, output)
+        done = subprocess.run(command, env=environment(), cwd=ROOT, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr[-4000:]
+        return output
+
+    return directory
+
+
+def test_every_pair_of_settings_is_run():
+    rows = [{"world": world, **execution(stage, world)} for stage, world in product(STAGES, WORLDS)]
+    for one, other in combinations(rows[0], 2):
+        values = [{row[name] for row in rows} for name in (one, other)]
+        assert {(row[one], row[other]) for row in rows} == set(product(*values))
+        assert all(len(found) >= 3 for found in values)
+
+
+@pytest.mark.parametrize("name", [*NAMES, *FAMILIES])
+@pytest.mark.parametrize("world", WORLDS)
+def test_every_execution_gives_the_same_losses(launched, world, name):
+    reference = launched(1) / (name if name in FAMILIES else "stage0")
+    expected, found = losses(reference), losses(launched(world) / name)
+    assert list(found) == list(range(1, 7 if name in FAMILIES else STEPS + 1))
+    assert found == pytest.approx(expected, abs=5e-6)
+    assert name in FAMILIES or expected[STEPS] < expected[1] - 0.5
+    validations = [read_events(run / "log.jsonl", "validation") for run in (launched(world) / name, reference)]
+    for entry, other in zip(*validations, strict=True):
+        assert entry["loss"] == pytest.approx(other["loss"], abs=5e-6)
+
+
+@pytest.mark.parametrize("name", [*NAMES, *FAMILIES])
+@pytest.mark.parametrize("world", WORLDS)
+def test_every_execution_reads_the_same_tokens_at_the_same_step(launched, world, name):
+    expected = recorded(launched(1) / f"{name if name in FAMILIES else 'stage0'}.record")
+    assert {sample // SEQUENCES + 1 for _, sample in expected} == {step for step, _ in expected}
+    assert len(expected) == SEQUENCES * (6 if name in FAMILIES else STEPS)
+    assert {len(digests) for digests in expected.values()} == {1}
+    assert recorded(launched(world) / f"{name}.record") == expected
+
+
+@pytest.mark.parametrize("name", [*NAMES, *FAMILIES])
+def test_resuming_half_way_equals_not_stopping_also_under_another_stage(launched, name):
+    whole, resumed = launched(2) / name, launched(2) / f"{name}-resumed"
+    expected, found = losses(whole), losses(resumed)
+    assert list(found) == list(range(4, 7) if name in FAMILIES else range(STEPS // 2 + 1, STEPS + 1))
+    assert found == pytest.approx({step: expected[step] for step in found}, abs=5e-6)
+    validations = [read_events(run / "log.jsonl", "validation")[-1] for run in (whole, resumed)]
+    assert validations[0]["loss"] == pytest.approx(validations[1]["loss"], abs=5e-6)
+
+
+def test_ledger_and_log_say_what_was_requested_and_read_whatever_the_execution(launched):
+    runs = [launched(world) / name for world in WORLDS for name in NAMES]
+    ledgers = [read_ledger(run) for run in [*runs, *(launched(2) / f"{name}-resumed" for name in NAMES)]]
+    assert all(ledger["sources"] == ledgers[0]["sources"] for ledger in ledgers)
+    assert (ledgers[0]["step"], ledgers[0]["samples"]) == (STEPS, STEPS * SEQUENCES)
+    logged = read_events(launched(2) / "stage0" / "log.jsonl", "step")[-1]
+    assert logged["data"] == ledgers[0]["sources"]
+    assert logged["tokens"] == sum(source["tokens"] for source in ledgers[0]["sources"].values())
+
+
+def test_a_loss_that_is_no_number_on_one_worker_is_skipped_by_all(launched):
+    expected, found = (
+        losses(launched(2) / "stage0"),
+        [losses(launched(2) / name) for name in ("poisoned0", "poisoned2")],
+    )
+    before = {step: expected[step] for step in range(1, POISONED_STEP)}
+    for run in found:
+        assert list(run) == [step for step in range(1, STEPS + 1) if step != POISONED_STEP]
+        assert {step: run[step] for step in before} == pytest.approx(before, abs=5e-6)
+    assert found[0] == pytest.approx(found[1], abs=5e-6)
+    assert read_events(launched(2) / "poisoned2" / "log.jsonl", "skipped")[0]["step"] == POISONED_STEP
+
+
+def test_files_that_take_longer_than_the_time_limit_of_collectives_end_no_run(launched):
+    """Two checkpoints, the search for one and the export each take three times the limit."""
+    run = launched(2) / "slow_writer"
+    assert len(read_events(run / "log.jsonl", "checkpoint")) == 2
+    assert read_events(run / "log.jsonl", "finished")
+    times = [entry["time"] for entry in read_events(run / "log.jsonl") if entry["event"] in ("step", "checkpoint")]
+    assert max(after - before for before, after in pairwise(times)) > 6
+
+
+def test_one_worker_goes_on_with_the_run_of_two_is_stopped_and_goes_on_again(launched, corpus_directory, tmp_path):
+    """Another number of workers, SIGTERM, a resume of a resume, and a finished run that recomputes nothing."""
+    run = tmp_path / "run"
+    ignored = shutil.ignore_patterns("step-00000020", "finished.json", "export", "log*")
+    shutil.copytree(launched(2) / "stage3", run, ignore=ignored)
+    settings = [*SETTINGS, "checkpoints={every: 10, keep: 3}", f"corpus={corpus_directory}", f"run={run}"]
+    command = [sys.executable, "-m", "trainers", "pretrain", "llama_tiny", *settings]
+    first = subprocess.Popen(
+        command, env=environment(), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    while not (run / "log.jsonl").exists() or 12 not in losses(run):
+        assert first.poll() is None, first.communicate()[0]
+        time.sleep(0.02)
+    first.send_signal(signal.SIGTERM)
+    output, _ = first.communicate(timeout=120)
+    assert first.returncode == 0, output
+    stopped = max(losses(run))
+    if stopped < STEPS:
+        assert f"at step {stopped}, checkpoint saved" in output
+
+    second = subprocess.run(command, env=environment(), cwd=ROOT, capture_output=True, text=True, check=False)
+    assert second.returncode == 0, second.stderr
+    assert list(losses(run)) == list(range(11, STEPS + 1))
+    expected = losses(launched(1) / "stage0")
+    assert losses(run) == pytest.approx({step: expected[step] for step in losses(run)}, abs=5e-6)
+    check_export(run, corpus_directory)
+
+    before = (run / "log.jsonl").read_bytes()
+    third = subprocess.run(command, env=environment(), cwd=ROOT, capture_output=True, text=True, check=True)
+    assert f"finished at step {STEPS}, nothing to do" in third.stdout
+    assert (run / "log.jsonl").read_bytes() == before
+
+
+def check_export(run, corpus_directory):
+    """The exported model's validation loss, computed with plain transformers, is the one logged."""
+    from trainers.evaluation.evaluate import evaluate
+
+    logged = read_events(run / "log.jsonl", "validation")[-1]
+    found = evaluate(run / "export", (str(corpus_directory),))
+    assert found["loss"] == pytest.approx(logged["loss"], abs=1e-4)
+    for name, source in logged["sources"].items():
+        assert {key: found["sources"][name][key] for key in source} == pytest.approx(source, abs=1e-4)

@@ -1,0 +1,145 @@
+"""What the workers of one launch do for test_zero: train under every ZeRO stage, and one model of each family, in the same
+processes; two workers also resume, and train where one of them alone meets a loss that is not a number.
+
+Started by torchrun as `zero_worker.py CORPUS OUTPUT`; each run is a directory below OUTPUT, beside it what it read.
+"""
+
+import shutil
+import sys
+import time
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+from tests.trainers.launching import SEQUENCES, STEPS, Record
+from trainers.config.pretraining import Batch, Budget, Checkpoints, Pretraining, Validation
+from trainers.data.packed_corpus import corpus_of
+from trainers.objectives.denoising import Denoising
+from trainers.recipes import RECIPES
+from trainers.runs.resolve import resolve
+from trainers.runs.run import open_run
+from trainers.training.loop import train
+
+FAMILIES = ("tiny_roberta", "tiny_t5", "tiny_bart")
+POISONED = {"poisoned0": 0, "poisoned2": 2}
+POISONED_STEP = 5
+
+
+def execution(stage: int, world: int) -> dict[str, int]:
+    """How the run under a ZeRO stage is executed by so many workers: over all, every pair of settings comes together."""
+    return {"zero_stage": stage, "micro_batch": 1 + (stage + world) % 3, "loader_threads": (stage + 2 * world) % 3}
+
+
+def configuration(corpus: str, recipe: str, steps: int, **execution: int) -> Pretraining:
+    """A recipe for some steps of SEQUENCES sequences, every step logged."""
+    whole = RECIPES[recipe]()
+    objective = Denoising(permute_sentences=False) if recipe == "tiny_bart" else whole.objective
+    small = replace(
+        whole,
+        data=replace(whole.data, corpora=(corpus,)),
+        objective=objective,
+        batch=Batch(sequences=SEQUENCES),
+        budget=Budget(steps=steps),
+        schedule=replace(whole.schedule, warmup_steps=min(whole.schedule.warmup_steps, steps // 2)),
+        validation=Validation(every=10, tokens=512),
+        checkpoints=Checkpoints(every=steps // 2, keep=3),
+        log_every=1,
+        execution=replace(whole.execution, **execution),
+    )
+    return resolve(small, corpus_of(small))
+
+
+def runs(corpus: str, world: int) -> dict[str, Pretraining]:
+    """What is trained by every number of workers."""
+    stages = {
+        f"stage{stage}": configuration(corpus, "llama_tiny", STEPS, **execution(stage, world)) for stage in range(4)
+    }
+    families = {
+        recipe: configuration(corpus, recipe, 6, **execution((number + world) % 4, world))
+        for number, recipe in enumerate(FAMILIES)
+    }
+    return stages | families
+
+
+def poison(rank: int) -> list[object]:
+    """From here on the second worker's loss at POISONED_STEP of each run is not a number; the calls are to be cleared
+    before each.
+    """
+    from trainers.engine.forward import Forward
+
+    whole, calls = Forward.forward, []
+
+    def forward(self, **arrays):
+        nats, pairs = whole(self, **arrays)
+        if self.training:
+            calls.append(arrays)
+            if rank == 1 and len(calls) == POISONED_STEP:
+                return nats * float("nan"), pairs
+        return nats, pairs
+
+    Forward.forward = forward
+    return calls
+
+
+def slow_writer(rank: int, seconds: float) -> None:
+    """From here on a checkpoint, an export and the search for a checkpoint take the first worker three times as long as
+    `seconds`, the time limit of collectives.
+    """
+    import torch
+
+    from trainers.runs import checkpoint
+    from trainers.training import loop
+
+    torch.distributed.distributed_c10d._set_pg_timeout(timedelta(seconds=seconds))
+
+    def slow(whole):
+        def later(*arguments, **named):
+            if rank == 0:
+                time.sleep(3 * seconds)
+            return whole(*arguments, **named)
+
+        return later
+
+    checkpoint.save, loop.export_checkpoint, checkpoint.newest = map(
+        slow, (checkpoint.save, loop.export_checkpoint, checkpoint.newest)
+    )
+
+
+def main() -> None:
+    corpus, output = sys.argv[1], Path(sys.argv[2])
+    from trainers.engine.engine import leave, start_group
+
+    rank, world = start_group()
+    import torch
+
+    record = Record()
+
+    def run(name: str, config: Pretraining) -> None:
+        record.path = output / f"{name}.record"
+        if rank == 0 and not (output / name).exists():
+            open_run(output / name, config, corpus_of(config))
+        torch.distributed.barrier()
+        train(config, corpus_of(config), output / name, None)
+
+    for name, config in runs(corpus, world).items():
+        run(name, config)
+        if world == 2:
+            if rank == 0:
+                last = f"step-{config.budget.steps:08d}"
+                left_out = shutil.ignore_patterns(last, "finished.json", "export", "log*")
+                shutil.copytree(output / name, output / f"{name}-resumed", ignore=left_out)
+            # A resumed run goes on under the next stage: checkpoints do not depend on it.
+            following = replace(config.execution, zero_stage=(config.execution.zero_stage + 1) % 4)
+            run(f"{name}-resumed", replace(config, execution=following))
+    if world == 2:
+        calls = poison(rank)
+        for name, stage in POISONED.items():
+            calls.clear()
+            run(name, configuration(corpus, "llama_tiny", STEPS, zero_stage=stage, micro_batch=4))
+        slow_writer(rank, 2.0)
+        run("slow_writer", configuration(corpus, "llama_tiny", 2, zero_stage=2, micro_batch=4))
+    leave(0)
+
+
+if __name__ == "__main__":
+    main()

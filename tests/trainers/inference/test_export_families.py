@@ -1,0 +1,342 @@
+"""Exports of every family: what plain transformers loads, with the same loss, and what it must refuse."""
+
+import json
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from gristmill.errors import ConfigError
+from trainers.__main__ import main
+from trainers.config.architecture import FAMILY
+from trainers.data.packed_corpus import corpus_of, open_corpus, validation_data
+from trainers.evaluation.evaluate import evaluate
+from trainers.inference.fill_mask import fill_mask
+from trainers.inference.generate import Sampling, generate
+from trainers.inference.model_export import export_checkpoint, load_trained
+from trainers.models import MODELS, build_model, not_stock
+from trainers.models.interface import Inputs
+from trainers.objectives.denoising import Denoising
+from trainers.objectives.masked import Masked
+from trainers.objectives.mixture import Mixture
+from trainers.recipes import RECIPES
+from trainers.rows.batch import IGNORED
+from trainers.runs import checkpoint
+from trainers.runs.resolve import resolve
+from trainers.runs.run import fingerprints, open_run
+
+AUTO = {
+    "decoder": "AutoModelForCausalLM",
+    "encoder": "AutoModelForMaskedLM",
+    "encoder_decoder": "AutoModelForSeq2SeqLM",
+}
+
+
+def changed(recipe, objective=None, **model):
+    config = RECIPES[recipe]()
+    return replace(config, model=replace(config.model, **model), objective=objective or config.objective)
+
+
+RUNS = {
+    "bart": changed("tiny_bart", Denoising(permute_sentences=False)),
+    "bert, pairs": changed("tiny_bert"),
+    "gpt": changed("tiny_gpt"),
+    "gpt2, relative": changed("tiny_gpt2", position="relative"),
+    "mixture": changed("tiny_t5", Mixture()),
+    "mixture, one stack": changed("tiny_prefix_lm", Mixture()),
+    "modernbert": changed("tiny_modernbert"),
+    "prefix": changed("tiny_prefix_lm"),
+    "roberta": changed("tiny_roberta"),
+    "roberta, marks of rows": changed("tiny_roberta", Masked(marks="rows")),
+    "roberta, sinusoids": changed("tiny_roberta", position="sinusoidal"),
+    "t5": changed("tiny_t5"),
+    "t5 1.1": changed("tiny_t5_v1_1"),
+    "t5, tied stacks": changed("tiny_t5_shared"),
+}
+NOT_STOCK = {"gpt2, relative"}
+CAUSAL_THERE = {"mixture, one stack", "prefix"}  # plain transformers loads them, and has no prefix that sees itself
+
+
+@pytest.fixture(scope="module")
+def corpus(corpus_directory):
+    return open_corpus((str(corpus_directory),), None)
+
+
+@pytest.fixture(scope="module")
+def made(corpus_directory, tmp_path_factory):
+    """{name: (run, export)} of runs whose checkpoint is a model that a few large random steps have led away from where it
+    began, so that nothing in it is as it was drawn.
+    """
+    found = {}
+    for name, config in RUNS.items():
+        path = tmp_path_factory.mktemp("runs") / "run"
+        config = replace(config, data=replace(config.data, corpora=(str(corpus_directory),)))
+        corpus = corpus_of(config)
+        config = resolve(config, corpus)
+        open_run(path, config, corpus)
+        model = build_model(config.model, corpus.tokenizer.specials, seed=3)
+        noise = torch.Generator().manual_seed(1)
+        state = (
+            (key, {"weight": (tensor + 0.2 * torch.randn(tensor.shape, generator=noise)).detach()})
+            for key, tensor in model.named_parameters()
+        )
+        checkpoint.save(path, 7, 70, fingerprints(config, corpus), state, keep=1)
+        found[name] = (path, export_checkpoint(path, path / "export"))
+    return found
+
+
+def plain_losses(export, config):
+    """The validation losses of each source by a class of plain transformers, each document (or pair) alone: of targets, and
+    of pairs.
+    """
+    import transformers
+
+    name = "AutoModelForPreTraining" if config.model.sentence_head else AUTO[FAMILY[config.model.architecture]]
+    model = getattr(transformers, name).from_pretrained(export).eval()
+    corpus = corpus_of(config)
+    data = validation_data(corpus, config, 2000)
+    sums = {source.name: {"loss": [], "sentence_loss": []} for source in data.sources}
+    for batch in data.batches(8, 0, 1):
+        for row in range(len(batch.inputs)):
+            ours = sums[data.sources[batch.source[row]].name]
+            documents = range(batch.segments[row].max(initial=-1) + 1)
+            held = [(batch.segments[row] == d, batch.target_segments[row] == d) for d in documents]
+            if batch.labels is not None:
+                held = [(batch.segments[row] >= 0,) * 2]
+            for inside, place in held:
+                labels = torch.from_numpy(batch.targets[row][place])
+                if not (labels != IGNORED).any():
+                    continue
+                arguments = {"input_ids": torch.from_numpy(batch.inputs[row][inside])[None]}
+                if batch.decoder is not None:
+                    arguments["decoder_input_ids"] = torch.from_numpy(batch.decoder.inputs[row][place])[None]
+                if batch.labels is not None:
+                    arguments["token_type_ids"] = torch.from_numpy(batch.token_types[row][inside])[None]
+                with torch.no_grad():
+                    output = model(**arguments)
+                logits = output.logits if batch.labels is None else output.prediction_logits
+                nats = torch.nn.functional.cross_entropy(logits[0], labels, ignore_index=IGNORED, reduction="none")
+                ours["loss"] += nats[labels != IGNORED].tolist()
+                if batch.labels is not None and batch.labels[row] != IGNORED:
+                    ours["sentence_loss"].append(
+                        -float(output.seq_relationship_logits[0].log_softmax(0)[batch.labels[row]])
+                    )
+    return {
+        source: {name: float(np.mean(values)) for name, values in lists.items() if values}
+        for source, lists in sums.items()
+        if lists["loss"]
+    }
+
+
+def losses(place):
+    """The losses of each source that `evaluate` gives."""
+    return {
+        source: {name: value for name, value in found.items() if name in ("loss", "sentence_loss")}
+        for source, found in evaluate(place, tokens=2000)["sources"].items()
+    }
+
+
+@pytest.mark.parametrize("name", sorted(set(RUNS) - NOT_STOCK - CAUSAL_THERE))
+def test_an_export_has_the_runs_loss_in_plain_transformers(name, made):
+    run, export = made[name]
+    found, again, plain = losses(run), losses(export), plain_losses(export, load_trained(run).config)
+    assert found.keys() == again.keys() == plain.keys()
+    for source in found:
+        assert found[source] == pytest.approx(plain[source], abs=1e-4)
+        assert again[source] == pytest.approx(found[source], abs=1e-5)
+    assert json.loads((export / "gristmill.json").read_text())["transformers"] == {"loads": True, "notes": []}
+
+
+@pytest.mark.parametrize("name", sorted(NOT_STOCK))
+def test_what_transformers_cannot_compute_it_refuses_and_our_commands_load(name, made, capsys):
+    import transformers
+
+    run, export = made[name]
+    with pytest.raises(ValueError, match="does not recognize this architecture"):
+        transformers.AutoModelForSeq2SeqLM.from_pretrained(export)
+    record = json.loads((export / "gristmill.json").read_text())["transformers"]
+    assert not record["loads"]
+    assert not_stock(RUNS[name].model) in record["notes"][0]
+    assert main(["export", str(run)]) == 0
+    assert capsys.readouterr().out.splitlines() == [str(export), f"note   {record['notes'][0]}"]
+    assert evaluate(export, tokens=2000)["loss"] == pytest.approx(evaluate(run, tokens=2000)["loss"], abs=1e-5)
+
+
+def test_a_t5_with_an_output_layer_of_its_own_is_plain_transformers(made):
+    import transformers
+
+    run, export = made["t5 1.1"]
+    ours, ids = load_trained(run).model, torch.arange(200, 240)[None]
+    assert json.loads((export / "config.json").read_text())["architectures"] == ["T5ForConditionalGeneration"]
+    for name in ("T5ForConditionalGeneration", "AutoModelForSeq2SeqLM"):
+        plain = getattr(transformers, name).from_pretrained(export).eval()
+        assert not torch.equal(plain.lm_head.weight, plain.shared.weight)
+        with torch.no_grad():
+            mine, theirs = (network(input_ids=ids, decoder_input_ids=ids).logits for network in (ours, plain))
+        assert torch.equal(mine, theirs)
+
+
+def test_a_batch_of_prompts_is_padded_on_the_left_for_a_decoder_alone(made):
+    from transformers import AutoTokenizer
+
+    sides = {name: AutoTokenizer.from_pretrained(made[name][1]).padding_side for name in ("gpt", "roberta", "t5")}
+    assert sides == {"gpt": "left", "roberta": "right", "t5": "right"}
+
+
+def test_a_model_with_a_prefix_says_that_transformers_attends_otherwise(made):
+    run, export = made["prefix"]
+    record = json.loads((export / "gristmill.json").read_text())["transformers"]
+    assert record["loads"]
+    assert "in both directions" in record["notes"][0]
+    ours, again = losses(run), losses(export)
+    plain = plain_losses(export, load_trained(run).config)
+    for source, found in ours.items():
+        assert again[source] == pytest.approx(found, abs=1e-5)
+        assert abs(plain[source]["loss"] - found["loss"]) > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("name", "marks"),
+    [
+        ("bart", ("<bos>", "<eos>")),
+        ("gpt", ("<bos>", None)),
+        ("roberta", ("<cls>", "<sep>")),
+        ("roberta, marks of rows", ("<cls>", "<sep>")),
+        ("t5", (None, "<eos>")),
+        ("prefix", ("<bos>", None)),
+    ],
+)
+def test_the_tokenizer_puts_the_marks_of_training_around_a_text(name, marks, made, corpus):
+    from transformers import AutoTokenizer
+
+    tokenizer, specials = AutoTokenizer.from_pretrained(made[name][1]), corpus.tokenizer.specials
+    ids = tokenizer("abc def")["input_ids"]
+    before, after = ([specials[mark]] if mark else [] for mark in marks)
+    text = ids[len(before) : len(ids) - len(after)]
+    assert ids == [*before, *text, *after]
+    assert not set(text) & set(specials.values())
+    assert set(tokenizer("abc")) == {"input_ids", "attention_mask"}
+    pair = tokenizer("abc def", "abc def")["input_ids"]
+    assert pair == ([*ids, *text, *after] if after else [*ids, *ids])
+    masked = tokenizer("abc <mask> def")["input_ids"]
+    assert masked.count(specials["<mask>"]) == 1
+    assert (
+        tokenizer.decode([token for token in masked if token >= 128]) == "abc def"
+    )  # the mask took the space before it
+
+
+def test_masks_are_filled_with_the_likeliest_tokens_of_the_whole_text(made, corpus):
+    from transformers import AutoModelForMaskedLM, AutoTokenizer
+
+    run, export = made["roberta"]
+    found = fill_mask(export, "abc <mask> defa <mask> gh", top=4)
+    assert [len(tokens) for tokens in found] == [4, 4]
+    assert fill_mask(run, "abc <mask> defa <mask> gh", top=4) == [
+        [(token, pytest.approx(share, abs=1e-5)) for token, share in tokens] for tokens in found
+    ]
+    tokenizer, model = AutoTokenizer.from_pretrained(export), AutoModelForMaskedLM.from_pretrained(export).eval()
+    given = tokenizer("abc <mask> defa <mask> gh", return_tensors="pt")
+    with torch.no_grad():
+        logits = model(**given).logits[0, given["input_ids"][0] == tokenizer.mask_token_id]
+    logits[:, :128], logits[:, corpus.tokenizer.vocab_size :] = -torch.inf, -torch.inf
+    for tokens, row in zip(found, logits.softmax(1), strict=True):
+        shares, ids = row.topk(4)
+        assert [share for _, share in tokens] == pytest.approx(shares.tolist(), abs=1e-5)
+        assert [token for token, _ in tokens] == [tokenizer.decode([number]) for number in ids.tolist()]
+    with pytest.raises(ConfigError, match="has no <mask>"):
+        fill_mask(run, "abc")
+    with pytest.raises(ConfigError, match="the model has 128 positions"):
+        fill_mask(run, "abc " * 200 + "<mask>")
+    with pytest.raises(ConfigError, match="holds a t5, which is no encoder"):
+        fill_mask(made["t5"][0], "<mask>")
+    with pytest.raises(ConfigError, match="holds a roberta, an encoder, which writes no text; use `fill-mask`"):
+        generate(run, "abc", Sampling())
+
+
+@pytest.mark.parametrize("name", ["bart", "gpt", "gpt2, relative", "prefix", "t5", "t5 1.1", "t5, tied stacks"])
+def test_the_seed_decides_what_a_run_and_its_export_generate(name, made):
+    run, export = made[name]
+    texts = [generate(path, "abc", Sampling(tokens=12, seed=seed)) for path, seed in ((run, 1), (export, 1), (run, 2))]
+    assert texts[0] == texts[1] != texts[2]
+    assert not re.search("<[a-z_0-9]+>", "".join(texts))
+    if name != "bart":  # which writes the whole text anew
+        assert all(text.startswith("abc") for text in texts)
+
+
+def test_sentinels_of_a_prompt_are_replaced_by_what_the_model_puts_there(made, monkeypatch):
+    run, _ = made["t5"]
+    trained = load_trained(run)
+    seen = {}
+
+    def answer(given, **options):
+        seen.update(given=given[0].tolist(), suppressed=set(options["suppress_tokens"]))
+        return torch.tensor([[0, 7, 300, 301, 8, 9, 302, 2]])  # <extra_id_0> a b <extra_id_1> <extra_id_2> c <eos>
+
+    monkeypatch.setattr(trained.model, "generate", answer)
+    monkeypatch.setattr("trainers.inference.model_export.load_trained", lambda path: trained)
+    text = generate(run, "abc <extra_id_0> def <extra_id_1> gh", Sampling())
+    assert [token for token in seen["given"] if token < 128] == [7, 8, 2]
+    assert seen["given"][-1] == 2
+    assert not {2, 7, 106} & seen["suppressed"]
+    assert {0, 1, 3, 107, 127} <= seen["suppressed"]
+    from tokenizer.encode import Encoder
+
+    encoder = Encoder.load(str(trained.tokenizer))
+    ids = seen["given"]
+    expected = [*ids[: ids.index(7)], 300, 301, *ids[ids.index(7) + 1 : ids.index(8)], *ids[ids.index(8) + 1 : -1]]
+    assert text == encoder.decode(expected)
+
+
+def test_a_prompt_with_a_prefix_is_seen_in_both_directions(made):
+    run, _ = made["prefix"]
+    trained = load_trained(run)
+    text = generate(run, "abc def gh", Sampling(tokens=1, temperature=0.0))
+    from tokenizer.encode import Encoder
+    from trainers.inference.prompt import framed, read_prompt, text_frame
+
+    encoder = Encoder.load(str(trained.tokenizer))
+    ids = framed(read_prompt("abc def gh", encoder, ()), text_frame(trained.config), encoder)
+    mask = torch.ones(1, 1, len(ids), len(ids), dtype=torch.bool)
+    architecture = MODELS[trained.config.model.architecture]
+    with torch.no_grad():
+        states = architecture.hidden(trained.model, Inputs(torch.tensor([ids]), torch.arange(len(ids))[None], mask))
+        logits = architecture.logits(trained.model, states)[0, -1].numpy()
+    logits[:2], logits[3:128], logits[encoder.vocab_size :] = -np.inf, -np.inf, -np.inf
+    likeliest = int(logits.argmax())
+    assert text == encoder.decode([*ids[1:], *([] if likeliest == 2 else [likeliest])])
+
+
+@pytest.mark.parametrize(
+    ("prompt", "mode", "gaps", "prefix"),
+    [
+        ("abc def", 112, 0, True),
+        ("abc <extra_id_0> def", 111, 1, False),
+        ("<reserved_2>abc <extra_id_0> def", 113, 1, False),
+        ("<reserved_2>abc", 113, 1, False),
+        ("<reserved_1>abc def", 112, 0, True),
+    ],
+)
+@pytest.mark.parametrize("name", ["mixture", "mixture, one stack"])
+def test_a_mixtures_model_reads_a_prompt_as_the_part_that_it_is_for(
+    name, prompt, mode, gaps, prefix, made, monkeypatch
+):
+    run, _ = made[name]
+    trained, seen = load_trained(run), {}
+
+    def answer(given, **options):
+        seen.update(options, given=given[0].tolist())
+        return torch.cat([given[0] if name.endswith("stack") else given[0, :1], torch.tensor([300, 2])])[None]
+
+    monkeypatch.setattr(trained.model, "generate", answer)
+    monkeypatch.setattr("trainers.inference.model_export.load_trained", lambda path: trained)
+    text = generate(run, prompt, Sampling())
+    assert text.startswith("abc")
+    assert "<" not in text
+    one_stack = name.endswith("stack")
+    ends = [2] if gaps or not one_stack else []  # <eos>: the end of an input whose target is apart
+    assert [token for token in seen["given"] if token < 128] == [1] * one_stack + [mode] + [7] * gaps + ends
+    assert seen["given"][one_stack] == mode
+    assert ("past_key_values" in seen) == (prefix and one_stack)
+    assert (7 in seen["suppress_tokens"]) == (not gaps)

@@ -1,0 +1,71 @@
+"""What the workers of one launch do for test_models_zero: a few steps of every model of MODELS under every ZeRO stage.
+
+Started by torchrun as `model_worker.py CORPUS OUTPUT`; the first worker writes {name: {stage: [loss of each step]}}.
+"""
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from trainers.config.pretraining import Batch, Pretraining
+from trainers.data.packed_corpus import TrainingData, corpus_of, training_data
+from trainers.models import build_model
+from trainers.objectives.denoising import Denoising
+from trainers.recipes import RECIPES
+from trainers.runs.resolve import resolve
+
+STEPS, SEQUENCES, RATE = 3, 6, 5e-3
+MODELS = {
+    "bert, pairs": ("tiny_bert", {}),
+    "bart, relative": ("tiny_bart", {"position": "relative"}),
+    "gpt": ("tiny_gpt", {}),
+    "gpt2, relative": ("tiny_gpt2", {"position": "relative"}),
+    "modernbert": ("tiny_modernbert", {}),
+    "roberta, sinusoids": ("tiny_roberta", {"position": "sinusoidal"}),
+    "t5, tied stacks": ("tiny_t5_shared", {}),
+    "t5 1.1": ("tiny_t5_v1_1", {}),
+}
+
+
+def prepared(name: str, corpus: str, stage: int = 0) -> tuple[Pretraining, TrainingData, object]:
+    """(configuration, data, fresh model) of one of MODELS."""
+    recipe, sizes = MODELS[name]
+    whole = RECIPES[recipe]()
+    config = replace(
+        whole,
+        model=replace(whole.model, **sizes),
+        objective=Denoising(permute_sentences=False) if recipe == "tiny_bart" else whole.objective,
+        data=replace(whole.data, corpora=(corpus,)),
+        batch=Batch(sequences=SEQUENCES),
+        execution=replace(whole.execution, zero_stage=stage),
+    )
+    opened = corpus_of(config)
+    config = resolve(config, opened)
+    return config, training_data(opened, config), build_model(config.model, opened.tokenizer.specials, 0)
+
+
+def main() -> None:
+    corpus, output = sys.argv[1], Path(sys.argv[2])
+    from trainers.engine.engine import Engine, leave, start_group
+
+    rank, world = start_group()
+    size = SEQUENCES // world
+    found: dict[str, dict[int, list[float]]] = {}
+    for name in MODELS:
+        for stage in range(4):
+            config, data, model = prepared(name, corpus, stage)
+            engine = Engine(model, config, size, 1)
+            losses = []
+            for step in range(STEPS):
+                batches = list(data.micro_batches(step * SEQUENCES, SEQUENCES, size, rank, world))
+                losses.append(engine.train_step(batches, step, RATE, len(data.sources), False)[0].loss)
+            engine.close()
+            found.setdefault(name, {})[stage] = losses
+    if rank == 0:
+        output.write_text(json.dumps(found))
+    leave(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,307 @@
+"""Architectures: initialisation from a seed, isolation of packed documents, the pass in two parts against the stock model."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from gristmill.errors import ConfigError
+from tokenizer.vocabulary.specials import SPECIAL_IDS
+from trainers.config.architecture import FAMILY, Model, fill
+from trainers.engine.forward import Forward, attention_mask, tensors
+from trainers.models import MODELS, build_model, not_stock
+from trainers.models.interface import Inputs
+from trainers.recipes import RECIPES
+from trainers.rows.batch import IGNORED, Batch, Decoder
+from trainers.runs.resolve import resolve
+
+
+def tiny(architecture, **others):
+    sizes = {"layers": 4, "width": 32, "heads": 4, "positions": 160, "feed_forward": 64, "vocab_size": 200}
+    if architecture == "gpt":
+        sizes["feed_forward"] = 128
+    model = Model(architecture, **{**sizes, **others})
+    model.check()
+    return fill(model, 200)
+
+
+# The initial weights of most architectures are small, and so would be what leaks; larger ones show it.
+TINY = {
+    "bart": tiny("bart", initializer_range=0.2),
+    "bart, clipped relative positions": tiny("bart", initializer_range=0.2, position="relative", relative_distance=3),
+    "bart, sinusoids": tiny("bart", position="sinusoidal", decoder_layers=2),
+    "bart, tied stacks": tiny("bart", initializer_range=0.2, tied_stacks=True),
+    "bert": tiny("bert", initializer_range=0.2),
+    "bert, clipped relative positions": tiny("bert", initializer_range=0.2, position="relative", relative_distance=3),
+    "bert, sentence pairs": tiny("bert", initializer_range=0.2, sentence_head=True),
+    "bert, sinusoids": tiny("bert", initializer_range=0.2, position="sinusoidal"),
+    "gpt": tiny("gpt", initializer_range=0.2),
+    "gpt2": tiny("gpt2", initializer_range=0.2),
+    "gpt2, clipped relative positions": tiny("gpt2", initializer_range=0.2, position="relative"),
+    "gpt2, sinusoids": tiny("gpt2", initializer_range=0.2, position="sinusoidal"),
+    "llama": tiny("llama", initializer_range=0.2, key_value_heads=2),
+    "modernbert": tiny("modernbert", initializer_range=0.2),
+    "roberta": tiny("roberta", initializer_range=0.2),
+    "roberta, sinusoids": tiny("roberta", initializer_range=0.2, position="sinusoidal"),
+    "t5": tiny("t5"),
+    "t5 1.1": tiny("t5", gated=True, tied=False, head_width=16, decoder_layers=2),
+    "t5, tied stacks": tiny("t5", tied_stacks=True),
+}
+
+
+def build(name, seed=0):
+    return build_model(TINY[name], SPECIAL_IDS, seed).eval()
+
+
+def test_every_architecture_is_tested():
+    assert {model.architecture for model in TINY.values()} == set(MODELS) == set(FAMILY)
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_the_seed_decides_the_weights_and_the_callers_random_state_is_kept(name):
+    state = torch.random.get_rng_state()
+    one, same, other = (build(name, seed).state_dict() for seed in (1, 1, 2))
+    assert torch.equal(torch.random.get_rng_state(), state)
+    assert all(torch.equal(one[key], same[key]) for key in one)
+    assert any(not torch.equal(one[key], other[key]) for key in one)
+
+
+def rows(generator, lengths):
+    """(ids, positions, segments) [1, width] of documents of these lengths side by side, then padding."""
+    width = sum(lengths) + 5
+    ids = np.zeros((1, width), dtype=np.int64)
+    positions, segments = np.zeros_like(ids), np.full_like(ids, -1)
+    start = 0
+    for number, length in enumerate(lengths):
+        place = slice(start, start + length)
+        ids[0, place] = generator.integers(128, 200, length)
+        positions[0, place], segments[0, place] = np.arange(length), number
+        start += length
+    return ids, positions, segments
+
+
+def packed(family):
+    """A row of four documents, one of them longer than a local window of ModernBERT reaches, with every fifth token a
+    target.
+    """
+    generator = np.random.default_rng(0)
+    inputs, positions, segments = rows(generator, [9, 1, 90, 17])
+    decoder = Decoder(*rows(generator, [6, 2, 11, 1])) if family == "encoder_decoder" else None
+    shape = inputs.shape if decoder is None else decoder.inputs.shape
+    targets = generator.integers(128, 200, shape)
+    targets[:, 2::5] = IGNORED
+    if family == "encoder":
+        targets[generator.random(shape) < 0.8] = IGNORED
+    targets[(segments if decoder is None else decoder.segments) < 0] = IGNORED
+    one = np.zeros(1, dtype=np.int64)
+    return Batch(inputs, targets, positions, segments, one, one, one, one, decoder=decoder)
+
+
+def alone(batch, segment):
+    """What the stock model is called with for one document."""
+    arguments = {"input_ids": batch.inputs[:, batch.segments[0] == segment]}
+    if batch.decoder is not None:
+        arguments["decoder_input_ids"] = batch.decoder.inputs[:, batch.decoder.segments[0] == segment]
+    return {name: torch.from_numpy(array) for name, array in arguments.items()}
+
+
+def stock(network, batch, segment):
+    output = network(**alone(batch, segment))
+    return (output.logits if "logits" in output else output.prediction_logits)[0]
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_a_packed_documents_logits_are_those_of_the_stock_model_on_the_document_alone(name):
+    architecture, network = MODELS[TINY[name].architecture], build(name)
+    batch = packed(FAMILY[TINY[name].architecture])
+    given, arguments = tensors(batch, "cpu"), {}
+    segments = given["segments"]
+    if batch.decoder is not None:
+        own = given["decoder_segments"]
+        decoder = Inputs(given["decoder_inputs"], given["decoder_positions"], attention_mask(own, own, True))
+        arguments = {"decoder": decoder, "cross": attention_mask(own, segments, False)}
+    causal = FAMILY[TINY[name].architecture] == "decoder"
+    mask = attention_mask(segments, segments, causal)
+    with torch.no_grad():
+        states = architecture.hidden(network, Inputs(given["inputs"], given["positions"], mask, **arguments))
+        together = architecture.logits(network, states)[0]
+        for segment in range(4):
+            place = batch.target_segments[0] == segment
+            torch.testing.assert_close(together[place], stock(network, batch, segment), atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_the_nats_of_targets_are_those_of_the_stock_model_and_there_are_none_elsewhere(name):
+    network, batch = build(name), packed(FAMILY[TINY[name].architecture])
+    with torch.no_grad():
+        nats, pairs = Forward(network, TINY[name].architecture)(**tensors(batch, "cpu"))
+        expected = torch.zeros(batch.targets.shape)
+        for segment in range(4):
+            place = batch.target_segments == segment
+            targets = torch.from_numpy(batch.targets[place])
+            expected[place] = torch.nn.functional.cross_entropy(
+                stock(network, batch, segment), targets, ignore_index=IGNORED, reduction="none"
+            )
+    assert pairs is None
+    torch.testing.assert_close(nats, expected, atol=2e-5, rtol=0)
+    assert (nats[torch.from_numpy(batch.targets == IGNORED)] == 0).all()
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_weights_in_bf16_give_nearly_the_same_nats(name):
+    """As DeepSpeed does it: parameters become bf16, what is no parameter stays fp32."""
+    network, batch = build(name), packed(FAMILY[TINY[name].architecture])
+    forward = Forward(network, TINY[name].architecture)
+    with torch.no_grad():
+        exact = forward(**tensors(batch, "cpu"))[0]
+        for parameter in network.parameters():
+            parameter.data = parameter.data.bfloat16()
+        rounded = forward(**tensors(batch, "cpu"))[0]
+    assert rounded.dtype == torch.float32
+    assert not torch.equal(rounded, exact)
+    assert float(rounded.sum()) == pytest.approx(float(exact.sum()), rel=0.02)
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_without_isolation_documents_of_a_row_see_one_another(name):
+    network, batch = build(name), packed(FAMILY[TINY[name].architecture])
+    with torch.no_grad():
+        apart, shared = (
+            Forward(network, TINY[name].architecture, isolation)(**tensors(batch, "cpu"))[0]
+            for isolation in (True, False)
+        )
+    last = torch.from_numpy((batch.target_segments == 2) & (batch.targets != IGNORED))
+    assert (apart[last] - shared[last]).abs().max() > 1e-3
+
+
+def test_a_prefix_sees_itself_in_both_directions_and_nothing_of_what_follows():
+    batch = packed("decoder")
+    prefix = (batch.segments == 2) & (batch.positions < 30)
+    for name in ("gpt2", "llama", "gpt2, clipped relative positions"):
+        forward = Forward(build(name), TINY[name].architecture)
+
+        def nats(change, forward=forward):
+            inputs = batch.inputs.copy()
+            inputs[(batch.segments == 2) & (batch.positions == change)] = 130
+            return forward(**tensors(replace(batch, inputs=inputs, prefix=prefix), "cpu"))[0].detach().numpy()
+
+        target = (batch.segments == 2) & (batch.positions == 14)
+        assert batch.targets[target] != IGNORED
+        assert nats(29)[target] != nats(1000)[target]
+        assert nats(31)[target] == nats(1000)[target]
+    with pytest.raises(ConfigError, match="gpt with a prefix"):
+        Forward(build("gpt"), "gpt")(**tensors(replace(batch, prefix=prefix), "cpu"))
+
+
+def test_a_sentence_pairs_nats_are_those_of_the_stock_model():
+    network = build("bert, sentence pairs")
+    generator = np.random.default_rng(1)
+    inputs = generator.integers(128, 200, (3, 20))
+    types = np.repeat([[0] * 12 + [1] * 8], 3, axis=0)
+    positions, zeros = np.tile(np.arange(20), (3, 1)), np.zeros((3, 20), dtype=np.int64)
+    targets, labels = np.where(generator.random((3, 20)) < 0.2, inputs, IGNORED), np.array([0, 1, IGNORED])
+    row = np.zeros(3, dtype=np.int64)
+    batch = Batch(inputs, targets, positions, zeros, row, row, row, row, token_types=types, labels=labels)
+    with torch.no_grad():
+        nats, pairs = Forward(network, "bert")(**tensors(batch, "cpu"))
+        both = network(
+            input_ids=torch.from_numpy(inputs),
+            token_type_ids=torch.from_numpy(types),
+            labels=torch.from_numpy(targets),
+            next_sentence_label=torch.from_numpy(labels),
+        ).loss
+    assert pairs[2] == 0
+    mean = nats.sum() / (targets != IGNORED).sum() + pairs.sum() / 2
+    torch.testing.assert_close(mean, both, atol=1e-5, rtol=0)
+
+
+def test_t5s_initial_weights_have_the_deviations_of_its_authors_code():
+    width, head, inner = 64, 32, 512
+    model = tiny("t5", width=width, head_width=head, feed_forward=inner, vocab_size=4000, gated=True, tied=False)
+    weights = build_model(model, SPECIAL_IDS, 0).state_dict()
+    block = "encoder.block.1.layer"
+    expected = {
+        "shared.weight": 1.0,
+        "lm_head.weight": width**-0.5,
+        f"{block}.0.SelfAttention.q.weight": (width * head) ** -0.5,
+        f"{block}.0.SelfAttention.k.weight": width**-0.5,
+        f"{block}.0.SelfAttention.o.weight": (4 * head) ** -0.5,
+        f"{block}.1.DenseReluDense.wi_0.weight": width**-0.5,
+        f"{block}.1.DenseReluDense.wo.weight": inner**-0.5,
+    }
+    assert {name: float(weights[name].std()) for name in expected} == pytest.approx(expected, rel=0.05)
+
+
+def test_an_untied_output_layer_of_t5_is_its_own_and_learns():
+    network, batch = build("t5 1.1"), packed("encoder_decoder")
+    assert network.lm_head.weight is not network.shared.weight
+    assert {"lm_head.weight", "shared.weight"} <= {name for name, _ in network.named_parameters()}
+    Forward(network, "t5")(**tensors(batch, "cpu"))[0].sum().backward()
+    assert network.lm_head.weight.grad.abs().max() > 0
+
+
+@pytest.mark.parametrize("name", ["bart", "t5"])
+def test_tied_stacks_are_one_set_of_parameters_with_the_gradients_of_both(name):
+    apart, together = build(name), build(f"{name}, tied stacks")
+    encoder = dict(together.get_encoder().named_parameters())
+    decoder = dict(together.get_decoder().named_parameters())
+    only = {key for key in decoder if not any(decoder[key] is parameter for parameter in encoder.values())}
+    assert only == {key for key in decoder if "encoder_attn" in key or "EncDec" in key or ".layer.1.layer_norm" in key}
+    assert all(any(parameter is own for own in decoder.values()) for parameter in encoder.values())
+    saved = sum(p.numel() for p in apart.parameters()) - sum(p.numel() for p in together.parameters())
+    embeddings = apart.get_input_embeddings().weight.numel()
+    assert saved == sum(p.numel() for p in apart.get_encoder().parameters()) - embeddings
+    batch = packed("encoder_decoder")
+    Forward(together, name)(**tensors(batch, "cpu"))[0].sum().backward()
+    gradient = {key: parameter.grad.clone() for key, parameter in together.named_parameters()}
+    # The same weights in two stacks: the gradient of a tied weight is the sum of theirs.
+    state = together.state_dict()
+    apart.load_state_dict({key: state[key] for key in apart.state_dict()})
+    Forward(apart, name)(**tensors(batch, "cpu"))[0].sum().backward()
+    for key, parameter in apart.get_encoder().named_parameters():
+        twin = apart.get_decoder().get_parameter(MODELS[name].decoder_name(key))
+        expected = parameter.grad if parameter is twin else parameter.grad + twin.grad
+        torch.testing.assert_close(together.get_encoder().get_parameter(key).grad, expected, atol=1e-4, rtol=1e-4)
+    assert set(gradient) < {name for name, _ in apart.named_parameters()}
+
+
+def test_what_plain_transformers_cannot_compute_is_known():
+    found = {name for name, model in TINY.items() if not_stock(model)}
+    assert found == {name for name in TINY if "clipped" in name}
+
+
+@pytest.mark.parametrize(
+    ("architecture", "changes", "message"),
+    [
+        ("bert", {"position": "rope"}, "position: got rope, bert allows learned, sinusoidal, relative"),
+        ("gpt", {"position": "relative"}, "position: got relative, gpt allows learned, sinusoidal"),
+        ("bert", {"gated": True}, "gated: got True, bert has none; leave it at False, or take one of t5"),
+        ("gpt2", {"decoder_layers": 2}, "decoder_layers: got 2, gpt2 has none; leave it at None, .* bart, t5"),
+        ("roberta", {"sentence_head": True}, "sentence_head: got True, roberta has none; .* one of bert"),
+        ("bart", {"tied": False}, "tied: got False, bart has none; .* gpt2, llama, t5"),
+        ("llama", {"dropout": 0.1}, "dropout: got 0.1, llama has none"),
+        ("t5", {"initializer_range": 0.1}, "initializer_range: got 0.1, t5 has none"),
+        (
+            "t5",
+            {"tied_stacks": True, "decoder_layers": 2},
+            "decoder_layers: got 2, tied_stacks needs as many as layers",
+        ),
+        ("gpt", {"feed_forward": 64}, "feed_forward: got 64, gpt always has 4 x width"),
+        ("bert", {"heads": 5}, "heads: got 5, which does not divide width 32"),
+        ("bert", {"key_value_heads": 2}, "key_value_heads: got 2, bert has as many as heads"),
+        ("bert", {"layers": 0}, "layers: got 0, allowed 1 and more"),
+    ],
+)
+def test_what_an_architecture_does_not_have_is_refused(architecture, changes, message):
+    with pytest.raises(ValueError, match=message):
+        tiny(architecture, **changes)
+
+
+def test_a_prefix_for_gpt_is_refused_before_training(corpus_directory):
+    from trainers.data.packed_corpus import open_corpus
+
+    recipe = RECIPES["tiny_prefix_lm"]()
+    gpt = replace(recipe, model=replace(recipe.model, architecture="gpt"))
+    with pytest.raises(ConfigError, match="bidirectional_prefix: got true with gpt"):
+        resolve(gpt, open_corpus((str(corpus_directory),), None))

@@ -1,0 +1,51 @@
+"""Models that are more than stock ones, or are called in parts, under every ZeRO stage on two workers: tied stacks, an
+untied output layer, fixed tables, relative positions, layers called one by one, two losses.
+"""
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.trainers.launching import ROOT, environment, torchrun
+from tests.trainers.models.model_worker import MODELS, RATE, SEQUENCES, STEPS, prepared
+from trainers.engine.engine import parameter_groups
+from trainers.engine.forward import Forward, tensors
+from trainers.rows.batch import IGNORED
+
+pytestmark = [pytest.mark.deepspeed, pytest.mark.slow]
+
+
+@pytest.fixture(scope="module")
+def found(corpus_directory, tmp_path_factory):
+    output = tmp_path_factory.mktemp("models") / "losses.json"
+    command = torchrun(2, Path(__file__).with_name("model_worker.py"), corpus_directory, output)
+    done = subprocess.run(command, env=environment(), cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]
+    return json.loads(output.read_text())
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_stage_has_the_losses_of_plain_torch(name, found, corpus_directory):
+    config, data, model = prepared(name, str(corpus_directory))
+    forward = Forward(model, config.model.architecture, config.data.isolation)
+    groups = parameter_groups(model, config.optimizer)
+    groups = [{**group, "lr": RATE} for group in groups]
+    optimizer = torch.optim.AdamW(groups, betas=config.optimizer.betas, eps=config.optimizer.epsilon)
+    expected = []
+    for step in range(STEPS):
+        (batch,) = data.micro_batches(step * SEQUENCES, SEQUENCES, SEQUENCES, 0, 1)
+        nats, pair_nats = forward(**tensors(batch, "cpu"))
+        loss = nats.sum() / int((batch.targets != IGNORED).sum())
+        if batch.labels is not None:
+            loss = loss + pair_nats.sum() / int((batch.labels != IGNORED).sum())
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), config.optimizer.gradient_clipping)
+        optimizer.step()
+        optimizer.zero_grad()
+        expected.append(loss.item())
+    assert min(expected[1:]) < expected[0] - 0.02
+    for stage in range(4):
+        assert found[name][str(stage)] == pytest.approx(expected, abs=1e-5), f"stage {stage}"

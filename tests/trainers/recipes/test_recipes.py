@@ -1,0 +1,138 @@
+"""Recipes: parameter counts against the published ones, and what one has of another."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from tokenizer.kinds import byte_vocabulary
+from tokenizer.vocabulary.specials import SPECIAL_IDS
+from trainers.config.architecture import Model, fill
+from trainers.config.pretraining import Phase
+from trainers.models import build_model
+from trainers.objectives.masked import Masked
+from trainers.objectives.next_sentence import NextSentence
+from trainers.recipes import RECIPES
+
+COUNTS = {
+    "bart_base": 139_420_416,
+    "bart_large": 406_291_456,
+    "bert_base": 110_106_428,
+    "bert_large": 336_226_108,
+    "gpt": 116_534_784,
+    "gpt2_large": 774_030_080,
+    "gpt2_medium": 354_823_168,
+    "gpt2_small": 124_439_808,
+    "gpt2_xl": 1_557_611_200,
+    "gpt3": 174_604_259_328,
+    "llama_160m": 162_417_408,
+    "llama_1b": 1_100_048_384,
+    "modernbert_base": 149_655_232,
+    "roberta_base": 124_697_433,
+    "roberta_large": 355_412_057,
+    "t5_11b": 11_307_321_344,
+    "t5_3b": 2_851_598_336,
+    "t5_base": 222_903_552,
+    "t5_large": 737_668_096,
+    "t5_small": 60_506_624,
+    "t5_v1_1_base": 247_577_856,
+}
+"""With the published vocabularies; embeddings that are the output layer as well count once."""
+
+
+def parameters(model, part=lambda network: network):
+    with torch.device("meta"):
+        network = build_model(fill(model, 1), SPECIAL_IDS, 0)
+    return sum(parameter.numel() for parameter in part(network).parameters())
+
+
+@pytest.mark.parametrize("name", COUNTS)
+def test_a_recipe_has_the_published_parameters(name):
+    assert parameters(RECIPES[name]().model) == COUNTS[name]
+
+
+def test_bert_without_its_heads_and_with_one_has_the_published_parameters():
+    base, large = RECIPES["bert_base"]().model, RECIPES["bert_large"]().model
+    assert parameters(base, lambda network: network.bert) == 109_482_240
+    assert parameters(large, lambda network: network.bert) == 335_141_888
+    assert parameters(replace(base, sentence_head=False)) == 109_514_298
+
+
+@pytest.mark.parametrize(
+    ("layers", "width", "heads", "count"),
+    [(3, 768, 12, 45_691_392), (6, 768, 3, 66_955_008), (6, 768, 12, 66_955_008), (12, 1024, 16, 183_987_200)],
+)
+def test_the_sizes_of_berts_ablation_have_the_published_parameters(layers, width, heads, count):
+    model = replace(RECIPES["bert_base"]().model, layers=layers, width=width, heads=heads)
+    assert parameters(model, lambda network: network.bert) == count
+
+
+def test_the_biases_of_bert_base_are_what_bitfit_trains():
+    model = RECIPES["bert_base"]().model
+    with torch.device("meta"):
+        network = build_model(fill(model, 1), SPECIAL_IDS, 0).bert
+    biases = sum(parameter.numel() for name, parameter in network.named_parameters() if name.endswith("bias"))
+    assert biases == 102_912
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_recipe_is_named_after_its_function_says_what_it_is_and_checks(name):
+    config = RECIPES[name]()
+    assert config.name == name
+    assert len(RECIPES[name].__doc__.splitlines()[0]) > 20
+    config.model.check()
+    config.check()
+
+
+@pytest.mark.parametrize(
+    ("name", "published"),
+    [
+        ("bart_large", (8000, 500_000, None, None)),
+        ("bert_base", (256, 1_000_000, 1e-4, 10_000)),
+        ("bert_large", (256, 1_000_000, 1e-4, 10_000)),
+        ("byt5_small", (1024, 1_000_000, None, None)),
+        ("gpt", (64, None, 2.5e-4, 2000)),
+        ("roberta_base", (8192, 500_000, 6e-4, 24_000)),
+        ("roberta_large", (8192, 500_000, 4e-4, 30_000)),
+        ("t5_base", (128, 2**19, None, 10_000)),
+    ],
+)
+def test_a_recipe_trains_as_published(name, published):
+    """Sequences in a batch, steps, peak rate and steps of warm-up, where the paper gives them for AdamW."""
+    config = RECIPES[name]()
+    set_ = (config.batch.sequences, config.budget.steps, config.optimizer.learning_rate, config.schedule.warmup_steps)
+    assert [here for here, there in zip(set_, published, strict=True) if there is not None] == [
+        there for there in published if there is not None
+    ]
+
+
+def test_bert_masks_10_copies_of_pairs_of_128_then_of_512_and_roberta_fresh_full_sentences_that_see_one_another():
+    for bert in (RECIPES["bert_base"](), RECIPES["bert_large"]()):
+        assert bert.objective == NextSentence(rate=0.15, mask_share=0.8, random_share=0.1, copies=10)
+        assert (bert.data.phases, bert.data.sequence_length) == ((Phase(900_000, 128),), 512)
+        assert bert.data.packing == "segment_pairs"
+    for roberta in (RECIPES["roberta_base"](), RECIPES["roberta_large"]()):
+        assert roberta.objective == Masked(rate=0.15, mask_share=0.8, random_share=0.1, copies=None, marks="rows")
+        assert (roberta.data.phases, roberta.data.sequence_length) == ((), 512)
+        assert (roberta.data.packing, roberta.data.isolation) == ("full_sentences", False)
+
+
+def test_byt5_has_more_encoder_than_decoder_and_the_vocabulary_of_bytes():
+    model = fill(RECIPES["byt5_small"]().model, byte_vocabulary.VOCAB_SIZE)
+    assert (model.layers, model.decoder_layers, model.vocab_size) == (12, 4, 384)
+    assert parameters(model) == 299_637_760  # the paper's 300 M
+
+
+def test_an_untied_output_layer_is_one_more_table_of_embeddings():
+    model = RECIPES["t5_v1_1_base"]().model
+    assert parameters(model) - parameters(replace(model, tied=True)) == model.vocab_size * model.width
+
+
+def test_tiny_recipes_cover_every_architecture():
+    tiny = [RECIPES[name]().model for name in RECIPES if name.startswith("tiny") or name == "llama_tiny"]
+    assert {model.architecture for model in tiny} == set(Model.__annotations__["architecture"].__args__)
+
+
+def test_what_is_not_tiny_is_computed_in_bf16():
+    small = {name for name, recipe in RECIPES.items() if recipe().precision == "fp32"}
+    assert small == {name for name in RECIPES if "tiny" in name} | {"demo_decoder"}

@@ -1,0 +1,232 @@
+"""Checkpoints are whole, verified, few, and a corrupt one is passed over loudly; the last good one outlasts every kill."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from gristmill.errors import UserError
+from trainers.runs import checkpoint
+
+MARKS = {"code": "c", "config": "f", "corpus": "d", "tokenizer": "t"}
+
+
+def state(value):
+    for name in ("a.weight", "b"):
+        tensor = torch.full((3, 2), float(value))
+        yield name, {"weight": tensor, "exp_avg": tensor + 1, "exp_avg_sq": tensor + 2}
+
+
+def save(run, step, keep=2, keep_every=0):
+    return checkpoint.save(run, step, step * 10, MARKS, state(step), keep, keep_every, skipped=1)
+
+
+def test_what_is_saved_is_read_back(tmp_path):
+    save(tmp_path, 5)
+    found = checkpoint.newest(tmp_path, pytest.fail)
+    assert (found.step, found.tokens, found.skipped, found.fingerprints) == (5, 50, 1, MARKS)
+    read = checkpoint.read_state(found)
+    assert set(read) == {"a.weight", "b"}
+    assert read["a.weight"]["exp_avg_sq"].unique().tolist() == [7.0]
+    assert checkpoint.read_weights(found)["b"].unique().tolist() == [5.0]
+
+
+def test_only_the_newest_are_kept(tmp_path):
+    for step in (1, 2, 3, 4):
+        save(tmp_path, step)
+    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["step-00000003", "step-00000004"]
+
+
+def test_what_a_kill_after_the_last_save_has_left_is_removed(tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "_remove_old", lambda *arguments: None)
+        for step in (1, 2, 3, 4):
+            save(tmp_path, step)
+    (tmp_path / "checkpoints" / "step-00000002" / "checkpoint.json").unlink()
+    checkpoint.remove_replaced(tmp_path, keep=1, keep_every=3)
+    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["step-00000003", "step-00000004"]
+    checkpoint.remove_replaced(tmp_path / "fresh", keep=1, keep_every=0)
+
+
+def test_every_nth_is_kept_for_good_and_an_older_one_can_be_asked_for(tmp_path):
+    for step in range(1, 9):
+        save(tmp_path, step, keep=1, keep_every=3)
+    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == [
+        "step-00000003", "step-00000006", "step-00000008"
+    ]  # fmt: skip
+    assert [checkpoint.newest(tmp_path, pytest.fail, last).step for last in (None, 7, 5)] == [8, 6, 3]
+    assert checkpoint.newest(tmp_path, pytest.fail, 2) is None
+    assert [checkpoint.nearest(tmp_path, pytest.fail, step).step for step in (9, 7, 5, 2, 0)] == [8, 6, 3, 3, 3]
+
+
+@pytest.mark.parametrize("file", ["model.safetensors", "optimizer.safetensors", "checkpoint.json"])
+@pytest.mark.parametrize("damage", ["flip", "cut", "remove"])
+def test_a_corrupt_checkpoint_falls_back_to_the_one_before_loudly(tmp_path, file, damage):
+    save(tmp_path, 1)
+    path = save(tmp_path, 2) / file
+    content = bytearray(path.read_bytes())
+    if damage == "remove":
+        path.unlink()
+    else:
+        content[len(content) // 2] ^= 1
+        path.write_bytes(content if damage == "flip" else content[:-1])
+    warnings = []
+    assert checkpoint.newest(tmp_path, warnings.append).step == 1
+    assert len(warnings) == 1
+    assert "CORRUPT CHECKPOINT of step 2" in warnings[0]
+
+
+def test_a_corrupt_later_checkpoint_does_not_outlast_the_good_ones_that_follow(tmp_path):
+    save(tmp_path, 10)
+    (save(tmp_path, 17) / "model.safetensors").write_bytes(b"")
+    assert checkpoint.newest(tmp_path, lambda _: None).step == 10
+    save(tmp_path, 15, keep=1)
+    assert checkpoint.newest(tmp_path, pytest.fail).step == 15
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-00000015"]
+
+
+def test_a_run_whose_checkpoints_are_all_corrupt_does_not_start_again_silently(tmp_path):
+    (save(tmp_path, 1) / "model.safetensors").write_bytes(b"")
+    with pytest.raises(UserError, match="all 1 checkpoints are corrupt"):
+        checkpoint.newest(tmp_path, lambda _: None)
+    assert checkpoint.newest(tmp_path / "fresh", pytest.fail) is None
+
+
+def test_a_failed_write_leaves_the_older_checkpoint(tmp_path, monkeypatch):
+    save(tmp_path, 1)
+
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("safetensors.torch.save_file", full)
+    with pytest.raises(UserError, match=r"could not be written .*No space left"):
+        save(tmp_path, 2)
+    monkeypatch.undo()
+    assert checkpoint.newest(tmp_path, pytest.fail).step == 1
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-00000001"]
+
+
+def test_a_checkpoint_of_a_step_is_replaced(tmp_path):
+    (save(tmp_path, 1) / "model.safetensors").write_bytes(b"")
+    save(tmp_path, 1)
+    assert checkpoint.newest(tmp_path, pytest.fail).step == 1
+    third = save(tmp_path, 1)
+    assert checkpoint.newest(tmp_path, pytest.fail).path == third
+    assert list((tmp_path / "checkpoints").iterdir()) == [third]
+
+
+def test_the_split_of_the_last_step_is_kept(tmp_path):
+    checkpoint.save(tmp_path, 3, 30, MARKS, state(3), 1, split=checkpoint.Split(4, 16))
+    assert checkpoint.newest(tmp_path, pytest.fail).split == checkpoint.Split(workers=4, micro_batch=16)
+
+
+def test_the_state_of_the_order_is_kept(tmp_path):
+    checkpoint.save(tmp_path, 3, 30, MARKS, state(3), 1, order={"sample": 12, "tokens": [5, 1 << 60]})
+    assert checkpoint.newest(tmp_path, pytest.fail).order == {"sample": 12, "tokens": [5, 1 << 60]}
+
+
+def run_limited(code, *arguments):
+    """Run code in a process of its own that may import this file."""
+    script = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); {code}"
+    command = [sys.executable, "-c", script, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=Path(__file__).parents[3])
+
+
+# A limit on the size of files stands in for a full disk: writing beyond it fails in the same place.
+@pytest.mark.parametrize("limit", [0, 100, 250])
+def test_no_space_while_saving_is_a_user_error_and_leaves_the_older_one(tmp_path, limit):
+    save(tmp_path, 1)
+    done = run_limited(
+        "import resource; from pathlib import Path; from test_checkpoint import save\n"
+        f"resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))\n"
+        "try: save(Path(sys.argv[1]), 2)\n"
+        "except Exception as error: print(type(error).__name__, error)",
+        tmp_path,
+    )
+    assert done.stdout.startswith("UserError"), done.stderr
+    assert "could not be written" in done.stdout
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-00000001"]
+    save(tmp_path, 2)
+    assert checkpoint.newest(tmp_path, pytest.fail).step == 2
+
+
+KILLED = """
+import os
+from pathlib import Path
+from test_checkpoint import save
+import safetensors.torch, gristmill.storage.store, trainers.runs.checkpoint
+root, new, left = Path(sys.argv[1]), int(sys.argv[2]), 0
+def hook(event, arguments):
+    global left
+    writes = event == "open" and arguments[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
+    if writes or event in ("os.rename", "os.mkdir", "os.remove", "os.rmdir", "shutil.rmtree"):
+        left -= 1
+        if left < 0:
+            os._exit(9)
+for run in sorted(root.iterdir(), key=lambda path: int(path.name)):
+    child = os.fork()
+    if child == 0:
+        left = int(run.name)
+        sys.addaudithook(hook)
+        save(run, new, keep=1)
+        os._exit(0)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+@pytest.mark.parametrize(("old", "new"), [(1, 2), (2, 2)])
+def test_a_kill_at_any_moment_of_saving_leaves_a_good_one_and_no_rubbish_after_the_next(tmp_path, old, new):
+    """Killed before its first change to the disk, its second, and so on, until it comes through."""
+    runs = [tmp_path / str(moment) for moment in range(30)]
+    for run in runs:
+        save(run, old)
+    done = run_limited(KILLED, tmp_path, new)
+    codes = [int(line) for line in done.stdout.split()]
+    assert len(codes) == len(runs), done.stderr
+    assert codes == sorted(codes, reverse=True)
+    assert codes[6] == 9
+    assert codes[-1] == 0
+    for run in runs:
+        assert checkpoint.newest(run, pytest.fail).step in (old, new)
+        path = save(run, 3, keep=1)
+        assert list((run / "checkpoints").iterdir()) == [path]
+
+
+def test_tensors_are_read_one_parameter_at_a_time(tmp_path, monkeypatch):
+    save(tmp_path, 5)
+    read = checkpoint.read_state(checkpoint.newest(tmp_path, pytest.fail))
+    monkeypatch.setattr("safetensors.torch.load_file", None)
+    assert len(read) == 2
+    first = read["b"]["exp_avg"]
+    assert first.unique().tolist() == [6.0]
+
+
+@pytest.mark.parametrize("moment", ["before it writes", "before it publishes", "before it removes"])
+def test_a_worker_that_others_have_replaced_takes_nothing_from_them(tmp_path, moment):
+    for step in (5, 10):
+        save(tmp_path, step)
+    passed = iter(["before it writes", "before it publishes", "before it removes"])
+
+    def check():
+        if next(passed) == moment:
+            for step in (15, 20):
+                save(tmp_path, step)
+            raise UserError("replaced")
+
+    with pytest.raises(UserError, match="replaced"):
+        checkpoint.save(tmp_path, 15, 150, MARKS, state(15), keep=1, skipped=1, check=check)
+    assert checkpoint.newest(tmp_path, pytest.fail).step == 20
+    assert checkpoint.newest(tmp_path, pytest.fail, last=15).step == 15
+    assert not list((tmp_path / "checkpoints").glob(".*"))
+
+
+def test_a_name_that_is_taken_meanwhile_is_not_the_end(tmp_path):
+    taken = tmp_path / "checkpoints" / "step-00000005"
+    late = iter([lambda: None, lambda: shutil.copytree(save(tmp_path / "other", 5), taken), lambda: None])
+    path = checkpoint.save(tmp_path, 5, 50, MARKS, state(5), keep=1, check=lambda: next(late)())
+    assert path.name == "step-00000005.2"
+    assert checkpoint.newest(tmp_path, pytest.fail).path == path
+    assert not taken.exists()

@@ -1,0 +1,259 @@
+"""The loop in this process: one worker, whose steps are made to fail as a test needs."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from gristmill.errors import UserError
+from gristmill.events import read_events
+from tests.trainers import conftest
+from trainers.__main__ import main
+from trainers.config.pretraining import Batch, Budget, Checkpoints, Data, Optimizer, Phase, Schedule, Validation
+from trainers.data.packed_corpus import open_corpus
+from trainers.objectives.span_corruption import SpanCorruption
+from trainers.recipes import llama_tiny
+from trainers.runs import checkpoint
+from trainers.runs.resolve import resolve
+from trainers.runs.run import SupersededError, begin_attempt, open_run
+
+pytestmark = [
+    pytest.mark.deepspeed,
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("default"),
+    pytest.mark.usefixtures("alone"),
+]
+STEPS = 6
+
+
+@pytest.fixture(scope="module")
+def corpus(corpus_directory):
+    return open_corpus((str(corpus_directory),), None)
+
+
+def small(corpus, stage=0, **changes):
+    recipe = llama_tiny()
+    changed = replace(
+        recipe,
+        batch=Batch(sequences=2),
+        budget=Budget(steps=STEPS),
+        schedule=Schedule(warmup_steps=1),
+        validation=Validation(every=STEPS, tokens=128),
+        checkpoints=Checkpoints(every=1, keep=STEPS),
+        log_every=1,
+        execution=replace(recipe.execution, zero_stage=stage, micro_batch=1, peak_tflops=1.0),
+        **changes,
+    )
+    return resolve(changed, corpus)
+
+
+def train(corpus, run, stage=0, **changes):
+    from trainers.training.loop import train
+
+    config = small(corpus, stage, **changes)
+    open_run(run, config, corpus)
+    train(config, corpus, run, None)
+
+
+@pytest.fixture
+def not_finite(monkeypatch):
+    """From steps (the first is 1) to what is wrong there: the loss of one micro-batch, or its gradient alone."""
+    import torch
+
+    from trainers.engine.forward import Forward
+
+    whole, calls = Forward.forward, []
+
+    def choose(steps, first=1):
+        def forward(self, **arrays):
+            nats, pairs = whole(self, **arrays)
+            if not self.training:
+                return nats, pairs
+            calls.append(arrays)
+            number, half = divmod(len(calls) - 1, 2)
+            wrong = steps.get(number + first) if half == 0 else None
+            if wrong == "gradient":  # the square root's slope is infinite at 0
+                return nats + torch.sqrt(nats * 0), pairs
+            return nats * float("nan") if wrong == "loss" else nats, pairs
+
+        calls.clear()
+        monkeypatch.setattr(Forward, "forward", forward)
+
+    return choose
+
+
+def losses(run):
+    return {entry["step"]: entry["loss"] for entry in read_events(run / "log.jsonl", "step")}
+
+
+def weights(run, step):
+    found = checkpoint.read_state(checkpoint.newest(run, pytest.fail, step))
+    return {(name, key): value for name, tensors in found.items() for key, value in tensors.items()}
+
+
+@pytest.mark.parametrize(("stage", "wrong"), [(0, "loss"), (0, "gradient"), (2, "loss"), (3, "gradient")])
+def test_a_step_that_is_not_finite_changes_nothing_and_is_recorded(corpus, tmp_path, not_finite, stage, wrong):
+    run = tmp_path / "run"
+    not_finite({3: wrong})
+    train(corpus, run, stage)
+    (skipped,) = read_events(run / "log.jsonl", "skipped")
+    assert (skipped["step"], skipped["in_row"]) == (3, 1)
+    assert f"loss {'nan' if wrong == 'loss' else ''}" in skipped["message"]
+    assert list(losses(run)) == [1, 2, 4, 5, 6]
+    before, after, later = weights(run, 2), weights(run, 3), weights(run, 4)
+    assert all(before[name].equal(after[name]) for name in before)
+    assert not all(after[name].equal(later[name]) for name in before)
+
+    # Resuming after it equals not stopping: AdamW's count leaves the skipped step out.
+    expected = losses(run)
+    for step in (5, 6):
+        (run / "checkpoints" / f"step-{step:08d}" / "model.safetensors").write_bytes(b"")
+    for name in ("log.jsonl", "finished.json"):
+        (run / name).unlink()
+    not_finite({})
+    train(corpus, run, stage)
+    assert losses(run) == pytest.approx({step: expected[step] for step in (5, 6)}, abs=1e-6)
+    assert "CORRUPT CHECKPOINT of step 6" in read_events(run / "log.jsonl", "warning")[0]["message"]
+
+
+def test_too_many_in_a_row_stop_the_run_and_the_knob_is_named(corpus, tmp_path, not_finite):
+    not_finite({1: "loss", 3: "loss", 4: "gradient", 5: "loss"})
+    with pytest.raises(UserError, match=r"3 steps in a row up to step 5 .*optimizer\.max_skipped_in_row allows 2"):
+        train(corpus, tmp_path / "run", optimizer=Optimizer(max_skipped_in_row=2))
+    assert len(read_events(tmp_path / "run" / "log.jsonl", "skipped")) == 4
+    assert checkpoint.newest(tmp_path / "run", pytest.fail).step == 4
+
+
+def test_a_run_goes_on_without_documents_and_everything_before_stays(corpus, tmp_path):
+    from trainers.data.packed_corpus import training_data
+    from trainers.data.sequence_documents import ids_of
+    from trainers.runs.run import read_config
+
+    run = tmp_path / "run"
+    train(corpus, run)
+    expected = {entry["step"]: entry for entry in read_events(run / "log.jsonl", "step")}
+    for step in (4, 5, 6):
+        (run / "checkpoints" / f"step-{step:08d}" / "model.safetensors").write_bytes(b"")
+    for name in ("log.jsonl", "finished.json"):
+        (run / name).unlink()
+    config = read_config(run)
+    samples = training_data(corpus, config).order.take(8, 1)  # the first sequence of step 5
+    source = corpus.train[sorted(corpus.train)[samples.source[0]]]
+    ids = ids_of(source, int(samples.sequence[0]), config.data.sequence_length)
+    (tmp_path / "garbage.txt").write_text("\n".join(identifier.hex() for identifier in ids))
+    arguments = [f"corpus={corpus.directory}", f"run={run}", "--exclude-documents", str(tmp_path / "garbage.txt")]
+    assert main(["pretrain", str(run / "resolved.yaml"), *arguments]) == 0
+    found = {entry["step"]: entry for entry in read_events(run / "log.jsonl", "step")}
+    assert found[4]["loss"] == pytest.approx(expected[4]["loss"], abs=1e-6)
+    predicted, before = (
+        {step: sum(source["tokens"] for source in entry["sources"].values()) for step, entry in entries.items()}
+        for entries in (found, expected)
+    )
+    assert predicted[4] == before[4]
+    assert predicted[5] <= before[5] - samples.tokens[0]
+    assert found[5]["tokens"] == expected[5]["tokens"]  # they are read all the same
+    assert found[5]["loss"] != expected[5]["loss"]
+    assert read_events(run / "log.jsonl", "excluded")[0]["documents"] == len(set(ids))
+
+
+def test_steps_in_which_nothing_is_predicted_are_told(corpus, tmp_path, monkeypatch):
+    run, sources = tmp_path / "run", corpus.train.values()
+    ids = {i for source in sources for n in range(len(source.shards)) for i in source.shard(n).doc_ids.to_pylist()}
+    monkeypatch.setattr("trainers.training.loop.read_excluded", lambda _: frozenset(ids))
+    train(corpus, run)
+    told = [event["message"] for event in read_events(run / "log.jsonl", "warning")]
+    assert len(told) == STEPS
+    assert "NOTHING WAS PREDICTED up to step 1" in told[0]
+    assert not read_events(run / "log.jsonl", "step")
+
+
+def flops_at(corpus, length):
+    from trainers.engine.mfu import flops_of
+    from trainers.models import build_model
+
+    config = small(corpus)
+    return flops_of(build_model(config.model, corpus.tokenizer.specials, 0), config, length)
+
+
+@pytest.mark.parametrize("kept", [2, 3, 4])
+def test_a_run_of_two_lengths_goes_on_inside_either_of_them(corpus, tmp_path, kept):
+    from trainers.data.packed_corpus import training_data
+    from trainers.runs.ledger import read_ledger
+    from trainers.runs.run import read_config
+
+    run = tmp_path / "run"
+    phases = (Phase(until_step=3, sequence_length=32),)
+    train(corpus, run, data=Data(sequence_length=64, phases=phases, packing="documents"))
+    expected, ledger = read_events(run / "log.jsonl", "step"), read_ledger(run)
+    for entry in expected:
+        length, targets = (32 if entry["step"] <= 3 else 64), sum(s["tokens"] for s in entry["sources"].values())
+        operations = entry["mfu"] * 1e12 / entry["tokens_per_second"] * targets
+        assert operations == pytest.approx(flops_at(corpus, length).of(targets, 0, targets), rel=1e-9)
+    for step in range(kept + 1, STEPS + 1):
+        (run / "checkpoints" / f"step-{step:08d}" / "model.safetensors").write_bytes(b"")
+    for name in ("log.jsonl", "finished.json", "ledger.json"):
+        (run / name).unlink()
+    order = training_data(corpus, read_config(run)).order
+    assert checkpoint.newest(run, lambda _: None).order == order.state(kept * 2)
+    assert main(["pretrain", str(run / "resolved.yaml"), f"corpus={corpus.directory}", f"run={run}"]) == 0
+    found = {entry["step"]: entry for entry in read_events(run / "log.jsonl", "step")}
+    assert sorted(found) == list(range(kept + 1, STEPS + 1))
+    for entry in expected[kept:]:
+        assert found[entry["step"]]["loss"] == pytest.approx(entry["loss"], abs=1e-6)
+        for name in ("tokens", "data"):
+            assert found[entry["step"]][name] == entry[name]
+    assert read_ledger(run)["sources"] == ledger["sources"]
+    padding = sum(entry["padding"] for entry in ledger["sources"].values())
+    tokens = sum(entry["tokens"] for entry in ledger["sources"].values())
+    assert tokens + padding == 3 * 2 * 32 + 3 * 2 * 64
+    assert tokens == read_config(run).budget.tokens
+
+
+def test_validation_documents_too_short_for_the_objective_give_no_loss(tmp_path, monkeypatch):
+    from trainers.evaluation.evaluate import evaluate
+
+    held_out, made = {count for counts in conftest.VALIDATION.values() for count in counts}, conftest.documents
+    short = [np.array([200], np.uint16)]
+    monkeypatch.setattr(conftest, "documents", lambda rng, n: short * n if n in held_out else made(rng, n))
+    directory = conftest.build_corpus(tmp_path / "corpus")
+    train(open_corpus((str(directory),), None, SpanCorruption.frame), tmp_path / "run", objective=SpanCorruption())
+    assert len(losses(tmp_path / "run")) == STEPS
+    assert read_events(tmp_path / "run" / "log.jsonl", "validation") == []
+    with pytest.raises(UserError, match="span_corruption objective finds nothing to predict"):
+        evaluate(tmp_path / "run", (str(directory),))
+
+
+@pytest.mark.parametrize("at", [2, 3, STEPS])
+def test_workers_that_were_cut_off_end_where_others_go_on(corpus, tmp_path, monkeypatch, at):
+    from trainers.engine.engine import Engine
+    from trainers.training.loop import train as attempt_of
+
+    run, config = tmp_path / "run", small(corpus)
+    open_run(run, config, corpus)
+    whole = Engine.train_step
+
+    def train_step(self, batches, step, *others):
+        if step + 1 == at:
+            begin_attempt(run)
+        return whole(self, batches, step, *others)
+
+    monkeypatch.setattr(Engine, "train_step", train_step)
+    with pytest.raises(SupersededError, match="other workers have gone on"):
+        attempt_of(config, corpus, run, None, begin_attempt(run))
+    assert [entry["step"] for entry in read_events(run / "log.jsonl", "step")] == list(range(1, at))
+    assert checkpoint.newest(run, pytest.fail).step == at - 1
+    assert not (run / "finished.json").exists()
+    assert not (run / "export").exists()
+
+
+def test_a_disk_that_is_full_ends_a_worker_with_one_line(corpus, tmp_path):
+    """An OSError of a worker on Ray would reach its user as a traceback of Ray's."""
+    from trainers.training.launch import launch
+
+    run, config = tmp_path / "run", small(corpus)
+    open_run(run, config, corpus)
+    (run / "log.jsonl").symlink_to("/dev/full")
+    with pytest.raises(
+        UserError, match=r"run: worker 0: .*log\.jsonl: .*; mend that and run the same command, which goes on"
+    ):
+        launch(config, corpus, run, 1, print)

@@ -1,0 +1,25 @@
+"""No vocabulary: every byte of UTF-8 is a token, as in ByT5 (Xue et al. 2022). Nothing is learned.
+
+The ids are the byte plus 128, because the reserved tokens come first; ByT5 reserves three, so its ids are ours less 125.
+"""
+
+from tokenizer.vocabulary.specials import SPECIALS
+
+FIRST_BYTE = len(SPECIALS)
+"""Id of the byte 0."""
+
+VOCAB_SIZE = FIRST_BYTE + 256
+
+
+def byte_vocabulary() -> bytes:
+    """The content of its `tokenizer.json`: a byte-level BPE without merges, which any reader of the format understands."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    from tokenizer.vocabulary.definition import characters_of_bytes
+
+    vocabulary = {token: number for number, token in enumerate((*SPECIALS, *characters_of_bytes()))}
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(list(SPECIALS))
+    return str(tokenizer.to_str(pretty=True)).encode()

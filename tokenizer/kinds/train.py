@@ -1,0 +1,72 @@
+"""The kinds of tokenizers that can be trained here, by name."""
+
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+from tokenizer.kinds.byte_bpe import train_byte_bpe
+from tokenizer.kinds.byte_vocabulary import VOCAB_SIZE, byte_vocabulary
+from tokenizer.kinds.learned import COVERAGE
+from tokenizer.kinds.unigram import train_unigram
+from tokenizer.kinds.word_bpe import train_word_bpe
+from tokenizer.kinds.wordpiece import train_wordpiece
+
+TRAINERS: Mapping[str, Callable[..., bytes]] = MappingProxyType(
+    {
+        "byte_bpe": train_byte_bpe,
+        "bpe": train_word_bpe,
+        "wordpiece": train_wordpiece,
+        "unigram": train_unigram,
+    }
+)
+KINDS = (*TRAINERS, "bytes")
+
+REPRODUCIBLE = frozenset({"byte_bpe", "bpe", "bytes"})
+"""Kinds whose file is the same at every training on the same texts."""
+
+NOTICES: Mapping[str, str] = MappingProxyType(
+    {
+        "unigram": "unigram takes 5 to 15 seconds of one core for every MB of text; a sample of some 50 MB is usually enough"
+    }
+)
+"""What to know before training a kind that is slow. Measured on English Wikipedia and Python code, one core, 2026-11-22."""
+
+_KNOBS: Mapping[str, frozenset[str]] = MappingProxyType(
+    {
+        "byte_bpe": frozenset({"pattern", "min_frequency"}),
+        "bpe": frozenset({"lowercase", "coverage", "min_frequency"}),
+        "wordpiece": frozenset({"lowercase", "coverage", "min_frequency"}),
+        "unigram": frozenset({"lowercase", "coverage"}),
+        "bytes": frozenset(),
+    }
+)
+
+
+def train(
+    kind: str,
+    texts: Iterable[str],
+    vocab_size: int,
+    *,
+    lowercase: bool = False,
+    coverage: float = COVERAGE,
+    min_frequency: int | None = None,
+    pattern: str | None = None,
+) -> bytes:
+    """The content of a `tokenizer.json` of that kind. `texts` may be read more than once, so an iterator will not do.
+
+    `coverage` (share of the characters that are known) has no part in kinds over bytes. ValueError where a kind has no
+    other knob that is asked for, for `bytes` with a `vocab_size` other than 384, and as the trainers say.
+    """
+    if kind not in KINDS:
+        raise ValueError(f"kind: got {kind!r}, allowed {', '.join(KINDS)}")
+    asked = {"lowercase": lowercase or None, "min_frequency": min_frequency, "pattern": pattern}
+    knobs: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
+    if foreign := sorted(knobs.keys() - _KNOBS[kind]):
+        raise ValueError(f"{foreign[0]}: got {knobs[foreign[0]]!r}, which {kind} does not know; leave it out")
+    if "coverage" in _KNOBS[kind]:
+        knobs["coverage"] = coverage
+    if kind == "bytes":
+        if vocab_size != VOCAB_SIZE:
+            raise ValueError(f"vocab_size: got {vocab_size}, bytes has {VOCAB_SIZE}: 128 reserved tokens and 256 bytes")
+        return byte_vocabulary()
+    return TRAINERS[kind](texts, vocab_size, **knobs)

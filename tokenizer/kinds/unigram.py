@@ -1,0 +1,54 @@
+"""Unigram language model (Kudo 2018) as T5 uses it through SentencePiece: `▁` is a space, sentinels are reserved.
+
+Learned by Hugging Face `tokenizers`, which gives another file at every run, even with one thread: a trained file is what
+it is and cannot be made again.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+from tokenizer.kinds.learned import COVERAGE, check_request, finished, known_characters, only_known
+from tokenizer.vocabulary.specials import SPECIALS, UNK
+
+
+def train_unigram(
+    texts: Iterable[str], vocab_size: int, *, lowercase: bool = False, coverage: float = COVERAGE
+) -> bytes:
+    """Learn a Unigram vocabulary; returns the content of its `tokenizer.json`. `texts` is read twice.
+
+    Ids: the reserved tokens (0 to 127), then the pieces. Texts are normalised as T5's are (`nmt_nfkc`): control characters
+    go, line ends and tabs are spaces, NFKC, one space for several, none at either end; a space comes before the first word.
+    A run of characters outside `coverage` is `<unk>`. Pieces are of 16 characters or fewer.
+
+    Raises ValueError where the texts do not fill `vocab_size` or their characters overfill it, and for values out of range.
+    """
+    check_request(vocab_size, len(SPECIALS) + 1, "128 are reserved", coverage, 1)
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    tokenizer = Tokenizer(models.Unigram())
+    tokenizer.normalizer = unigram_normalizer(lowercase)
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(replacement="▁", prepend_scheme="always")
+    tokenizer.decoder = decoders.Metaspace(replacement="▁", prepend_scheme="always")
+    trainer = trainers.UnigramTrainer(
+        vocab_size=vocab_size, special_tokens=list(SPECIALS), unk_token=UNK, max_piece_length=16, show_progress=False
+    )
+    known = known_characters(texts, coverage)
+    if not known:
+        raise ValueError(f"vocab_size: got {vocab_size}, but the texts are empty")
+    try:
+        tokenizer.train_from_iterator(only_known(texts, known), trainer)
+    except Exception as error:  # the library's errors are plain; the texts have been found sound
+        raise ValueError(
+            f"vocab_size: got {vocab_size}, 128 of it reserved, for texts of {len(known)} characters: {error}; ask for "
+            "more tokens, or for a lower share of the characters (coverage)"
+        ) from error
+    return finished(tokenizer, vocab_size, "they have no further pieces")
+
+
+def unigram_normalizer(lowercase: bool) -> Any:
+    """T5's normalisation, as a `tokenizers` normaliser."""
+    from tokenizers import Regex, normalizers
+
+    fold = [normalizers.Lowercase()] if lowercase else []
+    one_space = normalizers.Replace(Regex(" {2,}"), " ")
+    return normalizers.Sequence([normalizers.Nmt(), normalizers.NFKC(), *fold, one_space, normalizers.Strip()])

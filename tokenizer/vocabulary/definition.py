@@ -1,0 +1,249 @@
+"""Reading a `tokenizer.json`, and the copy of it that encodes the text of strangers.
+
+Hugging Face `tokenizers` and gigatoken turn a literal `<mask>` or `<|endoftext|>` in a text into the special token, and
+`encode_special_tokens=True` is not saved in the file. A copy without special added tokens does what we need in both: it
+encodes such a string as the characters it is. Unigram vocabularies hold the special tokens besides, as pieces of the best
+score, so the copy gives them names that no word can have.
+"""
+
+import json
+from dataclasses import dataclass
+from functools import cache, cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gristmill.cli import named
+from gristmill.storage.paths import local_path
+from tokenizer.vocabulary.specials import by_role
+
+KINDS = {"WordPiece": "wordpiece", "Unigram": "unigram", "WordLevel": "word_level"}
+BYTE_VALUES = 256
+_NO_SPACE = {"add_prefix_space": False, "prepend_scheme": "never"}  # in ByteLevel and in Metaspace
+
+
+@dataclass(frozen=True)
+class Definition:
+    """A parsed `tokenizer.json` in the current form of the format (older files are brought up to it)."""
+
+    path: str
+    data: dict[str, Any]
+
+    @cached_property
+    def kind(self) -> str:
+        """`byte_bpe`, `bytes` (ids are bytes plus `first_byte`), `bpe`, `wordpiece`, `unigram` or `word_level`."""
+        model = self.data["model"]["type"]
+        if model != "BPE":
+            return KINDS[model]
+        if not self._byte_level:
+            return "bpe"
+        return "byte_bpe" if self.first_byte is None else "bytes"
+
+    @cached_property
+    def first_byte(self) -> int | None:
+        """Id of the byte 0 where ids are bytes plus this number: no merges, 256 consecutive ids, every byte kept."""
+        model = self.data["model"]
+        first = model["vocab"].get(characters_of_bytes()[0]) if model["type"] == "BPE" else None
+        if first is None or model["merges"] or not self._byte_level or self._changes_text() or self._plain_added:
+            return None
+        in_order = all(model["vocab"].get(c) == first + value for value, c in enumerate(characters_of_bytes()))
+        return int(first) if in_order else None
+
+    @cached_property
+    def roles(self) -> dict[str, int]:
+        """Special tokens by the names of `tokenizer.vocabulary.specials` where they play such a role, else by their own."""
+        return by_role(self.specials)
+
+    @cached_property
+    def specials(self) -> dict[str, int]:
+        """Special tokens that the file declares, in the order of their ids."""
+        declared = {token["content"]: token["id"] for token in self.data["added_tokens"] if token["special"]}
+        return dict(sorted(declared.items(), key=lambda item: item[1]))
+
+    @cached_property
+    def unknown_id(self) -> int | None:
+        """Id of the token that stands for text outside the vocabulary: the one special that text may yield."""
+        model = self.data["model"]
+        if model["type"] == "Unigram":
+            return model["unk_id"]
+        return model["vocab"].get(model.get("unk_token"))
+
+    @cached_property
+    def tokens(self) -> dict[int, str]:
+        """Id to token as the file writes it (byte-level vocabularies write each byte as one printable character)."""
+        vocabulary = self.data["model"]["vocab"]
+        named = enumerate(entry[0] for entry in vocabulary) if isinstance(vocabulary, list) else _by_id(vocabulary)
+        return {**dict(named), **{token["id"]: token["content"] for token in self.data["added_tokens"]}}
+
+    @cached_property
+    def vocab_size(self) -> int:
+        """Rows that an embedding table needs: one more than the greatest id."""
+        return max(self.tokens) + 1
+
+    @property
+    def json(self) -> str:
+        """The whole file."""
+        return json.dumps(self.data, ensure_ascii=False)
+
+    @cached_property
+    def end_of_word(self) -> str | None:
+        """The mark at the end of the last token of a word, where there is one."""
+        found: str | None = self.data["model"].get("end_of_word_suffix")
+        decoder = self.data["decoder"] or {}
+        return found or (decoder["suffix"] if decoder.get("type") == "BPEDecoder" else None) or None
+
+    @cached_property
+    def plain_json(self) -> str:
+        """The copy that encodes text: no special tokens, and nothing that cuts, pads, randomises or wraps the ids."""
+        dropped = {"truncation": None, "padding": None, "post_processor": None}
+        changed = {"added_tokens": self._plain_added, "model": self._plain_model()}
+        return json.dumps({**self.data, **dropped, **changed}, ensure_ascii=False)
+
+    @cached_property
+    def within_text_json(self) -> str:
+        """The copy that encodes a part of a text that is normalised already: `plain_json` without a normaliser, and without
+        the space that some pre-tokenizers put before a text.
+        """
+        cutter = self.data["pre_tokenizer"]
+        parts = [
+            part | {name: value for name, value in _NO_SPACE.items() if name in part} for part in self._pre_tokenizers
+        ]
+        if cutter is not None:
+            cutter = {**cutter, "pretokenizers": parts} if cutter["type"] == "Sequence" else parts[0]
+        return json.dumps(
+            json.loads(self.plain_json) | {"normalizer": None, "pre_tokenizer": cutter}, ensure_ascii=False
+        )
+
+    def _plain_model(self) -> dict[str, Any]:
+        """The model without dropout, its special tokens under names with a space, which no word has."""
+        model = {**self.data["model"]}
+        special = set(self.specials.values())
+        if model["type"] == "BPE":
+            model["dropout"] = None
+        elif model["type"] == "Unigram":
+            pieces = enumerate(model["vocab"])
+            model["vocab"] = [[f" {number} ", *entry[1:]] if number in special else entry for number, entry in pieces]
+        else:
+            named = {token: f" {number} " if number in special else token for token, number in model["vocab"].items()}
+            model["vocab"] = {named[token]: number for token, number in model["vocab"].items()}
+            model["unk_token"] = named.get(model["unk_token"], model["unk_token"])
+        return model
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """The UTF-8 bytes that a token stands for; for kinds that are not byte-level, those of its written form."""
+        token = self.tokens[token_id]
+        if not self._byte_level or token_id in self._added:
+            return token.encode()
+        return bytes(_byte_of_character()[character] for character in token)
+
+    def byte_lengths(self) -> npt.NDArray[np.int64]:
+        """Bytes of text that each id covers, int64 of shape (vocab_size,); 0 for special tokens and unused ids.
+
+        Raises ValueError for tokenizers whose token lengths do not add up to the length of the text.
+        """
+        if reason := self._why_bytes_do_not_add_up():
+            raise ValueError(
+                f"{self.path}: byte positions of tokens are known only for byte-level BPE that keeps every byte of the "
+                f"text; this one {reason}. Train a byte-level BPE"
+            )
+        special = set(self.specials.values())
+        lengths: npt.NDArray[np.int64] = np.zeros(self.vocab_size, np.int64)
+        for token_id in self.tokens:
+            if token_id not in special:
+                lengths[token_id] = len(self.token_bytes(token_id))
+        return lengths
+
+    @property
+    def keeps_bytes(self) -> bool:
+        """Whether the tokens of a text are its bytes, cut: then `byte_lengths` is known."""
+        return self._why_bytes_do_not_add_up() is None
+
+    def _changes_text(self) -> str | None:
+        if self.data["normalizer"] is not None:
+            return f"normalises text first ({self.data['normalizer']['type']})"
+        if any(part["type"] == "ByteLevel" and part["add_prefix_space"] for part in self._pre_tokenizers):
+            return "adds a space before the text (add_prefix_space)"
+        return None
+
+    def _why_bytes_do_not_add_up(self) -> str | None:
+        if not self._byte_level or self.data["model"]["type"] != "BPE":
+            return f"is {self.kind}"
+        if changes := self._changes_text():
+            return changes
+        if any(token["lstrip"] or token["rstrip"] for token in self._plain_added):
+            return "has added tokens that swallow the spaces around them"
+        if set(_byte_of_character()) - set(self.data["model"]["vocab"]):
+            return "has no token for some bytes"
+        return None
+
+    @cached_property
+    def _plain_added(self) -> list[dict[str, Any]]:
+        return [token for token in self.data["added_tokens"] if not token["special"]]
+
+    @cached_property
+    def _added(self) -> frozenset[int]:
+        return frozenset(token["id"] for token in self.data["added_tokens"])
+
+    @cached_property
+    def _pre_tokenizers(self) -> list[dict[str, Any]]:
+        first = self.data["pre_tokenizer"]
+        if first is None:
+            return []
+        return first["pretokenizers"] if first["type"] == "Sequence" else [first]
+
+    @property
+    def _byte_level(self) -> bool:
+        return any(part["type"] == "ByteLevel" for part in self._pre_tokenizers)
+
+
+def read_definition(path: str) -> Definition:
+    """Read a `tokenizer.json` (or the one in the directory `path`); ValueError where it cannot be read."""
+    from tokenizers import Tokenizer
+
+    file = local_path(path)
+    if file.is_dir():
+        file = file / "tokenizer.json"
+    if not file.is_file():
+        raise ValueError(f"{file}: no such tokenizer; expected a tokenizer.json or a directory that holds one")
+    with named(file):
+        content = file.read_bytes()
+    try:
+        # `tokenizers` raises plain Exception; through it, files of older versions come out in the current form.
+        data = json.loads(Tokenizer.from_str(content.decode()).to_str())
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{file}: not UTF-8 ({error}); expected a Hugging Face tokenizer.json") from error
+    except Exception as error:
+        raise ValueError(f"{file}: not a Hugging Face tokenizer.json: {error}; train or copy it again") from error
+    definition = Definition(str(file), data)
+    if not definition.tokens:
+        raise ValueError(f"{file}: the vocabulary is empty; train or copy it again")
+    return definition
+
+
+def load_within_text(definition: Definition) -> Any:
+    """A `tokenizers` tokenizer that encodes parts from within a text: see `Definition.within_text_json`."""
+    from tokenizers import Tokenizer
+
+    return Tokenizer.from_str(definition.within_text_json)
+
+
+def _by_id(vocabulary: dict[str, int]) -> list[tuple[int, str]]:
+    return [(token_id, token) for token, token_id in vocabulary.items()]
+
+
+@cache
+def characters_of_bytes() -> tuple[str, ...]:
+    """The character that stands for each byte in byte-level vocabularies, in the order of the bytes."""
+    table = _byte_of_character()
+    return tuple(sorted(table, key=table.__getitem__))
+
+
+@cache
+def _byte_of_character() -> dict[str, int]:
+    """GPT-2's table: printable Latin-1 characters stand for their own byte, the others for 256, 257, ... in order."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [value for value in range(BYTE_VALUES) if value not in printable]
+    table = {chr(value): value for value in printable}
+    table.update({chr(BYTE_VALUES + number): value for number, value in enumerate(others)})
+    return table

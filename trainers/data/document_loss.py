@@ -1,0 +1,173 @@
+"""Bits per byte of whole documents: one yardstick for all runs of a corpus, whatever they were trained on and how.
+
+The validation loss of a run is measured on rows that its own packing, length and objective make, so those of other runs
+are another quantity. Here nothing of that enters:
+
+- The documents of a source are those of its validation split with the smallest ids (which are hashes), as many as hold
+  BUDGET bytes of text. Documents of more than LONGEST bytes are passed over.
+- Each is cut into chunks of half a window. A chunk is predicted from `<bos>` and the chunk before it, the first one from
+  `<bos>` alone. A window is WINDOW positions, fewer where the model has fewer.
+- Bits per byte = nats of all tokens / (ln 2 x UTF-8 bytes of the documents). `<eos>` is no target.
+
+It needs the likelihood of text given the text before it. Causal models, also with the middle filled in, and prefix LMs
+on a decoder or an encoder-decoder have learned that, and so has a mixture of objectives with such a part (its first one
+is asked). Masked models, sentence pairs, span corruption and denoising have not: there is no number for them.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from trainers.config.architecture import DECODER_START, FAMILY
+from trainers.config.pretraining import Pretraining
+from trainers.data.packed_corpus import Corpus
+from trainers.data.stream import Source
+from trainers.objectives import Objective
+from trainers.objectives.causal import Causal
+from trainers.objectives.fill_in_the_middle import FillInTheMiddle
+from trainers.objectives.mixture import Mixture
+from trainers.objectives.prefix_lm import PrefixLM
+from trainers.objectives.shared.context import Context
+from trainers.objectives.shared.pairs import Pairs, Ragged, decoder_rows, encoder_decoder_rows
+from trainers.rows.batch import IGNORED, PADDING, Batch
+
+BUDGET, LONGEST = 1 << 17, 1 << 20  # bytes
+WINDOW = 256  # positions
+FIELD = "document_bits_per_byte"
+
+
+@dataclass(frozen=True)
+class DocumentData:
+    """The chunks of the documents of `sources`: chunk i is `targets[i]` of source `source[i]`, predicted from `inputs[i]`.
+    `text_bytes` [sources] are those of the documents.
+    """
+
+    sources: tuple[Source, ...]
+    text_bytes: np.ndarray
+    inputs: Sequence[np.ndarray]
+    targets: Sequence[np.ndarray]
+    source: np.ndarray
+    context: Context
+    bidirectional: bool
+    mode: int | None
+
+    def batches(self, size: int, rank: int, world: int) -> Iterator[Batch]:
+        """Rank `rank`'s share in batches of `size` rows, a chunk each: the same number of batches on every rank."""
+        lengths = np.array([len(one) + len(other) for one, other in zip(self.inputs, self.targets, strict=True)])
+        by_length = np.argsort(-lengths, kind="stable")
+        for start in range(rank * size, -(-len(lengths) // (size * world)) * size * world, size * world):
+            yield self._batch(by_length[start : start + size], size)
+
+    def _batch(self, chosen: np.ndarray, size: int) -> Batch:
+        inputs, targets = (_ragged([lists[i] for i in chosen]) for lists in (self.inputs, self.targets))
+        source, sample = np.zeros(size, dtype=np.int64), np.full(size, -1, dtype=np.int64)
+        source[: len(chosen)], sample[: len(chosen)] = self.source[chosen], chosen
+        blank = np.full((size, 1), PADDING, dtype=np.int64)
+        rows = Batch(blank, np.full_like(blank, IGNORED), blank, blank, source, sample, sample, np.zeros_like(source))
+        if self.context.family == "encoder_decoder":
+            inputs = inputs.marked(None, self.context.special("<eos>"))
+        pairs = Pairs(inputs, targets, np.arange(len(chosen)), np.zeros(len(chosen), dtype=np.int64))
+        if self.context.family == "encoder_decoder":
+            return encoder_decoder_rows(pairs, rows, self.context, self.mode)
+        return decoder_rows(pairs, rows, self.context, self.mode, self.bidirectional, False)
+
+    def fields(self, sums: np.ndarray) -> dict[str, Any]:
+        """`document_bits_per_byte` of all documents and by source, the latter under `sources`, from sums over the batches
+        (`trainers.engine.loss_metrics`), and the window.
+        """
+        bits = sums[0] / math.log(2)
+        each = {s.name: {FIELD: float(b / n)} for s, b, n in zip(self.sources, bits, self.text_bytes, strict=True)}
+        return {FIELD: float(bits.sum() / self.text_bytes.sum()), "document_window": window(self), "sources": each}
+
+
+def with_documents(losses: Mapping[str, Any], documents: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a validation (`loss_metrics.loss_fields`) with those of `DocumentData.fields`, or none, among them."""
+    more = documents.get("sources", {})
+    sources = {name: {**entry, **more.get(name, {})} for name, entry in losses["sources"].items()}
+    return {**losses, **documents, "sources": sources}
+
+
+def window(data: DocumentData) -> int:
+    """Positions of a window."""
+    return min(WINDOW, data.context.sequence_length)
+
+
+def has_likelihood(objective: Objective) -> bool:
+    """Whether a model trained with the objective has learned the likelihood of text given the text before it."""
+    return _asked(objective) is not None
+
+
+def _asked(objective: Objective) -> tuple[bool, str | None] | None:
+    """(whether its input sees itself in both directions, the token that leads the input) of the objective, or of the first
+    part of a mixture, that predicts text from what is before it; None where there is none.
+    """
+    if isinstance(objective, Mixture):
+        found = [(_asked(part.objective), part.token) for part in objective.parts]
+        return next(((asked[0], token) for asked, token in found if asked is not None), None)
+    if isinstance(objective, PrefixLM):
+        return objective.bidirectional_prefix, None
+    return (False, None) if isinstance(objective, Causal | FillInTheMiddle) else None
+
+
+def document_data(corpus: Corpus, config: Pretraining) -> DocumentData | None:
+    """The documents that a run is measured on; None where its objective gives no likelihood, or no source has any."""
+    asked = _asked(config.objective)
+    if asked is None:
+        return None
+    architecture, specials = config.model.architecture, corpus.tokenizer.specials
+    context = Context(
+        0, specials, corpus.tokenizer.vocab_size, FAMILY[architecture], config.model.positions,
+        decoder_start=DECODER_START.get(architecture),
+    )  # fmt: skip
+    mode = None if asked[1] is None else context.special(asked[1])
+    half = (min(WINDOW, config.model.positions) - (mode is not None)) // 2
+    sources: list[Source] = []
+    inputs: list[np.ndarray] = []
+    targets: list[np.ndarray] = []
+    sizes, numbers = [], []
+    for name in sorted(corpus.validation):
+        texts, size = _documents(corpus.validation[name])
+        if not size:
+            continue
+        for text in texts:
+            for start in range(0, len(text), half):
+                inputs.append(text[max(0, start - half) : start])
+                targets.append(text[start : start + half])
+                numbers.append(len(sources))
+        sources.append(corpus.validation[name])
+        sizes.append(size)
+    if not sources:
+        return None
+    counts = (np.array(sizes, dtype=np.int64), inputs, targets, np.array(numbers, dtype=np.int64))
+    return DocumentData(tuple(sources), *counts, context, asked[0], mode)
+
+
+def _documents(source: Source) -> tuple[list[np.ndarray], int]:
+    """The tokens of a source's documents that are measured, and the bytes of their text."""
+    shards = [source.shard(number) for number in range(len(source.shards))]
+    ids = np.concatenate([_leading(shard.doc_ids) for shard in shards])
+    sizes = np.concatenate([shard.n_bytes for shard in shards])
+    there = np.flatnonzero((sizes > 0) & (sizes <= LONGEST))
+    order = there[np.argsort(ids[there], kind="stable")]
+    order = order[: int(np.searchsorted(np.cumsum(sizes[order]), BUDGET)) + 1]
+    firsts = np.cumsum([0, *(len(shard.n_bytes) for shard in shards)])
+    texts = []
+    for document in order:
+        number = int(np.searchsorted(firsts, document, side="right")) - 1
+        shard, inside = shards[number], document - firsts[number]
+        texts.append(shard.tokens[shard.offsets[inside] : shard.offsets[inside + 1]].astype(np.int64))
+    return texts, int(sizes[order].sum())
+
+
+def _leading(ids: Any) -> np.ndarray:
+    """The first 8 bytes of each id (16 bytes), as numbers, uint64."""
+    whole = np.frombuffer(ids.buffers()[1], dtype=">u8")[2 * ids.offset :: 2]
+    return whole[: len(ids)].astype(np.uint64)
+
+
+def _ragged(lists: Sequence[np.ndarray]) -> Ragged:
+    offsets = np.concatenate([[0], np.cumsum([len(one) for one in lists], dtype=np.int64)]).astype(np.int64)
+    return Ragged(np.concatenate([np.empty(0, np.int64), *lists]), offsets)

@@ -1,0 +1,93 @@
+"""What a mixture asks for: the tokens of each source after any number of tokens, through stages and epoch caps.
+
+A mixture is a list of parts with constant shares. A part ends where a stage ends, or where a source has given all that
+its cap on epochs allows; from there on the other sources of the stage share its weight, in proportion to their own. So
+the request of a source is a piecewise linear function of the tokens read, which `trainers.data.order` follows.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+UNCAPPED = np.iinfo(np.int64).max
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """Requests of `names`. `shares` [parts, sources] sum to 1 in each part; `ends` [parts] are tokens of the whole run.
+
+    `caps` [sources] are the tokens that a source may give at most; 0 for a source that no part reads. `stages` is what it
+    was made of.
+    """
+
+    names: tuple[str, ...]
+    stages: tuple[tuple[float, Mapping[str, float]], ...]
+    ends: np.ndarray
+    shares: np.ndarray
+    caps: np.ndarray
+
+    @property
+    def total(self) -> float:
+        """Tokens until no source may give more: infinite without caps."""
+        return float(self.ends[-1])
+
+    def capped(self, caps: np.ndarray) -> "Mixture":
+        """The same stages with other caps [sources]."""
+        return mixture(self.stages, dict(zip(self.names, caps.tolist(), strict=True)), self.names)
+
+    @cached_property
+    def starts(self) -> np.ndarray:
+        """Tokens of the whole run at which each part begins, shape [parts]."""
+        return np.concatenate([[0.0], self.ends[:-1]])
+
+    @cached_property
+    def given(self) -> np.ndarray:
+        """Tokens asked of each source before each part, shape [parts, sources]."""
+        sizes = (self.ends - self.starts)[:-1, None] * self.shares[:-1]
+        before: np.ndarray = np.concatenate([np.zeros((1, len(self.names))), np.cumsum(sizes, axis=0)])
+        # Rounding must not ask for a fraction of a token more than a cap.
+        return np.minimum(before, self.caps)
+
+    def requested(self, tokens: int) -> np.ndarray:
+        """Tokens asked of each source after `tokens` tokens of the whole run, shape [sources]."""
+        part = max(0, int(np.searchsorted(self.starts, tokens, side="right")) - 1)
+        asked: np.ndarray = self.given[part] + (tokens - self.starts[part]) * self.shares[part]
+        return np.minimum(asked, self.caps)
+
+
+def mixture(
+    stages: Sequence[tuple[float, Mapping[str, float]]], caps: Mapping[str, int], names: Sequence[str]
+) -> Mixture:
+    """The mixture of `stages`, each (tokens of the whole run at its end, weights by source), the last one infinite.
+
+    `caps` are tokens by source. It ends early, at `total`, where all sources of a stage have given their cap: sources of
+    other stages are not read instead.
+    """
+    most = np.array([caps.get(name, UNCAPPED) for name in names], dtype=np.int64)
+    given, start = np.zeros(len(names)), 0.0
+    ends: list[float] = []
+    shares: list[np.ndarray] = []
+    for until, weights in stages:
+        wanted = np.array([weights.get(name, 0.0) for name in names])
+        while start < until and (wanted[given < most] > 0).any():
+            share = np.where(given < most, wanted, 0.0)
+            share /= share.sum()
+            room = np.full(len(names), np.inf)
+            capped = (share > 0) & (most < UNCAPPED)
+            room[capped] = (most - given)[capped] / share[capped]
+            step = min(until - start, float(room.min()))
+            given = np.where(room <= step, most, given + (share * step if step < np.inf else 0.0))
+            start += step
+            ends.append(start)
+            shares.append(share)
+        if start < until:
+            break
+    read = np.any(shares, axis=0) if shares else np.zeros(len(names), dtype=bool)
+    return Mixture(tuple(names), tuple(stages), np.array(ends), np.array(shares), np.where(read, most, 0))
+
+
+def cap(tokens: int, epochs: float) -> int:
+    """Tokens of `epochs` epochs of a source of `tokens` tokens; `trainers.data.order` rounds down to whole sequences."""
+    return int(epochs * tokens) if epochs * tokens < UNCAPPED else UNCAPPED

@@ -1,0 +1,174 @@
+"""The kernels of `trainers.data.order`: which source is drawn next, and which of its sequences."""
+
+from typing import Any
+
+import numba
+import numpy as np
+
+_U = np.uint64
+_ROUNDS = 6
+_SHUFFLED = (
+    1 << 12
+)  # sequences: below it an epoch is shuffled as a whole, since Feistel networks of few bits are not uniform
+
+
+@numba.njit(cache=True, nogil=True)
+def reachable(
+    source: int,
+    epoch: int,
+    most: int,
+    full: np.ndarray,
+    short: np.ndarray,
+    sizes: np.ndarray,
+    places: np.ndarray,
+    keys: np.ndarray,
+    length: int,
+) -> int:
+    """Tokens of the first sequences that an epoch of a source draws, as many as have up to `most`: less than an epoch's."""
+    if places[source] < 0:
+        return min(most // length, full[source]) * length
+    total = 0
+    count = full[source]
+    order = np.empty(count if count < _SHUFFLED else 0, dtype=np.int64)
+    _shuffle(order, keys[source], epoch)
+    for position in range(count):
+        number = order[position] if len(order) else _permuted(position, count, keys[source], epoch)
+        size = sizes[places[source] + number]
+        if total + size > most:
+            break
+        total += size
+    return total
+
+
+@numba.njit(cache=True, nogil=True)
+def draw(
+    ends: np.ndarray,
+    shares: np.ndarray,
+    given: np.ndarray,
+    caps: np.ndarray,
+    full: np.ndarray,
+    short: np.ndarray,
+    sizes: np.ndarray,
+    places: np.ndarray,
+    keys: np.ndarray,
+    length: int,
+    counts: np.ndarray,
+    drawn: np.ndarray,
+    source: np.ndarray,
+    sequence: np.ndarray,
+    tokens: np.ndarray,
+    epochs: np.ndarray,
+) -> int:
+    """Fill `source`, `sequence`, `tokens`, `epochs` with the next samples and advance `counts` and `drawn`, both [sources].
+
+    `sizes` are the tokens of the sequences of all sources that list theirs, from `places` [sources] on; -1 for the others.
+
+    Returns how many there are: fewer than asked for where the mixture ends.
+    """
+    live = (caps > 0).sum()
+    due = 1.0 / (2 * live - 2) if live > 1 else 0.0
+    total, here, there = drawn.sum(), 0, 0
+    # The orders of small sources, each shuffled when its epoch is first read.
+    small = np.where(full < _SHUFFLED, full, 0)
+    begins_at = np.cumsum(small) - small
+    orders: np.ndarray = np.empty(small.sum(), dtype=np.int64)
+    shuffled: np.ndarray = np.full(len(full), -1, dtype=np.int64)
+    for n in range(len(source)):
+        if total >= ends[-1]:
+            return n
+        ahead = min(float(total + length), ends[-1])
+        while here < len(ends) - 1 and ends[here] <= total:
+            here += 1
+        there = max(here, there)
+        while there < len(ends) - 1 and ends[there] < ahead:
+            there += 1
+        begins = ends[there - 1] if there > 0 else 0.0
+        best, best_deadline, latest, latest_lag = -1, np.inf, -1, -np.inf
+        for s in range(len(caps)):
+            if drawn[s] >= caps[s]:
+                continue
+            lag = (given[there, s] + (ahead - begins) * shares[there, s] - drawn[s]) / length
+            if lag > latest_lag:
+                latest, latest_lag = s, lag
+            if lag >= due:
+                deadline = _deadline(ends, shares, given, here, s, drawn[s] + (1.0 - due) * length)
+                if best < 0 or deadline < best_deadline:
+                    best, best_deadline = s, deadline
+        # The lags sum to 1, so one is due, but for rounding and at the end of a mixture: then the one furthest behind.
+        chosen = best if best >= 0 else latest
+        if chosen < 0:
+            return n
+        in_epoch: Any = full[chosen] + (1 if short[chosen] > 0 else 0)
+        epoch, position = divmod(counts[chosen], in_epoch)
+        size, number = short[chosen], position
+        if position < full[chosen]:
+            if full[chosen] < _SHUFFLED:
+                order = orders[begins_at[chosen] : begins_at[chosen] + full[chosen]]
+                if shuffled[chosen] != epoch:
+                    _shuffle(order, keys[chosen], epoch)
+                    shuffled[chosen] = epoch
+                number = order[position]
+            else:
+                number = _permuted(position, full[chosen], keys[chosen], epoch)
+            size = length if places[chosen] < 0 else sizes[places[chosen] + number]
+        source[n], sequence[n], tokens[n], epochs[n] = chosen, number, size, epoch
+        counts[chosen] += 1
+        drawn[chosen] += size
+        total += size
+    return len(source)
+
+
+@numba.njit(cache=True, nogil=True)
+def _deadline(ends: np.ndarray, shares: np.ndarray, given: np.ndarray, part: int, source: int, tokens: float) -> float:
+    """Tokens of the whole run at which `tokens` are asked of a source; the search begins at `part`."""
+    while part < len(ends) - 1 and tokens > given[part + 1, source]:
+        part += 1
+    missing = tokens - given[part, source]
+    begins = ends[part - 1] if part > 0 else 0.0
+    if missing <= 0:
+        return begins
+    return begins + missing / shares[part, source] if shares[part, source] > 0 else np.inf
+
+
+@numba.njit(cache=True, nogil=True)
+def _mix(x: np.uint64) -> np.uint64:
+    """The finaliser of SplitMix64 (Steele et al., 2014): a bijection of 64-bit integers."""
+    x = (x ^ (x >> _U(30))) * _U(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> _U(27))) * _U(0x94D049BB133111EB)
+    return x ^ (x >> _U(31))
+
+
+@numba.njit(cache=True, nogil=True)
+def _epoch_key(key: np.uint64, epoch: int) -> np.uint64:
+    return _mix(key + _U(epoch) * _U(0x9E3779B97F4A7C15))
+
+
+@numba.njit(cache=True, nogil=True)
+def _shuffle(order: np.ndarray, key: np.uint64, epoch: int) -> None:
+    """Fill `order` with a keyed permutation of range(len(order)): algorithm P (Knuth, The Art of Computer Programming 2,
+    3.4.2) with SplitMix64 as generator. The bias of the remainder is below 2^-52 for up to 2^12 places.
+    """
+    epoch_key = _epoch_key(key, epoch)
+    for place in range(len(order)):
+        order[place] = place
+    for last in range(len(order) - 1, 0, -1):
+        other = np.int64(_mix(epoch_key + _U(last) * _U(0x9E3779B97F4A7C15)) % _U(last + 1))
+        order[last], order[other] = order[other], order[last]
+
+
+@numba.njit(cache=True, nogil=True)
+def _permuted(index: int, size: int, key: np.uint64, epoch: int) -> np.int64:
+    """Place `index` of a keyed permutation of range(size): a Feistel network over 2^2h >= size, walked until inside."""
+    half = _U(1)
+    while (_U(1) << (_U(2) * half)) < _U(size):
+        half += _U(1)
+    mask = (_U(1) << half) - _U(1)
+    epoch_key = _epoch_key(key, epoch)
+    value = _U(index)
+    while True:
+        left, right = value >> half, value & mask
+        for number in range(_ROUNDS):
+            left, right = right, left ^ (_mix(right + epoch_key + _U(number) * _U(0xD1B54A32D192ED03)) & mask)
+        value = (left << half) | right
+        if value < _U(size):
+            return np.int64(value)

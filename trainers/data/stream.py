@@ -1,0 +1,172 @@
+"""One split of a source: its shards, memory-mapped, as a stream that is cut into sequences once and for all."""
+
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from itertools import accumulate
+from pathlib import Path
+
+import numpy as np
+
+from gristmill.errors import CorruptFileError
+from pipelines.contracts.manifest import ShardRecord
+from pipelines.contracts.shard_set import Shard, open_shard
+from trainers.rows.batch import Batch, Frame
+from trainers.rows.packing import pack
+from trainers.rows.sentence_pairs import PairPacking, pair_shard
+from trainers.rows.sentences import mark_sentences
+from trainers.rows.sequences import Packing, pack_shard
+
+_AT_ONCE = 16  # requests to an object store
+
+
+@dataclass(frozen=True)
+class Source:
+    """One split of a source: its shards in the manifest's order, opened when they are first read, and the `frame` of marks
+    around each of its documents. Without `packing` its sequences are cut from its stream one after another.
+    """
+
+    name: str
+    directory: Path
+    shards: tuple[ShardRecord, ...]
+    frame: Frame
+    packing: Packing | PairPacking | None = None
+
+    @cached_property
+    def starts(self) -> list[int]:
+        """Stream position at which each shard begins, then the stream's length."""
+        marks = self.frame.marks
+        return list(accumulate((shard.tokens + marks * shard.documents for shard in self.shards), initial=0))
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of one epoch, marks included."""
+        return self.starts[-1]
+
+    @property
+    def text_bytes(self) -> int:
+        """UTF-8 bytes of the text."""
+        return sum(shard.text_bytes for shard in self.shards)
+
+    def count(self, length: int) -> int:
+        """How many sequences of up to `length` tokens it has."""
+        return len(self.packing.sizes) if self.packing is not None else -(-self.tokens // length)
+
+    def longest(self, length: int) -> int:
+        """Tokens of its longest sequence of up to `length`."""
+        return int(self.packing.sizes.max()) if self.packing is not None else min(length, self.tokens)
+
+    def sizes(self, length: int, sequences: np.ndarray) -> np.ndarray:
+        """Tokens of its `sequences` (numbers, int64) of up to `length` tokens, int64."""
+        if self.packing is not None:
+            return self.packing.sizes[sequences]
+        return np.minimum(length, self.tokens - sequences * length)
+
+    @cached_property
+    def _opened(self) -> dict[int, Shard]:
+        return {}
+
+    def shard(self, number: int) -> Shard:
+        """Shard `number`, opened and verified at the first use in this process."""
+        if number not in self._opened:
+            self._opened[number] = open_shard(self.directory, self.shards[number].file)
+        return self._opened[number]
+
+    def check(self) -> None:
+        """CorruptFileError where a shard is missing or has another size than its manifest records, without reading any.
+        What is in a shard is checked when it is first opened. Once all were found they are not looked for again.
+        """
+        if not self._found:
+            with ThreadPoolExecutor(_AT_ONCE) as threads:
+                self._found.extend(list(threads.map(self._check, self.shards)))
+
+    @cached_property
+    def _found(self) -> list[None]:
+        return []
+
+    def _check(self, record: ShardRecord) -> None:
+        path = self.directory / record.path
+        try:
+            size = path.stat().st_size
+        except FileNotFoundError:
+            size = None
+        if size != record.bytes:
+            found = "is missing" if size is None else f"is {size} bytes"
+            raise CorruptFileError(
+                f"{path}: {found}, the corpus's manifest records {record.bytes} bytes; build the corpus again"
+            )
+
+    def packed(self, packing: str, length: int, seed: int) -> "Source":
+        """This source in the sequences of a packing of `trainers.rows.sequences`; shards are opened where none are cached."""
+        shards = tuple(
+            pack_shard(packing, partial(self.shard, number), record.xxh3_128, length, self.frame, seed)
+            for number, record in enumerate(self.shards)
+        )
+        return replace(self, packing=Packing(shards))
+
+    def paired(self, packing: str, length: int, exchanges: int, seed: int) -> "Source":
+        """This source in rows of sentence pairs; shards are opened where none are cached."""
+        shards = tuple(
+            pair_shard(packing, partial(self.shard, number), record.xxh3_128, length, self.frame, exchanges, seed)
+            for number, record in enumerate(self.shards)
+        )
+        return replace(self, packing=PairPacking(shards, self.frame))
+
+    def fill(
+        self,
+        sequences: np.ndarray,
+        length: int,
+        rows: np.ndarray,
+        filled: np.ndarray,
+        batch: Batch,
+        marks: Mapping[str, int],
+    ) -> None:
+        """Write `sequences` of up to `length` tokens into `rows` of `batch`, and how much of each row is written into
+        `filled`.
+        """
+        if self.packing is not None:
+            numbers = np.searchsorted(self.packing.starts, sequences, side="right") - 1
+            for number in np.unique(numbers):
+                if isinstance(self.packing, PairPacking):
+                    here = numbers == number
+                    self.packing.fill(number, self.shard(number), sequences[here], rows[here], filled, batch, marks)
+                    continue
+                index, starts, counts = self.packing.pieces(number, sequences[numbers == number])
+                self._copy(number, starts, counts, rows[numbers == number][index], filled, batch, marks)
+            return
+        starts = sequences * length
+        numbers = np.searchsorted(self.starts, starts, side="right") - 1
+        inside = starts - np.asarray(self.starts)[numbers]
+        while len(rows):
+            for number in np.unique(numbers):
+                here = numbers == number
+                counts = np.full(here.sum(), length)
+                self._copy(number, inside[here], counts, rows[here], filled, batch, marks)
+            # A row that reaches the end of a shard goes on in the next one.
+            going_on = (filled[rows] < length) & (numbers < len(self.shards) - 1)
+            rows, numbers = rows[going_on], numbers[going_on] + 1
+            inside = np.zeros(len(rows), dtype=np.int64)
+
+    def _copy(
+        self,
+        number: int,
+        starts: np.ndarray,
+        counts: np.ndarray,
+        rows: np.ndarray,
+        filled: np.ndarray,
+        batch: Batch,
+        marks: Mapping[str, int],
+    ) -> None:
+        shard, frame = self.shard(number), self.frame
+        before, after = (-1 if mark is None else marks[mark] for mark in (frame.before, frame.after))
+        following = marks["<eos>"] if before >= 0 and after < 0 else -1
+        if batch.sentence_starts is not None:
+            assert shard.sentences is not None
+            assert shard.sentence_offsets is not None
+            sentences = (shard.offsets, shard.sentences, shard.sentence_offsets)
+            mark_sentences(
+                *sentences, starts, counts, rows, filled, int(before >= 0), frame.marks, batch.sentence_starts
+            )
+        arrays = (batch.inputs, batch.targets, batch.positions, batch.segments)
+        pack(shard.tokens, shard.offsets, starts, counts, rows, filled, before, after, following, *arrays)

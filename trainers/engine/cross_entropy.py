@@ -1,0 +1,66 @@
+"""Cross-entropy that works in the memory of the logits.
+
+With a vocabulary of 16,384 the logits are most of a small model's memory traffic: `torch.nn.functional.cross_entropy`
+passes over five arrays of their size, this over one, in pieces that stay in the cache. Forward and backward of a tied
+head of width 128 over 2,048 tokens take 0.55 s of one core instead of 0.94 s.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from trainers.rows.batch import IGNORED
+
+_PIECE = 1 << 20  # logits that are worked on at a time: 4 MB
+
+
+class _CrossEntropy(torch.autograd.Function):
+    """Logits [n, vocabulary] and targets [n] to nats [n], fp32; the logits' memory becomes that of their gradient.
+
+    fp32 logits become probabilities on the way, but for a factor of each row. Those of half precision stay, and their
+    probabilities are computed again in the backward pass: there is never an fp32 array of their size, and the gradient is
+    rounded once.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, logits: Any, targets: Any) -> Any:
+        values, known = logits.detach(), targets.clamp(min=0)[:, None]
+        nats = torch.empty(len(values), dtype=torch.float32, device=values.device)
+        norms = torch.empty((len(values), 1), dtype=torch.float32, device=values.device)
+        for rows in _pieces(values):
+            piece = values[rows].float()  # the logits themselves where they are fp32
+            largest, chosen = piece.amax(dim=1, keepdim=True), piece.gather(1, known[rows])
+            total = piece.sub_(largest).exp_().sum(dim=1, keepdim=True)
+            logarithm = total.log().add_(largest)
+            nats[rows] = (logarithm - chosen)[:, 0]
+            norms[rows] = total if values.dtype == torch.float32 else logarithm
+        counted = targets != IGNORED
+        ctx.save_for_backward(values, known, counted, norms)
+        return nats * counted
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        values, known, counted, norms = ctx.saved_tensors
+        scale = (gradients[0] * counted)[:, None]
+        if values.dtype == torch.float32:
+            return values.mul_(scale / norms).scatter_add_(1, known, -scale), None
+        for rows in _pieces(values):
+            piece = values[rows].float().sub_(norms[rows]).exp_().mul_(scale[rows])
+            values[rows] = piece.scatter_add_(1, known[rows], -scale[rows])
+        return values, None
+
+
+def _pieces(values: Any) -> Iterator[slice]:
+    rows = max(1, _PIECE // values.shape[1])
+    return (slice(first, first + rows) for first in range(0, len(values), rows))
+
+
+def cross_entropy(logits: Any, targets: Any) -> Any:
+    """Nats of each target, fp32 of the shape of `targets` [rows, length]; 0 where the target is -100.
+
+    `logits` [rows, length, vocabulary] are overwritten. That is sound because the linear layer they come from keeps its
+    input for the backward pass and not its output. Backward can run once.
+    """
+    nats = _CrossEntropy.apply(logits.flatten(0, 1), targets.flatten())
+    return nats.view(targets.shape)

@@ -1,0 +1,103 @@
+"""How well a run uses its hardware: model FLOPs utilisation and memory."""
+
+import re
+import resource
+from dataclasses import dataclass
+from typing import Any
+
+from trainers.config.architecture import FAMILY
+from trainers.config.pretraining import Pretraining
+
+# Dense peak of one accelerator in TFLOP/s, (bf16, fp32), from NVIDIA's data sheets, without sparsity; fp32 without TF32,
+# which torch leaves off. The first pattern found in the device's name counts.
+PEAK_TFLOPS: tuple[tuple[str, float, float], ...] = (
+    (r"\bGB200\b", 2500.0, 80.0),
+    (r"\bB200\b", 2250.0, 75.0),
+    (r"\bH200\b(?! NVL)", 989.4, 66.9),
+    (r"\bH100 PCIe\b", 756.0, 51.2),
+    (r"\bH100 NVL\b", 835.0, 60.0),
+    (r"\bH100\b", 989.4, 66.9),
+    (r"\bA100\b", 312.0, 19.5),
+    (r"\bA10\b", 125.0, 31.2),
+    (r"\bL40S\b", 362.0, 91.6),
+    (r"\bL4\b", 121.0, 30.3),
+)
+
+
+@dataclass(frozen=True)
+class Flops:
+    """Floating-point operations of training, forward and backward: for every token that a decoder or an encoder reads, for
+    every one that a decoder beside an encoder reads (0 where there is none), and for every target that is predicted.
+    """
+
+    read: float
+    decoded: float
+    predicted: float
+
+    def of(self, read: float, decoded: float, predicted: float) -> float:
+        """Operations for so many tokens."""
+        return self.read * read + self.decoded * decoded + self.predicted * predicted
+
+
+def flops_of(model: Any, config: Pretraining, sequence_length: int) -> Flops:
+    """Operations at one sequence length: 6 N + 12 L W T for every token of a stack, and 6 N of the output layer for every target.
+
+    N: parameters that are multiplied, which leaves out tables that are only looked up (position embeddings, and token
+    embeddings); L layers, W the width of all heads together, T the sequence length (Chowdhery et al., 2022, appendix B).
+    Attention counts in full, as is the custom, although a causal mask and the borders of documents make half of it and
+    more superfluous; a decoder's cross-attention counts as much again. A decoder alone predicts every token it reads: then
+    read and predicted add up to the formula as published.
+    """
+    import torch
+
+    tables = {id(module.weight) for module in model.modules() if isinstance(module, torch.nn.Embedding)}
+    head = model.get_output_embeddings().weight
+
+    def multiplied(part: Any) -> int:
+        own = (parameter for parameter in part.parameters() if id(parameter) not in tables and parameter is not head)
+        return sum(parameter.numel() for parameter in own)
+
+    sizes = config.model
+    width = (sizes.head_width or sizes.width // sizes.heads) * sizes.heads
+    attention = 12 * width * sequence_length
+    predicted = 6.0 * head.numel()
+    if FAMILY[sizes.architecture] != "encoder_decoder":
+        return Flops(6.0 * multiplied(model) + attention * sizes.layers, 0.0, predicted)
+    decoder = 6.0 * multiplied(model.get_decoder()) + 2 * attention * (sizes.decoder_layers or sizes.layers)
+    return Flops(6.0 * multiplied(model.get_encoder()) + attention * sizes.layers, decoder, predicted)
+
+
+def peak_flops(device: str, config: Pretraining) -> float | None:
+    """Peak FLOP/s of one worker: `execution.peak_tflops`, else the table's by the device's name, else None."""
+    if config.execution.peak_tflops is not None:
+        return config.execution.peak_tflops * 1e12
+    for pattern, bf16, fp32 in PEAK_TFLOPS:
+        if re.search(pattern, device):
+            return 1e12 * (bf16 if config.precision == "bf16" else fp32)
+    return None
+
+
+def utilisation(flops_per_second: float, peak: float | None, workers: int) -> float | None:
+    """Model FLOPs utilisation: FLOPs per second of all workers / (workers x peak); None without a peak.
+
+    Padding, excluded documents and repeated work (activation checkpointing) do not count as use.
+    """
+    return None if peak is None else flops_per_second / (workers * peak)
+
+
+def device_name() -> str:
+    """The name of this worker's accelerator, or `cpu`."""
+    import torch
+
+    return torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
+
+
+def memory_bytes() -> int:
+    """The most memory that this worker has held: allocated on its GPU since the last call, else resident since it began."""
+    import torch
+
+    if torch.cuda.is_available():
+        most = torch.cuda.max_memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        return int(most)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

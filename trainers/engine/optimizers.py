@@ -1,0 +1,50 @@
+"""Optimizers: which parameters an optimizer treats alike, and AdamW that can pass over a step."""
+
+from typing import Any
+
+import torch
+
+from trainers.config.pretraining import Optimizer
+
+
+class SkippingAdamW(torch.optim.AdamW):
+    """AdamW that leaves weights, moments and step counts as they are while `skip` is set."""
+
+    skip = False
+
+    def step(self, closure: Any = None) -> Any:
+        """One step, unless `skip`."""
+        return None if self.skip else super().step(closure)
+
+
+def parameter_groups(model: Any, optimizer: Optimizer) -> list[dict[str, Any]]:
+    """Groups of parameters for AdamW, or for Muon with AdamW for what Muon is not made for; `peak` is a group's learning
+    rate at the peak of the schedule.
+
+    Vectors (norm gains, biases) never decay, embeddings only where that is asked for. Muon takes the hidden matrices: all
+    that have two dimensions but embeddings and the output layer (Jordan et al., 2024); its parameters have `use_muon`,
+    which is what DeepSpeed goes by, and its groups as well.
+    """
+    embeddings = {id(p) for m in model.modules() if isinstance(m, torch.nn.Embedding) for p in m.parameters()}
+    head = model.get_output_embeddings()
+    outer = embeddings | ({id(head.weight)} if head is not None else set())
+    matrices: list[Any] = []
+    decayed: list[Any] = []
+    kept: list[Any] = []
+    for parameter in model.parameters():
+        parameter.use_muon = optimizer.kind == "muon" and parameter.ndim == 2 and id(parameter) not in outer
+        if parameter.use_muon:
+            matrices.append(parameter)
+        elif parameter.ndim < 2 or (id(parameter) in embeddings and not optimizer.decay_embeddings):
+            kept.append(parameter)
+        else:
+            decayed.append(parameter)
+    rate, muon_rate = optimizer.learning_rate, optimizer.muon_learning_rate
+    adam = {"lr": rate, "peak": rate, "betas": optimizer.betas, "eps": optimizer.epsilon, "use_muon": False}
+    muon = {"lr": muon_rate, "peak": muon_rate, "momentum": optimizer.muon_momentum, "use_muon": True}
+    groups = [
+        {"params": matrices, "weight_decay": optimizer.weight_decay, **muon},
+        {"params": decayed, "weight_decay": optimizer.weight_decay, **adam},
+        {"params": kept, "weight_decay": 0.0, **adam},
+    ]
+    return [group for group in groups if group["params"]]

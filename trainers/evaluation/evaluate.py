@@ -1,0 +1,107 @@
+"""Validation loss of a trained model, with plain torch: what the training loop logs, without its engine."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gristmill.errors import UserError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from trainers.data.packed_corpus import ValidationData
+    from trainers.rows.batch import Batch
+
+_UNIGRAM_TOKENS = 1 << 20  # of each source, evenly spread over its training documents
+
+
+def evaluate(path: Path, corpora: Sequence[str] = (), tokens: int | None = None, batch: int = 8) -> dict[str, Any]:
+    """What a run logs of a validation (`loss_metrics.loss_fields`, `data.document_loss`), of an export or a run on
+    the validation split of `corpora`. Beside each loss `unigram_loss`, that of a model of the same objective which ignores
+    the context: the shares of tokens among the targets of the source's training documents, or of all sources' together.
+
+    Without `corpora` those of the run are read; `tokens` per source default to the run's. UserError where the corpus
+    was made with another tokenizer than the model.
+    """
+    import torch
+
+    from trainers.data.document_loss import document_data, with_documents
+    from trainers.data.packed_corpus import corpus_of, validation_data
+    from trainers.engine.device import compute_device
+    from trainers.engine.forward import Forward, tensors
+    from trainers.engine.loss_metrics import loss_fields, no_sums, sums_by_source
+    from trainers.inference.model_export import load_trained
+
+    trained = load_trained(path)
+    config = trained.config
+    config = replace(config, data=replace(config.data, corpora=tuple(corpora) or config.data.corpora))
+    corpus = corpus_of(config)
+    if corpus.tokenizer.xxh3_128 != trained.fingerprints["tokenizer"]:
+        raise UserError(
+            f"{path}: the model was trained with tokenizer {trained.fingerprints['tokenizer']}, the corpus was made "
+            f"with {corpus.tokenizer.xxh3_128}; evaluate on a corpus made with the same tokenizer"
+        )
+    data = validation_data(corpus, config, tokens or config.validation.tokens)
+    if not data.sources:
+        raise UserError("the corpus has no validation documents; raise validation_share of its `shards` step")
+    device = compute_device()
+    forward = Forward(trained.model.to(device), config.model.architecture, config.data.isolation)
+
+    def total(batches: Iterable["Batch"], sources: int) -> "np.ndarray":
+        sums = no_sums(sources)
+        with torch.no_grad():
+            for rows in batches:
+                sums += sums_by_source(forward(**tensors(rows, device)), rows, sources)
+        return sums
+
+    sums, counts = total(data.batches(batch, 0, 1), len(data.sources)), _target_counts(data)
+    if not sums[1].any():
+        raise UserError(
+            f"the {config.objective.kind} objective finds nothing to predict in the corpus's validation documents; raise "
+            "--tokens, or validation_share of its `shards` step"
+        )
+    assert isinstance(config.data.weights, dict)
+    fields = loss_fields(sums, data.sources, config.objective.predicts_text, config.data.weights)
+    documents = document_data(corpus, config)
+    if documents is not None:
+        measured = total(documents.batches(batch, 0, 1), len(documents.sources))
+        fields = with_documents(fields, documents.fields(measured))
+    read = {name: corpus.train[name] for name in fields["sources"] if name in corpus.train}
+    known = _target_counts(validation_data(replace(corpus, validation=read), config, _UNIGRAM_TOKENS))
+    for name, entry in fields["sources"].items():
+        if name in known:
+            entry["unigram_loss"] = unigram_loss(known[name], counts[name])
+    if len(known) == len(fields["sources"]):
+        together = sum(known.values())
+        shares = {name: config.data.weights.get(name, 0.0) for name in known}
+        shares = shares if any(shares.values()) else dict.fromkeys(known, 1.0)
+        each = (share * unigram_loss(together, counts[name]) for name, share in shares.items())
+        fields["unigram_loss"] = sum(each) / sum(shares.values())
+    return fields
+
+
+def _target_counts(data: "ValidationData") -> dict[str, Any]:
+    """How often each token of the vocabulary is a target, int64 [vocabulary], by source."""
+    import numpy as np
+
+    from trainers.rows.batch import IGNORED
+
+    counts = {source.name: np.zeros(data.grid.context.vocab_size, dtype=np.int64) for source in data.sources}
+    for rows in data.batches(64, 0, 1):
+        for index in np.unique(rows.source):
+            targets = rows.targets[rows.source == index]
+            counts[data.sources[index].name] += np.bincount(
+                targets[targets != IGNORED], minlength=data.grid.context.vocab_size
+            )
+    return counts
+
+
+def unigram_loss(known: Any, targets: Any) -> float:
+    """Nats per target of a unigram model. `known` and `targets`, int64 [vocabulary], say how often each token is a target
+    where the model was learned and where it is measured. Every token counts once more than it was seen (Laplace).
+    """
+    import numpy as np
+
+    shares = (known + 1) / (known.sum() + len(known))
+    return float(-(targets * np.log(shares)).sum() / max(1, targets.sum()))

@@ -1,0 +1,50 @@
+"""What an encoder puts in the place of a mask."""
+
+from pathlib import Path
+
+from gristmill.errors import ConfigError
+from tokenizer.encode import Encoder
+from tokenizer.vocabulary.specials import MASK
+from trainers.config.architecture import FAMILY
+from trainers.inference.prompt import framed, read_prompt, text_frame
+
+
+def fill_mask(path: Path, text: str, top: int = 5) -> list[list[tuple[str, float]]]:
+    """For every `<mask>` in a text the `top` likeliest tokens with their probabilities, by the model of an export or a run.
+
+    Reserved ids, and those that only fill up the vocabulary, get no probability. ConfigError for a model that is no
+    encoder, a text without a mask, and one longer than the model's positions.
+    """
+    import torch
+
+    from trainers.engine.device import compute_device
+    from trainers.inference.model_export import load_trained
+    from trainers.models import MODELS
+    from trainers.models.interface import Inputs
+
+    trained = load_trained(path)
+    sizes = trained.config.model
+    if FAMILY[sizes.architecture] != "encoder":
+        raise ConfigError(f"{path}: holds a {sizes.architecture}, which is no encoder; use `generate`")
+    encoder = Encoder.load(str(trained.tokenizer), library="tokenizers")
+    ids = framed(read_prompt(text, encoder, (MASK,)), text_frame(trained.config), encoder)
+    places = [place for place, token in enumerate(ids) if token == encoder.specials[MASK]]
+    if not places:
+        raise ConfigError(f"--text: has no {MASK}; write one where a token is to be predicted")
+    if len(ids) > sizes.positions:
+        raise ConfigError(f"--text: has {len(ids)} tokens, the model has {sizes.positions} positions; shorten it")
+    device = compute_device()
+    model = trained.model.to(device)
+    everything = torch.ones(1, 1, len(ids), len(ids), dtype=torch.bool, device=device)
+    inputs = Inputs(torch.tensor([ids], device=device), torch.arange(len(ids), device=device)[None], everything)
+    architecture = MODELS[sizes.architecture]
+    with torch.no_grad():
+        states = architecture.hidden(model, inputs)[0, places]
+        logits = architecture.logits(model, states).float()
+    logits[:, encoder.vocab_size :] = -torch.inf
+    logits[:, sorted(set(encoder.specials.values()))] = -torch.inf
+    shares, tokens = logits.softmax(dim=1).topk(min(top, logits.shape[1]))
+    return [
+        [(encoder.decode([token]), share) for token, share in zip(row.tolist(), row_shares.tolist(), strict=True)]
+        for row, row_shares in zip(tokens, shares, strict=True)
+    ]

@@ -1,0 +1,249 @@
+"""Cuts between the characters of tokenized documents.
+
+A part that such a cut leaves is encoded as its text alone would be, so that a prompt of the same text has the same ids.
+Only the words at a cut are encoded again, words in the sense of GPT-2's pre-tokenizer and its successors:
+
+    tokens   ... | in|ternational |, which ...        a cut inside of a word, behind "interna"
+    parts    ... | intern|a   and   tional|, which ...
+
+Text is encoded again from the last token that begins with one space, at most WINDOW tokens back, up to the next such
+token, at most WINDOW tokens ahead: pre-tokenizers begin a piece there. Where they find no space for longer (Chinese,
+say), the ids near the ends of the window may differ from those of a prompt; the text is the same.
+"""
+
+from functools import cached_property
+from itertools import chain, pairwise, zip_longest
+from typing import Any, TypeAlias
+
+import numba
+import numpy as np
+
+from tokenizer.vocabulary.definition import Definition, load_within_text
+from trainers.objectives.shared.pairs import Ragged
+from trainers.objectives.shared.whole_words import text_of
+
+WINDOW = 16  # tokens on each side of a cut
+GROWTH = 8  # tokens that the two cuts of a document may add to it
+_SPACES = (" ", "▁")
+_Edit: TypeAlias = tuple[int, int, list[int]]  # tokens from, up to, and what replaces them
+_MEMO = 1 << 17  # distinct texts; English words at a cut are fewer
+
+
+class TokenTexts:
+    """The texts of a vocabulary's tokens, and what their pieces are encoded to.
+
+    Texts are known of byte-level BPE, of BPE without marks of words, and of Unigram. The tokens of WordPiece, of
+    WordLevel and of BPE with marks of words do not say where spaces were: there each token counts as one character, and so
+    does the token of unknown text everywhere.
+    """
+
+    def __init__(self, definition: Definition) -> None:
+        self._definition = definition
+        self._texts = _texts(definition)
+        size = definition.vocab_size
+        self._characters = np.ones(size, dtype=np.int64)
+        self._known, self._leads, self._begins = (np.ones(size, dtype=bool) for _ in range(3))
+        for token, text in enumerate(self._texts):
+            self._known[token] = text is not None
+            if text is not None:
+                self._characters[token] = sum(map(_leads, text))
+                self._leads[token] = bool(text) and _leads(text[0])
+                self._begins[token] = (definition.kind == "bytes" and self._leads[token]) or _begins(text)
+        self._memo: dict[bytes, list[int] | None] = {}
+
+    def cut(self, content: Ragged, chosen: np.ndarray, drawn: np.ndarray) -> tuple[Ragged, np.ndarray]:
+        """Cut each `chosen` document (bool [documents]) twice, uniformly over the places between, before and behind its
+        characters; `drawn` are uniform numbers, float64 [documents, 2].
+
+        Returns the documents, in which the words at a cut are encoded again, and int64 [documents, 2]: the tokens before
+        each cut. Documents grow by GROWTH tokens at most: where the cuts would take more, and where a part begins or
+        ends with bytes that are no character, the cuts are between tokens, at the last character that begins a token.
+        """
+        first, end = content.offsets[:-1, None], content.offsets[1:, None]
+        before = np.concatenate([[0], np.cumsum(self._characters[content.tokens])])
+        counts = before[end] - before[first]
+        places = np.sort((drawn * (counts + 1)).astype(np.int64), axis=1)
+        wanted = before[first] + places
+        holders = np.where(places == counts, end, np.searchsorted(before, wanted, side="right") - 1)
+        inside = wanted - before[holders]
+        tokens = np.append(content.tokens, 0)[holders]
+        within = ((places > 0) | ~self._leads[tokens]) & (places < counts)
+        again = within & ((inside > 0) | ~self._begins[tokens]) & chosen[:, None]
+        windows = np.empty((*again.shape, 2), dtype=np.int64)
+        _windows(
+            content.tokens, content.offsets, holders, inside, again, self._begins, self._leads, self._known, windows
+        )
+        edits: list[_Edit] = []
+        growth = np.zeros(len(again), dtype=np.int64)
+        some = np.flatnonzero(again.any(axis=1))
+        lists = [array[some].tolist() for array in (holders, inside, again, windows)]
+        for document, *row in zip(some.tolist(), *lists, strict=True):
+            made = self._again(content.tokens, *row)
+            if made is None:
+                holders[document] = self._between(content.tokens, int(content.offsets[document]), holders[document])
+                continue
+            holders[document], growth[document], changed = made
+            edits += changed
+        return _edited(content, edits, growth), holders - first
+
+    def _again(
+        self, tokens: np.ndarray, cuts: list[int], inside: list[int], again: list[bool], windows: list[list[int]]
+    ) -> tuple[list[int], int, list[_Edit]] | None:
+        """(cuts, tokens that the document grows by, what is replaced) of a document whose cuts are before or inside of the
+        tokens `cuts`; None where they have to be between tokens.
+        """
+        groups: list[tuple[int, int, list[int]]]
+        if again[0] and again[1] and windows[1][0] < windows[0][1]:
+            groups = [(windows[0][0], max(windows[0][1], windows[1][1]), [0, 1])]
+        else:
+            groups = [(windows[n][0], windows[n][1], [n]) for n in range(2) if again[n]]
+        edits, places, growth = [], list(cuts), 0
+        for start, stop, numbers in groups:
+            if not start <= cuts[numbers[0]] <= cuts[numbers[-1]] < stop:
+                return None
+            ids = tokens[start:stop].tolist()
+            points = [
+                len(self._joined(ids[: cuts[n] - start])) + self._offset(ids[cuts[n] - start], inside[n])
+                for n in numbers
+            ]
+            text = self._joined(ids)
+            pieces = [self._encoded(text[i:j]) for i, j in pairwise([0, *points, len(text)])]
+            new: list[int] = []
+            for number, piece in zip_longest(numbers, pieces):
+                if piece is None:
+                    return None
+                new += piece
+                if number is not None:
+                    places[number] = start + growth + len(new)
+            edits.append((start, stop, new))
+            growth += len(new) - (stop - start)
+            if numbers == [0]:
+                places[1] += growth
+        return (places, growth, edits) if growth <= GROWTH else None
+
+    def _between(self, tokens: np.ndarray, first: int, cuts: np.ndarray) -> np.ndarray:
+        """The last places up to `cuts`, in a document from token `first` on, between tokens and between characters."""
+        places = cuts.copy()
+        for number, cut in enumerate(cuts.tolist()):
+            while first < cut < len(tokens) and not self._leads[tokens[cut]]:
+                cut -= 1
+            places[number] = cut
+        return places
+
+    def _joined(self, ids: list[int]) -> bytes:
+        return b"".join([self._texts[token] or b"" for token in ids])
+
+    def _offset(self, token: int, character: int) -> int:
+        """Bytes of a token before its character of this number."""
+        text = self._texts[token] or b""
+        return [place for place, byte in enumerate(text) if _leads(byte)][character]
+
+    def _encoded(self, text: bytes) -> list[int] | None:
+        """The ids of a part of a text; None where its bytes are no characters, or tokens of the vocabulary do not say it."""
+        if text not in self._memo:
+            if len(self._memo) >= _MEMO:
+                self._memo.clear()
+            self._memo[text] = self._encode(text)
+        return self._memo[text]
+
+    def _encode(self, text: bytes) -> list[int] | None:
+        try:
+            ids: list[int] = self._tokenizer.encode(text.decode(), add_special_tokens=False).ids
+        except UnicodeDecodeError:
+            return None
+        known = all(self._texts[token] is not None for token in ids)
+        return ids if known and self._joined(ids) == text else None
+
+    @cached_property
+    def _tokenizer(self) -> Any:
+        """Encodes parts of a text that is normalised already, without a space before each."""
+        return load_within_text(self._definition)
+
+
+def _texts(definition: Definition) -> list[bytes | None]:
+    """The bytes that each id stands for in a text, None where they are not known."""
+    texts: list[bytes | None] = [None] * definition.vocab_size
+    marked = definition.data["model"].get("continuing_subword_prefix") or definition.end_of_word
+    if definition.kind in ("wordpiece", "word_level") or (definition.kind == "bpe" and marked):
+        return texts
+    unknown = {*definition.specials.values(), definition.unknown_id}
+    for token in definition.tokens:
+        if token not in unknown:
+            texts[token] = text_of(definition, token)
+    return texts
+
+
+def _leads(byte: int) -> bool:
+    """Whether the byte is the first one of a character in UTF-8."""
+    return byte & 0xC0 != 0x80
+
+
+def _begins(text: bytes) -> bool:
+    """Whether a token that begins with one space, and something else behind it."""
+    first = text.decode(errors="replace")[:2]
+    return len(first) == 2 and first[0] in _SPACES and not first[1].isspace() and first[1] not in _SPACES
+
+
+def _edited(content: Ragged, edits: list[_Edit], growth: np.ndarray) -> Ragged:
+    """The lists with ranges of their tokens replaced, in order; list i grows by `growth[i]`."""
+    if not edits:
+        return content
+    ranges = np.array([edit[:2] for edit in edits], dtype=np.int64)
+    sizes = np.array([len(edit[2]) for edit in edits], dtype=np.int64)
+    new = np.array(list(chain.from_iterable(edit[2] for edit in edits)), dtype=np.int64)
+    tokens = np.empty(len(content.tokens) + growth.sum(), dtype=np.int64)
+    _replace(content.tokens, ranges, new, sizes, tokens)
+    return Ragged(tokens, content.offsets + np.concatenate([[0], np.cumsum(growth)]))
+
+
+@numba.njit(cache=True, nogil=True)
+def _replace(tokens: np.ndarray, ranges: np.ndarray, new: np.ndarray, sizes: np.ndarray, edited: np.ndarray) -> None:
+    """Copy `tokens` with each of the ranges replaced by the next `sizes` of the `new` ones."""
+    place = written = used = 0
+    for edit in range(len(sizes)):
+        kept, size = ranges[edit, 0] - place, sizes[edit]
+        edited[written : written + kept] = tokens[place : ranges[edit, 0]]
+        written += kept
+        edited[written : written + size] = new[used : used + size]
+        written, used, place = written + size, used + size, ranges[edit, 1]
+    edited[written:] = tokens[place:]
+
+
+@numba.njit(cache=True, nogil=True)
+def _windows(
+    tokens: np.ndarray,
+    offsets: np.ndarray,
+    cuts: np.ndarray,
+    inside: np.ndarray,
+    chosen: np.ndarray,
+    begins: np.ndarray,
+    leads: np.ndarray,
+    known: np.ndarray,
+    windows: np.ndarray,
+) -> None:
+    """The tokens (from, up to) to encode again for each chosen cut: whole words, or as many whole characters as are near.
+    A window without the token of its cut has no whole character.
+    """
+    for document in range(len(cuts)):
+        first, end = offsets[document], offsets[document + 1]
+        for number in range(2):
+            if not chosen[document, number]:
+                continue
+            cut = cuts[document, number]
+            if number == 1 and not chosen[document, 0]:
+                first = cuts[document, 0]
+            start, stop = cut, cut + 1
+            space = (
+                inside[document, number] == 1
+            )  # The space of a word belongs to white space before it, if it is cut off.
+            while start > max(first, cut - WINDOW) and known[tokens[start - 1]]:
+                if begins[tokens[start]] and not (space and start == cut):
+                    break
+                start -= 1
+            while start <= cut and not leads[tokens[start]]:
+                start += 1
+            while stop < min(end, cut + WINDOW) and not begins[tokens[stop]]:
+                stop += 1
+            while cut < stop < end and not leads[tokens[stop]]:
+                stop -= 1
+            windows[document, number] = start, stop

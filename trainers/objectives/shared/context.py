@@ -1,0 +1,45 @@
+"""What an objective knows beside the batch that it works on."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gristmill.errors import ConfigError
+
+if TYPE_CHECKING:
+    from trainers.objectives.shared.character_cuts import TokenTexts
+
+
+@dataclass(frozen=True)
+class Context:
+    """Of a run: its `seed`, the tokenizer's `specials` (token to id) and `vocab_size`, the model's `family` and the
+    `sequence_length` of its configuration. `word_marks`, uint8 [vocab_size], says which tokens begin and end words
+    (`shared.whole_words`), `texts` what their texts are (`shared.character_cuts`), both None where no
+    objective asks. `decoder_start` is the special that the decoder of an
+    encoder-decoder reads first, None in the other families.
+    """
+
+    seed: int
+    specials: dict[str, int]
+    vocab_size: int
+    family: str
+    sequence_length: int
+    word_marks: np.ndarray | None = None
+    decoder_start: str | None = None
+    texts: "TokenTexts | None" = None
+
+    def special(self, name: str) -> int:
+        """The id of a special; ConfigError where the tokenizer has none of that name."""
+        if name not in self.specials:
+            some = ", ".join(sorted(self.specials, key=lambda known: (known.startswith("<extra_id_"), known))[:40])
+            raise ConfigError(
+                f"objective: needs the special {name}, the tokenizer has none; train a tokenizer here, or name the objective in "
+                f"`add_reserved` of the `shards` step and build the corpus again. It has {some}"
+            )
+        return self.specials[name]
+
+    @property
+    def padding(self) -> int:
+        """The id in places without a token: `<pad>`, or 0 where the tokenizer has none, since nothing sees these places."""
+        return self.specials.get("<pad>", 0)

@@ -1,0 +1,364 @@
+"""Pairs: objectives that make an input and a target of every document, and how those become rows of a model.
+
+Each document of a packed row is worked on by itself and keeps its segment number, so what isolates documents isolates
+pairs. Two renderings, by the family of the model:
+
+- encoder-decoder: the encoder's row holds the inputs, the decoder's row the targets. The decoder reads the targets shifted
+  right, behind the start token that `transformers` expects of the architecture (`<pad>` for T5, `<eos>` for BART).
+- decoder: `<bos> input target`, each token predicts the next one; targets are those of the target alone, or of the input
+  as well. The part up to the input's end may be marked as a prefix whose positions see one another in both directions
+  (Raffel et al., 2020, section 3.2.1).
+
+Positions restart in every document. Rows are as wide as the longest needs, rounded up to a multiple of 8: nothing is cut.
+"""
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numba
+import numpy as np
+
+from gristmill.errors import ConfigError
+from trainers.objectives.shared.context import Context
+from trainers.rows.batch import IGNORED, PADDING, Batch, Decoder
+from trainers.rows.random import uniforms
+
+_MULTIPLE = 8
+
+
+@dataclass(frozen=True)
+class Ragged:
+    """Lists of tokens, one after another: list i is `tokens[offsets[i]:offsets[i + 1]]`, all int64."""
+
+    tokens: np.ndarray
+    offsets: np.ndarray
+
+    @cached_property
+    def sizes(self) -> np.ndarray:
+        """Tokens of each list."""
+        sizes: np.ndarray = np.diff(self.offsets)
+        return sizes
+
+    def marked(self, before: int | None, after: int | None, chosen: np.ndarray | None = None) -> "Ragged":
+        """Each list between these tokens; a list that is not `chosen` (bool [lists]) becomes an empty one."""
+        taken = np.ones(len(self.sizes), dtype=bool) if chosen is None else chosen
+        marks = (before is not None) + (after is not None)
+        offsets = np.concatenate([[0], np.cumsum((self.sizes + marks) * taken)])
+        tokens = np.empty(offsets[-1], dtype=np.int64)
+        _mark(self.tokens, self.offsets, taken, _or(before, -1), _or(after, -1), tokens, offsets)
+        return Ragged(tokens, offsets)
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Input and target of each document, beside the row and the segment that it has in its batch. Without a target a
+    document is read and not learned from.
+    """
+
+    inputs: Ragged
+    targets: Ragged
+    rows: np.ndarray
+    segments: np.ndarray
+
+
+@dataclass(frozen=True)
+class Documents:
+    """The text of a batch's documents, without marks; `rows` and `segments` [documents] say where each is. `following`
+    [documents] is the target that the packer gave the last position: the next token of a document that the row cuts,
+    `<eos>` where it ends, -100 where the packer writes no targets. `text`, bool [rows, length], are the positions of
+    the batch that the tokens are at.
+    """
+
+    content: Ragged
+    rows: np.ndarray
+    segments: np.ndarray
+    following: np.ndarray
+    text: np.ndarray
+    samples: np.ndarray
+
+    def per_token(self, context: Context, stream: str, count: int = 1) -> np.ndarray:
+        """`count` uniform numbers for each token, float64 [tokens x count], those of a token side by side."""
+        rows, length = self.text.shape
+        drawn = uniforms(context.seed, self.samples, length * count, stream)
+        chosen: np.ndarray = drawn.reshape(rows, length, count)[self.text].ravel() if count > 1 else drawn[self.text]
+        return chosen
+
+    def per_document(self, context: Context, stream: str, count: int = 1) -> np.ndarray:
+        """`count` uniform numbers for each document, float64 [documents, count]."""
+        most = int(self.segments.max(initial=0)) + 1
+        drawn = uniforms(context.seed, self.samples, most * count, stream)
+        chosen: np.ndarray = drawn.reshape(-1, most, count)[self.rows, self.segments]
+        return chosen
+
+    def pairs(self, inputs: Ragged, targets: Ragged) -> Pairs:
+        """Pairs of these documents."""
+        return Pairs(inputs, targets, self.rows, self.segments)
+
+
+def documents_of(batch: Batch, context: Context) -> Documents:
+    """The documents of a batch. Marks that the packer has set before them are left out."""
+    shape, bound = batch.inputs.shape, batch.inputs.size
+    text = np.empty(shape, dtype=bool)
+    tokens, offsets, rows, segments, following = (np.empty(bound + 1, dtype=np.int64) for _ in range(5))
+    bos = context.specials.get("<bos>", -1)
+    if bos >= 0 and bos == context.specials.get("<unk>"):
+        raise ConfigError(
+            "objective: no special of the tokenizer but <unk> begins a document, and text may hold that too; name the "
+            "objective in `add_reserved` of the `shards` step and build the corpus again"
+        )
+    arrays = (text, tokens, offsets, rows, segments, following)
+    count = _scan(batch.inputs, batch.targets, batch.segments, bos, *arrays)
+    content = Ragged(tokens[: offsets[count]], offsets[: count + 1])
+    return Documents(content, rows[:count], segments[:count], following[:count], text, batch.sample)
+
+
+class PairObjective:
+    """What the objectives that make pairs have in common.
+
+    On a decoder `bidirectional_prefix` lets the positions of the input see one another in both directions, and
+    `loss_on_prefix` makes the tokens of the input targets as well.
+    """
+
+    bidirectional_prefix: bool = False
+    loss_on_prefix: bool = False
+
+    def pairs(self, batch: Batch, context: Context) -> Pairs:
+        """An input and a target for every document."""
+        raise NotImplementedError
+
+    def room(self, sequence_length: int, family: str) -> int:
+        """Tokens of the stream for which a row of the model has room, whatever the documents in it, but for their marks."""
+        raise NotImplementedError
+
+    def check_family(self, family: str) -> None:
+        """ConfigError where a model of the family has no prefix to have a loss on."""
+        if self.loss_on_prefix and family == "encoder_decoder":
+            raise ConfigError(
+                "objective.loss_on_prefix: got true, an encoder-decoder predicts nothing of its input; allowed false, or a "
+                "decoder as model"
+            )
+
+    def check_document(self, tokens: int) -> None:
+        """ConfigError where a document of `tokens` is too long for the objective."""
+
+    def stream_length(self, sequence_length: int, family: str) -> int:
+        """How many tokens of the stream a row takes. ConfigError where that is none, or more than the objective can do."""
+        self.check_family(family)
+        length = self.room(sequence_length, family)
+        if length < 2:
+            raise ConfigError(f"data.sequence_length: got {sequence_length}, too short for the objective")
+        self.check_document(length)
+        return length
+
+    def apply(self, batch: Batch, context: Context, mode: int | None = None) -> Batch:
+        """The batch that a model of the context's family learns these pairs from; token `mode` leads every input."""
+        pairs = self.pairs(batch, context)
+        if context.family == "encoder_decoder":
+            return encoder_decoder_rows(pairs, batch, context, mode)
+        return decoder_rows(pairs, batch, context, mode, self.bidirectional_prefix, self.loss_on_prefix)
+
+    def check_prefix(self) -> None:
+        """ValueError for a loss that its own inputs give away."""
+        if self.bidirectional_prefix and self.loss_on_prefix:
+            raise ValueError(
+                "loss_on_prefix: got true with bidirectional_prefix, where each position of the prefix sees the token it "
+                "has to predict; set one of them to false"
+            )
+
+
+def encoder_decoder_rows(pairs: Pairs, batch: Batch, context: Context, mode: int | None) -> Batch:
+    """Inputs for an encoder and targets for its decoder, with the same segment numbers."""
+    count, padding = len(batch.inputs), context.padding
+    lead = _tokens(mode)
+    wide = _blank(count, _width(pairs.inputs.sizes + len(lead), pairs.rows, count), padding)
+    narrow = _blank(count, _width(pairs.targets.sizes, pairs.rows, count), padding)
+    goals = np.full(narrow[0].shape, IGNORED, dtype=np.int64)
+    assert context.decoder_start is not None
+    start = context.special(context.decoder_start)
+    texts = (pairs.inputs.tokens, pairs.inputs.offsets, pairs.targets.tokens, pairs.targets.offsets)
+    _fill_both(*texts, pairs.rows, pairs.segments, lead, start, *wide, *narrow, goals)
+    inputs, positions, segments = wide
+    return _replaced(batch, inputs, goals, positions, segments, decoder=Decoder(*narrow))
+
+
+def decoder_rows(
+    pairs: Pairs, batch: Batch, context: Context, mode: int | None, bidirectional: bool, loss_on_prefix: bool
+) -> Batch:
+    """`<bos> input target` for a decoder; its last token is a target only."""
+    count, lead = len(batch.inputs), _tokens(context.special("<bos>"), mode)
+    sizes = len(lead) + pairs.inputs.sizes + pairs.targets.sizes - 1
+    inputs, positions, segments = _blank(count, _width(sizes, pairs.rows, count), context.padding)
+    goals = np.full(inputs.shape, IGNORED, dtype=np.int64)
+    prefix = np.zeros(inputs.shape, dtype=bool)
+    texts = (pairs.inputs.tokens, pairs.inputs.offsets, pairs.targets.tokens, pairs.targets.offsets)
+    arrays = (inputs, positions, segments, goals, prefix)
+    _fill_one(*texts, pairs.rows, pairs.segments, lead, loss_on_prefix, *arrays)
+    return _replaced(batch, inputs, goals, positions, segments, prefix=prefix if bidirectional else None)
+
+
+def _replaced(
+    batch: Batch,
+    inputs: np.ndarray,
+    targets: np.ndarray,
+    positions: np.ndarray,
+    segments: np.ndarray,
+    prefix: np.ndarray | None = None,
+    decoder: Decoder | None = None,
+) -> Batch:
+    arrays = {"inputs": inputs, "targets": targets, "positions": positions, "segments": segments}
+    return replace(batch, **arrays, prefix=prefix, decoder=decoder, sentence_starts=None)
+
+
+def _or(token: int | None, other: int) -> int:
+    return other if token is None else token
+
+
+def _tokens(*tokens: int | None) -> np.ndarray:
+    return np.array([token for token in tokens if token is not None], dtype=np.int64)
+
+
+def _width(sizes: np.ndarray, rows: np.ndarray, count: int) -> int:
+    """Positions that the fullest of `count` rows needs, rounded up."""
+    most = int(np.bincount(rows, sizes, minlength=count).max(initial=1))
+    return -(-most // _MULTIPLE) * _MULTIPLE
+
+
+def _blank(rows: int, width: int, padding: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(inputs, positions, segments) of rows of padding, each int64 [rows, width]."""
+    shape = (rows, width)
+    return np.full(shape, padding, np.int64), np.zeros(shape, np.int64), np.full(shape, PADDING, np.int64)
+
+
+@numba.njit(cache=True, nogil=True)
+def _scan(
+    inputs: np.ndarray,
+    targets: np.ndarray,
+    segments: np.ndarray,
+    bos: int,
+    text: np.ndarray,
+    tokens: np.ndarray,
+    offsets: np.ndarray,
+    rows: np.ndarray,
+    numbers: np.ndarray,
+    following: np.ndarray,
+) -> int:
+    """Copy the text of a batch's documents; how many documents there are."""
+    size = count = 0
+    for row in range(inputs.shape[0]):
+        before = -1
+        for column in range(inputs.shape[1]):
+            segment, token = segments[row, column], inputs[row, column]
+            is_text = segment >= 0 and token != bos
+            text[row, column] = is_text
+            if segment >= 0 and segment != before:
+                offsets[count], rows[count], numbers[count] = size, row, segment
+                count += 1
+                before = segment
+            if segment >= 0:
+                following[count - 1] = targets[row, column]
+            if is_text:
+                tokens[size] = token
+                size += 1
+    offsets[count] = size
+    return count
+
+
+@numba.njit(cache=True, nogil=True)
+def _mark(
+    tokens: np.ndarray,
+    offsets: np.ndarray,
+    chosen: np.ndarray,
+    before: int,
+    after: int,
+    marked: np.ndarray,
+    starts: np.ndarray,
+) -> None:
+    """Copy the chosen lists to `starts`, between `before` and `after`; -1 is no token."""
+    for i in range(len(chosen)):
+        if not chosen[i]:
+            continue
+        place = starts[i]
+        if before >= 0:
+            marked[place] = before
+            place += 1
+        for k in range(offsets[i], offsets[i + 1]):
+            marked[place] = tokens[k]
+            place += 1
+        if after >= 0:
+            marked[place] = after
+
+
+@numba.njit(cache=True, nogil=True)
+def _fill_both(
+    inputs: np.ndarray,
+    input_offsets: np.ndarray,
+    targets: np.ndarray,
+    target_offsets: np.ndarray,
+    rows: np.ndarray,
+    segments: np.ndarray,
+    lead: np.ndarray,
+    start: int,
+    encoder: np.ndarray,
+    encoder_positions: np.ndarray,
+    encoder_segments: np.ndarray,
+    decoder: np.ndarray,
+    decoder_positions: np.ndarray,
+    decoder_segments: np.ndarray,
+    goals: np.ndarray,
+) -> None:
+    """Write each pair behind those before it in its row."""
+    row, column, other = -1, 0, 0
+    for i in range(len(rows)):
+        if rows[i] != row:
+            row, column, other = rows[i], 0, 0
+        first, count = input_offsets[i], len(lead) + input_offsets[i + 1] - input_offsets[i]
+        for k in range(count):
+            encoder[row, column + k] = lead[k] if k < len(lead) else inputs[first + k - len(lead)]
+            encoder_positions[row, column + k] = k
+            encoder_segments[row, column + k] = segments[i]
+        column += count
+        first, count = target_offsets[i], target_offsets[i + 1] - target_offsets[i]
+        for k in range(count):
+            decoder[row, other + k] = start if k == 0 else targets[first + k - 1]
+            decoder_positions[row, other + k] = k
+            decoder_segments[row, other + k] = segments[i]
+            goals[row, other + k] = targets[first + k]
+        other += count
+
+
+@numba.njit(cache=True, nogil=True)
+def _fill_one(
+    inputs: np.ndarray,
+    input_offsets: np.ndarray,
+    targets: np.ndarray,
+    target_offsets: np.ndarray,
+    rows: np.ndarray,
+    segments: np.ndarray,
+    lead: np.ndarray,
+    loss_on_prefix: bool,
+    tokens: np.ndarray,
+    positions: np.ndarray,
+    numbers: np.ndarray,
+    goals: np.ndarray,
+    prefix: np.ndarray,
+) -> None:
+    """Write each pair as one text behind those before it in its row."""
+    row, column = -1, 0
+    for i in range(len(rows)):
+        if rows[i] != row:
+            row, column = rows[i], 0
+        first, given = input_offsets[i], len(lead) + input_offsets[i + 1] - input_offsets[i]
+        second, asked = target_offsets[i], target_offsets[i + 1] - target_offsets[i]
+        for k in range(given + asked - 1):
+            token = lead[k] if k < len(lead) else inputs[first + k - len(lead)]
+            if k >= given:
+                token = targets[second + k - given]
+            tokens[row, column + k] = token
+            positions[row, column + k] = k
+            numbers[row, column + k] = segments[i]
+            prefix[row, column + k] = k < given
+            if asked > 0 and loss_on_prefix and k > 0:
+                goals[row, column + k - 1] = token
+            if k >= given - 1 and asked > 0:
+                goals[row, column + k] = targets[second + k - given + 1]
+        column += given + asked - 1

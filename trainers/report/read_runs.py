@@ -1,0 +1,138 @@
+"""What a run's directory says: its settings, what was measured, what happened, and what it left behind."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gristmill.errors import CorruptFileError, UserError
+from gristmill.events import read_events
+from gristmill.storage.store import read_json
+from trainers.runs.history import effective
+from trainers.runs.run import read_resolved, read_run
+from trainers.runs.sinks import redacted
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run's directory, read. `events` are as logged, `steps`, `validations` and `skipped` only those that count in the
+    end; `ledger` and `finished` are None where there is none yet; `checkpoints` are (step, path, bytes).
+    """
+
+    path: Path
+    name: str
+    record: dict[str, Any]
+    config: dict[str, Any]
+    events: list[dict[str, Any]]
+    steps: list[dict[str, Any]]
+    validations: list[dict[str, Any]]
+    skipped: list[dict[str, Any]]
+    ledger: dict[str, Any] | None
+    finished: dict[str, Any] | None
+    checkpoints: list[tuple[int, Path, int]]
+
+    @property
+    def step_positions(self) -> int:
+        """Positions of the batch of one step, with padding."""
+        return int(self.config["batch"]["tokens"])
+
+    @property
+    def last_step(self) -> int:
+        """The last step that was logged; 0 for none."""
+        return max((event["step"] for event in (*self.steps, *self.validations, *self.skipped)), default=0)
+
+    @property
+    def state(self) -> str:
+        """Whether it is finished, in words."""
+        if self.finished:
+            return "finished"
+        endings = [event["event"] for event in self.events if event["event"] in ("start", "stopped", "error")]
+        if not endings:
+            return "not begun"
+        return {"start": "not finished", "stopped": "stopped", "error": "failed"}[endings[-1]]
+
+    @property
+    def export(self) -> Path | None:
+        """The exported model, where there is one."""
+        return self.path / "export" if (self.path / "export").is_dir() else None
+
+    @property
+    def starts(self) -> list[dict[str, Any]]:
+        """The events that begin a part of the run."""
+        return [event for event in self.events if event["event"] == "start"]
+
+    def seconds(self) -> float:
+        """Wall seconds of all parts, from the start of each to the last event that it logged; lost work counts."""
+        total, began, last = 0.0, None, 0.0
+        for event in self.events:
+            if event["event"] == "start":
+                total += last - began if began is not None else 0.0
+                began = event["time"]
+            last = event["time"]
+        return total + (last - began if began is not None else 0.0)
+
+    def sources(self) -> list[str]:
+        """The sources of which something was measured, those with the most tokens first."""
+        seen: dict[str, int] = {}
+        for event in (*self.validations[-1:], *self.steps):
+            for name, entry in event["sources"].items():
+                seen[name] = seen.get(name, 0) + entry.get("tokens", 0)
+        return sorted(seen, key=lambda name: (-seen[name], name))
+
+
+def read_runs(paths: Sequence[Path]) -> list[Run]:
+    """The runs in these directories, by the shortest ends of their paths that differ. UserError where one is no run."""
+    return [_read(path, name) for path, name in zip(paths, _names(paths), strict=True)]
+
+
+def _read(path: Path, name: str) -> Run:
+    record, config = read_run(path), _without_secrets(read_resolved(path))
+    events = read_events(path / "log.jsonl")
+    kept = effective(events)
+
+    def of(kind: str) -> list[dict[str, Any]]:
+        return [event for event in kept if event["event"] == kind]
+
+    places = [place for place in (path / "checkpoints").glob("step-*") if place.name[5:].isdecimal()]
+    checkpoints = [(int(p.name[5:]), p, sum(f.stat().st_size for f in p.rglob("*") if f.is_file())) for p in places]
+    files = (_optional(path / "ledger.json"), _optional(path / "finished.json"))
+    return Run(
+        path, name, record, config, events, of("step"), of("validation"), of("skipped"), *files, sorted(checkpoints)
+    )
+
+
+def _without_secrets(value: Any) -> Any:
+    """A configuration without credentials that stand in an address: a page is passed on."""
+    if isinstance(value, dict):
+        return {key: _without_secrets(entry) for key, entry in value.items()}
+    if isinstance(value, list):
+        return [_without_secrets(entry) for entry in value]
+    return redacted(value) if isinstance(value, str) else value
+
+
+def _optional(path: Path) -> dict[str, Any] | None:
+    try:
+        return read_json(path)
+    except (FileNotFoundError, CorruptFileError):
+        return None
+
+
+def _names(paths: Sequence[Path]) -> list[str]:
+    whole = [path.resolve().parts for path in paths]
+    if len(set(whole)) < len(whole):
+        twice = next(path for i, path in enumerate(paths) if whole.index(whole[i]) < i)
+        raise UserError(f"{twice}: is named twice; name each run once")
+    for length in range(1, max(map(len, whole)) + 1):
+        names = ["/".join(parts[-length:]) for parts in whole]
+        if len(set(names)) == len(names):
+            return names
+    raise AssertionError("different paths have different parts")
+
+
+def flat(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """The fields of a configuration by their dotted names."""
+    if isinstance(value, Mapping) and value:
+        for key, entry in value.items():
+            yield from flat(entry, f"{prefix}.{key}" if prefix else str(key))
+    else:
+        yield prefix, value

@@ -1,0 +1,167 @@
+"""Which curves a report shows, from the events of its runs."""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from gristmill.events import DAMAGED
+from trainers.data.document_loss import FIELD
+from trainers.report.compare_runs import groups, measured, measured_documents, reason, without_likelihood
+from trainers.report.curves import Chart, Mark, Series, chart, compact
+from trainers.report.read_runs import Run
+
+Event = Mapping[str, Any]
+WIDE, LOW, CARD = (940, 340), (940, 220), (450, 210)
+_SOURCES = 24  # drawn: those with the most tokens
+# Numbers of a step's event that have a chart of their own, or are none of a curve.
+_KNOWN = (
+    "step", "steps", "tokens", "time", "loss", "sentence_loss", "bits_per_byte", "learning_rate", "gradient_norm",
+    "tokens_per_second", "mfu", "memory_bytes",
+)  # fmt: skip
+
+
+class Curves:
+    """The charts of some runs over their steps, or over positions trained on where their steps differ in size."""
+
+    def __init__(self, runs: Sequence[Run]) -> None:
+        self._runs = runs
+        self.by_step = len({run.step_positions for run in runs}) == 1
+        self.axis = "steps" if self.by_step else "tokens, padding included: the runs' steps differ in size"
+        self.reason, self.without_likelihood = reason(runs), without_likelihood(runs)
+        self._over_all, self._of_one = groups(runs, measured), groups(runs, lambda run: measured(run, mixed=False))
+        self._documents = groups(runs, measured_documents)
+
+    def overall(self) -> list[Chart]:
+        """Losses over all sources, with what happened on the way. Runs whose losses are of other things are apart."""
+        sizes = (WIDE, LOW, LOW)
+        return [
+            drawn
+            for (title, field), size in zip(_LOSSES, sizes, strict=True)
+            for drawn in self._losses(title, field, None, size)
+        ]
+
+    def by_source(self) -> list[tuple[str, list[Chart]]]:
+        """Losses of each source, those with the most tokens first."""
+        found = []
+        for name in self.sources()[:_SOURCES]:
+            found.append((name, [each for title, field in _LOSSES for each in self._losses(title, field, name, CARD)]))
+        return [(name, drawn) for name, drawn in found if drawn]
+
+    def sources(self) -> list[str]:
+        """The sources of all runs, without repetition."""
+        return list(dict.fromkeys(name for run in self._runs for name in run.sources()))
+
+    def optimization(self) -> list[Chart]:
+        """Learning rate and gradient norm, and whatever else a step records that no other chart shows."""
+        drawn = [
+            self._of_steps("Learning rate", _field("learning_rate"), lambda value: f"{value:.3g}"),
+            self._of_steps("Gradient norm, before clipping", _field("gradient_norm"), compact),
+        ]
+        others = {name: None for run in self._runs for event in run.steps for name in event if _is_number(event[name])}
+        named = [name for name in others if name not in _KNOWN]
+        drawn += [self._of_steps(name.replace("_", " ").capitalize(), _field(name), compact) for name in named]
+        return [each for each in drawn if each]
+
+    def speed(self) -> list[Chart]:
+        """Throughput, utilisation and memory."""
+        drawn = (
+            self._of_steps("Tokens per second", _field("tokens_per_second"), compact),
+            self._of_steps("Model FLOPs utilisation", _field("mfu"), lambda value: f"{100 * value:.3g} %"),
+            self._of_steps("Peak memory of the first worker", _field("memory_bytes"), human_bytes),
+        )
+        return [each for each in drawn if each]
+
+    def padding(self) -> list[Chart]:
+        """Data waste: the share of positions that hold padding, up to each step."""
+        drawn = self._of_steps("Padding, share of all positions up to here", _padding, lambda value: f"{value:.3g} %")
+        return [drawn] if drawn else []
+
+    def _losses(self, title: str, field: str, source: str | None, size: tuple[int, int]) -> list[Chart]:
+        """A chart for each group of runs that may be compared."""
+        get = _field(field) if source is None else _of_source(field, source)
+        together = self._documents if field == FIELD else self._over_all if source is None else self._of_one
+        drawn = []
+        for numbers in together:
+            runs = [(i, self._runs[i]) for i in numbers]
+            series = [Series(i, self._points(run, run.steps, get)) for i, run in runs]
+            series += [Series(i, self._points(run, run.validations, get), True) for i, run in runs]
+            names = f": {', '.join(run.name for _, run in runs)}" if len(together) > 1 else ""
+            marks = [mark for mark in self._marks() if mark.run in numbers] if source is None else []
+            drawn.append(chart(f"{title}{names}", series, compact, size, marks))
+        return [each for each in drawn if each]
+
+    def _of_steps(
+        self, title: str, get: Callable[[Event], float | None], shown: Callable[[float], str]
+    ) -> Chart | None:
+        series = [Series(i, self._points(run, run.steps, get)) for i, run in enumerate(self._runs)]
+        return chart(title, series, shown, CARD, zero=True)
+
+    def _points(
+        self, run: Run, events: Sequence[Event], get: Callable[[Event], float | None]
+    ) -> list[tuple[float, float]]:
+        found = ((self._x(run, event["step"]), get(event)) for event in events)
+        return [(x, y) for x, y in found if y is not None]
+
+    def _x(self, run: Run, step: int) -> float:
+        return float(step if self.by_step else step * run.step_positions)
+
+    def _marks(self) -> list[Mark]:
+        return [
+            Mark(i, self._x(run, event["step"]), event["event"], f"{run.name}: {text(event)}")
+            for i, run in enumerate(self._runs)
+            for event in happened(run)
+            if event["event"] in ("resume", "skipped")
+        ]
+
+
+_LOSSES = (
+    ("Loss, nats per target token", "loss"),
+    ("Bits per byte of whole documents", FIELD),
+    ("Loss of sentence pairs, nats per pair", "sentence_loss"),
+)
+
+
+def happened(run: Run) -> Iterator[Event]:
+    """What is not the normal course of a run, in its order."""
+    counted = {id(event) for event in run.skipped}
+    for event in run.events:
+        kind = event["event"]
+        if kind in ("resume", "excluded", "stopped", "warning", "error", DAMAGED) or (
+            kind == "skipped" and id(event) in counted
+        ):
+            yield event
+
+
+def text(event: Event) -> str:
+    """What an event says."""
+    fields = {key: value for key, value in event.items() if key not in ("event", "time")}
+    said = str(event.get("message", fields))
+    return f"resumed {said}" if event["event"] == "resume" else said
+
+
+def human_bytes(count: float) -> str:
+    """A size with a unit."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if abs(count) < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} TB"
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _field(name: str) -> Callable[[Event], float | None]:
+    return lambda event: float(event[name]) if _is_number(event.get(name)) else None
+
+
+def _of_source(name: str, source: str) -> Callable[[Event], float | None]:
+    return lambda event: _field(name)(event["sources"].get(source, {}))
+
+
+def _padding(event: Event) -> float | None:
+    entries = event.get("data", {}).values()
+    padding = sum(entry.get("padding", 0) for entry in entries)
+    whole = padding + sum(entry.get("tokens", 0) for entry in entries)
+    return 100 * padding / whole if whole else None

@@ -1,0 +1,176 @@
+"""The page: page.html filled with what runs measured. All text is escaped by jinja; the page has no script."""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import yaml
+
+from gristmill.storage.store import write_atomic
+from trainers.report.curves import compact
+from trainers.report.read_runs import Run, flat, read_runs
+from trainers.report.run_charts import Curves, happened, human_bytes, text
+
+_EVENTS = 200  # listed per run: the first and the last
+# Control characters, and what reorders or hides text.
+_UNSAFE = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff]"
+)
+
+
+def write_report(paths: Sequence[Path], output: Path) -> None:
+    """Write the page of these runs. UserError where one is no run."""
+    write_atomic(output, render(read_runs(paths)).encode())
+
+
+def render(runs: Sequence[Run]) -> str:
+    """The page as HTML that loads nothing."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+    from markupsafe import Markup
+
+    here = Path(__file__).parent
+    environment = Environment(
+        loader=FileSystemLoader(here),
+        autoescape=True,
+        finalize=_harmless,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(
+        count=lambda value: f"{value:,}", compact=compact, size=human_bytes, decimals=_decimals, percent=_percent, time=_time,
+        duration=_duration,
+    )  # fmt: skip
+    curves = Curves(runs)
+    title = runs[0].name if len(runs) == 1 else f"{len(runs)} training runs"
+    return environment.get_template("page.html").render(
+        title=title,
+        runs=runs,
+        summaries=[summary(run) for run in runs],
+        style=Markup((here / "page.css").read_text(encoding="utf-8")),
+        curves=curves,
+        measured=[run for run in runs if run.steps or run.validations],
+        sources=(sources := _sources(runs, curves.sources())),
+        without_validation=_without_validation(runs, sources),
+        differences=differences(runs),
+        ledgers=[(run, ledger_rows(run.ledger)) for run in runs],
+        events=[(run, *_listed([(event, text(event)) for event in happened(run)])) for run in runs],
+        configs=[(run, yaml.safe_dump(run.config, sort_keys=False, allow_unicode=True, width=100)) for run in runs],
+    )
+
+
+def summary(run: Run) -> dict[str, Any]:
+    """The numbers that stand for a run; None where there is none."""
+    validated = [event for event in run.validations if _is_finite(event.get("loss"))]
+    best = min(validated, key=lambda event: event["loss"], default=None)
+    speeds = [event["tokens_per_second"] for event in run.steps]
+    used = [event["mfu"] for event in run.steps if event.get("mfu") is not None]
+    start = run.starts[-1] if run.starts else {}
+    return {
+        "run": run,
+        "state": run.state,
+        "step": run.last_step,
+        "steps": run.config["budget"]["steps"],
+        "tokens": run.steps[-1]["tokens"] if run.steps else 0,
+        "loss": run.steps[-1]["loss"] if run.steps else None,
+        "validation": validated[-1] if validated else None,
+        "best": best,
+        "tokens_per_second": median(speeds) if speeds else None,
+        "mfu": median(used) if used else None,
+        "skipped": len(run.skipped),
+        "resumed": sum(event["event"] == "resume" for event in run.events),
+        "seconds": run.seconds(),
+        "parameters": start.get("parameters"),
+        "workers": start.get("workers"),
+        "device": start.get("device"),
+    }
+
+
+def differences(runs: Sequence[Run]) -> list[tuple[str, list[str]]]:
+    """(field, its value in each run) of the fields of the configurations that differ; `–` where a run has none."""
+    configs = [dict(flat(run.config)) for run in runs]
+    sections = list(dict.fromkeys(name.partition(".")[0] for config in configs for name in config))
+    found = dict.fromkeys(name for config in configs for name in config)
+    names = sorted(found, key=lambda name: sections.index(name.partition(".")[0]))
+    rows = [(name, [_value(config, name) for config in configs]) for name in names]
+    return [(name, values) for name, values in rows if len(set(values)) > 1]
+
+
+def _value(config: Mapping[str, Any], name: str) -> str:
+    value = config.get(name, "–")
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def ledger_rows(ledger: Mapping[str, Any] | None) -> list[dict[str, Any]]:
+    """What was read of each source beside what was asked for, those with the most tokens first."""
+    sources = ledger["sources"] if ledger else {}
+    total = sum(entry["tokens"] for entry in sources.values())
+    rows = []
+    for name, entry in sorted(sources.items(), key=lambda item: -item[1]["tokens"]):
+        places = entry["tokens"] + entry["padding"]
+        share = {"share": entry["tokens"] / max(1, total), "waste": entry["padding"] / max(1, places)}
+        rows.append({"name": name, **share, "off": entry["tokens"] - entry["requested_tokens"], **entry})
+    return rows
+
+
+def _sources(runs: Sequence[Run], names: Sequence[str]) -> list[tuple[str, list[dict[str, Any]]]]:
+    """The last measurements of each source in each run."""
+    table = []
+    for name in names:
+        rows = []
+        for run in runs:
+            trained = next((e["sources"][name] for e in reversed(run.steps) if name in e["sources"]), None)
+            validated = next((e["sources"][name] for e in reversed(run.validations) if name in e["sources"]), None)
+            if trained or validated:
+                rows.append({"run": run, "trained": trained or {}, "validated": validated or {}})
+        table.append((name, rows))
+    return table
+
+
+def _without_validation(runs: Sequence[Run], sources: Sequence[tuple[str, list[dict[str, Any]]]]) -> list[str]:
+    """Sources that runs which have validated were trained on, and none has validated: their corpora hold none of them out."""
+    validated = [run for run in runs if run.validations]
+    trained = [(name, [row for row in rows if row["run"] in validated and row["trained"]]) for name, rows in sources]
+    return [name for name, rows in trained if rows and not any(row["validated"] for row in rows)]
+
+
+def _listed(rows: list[Any]) -> tuple[list[Any], int]:
+    """The first and last of many rows, and how many are left out between them."""
+    if len(rows) <= _EVENTS:
+        return rows, 0
+    return rows[: _EVENTS // 2] + rows[-_EVENTS // 2 :], len(rows) - _EVENTS
+
+
+def _harmless(value: Any) -> Any:
+    """What a placeholder shows: control characters escaped, whoever wrote them; our own markup as it is."""
+    if not isinstance(value, str) or hasattr(value, "__html__"):
+        return value
+    return _UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", value)
+
+
+def _is_finite(value: Any) -> bool:
+    return isinstance(value, float | int) and abs(value) < float("inf")
+
+
+def _decimals(value: float | None, places: int) -> str:
+    return "–" if value is None else f"{value:,.{places}f}"
+
+
+def _percent(value: float | None, places: int = 1) -> str:
+    return "–" if value is None else f"{100 * value:.{places}f} %"
+
+
+def _time(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _duration(seconds: float) -> str:
+    minutes, whole = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours:,} h {minutes:02} min"
+    return f"{minutes} min {whole:02} s" if minutes else f"{seconds:.1f} s"

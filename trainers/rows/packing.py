@@ -1,0 +1,106 @@
+"""From the stream of a source to rows: the documents end to end, cut into sequences, with documents kept apart.
+
+The stream of a source is its documents with the marks that the objective's frame puts around each: for a decoder
+`<bos> document <bos> document ...`. There the target of a document's last token is `<eos>`, so models learn where
+documents end as well, and no target crosses a document. Positions restart at every document and at the start of every
+sequence; `segments` number the documents of a sequence from 0, for the attention mask.
+"""
+
+from typing import Any
+
+import numba
+import numpy as np
+
+from trainers.rows.batch import IGNORED, PADDING
+
+
+@numba.njit(cache=True, nogil=True)
+def pack(
+    tokens: np.ndarray,
+    offsets: np.ndarray,
+    starts: np.ndarray,
+    counts: np.ndarray,
+    rows: np.ndarray,
+    filled: np.ndarray,
+    before: int,
+    after: int,
+    following: int,
+    inputs: np.ndarray,
+    targets: np.ndarray,
+    positions: np.ndarray,
+    segments: np.ndarray,
+) -> None:
+    """Copy `counts[i]` positions of the stream of a shard from `starts[i]` on into row `rows[i]`, or fewer where the row is
+    full or the shard ends.
+
+    `filled` [all rows] counts the columns of each row that are written; it says where to begin and is advanced. The
+    four arrays are [all rows, length]. `before` and `after` are the ids put around a document, -1 for none. With m of
+    them, document d begins at stream position offsets[d] - offsets[0] + m * d: before it lie its predecessors' tokens
+    and marks. Targets are the next tokens, and `following` after a document's last one; -100 throughout where it is -1.
+    """
+    length = inputs.shape[1]
+    marks, lead = (before >= 0) + (after >= 0), int(before >= 0)
+    for i in range(len(rows)):
+        row, start, column = rows[i], starts[i], filled[rows[i]]
+        document = _document_at(offsets, start, marks)
+        inside = start - (offsets[document] - offsets[0] + marks * document)
+        segment: Any = segments[row, column - 1] + 1 if column > 0 else 0
+        until = min(length, column + counts[i])
+        while column < until and document < len(offsets) - 1:
+            first, size = offsets[document], offsets[document + 1] - offsets[document]
+            count = min(size + marks - inside, until - column)
+            # Loops without branches, which the compiler turns into vector instructions; then a document's two ends.
+            for k in range(count):
+                positions[row, column + k] = k
+                segments[row, column + k] = segment
+            # The document's own tokens among these positions: all but the marks at its two ends.
+            begins, ends = max(0, lead - inside), min(count, lead + size - inside)
+            for k in range(begins):
+                inputs[row, column + k] = before
+            for k in range(begins, ends):
+                inputs[row, column + k] = tokens[first + inside - lead + k]
+            for k in range(max(0, ends), count):
+                inputs[row, column + k] = after
+            if following >= 0:
+                last = inside + count == size + marks
+                for k in range(count - 1 if last else count):
+                    targets[row, column + k] = tokens[first + inside + 1 - lead + k]
+                if last and count > 0:
+                    targets[row, column + count - 1] = following
+            else:
+                for k in range(count):
+                    targets[row, column + k] = IGNORED
+            # A document without tokens and marks is no segment.
+            column, document, segment, inside = column + count, document + 1, segment + (count > 0), 0
+        filled[row] = column
+
+
+@numba.njit(cache=True, nogil=True)
+def _document_at(offsets: np.ndarray, position: int, marks: int) -> int:
+    """The document that holds a position of a shard's stream, in which each document has `marks` marks."""
+    low, high = 0, len(offsets) - 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        if offsets[middle] - offsets[0] + marks * middle <= position:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+@numba.njit(cache=True, nogil=True)
+def pad(
+    filled: np.ndarray,
+    padding: int,
+    inputs: np.ndarray,
+    targets: np.ndarray,
+    positions: np.ndarray,
+    segments: np.ndarray,
+) -> None:
+    """Fill the columns of all rows from `filled` on with padding: the segment -1, position 0, no target."""
+    for row in range(len(filled)):
+        for column in range(filled[row], inputs.shape[1]):
+            inputs[row, column] = padding
+            targets[row, column] = IGNORED
+            positions[row, column] = 0
+            segments[row, column] = PADDING

@@ -1,0 +1,326 @@
+"""Sentence pairs: which two pieces of text every row of a shard holds, for BERT's next-sentence prediction (Devlin et al.,
+2019, section 3.1 and appendix A.2) and ALBERT's sentence order (Lan et al., 2020).
+
+A row is filled with as many sentences of one document as it has room for, and divided at random between two of them, as
+BERT's are: A before, B after. Then rows of different documents whose second parts are of nearly the same length are matched,
+two by two, and half of the matches exchange these parts. So what follows A is from another document, as in BERT. The longer B of
+a match is cut to the length of the shorter one whether they exchange or not: neither lengths nor cuts tell the label. Each
+epoch has matches of its own, so many in turn. A row without a match, such as one in a shard of a single document, keeps its B
+and has no label.
+
+Where the next sentence has no room beside the first, its beginning is B and its rest begins the next row; such parts
+are matched among themselves. But B is never less than an eighth of a row: a sentence that leaves less is a row of its own, one
+that is longer than a row fills rows of its own, and the last one of a document has nothing to go with. Such rows have no
+B and no label.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
+from typing import ClassVar
+
+import numba
+import numpy as np
+import xxhash
+
+from gristmill.storage.store import digest
+from pipelines.contracts.shard_set import Shard
+from trainers.rows.batch import IGNORED, Batch, Frame
+from trainers.rows.index_cache import cached
+from trainers.rows.random import uniforms
+
+OF_PAIRS = ("segment_pairs", "sentence_pairs")
+MARKS = 3  # <cls> A <sep> B <sep>
+_VERSION = 3
+_LEAST = 8  # B has at least the 8th part of a row, where that cuts a sentence
+_WINDOW = 256  # rows among which a match is looked for
+_APART = 8  # B's of a match differ by the 8th part of a row at most
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """The rows of a shard, arrays of int64. Row r has `sizes[2 r]` tokens from `starts[2 r]` on as A and `sizes[2 r + 1]` from
+    `starts[2 r + 1]` on as B, counted from the shard's first token, of document `document[r]`. In exchange e it has the first
+    abs(`second[e, r]`) tokens of the B of row `other[e, r]`, and no label where `second[e, r]` is not positive. `marks[r]` are
+    the marks of the documents that begin with it, empty ones before it included.
+    """
+
+    starts: np.ndarray
+    sizes: np.ndarray
+    document: np.ndarray
+    marks: np.ndarray
+    other: np.ndarray
+    second: np.ndarray
+
+
+@dataclass(frozen=True)
+class PairPacking:
+    """The sequences of a source: the rows of its shards one after another. `frame` is the objective's, whose marks count in
+    the stream of a shard.
+    """
+
+    shards: tuple[Pairs, ...]
+    frame: Frame
+    added: ClassVar[int] = MARKS  # marks that a row has beside those of the stream
+
+    @cached_property
+    def starts(self) -> np.ndarray:
+        """Number of the first sequence of each shard, then the number of sequences."""
+        return np.array(list(accumulate((len(pairs.document) for pairs in self.shards), initial=0)), dtype=np.int64)
+
+    @cached_property
+    def sizes(self) -> np.ndarray:
+        """Positions of the stream that each sequence stands for, as in other packings: in all, those of the stream. What a match
+        cuts off counts.
+        """
+        rows = (pairs.sizes[::2] + pairs.sizes[1::2] + pairs.marks for pairs in self.shards)
+        return np.concatenate([np.empty(0, np.int64), *rows])
+
+    def balance(self) -> dict[str, float]:
+        """Sequences, the shares of them without a second part and with one but without a label, and of the labels the share of
+        "not next", over all exchanges.
+        """
+        count, alone, labelled, moved = 0, 0, 0, 0
+        for pairs in self.shards:
+            has_label = pairs.second > 0
+            count, alone = count + pairs.other.size, alone + int((pairs.second == 0).sum())
+            labelled += int(has_label.sum())
+            moved += int((has_label & (pairs.other != np.arange(len(pairs.document)))).sum())
+        shares = {"without_second": alone / max(1, count), "without_label": (count - alone - labelled) / max(1, count)}
+        return {"sequences": len(self.sizes), **shares, "not_next": moved / max(1, labelled)}
+
+    def place(self, sequence: int, epoch: int) -> tuple[int, np.ndarray, np.ndarray]:
+        """(shard, the starts of its parts in the shard's stream, their tokens) of a sequence in an epoch."""
+        number = int(np.searchsorted(self.starts, sequence, side="right")) - 1
+        pairs, row = self.shards[number], sequence - int(self.starts[number])
+        turn = epoch % len(pairs.other)
+        other = int(pairs.other[turn, row])
+        sizes = np.array([pairs.sizes[2 * row], abs(pairs.second[turn, row])])
+        parts, documents = np.array([2 * row, 2 * other + 1]), pairs.document[[row, other]]
+        starts = pairs.starts[parts] + int(self.frame.before is not None) + self.frame.marks * documents
+        return number, starts[sizes > 0], sizes[sizes > 0]
+
+    def fill(
+        self,
+        number: int,
+        shard: Shard,
+        sequences: np.ndarray,
+        rows: np.ndarray,
+        filled: np.ndarray,
+        batch: Batch,
+        specials: Mapping[str, int],
+    ) -> None:
+        """Write `sequences` of shard `number` into `rows` of a batch with token types and labels: 0 where B follows A, 1 where
+        it comes from elsewhere (`transformers.BertForPreTraining`), -100 where there is none. A is segment 0, B segment 1.
+        """
+        assert batch.token_types is not None
+        assert batch.labels is not None
+        pairs, row = self.shards[number], sequences - self.starts[number]
+        turn = batch.epoch[rows] % len(pairs.other)
+        other, second = pairs.other[turn, row], pairs.second[turn, row]
+        parts = np.stack([2 * row, 2 * other + 1], axis=1)
+        batch.labels[rows] = np.where(second > 0, other != row, IGNORED)
+        arrays = (batch.inputs, batch.targets, batch.positions, batch.segments, batch.token_types)
+        sizes = np.stack([pairs.sizes[2 * row], np.abs(second)], axis=1)
+        places = (pairs.starts[parts] + shard.offsets[0], sizes)
+        write_pairs(shard.tokens, *places, rows, filled, specials["<cls>"], specials["<sep>"], *arrays)
+
+
+def pair_shard(
+    packing: str, shard: Callable[[], Shard], checksum: str, length: int, frame: Frame, exchanges: int, seed: int
+) -> Pairs:
+    """The pairs of a shard, from the cache where they are there and intact; else `shard` opens it."""
+    single, marks = packing == "sentence_pairs", frame.marks
+    depends = {
+        "packing": packing,
+        "version": _VERSION,
+        "shard": checksum,
+        "length": length,
+        "marks": marks,
+        "seed": seed,
+    }
+    name = digest({**depends, "exchanges": exchanges})
+
+    def make() -> tuple[np.ndarray, ...]:
+        opened, key = shard(), xxhash.xxh3_64_intdigest(digest(depends).encode())
+        assert opened.sentences is not None
+        assert opened.sentence_offsets is not None
+        sentences = (opened.offsets, opened.sentences, opened.sentence_offsets)
+        pairs = pair_sentences(*sentences, length, marks, single, exchanges, key)
+        return pairs.starts, pairs.sizes, pairs.document, pairs.marks, pairs.other.ravel(), pairs.second.ravel()
+
+    *arrays, other, second = cached(name, make)
+    return Pairs(*arrays, *(array.reshape(max(1, exchanges), -1) for array in (other, second)))
+
+
+def pair_sentences(
+    offsets: np.ndarray,
+    sentences: np.ndarray,
+    sentence_offsets: np.ndarray,
+    length: int,
+    marks: int,
+    single: bool,
+    exchanges: int,
+    seed: int,
+) -> Pairs:
+    """The rows of a shard (arrays as in `pipelines.contracts.shard_set.Shard`), whose documents have `marks` marks in the stream.
+    With `single` each part is one sentence, else as many as fit. Without `exchanges` every row keeps its own B.
+    """
+    room = length - MARKS
+    # Every row takes a sentence, or is full.
+    bound = len(sentences) + (offsets[-1] - offsets[0]) // (room + 1) + len(offsets)
+    divisions = uniforms(seed, np.arange(bound), 1, "pairs/division")[:, 0]
+    starts, sizes, document = np.empty(2 * bound, np.int64), np.empty(2 * bound, np.int64), np.empty(bound, np.int64)
+    rows = _cut(offsets, sentences, sentence_offsets, room, single, divisions, starts, sizes, document)
+    starts, sizes, document = starts[: 2 * rows].copy(), sizes[: 2 * rows].copy(), document[:rows].copy()
+    other = np.tile(np.arange(rows), (max(1, exchanges), 1))
+    second = np.tile(sizes[1::2], (max(1, exchanges), 1))
+    paired = np.flatnonzero(sizes[1::2] > 0)
+    ends = starts[1::2] + sizes[1::2]
+    # Those that are cut are matched among themselves, so that an end within a sentence does not give the label away.
+    cut = ~np.isin(ends, _sentence_places(offsets, sentences, sentence_offsets))
+    for number in range(exchanges):
+        coins, place = (uniforms(seed, np.arange(rows), 1, f"pairs/{number}/{n}")[:, 0] for n in ("coins", "place"))
+        order = paired[np.lexsort((place[paired], sizes[1::2][paired], cut[paired]))]
+        _match(order, cut, sizes[1::2], document, coins, max(1, room // _APART), other[number], second[number])
+    begun = np.diff(document, prepend=-1)
+    begun[rows - 1 : rows] += len(offsets) - 2 - document[rows - 1 : rows]
+    return Pairs(starts, sizes, document, marks * begun, other, second)
+
+
+def _sentence_places(offsets: np.ndarray, sentences: np.ndarray, sentence_offsets: np.ndarray) -> np.ndarray:
+    """Where sentences and documents end, counted from the shard's first token."""
+    begins = np.repeat(offsets[:-1], np.diff(sentence_offsets)) - offsets[0]
+    return np.concatenate([begins + sentences[sentence_offsets[0] : sentence_offsets[-1]], offsets - offsets[0]])
+
+
+@numba.njit(cache=True, nogil=True)
+def _match(
+    order: np.ndarray,
+    cut: np.ndarray,
+    sizes: np.ndarray,
+    document: np.ndarray,
+    coins: np.ndarray,
+    apart: int,
+    other: np.ndarray,
+    second: np.ndarray,
+) -> None:
+    """Match the rows of `order`, which ascends by `cut` and by the `sizes` [rows] of their B: each with the next that is of
+    another document, cut as it is, and no more than `apart` tokens longer. Of every two matches, one after the other, one
+    exchanges its B's; `coins` [rows] are uniform numbers that say which. `second` becomes the length of the shorter B, or
+    minus its own for a row without a match.
+    """
+    free = np.ones(len(order), dtype=np.bool_)
+    exchanges, matches = False, 0
+    for i in range(len(order)):
+        if not free[i]:
+            continue
+        row, chosen = order[i], -1
+        for j in range(i + 1, min(len(order), i + 1 + _WINDOW)):
+            near = cut[order[j]] == cut[row] and sizes[order[j]] <= sizes[row] + apart
+            if not near:
+                break
+            if free[j] and document[order[j]] != document[row]:
+                chosen = j
+                break
+        if chosen < 0:
+            second[row] = -sizes[row]
+            continue
+        partner = order[chosen]
+        free[chosen] = False
+        exchanges = coins[row] < 0.5 if matches % 2 == 0 else not exchanges
+        matches += 1
+        second[row] = second[partner] = min(sizes[row], sizes[partner])
+        if exchanges:
+            other[row], other[partner] = partner, row
+
+
+@numba.njit(cache=True, nogil=True)
+def _cut(
+    offsets: np.ndarray,
+    sentences: np.ndarray,
+    sentence_offsets: np.ndarray,
+    room: int,
+    single: bool,
+    divisions: np.ndarray,
+    starts: np.ndarray,
+    sizes: np.ndarray,
+    document: np.ndarray,
+) -> int:
+    """Write the rows of a shard; how many there are. `divisions` [rows] are uniform numbers that say where a row is divided."""
+    most = np.int64(0)
+    for d in range(len(offsets) - 1):
+        most = max(most, sentence_offsets[d + 1] - sentence_offsets[d])
+    ends, rows = np.empty(most + 1, np.int64), 0
+    for d in range(len(offsets) - 1):
+        count = _sentence_ends(
+            sentences[sentence_offsets[d] : sentence_offsets[d + 1]], offsets[d + 1] - offsets[d], ends
+        )
+        begin, s = np.int64(0), 0
+        while s < count:
+            until = s  # the row holds the sentences from s to `until`
+            while until < count and ends[until] - begin <= room and not (single and until == s + 2):
+                until += 1
+            end = middle = min(ends[s], begin + room + 1)
+            if until > s + 1:
+                end = ends[until - 1]
+                middle = ends[s + min(until - s - 2, int(divisions[rows] * (until - s - 1)))]
+            elif s + 1 < count and ends[s] - begin <= room - max(1, room // _LEAST):
+                end = begin + room
+            starts[2 * rows], sizes[2 * rows] = offsets[d] - offsets[0] + begin, middle - begin
+            starts[2 * rows + 1], sizes[2 * rows + 1] = offsets[d] - offsets[0] + middle, end - middle
+            document[rows] = d
+            rows += 1
+            begin, s = end, max(until, s + (end == ends[s]))
+    return rows
+
+
+@numba.njit(cache=True, nogil=True)
+def _sentence_ends(sentences: np.ndarray, size: int, ends: np.ndarray) -> int:
+    """Write where the sentences of a document of `size` tokens end; how many there are. Those without tokens are none."""
+    count = 0
+    for start in sentences:
+        if 0 < start < size and (count == 0 or ends[count - 1] < start):
+            ends[count] = start
+            count += 1
+    if size > 0:
+        ends[count] = size
+        count += 1
+    return count
+
+
+@numba.njit(cache=True, nogil=True)
+def write_pairs(
+    tokens: np.ndarray,
+    starts: np.ndarray,
+    sizes: np.ndarray,
+    rows: np.ndarray,
+    filled: np.ndarray,
+    cls: int,
+    sep: int,
+    inputs: np.ndarray,
+    targets: np.ndarray,
+    positions: np.ndarray,
+    segments: np.ndarray,
+    token_types: np.ndarray,
+) -> None:
+    """Write `<cls> A <sep> B <sep>`, without B where it is empty, into each of `rows`, and how much that is into `filled`.
+
+    A and B are `sizes` [rows, 2] of `tokens` from `starts` [rows, 2] on. The five arrays are [all rows, length].
+    """
+    for i in range(len(rows)):
+        row, column = rows[i], 1
+        inputs[row, 0] = cls
+        for part in range(2):
+            if part == 1 and sizes[i, 1] == 0:
+                break
+            first = column if part else 0
+            for k in range(sizes[i, part]):
+                inputs[row, column + k] = tokens[starts[i, part] + k]
+            column += sizes[i, part] + 1
+            inputs[row, column - 1] = sep
+            for k in range(first, column):
+                targets[row, k], positions[row, k] = IGNORED, k
+                segments[row, k], token_types[row, k] = part, part
+        filled[row] = column

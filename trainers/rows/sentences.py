@@ -1,0 +1,96 @@
+"""Sequences that end where sentences end (RoBERTa: Liu et al., 2019, section 4.2), and the beginnings of sentences in rows.
+
+A sentence is cut only where it is longer than a sequence. `full_sentences` go on from one document into the next,
+`doc_sentences` end with their document. The mark before a document belongs to its first sentence, the mark after it to
+its last one.
+"""
+
+import numba
+import numpy as np
+
+
+@numba.njit(cache=True, nogil=True)
+def cut_at_sentences(
+    offsets: np.ndarray,
+    sentences: np.ndarray,
+    sentence_offsets: np.ndarray,
+    lead: int,
+    marks: int,
+    length: int,
+    across: bool,
+) -> np.ndarray:
+    """The stream positions at which the sequences of a shard begin, then the end of its stream: int64 [sequences + 1].
+
+    Arrays as in `pipelines.contracts.shard_set.Shard`; a document has `marks` marks, `lead` of them before it. A sequence takes
+    as many whole sentences as `length` tokens hold, with `across` of as many documents as they come from.
+    """
+    total = offsets[-1] - offsets[0] + marks * (len(offsets) - 1)
+    # Two neighbours hold more than `length` together, but where a document ends.
+    cuts = np.empty(total // max(1, length // 2) + len(offsets) + 2, np.int64)
+    cuts[0], count = 0, 1
+    # Of the sequence that is being filled: its first position, the latest end it may have.
+    start, last = np.int64(0), np.int64(0)
+    for d in range(len(offsets) - 1):
+        begin = offsets[d] - offsets[0] + marks * d
+        end = offsets[d + 1] - offsets[0] + marks * (d + 1)
+        for k in range(sentence_offsets[d], sentence_offsets[d + 1] + 1):
+            place = end
+            if k < sentence_offsets[d + 1] and sentences[k] < offsets[d + 1] - offsets[d]:
+                place = begin + lead + sentences[k] if sentences[k] > 0 else begin
+            while place - start > length:
+                start = last if last > start else start + length
+                last = start
+                cuts[count] = start
+                count += 1
+            last = place
+        if not across and end > start:
+            start = end
+            cuts[count] = start
+            count += 1
+    if last > start:
+        cuts[count] = last
+        count += 1
+    return cuts[:count].copy()
+
+
+@numba.njit(cache=True, nogil=True)
+def mark_sentences(
+    offsets: np.ndarray,
+    sentences: np.ndarray,
+    sentence_offsets: np.ndarray,
+    starts: np.ndarray,
+    counts: np.ndarray,
+    rows: np.ndarray,
+    filled: np.ndarray,
+    lead: int,
+    marks: int,
+    begins: np.ndarray,
+) -> None:
+    """Set `begins` [all rows, length] where a sentence begins in the positions that `packing.pack` is about to write
+    for the same arguments, and at the first position of every document or part of one.
+
+    The mark before a document stands for its first sentence, whose first token then begins none.
+    """
+    length, columns = begins.shape[1], filled.copy()
+    for i in range(len(rows)):
+        row, column = rows[i], columns[rows[i]]
+        low, high = 0, len(offsets) - 1
+        while high - low > 1:
+            middle = (low + high) // 2
+            if offsets[middle] - offsets[0] + marks * middle <= starts[i]:
+                low = middle
+            else:
+                high = middle
+        d, inside = low, starts[i] - (offsets[low] - offsets[0] + marks * low)
+        until = min(length, column + counts[i])
+        while column < until and d < len(offsets) - 1:
+            size = offsets[d + 1] - offsets[d]
+            count = min(size + marks - inside, until - column)
+            if count > 0:
+                begins[row, column] = True
+            for k in range(sentence_offsets[d], sentence_offsets[d + 1]):
+                place = lead + sentences[k] - inside
+                if sentences[k] > 0 and sentences[k] < size and 0 <= place < count:
+                    begins[row, column + place] = True
+            column, d, inside = column + count, d + 1, 0
+        columns[row] = column

@@ -1,0 +1,111 @@
+"""How the stream of a shard becomes sequences, for the packings that do not cut it wherever a sequence is full.
+
+best_fit        documents where they fit best, with padding (`trainers.rows.best_fit`)
+documents       one document a sequence, longer ones cut into whole sequences and a rest
+full_sentences  whole sentences until the sequence is full, across documents (`trainers.rows.sentences`)
+doc_sentences   the same, ending with the document
+
+Every position of the stream is in one sequence. The result is kept in the local cache under the checksum of the shard
+and all else that it depends on.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
+from typing import ClassVar
+
+import numpy as np
+import xxhash
+
+from gristmill.storage.store import digest
+from pipelines.contracts.shard_set import Shard
+from trainers.rows.batch import Frame
+from trainers.rows.best_fit import best_fit, cut_documents
+from trainers.rows.index_cache import cached
+from trainers.rows.sentences import cut_at_sentences
+
+_VERSION = 3
+OF_SENTENCES = ("full_sentences", "doc_sentences")
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The sequences of a shard. Piece p is `counts[p]` positions of the shard's stream from `starts[p]` on; sequence r is
+    the pieces from `first[r]` to `first[r + 1]`.
+    """
+
+    first: np.ndarray
+    starts: np.ndarray
+    counts: np.ndarray
+
+    @cached_property
+    def sizes(self) -> np.ndarray:
+        """Tokens of each sequence."""
+        if not len(self.counts):
+            return np.empty(0, np.int64)
+        sizes: np.ndarray = np.add.reduceat(self.counts, self.first[:-1])
+        return sizes
+
+
+@dataclass(frozen=True)
+class Packing:
+    """The sequences of a source: those of its shards, one after another."""
+
+    shards: tuple[Rows, ...]
+    added: ClassVar[int] = 0  # marks that a row has beside those of the stream
+
+    @cached_property
+    def starts(self) -> np.ndarray:
+        """Number of the first sequence of each shard, then the number of sequences."""
+        return np.array(list(accumulate((len(rows.first) - 1 for rows in self.shards), initial=0)), dtype=np.int64)
+
+    @cached_property
+    def sizes(self) -> np.ndarray:
+        """Tokens of each sequence of the source."""
+        return np.concatenate([np.empty(0, np.int64), *(rows.sizes for rows in self.shards)])
+
+    def place(self, sequence: int, epoch: int) -> tuple[int, np.ndarray, np.ndarray]:
+        """(shard, the starts of its pieces in the shard's stream, their positions) of a sequence, the same in every epoch."""
+        number = int(np.searchsorted(self.starts, sequence, side="right")) - 1
+        rows, inside = self.shards[number], sequence - int(self.starts[number])
+        here = slice(rows.first[inside], rows.first[inside + 1])
+        return number, rows.starts[here], rows.counts[here]
+
+    def pieces(self, number: int, sequences: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(index into `sequences`, start, count) of all pieces of sequences of shard `number`, in order."""
+        rows, inside = self.shards[number], sequences - self.starts[number]
+        begins, many = rows.first[inside], rows.first[inside + 1] - rows.first[inside]
+        piece = np.repeat(begins - (np.cumsum(many) - many), many) + np.arange(many.sum())
+        return np.repeat(np.arange(len(sequences)), many), rows.starts[piece], rows.counts[piece]
+
+
+def pack_shard(packing: str, shard: Callable[[], Shard], checksum: str, length: int, frame: Frame, seed: int) -> Rows:
+    """The sequences of a shard, from the cache where they are there and intact; else `shard` opens it."""
+    marks, lead = frame.marks, int(frame.before is not None)
+    depends = {"packing": packing, "version": _VERSION, "shard": checksum, "length": length, "marks": marks}
+    if packing == "best_fit":
+        depends["seed"] = seed
+    if packing in OF_SENTENCES:
+        depends["lead"] = lead
+    name = digest(depends)
+
+    def make() -> tuple[np.ndarray, ...]:
+        rows = _pack(packing, shard(), length, lead, marks, xxhash.xxh3_64_intdigest(name.encode()))
+        return rows.first, rows.starts, rows.counts
+
+    return Rows(*cached(name, make))
+
+
+def _pack(packing: str, shard: Shard, length: int, lead: int, marks: int, key: int) -> Rows:
+    if packing in OF_SENTENCES:
+        assert shard.sentences is not None
+        assert shard.sentence_offsets is not None
+        sentences = (shard.sentences, shard.sentence_offsets)
+        cuts = cut_at_sentences(shard.offsets, *sentences, lead, marks, length, packing == "full_sentences")
+        return Rows(np.arange(len(cuts)), cuts[:-1], np.diff(cuts))
+    starts, counts = cut_documents(shard.offsets, marks, length)
+    if packing == "documents":
+        return Rows(np.arange(len(starts) + 1), starts, counts)
+    order, first = best_fit(counts, length, key)
+    return Rows(first, starts[order], counts[order])

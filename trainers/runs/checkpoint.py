@@ -1,0 +1,248 @@
+"""Checkpoints: full fp32 weights and optimizer moments as safetensors, published atomically and verified when read.
+
+`checkpoints/step-00000100/` holds `model.safetensors`, `optimizer.safetensors` and, written last, `checkpoint.json`
+with the checksums of both, the step, and the fingerprints of code, configuration, corpus and tokenizer. Nothing in it
+depends on ZeRO stage or world size, so a run goes on under any other. The state of the data is the step: the order of
+samples is a function of their number; `order` spares going through it from the start. Generators have no state either:
+what dropout draws is a function of the step, the worker and the micro-batch.
+
+One rename publishes a checkpoint, and what it replaces is removed after it: at every moment the last good one is there.
+One that replaces another of its step is `step-00000100.2/`.
+"""
+
+import errno
+import os
+import re
+import shutil
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from gristmill.errors import CorruptFileError, UserError
+from gristmill.storage.store import FileRecord, fsync_directory, read_json, record_file, verify, write_json
+
+FORMAT = "gristmill-checkpoint/1"
+WEIGHTS, OPTIMIZER, RECORD = "model.safetensors", "optimizer.safetensors", "checkpoint.json"
+_NAME = re.compile(r"step-(\d{8,})(?:\.(\d+))?")
+
+
+@dataclass(frozen=True)
+class Split:
+    """How a step was split: workers, and sequences of a micro-batch. It decides what dropout drew."""
+
+    workers: int
+    micro_batch: int
+
+
+ALONE = Split(workers=1, micro_batch=1)
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A published checkpoint whose files are what its record says: steps done, how many of them were skipped because
+    they were not finite, training tokens seen, the split of its last step, and the state of `trainers.data.order`.
+    """
+
+    path: Path
+    step: int
+    skipped: int
+    tokens: int
+    fingerprints: dict[str, str]
+    split: Split
+    order: dict[str, Any]
+    checksum: str
+
+
+def save(
+    run: Path,
+    step: int,
+    tokens: int,
+    fingerprints: Mapping[str, str],
+    state: Iterable[tuple[str, dict[str, Any]]],
+    keep: int,
+    keep_every: int = 0,
+    skipped: int = 0,
+    split: Split = ALONE,
+    order: Mapping[str, Any] = MappingProxyType({}),
+    check: Callable[[], None] = lambda: None,
+) -> Path:
+    """Publish a checkpoint after `step` steps, then remove all but the newest `keep` and multiples of `keep_every`.
+
+    Later ones go as well: a run that is back before them found them corrupt, and they must not outlast good ones. What
+    an attempt that was killed has left is removed before, so that it takes no space.
+
+    `check` raises where other workers have taken the run over; what they write is never removed: only what was there before
+    it passed. `state` yields (parameter name, {"weight": tensor, moment: tensor, ...}). UserError where the disk is full;
+    then the checkpoints before it are untouched.
+    """
+    from safetensors import SafetensorError
+    from safetensors.torch import save_file
+
+    parent = run / "checkpoints"
+    parent.mkdir(parents=True, exist_ok=True)
+    leftovers = list(parent.glob(".step-*.tmp"))
+    check()
+    for left in leftovers:
+        shutil.rmtree(left, ignore_errors=True)
+    final = _name(parent, step)
+    attempt = parent / f".{final.name}.{uuid.uuid4().hex}.tmp"
+    weights, moments = {}, {}
+    for name, tensors in state:
+        weights[name] = tensors["weight"].contiguous()
+        moments.update({f"{name}.{key}": value.contiguous() for key, value in tensors.items() if key != "weight"})
+    try:
+        attempt.mkdir()
+        # The metadata is what `transformers` looks for in a weights file.
+        for tensors, name in ((weights, WEIGHTS), (moments, OPTIMIZER)):
+            save_file(tensors, attempt / name, metadata={"format": "pt"})
+            _fsync(attempt / name)
+        files = [asdict(record_file(attempt, name)) for name in (WEIGHTS, OPTIMIZER)]
+        counts = {"step": step, "skipped": skipped, "tokens": tokens, "split": asdict(split), "order": dict(order)}
+        record = {"format": FORMAT, **counts, "fingerprints": dict(fingerprints), "files": files}
+        write_json(attempt / RECORD, record)
+        check()
+        final = _publish(attempt, step)
+        fsync_directory(parent)
+    except (OSError, SafetensorError) as error:
+        raise UserError(
+            f"{final}: the checkpoint could not be written ({error}); older checkpoints are untouched"
+        ) from error
+    finally:
+        shutil.rmtree(attempt, ignore_errors=True)
+    found = sorted(_steps(parent), reverse=True)
+    check()
+    _remove_old(found, final, step, keep, keep_every)
+    return final
+
+
+def remove_replaced(run: Path, keep: int, keep_every: int) -> None:
+    """Remove what `save` leaves behind where it is killed after it has published its checkpoint, the newest one."""
+    last = newest(run, lambda _: None)
+    if last is not None:
+        _remove_old(sorted(_steps(run / "checkpoints"), reverse=True), last.path, last.step, keep, keep_every)
+
+
+def _publish(attempt: Path, step: int) -> Path:
+    """Rename an attempt to the name that is free: another worker, believed to be gone, may have taken the one before it."""
+    while True:
+        final = _name(attempt.parent, step)
+        try:
+            os.rename(attempt, final)
+            return final
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+
+
+def _name(parent: Path, step: int) -> Path:
+    """Where a checkpoint goes, beside earlier ones of its step."""
+    before = [attempt for its, attempt, _ in _steps(parent) if its == step]
+    return parent / (f"step-{step:08d}" + (f".{max(before) + 1}" if before else ""))
+
+
+def load(path: Path) -> Checkpoint:
+    """A checkpoint after verifying every file; CorruptFileError says what is wrong."""
+    try:
+        record = read_json(path / RECORD, f"remove {path}")
+    except FileNotFoundError:
+        raise CorruptFileError(f"{path}: has no {RECORD}") from None
+    if record.get("format") != FORMAT:
+        raise CorruptFileError(f"{path}: format is {record.get('format')!r}, expected {FORMAT!r}")
+    for entry in record["files"]:
+        verify(path, FileRecord(**entry))
+    counts = (record["step"], record.get("skipped", 0), record["tokens"])
+    split = Split(**record.get("split", asdict(ALONE)))
+    return Checkpoint(path, *counts, record["fingerprints"], split, record.get("order", {}), record["checksum"])
+
+
+def newest(run: Path, warn: Callable[[str], None], last: int | None = None) -> Checkpoint | None:
+    """The newest intact checkpoint of a run (up to step `last`), None where it has none yet; each corrupt one is told to
+    `warn`.
+
+    UserError where there are checkpoints and none is intact: starting again silently would hide the loss.
+    """
+    found = [entry for entry in _steps(run / "checkpoints") if last is None or entry[0] <= last]
+    return _first_intact(run, sorted(found, reverse=True), warn)
+
+
+def nearest(run: Path, warn: Callable[[str], None], step: int) -> Checkpoint | None:
+    """The newest intact checkpoint of a run up to `step`, else the first one after it; otherwise as `newest`."""
+    found = sorted(_steps(run / "checkpoints"), key=lambda entry: (entry[0] > step, abs(entry[0] - step), -entry[1]))
+    return _first_intact(run, found, warn)
+
+
+def _first_intact(run: Path, found: Sequence[tuple[int, int, Path]], warn: Callable[[str], None]) -> Checkpoint | None:
+    for number, (step, _, path) in enumerate(found, 1):
+        try:
+            return load(path)
+        except CorruptFileError as error:
+            others = (
+                f"Falling back to that of step {found[number][0]}." if number < len(found) else "There is no other."
+            )
+            warn(f"CORRUPT CHECKPOINT of step {step}: {error}. {others}")
+    if found:
+        raise UserError(f"{run}: all {len(found)} checkpoints are corrupt; restore one from a copy, or remove the run")
+    return None
+
+
+class _State(Mapping[str, dict[str, Any]]):
+    """See `read_state`."""
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        from safetensors import safe_open
+
+        self._weights = safe_open(checkpoint.path / WEIGHTS, "pt")
+        self._optimizer = safe_open(checkpoint.path / OPTIMIZER, "pt")
+        self._keys: dict[str, list[str]] = {name: [] for name in self._weights.keys()}  # noqa: SIM118
+        for name in self._optimizer.keys():  # noqa: SIM118
+            parameter, _, key = name.rpartition(".")
+            self._keys[parameter].append(key)
+
+    def __getitem__(self, name: str) -> dict[str, Any]:
+        moments = {key: self._optimizer.get_tensor(f"{name}.{key}") for key in self._keys[name]}
+        return {"weight": self._weights.get_tensor(name), **moments}
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._keys)
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+
+def read_state(checkpoint: Checkpoint) -> Mapping[str, dict[str, Any]]:
+    """{parameter name: {"weight": tensor, name of its optimizer state: tensor, ...}} on the CPU. The tensors of a parameter
+    are read when they are asked for, so that no worker holds all of them a second time.
+    """
+    return _State(checkpoint)
+
+
+def read_weights(checkpoint: Checkpoint) -> dict[str, Any]:
+    """{parameter name: fp32 tensor} on the CPU."""
+    from safetensors.torch import load_file
+
+    return dict(load_file(checkpoint.path / WEIGHTS))
+
+
+def _steps(parent: Path) -> list[tuple[int, int, Path]]:
+    """(step, which of its checkpoints, path) of all that are published."""
+    entries = parent.iterdir() if parent.is_dir() else iter(())
+    return [(int(m[1]), int(m[2] or 1), path) for path in entries if (m := _NAME.fullmatch(path.name))]
+
+
+def _remove_old(found: Sequence[tuple[int, int, Path]], last: Path, step: int, keep: int, keep_every: int) -> None:
+    """Of `found`, the newest first, remove what `save` says."""
+    replaced = [path for its, _, path in found if its > step or (its == step and path != last)]
+    older = [(its, path) for its, _, path in found if path not in replaced][keep:]
+    gone = replaced + [path for its, path in older if not keep_every or its % keep_every]
+    for path in gone:
+        shutil.rmtree(path)
+    if gone:
+        fsync_directory(last.parent)
+
+
+def _fsync(path: Path) -> None:
+    with open(path, "rb") as written:
+        os.fsync(written.fileno())

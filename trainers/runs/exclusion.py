@@ -1,0 +1,74 @@
+"""Documents that a run goes on without: they keep their place, isolated from the others, at loss weight 0.
+
+`excluded.json` in the run's directory holds their ids, so that every later part of the run leaves them out as well.
+"""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gristmill.errors import UserError
+from gristmill.storage.store import read_json, write_json
+from pipelines.contracts.document import ID, document_id, file_key, parse_id
+from trainers.data.packed_corpus import Corpus
+
+FORMAT, FILE = "gristmill-excluded/1", "excluded.json"
+
+
+def read_excluded(run: Path) -> frozenset[bytes]:
+    """The 16-byte ids that are excluded from a run."""
+    path = run / FILE
+    if not path.exists():
+        return frozenset()
+    mend = "remove it, and name all that are to be left out again with --exclude-documents"
+    return frozenset(bytes.fromhex(entry) for entry in read_json(path, mend)["documents"])
+
+
+def exclude(run: Path, file: Path, corpus: Corpus) -> int:
+    """Add the documents that `file` names to those excluded from `run`; how many there are now.
+
+    A line is a printed id, `source/path#record`, or 32 hex digits. UserError names a line that is neither, and a document
+    that is in no training shard of the corpus.
+    """
+    wanted: dict[bytes, str] = {}
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError:
+        raise UserError(f"{file}: is not UTF-8 text; expected one document id a line") from None
+    for number, line in enumerate(lines, 1):
+        name = line.strip()
+        if name:
+            wanted[_identifier(name, f"{file}, line {number}")] = name
+    missing = set(wanted) - _in_shards(corpus, wanted)
+    if missing:
+        names = sorted(wanted[identifier] for identifier in missing)
+        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        raise UserError(
+            f"{file}: {names[0]!r}{more}: in no training shard of the corpus; `trainers blame` prints the ids of those read"
+        )
+    ids = sorted(identifier.hex() for identifier in read_excluded(run) | set(wanted))
+    write_json(run / FILE, {"format": FORMAT, "documents": ids})
+    return len(ids)
+
+
+def _identifier(name: str, where: str) -> bytes:
+    if len(name) == 32 and all(digit in "0123456789abcdefABCDEF" for digit in name):
+        return bytes.fromhex(name)
+    try:
+        source, path, record = parse_id(name)
+    except UserError as error:
+        raise UserError(f"{where}: {error}") from None
+    if record >= 1 << 64:
+        raise UserError(f"{where}: record numbers have at most 64 bits")
+    return document_id(file_key(source, path), record)
+
+
+def _in_shards(corpus: Corpus, wanted: dict[bytes, str]) -> set[bytes]:
+    """Those of the ids that are in a training shard."""
+    ids, found = pa.array(list(wanted), ID), set()
+    for source in corpus.train.values():
+        for number in range(len(source.shards)):
+            held = source.shard(number).doc_ids
+            found.update(held.filter(pc.is_in(held, value_set=ids)).to_pylist())
+    return found

@@ -1,0 +1,57 @@
+"""A run's ledger, `ledger.json`: what of each source its steps have read, beside what the mixture asked for.
+
+It is written before each checkpoint, so that whatever weights a run leaves behind, all that went into them is in it.
+The sequences before the first step of a run that goes on with its parent's data are the parent's, and are counted.
+With the corpus and `resolved.yaml` it gives every sequence read: the order of samples is a function of their number.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from gristmill.errors import UserError
+from gristmill.storage.store import read_json, write_json
+from trainers.config.pretraining import Pretraining
+from trainers.data.packed_corpus import Corpus, TrainingData
+from trainers.runs.run import read_run
+
+FORMAT = "gristmill-ledger/1"
+
+
+def write_ledger(run: Path, config: Pretraining, corpus: Corpus, data: TrainingData, step: int) -> None:
+    """Record what the first `step` steps read. UserError where the disk is full; the ledger before it is untouched."""
+    samples = step * (config.batch.sequences or 0)
+    record = {
+        "format": FORMAT,
+        "step": step,
+        "first_sample": data.since,
+        "samples": samples,
+        "corpora": list(config.data.corpora),
+        "corpus": corpus.fingerprint,
+        "tokenizer": corpus.tokenizer.xxh3_128,
+        "parent": read_run(run).get("parent"),
+        "sources": data.seen(samples),
+    }
+    try:
+        write_json(run / "ledger.json", record)
+    except OSError as error:
+        raise UserError(f"{run / 'ledger.json'}: could not be written ({error.strerror or error})") from error
+
+
+def read_ledger(run: Path) -> dict[str, Any]:
+    """A run's ledger; UserError where it has none yet, CorruptFileError where it is not what was written."""
+    try:
+        record = read_json(run / "ledger.json")
+    except FileNotFoundError:
+        raise UserError(f"{run}: has no ledger; it is written with a run's first checkpoint") from None
+    if record.get("format") != FORMAT:
+        raise UserError(f"{run / 'ledger.json'}: format is {record.get('format')!r}, this version reads {FORMAT!r}")
+    return record
+
+
+def line(seen: dict[str, dict[str, float]]) -> str:
+    """What was read, for a person: tokens beside the request, epochs, and the share of padding, by source."""
+    return "; ".join(
+        f"{name} {entry['tokens']:,} tokens of {entry['requested_tokens']:,.0f} requested, {entry['epochs']:.2f} epochs, "
+        f"{entry['padding'] / max(1, entry['padding'] + entry['tokens']):.1%} padding"
+        for name, entry in seen.items()
+    )

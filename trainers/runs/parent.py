@@ -1,0 +1,149 @@
+"""The weights that a new run begins from (`init`): of another run's checkpoint, of an export, or of a Hugging Face directory.
+
+Nothing is downloaded, no code of the directory runs, and only safetensors are read. The new run records its parent in
+`run.json` and in its ledger. Until its first own checkpoint it needs the parent's files where they were, unchanged.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from gristmill.errors import ConfigError, UserError
+from gristmill.storage.location import local_of
+from gristmill.storage.store import digest, file_checksum, read_json
+from tokenizer.vocabulary.definition import read_definition
+from trainers.config.pretraining import Init, Pretraining
+from trainers.data.packed_corpus import Corpus, training_data, verified_tokenizer
+from trainers.runs import checkpoint
+
+
+def kind_of(path: Path) -> str:
+    """`run`, `export` or `hugging_face`. UserError where `path` is none of them."""
+    for kind, file in (("run", "run.json"), ("export", "gristmill.json"), ("hugging_face", "config.json")):
+        if (path / file).is_file():
+            return kind
+    raise UserError(
+        f"init.path: {path} has no run.json, gristmill.json or config.json; give a run, an export, or a directory with "
+        f"config.json, safetensors and tokenizer.json"
+    )
+
+
+def settle(init: Init) -> Init:
+    """`init` with an absolute path and, for a run, the step that it begins from. ConfigError where a field does not apply."""
+    path = local_of(init.path, "init.path").resolve()
+    kind = kind_of(path)
+    if kind == "run":
+        return replace(init, path=str(path), step=checkpoint_of(path, init.step).step)
+    for name, value, free in (("step", init.step, None), ("optimizer", init.optimizer, "reset")):
+        _only_of_runs(name, value, free, path, kind)
+    _only_of_runs("data", init.data, "restart", path, kind)
+    return replace(init, path=str(path))
+
+
+def _only_of_runs(name: str, value: object, free: object, path: Path, kind: str) -> None:
+    if value != free:
+        raise ConfigError(f"init.{name}: got {value}, only a run has that, and {path} is of kind {kind}; set {free}")
+
+
+def checkpoint_of(run: Path, step: int | None) -> checkpoint.Checkpoint:
+    """The checkpoint of a run at a step, or its newest. UserError where it has none."""
+    found = checkpoint.newest(run, lambda _: None, last=step)
+    if found is None or step not in (None, found.step):
+        there = f"the nearest before it is that of step {found.step}" if found else "there is none before it"
+        wanted = "checkpoint" if step is None else f"checkpoint of step {step}"
+        raise UserError(
+            f"init.step: {run} has no {wanted}; {there}. `checkpoints.keep_every` keeps some for good; name one of these"
+        )
+    return found
+
+
+def describe(config: Pretraining, corpus: Corpus) -> dict[str, Any]:
+    """What `run.json` records of the parent of a new run: where it is, its fingerprints, and the step that the run begins at.
+
+    ConfigError or UserError where the parent has another tokenizer or architecture, or cannot be continued.
+    """
+    init = config.init
+    assert init is not None
+    path = Path(init.path)
+    kind = kind_of(path)
+    record: dict[str, Any] = {"path": init.path, "kind": kind, "first_step": 0, "tokens": 0, "updates": 0}
+    if kind == "hugging_face":
+        _same_tokens(path, corpus)
+        return {**record, "fingerprints": {"weights": weights_digest(path)}}
+    if kind == "export":
+        origin = read_json(path / "gristmill.json", "export again")
+        _same_tokenizer(path, origin["fingerprints"], corpus)
+        marks = {"fingerprints": origin["fingerprints"], "checkpoint": origin["checkpoint"], "step": origin["step"]}
+        return {**record, **marks}
+    found = checkpoint_of(path, init.step)
+    own = read_json(path / "run.json", "restore it from a copy")
+    _same_tokenizer(path, found.fingerprints, corpus)
+    record |= {"fingerprints": found.fingerprints, "checkpoint": found.checksum, "step": found.step}
+    if init.optimizer == "keep":
+        record["updates"] = updates(own, found.step, found.skipped)
+    if init.data == "continue":
+        _check_order(config, corpus, found)
+        inherited = {name: own[name] for name in ("since", "earlier") if name in own}
+        record |= {"first_step": found.step, "tokens": found.tokens, "inherited": inherited}
+    return record
+
+
+def updates(run: Mapping[str, Any], step: int, skipped: int) -> int:
+    """Updates behind the moments of a run (its `run.json`) after `step` steps, of which it skipped `skipped`; those of its
+    parent are among them if it kept its optimizer state.
+    """
+    parent = run.get("parent", {"updates": 0, "first_step": 0})
+    return int(parent["updates"]) + step - int(parent["first_step"]) - skipped
+
+
+def _check_order(config: Pretraining, corpus: Corpus, found: checkpoint.Checkpoint) -> None:
+    """ConfigError unless the parent's data goes on: the same samples in the same order, in batches of the same size."""
+    sequences, steps = config.batch.sequences or 0, config.budget.steps or 0
+    order = training_data(corpus, config).order
+    if found.order.get("order") != order.identity or found.order.get("sample") != found.step * sequences:
+        raise ConfigError(
+            "init.data: got continue, and the parent read other samples: its corpus, data section, seed, objective and "
+            "batch.sequences must be the same; give those, or set init.data to restart"
+        )
+    if steps <= found.step:
+        raise ConfigError(
+            f"budget.steps: got {steps}, the parent's data goes on from step {found.step}; allowed {found.step + 1} and more"
+        )
+
+
+def _same_tokenizer(path: Path, marks: Mapping[str, str], corpus: Corpus) -> None:
+    if marks["tokenizer"] != corpus.tokenizer.xxh3_128:
+        raise UserError(
+            f"init.path: {path} was trained with tokenizer {marks['tokenizer']}, the corpus was made with "
+            f"{corpus.tokenizer.xxh3_128}; build the corpus with the parent's tokenizer.json"
+        )
+
+
+def _same_tokens(path: Path, corpus: Corpus) -> None:
+    """UserError unless every id of a Hugging Face directory's tokenizer is the same token in the corpus's."""
+    theirs, ours = read_definition(str(path)), read_definition(str(verified_tokenizer(corpus)))
+    others = {number for number, token in theirs.tokens.items() if ours.tokens.get(number) != token}
+    if others or theirs.data["model"].get("merges") != ours.data["model"].get("merges"):
+        what = f"{len(others):,} of {len(theirs.tokens):,} ids, the first is {min(others)}" if others else "the merges"
+        raise UserError(
+            f"init.path: the tokenizer of {path} and that of the corpus differ ({what}); build the corpus with "
+            f"`shards: {{tokenizer: {path}/tokenizer.json}}`"
+        )
+
+
+def weight_files(path: Path) -> list[Path]:
+    """The safetensors of a Hugging Face directory. UserError where it has none."""
+    index = path / "model.safetensors.index.json"
+    if index.is_file():
+        names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+        return [path / Path(name).name for name in names]
+    if (path / "model.safetensors").is_file():
+        return [path / "model.safetensors"]
+    raise UserError(f"init.path: {path} has no model.safetensors; other formats are not read: save it as safetensors")
+
+
+def weights_digest(path: Path) -> str:
+    """A digest of the configuration and the weights of a Hugging Face directory."""
+    return digest([file_checksum(file) for file in [path / "config.json", *weight_files(path)]])

@@ -1,0 +1,131 @@
+"""Progress of a run: events in `log.jsonl`, and the line that a person reads for each of them."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from gristmill.errors import UserError
+from gristmill.events import EventLog, events_of, human_line
+from trainers.runs.sinks import Channel, Outcome
+from trainers.runs.training_metrics import RunMetrics
+
+
+class Progress:
+    """Writes events, shows their lines and hands them to the sinks. Only the first worker has a log; the others pass
+    `path` None and stay silent.
+    """
+
+    def __init__(self, path: Path | None, show: Callable[[str], None] | None, sinks: Sequence[Channel] = ()) -> None:
+        """`show` prints a line; None where another process follows the log. `path` is in the run's directory."""
+        self._path, self._log = path, EventLog(path) if path else None
+        self._show, self._sinks = show, sinks
+        self._metrics = RunMetrics(path.parent.name) if path else None
+        self._outcome: Outcome = "failed"
+
+    def write(self, event: str, **fields: Any) -> None:
+        """Record an event and show its line."""
+        if self._log is None or self._path is None:
+            return
+        self._record(event, fields)
+        for sink in self._sinks:
+            if event == "start":
+                sink.begin(self._path)
+            sink.put({"event": event, "time": time.time(), **fields})
+        if event in ("finished", "stopped"):
+            self._outcome = "finished" if event == "finished" else "stopped"
+        self._tell_failures()
+
+    def _record(self, event: str, fields: dict[str, Any]) -> None:
+        if self._log is not None:
+            self._log.write(event, **fields)
+        if self._metrics is not None:
+            self._metrics.take(event, fields)
+        if self._show:
+            self._show(line(event, fields))
+
+    def _tell_failures(self) -> None:
+        for sink in self._sinks:
+            if message := sink.failure():
+                self._record("warning", {"message": message})
+
+    def sync(self) -> None:
+        """Make the log outlast a loss of power, as the checkpoint does that follows. UserError where the disk refuses."""
+        if self._log is None:
+            return
+        try:
+            self._log.sync()
+        except OSError as error:
+            raise UserError(f"{self._path}: could not be written ({error.strerror or error})") from error
+
+    def close(self) -> None:
+        """Let the sinks deliver what they have, and flush the log to the disk."""
+        if self._log is not None:
+            for sink in self._sinks:
+                sink.close(self._outcome)
+            self._tell_failures()
+            self._log.close()
+
+
+def line(event: str, fields: dict[str, Any]) -> str:
+    """The human line of an event."""
+    if event == "step":
+        shown = {
+            "step": f"{fields['step']}/{fields['steps']}",
+            "tokens": fields["tokens"],
+            "loss": fields["loss"],
+            "rate": fields["learning_rate"],
+            "gradient": fields["gradient_norm"],
+            "tokens/s": round(fields["tokens_per_second"]),
+        }
+        if fields.get("mfu") is not None:
+            shown["mfu"] = f"{fields['mfu']:.1%}"
+        return human_line(**shown)
+    if event == "validation":
+        per_source = (f"{name} {_losses(entry)}" for name, entry in fields["sources"].items())
+        named = {"loss": "loss", "uniform_loss": "uniform", "sentence_loss": "sentence loss"}
+        named |= {"bits_per_byte": "bits per byte", "document_bits_per_byte": "of documents"}
+        whole = human_line(**{shown: f"{fields[key]:.4f}" for key, shown in named.items() if key in fields})
+        return f"validation at step {fields['step']}  {whole}  {'  '.join(per_source)}"
+    if "message" in fields:
+        return f"{event}  {fields['message']}"
+    return f"{event}  {human_line(**{name: value for name, value in fields.items() if not isinstance(value, dict)})}"
+
+
+def _losses(entry: dict[str, Any]) -> str:
+    """The loss of a source, and its bits per byte where the objective predicts text."""
+    return f"{entry['loss']:.4f}" + (f" ({entry['bits_per_byte']:.3f})" if "bits_per_byte" in entry else "")
+
+
+@contextmanager
+def followed(path: Path, show: Callable[[str], None]) -> Iterator[None]:
+    """Show the lines of events that other processes add to `path` while the block runs."""
+    stop = threading.Event()
+    start = path.stat().st_size if path.exists() else 0
+    thread = threading.Thread(target=_follow, args=(path, start, show, stop), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+def _follow(path: Path, start: int, show: Callable[[str], None], stop: threading.Event) -> None:
+    rest = b""
+    while True:
+        last = stop.wait(0.3)
+        if path.exists():
+            with open(path, "rb") as log:
+                log.seek(start)
+                data = log.read()
+            start += len(data)
+            *complete, rest = (rest + data).split(b"\n")
+            for entry in events_of(complete):
+                name = entry.pop("event")
+                entry.pop("time")
+                show(line(name, entry))
+        if last:
+            return

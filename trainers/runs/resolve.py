@@ -1,0 +1,331 @@
+"""The one place where derived values are computed: what a configuration leaves open, filled in from the corpus."""
+
+import difflib
+import math
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from fractions import Fraction
+from functools import partial
+
+import numpy as np
+
+from gristmill.config import plain
+from gristmill.errors import ConfigError, UserError
+from gristmill.storage.location import expanded
+from pipelines.contracts.mixtures import temperature, unimax
+from trainers.config.architecture import FAMILY, fill
+from trainers.config.pretraining import Batch, Budget, Data, Pretraining
+from trainers.data.mixture_weights import Mixture, cap
+from trainers.data.order import MixtureEnds, Order, Phase, Samples
+from trainers.data.packed_corpus import Corpus, Grid, grids_of, mixture_of, order_of
+from trainers.inference.prompt import sees_prefix
+from trainers.objectives import Objective
+from trainers.objectives.mixture import Mixture as MixtureOfObjectives
+from trainers.runs.parent import settle
+
+# What may change between the parts of one run: how it is executed and reported, not what is computed; and where the
+# corpus lies, because its identity is its fingerprint.
+FREE = ("name", "log_every", "sinks", "checkpoints", "execution", "data.corpora", "optimizer.max_skipped_in_row")
+# Samples up to which a budget is what their order draws, two seconds to go through; beyond, what sequences have on average.
+EXACT = 1 << 24
+_MARGIN = 1000  # beyond it, caps must allow a thousandth more than the budget: averages are no promise
+_EPOCHS = 4.0  # of UniMax where max_epochs is no number: four lose little against fresh data (Muennighoff et al. 2023)
+
+
+def resolve(config: Pretraining, corpus: Corpus) -> Pretraining:
+    """A new configuration without open values, which resolves to itself. ConfigError where values do not fit."""
+    family = FAMILY[config.model.architecture]
+    if family not in config.objective.families:
+        allowed = ", ".join(name for name, its in FAMILY.items() if its in config.objective.families)
+        raise ConfigError(
+            f"objective: got {config.objective.kind}, {config.model.architecture} is of the family {family.replace('_', '-')}; "
+            f"allowed for this objective: {allowed}"
+        )
+    if config.model.architecture == "gpt" and sees_prefix(config.objective):
+        raise ConfigError(
+            "objective.bidirectional_prefix: got true with gpt, whose attention is causal by construction; set it to false, "
+            "or take gpt2 or llama as model.architecture"
+        )
+    rows = config.objective.stream_length(config.data.sequence_length, family)
+    asked = config.budget.tokens or (config.budget.steps or 0) * (
+        config.batch.tokens or (config.batch.sequences or 0) * rows
+    )
+    config = replace(
+        config, model=fill(config.model, corpus.tokenizer.vocab_size), data=_data(config.data, corpus, asked)
+    )
+    grids = grids_of(corpus, config)
+    _check_specials(grids[-1])
+    config = replace(config, batch=_batch(config.batch, _mean_tokens(grids[-1], config.data)))
+    order = order_of(corpus, config, grids)
+    _check_caps(config.data, mixture_of(corpus, config.data), order)
+    config = replace(config, init=settle(config.init) if config.init else None)
+    config = replace(config, budget=_budget(config.budget, config.data, config.batch, grids, order))
+    if config.schedule.warmup_steps >= (config.budget.steps or 0) and config.schedule.warmup_steps > 0:
+        raise ConfigError(
+            f"schedule.warmup_steps: got {config.schedule.warmup_steps}, the run has {config.budget.steps} steps; "
+            f"shorten the warm-up or lengthen the budget"
+        )
+    return config
+
+
+def _check_specials(grid: Grid) -> None:
+    """ConfigError where the tokenizer lacks a special that the objective, or a part of a mixture, needs: it asks for them
+    when it makes a row, if only one of padding.
+    """
+    objective, none = grid.objective, np.empty(0, np.int64)
+    parts = objective.parts if isinstance(objective, MixtureOfObjectives) else ()
+    for part in parts:
+        if part.token is not None:
+            grid.context.special(part.token)
+    objectives: list[Objective] = [part.objective for part in parts]
+    for each in objectives or [objective]:
+        replace(grid, objective=each).rows(Samples(none, none, none, none, none), 1)
+
+
+def _mean_tokens(grid: Grid, data: Data) -> Fraction:
+    """Tokens of a sequence, on average over the sources at their final weights: the length of those that are not packed."""
+    assert isinstance(data.weights, dict)
+    sequences = Fraction(0)
+    for source in grid.sources:
+        mean = Fraction(grid.length)
+        if source.packing is not None:
+            mean = Fraction(source.tokens, len(source.packing.sizes))
+        sequences += Fraction(data.weights.get(source.name, 0.0)) / mean
+    return sum(map(Fraction, data.weights.values()), Fraction(0)) / sequences
+
+
+def _batch(batch: Batch, mean: Fraction) -> Batch:
+    length = math.ceil(mean)
+    sequences = batch.sequences or (batch.tokens or 0) // mean
+    if sequences == 0:
+        raise ConfigError(f"batch.tokens: got {batch.tokens}, one sequence has {length}; allowed {length} and more")
+    if batch.tokens is not None and batch.sequences is not None and batch.tokens // mean != batch.sequences:
+        raise ConfigError(
+            f"batch: got tokens {batch.tokens} and sequences {batch.sequences}, which differ at {float(mean):.10g} tokens "
+            f"a sequence; give one and set the other to null"
+        )
+    return Batch(tokens=math.ceil(sequences * mean), sequences=sequences)
+
+
+def _budget(budget: Budget, data: Data, batch: Batch, grids: Sequence[Grid], order: Order) -> Budget:
+    """Steps and the tokens that they read: as many steps as have no more than `budget.tokens`."""
+    size, nominal = batch.sequences or 0, partial(_nominal, data=data, size=batch.sequences or 0, grids=grids)
+    steps = budget.steps or bisect_right(range(1 << 48), budget.tokens or 0, key=nominal) - 1
+    tokens, exact = nominal(steps), steps * size <= EXACT
+    both = budget.steps is not None and budget.tokens == tokens  # what resolving a run beyond EXACT has given
+    try:
+        if exact and budget.tokens is not None and not both:
+            steps = _steps(order, size, budget.tokens)
+        if exact:
+            drawn = int(order.drawn(steps * size).tokens.sum())
+            tokens = tokens if both else drawn
+        elif order.mixture().total < tokens + tokens // _MARGIN:
+            raise MixtureEnds(-1, int(order.mixture().total))
+    except MixtureEnds as end:
+        wanted = f"{budget.tokens:,} tokens" if budget.tokens else f"{budget.steps:,} steps, some {tokens:,} tokens"
+        raise ConfigError(
+            f"data.max_epochs: the sources of a stage have given all they may after {end.tokens:,} tokens, the budget is "
+            f"{wanted}; raise max_epochs, lower the budget or add a source"
+        ) from None
+    if budget.steps is not None and steps != budget.steps:
+        raise ConfigError(
+            f"budget: got tokens {budget.tokens} and steps {budget.steps}, which differ: as many tokens are {steps} steps of "
+            f"{size} sequences; give one and set the other to null"
+        )
+    if steps == 0:
+        least = int(order.drawn(size).tokens.sum())
+        raise ConfigError(f"budget.tokens: got {budget.tokens}, one step has {least}; allowed {least} and more")
+    return Budget(tokens=tokens, steps=steps)
+
+
+def _nominal(steps: int, data: Data, size: int, grids: Sequence[Grid]) -> int:
+    """Tokens that steps of `size` sequences read, by the mean of a phase's sequences."""
+    total, begin = Fraction(0), 0
+    for grid, until in zip(grids, [*(phase.until_step for phase in data.phases), steps], strict=True):
+        end = max(begin, min(until, steps))
+        total, begin = total + (end - begin) * math.ceil(size * _mean_tokens(grid, data)), end
+    return int(total)
+
+
+def _steps(order: Order, size: int, tokens: int) -> int:
+    """Steps that read no more than `tokens` tokens; MixtureEnds where there are not that many."""
+    try:
+        return order.steps(size, tokens)
+    except MixtureEnds as end:
+        if end.tokens < tokens:
+            raise
+        return end.samples // size
+
+
+def _data(data: Data, corpus: Corpus, budget: int) -> Data:
+    """Weights and caps by source, checked against the corpus; `budget` is about the tokens of the run."""
+    spans = np.diff([0, *(min(stage.until_tokens, budget) for stage in data.stages), budget])
+    most = data.max_epochs if isinstance(data.max_epochs, float) else _EPOCHS
+    stages = tuple(
+        replace(stage, weights=_weights(stage.weights, corpus, f"data.stages[{i}].weights", int(spans[i]), most))
+        for i, stage in enumerate(data.stages)
+    )
+    weights = _weights(data.weights, corpus, "data.weights", int(spans[-1]), most)
+    caps = data.max_epochs
+    if isinstance(caps, float):
+        caps = dict.fromkeys(sorted({*weights, *(name for stage in stages for name in stage.weights)}), caps)
+    for name in caps or {}:
+        _known(name, corpus, "data.max_epochs")
+    corpora = tuple(expanded(name, "data.corpora") for name in data.corpora)
+    return replace(data, corpora=corpora, shard_set=corpus.shard_set, weights=weights, stages=stages, max_epochs=caps)
+
+
+def _check_caps(data: Data, asked: Mixture, order: Order) -> None:
+    caps = data.max_epochs if isinstance(data.max_epochs, dict) else {}
+    for stream, wanted, most in zip(order.streams, asked.caps, order.caps(), strict=True):
+        # A source of a stage that comes after the end of the mixture has no cap there, and says nothing.
+        if most == 0 and (wanted > 0 or cap(stream.tokens, caps.get(stream.name, math.inf)) == 0):
+            length = min(stream.tokens, order.phases[0].length)
+            raise ConfigError(
+                f"data.max_epochs.{stream.name}: got {caps[stream.name]}, less than one sequence of up to {length} tokens; "
+                f"allowed {length / stream.tokens:.3g} and more, or set its weight to 0"
+            )
+
+
+def _weights(
+    wanted: str | Mapping[str, float], corpus: Corpus, field: str, span: int, epochs: float
+) -> dict[str, float]:
+    """Weights by source, in the order of their names; `field` is where they stand, `span` the tokens that they hold for."""
+    sizes = {name: corpus.train[name].tokens for name in sorted(corpus.train)}
+    if not sizes:
+        raise UserError(f"{corpus.directory}: the corpus has no training documents; look at its report")
+    named: dict[str, Mapping[str, float]] = {
+        **corpus.mixtures,
+        "proportional": sizes,
+        "uniform": dict.fromkeys(sizes, 1.0),
+        "temperature": temperature(sizes),
+        # A stage that the budget does not reach has no tokens to share out: then one epoch of everything.
+        "unimax": unimax(sizes, span or sum(sizes.values()), epochs),
+    }
+    if isinstance(wanted, str):
+        if wanted not in named:
+            raise ConfigError(f"{field}: got {wanted!r}, allowed a mapping over sources or {', '.join(sorted(named))}")
+        wanted = named[wanted]
+    for name, weight in wanted.items():
+        if weight > 0:
+            _known(name, corpus, field)
+    return {name: float(wanted[name]) for name in sizes if wanted.get(name, 0) > 0}
+
+
+def _known(name: str, corpus: Corpus, field: str) -> None:
+    """ConfigError unless a source has training documents."""
+    if name in corpus.train:
+        return
+    if name in corpus.empty:
+        raise ConfigError(
+            f"{field}.{name}: the corpus has this source without a training document; set its weight to 0 or see in the "
+            f"build's report where its documents went"
+        )
+    near = difflib.get_close_matches(name, corpus.train, n=1)
+    hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(sorted(corpus.train))}"
+    raise ConfigError(f"{field}.{name}: no such source with training documents in the corpus; {hint}")
+
+
+def differences(config: Pretraining, other: Pretraining) -> list[tuple[str, object, object]]:
+    """(field, value here, value there) of every field whose values differ."""
+    here, there = _flat(plain(config)), _flat(plain(other))
+    return [
+        (name, here.get(name), there.get(name)) for name in sorted({*here, *there}) if here.get(name) != there.get(name)
+    ]
+
+
+def is_free(name: str) -> bool:
+    """Whether a field may change within a run."""
+    return any(name == free or name.startswith(f"{free}.") for free in FREE)
+
+
+def identity(config: Pretraining) -> dict[str, object]:
+    """The fields that make a run what it is, flat by name: all but the free ones."""
+    return {name: value for name, value in _flat(plain(config)).items() if not is_free(name)}
+
+
+def _flat(value: object, prefix: str = "") -> dict[str, object]:
+    if not isinstance(value, dict):
+        return {prefix: value}
+    result: dict[str, object] = {}
+    for key, entry in value.items():
+        result.update(_flat(entry, f"{prefix}.{key}" if prefix else str(key)))
+    return result
+
+
+def describe_data(config: Pretraining, corpus: Corpus, order: Order) -> list[str]:
+    """What a budget reads: the phases, the sources with a warning where one is read again, what packing costs, and where the
+    mixture changes.
+    """
+    samples = (config.budget.steps or 0) * (config.batch.sequences or 0)
+    mixture = order.mixture(samples if samples <= EXACT else 0)
+    lines = [
+        f"data  {config.batch.sequences:,} sequences a step, {config.batch.tokens:,} tokens on average; "
+        f"{config.budget.steps:,} steps read {config.budget.tokens:,} tokens in all"
+    ]
+    begin, reached = 0, []
+    for until, phase in zip([*(p.until_step for p in config.data.phases), math.inf], order.phases, strict=True):
+        end = int(min(until, config.budget.steps or 0))
+        if begin < end:
+            reached.append(phase)
+            where = f"steps {begin + 1:,} to {end:,}"
+            lines += [f"data  {where}: sequences of {phase.length:,} tokens"] * (len(order.phases) > 1)
+        begin = end
+    lines += _source_lines(config, order, len(reached))
+    unread = sorted(set(corpus.train) - {stream.name for stream in order.streams})
+    lines += [f"data  {name}: not read, its weight is 0" for name in unread]
+    bare = sorted({stream.name for stream in order.streams} - set(corpus.validation))
+    if bare:
+        lines.append(f"data  no validation loss of {', '.join(bare)}: without validation documents in the corpus")
+    lines += [line for phase in reached for line in _packing_lines(config.data.packing, phase)]
+    for end, shares in zip(mixture.ends[:-1], mixture.shares[1:], strict=True):
+        if end < (config.budget.tokens or 0):
+            weights = ", ".join(
+                f"{name} {share:.2%}" for name, share in zip(mixture.names, shares, strict=True) if share
+            )
+            lines.append(f"data  from token {int(end):,} on: {weights}")
+    return lines
+
+
+def _source_lines(config: Pretraining, order: Order, phases: int) -> list[str]:
+    """One line per source: its share of the tokens and its epochs, with a warning beyond one, as each of the `phases` begins
+    another; then what caps leave unread.
+    """
+    samples, total = (config.budget.steps or 0) * (config.batch.sequences or 0), config.budget.tokens or 0
+    sizes = np.array([stream.tokens for stream in order.streams])
+    if samples <= EXACT:
+        drawn = order.drawn(samples)
+        tokens, requested, begun = drawn.tokens, drawn.requested, drawn.epochs
+    else:
+        tokens = requested = order.mixture().requested(total)
+        begun = np.ceil(tokens / sizes).astype(np.int64) + phases - 1
+    lines, capped = [], []
+    for i, (stream, most) in enumerate(zip(order.streams, order.caps(samples if samples <= EXACT else 0), strict=True)):
+        share, epochs = requested[i] / max(1, total), tokens[i] / stream.tokens
+        line = f"data  {stream.name}: {share:.2%} of the tokens, {int(tokens[i]):,} tokens, {epochs:.2f} epochs"
+        if epochs > 1:
+            line += f"  (reads documents again: enters epoch {begun[i]})"
+        elif begun[i] > 1:
+            line += f"  (may read documents again: a new length begins epoch {begun[i]})"
+        lines.append(line)
+        if most <= requested[i]:
+            left = -int(tokens[i]) % stream.tokens
+            capped.append(
+                f"data  {stream.name}: gives what max_epochs allows; {left:,} tokens of its last epoch stay unread"
+            )
+    return lines + capped
+
+
+def _packing_lines(packing: str, phase: Phase) -> list[str]:
+    """What a packing costs each source, where it is not concatenation: that leaves no padding but at a source's end."""
+    lines = []
+    for stream in phase.streams:
+        if stream.sizes is not None:
+            held = int(stream.sizes.sum())
+            lines.append(
+                f"data  {stream.name}: {packing} at {phase.length:,} leaves {1 - held / (len(stream.sizes) * phase.length):.2%} "
+                f"of the places as padding and {stream.tokens - held:,} tokens out; {held / len(stream.sizes):.1f} tokens a "
+                f"sequence"
+            )
+    return lines

@@ -1,0 +1,252 @@
+"""A run's directory: whose it is, what it was told, whether it is finished.
+
+`run.json` (identity), `resolved.yaml`, `tokenizer.json`, `log.jsonl`, `ledger.json`, `checkpoints/`, `export/`, and
+`report.html` and `finished.json` once it is done. `excluded.json` holds the ids of documents at loss weight 0,
+`sinks.json` the names under which W&B or MLflow know the run. A file named `stop` asks a run to save a checkpoint and end.
+"""
+
+import json
+import os
+import sys
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import xxhash
+import yaml
+
+from gristmill.config import load_yaml, parse, plain
+from gristmill.errors import ConflictError, CorruptFileError, UserError
+from gristmill.storage.lease import LEASE, held
+from gristmill.storage.location import local_of
+from gristmill.storage.retries import patiently
+from gristmill.storage.store import digest, file_checksum, read_json, write_atomic, write_json
+from trainers.config.pretraining import Init, Pretraining
+from trainers.data.packed_corpus import Corpus, verified_tokenizer
+from trainers.runs import checkpoint
+from trainers.runs.parent import describe
+from trainers.runs.resolve import differences, identity, is_free
+
+FORMAT = "gristmill-run/1"
+STOP = "stop"
+_ATTEMPT = ".attempt"
+_SHOWN = 5
+_OF_CORPUS = (
+    "data.weights",
+    "data.stages",
+    "data.max_epochs",
+    "data.shard_set",
+    "batch.tokens",
+    "budget.tokens",
+)  # what a corpus decides where it is open
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A run's directory after checks: whether it existed, is finished, and which free fields changed since it began."""
+
+    path: Path
+    is_new: bool
+    finished: dict[str, Any] | None
+    changed: tuple[str, ...]
+
+
+def open_run(path: Path, config: Pretraining, corpus: Corpus, another_corpus: bool = False) -> Opened:
+    """Make a run's directory, or check that an existing one began with the same configuration, corpus and tokenizer.
+
+    ConflictError names the difference. With `another_corpus` a corpus of the same tokenizer is read from the newest
+    checkpoint on, at the weights that it gives; `run.json` then says since which step. `resolved.yaml` is written unless
+    the run is finished.
+    """
+    if not (path / "run.json").exists():
+        # A run that was killed while it began may have left these; they are written again.
+        begun = {LEASE, "resolved.yaml", "tokenizer.json"}
+        if path.exists() and any(e.name not in begun and not e.name.endswith(".tmp") for e in path.iterdir()):
+            raise ConflictError(f"{path}: holds files but no run; give another run=DIRECTORY")
+        record: dict[str, Any] = {"format": FORMAT, "name": config.name, "specials": corpus.tokenizer.specials}
+        if config.init is not None:  # which may be refused
+            parent = describe(config, corpus)
+            record |= {**parent.pop("inherited", {}), "parent": parent}
+        write_config(path, config)
+        tokenizer = verified_tokenizer(corpus)
+        write_atomic(path / "tokenizer.json", tokenizer.read_bytes())
+        write_json(path / "run.json", {**record, "fingerprints": fingerprints(config, corpus)})
+        return Opened(path, True, None, ())
+    began = read_run(path)["fingerprints"]
+    changes = began["corpus"] != corpus.fingerprint
+    if began["tokenizer"] != corpus.tokenizer.xxh3_128:
+        raise ConflictError(
+            f"{path}: this run began with the tokenizer {began['tokenizer']}, the one given is {corpus.tokenizer.xxh3_128}; "
+            f"give a corpus made with the one it began with, or another run=DIRECTORY"
+        )
+    if changes and not another_corpus:
+        raise ConflictError(
+            f"{path}: this run began with the corpus {began['corpus']}, the one given is {corpus.fingerprint} (a build or "
+            f"`pipelines forget` changes it); give the corpus it began with, another run=DIRECTORY, or --another-corpus "
+            f"to read this one from the newest checkpoint on"
+        )
+    found = differences(read_config(path), config)
+    free = (lambda name: is_free(name) or name.startswith(_OF_CORPUS)) if changes else is_free
+    fixed = [f"{name}: {old!r} -> {new!r}" for name, old, new in found if not free(name)]
+    if fixed:
+        more = f" and {len(fixed) - _SHOWN} more" if len(fixed) > _SHOWN else ""
+        raise ConflictError(
+            f"{path}: this run began with another configuration ({'; '.join(fixed[:_SHOWN])}{more}); "
+            f"give the one it began with, or another run=DIRECTORY"
+        )
+    finished = read_json(path / "finished.json") if (path / "finished.json").exists() else None
+    if found and finished is None:
+        write_config(path, config)
+    if changes and finished is None:  # the last, so that after a kill the same command does both
+        _change_corpus(path, config, corpus)
+    return Opened(path, False, finished, tuple(f"{name}: {old!r} -> {new!r}" for name, old, new in found))
+
+
+def known_init(path: Path, init: Init | None) -> Init | None:
+    """`init` with the step that the run at `path`, if it has begun, was resolved with: its parent may have gone on since."""
+    if init is None or init.step is not None or not (path / "run.json").exists():
+        return init
+    began = read_config(path).init
+    same = began is not None and replace(began, step=None) == replace(
+        init, path=str(local_of(init.path, "init.path").resolve())
+    )
+    return began if same else init
+
+
+def _change_corpus(path: Path, config: Pretraining, corpus: Corpus) -> None:
+    """Record that from the newest checkpoint on another corpus is read, and which ones were before it."""
+    record = read_run(path)
+    newest = checkpoint.newest(path, print)
+    step = newest.step if newest else 0
+    earlier = [*record.get("earlier", []), {"until_step": step, "corpus": record["fingerprints"]["corpus"]}]
+    marks = record["fingerprints"] | {"corpus": corpus.fingerprint, "config": fingerprints(config, corpus)["config"]}
+    del record["checksum"]
+    write_json(path / "run.json", {**record, "fingerprints": marks, "since": step, "earlier": earlier})
+
+
+def read_run(path: Path) -> dict[str, Any]:
+    """A run's `run.json`; UserError where `path` is no run."""
+    try:
+        record = read_json(path / "run.json", "restore it from a copy, or begin another run")
+    except (FileNotFoundError, NotADirectoryError):
+        raise UserError(
+            f"{path}: no run here; start one with: python -m trainers pretrain RECIPE corpus=DIR run={path}"
+        ) from None
+    if record.get("format") != FORMAT:
+        raise UserError(f"{path}: format is {record.get('format')!r}, this version reads {FORMAT!r}")
+    return record
+
+
+def read_config(path: Path) -> Pretraining:
+    """The resolved configuration of a run; CorruptFileError as `read_resolved`."""
+    return parse(Pretraining, read_resolved(path), str(path / "resolved.yaml"))
+
+
+def read_resolved(path: Path) -> dict[str, Any]:
+    """What a run's `resolved.yaml` says; CorruptFileError unless it is what was written: its first line says its checksum."""
+    file = path / "resolved.yaml"
+    content = file.read_bytes()
+    if content != sealed(content.partition(b"\n")[2]):
+        raise CorruptFileError(
+            f"{file}: does not match the checksum in its first line; put back what was written there: a copy that is edited "
+            "goes to `trainers pretrain` as a recipe, with another run=DIRECTORY"
+        )
+    return load_yaml(file)
+
+
+def verified_copy(path: Path) -> Path:
+    """The path of a run's `tokenizer.json`; CorruptFileError unless it is the tokenizer with which the run began."""
+    file, began = path / "tokenizer.json", read_run(path)["fingerprints"]["tokenizer"]
+    if not file.exists() or (found := file_checksum(file)) != began:
+        state = f"is {found}" if file.exists() else "is missing"
+        raise CorruptFileError(f"{file}: {state}, run.json recorded {began}; copy it from the corpus of the run")
+    return file
+
+
+def differing(recipe: Mapping[str, Any], config: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """A line for each field in which a configuration differs from a recipe's; both as plain data."""
+    lines = []
+    for name, value in config.items():
+        before = recipe.get(name)
+        if isinstance(value, Mapping) and isinstance(before, Mapping) and before.get("kind") == value.get("kind"):
+            lines += differing(before, value, f"{prefix}{name}.")
+        elif value != before:
+            lines.append(f"{prefix}{name}: {json.dumps(before)} -> {json.dumps(value)}")
+    return lines
+
+
+def as_yaml(config: Pretraining) -> str:
+    """A configuration as the YAML that `read_config` reads."""
+    return yaml.safe_dump(plain(config), sort_keys=False, allow_unicode=True)
+
+
+def write_config(path: Path, config: Pretraining) -> None:
+    """Write a run's `resolved.yaml`."""
+    write_atomic(path / "resolved.yaml", sealed(as_yaml(config).encode()))
+
+
+def sealed(text: bytes) -> bytes:
+    """YAML with its checksum before it, in a comment."""
+    return b"# xxh3_128 of the lines below: " + xxhash.xxh3_128_hexdigest(text).encode() + b"\n" + text
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold a run's directory; ConflictError where another process trains in it, on this machine or another.
+
+    A process that stood still for so long that another one took the directory over ends at once: two do not write one log.
+    """
+
+    def end() -> None:
+        print(f"error: {path}: another process took over, since this one had stood still", file=sys.stderr, flush=True)
+        os._exit(1)
+
+    with held(path, "training", lambda line: print(line, flush=True), wait=False, lost=end):
+        yield
+
+
+class SupersededError(UserError):
+    """Other workers have taken a run over from these, which were believed to be gone."""
+
+
+def begin_attempt(path: Path) -> str:
+    """The name of the workers that are about to be started. Those before them, of a node that was cut off or of a command
+    that was killed, may still run: from now on `check_attempt` ends them.
+    """
+    name = uuid.uuid4().hex
+    write_atomic(path / _ATTEMPT, name.encode())
+    return name
+
+
+def check_attempt(path: Path, name: str | None) -> None:
+    """SupersededError where workers of another name have been started since; None never is."""
+    attempt = path / _ATTEMPT
+    if name is not None and patiently(attempt, attempt.read_text) != name:
+        raise SupersededError(f"{path}: other workers have gone on with this run since these were cut off from it")
+
+
+def fingerprints(config: Pretraining, corpus: Corpus) -> dict[str, str]:
+    """Of code, configuration, corpus and tokenizer, as run and checkpoints record them."""
+    return {
+        "code": code_version(),
+        "config": digest(identity(config)),
+        "corpus": corpus.fingerprint,
+        "tokenizer": corpus.tokenizer.xxh3_128,
+    }
+
+
+@lru_cache(maxsize=1)
+def code_version() -> str:
+    """The release, and a digest of this package's source files: a changed line shows."""
+    here = Path(__file__).parent
+    files = {str(path.relative_to(here)): file_checksum(path) for path in sorted(here.rglob("*.py"))}
+    try:
+        release = version("gristmill")
+    except PackageNotFoundError:
+        release = "checkout"
+    return f"{release}+{digest(files)[:12]}"

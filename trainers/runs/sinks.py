@@ -1,0 +1,358 @@
+"""Metrics of a run in TensorBoard, Weights & Biases or MLflow, beside `log.jsonl`, which has them all in any case.
+
+A sink is fed from a thread of its own: one that is slow, hangs or fails neither delays nor changes training. It gets the
+history of the run first, as far as it has not got it, so that a sink that failed, or is new, is complete after a resume.
+Where the libraries write to is theirs to know, from their environment variables: WANDB_PROJECT, WANDB_MODE and the like,
+MLFLOW_TRACKING_URI, MLFLOW_EXPERIMENT_NAME. So no key stands in a configuration.
+
+To add a sink, write a class as `Sink` says and name it in SINKS, with its extra in pyproject.toml.
+"""
+
+import hashlib
+import math
+import os
+import queue
+import re
+import shutil
+import threading
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from gristmill.config import plain
+from gristmill.errors import ConfigError, UserError
+from gristmill.events import read_events
+from gristmill.extras import install_extra
+from gristmill.storage.store import read_json, write_json
+from trainers.runs.history import effective
+
+Outcome = Literal["finished", "stopped", "failed"]
+FORMAT, FILE = "gristmill-sinks/1", "sinks.json"
+_GROUPS = {"step": "train", "validation": "validation"}
+_WAITING = 10_000  # events that a sink may be behind
+_PATIENCE = 60.0  # seconds that the end of a run waits for a sink
+_PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,79}")
+_SECRET_NAME = re.compile("KEY|TOKEN|PASSWORD|SECRET|CREDENTIAL")
+
+
+@dataclass(frozen=True)
+class Description:
+    """What a sink is told of a run: its directory, its settings by name, the identity under which the sink knows it
+    (None for a new one), and the last step in its log (0 for none).
+    """
+
+    run: Path
+    settings: dict[str, Any]
+    identity: str | None
+    last_step: int
+
+
+class Sink(Protocol):
+    """One run in some library. The constructor may raise anything; that stops a run before its first step."""
+
+    identity: str | None
+
+    def __init__(self, described: Description) -> None:
+        """Begin the run, or go on with the one that `described.identity` names."""
+
+    def log(self, step: int, seconds: float, values: Mapping[str, float]) -> None:
+        """Take metrics of `step`, measured at `seconds` since the epoch; those that it has already are passed over."""
+
+    def close(self, outcome: Outcome) -> None:
+        """Deliver what is left."""
+
+
+class TensorBoard:
+    """Event files in `tensorboard/` of the run, written anew by each part of it: they never hold a step twice."""
+
+    def __init__(self, described: Description) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        directory = described.run / "tensorboard"
+        for file in directory.glob("events.out.tfevents.*"):
+            file.unlink()
+        self.identity: str | None = None
+        self._writer = SummaryWriter(str(directory), flush_secs=10)
+
+    def log(self, step: int, seconds: float, values: Mapping[str, float]) -> None:
+        """Write scalars."""
+        for name, value in values.items():
+            self._writer.add_scalar(name, value, step, seconds)
+
+    def close(self, outcome: Outcome) -> None:
+        """Flush the file."""
+        self._writer.close()
+
+
+class WeightsAndBiases:
+    """A run of Weights & Biases, whose steps only grow: of a step that is logged twice the first one stays.
+
+    Offline each part of a run is a directory; those that were not synced yet are replaced by one that has the history.
+    """
+
+    def __init__(self, described: Description) -> None:
+        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
+        import wandb
+
+        self.identity: str | None = described.identity or uuid.uuid4().hex
+        quiet = wandb.Settings(
+            console="off", silent=True, disable_code=True, disable_git=True, x_disable_meta=True,
+            x_disable_machine_info=True,
+        )  # fmt: skip
+        self._run = wandb.init(
+            project=os.environ.get("WANDB_PROJECT", "gristmill"), name=os.environ.get("WANDB_NAME", described.run.name),
+            id=self.identity, resume="allow", dir=str(described.run), config=described.settings, allow_val_change=True,
+            settings=quiet,
+        )  # fmt: skip
+        self._next = self._take_over(described) if self._run.offline else self._run.step
+
+    def _take_over(self, described: Description) -> int:
+        """The step from which an offline run needs rows: all, unless earlier ones have left this machine."""
+        here = Path(self._run.dir).parent
+        earlier = [part for part in here.parent.glob(f"offline-run-*-{self.identity}") if part != here]
+        if described.identity and (not earlier or any(list(part.glob("*.synced")) for part in earlier)):
+            return described.last_step + 1
+        for part in earlier:
+            shutil.rmtree(part)
+        return 0
+
+    def log(self, step: int, seconds: float, values: Mapping[str, float]) -> None:
+        """Log a row; the library adds the rest of a step to the row that it has of it."""
+        if step >= self._next:
+            self._run.log(dict(values), step=step)
+
+    def close(self, outcome: Outcome) -> None:
+        """End the run."""
+        self._run.finish(exit_code=1 if outcome == "failed" else 0)
+
+
+class MLflow:
+    """A run of MLflow, at the server or store of MLFLOW_TRACKING_URI; of a step that is logged twice the first one stays."""
+
+    def __init__(self, described: Description) -> None:
+        if not os.environ.get("MLFLOW_TRACKING_URI"):
+            raise ConfigError(
+                "sinks: 'mlflow' needs MLFLOW_TRACKING_URI, the address of a server or store, in the environment"
+            )
+        os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+        from mlflow import MlflowClient
+        from mlflow.entities import Metric, Param
+
+        self._client, self._metric = MlflowClient(), Metric
+        self.identity: str | None = described.identity
+        self._last = dict.fromkeys(_GROUPS.values(), 0)
+        if self.identity is not None:
+            self._client.update_run(self.identity, status="RUNNING")
+            for group in self._last:
+                history = self._client.get_metric_history(self.identity, f"{group}/loss")
+                self._last[group] = max((entry.step for entry in history), default=0)
+            return
+        name = os.environ.get("MLFLOW_EXPERIMENT_NAME", "gristmill")
+        found = self._client.get_experiment_by_name(name)
+        experiment = found.experiment_id if found else self._client.create_experiment(name)
+        identity: str = self._client.create_run(experiment, run_name=described.run.name).info.run_id
+        self.identity = identity
+        settings = [Param(key, str(value)[:500]) for key, value in described.settings.items()]
+        for first in range(0, len(settings), 100):  # the most that one request may have
+            self._client.log_batch(identity, params=settings[first : first + 100])
+
+    def log(self, step: int, seconds: float, values: Mapping[str, float]) -> None:
+        """Log metrics, in requests of at most 1000."""
+        new = [
+            self._metric(name, value, round(seconds * 1000), step)
+            for name, value in values.items()
+            if step > self._last["validation" if name.startswith("validation") else "train"]
+        ]
+        for first in range(0, len(new), 1000):
+            self._client.log_batch(self.identity, metrics=new[first : first + 1000])
+
+    def close(self, outcome: Outcome) -> None:
+        """Set the run's status."""
+        status = {"finished": "FINISHED", "stopped": "KILLED", "failed": "FAILED"}[outcome]
+        self._client.set_terminated(self.identity, status)
+
+
+# name in the configuration -> (class, module that it needs); the extra in pyproject.toml has the same name
+SINKS: dict[str, tuple[type[Sink], str]] = {
+    "tensorboard": (TensorBoard, "tensorboard"),
+    "wandb": (WeightsAndBiases, "wandb"),
+    "mlflow": (MLflow, "mlflow"),
+}
+
+
+def require_libraries(names: Sequence[str]) -> None:
+    """ConfigError with the line that installs it where a sink's library is missing."""
+    for name in names:
+        if find_spec(SINKS[name][1]) is None:
+            raise ConfigError(
+                f"sinks: {name!r} needs the package {SINKS[name][1]}, which is not installed; run: "
+                f"{install_extra(name)}, or leave {name} out of sinks"
+            )
+
+
+def open_sinks(
+    names: Sequence[str], run: Path, config: Any, show: Callable[[str], None] | None = None
+) -> "list[Channel]":
+    """The sinks of a run, which get its resolved configuration; `show` prints a line for each. UserError where one cannot
+    be opened, unless the run has been training already: then that is a failure like any other.
+    """
+    require_libraries(names)
+    path = run / FILE
+    record = read_json(path) if path.exists() else {}
+    known: dict[str, str] = record.get("identities", {})
+    logged = read_events(run / "log.jsonl") if names else []
+    last_step = max((event["step"] for event in logged if event["event"] in _GROUPS), default=0)
+    settings = dict(_settings(plain(config)))
+    channels = []
+    for name in names:
+        if show:
+            show(f"sink {name}: opening; where nobody answers, its library tries for some minutes")
+        try:
+            sink = SINKS[name][0](Description(run, settings, known.get(name), last_step))
+        except UserError:
+            raise
+        except Exception as error:
+            if last_step > 0:
+                channels.append(Channel(name, None, describe(error)))
+                continue
+            raise UserError(
+                f"sinks: {name!r} could not be opened: {describe(error)}; mend that, or leave {name} out of sinks"
+            ) from None
+        if sink.identity and known.get(name) != sink.identity:
+            known[name] = sink.identity
+            write_json(path, {"format": FORMAT, "identities": known})
+        channels.append(Channel(name, sink))
+    return channels
+
+
+class Channel:
+    """The way of events to one sink. After a failure, which `failure` tells once, the sink gets no more of them."""
+
+    def __init__(self, name: str, sink: Sink | None, failure: str | None = None) -> None:
+        """Nothing is sent before `begin`, and nothing at all without a sink, for which `failure` is the reason."""
+        self.name, self._sink = name, sink
+        self._queue: queue.Queue[dict[str, Any] | Outcome] = queue.Queue(_WAITING)
+        self._thread: threading.Thread | None = None
+        self._failure = failure
+        self._told = False
+
+    def begin(self, log: Path | None) -> None:
+        """Send what the log holds up to now, and then what `put` gets."""
+        if self._sink is None:
+            return
+        arguments = (self._sink, log, log.stat().st_size if log else 0)
+        self._thread = threading.Thread(target=self._work, args=arguments, name=f"sink {self.name}", daemon=True)
+        self._thread.start()
+
+    def put(self, event: dict[str, Any]) -> None:
+        """Hand an event over; never waits."""
+        if event["event"] not in _GROUPS or self._thread is None or self._failure is not None:
+            return
+        try:
+            self._queue.put_nowait(event)
+        except queue.Full:
+            self._failure = f"it is {_WAITING:,} events behind"
+
+    def failure(self) -> str | None:
+        """The message of a failure, to whoever asks first."""
+        if self._failure is None or self._told:
+            return None
+        self._told = True
+        return (
+            f"THE SINK {self.name} FAILED and gets no more metrics until the run is resumed ({self._failure}); training goes "
+            f"on, and log.jsonl has them all"
+        )
+
+    def close(self, outcome: Outcome) -> None:
+        """Let the sink deliver what it has, for a minute at most."""
+        if self._thread is None:  # the run ended before its first step
+            self.begin(None)
+        if self._thread is None or self._failure is not None:
+            return
+        try:
+            self._queue.put(outcome, timeout=_PATIENCE)
+            self._thread.join(_PATIENCE)
+        except queue.Full:
+            pass
+        if self._thread.is_alive():
+            self._failure = self._failure or f"it has not taken all of them {_PATIENCE:.0f} seconds after the end"
+
+    def _work(self, sink: Sink, log: Path | None, size: int) -> None:
+        try:
+            for event in effective(read_events(log, size=size)) if log else ():
+                if event["event"] in _GROUPS:
+                    _send(sink, event)
+            while not isinstance(event_or_end := self._queue.get(), str):
+                _send(sink, event_or_end)
+            sink.close(event_or_end)
+        except BaseException as error:  # whatever a library raises, training goes on
+            self._failure = describe(error)
+
+
+def _send(sink: Sink, event: Mapping[str, Any]) -> None:
+    sink.log(event["step"], event["time"], metrics(event))
+
+
+def metrics(event: Mapping[str, Any]) -> dict[str, float]:
+    """The numbers of a step's or validation's event: `train/loss`, and by source `train_loss/NAME`; what the data gave by
+    source is `data_FIELD/NAME`. What is not a finite number is left out.
+    """
+    group = _GROUPS[event["event"]]
+    found: dict[str, float] = {}
+    for path, value in _leaves(event, ()):
+        if path[0] in ("event", "time", "step", "steps") or not _is_number(value):
+            continue
+        if path[0] in ("sources", "data") and len(path) == 3:
+            name = f"{'data' if path[0] == 'data' else group}_{safe(path[2])}/{safe(path[1])}"
+        else:
+            name = "/".join((group, "_".join(map(safe, path))))
+        found[name] = float(value)
+    return found
+
+
+def _leaves(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    if isinstance(value, Mapping):
+        for key, entry in value.items():
+            yield from _leaves(entry, (*path, str(key)))
+    else:
+        yield path, value
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def safe(name: str) -> str:
+    """A name that every sink takes: as it is where it is letters, digits, `_`, `.` and `-`, at most 80 of them; else with
+    `_` for what is not, and a digest, so that different names stay different.
+    """
+    if _PLAIN.fullmatch(name):
+        return name
+    digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:8]
+    return f"{re.sub('[^A-Za-z0-9_-]', '_', name[:60])}-{digest}"
+
+
+def _settings(config: Any) -> Iterator[tuple[str, Any]]:
+    """A configuration by dotted names, without credentials that stand in an address."""
+    for path, value in _leaves(config, ()):
+        shown = redacted(str(value)) if isinstance(value, str | list) else value
+        yield ".".join(map(safe, path)), shown
+
+
+def describe(error: BaseException) -> str:
+    """The kind of an error and its message in one line, without what may be secret in it."""
+    message = redacted(" ".join(str(error).split()))
+    return f"{type(error).__name__}: {message[:300]}" if message else type(error).__name__
+
+
+def redacted(text: str) -> str:
+    """`text` without user names, passwords and queries of addresses, and values of secrets in the environment."""
+    text = re.sub(r"(?<=://)[^/\s@]+@", "***@", text)
+    text = re.sub(r"(://[^\s?'\"]*)\?[^\s'\")]*", r"\1?***", text)
+    for name, value in os.environ.items():
+        if _SECRET_NAME.search(name.upper()) and len(value) >= 6:
+            text = text.replace(value, "***")
+    return text

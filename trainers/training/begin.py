@@ -1,0 +1,174 @@
+"""The tensors that a new run begins with (`init`): reading those of its parent, and checking that they fit its model.
+
+Only safetensors are read, and no code of a directory runs.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from gristmill.errors import ConfigError, UserError
+from gristmill.storage.store import read_json
+from trainers.config.architecture import POSITIONS, Model
+from trainers.config.pretraining import Pretraining
+from trainers.inference.model_export import load_trained
+from trainers.models import MODELS, stock_class
+from trainers.runs import checkpoint
+from trainers.runs.parent import checkpoint_of, weight_files, weights_digest
+from trainers.runs.run import read_config
+
+# What may differ from the parent's model: it changes no tensor, or changing it is the purpose (longer contexts).
+_FREE_SIZES = ("positions", "dropout", "initializer_range", "rope_base", "vocab_size", "sentence_head")
+# Fields of a Hugging Face configuration that change results without changing a tensor's shape.
+_DECISIVE = (
+    *(
+        "model_type",
+        "hidden_act",
+        "activation_function",
+        "hidden_activation",
+        "afn",
+        "feed_forward_proj",
+        "dense_act_fn",
+    ),
+    *("num_attention_heads", "n_head", "num_heads", "encoder_attention_heads", "decoder_attention_heads", "head_dim"),
+    *("num_key_value_heads", "layer_norm_eps", "layer_norm_epsilon", "rms_norm_eps", "norm_eps", "scale_embedding"),
+    *("tie_word_embeddings", "relative_attention_num_buckets", "relative_attention_max_distance", "local_attention"),
+    *("global_attn_every_n_layers", "layer_types", "scale_attn_weights", "scale_attn_by_inverse_layer_idx"),
+)
+
+
+class _Weights(Mapping[str, dict[str, Any]]):
+    """Weights with optimizer state of zeros, as `Engine.restore` takes them."""
+
+    def __init__(self, weights: Mapping[str, Any]) -> None:
+        self._weights = weights
+
+    def __getitem__(self, name: str) -> dict[str, Any]:
+        weight = self._weights[name]
+        zeros = weight.new_zeros(weight.shape)
+        return {"weight": weight, "exp_avg": zeros, "exp_avg_sq": zeros, "momentum_buffer": zeros}
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._weights)
+
+    def __len__(self) -> int:
+        return len(self._weights)
+
+
+def read_state(
+    config: Pretraining, specials: dict[str, int], record: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]
+) -> Mapping[str, dict[str, Any]]:
+    """{parameter name: {"weight": tensor, name of its optimizer state: tensor, ...}} to begin with, for a model whose parameters
+    have these `shapes`. `record` is what `describe` gave.
+
+    UserError where the parent's files are not what they were, ConfigError that names the first tensor that does not fit.
+    """
+    init = config.init
+    assert init is not None
+    path, kind = Path(init.path), record["kind"]
+    if kind == "hugging_face":
+        _unchanged(path, weights_digest(path), record["fingerprints"]["weights"])
+        weights = _hugging_face(path, config, specials)
+    elif kind == "export":
+        _unchanged(path, read_json(path / "gristmill.json", "export again")["checkpoint"], record["checkpoint"])
+        trained = load_trained(path)
+        _check_model(config.model, trained.config.model)
+        weights = dict(trained.model.named_parameters())
+    else:
+        found, theirs = checkpoint_of(path, record["step"]), read_config(path)
+        _unchanged(path, found.checksum, record["checkpoint"])
+        _check_model(config.model, theirs.model)
+        if init.optimizer == "keep" and config.optimizer.kind != theirs.optimizer.kind:
+            raise ConfigError(
+                f"init.optimizer: got keep, {path} was trained with {theirs.optimizer.kind} and this run with "
+                f"{config.optimizer.kind}, whose state is another; set it to reset"
+            )
+        state = checkpoint.read_state(found)
+        _check_shapes({name: tuple(state[name]["weight"].shape) for name in state}, shapes, path)
+        return _kept(state, path) if init.optimizer == "keep" else _Weights(checkpoint.read_weights(found))
+    weights = {name: weight.detach() for name, weight in weights.items()}
+    for name, shape in shapes.items():  # an export of RoBERTa may have unused rows before its positions
+        if name.endswith("position_embeddings.weight") and name in weights and len(weights[name]) > shape[0]:
+            weights[name] = weights[name][-shape[0] :] if config.model.architecture == "roberta" else weights[name]
+    _check_shapes({name: tuple(weight.shape) for name, weight in weights.items()}, shapes, path)
+    return _Weights(weights)
+
+
+def _kept(state: Mapping[str, dict[str, Any]], path: Path) -> Mapping[str, dict[str, Any]]:
+    if any(len(state[name]) == 1 for name in list(state)[:1]):
+        raise ConfigError(f"init.optimizer: got keep, the checkpoint of {path} has no optimizer state; set it to reset")
+    return state
+
+
+def _unchanged(path: Path, found: str, recorded: str) -> None:
+    if found != recorded:
+        raise UserError(f"init.path: {path} is no longer what this run began with; put it back, or begin another run")
+
+
+def _check_shapes(theirs: Mapping[str, tuple[int, ...]], ours: Mapping[str, tuple[int, ...]], path: Path) -> None:
+    for name in [*ours, *(name for name in theirs if name not in ours)]:
+        here, there = ours.get(name), theirs.get(name)
+        if here != there:
+            shown = [f"has {list(shape)}" if shape is not None else "has none" for shape in (there, here)]
+            raise ConfigError(
+                f"init.path: tensor {name}: {path} {shown[0]}, this run's model {shown[1]}; give the model section the "
+                f"parent's sizes"
+            )
+
+
+def _check_model(ours: Model, theirs: Model) -> None:
+    """ConfigError where two models compute something else from the same tensors."""
+    for field in fields(Model):
+        here, there = getattr(ours, field.name), getattr(theirs, field.name)
+        if here != there and field.name not in _FREE_SIZES:
+            raise ConfigError(f"model.{field.name}: got {here}, the model of init.path has {there}; give it the same")
+
+
+def _hugging_face(path: Path, config: Pretraining, specials: dict[str, int]) -> dict[str, Any]:
+    """The parameters of a Hugging Face directory by their names in `transformers`."""
+    import torch
+    import transformers
+
+    model = config.model
+    weight_files(path)
+    written = json.loads((path / "config.json").read_text(encoding="utf-8"))
+    ours = MODELS[model.architecture].configuration(model, specials)
+    if written.get("model_type") != ours.model_type:
+        raise ConfigError(
+            f"model.architecture: got {model.architecture} ({ours.model_type}), {path} holds {written.get('model_type')!r}; "
+            f"give the recipe of that architecture"
+        )
+    if model.position != POSITIONS[model.architecture][0]:
+        raise ConfigError(f"model.position: got {model.position}, {path} has {POSITIONS[model.architecture][0]}")
+    theirs = transformers.AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False)
+    _check_configuration(ours.to_dict(), theirs.to_dict(), path)
+    given = {"local_files_only": True, "trust_remote_code": False, "use_safetensors": True, "dtype": torch.float32}
+    network, info = stock_class(model).from_pretrained(path, **given, output_loading_info=True)
+    absent = sorted(info["missing_keys"])
+    if absent:
+        raise ConfigError(
+            f"init.path: {path} has no tensor {absent[0]} ({len(absent)} are missing); take another recipe"
+        )
+    return dict(network.named_parameters())
+
+
+def _check_configuration(ours: Mapping[str, Any], theirs: Mapping[str, Any], path: Path) -> None:
+    for name in _DECISIVE:
+        here, there = ours.get(name), theirs.get(name)
+        if here != there and None not in (here, there):
+            raise ConfigError(
+                f"init.path: {name}: {path}/config.json has {there!r}, this run's model {here!r}; set the field of the model "
+                f"section that gives it, or take another parent"
+            )
+    types = [_rope_types(each.get("rope_parameters") or {}) for each in (ours, theirs)]
+    if types[0] != types[1]:
+        raise ConfigError(
+            f"init.path: {path}/config.json scales its rotary positions ({types[1]}), which is not supported"
+        )
+
+
+def _rope_types(parameters: Mapping[str, Any]) -> list[str]:
+    nested = [value for value in parameters.values() if isinstance(value, dict)]
+    return sorted({str(each.get("rope_type", "default")) for each in (nested or [dict(parameters)])})

@@ -1,0 +1,357 @@
+"""Launching: in this process, under torchrun, or on several workers with Ray Train. The only file here that imports
+ray.
+
+The run directory and the numbers are the same under all three. On a cluster the run directory must be on storage that
+every worker sees. A run on Ray that loses workers, with or without their nodes, goes on from its last checkpoint with
+as many as there is room for; an error that a worker raises ends it. torchrun ends all workers when it loses one, and
+starts them again as often as its own `--max-restarts` says.
+"""
+
+import os
+import shutil
+import signal
+import struct
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from gristmill.advisories import refuse_known
+from gristmill.config import parse, plain
+from gristmill.errors import UserError, reason_of
+from gristmill.events import EventLog
+from gristmill.storage.paths import is_url
+from trainers.config.pretraining import Pretraining
+from trainers.data.packed_corpus import Corpus, corpus_of
+from trainers.runs import checkpoint
+from trainers.runs.progress import followed
+from trainers.runs.run import STOP, begin_attempt
+from trainers.runs.sinks import require_libraries
+
+LOSSES = 4  # in a row without a new checkpoint: whatever ended the workers will end the next ones too
+_SIOCGIFADDR = 0x8915  # of Linux
+_ANSWER_SECONDS = 60.0  # for a node to start a process; Ray takes up to half a minute to notice that a node is gone
+_NO_MEMORY = ("DefaultCPUAllocator", "ALLOC_FAILED")  # of the CPU, of CUDA's libraries
+_BROKEN = ("Connection closed by peer", "Connection reset by peer", "Broken pipe")  # of gloo
+_LATE = ("Timed out", "timed out", "timeout")  # of gloo, of NCCL and the store
+
+
+class LostWorkerError(UserError):
+    """Another worker of the run is gone, so this one cannot go on."""
+
+
+def launch(config: Pretraining, corpus: Corpus, run: Path, workers: int, show: Callable[[str], None]) -> None:
+    """Train with the resolved `config` until it is finished or stopped. Under torchrun `workers` does not matter.
+
+    LostWorkerError under torchrun where another worker is gone, on Ray where that happens again and again.
+    """
+    refuse_known("torch", "ray", "pyarrow")
+    require_libraries(config.sinks)
+    attempt = None
+    if os.environ.get("RANK", "0") == "0":
+        (run / STOP).unlink(missing_ok=True)  # meant for a launch that was killed before it saw it
+        attempt = begin_attempt(run)
+    if "RANK" in os.environ or workers == 1:
+        _train(config, corpus, run, show, attempt)
+    else:
+        absolute = tuple(d if is_url(d) else str(Path(d).resolve()) for d in config.data.corpora)
+        config = replace(config, data=replace(config.data, corpora=absolute))
+        with followed(run / "log.jsonl", show):
+            _launch_on_ray(config, run.resolve(), workers)
+
+
+def _train(
+    config: Pretraining, corpus: Corpus, run: Path, show: Callable[[str], None] | None, attempt: str | None
+) -> None:
+    """Train as one worker, in this process."""
+    import torch
+
+    from trainers.training.loop import train
+
+    try:
+        train(config, corpus, run, show, attempt)
+    except (RuntimeError, MemoryError) as error:
+        if isinstance(error, (MemoryError, torch.OutOfMemoryError)) or any(w in str(error) for w in _NO_MEMORY):
+            raise UserError(
+                f"{run}: worker {os.environ.get('RANK', '0')} ran out of memory. Lower execution.micro_batch (now "
+                f"{config.execution.micro_batch}; the batch stays what it is), set execution.activation_checkpointing=true, "
+                f"or spread the state over more workers with execution.zero_stage; the same command goes on from the "
+                f"last checkpoint"
+            ) from error
+        # Gloo has no exception of its own.
+        of_gloo = "gloo/transport" in str(error) and any(words in str(error) for words in (*_BROKEN, *_LATE))
+        if not of_gloo and not isinstance(error, torch.distributed.DistError):
+            raise
+        raise LostWorkerError(
+            f"{run}: {_lost(str(error))} The same command goes on from the last checkpoint"
+        ) from error
+    except BrokenPipeError:  # whoever reads the standard output has left
+        raise
+    except OSError as error:  # on Ray it would come as an error of Ray's, with a traceback
+        raise UserError(
+            f"{run}: worker {os.environ.get('RANK', '0')}: {reason_of(error)}; mend that and run the same command, which goes "
+            f"on from the last checkpoint"
+        ) from error
+
+
+def _lost(error: str) -> str:
+    """What an error of a collective says of the other workers, as sentences."""
+    if any(words in error for words in _LATE):
+        return (
+            "another worker did not answer within the time limit of a collective: it hangs, is very slow, or its node or "
+            "network is gone. Look at what its process does and at its storage; DEEPSPEED_TIMEOUT sets the limit in minutes."
+        )
+    return (
+        "the connection to another worker broke, so that one is gone; where it left no message of its own, look for a "
+        "kill by the system, often for want of memory."
+    )
+
+
+@contextmanager
+def _sigterm_asks_to_stop(run: Path) -> Iterator[None]:
+    """While the block runs, SIGTERM to this process leaves the file that the workers' loop looks for after every step."""
+    before = signal.signal(signal.SIGTERM, lambda *_: (run / STOP).touch())
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        (run / STOP).unlink(missing_ok=True)
+
+
+def _launch_on_ray(config: Pretraining, run: Path, workers: int) -> None:
+    import ray
+    import torch
+
+    started = not ray.is_initialized()
+    if started:
+        _start_ray(ray)
+    try:
+        # This process may be on a node without a GPU.
+        on_gpu = (torch.version.cuda or torch.version.hip) and ray.cluster_resources().get("GPU", 0) >= 1
+        # Ray takes SIGTERM for itself when it starts, so this comes after.
+        with _sigterm_asks_to_stop(run):
+            _train_on_what_is_left(config, run, workers, "GPU" if on_gpu else "CPU")
+    finally:
+        if started:
+            ray.shutdown()
+
+
+def _train_on_what_is_left(config: Pretraining, run: Path, workers: int, kind: str) -> None:
+    """Train on `workers` Ray workers; after the loss of one again from the last checkpoint, with fewer where there is no
+    room for as many.
+    """
+    nodes = _nodes(kind)
+    if sum(nodes) < workers:
+        # Ray would wait for ever.
+        there = f"the Ray cluster has {sum(nodes)} {kind}s"
+        raise UserError(f"--workers: got {workers}, {there}; allowed 1 to {sum(nodes)}")
+    size, reached, in_row = workers, _step_of_checkpoint(run), 0
+    while (lost := _fit(config, run, size, kind, _each(nodes, size))) is not None:
+        before, reached = reached, _step_of_checkpoint(run)
+        in_row = 1 if reached > before else in_row + 1
+        if (run / STOP).exists():
+            message = f"{lost}; the same command goes on from step {reached}"
+            _record(run, "stopped", step=reached, message=message)
+            return
+        nodes = _nodes(kind, answering=True)
+        size = min(workers, sum(nodes))
+        if in_row == LOSSES or size == 0:
+            raise LostWorkerError(
+                f"{run}: workers were lost {in_row} times in a row without a checkpoint after step {reached}, the last "
+                f"time: {lost}; {sum(nodes)} {kind}s are left. Look for a kill by the system, often for want of memory, "
+                f"in Ray's logs, mend that, and run the same command again"
+            )
+        message = f"{lost}; goes on from step {reached} with {size} of {workers} workers"
+        _record(run, "restart", step=reached, workers=size, in_row=in_row, message=message)
+
+
+def _fit(config: Pretraining, run: Path, workers: int, kind: str, each: int) -> str | None:
+    """Train on that many workers, each with `each` CPUs (Ray gives a worker as many threads) or one GPU. None at the end,
+    a line about it where workers were lost.
+    """
+    from ray.train import FailureConfig, RunConfig, ScalingConfig
+    from ray.train.torch import TorchTrainer
+
+    on_gpu = kind == "GPU"
+    # Ray wants storage that all workers see, like the run directory; what it leaves there is of no use afterwards.
+    results = run / ".ray"
+    # Ray itself would try again after any error, and with as many workers as before, whatever there is room for.
+    never = FailureConfig(max_failures=0, controller_failure_limit=0, max_preemption_failures=0)
+    try:
+        TorchTrainer(
+            _work,
+            train_loop_config={"config": plain(config), "run": str(run), "attempt": begin_attempt(run)},
+            scaling_config=ScalingConfig(
+                num_workers=workers, use_gpu=on_gpu, resources_per_worker=None if on_gpu else {kind: each}
+            ),
+            torch_config=_group("nccl" if on_gpu else "gloo"),
+            run_config=RunConfig(name=run.name, storage_path=str(results), failure_config=never),
+        ).fit()
+    except Exception as error:
+        lost = _loss(error)
+        _release()
+        return lost
+    finally:
+        shutil.rmtree(results, ignore_errors=True)
+    return None
+
+
+def _release() -> None:
+    """Give back what a lost controller had reserved for its workers: Ray Train's own cleaner does so only where Ray's
+    dashboard runs, and Ray itself when this job ends.
+    """
+    import ray
+    from ray._raylet import PlacementGroupID
+    from ray.util.placement_group import PlacementGroup, placement_group_table, remove_placement_group
+
+    job = ray.get_runtime_context().get_job_id()
+    for number, group in placement_group_table().items():
+        if number.endswith(job) and group["state"] != "REMOVED":  # its last digits are those of its job
+            remove_placement_group(PlacementGroup(PlacementGroupID(bytes.fromhex(number))))
+
+
+def _group(backend: str) -> Any:
+    """Ray's configuration of the process group, which the workers join over the network that Ray itself uses."""
+    from ray.train.torch import TorchConfig
+
+    whole: Any = TorchConfig(backend=backend).backend_cls
+
+    class Backend(whole):
+        def on_start(self, worker_group: Any, backend_config: Any) -> None:
+            worker_group.execute(_use_the_network_of_ray)
+            super().on_start(worker_group, backend_config)
+
+    class Config(TorchConfig):
+        @property
+        def backend_cls(self) -> Any:
+            return Backend
+
+    return Config(backend=backend)
+
+
+def _use_the_network_of_ray() -> None:
+    """In a worker: gloo would take the address of the host's name, which on many machines is a loopback address."""
+    import ray
+
+    interface = interface_of(ray.util.get_node_ip_address())
+    if interface is not None:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
+
+
+def interface_of(address: str) -> str | None:
+    """The network interface of this machine that has an IPv4 address; None where none has, or the system does not say."""
+    import fcntl
+    import socket
+
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
+        for _, name in socket.if_nameindex():
+            try:
+                found = fcntl.ioctl(asked, _SIOCGIFADDR, struct.pack("256s", name.encode()))
+            except OSError:  # it has no such address
+                continue
+            if socket.inet_ntoa(found[20:24]) == address:
+                return name
+    return None
+
+
+def _work(arguments: dict[str, Any]) -> None:
+    """One worker of a Ray Train run."""
+    config = parse(Pretraining, arguments["config"], "resolved.yaml")
+    _train(config, corpus_of(config), Path(arguments["run"]), None, arguments["attempt"])
+
+
+def _loss(error: Exception) -> str:
+    """Which workers a fit has lost, as a line. Raises what ended it otherwise: the error of a worker would come again."""
+    from ray.exceptions import OutOfMemoryError, RayActorError, RayError, RayTaskError
+    from ray.train import ControllerError, PreemptionError
+    from ray.train.v2._internal.exceptions import WorkerHealthCheckTimeoutError
+
+    failures = getattr(error, "worker_failures", {})
+    seen = {rank: getattr(failure, "health_check_failure", failure) for rank, failure in sorted(failures.items())}
+    for failure in seen.values():
+        # Of Ray's errors this one alone holds what a process has raised; the others are about processes and nodes.
+        raised = isinstance(failure, RayTaskError)
+        if raised or not isinstance(failure, (LostWorkerError, RayError, WorkerHealthCheckTimeoutError)):
+            raise failure if isinstance(failure, UserError) else error
+    if isinstance(error, RayActorError):
+        return "lost Ray Train's controller"
+    # No code of ours runs in the controller: its errors are about getting workers started.
+    if not seen and not isinstance(error, (ControllerError, PreemptionError)):
+        raise error
+    gone = [
+        f"worker {rank}{' (out of memory)' if isinstance(failure, OutOfMemoryError) else ''}"
+        for rank, failure in seen.items()
+        if not isinstance(failure, LostWorkerError)
+    ]
+    if gone:
+        return f"lost {', '.join(gone)}"
+    return "lost a worker" if seen else f"Ray could not start or keep workers ({str(error).splitlines()[-1]})"
+
+
+def _nodes(kind: str, answering: bool = False) -> list[int]:
+    """The CPUs or GPUs of each node that Ray takes to be alive; with `answering` of those that run a task.
+
+    Ray notices the loss of a node late, and until then it would wait for room on it.
+    """
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    alive = {node["NodeID"]: int(node["Resources"].get(kind, 0)) for node in ray.nodes() if node["Alive"]}
+    if not answering:
+        return list(alive.values())
+    nothing = ray.remote(num_cpus=0, max_retries=0)(lambda: None)
+    asked = {
+        nothing.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)).remote(): count
+        for node, count in alive.items()
+    }
+    answered, _ = ray.wait(list(asked), num_returns=len(asked), timeout=_ANSWER_SECONDS)
+    return [asked[task] for task in answered if _succeeded(ray, task)]
+
+
+def _succeeded(ray: Any, task: Any) -> bool:
+    try:
+        ray.get(task)
+    except ray.exceptions.RayError:
+        return False
+    return True
+
+
+def _each(nodes: Sequence[int], workers: int) -> int:
+    """The most CPUs or GPUs that each worker can have, given what each node has; together they have one per worker."""
+    return next(count for count in range(max(nodes), 0, -1) if sum(node // count for node in nodes) >= workers)
+
+
+def _step_of_checkpoint(run: Path) -> int:
+    """Of the newest intact one, 0 without any. The workers say which ones are corrupt."""
+    found = checkpoint.newest(run, lambda message: None)
+    return found.step if found else 0
+
+
+def _record(run: Path, event: str, **fields: Any) -> None:
+    """Write an event to the run's log, which no worker has open now."""
+    log = EventLog(run / "log.jsonl")
+    log.write(event, **fields)
+    log.close()
+
+
+def _start_ray(ray: Any) -> None:
+    """Join the cluster that RAY_ADDRESS names, or start one on this machine without dashboard and usage reports."""
+    # Each of these would start another actor, or wait for one, before the first step.
+    for feature in ("RAY_USAGE_STATS_ENABLED", "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER", "RAY_TRAIN_METRICS_ENABLED"):
+        os.environ.setdefault(feature, "0")
+    # Ray's own 60 are few where all nodes load torch from one network storage, or are busy.
+    os.environ.setdefault("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", "180")
+    paths = os.pathsep.join([str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = {"env_vars": {"PYTHONPATH": paths, "RAY_CHDIR_TO_TRIAL_DIR": "0"}}
+    # Without an address Ray would join whichever cluster was started last on this machine.
+    alone = {} if os.environ.get("RAY_ADDRESS") else {"address": "local", "include_dashboard": False}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            ray.init(log_to_driver=False, logging_level="ERROR", runtime_env=environment, **alone)
+        except Exception as error:
+            where = "start on this machine" if alone else f"join the cluster at {os.environ['RAY_ADDRESS']}"
+            reason = (str(error) or type(error).__name__).splitlines()[0]
+            raise UserError(f"Ray did not {where}: {reason}; run the same command when it can") from error

@@ -1,0 +1,388 @@
+"""The training loop: the same on one worker and on many, under any launcher."""
+
+import math
+import signal
+import threading
+import time
+from collections.abc import Callable, Generator
+from contextlib import closing, suppress
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gristmill.errors import UserError
+from gristmill.storage.store import write_json
+from trainers.config.pretraining import Pretraining
+from trainers.data.document_loss import document_data, with_documents
+from trainers.data.packed_corpus import Corpus, TrainingData, ValidationData, training_data, validation_data
+from trainers.data.prefetch import ahead
+from trainers.engine.compiler import check_compiler, needs_compiler
+from trainers.engine.engine import Engine, Totals, start_group
+from trainers.engine.loss_metrics import loss_fields, no_sums
+from trainers.engine.mfu import Flops, device_name, flops_of, memory_bytes, peak_flops, utilisation
+from trainers.engine.schedule import rate_fraction
+from trainers.inference.model_export import export_checkpoint
+from trainers.models import build_model
+from trainers.report import write_report
+from trainers.rows.batch import Batch
+from trainers.rows.sentence_pairs import PairPacking
+from trainers.runs import checkpoint
+from trainers.runs.checkpoint import Checkpoint, Split
+from trainers.runs.exclusion import read_excluded
+from trainers.runs.ledger import line, write_ledger
+from trainers.runs.parent import updates
+from trainers.runs.progress import Progress
+from trainers.runs.run import STOP, SupersededError, check_attempt, fingerprints, read_run
+from trainers.runs.sinks import open_sinks
+from trainers.training.begin import read_state
+
+
+def train(
+    config: Pretraining,
+    corpus: Corpus,
+    run: Path,
+    show: Callable[[str], None] | None,
+    attempt: str | None = None,
+) -> None:
+    """Train from the newest checkpoint of `run`, or from the start, to the end of the budget; then export the model
+    and write the report.
+
+    Called on every worker with the resolved configuration. `show` prints lines on the first worker. Returns early,
+    after a checkpoint, when a worker got SIGTERM. SupersededError, and nothing more is written, when another attempt than
+    `attempt` (`trainers.runs.run.begin_attempt`) has begun.
+    """
+    began = time.perf_counter()
+    check_compiler(config)
+    rank, world = start_group()
+    sinks = open_sinks(config.sinks, run, config, show) if rank == 0 else ()
+    progress = Progress(run / "log.jsonl" if rank == 0 else None, show, sinks)
+    try:
+        Training(config, corpus, run, progress, world, attempt).run(began)
+    finally:
+        progress.close()
+    if rank == 0:
+        write_report([run], run / "report.html")
+
+
+class Training:
+    """One worker's view of a run."""
+
+    def __init__(
+        self, config: Pretraining, corpus: Corpus, run: Path, progress: Progress, world: int, attempt: str | None
+    ) -> None:
+        """Open the data, build the model and restore the newest checkpoint."""
+        self.config, self.corpus, self.path, self.progress = config, corpus, run, progress
+        self.attempt = attempt
+        self.steps, self.sequences = config.budget.steps or 0, config.batch.sequences or 0
+        excluded = read_excluded(run)
+        self.data: TrainingData = training_data(corpus, config, excluded)
+        self.held_out: ValidationData = validation_data(corpus, config, config.validation.tokens)
+        self.documents = document_data(corpus, config)
+        self.micro_batch = min(config.execution.micro_batch, -(-self.sequences // world))
+        self.split = Split(world, self.micro_batch)
+        accumulation = -(-self.sequences // (self.micro_batch * world))
+        model = build_model(config.model, corpus.tokenizer.specials, config.seed)
+        parameters = sum(parameter.numel() for parameter in model.parameters())
+        lengths = [*(phase.sequence_length for phase in config.data.phases), config.data.sequence_length]
+        self.flops = [flops_of(model, config, length) for length in lengths]
+        self.peak_flops = peak_flops(device_name(), config)
+        self.engine = Engine(model, config, self.micro_batch, accumulation)
+        self.start, self.tokens, self.skipped = self._restore()
+        self.data = replace(self.data, since=min(read_run(run).get("since", 0), self.start) * self.sequences)
+        self.skipped_in_row = 0
+        self.stop = _stop_signal()
+        if excluded:
+            message = f"{len(excluded):,} documents have loss weight 0 from step {self.start + 1} on"
+            progress.write("excluded", step=self.start, documents=len(excluded), message=message)
+        progress.write(
+            "start",
+            step=self.start,
+            parameters=parameters,
+            workers=world,
+            zero_stage=config.execution.zero_stage,
+            micro_batch=self.micro_batch,
+            accumulation=accumulation,
+            device=device_name(),
+            flops_per_token=asdict(self._flops(self.start)),
+        )
+
+        self._tell_pairs()
+
+    def _tell_pairs(self) -> None:
+        """The balance of the labels of sentence pairs, by source."""
+        for source in self.data.sources:
+            if isinstance(source.packing, PairPacking):
+                its = source.packing.balance()
+                message = (
+                    f"{source.name}: {its['sequences']:,} rows, {its['not_next']:.1%} of the labels are not next; "
+                    f"{its['without_second']:.1%} of the rows have no second part, {its['without_label']:.1%} no label"
+                )
+                self.progress.write("pairs", step=self.start, source=source.name, **its, message=message)
+
+    def run(self, began: float) -> None:
+        """The loop. The run began at `began` of the performance counter."""
+        interval = _Interval(len(self.data.sources))
+        with closing(self._batches()) as batches:
+            for step in range(self.start, self.steps):
+                asked = time.perf_counter()
+                mine, tokens = next(batches)
+                waited = time.perf_counter()
+                totals, norm, rate = self._step(step, mine)
+                if step == self.start:
+                    self._first(step + 1, waited - began, time.perf_counter() - waited)
+                self.tokens += tokens
+                interval.waited += waited - asked
+                if math.isfinite(totals.loss) and math.isfinite(norm):
+                    self.skipped_in_row = 0
+                    flops = self._flops(step).of(totals.read, totals.decoded, totals.targets)
+                    interval.add(totals, norm, rate, tokens, flops)
+                else:
+                    self._skip(step + 1, totals, norm)
+                interval = self._keep(step + 1, totals, interval)
+                if totals.stops and step + 1 < self.steps:
+                    message = f"at step {step + 1}, checkpoint saved; the same command goes on"
+                    self.progress.write("stopped", step=step + 1, message=message)
+                    (self.path / STOP).unlink(missing_ok=True)
+                    return
+        self._finish()
+
+    def _keep(self, done: int, totals: Totals, interval: "_Interval") -> "_Interval":
+        """Log, validate and save where it is time to, after `done` steps; the interval that the next step belongs to."""
+        self._check()
+        last = done == self.steps
+        if done % self.config.log_every == 0 or last or totals.stops:
+            self._report(done, interval)
+            interval = _Interval(len(self.data.sources))
+        if done % self.config.validation.every == 0 or last:
+            self._validate(done)
+            interval.restart_clock()
+        if done % self.config.checkpoints.every == 0 or last or totals.stops:
+            self._save(done)
+            interval.restart_clock()
+        return interval
+
+    def _flops(self, step: int) -> Flops:
+        """Operations a token in the phase of the step after `step` steps."""
+        return self.flops[self.data.order.phase_of(step * self.sequences)]
+
+    def _check(self) -> None:
+        if self.engine.rank == 0:  # which alone writes
+            check_attempt(self.path, self.attempt)
+
+    def _batches(self) -> Generator[tuple[list[Batch], int]]:
+        """This worker's micro-batches of every step that is left, and the tokens that all workers read in it."""
+        order = self.data.order.twin()  # it runs ahead of what is logged
+        drawn = (order.take(step * self.sequences, self.sequences) for step in range(self.start, self.steps))
+        share = (self.micro_batch, self.engine.rank, self.engine.world)
+        return ahead(
+            drawn,
+            lambda samples: (list(self.data.split(samples, *share)), int(samples.tokens.sum())),
+            self.config.execution.loader_threads,
+        )
+
+    def _step(self, step: int, batches: list[Batch]) -> tuple[Totals, float, float]:
+        rate = self.config.optimizer.learning_rate * rate_fraction(self.config.schedule, step, self.steps)
+        totals, norm = self.engine.train_step(batches, step, rate, len(self.data.sources), self._asked_to_stop())
+        return totals, norm, rate
+
+    def _first(self, step: int, batch: float, took: float) -> None:
+        compiled = ", compilation included" if needs_compiler(self.config) else ""
+        message = f"first batch after {batch:.1f} s, first step took {took:.1f} s{compiled}"
+        self.progress.write("first_step", step=step, first_batch_seconds=batch, step_seconds=took, message=message)
+
+    def _skip(self, step: int, totals: Totals, norm: float) -> None:
+        """Record a step that the engine has skipped; UserError after too many in a row."""
+        self.skipped, self.skipped_in_row = self.skipped + 1, self.skipped_in_row + 1
+        wrong = ~np.isfinite(totals.sums).all(axis=0)
+        sources = [source.name for source, its in zip(self.data.sources, wrong, strict=True) if its]
+        found = f"loss {totals.loss}, gradient norm {norm}" + (f", in {', '.join(sources)}" if sources else "")
+        message = f"step {step} is not finite and changes nothing: {found}"
+        self.progress.write("skipped", step=step, sources=sources, in_row=self.skipped_in_row, message=message)
+        allowed = self.config.optimizer.max_skipped_in_row
+        if self.skipped_in_row > allowed:
+            raise UserError(
+                f"{self.path}: {self.skipped_in_row} steps in a row up to step {step} are not finite ({found}), "
+                f"optimizer.max_skipped_in_row allows {allowed}; the last checkpoint is intact. "
+                f"`python -m trainers blame {self.path} --step {step}` names its documents, "
+                f"`pretrain --exclude-documents FILE` goes on without the loss of some; where they are innocent, begin "
+                f"another run with a lower optimizer.learning_rate"
+            )
+
+    def _asked_to_stop(self) -> bool:
+        return self.stop.is_set() or (self.engine.rank == 0 and (self.path / STOP).exists())
+
+    def _report(self, step: int, interval: "_Interval") -> None:
+        if not interval.sums[1].any():
+            if interval.tokens:  # otherwise every step was skipped, and is recorded as such
+                message = (
+                    f"NOTHING WAS PREDICTED up to step {step}: the documents read are too short for the objective "
+                    f"{self.config.objective.kind}, or excluded"
+                )
+                self.progress.write("warning", step=step, message=message)
+            return
+        self.progress.write(
+            "step",
+            step=step,
+            steps=self.steps,
+            tokens=self.tokens,
+            **loss_fields(interval.sums, self.data.sources, self.config.objective.predicts_text),
+            learning_rate=interval.rate,
+            gradient_norm=interval.norm,
+            tokens_per_second=interval.tokens / interval.seconds,
+            data_seconds=interval.waited,
+            mfu=utilisation(interval.flops / interval.seconds, self.peak_flops, self.engine.world),
+            memory_bytes=memory_bytes(),
+            data=self.data.seen(step * self.sequences),
+        )
+
+    def _validate(self, step: int) -> None:
+        if not self.held_out.sources:
+            return
+        share = (self.micro_batch, self.engine.rank, self.engine.world)
+        totals = self.engine.evaluate(self.held_out.batches(*share), len(self.held_out.sources))
+        if not totals.targets:
+            return  # documents that are too short for the objective
+        weights = self.config.data.weights
+        assert isinstance(weights, dict)
+        predicts = self.config.objective.predicts_text
+        fields = with_documents(
+            loss_fields(totals.sums, self.held_out.sources, predicts, weights), self._document_fields()
+        )
+        self.progress.write("validation", step=step, tokens=self.tokens, **fields)
+
+    def _document_fields(self) -> dict[str, Any]:
+        if self.documents is None:
+            return {}
+        share = (self.micro_batch, self.engine.rank, self.engine.world)
+        totals = self.engine.evaluate(self.documents.batches(*share), len(self.documents.sources))
+        return self.documents.fields(totals.sums)
+
+    def _save(self, step: int) -> None:
+        # All collectives come first: nobody waits in one for what the first worker then writes.
+        state = [entry for entry in self.engine.state() if self.engine.rank == 0]
+        failed: UserError | None = None
+        if self.engine.rank == 0:
+            marks = fingerprints(self.config, self.corpus)
+            try:
+                write_ledger(self.path, self.config, self.corpus, self.data, step)
+                self.progress.sync()
+                path = checkpoint.save(
+                    self.path,
+                    step,
+                    self.tokens,
+                    marks,
+                    state,
+                    keep=self.config.checkpoints.keep,
+                    keep_every=self.config.checkpoints.keep_every,
+                    skipped=self.skipped,
+                    split=self.split,
+                    order=self.data.order.state(step * self.sequences),
+                    check=self._check,
+                )
+                self.progress.write("checkpoint", step=step, message=str(path))
+            except SupersededError:
+                raise
+            except UserError as error:
+                failed = error
+                with suppress(OSError):  # the log may be on the same full disk
+                    self.progress.write("error", step=step, message=str(error))
+        if self.engine.agree(int(failed is not None)):
+            why = failed or f"{self.path}: the checkpoint of step {step} could not be written, as the first worker says"
+            raise UserError(f"{why}; mend that and run the same command, which goes on from the last checkpoint")
+
+    def _restore(self) -> tuple[int, int, int]:
+        """(steps done, tokens seen, steps skipped) after restoring the newest intact checkpoint; the first worker
+        decides which that is.
+        """
+        found, failed = None, 0
+        if self.engine.rank == 0:
+            try:
+                found = checkpoint.newest(self.path, lambda message: self.progress.write("warning", message=message))
+            except UserError as error:
+                self.progress.write("error", message=str(error))
+                failed = 1
+        if self.engine.agree(failed):
+            raise UserError(f"{self.path}: no intact checkpoint to go on from; the log says why")
+        step = self.engine.agree(found.step if found else 0)
+        if step == 0:
+            return self._begin()
+        found = found or checkpoint.newest(self.path, lambda _: None, last=step)
+        if found is None or found.step != step:
+            raise UserError(f"{self.path}: worker {self.engine.rank} cannot read the checkpoint of step {step}")
+        self.data.order.resume(found.order)
+        self.engine.restore(checkpoint.read_state(found), updates(read_run(self.path), step, found.skipped))
+        ours = fingerprints(self.config, self.corpus)["code"]
+        if found.fingerprints["code"] != ours:
+            message = f"the checkpoint of step {step} was written by code {found.fingerprints['code']}, this is {ours}"
+            self.progress.write("warning", message=message)
+        self.engine.agree(0)  # the slowest reader, before a collective with a time limit
+        self._tell_resume(found)
+        return step, found.tokens, found.skipped
+
+    def _begin(self) -> tuple[int, int, int]:
+        """As `_restore`, for a run without a checkpoint: from the weights of its parent, where it has one."""
+        parent = read_run(self.path).get("parent")
+        if parent is None:
+            return 0, 0, 0
+        state = read_state(self.config, self.corpus.tokenizer.specials, parent, self.engine.shapes())
+        self.engine.restore(state, parent["updates"])
+        self.engine.agree(0)  # as in `_restore`
+        step, of = parent["first_step"], f" of step {parent['step']}" if "step" in parent else ""
+        message = f"from the weights{of} of {parent['path']}"
+        self.progress.write("init", step=step, parent=parent, message=message)
+        return step, parent["tokens"], 0
+
+    def _tell_resume(self, found: Checkpoint) -> None:
+        before, now = found.split, self.split
+        message = f"from step {found.step}, {found.tokens:,} tokens"
+        if before != now and self.config.model.dropout > 0:
+            message += (
+                f"; {before.workers} workers with micro-batches of {before.micro_batch} are now {now.workers} with "
+                f"{now.micro_batch}: dropout draws other numbers, so the tokens are exact and the losses only "
+                f"statistically equal"
+            )
+        splits = {"workers_before": before.workers, "workers": now.workers}
+        splits |= {"micro_batch_before": before.micro_batch, "micro_batch": now.micro_batch}
+        self.progress.write("resume", step=found.step, tokens=found.tokens, **splits, message=message)
+
+    def _finish(self) -> None:
+        if self.engine.rank == 0:
+            self._check()
+            checkpoint.remove_replaced(self.path, self.config.checkpoints.keep, self.config.checkpoints.keep_every)
+            self.progress.write("export", message=str(export_checkpoint(self.path, self.path / "export")))
+            write_json(self.path / "finished.json", {"step": self.steps, "tokens": self.tokens})
+            seen = self.data.seen(self.steps * self.sequences)
+            self.progress.write("data", step=self.steps, sources=seen, message=line(seen))
+            self.progress.write("finished", step=self.steps, tokens=self.tokens)
+        self.engine.agree(0)
+
+
+class _Interval:
+    """Sums since the last log line; the clock counts training alone."""
+
+    def __init__(self, sources: int) -> None:
+        self.sums = no_sums(sources)
+        self.norm, self.rate = 0.0, 0.0
+        self.tokens, self.flops = 0, 0.0
+        self.waited = 0.0  # seconds for data
+        self.seconds, self._began = 1e-9, time.perf_counter()
+
+    def add(self, totals: Totals, norm: float, rate: float, tokens: int, flops: float) -> None:
+        self.norm, self.rate = norm, rate
+        self.sums += totals.sums
+        self.tokens, self.flops = self.tokens + tokens, self.flops + flops
+        now = time.perf_counter()
+        self.seconds, self._began = self.seconds + now - self._began, now
+
+    def restart_clock(self) -> None:
+        self._began = time.perf_counter()
+
+
+def _stop_signal() -> threading.Event:
+    """An event that SIGTERM sets, where this thread may install a handler."""
+    stop = threading.Event()
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    return stop
