@@ -27,7 +27,8 @@ from gristmill.storage.store import write_atomic
 
 DISTRIBUTION = "gristmill"
 OWNERS = {
-    "pipelines": DISTRIBUTION, "tokenizer": DISTRIBUTION, "trainers": DISTRIBUTION, "fasttext": "fasttext-numpy2",
+    "gristmill": DISTRIBUTION, "pipelines": DISTRIBUTION, "tokenizer": DISTRIBUTION, "trainers": DISTRIBUTION,
+    "fasttext": "fasttext-numpy2",
 }  # fmt: skip
 """Modules that other distributions are known to install under the same name, and the one they must come from."""
 LEAST_DISK = (

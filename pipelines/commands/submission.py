@@ -31,7 +31,7 @@ ENVIRONMENT = (
     "OMP_NUM_THREADS", "TOKENIZERS_PARALLELISM", "WANDB_MODE", "WANDB_NAME", "WANDB_PROJECT",
 )  # fmt: skip
 """Variables that may travel with a job. None of them holds a secret by its meaning; values with a password are refused."""
-_CODE = ("pipelines", "tokenizer", "trainers")
+_CODE = ("gristmill", "pipelines", "tokenizer", "trainers")
 _SLOT = re.compile(r"[a-z0-9](?:[a-z0-9._-]{0,46}[a-z0-9])?")
 # User name and password of a URL, or the query of one of the web, which may be a signature.
 _CREDENTIALS = re.compile(r"://[^/@\s]+@|(?:(?<=http://)|(?<=https://))[^\s?#@]*[?#]\S*", re.IGNORECASE)

@@ -19,7 +19,7 @@ def test_the_wheel_ships_the_packages_and_no_tests(tmp_path):
     tree.mkdir()
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, tree)
-    for name in ("pipelines", "trainers", "tokenizer", "tests"):
+    for name in ("gristmill", "pipelines", "trainers", "tokenizer", "tests"):
         shutil.copytree(ROOT / name, tree / name, ignore=shutil.ignore_patterns("__pycache__"))
     command = [
         sys.executable,
@@ -37,9 +37,9 @@ def test_the_wheel_ships_the_packages_and_no_tests(tmp_path):
     (wheel,) = tmp_path.glob("gristmill-*.whl")
     names = zipfile.ZipFile(wheel).namelist()
     tops = {name.split("/")[0] for name in names}
-    assert {top for top in tops if not top.endswith(".dist-info")} == {"pipelines", "trainers", "tokenizer"}
+    assert {top for top in tops if not top.endswith(".dist-info")} == {"gristmill", "pipelines", "trainers", "tokenizer"}
     assert not [name for name in names if "test" in name]
-    for package in ("pipelines", "trainers", "tokenizer"):
+    for package in ("gristmill", "pipelines", "trainers", "tokenizer"):
         files = [path for kind in ("*.py", "*.html", "*.css") for path in (ROOT / package).rglob(kind)]
         expected = {str(path.relative_to(ROOT)) for path in files}
         assert expected <= set(names)

@@ -242,8 +242,8 @@ def fingerprints(config: Pretraining, corpus: Corpus) -> dict[str, str]:
 
 @lru_cache(maxsize=1)
 def code_version() -> str:
-    """The release, and a digest of this package's source files: a changed line shows."""
-    here = Path(__file__).parent
+    """The release, and a digest of the source files of `trainers`: a changed line shows."""
+    here = Path(__file__).parents[1]
     files = {str(path.relative_to(here)): file_checksum(path) for path in sorted(here.rglob("*.py"))}
     try:
         release = version("gristmill")

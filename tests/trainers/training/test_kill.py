@@ -14,7 +14,7 @@ from trainers.runs import checkpoint
 from trainers.runs.ledger import read_ledger
 
 pytestmark = [pytest.mark.deepspeed, pytest.mark.slow, pytest.mark.timeout(1200)]
-WORKER = Path(__file__).with_name("kill_worker.py")
+WORKER = Path(__file__).parents[1] / "kill_worker.py"
 
 
 class Attempt(NamedTuple):
