@@ -1,13 +1,19 @@
-"""Text of strangers on a terminal: escaped, as `gristmill.terminal` does it, and clipped."""
+"""The console: pages of escaped, clipped text, and live progress. rich is used here and for tables only."""
 
+import sys
+import time
 from collections.abc import Mapping
+from types import TracebackType
 
 from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from gristmill.terminal import printable as printable
+from gristmill.terminal import printable
 
 _VALUE = 200  # characters shown of a single value
+_PLAIN_INTERVAL_SECONDS = 10.0
 
 
 class Page:
@@ -48,3 +54,54 @@ class Page:
         hidden = len(text.encode()) - len(shown.encode())
         if hidden:
             self.line(f"  ({hidden:,} more bytes not shown)")
+
+
+class ProgressDisplay:
+    """Bars on a terminal; elsewhere a line when a phase begins and then at most one every ten seconds."""
+
+    def __init__(self) -> None:
+        self._console = Console(highlight=False)
+        self._bars = Progress(
+            TextColumn("  {task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
+            console=self._console, transient=True,
+        )  # fmt: skip
+        self._live = sys.stdout.isatty()
+        self._task: TaskID | None = None
+        self._phase = ""
+        self._told = 0.0
+        self._started = time.perf_counter()
+
+    def __enter__(self) -> "ProgressDisplay":
+        if self._live:
+            self._bars.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live:
+            self._bars.stop()
+
+    def say(self, line: str) -> None:
+        """Print a line above the bars, with the seconds since the start."""
+        self._console.print(
+            f"[dim]{time.perf_counter() - self._started:6.1f}s[/dim] {escape(printable(line))}", soft_wrap=True
+        )
+
+    def progress(self, phase: str, done: int, total: int) -> None:
+        """Show that `done` of `total` tasks of a phase are finished."""
+        if self._live:
+            if self._task is None or phase != self._phase:
+                if self._task is not None:
+                    self._bars.remove_task(self._task)
+                self._task = self._bars.add_task(phase, total=total)
+            self._bars.update(self._task, completed=done)
+        elif total > 1 and done and time.perf_counter() - self._told > _PLAIN_INTERVAL_SECONDS:
+            self._told = time.perf_counter()
+            self.say(f"  {phase}: {done} of {total}")
+        self._phase = phase
+
+
+def wide_console() -> Console:
+    """The terminal; where the output is a file or a pipe, 120 columns."""
+    return Console(highlight=False) if sys.stdout.isatty() else Console(highlight=False, width=120)

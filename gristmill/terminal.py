@@ -1,4 +1,4 @@
-"""Text of strangers on a terminal: escaped, so that no document, name of a file or model can steer it."""
+"""Text for terminals: untrusted text is escaped, so that no document, file name or model can steer one; sizes for people."""
 
 import re
 
@@ -20,3 +20,30 @@ def printable(text: str, lines: bool = False) -> str:
 def _escaped(character: str) -> str:
     code = ord(character)
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def human_seconds(seconds: float) -> str:
+    """A time in the unit that fits: `35 s`, `12 min`, `3.4 h`, `2.1 days`."""
+    for limit, size, unit in ((100, 1, "s"), (6000, 60, "min"), (172_800, 3600, "h")):
+        if seconds < limit:
+            amount = seconds / size
+            return f"{amount:.1f} {unit}" if amount < 10 else f"{amount:.0f} {unit}"
+    return f"{seconds / 86_400:.1f} days"
+
+
+def human_count(count: float) -> str:
+    """A count with three digits and a power of 1000: `1.47M`."""
+    for unit in ("", "k", "M", "G"):
+        if count < 1000:
+            return f"{count:.0f}" if not unit else f"{count:.3g}{unit}"
+        count /= 1000
+    return f"{count:.3g}T"
+
+
+def human_bytes(size: float) -> str:
+    """A size in powers of 1000: `12.3 MB`."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} TB"

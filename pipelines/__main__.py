@@ -271,11 +271,12 @@ def _memory(options: argparse.Namespace) -> int | None:
 def _build(options: argparse.Namespace) -> int:
     memory = _memory(options)
     from gristmill.advisories import refuse_known
+    from gristmill.console import ProgressDisplay
     from gristmill.storage.lease import held
     from pipelines.building.build import claim, plan_and_build, refuse_unwritable
     from pipelines.cluster.memory import room_here
     from pipelines.cluster.ray import LocalCluster, RayCluster
-    from pipelines.commands.show_plan import ProgressDisplay, show_funnel
+    from pipelines.commands.show_funnel import show_funnel
     from pipelines.planning.corpus import load_corpus_config
     from pipelines.planning.inventory import take_inventory
 

@@ -56,7 +56,7 @@ def culprit(
     row = first_failing(part.rows, fails)
     if row is None or not all(fails(row, row + 1) for _ in range(_AGAIN)):
         return error
-    from pipelines.commands.show_plan import human_bytes
+    from gristmill.terminal import human_bytes
 
     identifier = part.table(("id",))["id"][row].as_py().hex()
     what = "runs out of memory" if error.reason == "memory" else "loses its process"

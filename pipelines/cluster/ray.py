@@ -137,7 +137,7 @@ def _is_broken(error: BaseException) -> bool:
 
 def _reason(error: BaseException, memory: int | None) -> str:
     """Why a task was broken, in a few words."""
-    from pipelines.commands.show_plan import human_bytes
+    from gristmill.terminal import human_bytes
 
     size = f" with {human_bytes(memory)}" if memory is not None else ""
     if isinstance(error, MemoryError):

@@ -7,13 +7,12 @@ from pathlib import Path
 from rich.console import Console
 
 from gristmill.config import load_yaml
-from gristmill.console import printable
 from gristmill.errors import ConfigError, CorruptFileError, UserError
 from gristmill.storage.lease import held
 from gristmill.storage.location import RemotePath
 from gristmill.storage.paths import is_url
 from gristmill.storage.store import read_json
-from pipelines.commands.show_plan import human_bytes
+from gristmill.terminal import human_bytes, printable
 from pipelines.contracts.lineage import Corpus, Located, open_corpus
 from pipelines.erasure.forget import find_documents, forget
 from pipelines.erasure.gc import find_unreached, remove

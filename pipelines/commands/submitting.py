@@ -114,14 +114,14 @@ def _to_stderr(line: str) -> None:
 
 
 def _write_log(text: str) -> None:
-    from gristmill.console import printable
+    from gristmill.terminal import printable
 
     print(printable(text, lines=True), end="", flush=True)
 
 
 def show_jobs(options: argparse.Namespace) -> int:
     """List jobs, or show, follow or stop one. The exit status for the shell."""
-    from gristmill.console import printable
+    from gristmill.terminal import printable
     from pipelines.commands import jobs
     from pipelines.commands.submission import check_address
 

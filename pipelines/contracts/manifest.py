@@ -326,3 +326,27 @@ def load_corpus(directory: Path) -> CorpusManifest:
 def _shard_set(entry: dict[str, Any]) -> ShardSet:
     shards = tuple(ShardRecord(**record) for record in entry["shards"])
     return ShardSet(TokenizerRecord(**entry["tokenizer"]), entry["dtype"], tuple(entry["columns"]), shards)
+
+
+def bytes_per_token(manifest: CorpusManifest) -> dict[str, float]:
+    """UTF-8 bytes of text per token by source, over the first shard set."""
+    if not manifest.shard_sets:
+        return {}
+    shards = next(iter(manifest.shard_sets.values())).shards
+    result = {}
+    for source in manifest.sources:
+        tokens = sum(shard.tokens for shard in shards if shard.source == source)
+        if tokens:
+            result[source] = sum(shard.text_bytes for shard in shards if shard.source == source) / tokens
+    return result
+
+
+def without_validation(manifest: CorpusManifest) -> dict[str, list[str]]:
+    """From shard set to the sources that have training documents and no validation documents in it."""
+    found = {}
+    for name, shards in manifest.shard_sets.items():
+        held_out = {shard.source for shard in shards.shards if shard.split == "validation"}
+        missing = sorted({shard.source for shard in shards.shards} - held_out)
+        if missing:
+            found[name] = missing
+    return found

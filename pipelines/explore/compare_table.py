@@ -5,8 +5,8 @@ from collections import Counter
 from rich.markup import escape
 from rich.table import Table
 
-from gristmill.console import Page, printable
-from pipelines.commands.show_plan import wide_console
+from gristmill.console import Page, wide_console
+from gristmill.terminal import printable
 from pipelines.explore.compare_rules import Comparison, lacking_columns
 
 _REASONS = 4  # of a rule set, the most frequent ones,

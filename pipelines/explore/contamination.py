@@ -7,9 +7,10 @@ from typing import Any, BinaryIO
 
 import pyarrow.compute as pc
 
-from gristmill.console import Page, printable
+from gristmill.console import Page
 from gristmill.errors import UserError
 from gristmill.storage.store import write_atomic
+from gristmill.terminal import printable
 from pipelines.contracts.lineage import Corpus, open_corpus
 from pipelines.contracts.stage import DROP
 

@@ -10,8 +10,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gristmill.console import Page, printable
+from gristmill.console import Page
 from gristmill.errors import UserError
+from gristmill.terminal import printable
 from pipelines.contracts.document import ID
 from pipelines.contracts.lineage import Corpus, Located, Quarantined, open_corpus, select_rows
 from pipelines.explore.inspect_document import winner_name, without_personal_data

@@ -17,10 +17,11 @@ import pyarrow.compute as pc
 import xxhash
 
 from gristmill.config import parse
-from gristmill.console import Page, printable
+from gristmill.console import Page
 from gristmill.errors import ConfigError, UserError
 from gristmill.storage.location import place_of
 from pipelines.contracts.document import is_empty
+from gristmill.terminal import printable
 from pipelines.contracts.edits import map_back
 from pipelines.contracts.lineage import Corpus, Located, Origin, PublishedStep, Quarantined, open_corpus, select_rows
 from pipelines.contracts.parts import Annotation, Part

@@ -6,8 +6,8 @@ import yaml
 from rich.table import Table
 
 from gristmill.config import plain
-from gristmill.console import Page
-from pipelines.commands.show_plan import human_bytes, wide_console
+from gristmill.console import Page, wide_console
+from gristmill.terminal import human_bytes
 from pipelines.contracts.lineage import select_rows
 from pipelines.contracts.stage import DROP
 from pipelines.explore.inspect_document import without_personal_data

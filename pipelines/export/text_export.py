@@ -19,10 +19,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gristmill.config import near_match
+from gristmill.console import ProgressDisplay
 from gristmill.errors import AccountingError, ConflictError, UserError
 from gristmill.storage.location import RemotePath, is_within
 from gristmill.storage.store import fsync_directory, read_json, write_atomic, write_file, write_json
-from pipelines.commands.show_plan import ProgressDisplay, human_bytes
+from gristmill.terminal import human_bytes
 from pipelines.contracts.lineage import Corpus, open_corpus
 from pipelines.contracts.parts import Part
 from pipelines.contracts.stage import DROP, EDITS_COLUMN

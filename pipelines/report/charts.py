@@ -10,8 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from io import StringIO
 from typing import TYPE_CHECKING, Any
 
-from gristmill.console import printable
-from pipelines.commands.show_plan import human_bytes
+from gristmill.terminal import human_bytes, printable
 from pipelines.report.bins import Axis, axis_for, cell_counts, quantile
 
 if TYPE_CHECKING:

@@ -7,8 +7,7 @@ from typing import Any
 
 import yaml
 
-from gristmill.console import printable
-from pipelines.commands.show_plan import human_bytes
+from gristmill.terminal import human_bytes, printable
 from pipelines.report.charts import clusters_chart, distribution_chart, drops_chart, short, tokens_chart
 from pipelines.stages.materialise.column_profile import TEXT_BYTES
 

@@ -6,9 +6,8 @@ from typing import Any
 
 from gristmill.config import plain
 from gristmill.storage.store import digest
-from pipelines.commands.show_plan import bytes_per_token, without_validation
 from pipelines.contracts.lineage import Corpus
-from pipelines.contracts.manifest import CorpusManifest, ShardRecord, StepManifest
+from pipelines.contracts.manifest import CorpusManifest, ShardRecord, StepManifest, bytes_per_token, without_validation
 from pipelines.planning.plan import Plan
 from pipelines.stages.decide.filter import Filter
 from pipelines.stages.materialise.shards import Shards

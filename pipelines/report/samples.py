@@ -6,7 +6,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gristmill.console import printable
+from gristmill.terminal import printable
 from pipelines.contracts.document import FILE_INDEX, format_id, split_id
 from pipelines.contracts.lineage import Corpus, select_rows
 from pipelines.contracts.manifest import read_table, schema_facts

@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 import pytest
 
-from gristmill.console import printable
+from gristmill.terminal import printable
 from pipelines.__main__ import main
 from pipelines.commands import doctor
 from tests.canaries import add_signed_source, places, secrets, signed_pages

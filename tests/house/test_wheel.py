@@ -37,7 +37,12 @@ def test_the_wheel_ships_the_packages_and_no_tests(tmp_path):
     (wheel,) = tmp_path.glob("gristmill-*.whl")
     names = zipfile.ZipFile(wheel).namelist()
     tops = {name.split("/")[0] for name in names}
-    assert {top for top in tops if not top.endswith(".dist-info")} == {"gristmill", "pipelines", "trainers", "tokenizer"}
+    assert {top for top in tops if not top.endswith(".dist-info")} == {
+        "gristmill",
+        "pipelines",
+        "trainers",
+        "tokenizer",
+    }
     assert not [name for name in names if "test" in name]
     for package in ("gristmill", "pipelines", "trainers", "tokenizer"):
         files = [path for kind in ("*.py", "*.html", "*.css") for path in (ROOT / package).rglob(kind)]

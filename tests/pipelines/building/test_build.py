@@ -26,10 +26,11 @@ from pipelines.__main__ import main
 from pipelines.building.build import build, plan_and_build
 from pipelines.building.read_step import file_indexes, quarantined
 from pipelines.cluster.ray import LocalCluster
-from pipelines.commands.show_plan import show_funnel, show_plan, without_validation
+from pipelines.commands.show_funnel import show_funnel
+from pipelines.commands.show_plan import show_plan
 from pipelines.contracts.edits import EDITS, edits_column
 from pipelines.contracts.lineage import open_corpus
-from pipelines.contracts.manifest import load_corpus, load_step, write_table
+from pipelines.contracts.manifest import load_corpus, load_step, without_validation, write_table
 from pipelines.contracts.shard_set import open_shard
 from pipelines.contracts.stage import PartStage
 from pipelines.planning.corpus import StepConfig, load_corpus_config

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from gristmill.console import Page, printable
+from gristmill.console import Page
 from gristmill.errors import UserError
+from gristmill.terminal import printable
 from pipelines.__main__ import main
 from pipelines.building.build import build
 from pipelines.cluster.ray import LocalCluster

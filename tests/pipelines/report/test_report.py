@@ -332,7 +332,7 @@ def test_charts_are_the_same_every_time():
 def test_the_funnel_fits_eighty_columns_and_names_a_rule_set_once(capsys, monkeypatch):
     from rich.console import Console
 
-    from pipelines.commands import show_plan as show
+    from pipelines.commands import show_funnel as show
     from pipelines.contracts.manifest import CorpusManifest
 
     dropped = {f"gopher_repetition.duplicate_{n}_gram_character_ratio": 1000 + n for n in range(2, 11)} | {

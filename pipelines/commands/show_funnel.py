@@ -1,0 +1,83 @@
+"""What `build` prints at its end: the funnel, which says per source and step how many documents, bytes and tokens were kept."""
+
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+
+from rich.cells import cell_len
+from rich.text import Text
+
+from gristmill.console import wide_console
+from gristmill.terminal import human_bytes, human_count
+from pipelines.contracts.manifest import CorpusManifest, bytes_per_token, without_validation
+
+_GLUE = "\u00a0"  # a space at which no line is broken
+
+
+def show_funnel(manifest: CorpusManifest) -> None:
+    """Print per source what went into every step and what came out, and below each step why the rest was dropped.
+
+    It fits 80 columns: a step's rules have lines of their own, under the figures.
+    """
+    console = wide_console()
+    density = bytes_per_token(manifest)
+    rows: list[tuple[tuple[str, str, str, str], dict[str, int]]] = []
+    for source, facts in manifest.sources.items():
+        rows.append(((source, "", "", ""), {}))
+        documents = _change(facts["in"], facts["kept"], "{:,}".format)
+        rows.append((("  read", documents, human_bytes(facts["decoded_bytes"]), ""), facts["quarantined"]))
+        for row in (row for row in manifest.funnel if row["source"] == source):
+            tokens = ""
+            if source in density:
+                tokens = "~" + _change(
+                    row["bytes_in"] / density[source], row["bytes_out"] / density[source], human_count
+                )
+            documents = _change(row["documents_in"], row["documents_out"], "{:,}".format)
+            text = _change(row["bytes_in"], row["bytes_out"], human_bytes)
+            rows.append(((f"  {row['step']}", documents, text, tokens), row["dropped"]))
+        for name, shards in manifest.shard_sets.items():
+            for split in ("train", "validation"):
+                found = [shard for shard in shards.shards if (shard.source, shard.split) == (source, split)]
+                size = human_bytes(sum(shard.text_bytes for shard in found))
+                count, tokens_out = sum(shard.documents for shard in found), sum(shard.tokens for shard in found)
+                rows.append(((f"  {name}: {split}", f"{count:,}", size, f"{tokens_out:,}"), {}))
+    heading = (f"corpus {manifest.corpus}", "documents", "text", "tokens")
+    widths = [max(cell_len(cells[column]) for cells, _ in [(heading, {}), *rows]) for column in range(4)]
+    console.print(Text(_aligned(heading, widths), style="bold"), soft_wrap=True)
+    for cells, dropped in rows:
+        console.print(Text(_aligned(cells, widths), style="" if cells[0].startswith(" ") else "bold"), soft_wrap=True)
+        if dropped:
+            lines = textwrap.wrap(
+                _rules(dropped), max(40, console.width), initial_indent=" " * 6, subsequent_indent=" " * 6
+            )
+            console.print(Text("\n".join(lines).replace(_GLUE, " "), style="dim"), soft_wrap=True)
+    console.print("[dim]~ estimated from the source's bytes per token in its shards[/dim]")
+    for name, sources in without_validation(manifest).items():
+        console.print(
+            f"{name}: no validation documents of {', '.join(sources)}, so training measures no held-out loss for them; raise "
+            "`validation_share`, or change `seed` or `split_by`", markup=False, soft_wrap=True,
+        )  # fmt: skip
+
+
+def _aligned(cells: Sequence[str], widths: Sequence[int]) -> str:
+    """A line of the funnel: the first cell to the left, figures to the right."""
+    padding = [width - cell_len(cell) for cell, width in zip(cells, widths, strict=True)]
+    figures = [" " * (2 + space) + cell for cell, space in zip(cells[1:], padding[1:], strict=True)]
+    return (cells[0] + " " * padding[0] + "".join(figures)).rstrip()
+
+
+def _change(before: float, after: float, form: Callable[[float], str]) -> str:
+    """`before → after`, or one figure where nothing changed."""
+    return form(before) if before == after else f"{form(before)} → {form(after)}"
+
+
+def _rules(counts: Mapping[str, int]) -> str:
+    """Documents by rule, most first; the rules of one set are listed behind its name: `SET: RULE 7, RULE 2; language 1`."""
+    sets: dict[str, dict[str, int]] = {}
+    for rule, number in sorted(counts.items(), key=lambda item: -item[1]):
+        family, dot, name = rule.partition(".")
+        sets.setdefault(family if dot else "", {})[name if dot else rule] = number
+    lists = {
+        family: ", ".join(f"{rule}{_GLUE}{number:,}" for rule, number in rules.items())
+        for family, rules in sets.items()
+    }
+    return "; ".join(f"{family}: {rules}" if family else rules for family, rules in lists.items())
