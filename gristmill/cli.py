@@ -1,12 +1,8 @@
-"""What the command lines of all packages do about a reader of their output that leaves, as `head` does; and files of the
-tokenizer's that the system refuses.
-"""
+"""Exit codes of the command lines, and a quiet end where the reader of the output has closed the pipe, as `head` does."""
 
 import os
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Callable
 
 _SIGPIPE = 141  # what a shell reports for a program that wrote to a pipe without a reader: 128 and the signal's number
 
@@ -25,17 +21,6 @@ def run(command: Callable[[], int]) -> int:
             raise
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter flushes once more at its end
     return _SIGPIPE
-
-
-@contextmanager
-def named(path: Path) -> Iterator[None]:
-    """Errors of the system in here are about this file: read, write and fsync do not say it themselves."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno is not None and error.filename is None:
-            error.filename = str(path)
-        raise
 
 
 def _has_no_reader() -> bool:

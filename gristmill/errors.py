@@ -1,6 +1,12 @@
 """Errors that a user can act on. The command lines print them as one line; anything else is a defect and shows a traceback."""
 
 import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+_ERRNO = re.compile(r"\[errno (\d+)\]")
 
 
 class UserError(Exception):
@@ -85,3 +91,21 @@ def reason_of(error: OSError) -> str:
     """What the system says of a file, with the file's name where the error has one: `/data/x: No space left on device`."""
     said = os.strerror(error.errno) if error.errno is not None else str(error)
     return f"{error.filename}: {said}" if error.filename else said
+
+
+@contextmanager
+def attach_filename(path: Any) -> Iterator[None]:
+    """Attach a file name to operating-system errors that carry none, as those of read, write and fsync do."""
+    try:
+        yield
+    except OSError as error:
+        number = errno_of(error)
+        if number is None or error.filename is not None:
+            raise
+        raise OSError(number, os.strerror(number), str(path)) from error
+
+
+def errno_of(error: BaseException) -> int | None:
+    """The errno of an operating-system error, which Arrow sometimes leaves in the message only; None for errors of libraries."""
+    in_message = _ERRNO.search(str(error)) if isinstance(error, OSError) and error.errno is None else None
+    return int(in_message[1]) if in_message else getattr(error, "errno", None)

@@ -9,7 +9,7 @@ from typing import Any
 
 import xxhash
 
-from gristmill.storage.retries import named
+from gristmill.errors import attach_filename
 
 CUT_OFF, DAMAGED = "cut_off", "damaged"
 _CHECKSUM = b', "xxh3_64": "'
@@ -37,18 +37,18 @@ class EventLog:
     def write(self, event: str, **fields: Any) -> None:
         """Append one event. Fields are JSON values; they never hold document text."""
         line = json.dumps({"event": event, "time": round(time.time(), 3), **fields})
-        with named(self._file.name):
+        with attach_filename(self._file.name):
             self._file.write(f'{line[:-1]}{_CHECKSUM.decode()}{xxhash.xxh3_64_hexdigest(line.encode())}"}}\n')
 
     def sync(self) -> None:
         """Make what was written so far outlast a loss of power."""
-        with named(self._file.name):
+        with attach_filename(self._file.name):
             os.fsync(self._file.fileno())
 
     def close(self) -> None:
         """Flush to the disk and close."""
         if not self._file.closed:
-            with named(self._file.name), self._file:  # which is closed whatever happens
+            with attach_filename(self._file.name), self._file:  # which is closed whatever happens
                 self.sync()
 
 

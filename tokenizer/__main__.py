@@ -16,7 +16,8 @@ from rich.markup import escape
 from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from gristmill.cli import named, run
+from gristmill.cli import run
+from gristmill.errors import attach_filename
 from gristmill.storage.paths import local_path
 from gristmill.terminal import printable
 from tokenizer.chart import MEASURES, cells, page, png
@@ -199,7 +200,7 @@ def _write(target: Path, content: bytes) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=target.parent, prefix=".tokenizer-")
     try:
-        with named(target), os.fdopen(handle, "wb") as stream:
+        with attach_filename(target), os.fdopen(handle, "wb") as stream:
             stream.write(content)
             stream.flush()
             os.fsync(stream.fileno())

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TextIO, cast
 
-from gristmill.cli import named
+from gristmill.errors import attach_filename
 from gristmill.storage.paths import local_path
 
 JSON_LINES = (".jsonl", ".ndjson")
@@ -30,7 +30,7 @@ def read_records(path: str, field: str = "text") -> Iterator[tuple[str, dict[str
         raise ValueError(f"{path}: no such file; expected plain text or JSON lines, gzip or not")
     name = file.name.removesuffix(".gz")
     try:
-        with named(file), _open(file) as stream:
+        with attach_filename(file), _open(file) as stream:
             yield from _json_lines(stream, path, field) if name.endswith(JSON_LINES) else [(stream.read(), {})]
     except UnicodeDecodeError as error:
         raise ValueError(f"{path}: not UTF-8 ({error.reason}); convert the file to UTF-8") from error

@@ -16,10 +16,9 @@ from typing import BinaryIO
 
 import xxhash
 
-from gristmill.errors import UserError, reason_of
+from gristmill.errors import UserError, attach_filename, reason_of
 from gristmill.storage.location import RemotePath
 from gristmill.storage.remote import fetch_url, put_url
-from gristmill.storage.retries import named
 
 _DEFAULT_BYTES = 20 << 30
 _IN_USE_SECONDS = 60  # younger files are never removed: their path may have been handed out and not opened yet
@@ -76,7 +75,7 @@ def _scratch() -> Iterator[Path]:
     directory = _directory()
     path = directory / f"{uuid.uuid4().hex}.tmp"
     try:
-        with named(path):
+        with attach_filename(path):
             directory.mkdir(parents=True, exist_ok=True)
             yield path
     except OSError as error:

@@ -18,10 +18,9 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
-from gristmill.errors import RemoteError, UserError
+from gristmill.errors import RemoteError, UserError, attach_filename
 from gristmill.extras import install_extra
 from gristmill.storage.paths import is_url
-from gristmill.storage.retries import named
 from gristmill.storage.timeouts import LISTING_SECONDS, ask
 
 _WEB = re.compile(r"https?://", re.IGNORECASE)
@@ -386,7 +385,7 @@ def fetch_url(url: str, remote: Remote, target: Path) -> None:
         if target.stat().st_size != size:
             raise EOFError
 
-    with named(target):
+    with attach_filename(target):
         _ask(url, remote, copy, size=size, missing=True)
 
 

@@ -19,11 +19,11 @@ from typing import Any, BinaryIO, cast
 
 import xxhash
 
-from gristmill.errors import CorruptFileError
+from gristmill.errors import CorruptFileError, attach_filename
 from gristmill.storage.cache import fetch, kept, put
 from gristmill.storage.location import RemotePath
 from gristmill.storage.remote import create_url, read_url_ranges
-from gristmill.storage.retries import named, patiently
+from gristmill.storage.retries import retry
 
 _CHUNK = 1 << 20
 _REMOVALS = 5
@@ -44,11 +44,11 @@ def write_atomic(path: Path, content: bytes | Callable[[BinaryIO], None]) -> Non
     if isinstance(path, RemotePath):
         put(path, content)
     elif callable(content):
-        with named(path):
+        with attach_filename(path):
             _write(path, content)
     else:
         try:
-            patiently(path, lambda: _write(path, lambda sink: sink.write(content)))
+            retry(path, lambda: _write(path, lambda sink: sink.write(content)))
         except FileNotFoundError:  # another process that has published the step took the attempt for a leftover
             _write(path, lambda sink: sink.write(content))
 
@@ -97,7 +97,7 @@ def fsync_directory(directory: Path) -> None:
         return
     descriptor = os.open(directory, os.O_RDONLY)
     try:
-        with named(directory):
+        with attach_filename(directory):
             os.fsync(descriptor)
     finally:
         os.close(descriptor)
@@ -105,7 +105,7 @@ def fsync_directory(directory: Path) -> None:
 
 def file_checksum(path: Path) -> str:
     """xxh3_128 of the whole file, in hex."""
-    return patiently(path, lambda: _checksum(path))
+    return retry(path, lambda: _checksum(path))
 
 
 def _checksum(path: Path) -> str:
@@ -216,7 +216,7 @@ def read_ranges(directory: Path, ranges: Sequence[tuple[FileRecord, int, int]]) 
 
 
 def _range(path: Path, start: int, end: int) -> bytes:
-    with named(path), open(path, "rb", buffering=0) as source:
+    with attach_filename(path), open(path, "rb", buffering=0) as source:
         source.seek(start)
         return source.read(max(0, end - start))
 
@@ -278,7 +278,7 @@ def read_json(path: Path, mend: str = "remove it and run the same command again"
 
     Raises FileNotFoundError where there is none and CorruptFileError where the content is not what was written.
     """
-    value = _intact(patiently(path, path.read_bytes))
+    value = _intact(retry(path, path.read_bytes))
     if value is None and isinstance(path, RemotePath):  # it may have been damaged on its way
         value = _intact(path.read_bytes())
     if value is None:

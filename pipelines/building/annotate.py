@@ -12,10 +12,11 @@ import pyarrow.compute as pc
 
 from gristmill.errors import PoisonError, StorageError, UserError
 from pipelines.building.bisect import Probe, first_failing
+from pipelines.contracts.columns import DROP, EDITS_COLUMN, EMPTY
 from pipelines.contracts.edits import check_edits
 from pipelines.contracts.manifest import StepOutput, records_of, schema_facts, write_table
 from pipelines.contracts.parts import DOCUMENT_COLUMNS, Annotation, Part
-from pipelines.contracts.stage import DROP, EDITS_COLUMN, EMPTY, PartStage
+from pipelines.contracts.stage import PartStage
 
 
 @dataclass(frozen=True)

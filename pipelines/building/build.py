@@ -7,19 +7,18 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 from gristmill.errors import BrokenTaskError, ConflictError, PoisonError, UserError, reason_of
-from gristmill.storage.store import FileRecord, write_atomic, write_json
+from gristmill.storage.store import FileRecord, write_atomic
 from pipelines.building.annotate import AnnotateTask, StageWork, annotate_documents, annotate_rows, unit_of
 from pipelines.building.bisect import culprit
 from pipelines.building.build_metrics import BuildMetrics, counted
 from pipelines.building.publish import publish_corpus
 from pipelines.building.read_step import run_reads
-from pipelines.cluster.ray import LocalCluster, RayCluster
+from pipelines.building.state import AnyCluster, Build
 from pipelines.contracts.manifest import (
     CorpusManifest,
     PartRecord,
@@ -40,30 +39,7 @@ from pipelines.planning.plan import Plan, Step, make_plan
 from pipelines.planning.poison import load_poison, set_aside
 from pipelines.planning.source_check import check_counts, check_sample
 
-AnyCluster = LocalCluster | RayCluster
 Result = TypeVar("Result")
-
-
-@dataclass
-class Build:
-    """A build in progress: what is published so far, by label."""
-
-    plan: Plan
-    root: Path
-    cluster: AnyCluster
-    say: Callable[[str], None]
-    published: dict[str, StepManifest]
-    metrics: BuildMetrics
-
-    def record_run(self, step: Step, seconds: float, text_bytes: int, elapsed: float, **more: int) -> None:
-        """Write `run.json`: times and rates of a step, kept apart from its manifest. `seconds` are task seconds added up.
-
-        `peak_bytes` is the most memory of a task of the group that the step ran in, 0 where unknown; `more` other bytes.
-        """
-        run = {"seconds": round(seconds, 3), "wall_seconds": round(elapsed, 3), "text_bytes": text_bytes}
-        run |= {"peak_bytes": self.cluster.peak_bytes, **more}
-        host = {"workers": self.cluster.workers, "host": os.uname().nodename, "finished": round(time.time(), 3)}
-        write_json(self.root / step.directory / "run.json", run | host)
 
 
 def plan_and_build(

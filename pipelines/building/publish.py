@@ -1,9 +1,10 @@
 """Publish a corpus: the manifest from which a trainer reaches everything, and the report for people."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gristmill.storage.store import digest
+from pipelines.building.state import Build
 from pipelines.contracts.manifest import (
     CorpusManifest,
     ShardRecord,
@@ -14,17 +15,14 @@ from pipelines.contracts.manifest import (
 )
 from pipelines.contracts.mixtures import proportional, temperature, unimax
 from pipelines.planning.corpus import plain_config
+from pipelines.planning.plan import Plan
 from pipelines.planning.tombstone import forgotten
 from pipelines.report.write import write_report
 from pipelines.stages.materialise.shards import Shards
 
-if TYPE_CHECKING:
-    from pipelines.building.build import Build
-    from pipelines.planning.plan import Plan
-
 
 def corpus_manifest(
-    plan: "Plan", published: Mapping[str, StepManifest], gone: Mapping[str, Sequence[str]]
+    plan: Plan, published: Mapping[str, StepManifest], gone: Mapping[str, Sequence[str]]
 ) -> CorpusManifest:
     """The manifest of a corpus whose steps are all published: a pure function of plan, steps and forgotten records."""
     sets = {step.name: shard_set(published[step.label].facts) for step in plan.steps if isinstance(step.stage, Shards)}
@@ -91,7 +89,7 @@ def suggested_mixtures(sets: Mapping[str, ShardSet]) -> dict[str, dict[str, floa
     }
 
 
-def publish_corpus(state: "Build") -> CorpusManifest:
+def publish_corpus(state: Build) -> CorpusManifest:
     """Write `manifest.json` of the corpus, and its report where anything changed."""
     manifest = corpus_manifest(state.plan, state.published, forgotten(state.root))
     save_corpus(state.root, manifest)

@@ -5,13 +5,14 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
 from gristmill.errors import AccountingError, ChangedSourceError, SourceError
 from gristmill.storage.store import FileRecord, remove_tree
 from pipelines.building.build_metrics import counted
+from pipelines.building.state import Build
 from pipelines.contracts.document import FILE_INDEX, QUARANTINE
 from pipelines.contracts.manifest import (
     PartRecord,
@@ -29,10 +30,6 @@ from pipelines.planning.inventory import Read, forget_checksums
 from pipelines.planning.plan import Step
 from pipelines.planning.tombstone import forgotten
 from pipelines.reading.documents import SourceFile, has_changed, read_documents
-
-if TYPE_CHECKING:
-    from pipelines.building.build import Build
-
 
 _HELD_ROWS = 1 << 20  # of the quarantine, before they are written
 
@@ -109,7 +106,7 @@ def _refuse_changes(task: _ReadTask) -> None:
         )
 
 
-def run_reads(state: "Build") -> None:
+def run_reads(state: Build) -> None:
     """Run and publish every read step that is not published; then make sure that no two files share a key."""
     steps = [step for step in state.plan.steps if isinstance(step.stage, Read) and step.label not in state.published]
     gone = forgotten(state.root)
@@ -153,7 +150,7 @@ def run_reads(state: "Build") -> None:
     _refuse_collisions(state)
 
 
-def _publish_read(step: Step, receipts: Sequence[dict[str, Any]], state: "Build") -> None:
+def _publish_read(step: Step, receipts: Sequence[dict[str, Any]], state: Build) -> None:
     source = step.sources[0]
     parts: list[PartRecord] = []
     files: list[FileRecord] = []
@@ -224,7 +221,7 @@ def quarantined(directory: Path, manifest: StepManifest) -> pa.Table:
     return pa.concat_tables(tables) if tables else QUARANTINE.empty_table()
 
 
-def _refuse_collisions(state: "Build") -> None:
+def _refuse_collisions(state: Build) -> None:
     owners: dict[int, str] = {}
     for step in state.plan.steps:
         if isinstance(step.stage, Read):

@@ -23,8 +23,8 @@ from gristmill.errors import ConflictError, UserError
 from gristmill.storage.lease import held
 from gristmill.storage.location import local_of, place_of
 from gristmill.storage.store import file_checksum, write_atomic, write_json
+from pipelines.contracts.columns import DROP
 from pipelines.contracts.lineage import Corpus, open_corpus
-from pipelines.contracts.stage import DROP
 from pipelines.planning.corpus import SOURCE_NAME
 from pipelines.stages.score.classifier import METRICS, MODEL
 from pipelines.stages.score.classifier_card import model_card

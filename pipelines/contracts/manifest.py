@@ -17,7 +17,7 @@ import pyarrow as pa
 from gristmill.errors import AccountingError, CorruptFileError, UserError
 from gristmill.storage.location import RemotePath
 from gristmill.storage.remote import endpoint_hint
-from gristmill.storage.retries import patiently
+from gristmill.storage.retries import retry
 from gristmill.storage.store import (
     FileRecord,
     digest,
@@ -148,7 +148,7 @@ def write_table(table: pa.Table) -> Callable[[BinaryIO], None]:
 def read_table(directory: Path, record: FileRecord, columns: Iterable[str], expected: Mapping[str, str]) -> pa.Table:
     """Some columns of a part, each as one chunk, after checking the file's checksum and exact schema."""
     path, wanted = verify(directory, record), list(columns)
-    return patiently(path, lambda: _columns(path, wanted, expected))
+    return retry(path, lambda: _columns(path, wanted, expected))
 
 
 def _columns(path: Path, wanted: Sequence[str], expected: Mapping[str, str]) -> pa.Table:

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gristmill.storage.store import FileRecord
+from pipelines.contracts.columns import DROP, EDITS_COLUMN
 from pipelines.contracts.edits import apply_edits, compose, edited_lengths, find_emptied, map_back
 from pipelines.contracts.manifest import read_table
-from pipelines.contracts.stage import DROP, EDITS_COLUMN
 
 DOCUMENT_COLUMNS = ("id", "text", "source", "url", "meta")
 

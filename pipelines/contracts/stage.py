@@ -18,10 +18,6 @@ if TYPE_CHECKING:
     from pipelines.contracts.manifest import StepOutput
     from pipelines.contracts.parts import Part
 
-DROP = "drop"
-EDITS_COLUMN = "edits"
-EMPTY = "empty"
-"""The end of the rule that drops a document of which a step's edits leave nothing visible: `c4_lines.empty`."""
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -122,7 +118,7 @@ class CorpusStage(Stage):
         False  # it keeps one document for what it drops of others, so no later step may drop that one
     )
 
-    def run(self, parts: Sequence["Part"], out: "StepOutput", cluster: Cluster) -> dict[str, Any]:
+    def run(self, parts: Sequence[Part], out: StepOutput, cluster: Cluster) -> dict[str, Any]:
         """Do the work, commit files through `out`; what is returned is the `facts` of the step's manifest."""
         raise NotImplementedError
 

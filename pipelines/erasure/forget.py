@@ -21,6 +21,7 @@ from gristmill.errors import UserError
 from gristmill.storage.store import FileRecord, digest, verify
 from pipelines.building.publish import corpus_fingerprint, shard_set, suggested_mixtures
 from pipelines.cluster.ray import LocalCluster
+from pipelines.contracts.columns import DROP
 from pipelines.contracts.document import FILE_INDEX, ID, QUARANTINE, format_id
 from pipelines.contracts.lineage import Corpus, Located, PublishedStep, Quarantined, open_corpus
 from pipelines.contracts.manifest import (
@@ -34,7 +35,6 @@ from pipelines.contracts.manifest import (
     write_table,
 )
 from pipelines.contracts.shard_set import open_shard, write_shard
-from pipelines.contracts.stage import DROP
 from pipelines.erasure.gc import remove, unreached
 from pipelines.planning.tombstone import FORGOTTEN, read_tombstone, write_tombstone
 from pipelines.stages.materialise.funnel import Funnel

@@ -20,9 +20,9 @@ import xxhash
 
 from gristmill.config import near_match
 from gristmill.errors import UserError
+from pipelines.contracts.columns import DROP
 from pipelines.contracts.lineage import Corpus, open_corpus
 from pipelines.contracts.parts import DOCUMENT_COLUMNS, Part
-from pipelines.contracts.stage import DROP
 from pipelines.planning.column_writers import writers
 from pipelines.stages.decide.filter import Filter
 from pipelines.stages.decide.rules import RULE_SETS, Rule

@@ -11,8 +11,8 @@ from gristmill.console import Page
 from gristmill.errors import UserError
 from gristmill.storage.store import write_atomic
 from gristmill.terminal import printable
+from pipelines.contracts.columns import DROP
 from pipelines.contracts.lineage import Corpus, open_corpus
-from pipelines.contracts.stage import DROP
 
 _COLUMN = "contamination"
 

@@ -8,11 +8,9 @@ import difflib
 import heapq
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 
@@ -22,11 +20,11 @@ from gristmill.errors import ConfigError, UserError
 from gristmill.storage.location import place_of
 from pipelines.contracts.document import is_empty
 from gristmill.terminal import printable
-from pipelines.contracts.edits import map_back
+from pipelines.contracts.columns import DROP, EDITS_COLUMN
 from pipelines.contracts.lineage import Corpus, Located, Origin, PublishedStep, Quarantined, open_corpus, select_rows
-from pipelines.contracts.parts import Annotation, Part
-from pipelines.contracts.stage import DROP, EDITS_COLUMN
+from pipelines.contracts.parts import Part
 from pipelines.stages.decide.rules import Bound
+from pipelines.stages.pii.redaction import pii_steps, redact_texts, without_personal_data
 
 _DOCUMENT = (4000, 80)  # characters and lines shown of a document,
 _EXCERPT = (600, 10)  # of a sample,
@@ -129,73 +127,12 @@ def _origin_fields(corpus: Corpus, part: Part, raw: bool) -> list[tuple[str, str
         for name, value in json.loads(row["meta"]).items():
             fields.append((f"meta.{name}", value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)))
     words = [word for pair in fields for word in pair]
-    shown = words if raw else _redacted(corpus, part, words)
+    shown = words if raw else redact_texts(corpus, part, words)
     return list(zip(shown[::2], shown[1::2], strict=True))
 
 
-def _redacted(corpus: Corpus, part: Part, values: list[str]) -> list[str]:
-    """Some short texts with the personal data that the source's own pii steps find in them replaced."""
-    for _, step in _pii_steps(corpus, part) if values else ():
-        docs = pa.table(
-            {"id": pa.array([b"\0" * 16] * len(values), pa.binary(16)), "text": pa.array(values, pa.large_string())}
-        )
-        memory = replace(part, rows=len(values), loaded=docs, annotations=())
-        edits = _detect(step, memory)
-        annotation = Annotation(step.name, step.directory, None, {EDITS_COLUMN: ""}, pa.table({EDITS_COLUMN: edits}))
-        values = replace(memory, annotations=(annotation,)).table(("edited_text",))["edited_text"].to_pylist()
-    return values
-
-
-def _pii_steps(corpus: Corpus, part: Part) -> list[tuple[int, PublishedStep]]:
-    """The steps that looked for personal data in a part, each with the position of its annotation."""
-    by_directory = {step.directory: step for step in corpus.steps if step.stage == "pii"}
-    places = [(i, by_directory.get(annotation.directory)) for i, annotation in enumerate(part.annotations)]
-    return [(i, step) for i, step in places if step is not None]
-
-
-def _only_annotates(step: PublishedStep) -> bool:
-    """Whether a pii step leaves some of what it finds in the text."""
-    knobs = step.manifest.identity["knobs"]
-    return "annotate" in (knobs.get("action"), *knobs.get("actions", {}).values())
-
-
-def _detect(step: PublishedStep, part: Part) -> pa.Array:
-    """Edits that replace by placeholders what a pii step finds in a part whose annotations are those before it.
-
-    For showing a document this needs no key, and it hides what the step only annotates.
-    """
-    from pipelines.stages.pii.pii import Pii
-
-    knobs = step.manifest.identity["knobs"] | {"action": "placeholder", "actions": {}, "fields": []}
-    stage = parse(Pii, knobs, step.label)
-    text = stage.reads()[0] if part.annotations else "text"
-    table = stage.annotate(part.table(("id", text)).rename_columns(["id", stage.reads()[0]]))
-    edits = table[EDITS_COLUMN].combine_chunks()
-    edits = edits.chunk(0) if isinstance(edits, pa.ChunkedArray) else edits
-    applied = None if text == "text" else part.edits(text.partition("@")[2] or None)
-    return edits if applied is None else map_back(applied, edits)
-
-
-def without_personal_data(corpus: Corpus, part: Part) -> Part:
-    """A part in memory, with edits for all that its pii steps find, also in rows that their `where` left out."""
-    for position, step in _pii_steps(corpus, part):
-        annotation = part.annotations[position]
-        assert annotation.table is not None
-        edits = annotation.table[EDITS_COLUMN]
-        if edits.null_count or _only_annotates(step):
-            found = _detect(step, replace(part, annotations=part.annotations[:position]))
-            column = found if _only_annotates(step) else pc.coalesce(edits.combine_chunks(), found)
-            table = annotation.table.set_column(
-                annotation.table.schema.get_field_index(EDITS_COLUMN), EDITS_COLUMN, column
-            )
-            annotations = list(part.annotations)
-            annotations[position] = replace(annotation, table=table)
-            part = replace(part, annotations=tuple(annotations))
-    return part
-
-
 def _view(corpus: Corpus, part: Part) -> str:
-    return "edited view" if _pii_steps(corpus, part) else "edited view; no step looked for personal data in this source"
+    return "edited view" if pii_steps(corpus, part) else "edited view; no step looked for personal data in this source"
 
 
 def _show_steps(page: Page, corpus: Corpus, found: Located, part: Part, raw: bool) -> None:
@@ -218,7 +155,7 @@ def _show_steps(page: Page, corpus: Corpus, found: Located, part: Part, raw: boo
             alive = alive and rule is None
         edits = row.pop(EDITS_COLUMN, None)
         texts = {name: value for name, value in row.items() if isinstance(value, str) and not raw}
-        row.update(zip(texts, _redacted(corpus, part, list(texts.values())), strict=True))
+        row.update(zip(texts, redact_texts(corpus, part, list(texts.values())), strict=True))
         page.fields({name: _readable(corpus, name, row[name]) for name in sorted(row)}, 4)
         if EDITS_COLUMN in annotation.schema:
             _show_edits(page, part, edits, raw)

@@ -18,10 +18,11 @@ from gristmill.config import near_match, parse, plain, yaml_value
 from gristmill.errors import ConfigError, UserError
 from gristmill.storage.store import FileRecord, verify
 from pipelines.building.publish import without_places
+from pipelines.contracts.columns import DROP
 from pipelines.contracts.lineage import Corpus, open_corpus
 from pipelines.contracts.manifest import read_table, schema_facts
 from pipelines.contracts.parts import Part
-from pipelines.contracts.stage import DROP, CorpusStage
+from pipelines.contracts.stage import CorpusStage
 from pipelines.planning.corpus import CorpusConfig, StepConfig, plain_config
 from pipelines.stages.decide.filter import Filter, Thresholds, group_names, values_of
 from pipelines.stages.decide.rules import Quantile

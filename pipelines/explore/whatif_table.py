@@ -8,11 +8,11 @@ from rich.table import Table
 from gristmill.config import plain
 from gristmill.console import Page, wide_console
 from gristmill.terminal import human_bytes
+from pipelines.contracts.columns import DROP
 from pipelines.contracts.lineage import select_rows
-from pipelines.contracts.stage import DROP
-from pipelines.explore.inspect_document import without_personal_data
 from pipelines.explore.whatif import Flow, WhatIf
 from pipelines.stages.decide.filter import Filter
+from pipelines.stages.pii.redaction import without_personal_data
 
 _EXCERPT = (400, 6)  # characters and lines of a sample
 

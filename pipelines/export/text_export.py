@@ -24,9 +24,9 @@ from gristmill.errors import AccountingError, ConflictError, UserError
 from gristmill.storage.location import RemotePath, is_within
 from gristmill.storage.store import fsync_directory, read_json, write_atomic, write_file, write_json
 from gristmill.terminal import human_bytes
+from pipelines.contracts.columns import DROP, EDITS_COLUMN
 from pipelines.contracts.lineage import Corpus, open_corpus
 from pipelines.contracts.parts import Part
-from pipelines.contracts.stage import DROP, EDITS_COLUMN
 from pipelines.export.export_card import dataset_card
 from pipelines.export.export_formats import WRITERS
 

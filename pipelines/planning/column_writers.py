@@ -6,7 +6,7 @@ from functools import cache
 from typing import Any, cast
 
 from gristmill.config import near_match
-from pipelines.contracts.stage import DROP, EDITS_COLUMN
+from pipelines.contracts.columns import DROP, EDITS_COLUMN
 from pipelines.planning.corpus import StepConfig
 from pipelines.stages import STAGES
 

@@ -16,11 +16,12 @@ import pyarrow as pa
 from gristmill.config import near_match, plain
 from gristmill.errors import ConfigError
 from gristmill.storage.store import digest
+from pipelines.contracts.columns import DROP, EDITS_COLUMN
 from pipelines.contracts.edits import COMPOSITION
 from pipelines.contracts.manifest import StepManifest, load_step
 from pipelines.contracts.parts import DOCUMENT_COLUMNS
 from pipelines.contracts.reads_text import MeasuresText
-from pipelines.contracts.stage import DROP, EDITS_COLUMN, CorpusStage, PartStage, Stage
+from pipelines.contracts.stage import CorpusStage, PartStage, Stage
 from pipelines.planning.column_writers import missing_column
 from pipelines.planning.corpus import CorpusConfig, StepConfig
 from pipelines.planning.inventory import Inventory, Read
@@ -29,7 +30,6 @@ from pipelines.planning.rule_checks import check_filter
 from pipelines.stages.decide.filter import Filter
 from pipelines.stages.decide.quantiles import Quantiles
 from pipelines.stages.dedup.dedup_spans import DedupSpans
-from pipelines.stages.materialise.column_profile import summary_columns
 from pipelines.stages.materialise.funnel import Funnel
 
 FINGERPRINT_DIGITS = 12  # of a fingerprint, in the names of directories
@@ -349,3 +349,25 @@ def _latest(step: Step, root: Path) -> StepManifest | None:
     candidates = [p for p in root.glob(f"{directories}/manifest.json") if p.parent.name != step.directory]
     candidates.sort(key=lambda path: path.stat().st_mtime_ns)
     return load_step(root, candidates[-1].parent.name) if candidates else None
+
+
+def summary_columns(config: CorpusConfig) -> tuple[str, ...]:
+    """The columns worth summarising: numbers, truth values and strings that exactly one step writes for a source."""
+    kinds: dict[str, pa.DataType] = {}
+    writers: dict[tuple[str, str], int] = {}
+    for entry in config.steps:
+        written = entry.stage.writes()
+        for name in written.names:
+            if name != DROP and _summarised(written.field(name).type):
+                kinds[name] = written.field(name).type
+                for source in entry.sources or [source.name for source in config.sources]:
+                    writers[name, source] = writers.get((name, source), 0) + 1
+    twice = {name for (name, _), count in writers.items() if count > 1}
+    return tuple(name for name in kinds if name not in twice)
+
+
+def _summarised(kind: pa.DataType) -> bool:
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    string = pa.types.is_string(kind) or pa.types.is_large_string(kind)
+    return string or pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)

@@ -14,7 +14,8 @@ import pyarrow.compute as pc
 
 from gristmill.errors import PoisonError
 from gristmill.storage.store import read_json, write_json
-from pipelines.contracts.stage import DROP, PartStage
+from pipelines.contracts.columns import DROP
+from pipelines.contracts.stage import PartStage
 
 POISON = "poison"
 """What `drop`, or the reason of a quarantined record, holds for a document that was set aside."""

@@ -5,8 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 import pyarrow as pa
 
 from gristmill.errors import ConfigError
+from pipelines.contracts.columns import DROP
 from pipelines.contracts.document import DOCUMENT
-from pipelines.contracts.stage import DROP
 from pipelines.planning.corpus import CorpusConfig, StepConfig
 from pipelines.stages.decide.filter import Filter
 from pipelines.stages.decide.rules import Rule

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gristmill.cli import named
+from gristmill.errors import attach_filename
 from gristmill.storage.paths import local_path
 from tokenizer.vocabulary.specials import by_role
 
@@ -206,7 +206,7 @@ def read_definition(path: str) -> Definition:
         file = file / "tokenizer.json"
     if not file.is_file():
         raise ValueError(f"{file}: no such tokenizer; expected a tokenizer.json or a directory that holds one")
-    with named(file):
+    with attach_filename(file):
         content = file.read_bytes()
     try:
         # `tokenizers` raises plain Exception; through it, files of older versions come out in the current form.

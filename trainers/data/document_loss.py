@@ -31,7 +31,8 @@ from trainers.objectives.fill_in_the_middle import FillInTheMiddle
 from trainers.objectives.mixture import Mixture
 from trainers.objectives.prefix_lm import PrefixLM
 from trainers.objectives.shared.context import Context
-from trainers.objectives.shared.pairs import Pairs, Ragged, decoder_rows, encoder_decoder_rows
+from trainers.objectives.shared.pairs import Pairs, decoder_rows, encoder_decoder_rows
+from trainers.objectives.shared.ragged import Ragged
 from trainers.rows.batch import IGNORED, PADDING, Batch
 
 BUDGET, LONGEST = 1 << 17, 1 << 20  # bytes

@@ -12,8 +12,8 @@ import numpy as np
 from gristmill.errors import ConflictError, UserError
 from gristmill.terminal import printable
 from pipelines.contracts import lineage
+from pipelines.contracts.columns import DROP, EDITS_COLUMN
 from pipelines.contracts.lineage import Quarantined, select_rows
-from pipelines.contracts.stage import DROP, EDITS_COLUMN
 from trainers.config.pretraining import Pretraining
 from trainers.data.packed_corpus import Corpus, TrainingData, corpus_of, training_data
 from trainers.data.sequence_documents import ids_of

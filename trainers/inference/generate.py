@@ -10,8 +10,9 @@ from tokenizer.encode import Encoder
 from tokenizer.vocabulary.specials import MASK, SENTINELS, with_stand_ins
 from trainers.config.architecture import FAMILY, Model, require
 from trainers.config.pretraining import Pretraining
-from trainers.inference.prompt import asked, framed, has_sentinels, read_prompt, sees_prefix, text_frame, writable
+from trainers.inference.prompt import asked, framed, has_sentinels, read_prompt, text_frame, writable
 from trainers.objectives.denoising import Denoising
+from trainers.objectives.mixture import sees_prefix
 from trainers.objectives.span_corruption import SpanCorruption
 
 

@@ -20,8 +20,9 @@ from tokenizer.encode import Encoder
 from tokenizer.vocabulary.specials import MASK, SENTINELS, with_stand_ins
 from trainers.config.architecture import FAMILY, Model
 from trainers.config.pretraining import Pretraining
-from trainers.inference.prompt import sees_prefix, spaces_lead, text_frame
+from trainers.inference.prompt import spaces_lead, text_frame
 from trainers.models import MODELS, build_model, not_stock, untie_stacks
+from trainers.objectives.mixture import sees_prefix
 from trainers.runs import checkpoint
 from trainers.runs.run import read_config, read_run, verified_copy
 

@@ -18,7 +18,7 @@ from trainers.objectives.causal import Causal
 from trainers.objectives.denoising import Denoising
 from trainers.objectives.fill_in_the_middle import FillInTheMiddle
 from trainers.objectives.masked import Masking
-from trainers.objectives.mixture import Mixture
+from trainers.objectives.mixture import Mixture, objectives_in
 from trainers.objectives.prefix_lm import PrefixLM
 from trainers.objectives.span_corruption import SpanCorruption
 from trainers.rows.batch import Frame
@@ -36,25 +36,15 @@ def text_frame(config: Pretraining) -> Frame:
     return Frame("<bos>", "<eos>") if isinstance(config.objective, Denoising) else Frame(None, "<eos>")
 
 
-def parts(objective: Any) -> list[Any]:
-    """The objectives of a mixture, or the one that it is."""
-    return [part.objective for part in objective.parts] if isinstance(objective, Mixture) else [objective]
-
-
-def sees_prefix(objective: Any) -> bool:
-    """Whether a decoder learns with a prefix that sees itself in both directions."""
-    return any(getattr(part, "bidirectional_prefix", False) for part in parts(objective))
-
-
 def has_sentinels(objective: Any) -> bool:
     """Whether sentinels stand for what the target tells."""
-    return any(isinstance(part, SpanCorruption) and part.style == "replace" for part in parts(objective))
+    return any(isinstance(part, SpanCorruption) and part.style == "replace" for part in objectives_in(objective))
 
 
 def writable(objective: Any) -> set[str]:
     """The specials that a prompt for a model of this objective may name."""
     names: set[str] = set()
-    for part in parts(objective):
+    for part in objectives_in(objective):
         if isinstance(part, Denoising | Masking) or (
             isinstance(part, SpanCorruption) and part.style in ("mass", "bert")
         ):

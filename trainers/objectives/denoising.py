@@ -23,7 +23,8 @@ import numpy as np
 
 from gristmill.errors import UserError
 from trainers.objectives.shared.context import Context
-from trainers.objectives.shared.pairs import Documents, PairObjective, Pairs, Ragged, documents_of
+from trainers.objectives.shared.pairs import Documents, PairObjective, Pairs, documents_of
+from trainers.objectives.shared.ragged import Ragged
 from trainers.rows.batch import Batch, Frame
 
 _LONGEST = 1 << 10  # tokens of a span: Poisson's tail beyond it is nothing for the means that are allowed

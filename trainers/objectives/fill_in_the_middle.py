@@ -19,7 +19,8 @@ import numpy as np
 
 from trainers.objectives.shared.character_cuts import GROWTH
 from trainers.objectives.shared.context import Context
-from trainers.objectives.shared.pairs import Documents, PairObjective, Pairs, Ragged, documents_of
+from trainers.objectives.shared.pairs import Documents, PairObjective, Pairs, documents_of
+from trainers.objectives.shared.ragged import Ragged
 from trainers.rows.batch import Batch, Frame
 
 _MARKS = ("<fim_prefix>", "<fim_middle>", "<fim_suffix>")

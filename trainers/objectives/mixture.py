@@ -14,7 +14,7 @@ row takes as much of the stream as the part with the least room has for.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -173,3 +173,13 @@ def _joined(batch: Batch, made: Sequence[Batch], places: Sequence[np.ndarray], p
     decoder = Decoder(**rows_of(decoders)) if decoders else None
     targets = join([one.targets for one in made], IGNORED)
     return replace(batch, **rows_of(made), targets=targets, prefix=prefix, decoder=decoder, sentence_starts=None)
+
+
+def objectives_in(objective: Any) -> list[Any]:
+    """The objectives of a mixture, or the one that it is."""
+    return [part.objective for part in objective.parts] if isinstance(objective, Mixture) else [objective]
+
+
+def sees_prefix(objective: Any) -> bool:
+    """Whether a decoder learns with a prefix that sees itself in both directions."""
+    return any(getattr(part, "bidirectional_prefix", False) for part in objectives_in(objective))

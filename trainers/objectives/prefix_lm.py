@@ -15,7 +15,8 @@ import numba
 import numpy as np
 
 from trainers.objectives.shared.context import Context
-from trainers.objectives.shared.pairs import Documents, PairObjective, Pairs, Ragged, documents_of
+from trainers.objectives.shared.pairs import Documents, PairObjective, Pairs, documents_of
+from trainers.objectives.shared.ragged import Ragged
 from trainers.rows.batch import Batch, Frame
 
 

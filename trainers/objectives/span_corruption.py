@@ -26,7 +26,8 @@ import numpy as np
 from gristmill.errors import ConfigError
 from tokenizer.vocabulary.specials import SENTINELS
 from trainers.objectives.shared.context import Context
-from trainers.objectives.shared.pairs import Documents, PairObjective, Pairs, Ragged, documents_of
+from trainers.objectives.shared.pairs import Documents, PairObjective, Pairs, documents_of
+from trainers.objectives.shared.ragged import Ragged
 from trainers.rows.batch import Batch, Frame
 
 _MASKED = 0.9  # of the tokens that BERT-style noise chooses; the others become random ones (section 3.3.1)

@@ -19,9 +19,9 @@ from trainers.config.pretraining import Batch, Budget, Data, Pretraining
 from trainers.data.mixture_weights import Mixture, cap
 from trainers.data.order import MixtureEnds, Order, Phase, Samples
 from trainers.data.packed_corpus import Corpus, Grid, grids_of, mixture_of, order_of
-from trainers.inference.prompt import sees_prefix
 from trainers.objectives import Objective
 from trainers.objectives.mixture import Mixture as MixtureOfObjectives
+from trainers.objectives.mixture import sees_prefix
 from trainers.runs.parent import settle
 
 # What may change between the parts of one run: how it is executed and reported, not what is computed; and where the

@@ -24,7 +24,7 @@ from gristmill.config import load_yaml, parse, plain
 from gristmill.errors import ConflictError, CorruptFileError, UserError
 from gristmill.storage.lease import LEASE, held
 from gristmill.storage.location import local_of
-from gristmill.storage.retries import patiently
+from gristmill.storage.retries import retry
 from gristmill.storage.store import digest, file_checksum, read_json, write_atomic, write_json
 from trainers.config.pretraining import Init, Pretraining
 from trainers.data.packed_corpus import Corpus, verified_tokenizer
@@ -226,7 +226,7 @@ def begin_attempt(path: Path) -> str:
 def check_attempt(path: Path, name: str | None) -> None:
     """SupersededError where workers of another name have been started since; None never is."""
     attempt = path / _ATTEMPT
-    if name is not None and patiently(attempt, attempt.read_text) != name:
+    if name is not None and retry(attempt, attempt.read_text) != name:
         raise SupersededError(f"{path}: other workers have gone on with this run since these were cut off from it")
 
 

@@ -10,9 +10,8 @@ from pathlib import Path
 
 import xxhash
 
-from gristmill.errors import SourceError, StorageError
+from gristmill.errors import SourceError, StorageError, errno_of
 from gristmill.storage.remote import Facts, Remote, RemoteFile, open_url, shown, stat_url
-from gristmill.storage.retries import number_of
 from gristmill.storage.store import file_checksum
 from pipelines.reading.entries.source import CHUNK_BYTES
 
@@ -102,7 +101,7 @@ def content_checksum(path: str | os.PathLike[str]) -> str:
 
 def unreadable(location: str, error: OSError) -> SourceError | StorageError:
     """The error for a source file that the system will not give us: the user's to mend where it is missing or forbidden."""
-    number = number_of(error)
+    number = errno_of(error)
     reason = error.strerror if number is None else os.strerror(number)
     where = f"{printable_name(shown(location))}: cannot be read ({reason or type(error).__name__})"
     if number in _MENDABLE:
@@ -116,7 +115,7 @@ def readable(file: SourceFile) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if number_of(error) is None:
+        if errno_of(error) is None:
             raise
         raise unreadable(file.location, error) from None
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from gristmill.storage.retries import number_of
+from gristmill.errors import errno_of
 from pipelines.reading.entries.archives import Entry
 from pipelines.reading.entries.decompress import decoded_bound
 from pipelines.reading.entries.files import SourceFile, file_chunks, readable
@@ -71,7 +71,7 @@ def _rows(file: Any, probe: Any, headers: Any, source: SourceSpec, limit: int) -
                         raise BrokenInput("decoded_limit")
                     yield record
         except (pa.ArrowException, OSError) as error:
-            if number_of(error) is not None:
+            if errno_of(error) is not None:
                 raise  # the disk's, not the file's
             raise BrokenInput("corrupt") from None
 

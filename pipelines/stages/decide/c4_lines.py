@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, ClassVar
 import pyarrow as pa
 
 from gristmill.config import near_match
+from pipelines.contracts.columns import DROP, EDITS_COLUMN
 from pipelines.contracts.edits import EDIT, EDITS
 from pipelines.contracts.reads_text import MeasuresText
-from pipelines.contracts.stage import DROP, EDITS_COLUMN, PartStage
+from pipelines.contracts.stage import PartStage
 
 if TYPE_CHECKING:
     import numpy as np

@@ -8,7 +8,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gristmill.errors import ConfigError
-from pipelines.contracts.stage import DROP, PartStage
+from pipelines.contracts.columns import DROP
+from pipelines.contracts.stage import PartStage
 from pipelines.stages.decide.rules import DEFAULT, Quantile, Rule
 
 Thresholds = Mapping[Quantile, Mapping[str, float]]

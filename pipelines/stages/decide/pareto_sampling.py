@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from pipelines.contracts.stage import DROP, PartStage
+from pipelines.contracts.columns import DROP
+from pipelines.contracts.stage import PartStage
 
 REASON = "pareto_sampling"
 

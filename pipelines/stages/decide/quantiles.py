@@ -13,9 +13,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gristmill.errors import UserError
+from pipelines.contracts.columns import DROP
 from pipelines.contracts.manifest import StepOutput
 from pipelines.contracts.parts import Part
-from pipelines.contracts.stage import DROP, Cluster, CorpusStage
+from pipelines.contracts.stage import Cluster, CorpusStage
 from pipelines.stages.decide.filter import group_names
 from pipelines.stages.decide.rules import Quantile
 

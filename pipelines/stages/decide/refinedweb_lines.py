@@ -10,9 +10,10 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from pipelines.contracts.columns import DROP, EDITS_COLUMN
 from pipelines.contracts.edits import EDITS, edits_column
 from pipelines.contracts.reads_text import MeasuresText
-from pipelines.contracts.stage import DROP, EDITS_COLUMN, PartStage
+from pipelines.contracts.stage import PartStage
 
 REMOVED = "refinedweb_removed_word_ratio"
 _SHORT = 10  # words: "short (<= 10 words) and matches a pattern"

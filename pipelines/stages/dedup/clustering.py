@@ -17,9 +17,10 @@ import pyarrow.compute as pc
 
 from gristmill.storage.store import FileRecord
 from pipelines.cluster.shuffle import FileList, gathered, scattered, write_list
+from pipelines.contracts.columns import DROP
 from pipelines.contracts.document import ID
 from pipelines.contracts.manifest import StepOutput, records_of, write_table
-from pipelines.contracts.stage import DROP, Cluster, in_order
+from pipelines.contracts.stage import Cluster, in_order
 from pipelines.stages.dedup.dedup_inputs import KEPT_BEFORE, NEW, Candidates
 from pipelines.stages.dedup.grouping import Election, Grouping, Verdict, address, count_favours, partition_of, runs
 from pipelines.stages.dedup.keep_rule import absent_keys, key_columns, key_types, preferred

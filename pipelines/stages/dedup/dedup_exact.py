@@ -13,10 +13,11 @@ import numpy as np
 import pyarrow as pa
 
 from pipelines.cluster.shuffle import partitions_for
+from pipelines.contracts.columns import DROP
 from pipelines.contracts.document import ID
 from pipelines.contracts.manifest import StepOutput
 from pipelines.contracts.parts import Part
-from pipelines.contracts.stage import DROP, Cluster, CorpusStage
+from pipelines.contracts.stage import Cluster, CorpusStage
 from pipelines.stages.dedup.clustering import settle
 from pipelines.stages.dedup.dedup_inputs import Candidates, candidates, check_against, fingerprints
 from pipelines.stages.dedup.grouping import Verdict

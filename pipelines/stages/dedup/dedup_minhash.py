@@ -21,10 +21,11 @@ from gristmill.config import parse
 from gristmill.errors import UserError
 from gristmill.storage.store import FileRecord
 from pipelines.cluster.shuffle import FileList, gathered, partitions_for, scattered, write_list
+from pipelines.contracts.columns import DROP
 from pipelines.contracts.document import ID
 from pipelines.contracts.manifest import StepOutput, records_of
 from pipelines.contracts.parts import Part
-from pipelines.contracts.stage import DROP, Cluster, CorpusStage, in_order
+from pipelines.contracts.stage import Cluster, CorpusStage, in_order
 from pipelines.stages.dedup.clustering import settle
 from pipelines.stages.dedup.components import bucket_links, find_components, scattered_edges, spanning_stars
 from pipelines.stages.dedup.dedup_inputs import Candidates, candidates, check_against, fingerprints, writer

@@ -19,11 +19,12 @@ import pyarrow.compute as pc
 
 from gristmill.storage.store import FileRecord
 from pipelines.cluster.shuffle import FileList, partitions_for, scattered, write_list
+from pipelines.contracts.columns import DROP, EDITS_COLUMN, EMPTY
 from pipelines.contracts.edits import EDIT, EDITS, check_edits, map_back
 from pipelines.contracts.manifest import StepOutput, read_table, records_of, schema_facts, write_table
 from pipelines.contracts.parts import Part
 from pipelines.contracts.reads_text import ReadsText
-from pipelines.contracts.stage import DROP, EDITS_COLUMN, EMPTY, Cluster, CorpusStage, in_order
+from pipelines.contracts.stage import Cluster, CorpusStage, in_order
 
 if TYPE_CHECKING:
     from pipelines.kernels.search.spans import Units

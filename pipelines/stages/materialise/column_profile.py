@@ -11,17 +11,13 @@ two bins. Whole numbers below 100 have a bin each. Negative values mirror this: 
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 
-from pipelines.contracts.stage import DROP
-
-if TYPE_CHECKING:
-    from pipelines.planning.corpus import CorpusConfig
 
 TEXT_BYTES = "text_bytes"
 """Name of the histogram of UTF-8 bytes of the stored text."""
@@ -164,28 +160,6 @@ def summarise(
         found = rows[np.argsort(hashes[rows], kind="stable")[: _samples_of(group)]].tolist()
         result.samples[group] = [Sampled(int(hashes[row]), ids[row], index, row) for row in found]
     return result
-
-
-def summary_columns(config: "CorpusConfig") -> tuple[str, ...]:
-    """The columns worth summarising: numbers, truth values and strings that exactly one step writes for a source."""
-    kinds: dict[str, pa.DataType] = {}
-    writers: dict[tuple[str, str], int] = {}
-    for entry in config.steps:
-        written = entry.stage.writes()
-        for name in written.names:
-            if name != DROP and _summarised(written.field(name).type):
-                kinds[name] = written.field(name).type
-                for source in entry.sources or [source.name for source in config.sources]:
-                    writers[name, source] = writers.get((name, source), 0) + 1
-    twice = {name for (name, _), count in writers.items() if count > 1}
-    return tuple(name for name in kinds if name not in twice)
-
-
-def _summarised(kind: pa.DataType) -> bool:
-    if pa.types.is_dictionary(kind):
-        kind = kind.value_type
-    string = pa.types.is_string(kind) or pa.types.is_large_string(kind)
-    return string or pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
 
 
 def _count_column(result: Summary, name: str, column: pa.Array, kept: np.ndarray) -> None:

@@ -10,11 +10,12 @@ import pyarrow.compute as pc
 import xxhash
 
 from gristmill.errors import AccountingError
+from pipelines.contracts.columns import DROP, EDITS_COLUMN, EMPTY
 from pipelines.contracts.document import ID
 from pipelines.contracts.edits import compose, edited_lengths
 from pipelines.contracts.manifest import StepOutput, write_table
 from pipelines.contracts.parts import Part
-from pipelines.contracts.stage import DROP, EDITS_COLUMN, EMPTY, Cluster, CorpusStage
+from pipelines.contracts.stage import Cluster, CorpusStage
 from pipelines.reading.markup import has_markup
 from pipelines.stages.materialise.column_profile import KEPT, Summary, summarise
 
@@ -29,7 +30,7 @@ class Funnel(CorpusStage):
     """The last step of every build: it counts, so that the report reads no corpus.
 
     `steps` are the names of all configured steps, in order; `columns` those that are summarised, see
-    `pipelines.stages.materialise.column_profile.summary_columns`.
+    `pipelines.planning.plan.summary_columns`.
     """
 
     steps: tuple[str, ...]

@@ -17,10 +17,11 @@ import xxhash
 from gristmill.errors import UserError
 from gristmill.storage.store import FileRecord
 from pipelines.cluster.shuffle import gathered, scattered
+from pipelines.contracts.columns import DROP
 from pipelines.contracts.document import ids_as_integers
 from pipelines.contracts.manifest import StepOutput, records_of
 from pipelines.contracts.parts import Part
-from pipelines.contracts.stage import DROP, Cluster, CorpusStage, in_order, library_versions
+from pipelines.contracts.stage import Cluster, CorpusStage, in_order, library_versions
 
 _BYTES_VOCABULARY = 384
 _DEFAULT_VOCABULARY = 32768

@@ -6,7 +6,7 @@ A validation document overlaps where it shares at least one band of 14 x 8 MinHa
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,25 +14,24 @@ import pyarrow.compute as pc
 
 from gristmill.storage.store import FileRecord
 from pipelines.cluster.shuffle import FileList, partitions_for, scattered, write_list
+from pipelines.contracts.columns import DROP
 from pipelines.contracts.manifest import StepOutput, records_of
 from pipelines.contracts.parts import Part
-from pipelines.contracts.stage import DROP, Cluster, in_order
+from pipelines.contracts.stage import Cluster, in_order
 from pipelines.stages.dedup.lsh import band_keys, signatures_of
-
-if TYPE_CHECKING:
-    from pipelines.stages.materialise.shards import Shards
+from pipelines.stages.materialise.validation_split import ValidationSplit
 
 _BANDS, _ROWS = 14, 8
 
 
-def measure_overlap(stage: "Shards", parts: Sequence[Part], out: StepOutput, cluster: Cluster) -> dict[str, Any]:
+def measure_overlap(split: ValidationSplit, parts: Sequence[Part], out: StepOutput, cluster: Cluster) -> dict[str, Any]:
     """Per source: validation documents, and those with a near-copy in training; or why it was not measured."""
     if not all(part.has("minhash") for part in parts):
         return {"not_measured": "the column minhash is missing for some source; add minhash_signatures before shards"}
     if parts[0].types.field("minhash").type.list_size < _BANDS * _ROWS:
         return {"not_measured": f"the signatures hold fewer than {_BANDS * _ROWS} values; raise num_perm"}
     partitions = partitions_for(sum(part.rows for part in parts) * _BANDS)
-    tasks = [_BandTask(stage, out, part, number, partitions) for number, part in enumerate(parts)]
+    tasks = [_BandTask(split, out, part, number, partitions) for number, part in enumerate(parts)]
     files = in_order(
         cluster.map(scatter_split_bands, tasks, lambda task: f"shards: overlap of {task.part.name}"), len(tasks)
     )
@@ -57,7 +56,7 @@ def measure_overlap(stage: "Shards", parts: Sequence[Part], out: StepOutput, clu
 
 @dataclass(frozen=True)
 class _BandTask:
-    stage: "Shards"
+    split: ValidationSplit
     out: StepOutput
     part: Part
     number: int
@@ -66,14 +65,12 @@ class _BandTask:
 
 def scatter_split_bands(task: _BandTask) -> FileRecord:
     """Commit the band keys of a part's kept documents, with the part and row of those held out (-1 for training)."""
-    from pipelines.stages.materialise.shards import held_out, split_columns
-
     unit = f"split.{task.number:05d}"
     receipt = task.out.receipt(unit)
     if receipt is None:
-        table = task.part.table(dict.fromkeys((*split_columns(task.stage, task.part), "minhash", DROP)))
+        table = task.part.table(dict.fromkeys((*task.split.columns(task.part), "minhash", DROP)))
         table = table.filter(pc.is_null(table[DROP])).combine_chunks()
-        validation = held_out(task.stage, table)
+        validation = task.split.held_out(table)
         held, measured = int(validation.sum()), pc.is_valid(table["minhash"])
         # A document without words has no signature: it resembles nothing.
         table, validation = table.filter(measured).combine_chunks(), validation[measured.to_numpy()]

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
-from urllib.parse import urlsplit
 
 import numpy as np
 import pyarrow as pa
@@ -17,12 +16,13 @@ import xxhash
 from gristmill.errors import UserError
 from gristmill.storage.paths import expand_home, is_url
 from gristmill.storage.store import FileRecord, file_checksum, record_file, verify
-from pipelines.contracts.document import ids_as_integers
+from pipelines.contracts.columns import DROP
 from pipelines.contracts.manifest import Content, StepOutput, TokenizerRecord, load_step, records_of
 from pipelines.contracts.parts import Part
 from pipelines.contracts.shard_set import write_shard
-from pipelines.contracts.stage import DROP, Cluster, CorpusStage, in_order, library_versions
+from pipelines.contracts.stage import Cluster, CorpusStage, in_order, library_versions
 from pipelines.stages.materialise.overlap import measure_overlap
+from pipelines.stages.materialise.validation_split import ValidationSplit
 from tokenizer.vocabulary.specials import needed_by
 
 _TRAIN, _VALIDATION = "train", "validation"
@@ -80,6 +80,11 @@ class Shards(CorpusStage):
                 raise ValueError(f"{name}: got {getattr(self, name)}, expected 1 or more")
 
     @property
+    def split(self) -> ValidationSplit:
+        """Which documents are held out."""
+        return ValidationSplit(self.split_by, self.validation_share, self.seed)
+
+    @property
     def is_path(self) -> bool:
         """Whether `tokenizer` names a file rather than a step."""
         return self.tokenizer.endswith(".json") or "/" in self.tokenizer
@@ -127,7 +132,7 @@ class Shards(CorpusStage):
         ]
         receipts = in_order(cluster.map(encode_documents, tasks, lambda task: f"shards: {task.unit}"), len(tasks))
         shards = [shard for receipt in receipts for shard in receipt["counts"]["shards"]]
-        overlap = measure_overlap(self, parts, out, cluster)
+        overlap = measure_overlap(self.split, parts, out, cluster)
         files = [asdict(file) for receipt in receipts for file in records_of(receipt)]
         if self.is_path:
             files.append(asdict(record_file(out.directory, "tokenizer.json")))
@@ -242,7 +247,7 @@ def encode_documents(task: _EncodeTask) -> dict[str, Any]:
         columns = [column for column in task.stage.reads() if not column.startswith("step:")]
         tables = [part.table(("id", *columns)) for part in task.parts]
         kept = pa.concat_tables([table.filter(pc.is_null(table[DROP])) for table in tables]).combine_chunks()
-        validation = held_out(task.stage, kept)
+        validation = task.stage.split.held_out(kept)
         contents: dict[str, Content] = {}
         shards = []
         for split, mask in ((_TRAIN, ~validation), (_VALIDATION, validation)):
@@ -295,47 +300,3 @@ def _of_tokens(begins: np.ndarray, offsets: np.ndarray, sizes: np.ndarray) -> tu
     again[1:] = (begins[1:] == begins[:-1]) & (document[1:] == document[:-1])
     kept = ~again & (begins < sizes[document])
     return begins[kept], np.concatenate([[0], np.cumsum(np.bincount(document[kept], minlength=len(sizes)))])
-
-
-def held_out(stage: Shards, docs: pa.Table) -> np.ndarray:
-    """Which documents go to validation, bool [n]: the hash of the group that `split_by` names, below the share."""
-    if not docs.num_rows:
-        return np.zeros(0, bool)
-    keys = _split_keys(stage.split_by, docs)
-    salt = stage.seed.to_bytes(8, "big", signed=True)
-    hashes = np.fromiter((xxhash.xxh3_64_intdigest(salt + key) for key in keys), np.uint64, len(keys))
-    return hashes / 2.0**64 < stage.validation_share
-
-
-def split_columns(stage: Shards, part: Part) -> tuple[str, ...]:
-    """The columns of a part that `held_out` looks at: the text only where no step hashed it."""
-    if stage.split_by in ("file", "host"):
-        return ("id", "url") if stage.split_by == "host" else ("id",)
-    clusters = ("exact_cluster?", "minhash_cluster?") if stage.split_by == "cluster" else ()
-    return ("text_hash" if part.has("text_hash") else "edited_text", *clusters)
-
-
-def _split_keys(split_by: str, docs: pa.Table) -> list[bytes]:
-    """The group of each document as bytes."""
-    if split_by == "file":
-        return [int(key).to_bytes(8, "big") for key in ids_as_integers(docs["id"].combine_chunks())["key"]]
-    if split_by == "host":
-        files = _split_keys("file", docs)
-        hosts = (_host(url) for url in docs["url"].to_pylist())
-        return [host.encode() if host else file for host, file in zip(hosts, files, strict=True)]
-    if "text_hash" in docs.column_names:
-        keys = [key or b"" for key in docs["text_hash"].to_pylist()]
-    else:
-        keys = [xxhash.xxh3_128_digest(text.as_buffer()) for text in docs["edited_text"]]
-    for column in ("exact_cluster", "minhash_cluster"):
-        if split_by == "cluster" and column in docs.column_names:
-            keys = [cluster or key for cluster, key in zip(docs[column].to_pylist(), keys, strict=True)]
-    return keys
-
-
-def _host(url: str | None) -> str | None:
-    """The host of a URL in lower case; None where there is none or the URL is malformed."""
-    try:
-        return urlsplit(url or "").hostname
-    except ValueError:
-        return None

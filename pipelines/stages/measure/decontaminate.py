@@ -18,11 +18,12 @@ import pyarrow.compute as pc
 
 from gristmill.errors import UserError
 from gristmill.storage.store import FileRecord
+from pipelines.contracts.columns import DROP, EDITS_COLUMN, EMPTY
 from pipelines.contracts.edits import EDIT, EDITS
 from pipelines.contracts.manifest import StepOutput, read_table, records_of, schema_facts, write_table
 from pipelines.contracts.parts import Part
 from pipelines.contracts.reads_text import MeasuresText
-from pipelines.contracts.stage import DROP, EDITS_COLUMN, EMPTY, Cluster, CorpusStage, in_order
+from pipelines.contracts.stage import Cluster, CorpusStage, in_order
 from pipelines.stages.measure.evaluation_sets import FIELDS, EvaluationSet, Index, covered_words, index_sets
 from pipelines.stages.measure.url_lists import checksums
 

@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import pyarrow as pa
 
 from gristmill.config import near_match
+from pipelines.contracts.columns import EDITS_COLUMN
 from pipelines.contracts.edits import EDITS, apply_edits, edits_column
 from pipelines.contracts.reads_text import ReadsText
-from pipelines.contracts.stage import EDITS_COLUMN, PartStage, library_versions
+from pipelines.contracts.stage import PartStage, library_versions
 from pipelines.stages.pii.actions import KEYED, PSEUDONYMS, Action, fingerprint, is_public, read_key, replacement
 from pipelines.stages.pii.personal_fields import (
     check_fields,

@@ -14,8 +14,8 @@ import gristmill.storage.store as store
 from gristmill.errors import CorruptFileError
 from pipelines.building.build import build
 from pipelines.cluster.ray import LocalCluster
+from pipelines.contracts.columns import DROP
 from pipelines.contracts.lineage import open_corpus
-from pipelines.contracts.stage import DROP
 from pipelines.erasure.forget import forget
 from pipelines.planning.tombstone import read_tombstone
 from tests.damage import cuts, damaged, files_of, flips, unnamed

@@ -19,10 +19,11 @@ from gristmill.storage.store import file_checksum, read_json
 from pipelines.__main__ import main
 from pipelines.building.build import build
 from pipelines.cluster.ray import LocalCluster
+from pipelines.contracts.columns import DROP
 from pipelines.contracts.edits import EDITS, edits_column
 from pipelines.contracts.lineage import open_corpus
 from pipelines.contracts.manifest import load_corpus, save_corpus
-from pipelines.contracts.stage import DROP, PartStage
+from pipelines.contracts.stage import PartStage
 from pipelines.export.text_export import export_corpus
 from pipelines.planning.corpus import CorpusConfig, Source, StepConfig
 from pipelines.planning.inventory import take_inventory

@@ -24,7 +24,7 @@ from tests.trainers.objectives.packed import (
     random_rows,
 )
 from trainers.objectives.denoising import Denoising, deleted, infilled, permuted, rotated
-from trainers.objectives.shared.pairs import Ragged
+from trainers.objectives.shared.ragged import Ragged
 from trainers.rows.batch import PADDING
 
 NOTHING = {"infilling": 0.0, "permute_sentences": False}

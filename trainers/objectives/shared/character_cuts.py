@@ -19,7 +19,7 @@ import numba
 import numpy as np
 
 from tokenizer.vocabulary.definition import Definition, load_within_text
-from trainers.objectives.shared.pairs import Ragged
+from trainers.objectives.shared.ragged import Ragged
 from trainers.objectives.shared.whole_words import text_of
 
 WINDOW = 16  # tokens on each side of a cut

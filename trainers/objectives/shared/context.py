@@ -1,14 +1,11 @@
 """What an objective knows beside the batch that it works on."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gristmill.errors import ConfigError
-
-if TYPE_CHECKING:
-    from trainers.objectives.shared.character_cuts import TokenTexts
+from trainers.objectives.shared.character_cuts import TokenTexts
 
 
 @dataclass(frozen=True)
@@ -27,7 +24,7 @@ class Context:
     sequence_length: int
     word_marks: np.ndarray | None = None
     decoder_start: str | None = None
-    texts: "TokenTexts | None" = None
+    texts: TokenTexts | None = None
 
     def special(self, name: str) -> int:
         """The id of a special; ConfigError where the tokenizer has none of that name."""

@@ -13,40 +13,17 @@ Positions restart in every document. Rows are as wide as the longest needs, roun
 """
 
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 import numba
 import numpy as np
 
 from gristmill.errors import ConfigError
 from trainers.objectives.shared.context import Context
+from trainers.objectives.shared.ragged import Ragged
 from trainers.rows.batch import IGNORED, PADDING, Batch, Decoder
 from trainers.rows.random import uniforms
 
 _MULTIPLE = 8
-
-
-@dataclass(frozen=True)
-class Ragged:
-    """Lists of tokens, one after another: list i is `tokens[offsets[i]:offsets[i + 1]]`, all int64."""
-
-    tokens: np.ndarray
-    offsets: np.ndarray
-
-    @cached_property
-    def sizes(self) -> np.ndarray:
-        """Tokens of each list."""
-        sizes: np.ndarray = np.diff(self.offsets)
-        return sizes
-
-    def marked(self, before: int | None, after: int | None, chosen: np.ndarray | None = None) -> "Ragged":
-        """Each list between these tokens; a list that is not `chosen` (bool [lists]) becomes an empty one."""
-        taken = np.ones(len(self.sizes), dtype=bool) if chosen is None else chosen
-        marks = (before is not None) + (after is not None)
-        offsets = np.concatenate([[0], np.cumsum((self.sizes + marks) * taken)])
-        tokens = np.empty(offsets[-1], dtype=np.int64)
-        _mark(self.tokens, self.offsets, taken, _or(before, -1), _or(after, -1), tokens, offsets)
-        return Ragged(tokens, offsets)
 
 
 @dataclass(frozen=True)
@@ -209,10 +186,6 @@ def _replaced(
     return replace(batch, **arrays, prefix=prefix, decoder=decoder, sentence_starts=None)
 
 
-def _or(token: int | None, other: int) -> int:
-    return other if token is None else token
-
-
 def _tokens(*tokens: int | None) -> np.ndarray:
     return np.array([token for token in tokens if token is not None], dtype=np.int64)
 
@@ -261,31 +234,6 @@ def _scan(
                 size += 1
     offsets[count] = size
     return count
-
-
-@numba.njit(cache=True, nogil=True)
-def _mark(
-    tokens: np.ndarray,
-    offsets: np.ndarray,
-    chosen: np.ndarray,
-    before: int,
-    after: int,
-    marked: np.ndarray,
-    starts: np.ndarray,
-) -> None:
-    """Copy the chosen lists to `starts`, between `before` and `after`; -1 is no token."""
-    for i in range(len(chosen)):
-        if not chosen[i]:
-            continue
-        place = starts[i]
-        if before >= 0:
-            marked[place] = before
-            place += 1
-        for k in range(offsets[i], offsets[i + 1]):
-            marked[place] = tokens[k]
-            place += 1
-        if after >= 0:
-            marked[place] = after
 
 
 @numba.njit(cache=True, nogil=True)

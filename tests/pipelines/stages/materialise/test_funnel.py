@@ -18,7 +18,7 @@ from pipelines.contracts.manifest import load_step
 from pipelines.contracts.stage import PartStage
 from pipelines.planning.corpus import StepConfig, load_corpus_config
 from pipelines.planning.inventory import take_inventory
-from pipelines.planning.plan import make_plan
+from pipelines.planning.plan import make_plan, summary_columns
 from pipelines.stages.decide.filter import Filter
 from pipelines.stages.decide.rules import Rule
 from pipelines.stages.materialise.column_profile import (
@@ -33,7 +33,6 @@ from pipelines.stages.materialise.column_profile import (
     bin_floors,
     bin_width,
     histogram,
-    summary_columns,
 )
 
 pytestmark = pytest.mark.usefixtures("without_report")

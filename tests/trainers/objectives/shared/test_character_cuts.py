@@ -17,7 +17,7 @@ from tokenizer.vocabulary.specials import FIM_MIDDLE, FIM_PREFIX, FIM_SUFFIX, SP
 from trainers.inference.prompt import read_prompt, writable
 from trainers.objectives.fill_in_the_middle import FillInTheMiddle
 from trainers.objectives.shared.character_cuts import GROWTH, TokenTexts
-from trainers.objectives.shared.pairs import Ragged
+from trainers.objectives.shared.ragged import Ragged
 from trainers.objectives.shared.whole_words import text_of
 
 TEXTS = [

@@ -28,7 +28,8 @@ from trainers.objectives.denoising import Denoising
 from trainers.objectives.fill_in_the_middle import FillInTheMiddle
 from trainers.objectives.mixture import Mixture
 from trainers.objectives.prefix_lm import PrefixLM
-from trainers.objectives.shared.pairs import Pairs, Ragged, decoder_rows, documents_of, encoder_decoder_rows
+from trainers.objectives.shared.pairs import Pairs, decoder_rows, documents_of, encoder_decoder_rows
+from trainers.objectives.shared.ragged import Ragged
 from trainers.objectives.span_corruption import SpanCorruption
 from trainers.rows.batch import IGNORED, PADDING
 

@@ -1,0 +1,62 @@
+"""Which documents are held out for validation: whole groups of near-copies, equal texts, files or hosts, chosen by hash."""
+
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+import numpy as np
+import pyarrow as pa
+import xxhash
+
+from pipelines.contracts.document import ids_as_integers
+from pipelines.contracts.parts import Part
+
+
+@dataclass(frozen=True)
+class ValidationSplit:
+    """The split of a `shards` step: the fields `split_by`, `validation_share` and `seed` of its YAML."""
+
+    split_by: str
+    validation_share: float
+    seed: int
+
+    def held_out(self, docs: pa.Table) -> np.ndarray:
+        """Which documents go to validation, bool [n]: the hash of the group that `split_by` names, below the share."""
+        if not docs.num_rows:
+            return np.zeros(0, bool)
+        keys = _group_keys(self.split_by, docs)
+        salt = self.seed.to_bytes(8, "big", signed=True)
+        hashes = np.fromiter((xxhash.xxh3_64_intdigest(salt + key) for key in keys), np.uint64, len(keys))
+        return hashes / 2.0**64 < self.validation_share
+
+    def columns(self, part: Part) -> tuple[str, ...]:
+        """The columns of a part that `held_out` looks at: the text only where no step hashed it."""
+        if self.split_by in ("file", "host"):
+            return ("id", "url") if self.split_by == "host" else ("id",)
+        clusters = ("exact_cluster?", "minhash_cluster?") if self.split_by == "cluster" else ()
+        return ("text_hash" if part.has("text_hash") else "edited_text", *clusters)
+
+
+def _group_keys(split_by: str, docs: pa.Table) -> list[bytes]:
+    """The group of each document as bytes."""
+    if split_by == "file":
+        return [int(key).to_bytes(8, "big") for key in ids_as_integers(docs["id"].combine_chunks())["key"]]
+    if split_by == "host":
+        files = _group_keys("file", docs)
+        hosts = (_host(url) for url in docs["url"].to_pylist())
+        return [host.encode() if host else file for host, file in zip(hosts, files, strict=True)]
+    if "text_hash" in docs.column_names:
+        keys = [key or b"" for key in docs["text_hash"].to_pylist()]
+    else:
+        keys = [xxhash.xxh3_128_digest(text.as_buffer()) for text in docs["edited_text"]]
+    for column in ("exact_cluster", "minhash_cluster"):
+        if split_by == "cluster" and column in docs.column_names:
+            keys = [cluster or key for cluster, key in zip(docs[column].to_pylist(), keys, strict=True)]
+    return keys
+
+
+def _host(url: str | None) -> str | None:
+    """The host of a URL in lower case; None where there is none or the URL is malformed."""
+    try:
+        return urlsplit(url or "").hostname
+    except ValueError:
+        return None

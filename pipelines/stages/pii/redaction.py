@@ -1,0 +1,74 @@
+"""Personal data hidden wherever people are shown text: what a corpus's own `pii` steps find is replaced by placeholders, also
+where a step only annotates it or left the document out.
+"""
+
+from dataclasses import replace
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gristmill.config import parse
+from pipelines.contracts.columns import EDITS_COLUMN
+from pipelines.contracts.edits import map_back
+from pipelines.contracts.lineage import Corpus, PublishedStep
+from pipelines.contracts.parts import Annotation, Part
+from pipelines.stages.pii.pii import Pii
+
+
+def redact_texts(corpus: Corpus, part: Part, values: list[str]) -> list[str]:
+    """Some short texts with the personal data that the source's own pii steps find in them replaced."""
+    for _, step in pii_steps(corpus, part) if values else ():
+        docs = pa.table(
+            {"id": pa.array([b"\0" * 16] * len(values), pa.binary(16)), "text": pa.array(values, pa.large_string())}
+        )
+        memory = replace(part, rows=len(values), loaded=docs, annotations=())
+        edits = _detect(step, memory)
+        annotation = Annotation(step.name, step.directory, None, {EDITS_COLUMN: ""}, pa.table({EDITS_COLUMN: edits}))
+        values = replace(memory, annotations=(annotation,)).table(("edited_text",))["edited_text"].to_pylist()
+    return values
+
+
+def pii_steps(corpus: Corpus, part: Part) -> list[tuple[int, PublishedStep]]:
+    """The steps that looked for personal data in a part, each with the position of its annotation."""
+    by_directory = {step.directory: step for step in corpus.steps if step.stage == "pii"}
+    places = [(i, by_directory.get(annotation.directory)) for i, annotation in enumerate(part.annotations)]
+    return [(i, step) for i, step in places if step is not None]
+
+
+def _only_annotates(step: PublishedStep) -> bool:
+    """Whether a pii step leaves some of what it finds in the text."""
+    knobs = step.manifest.identity["knobs"]
+    return "annotate" in (knobs.get("action"), *knobs.get("actions", {}).values())
+
+
+def _detect(step: PublishedStep, part: Part) -> pa.Array:
+    """Edits that replace by placeholders what a pii step finds in a part whose annotations are those before it.
+
+    For showing a document this needs no key, and it hides what the step only annotates.
+    """
+    knobs = step.manifest.identity["knobs"] | {"action": "placeholder", "actions": {}, "fields": []}
+    stage = parse(Pii, knobs, step.label)
+    text = stage.reads()[0] if part.annotations else "text"
+    table = stage.annotate(part.table(("id", text)).rename_columns(["id", stage.reads()[0]]))
+    edits = table[EDITS_COLUMN].combine_chunks()
+    edits = edits.chunk(0) if isinstance(edits, pa.ChunkedArray) else edits
+    applied = None if text == "text" else part.edits(text.partition("@")[2] or None)
+    return edits if applied is None else map_back(applied, edits)
+
+
+def without_personal_data(corpus: Corpus, part: Part) -> Part:
+    """A part in memory, with edits for all that its pii steps find, also in rows that their `where` left out."""
+    for position, step in pii_steps(corpus, part):
+        annotation = part.annotations[position]
+        assert annotation.table is not None
+        edits = annotation.table[EDITS_COLUMN]
+        if edits.null_count or _only_annotates(step):
+            found = _detect(step, replace(part, annotations=part.annotations[:position]))
+            column = found if _only_annotates(step) else pc.coalesce(edits.combine_chunks(), found)
+            table = annotation.table.set_column(
+                annotation.table.schema.get_field_index(EDITS_COLUMN), EDITS_COLUMN, column
+            )
+            annotations = list(part.annotations)
+            annotations[position] = replace(annotation, table=table)
+            part = replace(part, annotations=tuple(annotations))
+    return part

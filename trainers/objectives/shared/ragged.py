@@ -1,0 +1,59 @@
+"""Ragged lists of tokens in two arrays."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numba
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Ragged:
+    """Lists of tokens, one after another: list i is `tokens[offsets[i]:offsets[i + 1]]`, all int64."""
+
+    tokens: np.ndarray
+    offsets: np.ndarray
+
+    @cached_property
+    def sizes(self) -> np.ndarray:
+        """Tokens of each list."""
+        sizes: np.ndarray = np.diff(self.offsets)
+        return sizes
+
+    def marked(self, before: int | None, after: int | None, chosen: np.ndarray | None = None) -> "Ragged":
+        """Each list between these tokens; a list that is not `chosen` (bool [lists]) becomes an empty one."""
+        taken = np.ones(len(self.sizes), dtype=bool) if chosen is None else chosen
+        marks = (before is not None) + (after is not None)
+        offsets = np.concatenate([[0], np.cumsum((self.sizes + marks) * taken)])
+        tokens = np.empty(offsets[-1], dtype=np.int64)
+        _mark(self.tokens, self.offsets, taken, _or(before, -1), _or(after, -1), tokens, offsets)
+        return Ragged(tokens, offsets)
+
+
+def _or(token: int | None, other: int) -> int:
+    return other if token is None else token
+
+
+@numba.njit(cache=True, nogil=True)
+def _mark(
+    tokens: np.ndarray,
+    offsets: np.ndarray,
+    chosen: np.ndarray,
+    before: int,
+    after: int,
+    marked: np.ndarray,
+    starts: np.ndarray,
+) -> None:
+    """Copy the chosen lists to `starts`, between `before` and `after`; -1 is no token."""
+    for i in range(len(chosen)):
+        if not chosen[i]:
+            continue
+        place = starts[i]
+        if before >= 0:
+            marked[place] = before
+            place += 1
+        for k in range(offsets[i], offsets[i + 1]):
+            marked[place] = tokens[k]
+            place += 1
+        if after >= 0:
+            marked[place] = after
