@@ -11,13 +11,13 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from gristmill.storage.remote import Remote
-from pipelines.commands.train_classifier import ClassifierConfig
+from pipelines.classifiers.fasttext_training import FastTextKnobs
+from pipelines.classifiers.train_classifier import ClassifierConfig
 from pipelines.planning.corpus import CorpusConfig, Source
 from pipelines.stages import STAGES
 from pipelines.stages.decide.rules import RULE_SETS, Rule
 from pipelines.stages.measure.decontaminate import Decontaminate
 from pipelines.stages.measure.evaluation_sets import EvaluationSet
-from pipelines.stages.score.classifier_training import FastTextKnobs
 
 HEAD = """\
 # The corpus file

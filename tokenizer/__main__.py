@@ -16,7 +16,7 @@ from rich.markup import escape
 from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from gristmill.cli import run
+from gristmill.cli import run_command
 from gristmill.errors import attach_filename
 from gristmill.storage.paths import local_path
 from gristmill.terminal import printable
@@ -35,24 +35,8 @@ CHECKED_TEXTS = 200
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line: 0 on success, 2 for errors that the user can mend, 130 when interrupted, 141 where the reader of
-    the standard output has left.
-    """
-    options = parser().parse_args(arguments)
-    try:
-        return run(lambda: options.run(options) or 0)
-    except ValueError as error:
-        print(f"error: {printable(str(error))}", file=sys.stderr)
-    except OSError as error:
-        place = f"{error.filename}: " if error.filename else ""
-        print(
-            f"error: {printable(place)}{error.strerror or error}; mend that and run the same command again",
-            file=sys.stderr,
-        )
-    except KeyboardInterrupt:
-        print("interrupted; nothing was written", file=sys.stderr)
-        return 130
-    return 2
+    """Run one command; the status is that of `gristmill.cli.run_command`."""
+    return run_command(parser(), arguments, "begins again, as nothing was written", (ValueError,))
 
 
 def named_path(argument: str) -> str:
@@ -97,7 +81,7 @@ def parser() -> argparse.ArgumentParser:
         "--min-frequency", type=int, help="merge only pairs seen this often (default: 2); not of unigram"
     )
     train.add_argument("--overwrite", action="store_true", help="replace the tokenizer.json in DIR")
-    train.set_defaults(run=_train)
+    train.set_defaults(handler=_train)
     inspect = commands.add_parser("inspect", help="vocabulary facts, and fertility and round trip on your texts")
     inspect.add_argument(
         "tokenizer", type=local_path, metavar="DIR_OR_JSON", help="a tokenizer.json or a directory that holds one"
@@ -113,7 +97,7 @@ def parser() -> argparse.ArgumentParser:
     inspect.add_argument("--field", default="text", help="field of a JSON line that holds the text (default: text)")
     inspect.add_argument("--longest", type=int, default=20, metavar="N", help="longest tokens to show (default: 20)")
     inspect.add_argument("--json", action="store_true", help="print JSON instead of tables")
-    inspect.set_defaults(run=_inspect)
+    inspect.set_defaults(handler=_inspect)
     _add_compare(commands.add_parser("compare", help="several tokenizers on the same texts, by source and language"))
     return parser
 
@@ -141,10 +125,10 @@ def _add_compare(compare: argparse.ArgumentParser) -> None:
         "--chart", type=local_path, metavar="FILE", help="also write charts: .html with the table, or .png"
     )
     compare.add_argument("--json", action="store_true", help="print JSON instead of a table")
-    compare.set_defaults(run=_compare)
+    compare.set_defaults(handler=_compare)
 
 
-def _train(options: argparse.Namespace) -> None:
+def _train(options: argparse.Namespace) -> int:
     target = options.output / "tokenizer.json"
     if target.exists() and not options.overwrite:
         raise ValueError(f"{target}: exists already; choose another --output, or replace it with --overwrite")
@@ -172,6 +156,7 @@ def _train(options: argparse.Namespace) -> None:
         )
     _write(target, content)
     print(f"{target}: {size} tokens; next: python -m tokenizer inspect {options.output} --text NAME=FILE")
+    return 0
 
 
 @dataclass(frozen=True)
@@ -211,7 +196,7 @@ def _write(target: Path, content: bytes) -> None:
         raise
 
 
-def _inspect(options: argparse.Namespace) -> None:
+def _inspect(options: argparse.Namespace) -> int:
     encoder = Encoder.load(str(options.tokenizer))
     vocabulary = describe_vocabulary(encoder, options.longest)
     texts: dict[str, Measurement] = {}
@@ -228,9 +213,10 @@ def _inspect(options: argparse.Namespace) -> None:
         print(json.dumps({**asdict(vocabulary), "texts": measured}, indent=2))
     else:
         _print_tables(vocabulary, texts)
+    return 0
 
 
-def _compare(options: argparse.Namespace) -> None:
+def _compare(options: argparse.Namespace) -> int:
     if options.chart and options.chart.suffix not in (".html", ".png"):
         raise ValueError(f"--chart: got {str(options.chart)!r}, expected a name that ends in .html or .png")
     if not options.most_mb > 0:
@@ -245,7 +231,7 @@ def _compare(options: argparse.Namespace) -> None:
         _write(options.chart, draw(shown))
     if options.json:
         print(json.dumps([asdict(row) for row in rows], indent=2))
-        return
+        return 0
     table = Table(box=box.SIMPLE, pad_edge=False)
     for heading in ("tokenizer", "texts"):
         table.add_column(heading, min_width=8, overflow="fold")
@@ -257,6 +243,7 @@ def _compare(options: argparse.Namespace) -> None:
     for name, encoder in encoders.items():
         facts = f"{encoder.kind}, {encoder.vocab_size:,} tokens, {encoder.library}, threads: {threads(encoder)}"
         console.print(escape(f"{printable(name)}: {facts}"))
+    return 0
 
 
 def _named(arguments: Sequence[str], where: str, *, unique: bool = True) -> list[tuple[str, str]]:

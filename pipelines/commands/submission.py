@@ -5,6 +5,7 @@ hold, of the code, and of the slot of a schedule, so that the same work submitte
 nothing travels but variables that are asked for by name and are on a list: whoever may look at a job can read them.
 """
 
+import argparse
 import ipaddress
 import os
 import re
@@ -165,10 +166,12 @@ def _check_places(command: Sequence[str], directory: Path) -> None:
     """A job's working directory is a copy that Ray removes, one on each node: what is written there is lost."""
     module, action = (command[2], command[3]) if command[1] == "-m" and len(command) > 3 else (None, None)
     if module == "pipelines" and action == "build":
-        from pipelines.__main__ import parser
+        from pipelines.commands.building import add_commands
         from pipelines.planning.corpus import load_corpus_config
 
-        options, rest = parser().parse_known_args(command[3:])
+        parser = argparse.ArgumentParser(prog="python -m pipelines")
+        add_commands(parser.add_subparsers(required=True))
+        options, rest = parser.parse_known_args(command[3:])
         config = load_corpus_config(directory / options.config, [*options.overrides, *rest])
         _refuse_relative(f"{options.config}: output", config.output)
         for source in config.sources:

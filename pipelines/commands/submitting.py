@@ -44,8 +44,10 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     submit.add_argument("--gpus", type=float, default=0, help="GPUs that the command itself needs (default 0)")
     _address_argument(submit)
     submit.add_argument("words", nargs="+", metavar="-- COMMAND", help="python and its arguments")
+    submit.set_defaults(handler=submit_command)
     jobs = commands.add_parser("jobs", help="list submitted jobs, or show, follow and stop one")
     _address_argument(jobs)
+    jobs.set_defaults(handler=show_jobs)
     actions = jobs.add_subparsers(dest="action", required=True, metavar="ACTION")
     listing = actions.add_parser("list", help="all jobs that the cluster knows, the newest first")
     _address_argument(listing, argparse.SUPPRESS)
@@ -71,7 +73,7 @@ def _address_argument(command: argparse.ArgumentParser, default: str | None = No
     )
 
 
-def submit(options: argparse.Namespace) -> int:
+def submit_command(options: argparse.Namespace) -> int:
     """Submit or attach; the id on standard output, or with --follow the log. The exit status for the shell."""
     from pipelines.commands import jobs, submission
 

@@ -20,7 +20,7 @@ from pipelines.reading.entries.files import SourceFile, checksum_of, has_changed
 from pipelines.reading.entries.listing import list_files
 from pipelines.reading.entries.records import Bad
 from pipelines.reading.entries.source import REASONS, SourceSpec
-from pipelines.reading.parts import PartBuilder, ReadPart
+from pipelines.reading.part_writer import PartBuilder, ReadPart
 from pipelines.reading.registry import FORMATS, check_format, read_records
 from pipelines.reading.web.extraction import Extractor
 

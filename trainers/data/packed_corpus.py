@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+from tokenizer.vocabulary.specials import with_stand_ins
 
 from gristmill.errors import ConfigError, UserError
 from gristmill.storage.location import place_of
 from gristmill.storage.store import digest, verify
 from pipelines.contracts.manifest import TokenizerRecord, load_corpus
-from tokenizer.definition.specials import with_stand_ins
 from trainers.config.architecture import DECODER_START, FAMILY
 from trainers.config.pretraining import Data, Pretraining
 from trainers.data.mixture_weights import Mixture, cap, mixture
@@ -117,7 +117,7 @@ def _open_one(directory: Path, wanted: str | None, frame: Frame) -> Corpus:
             if records:
                 sources[source] = Source(source, directory, records, frame)
     tokenizer = replace(chosen.tokenizer, specials=with_stand_ins(chosen.tokenizer.specials))
-    missing = [mark for mark in (frame.before, frame.after) if mark and mark not in tokenizer.definition.specials]
+    missing = [mark for mark in (frame.before, frame.after) if mark and mark not in tokenizer.specials]
     if missing:
         raise UserError(
             f"{directory}: its tokenizer has no {', '.join(missing)}, with which the objective marks documents; name the "
@@ -317,7 +317,7 @@ def _context(corpus: Corpus, config: Pretraining, sequence_length: int, seed: in
     architecture, tokenizer = config.model.architecture, corpus.tokenizer
     return Context(
         seed,
-        tokenizer.definition.specials,
+        tokenizer.specials,
         tokenizer.vocab_size,
         FAMILY[architecture],
         sequence_length,

@@ -5,8 +5,8 @@ import pytest
 from gristmill.errors import ConfigError
 from pipelines.__main__ import main
 from pipelines.building.build import build
+from pipelines.classifiers.train_classifier import _open
 from pipelines.cluster.ray import LocalCluster
-from pipelines.commands.train_classifier import _open
 from pipelines.planning.corpus import load_corpus_config
 from pipelines.planning.inventory import take_inventory
 from pipelines.planning.plan import explain, make_plan

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pipelines.stages.score.classifier_metrics import average_precision, calibration, precision_recall, roc_auc
+from pipelines.classifiers.classifier_metrics import average_precision, calibration, precision_recall, roc_auc
 
 
 def sample(seed, size=300, levels=None):

@@ -23,13 +23,9 @@ from gristmill.errors import ConflictError, UserError
 from gristmill.storage.lease import held
 from gristmill.storage.location import local_of, place_of
 from gristmill.storage.store import file_checksum, write_atomic, write_json
-from pipelines.contracts.columns import DROP
-from pipelines.contracts.lineage import Corpus, open_corpus
-from pipelines.planning.corpus import SOURCE_NAME
-from pipelines.stages.score.classifier import METRICS, MODEL
-from pipelines.stages.score.classifier_card import model_card
-from pipelines.stages.score.classifier_metrics import evaluate
-from pipelines.stages.score.classifier_training import (
+from pipelines.classifiers.classifier_card import model_card
+from pipelines.classifiers.classifier_metrics import evaluate
+from pipelines.classifiers.fasttext_training import (
     LABELS,
     LEAST,
     SKEW,
@@ -43,6 +39,10 @@ from pipelines.stages.score.classifier_training import (
     score,
     verdict,
 )
+from pipelines.contracts.columns import DROP
+from pipelines.contracts.lineage import Corpus, open_corpus
+from pipelines.planning.corpus import SOURCE_NAME
+from pipelines.stages.score.classifier import METRICS, MODEL
 
 FORMAT = "gristmill-classifier/1"
 CARD = "MODEL_CARD.md"

@@ -15,7 +15,7 @@ import numpy as np
 
 from gristmill.errors import UserError
 from gristmill.storage.store import file_checksum
-from pipelines.stages.score.classifier_metrics import roc_auc
+from pipelines.classifiers.classifier_metrics import roc_auc
 from pipelines.stages.score.fasttext_model import load_fasttext
 
 LABELS = ("positive", "negative")

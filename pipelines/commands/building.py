@@ -1,0 +1,141 @@
+"""`plan` and `build`."""
+
+import argparse
+import os
+from pathlib import Path
+
+from gristmill.errors import UserError
+from gristmill.storage.paths import local_path
+from gristmill.terminal import printable
+from pipelines.commands.arguments import add_config
+
+
+def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Commands that plan and build."""
+    plan = commands.add_parser("plan", help="show the steps of a build, what is finished, what will run and why")
+    add_config(plan)
+    plan.add_argument(
+        "--check", action="store_true",
+        help="only validate the file and the step graph, and import the optional libraries it needs; touch no source",
+    )  # fmt: skip
+    plan.add_argument(
+        "--rates", action="append", default=[], type=local_path, metavar="OUTPUT",
+        help="estimate from the builds in this directory, too (default: from earlier builds of this corpus alone)",
+    )  # fmt: skip
+    _memory_argument(plan)
+    plan.set_defaults(handler=_plan)
+    build = commands.add_parser("build", help="run what the plan says is not finished")
+    add_config(build)
+    build.add_argument(
+        "--workers", type=int, default=os.cpu_count() or 1, help="Ray workers on this machine (default: its cores)"
+    )
+    build.add_argument("--in-process", action="store_true", help="run every task in this process, without Ray")
+    _memory_argument(build)
+    build.add_argument(
+        "--quarantine-poison",
+        action="store_true",
+        help="set documents aside that break a stage or the reader, instead of stopping; they are listed in poison.json",
+    )
+    build.add_argument(
+        "--address",
+        help="join the Ray cluster at this address instead of starting one (default: RAY_ADDRESS, as in a job)",
+    )
+    build.set_defaults(handler=_build)
+
+
+def _memory_argument(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--memory-per-worker", metavar="SIZE",
+        help="memory that a task may take, such as 4GB; one that needs more is tried again in the place of others (default: the "
+        "memory of the machine, or of a node, shared out among its workers)",
+    )  # fmt: skip
+
+
+def _plan(options: argparse.Namespace) -> int:
+    memory = _memory(options)
+    from pipelines.building.build import claim
+    from pipelines.cluster.memory import LEAST, machine_memory
+    from pipelines.commands.show_plan import show_plan
+    from pipelines.contracts.manifest import load_step
+    from pipelines.planning.corpus import load_corpus_config
+    from pipelines.planning.forecast import forecast
+    from pipelines.planning.inventory import Inventory, take_inventory
+    from pipelines.planning.plan import make_plan
+    from pipelines.planning.poison import load_poison
+    from pipelines.planning.required_libraries import refuse_missing
+    from pipelines.planning.rule_checks import null_notices
+    from pipelines.planning.source_check import check_counts, check_sample
+    from pipelines.planning.source_fit import fit_of_plan
+
+    config = load_corpus_config(options.config, options.overrides)
+    if options.check:
+        plan = make_plan(config, {source.name: Inventory((), ()) for source in config.sources})
+        refuse_missing(config)
+        for notice in null_notices(config):
+            print(f"warning: {printable(notice)}")
+        print(f"{options.config}: valid: {len(config.sources)} sources, {len(plan.steps)} steps")
+        return 0
+    output = config.place
+    claim(output, config.name, write=False)
+    plan = make_plan(config, take_inventory(config.sources, output), load_poison(output))
+    tallies = {}
+    for source in config.sources:
+        manifest = load_step(output, plan.step(f"read.{source.name}").directory)
+        files = plan.inventories[source.name].files
+        if manifest:
+            check_counts(source, manifest.counts[source.name], files)
+        else:
+            tallies[source.name] = check_sample(source, files)
+    here = [output] if isinstance(output, Path) else []  # on an object store, looking at every step would take long
+    memory = memory or max(LEAST, machine_memory() // (os.cpu_count() or 1))  # as a build on this machine
+    unfit = fit_of_plan(plan, output, tallies)
+    show_plan(plan, output, forecast(plan, [*here, *options.rates]), memory, unfit)
+    return 0
+
+
+def _memory(options: argparse.Namespace) -> int | None:
+    """What --memory-per-worker says, in bytes. Called before Arrow is loaded, which then takes memory in a way that counts."""
+    from pipelines.cluster.memory import ALLOCATOR, ceiling_of
+
+    os.environ.update(ALLOCATOR)
+    if options.memory_per_worker is None:
+        return None
+    try:
+        return ceiling_of(options.memory_per_worker)
+    except UserError as error:
+        raise UserError(f"--memory-per-worker: {error}") from None
+
+
+def _build(options: argparse.Namespace) -> int:
+    memory = _memory(options)
+    from gristmill.advisories import refuse_known
+    from gristmill.console import ProgressDisplay
+    from gristmill.storage.lease import held
+    from pipelines.building.build import claim, plan_and_build, refuse_unwritable
+    from pipelines.cluster.memory import room_here
+    from pipelines.cluster.ray import LocalCluster, RayCluster
+    from pipelines.commands.show_funnel import show_funnel
+    from pipelines.planning.corpus import load_corpus_config
+    from pipelines.planning.inventory import take_inventory
+
+    if options.workers < 1:
+        raise UserError(f"--workers: got {options.workers}, expected 1 or more")
+    refuse_known("pyarrow")  # which reads the bytes of strangers
+    config = load_corpus_config(options.config, options.overrides)
+    output = config.place
+    refuse_unwritable(output)
+    claim(output, config.name, write=False)
+    with ProgressDisplay() as display, held(output, "building", display.say):
+        display.say(f"corpus {config.name}: looking at the files of {len(config.sources)} sources")
+        inventories = take_inventory(config.sources, output)
+        cluster: LocalCluster | RayCluster
+        if options.in_process and options.address is None:
+            cluster = LocalCluster(display.progress, memory=room_here(memory, 1))
+        else:
+            cluster = RayCluster(options.workers, options.address, display.progress, display.say, memory)
+        try:
+            corpus = plan_and_build(config, inventories, cluster, display.say, quarantine=options.quarantine_poison)
+        finally:
+            cluster.close()
+    show_funnel(corpus)
+    return 0

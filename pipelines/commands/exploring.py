@@ -1,0 +1,109 @@
+"""`inspect`, `whatif` and `compare-rules`: what is in a corpus, and what other rules would do."""
+
+import argparse
+from pathlib import Path
+
+from gristmill.errors import UserError
+from gristmill.storage.location import place_argument
+from gristmill.storage.paths import local_path
+from pipelines.commands.arguments import add_config
+
+
+def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Commands that look into a corpus."""
+    inspect = commands.add_parser("inspect", help="tell the story of a document, or sample what a rule dropped")
+    inspect.add_argument("corpus", type=place_argument, help="output directory of a corpus, or its URL")
+    what = inspect.add_mutually_exclusive_group(required=True)
+    what.add_argument("--doc", metavar="ID", help="a document: source/path#record, or its id in hex")
+    what.add_argument(
+        "--rule", metavar="RULE", help="sample documents that this rule dropped, or this reason quarantined"
+    )
+    what.add_argument("--cluster", metavar="ID", help="the duplicates of a document, with what differs between them")
+    what.add_argument(
+        "--contamination", type=local_path, metavar="FILE",
+        help="write where documents hold items of evaluation sets to a new file, a JSON line a place",
+    )  # fmt: skip
+    inspect.add_argument("--samples", type=int, default=5, help="how many documents to sample (default 5)")
+    inspect.add_argument(
+        "--raw", action="store_true", help="show stored text, personal data included, instead of the edited view"
+    )
+    inspect.set_defaults(handler=_inspect)
+    whatif = commands.add_parser(
+        "whatif", help="estimate what changed filter thresholds would drop and keep, without building"
+    )
+    add_config(whatif)
+    whatif.add_argument(
+        "--set", action="append", default=[], metavar="STEP.RULE.FIELD=value", dest="changes",
+        help="change one rule of a filter step, such as filter.word_count.at_least=100, or all: filter=[...]; may be repeated",
+    )  # fmt: skip
+    whatif.add_argument("--full", action="store_true", help="count every document from its stored columns: exact")
+    whatif.add_argument("--samples", type=int, default=2, help="documents to show per source and direction (default 2)")
+    whatif.add_argument("--sweep", metavar="SIGNAL", help="instead: the share kept at every threshold of one signal")
+    whatif.add_argument(
+        "--at-most", action="store_true", help="the sweep's bound is an upper one (default: a lower one)"
+    )
+    whatif.add_argument("--output", type=local_path, help="file of the sweep's chart (default sweep-SIGNAL.html)")
+    whatif.set_defaults(handler=_whatif)
+    compare = commands.add_parser(
+        "compare-rules", help="which documents named rule sets would drop from a built corpus, and how far they agree"
+    )
+    compare.add_argument("corpus", type=place_argument, help="output directory of a corpus, or its URL")
+    compare.add_argument("rule_sets", nargs="*", metavar="RULESET", help="default: all whose columns the corpus has")
+    compare.add_argument(
+        "--pairs",
+        type=int,
+        default=10,
+        help="pairs of rule sets to print, those that differ most first; 0: all (default 10)",
+    )
+    compare.add_argument("--samples", type=int, default=0, help="ids to show that only one of them, or all, drop")
+    compare.add_argument("--json", type=local_path, metavar="FILE", help="write the figures to this file, too")
+    compare.set_defaults(handler=_compare_rules)
+
+
+def _inspect(options: argparse.Namespace) -> int:
+    from pipelines.explore.contamination import write_evidence
+    from pipelines.explore.inspect_cluster import show_cluster
+    from pipelines.explore.inspect_document import show_document, show_rule
+
+    if options.contamination is not None:
+        write_evidence(options.corpus, options.contamination)
+    elif options.cluster is not None:
+        show_cluster(options.corpus, options.cluster, options.samples, raw=options.raw)
+    elif options.doc is not None:
+        show_document(options.corpus, options.doc, raw=options.raw)
+    else:
+        show_rule(options.corpus, options.rule, options.samples, raw=options.raw)
+    return 0
+
+
+def _whatif(options: argparse.Namespace) -> int:
+    from pipelines.explore.whatif import what_if
+    from pipelines.explore.whatif_table import show_answer
+    from pipelines.planning.corpus import load_corpus_config
+    from pipelines.report.sweep import sweep
+
+    config = load_corpus_config(options.config, options.overrides)
+    if (options.sweep is None) == (not options.changes):
+        raise UserError("whatif: say what to change with --set, or which signal to --sweep")
+    if options.sweep is not None:
+        output = options.output or Path(f"sweep-{options.sweep}.html")
+        sweep(config.place, options.sweep, "at_most" if options.at_most else "at_least", output)
+    else:
+        question = what_if(config, options.changes)
+        show_answer(question, question.run(full=options.full), options.samples)
+    return 0
+
+
+def _compare_rules(options: argparse.Namespace) -> int:
+    from pipelines.explore.compare_rules import compare_rules, plain_comparison
+    from pipelines.explore.compare_table import show_comparison
+
+    if options.pairs < 0:
+        raise UserError(f"--pairs: got {options.pairs}, expected 0 or more")
+    comparison = compare_rules(options.corpus, options.rule_sets, options.samples)
+    if options.json is not None:
+        import json
+
+        options.json.write_text(json.dumps(plain_comparison(comparison, options.samples), indent=1) + "\n")
+    show_comparison(comparison, options.samples, options.pairs)
+    return 0

@@ -1,0 +1,72 @@
+"""`report`, `blame` and `evaluate`: look at runs."""
+
+import argparse
+import sys
+
+from gristmill.errors import ConfigError
+from gristmill.storage.paths import local_path
+from trainers.commands.settings import corpora_of, split_settings
+
+_NAMED_RUNS = 4  # in the name of a report of several
+
+
+def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Commands that look at runs."""
+    report = commands.add_parser("report", help="one HTML page of curves, data, events and settings of runs")
+    report.add_argument("runs", metavar="RUN", nargs="+", type=local_path, help="several are overlaid and compared")
+    report.add_argument(
+        "--output",
+        metavar="FILE",
+        type=local_path,
+        help="default: RUN/report.html; of several runs report-RUN-RUN.html beside the first",
+    )
+    report.set_defaults(handler=_report)
+    blame = commands.add_parser("blame", help="the documents that a step read, worst losses first, with their history")
+    blame.add_argument("run", metavar="RUN", type=local_path)
+    blame.add_argument("--step", type=int, required=True, help="as the log counts them: the first is 1")
+    blame.add_argument("--documents", type=int, default=10, help="how many to show")
+    blame.set_defaults(handler=_blame)
+    evaluate = commands.add_parser("evaluate", help="validation loss and bits per byte of a run or an export")
+    evaluate.add_argument("model", metavar="RUN_OR_EXPORT", type=local_path)
+    evaluate.add_argument("overrides", metavar="corpus=DIR", nargs="*", help="the corpus; that of the run by default")
+    evaluate.add_argument("--tokens", type=int, help="validation tokens per source; the run's by default")
+    evaluate.set_defaults(handler=_evaluate)
+
+
+def _report(options: argparse.Namespace) -> int:
+    from trainers.report import write_report
+
+    runs = options.runs
+    output = options.output or runs[0] / "report.html"
+    if options.output is None and len(runs) > 1:
+        names = "-".join(run.resolve().name for run in runs[:_NAMED_RUNS])
+        more = f"-and-{len(runs) - _NAMED_RUNS}-more" if len(runs) > _NAMED_RUNS else ""
+        output = runs[0].resolve().parent / f"report-{names}{more}.html"
+    write_report(runs, output)
+    print(output)
+    return 0
+
+
+def _blame(options: argparse.Namespace) -> int:
+    from trainers.evaluation.blame import blame, show
+
+    if options.documents < 1:
+        raise ConfigError(f"--documents: got {options.documents}, allowed 1 and more")
+    show(blame(options.run, options.step, lambda line: print(line, file=sys.stderr)), options.documents, print)
+    return 0
+
+
+def _evaluate(options: argparse.Namespace) -> int:
+    from gristmill.events import human_line
+    from trainers.evaluation.evaluate import evaluate
+
+    named, others = split_settings(options.overrides, ("corpus",))
+    if others:
+        raise ConfigError(f"{others[0]!r}: expected corpus=DIR")
+    corpora = corpora_of(named)
+    fields = evaluate(options.model, corpora, options.tokens)
+    whole = {key: value for key, value in fields.items() if key != "sources"}
+    rows = {"all": whole, **fields["sources"]}
+    for name, row in rows.items():
+        print(f"{name:20} {human_line(**{key: f'{v:.5f}' if isinstance(v, float) else v for key, v in row.items()})}")
+    return 0

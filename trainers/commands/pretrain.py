@@ -1,0 +1,155 @@
+"""`pretrain` and `t5-grid`: train models."""
+
+import argparse
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gristmill.errors import ConfigError
+from gristmill.storage.location import local_of
+from gristmill.storage.paths import local_path
+from trainers.commands.settings import corpora_of, split_settings
+
+if TYPE_CHECKING:
+    from trainers.config.pretraining import Pretraining
+    from trainers.data.packed_corpus import Corpus
+    from trainers.runs.run import Opened
+
+
+def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Commands that train."""
+    pretrain = commands.add_parser("pretrain", help="train a recipe on a corpus; the same command resumes")
+    pretrain.add_argument("recipe", metavar="RECIPE", help="a recipe's name, or the path of a resolved.yaml")
+    pretrain.add_argument(
+        "overrides",
+        metavar="a.b=value",
+        nargs="*",
+        help="corpus=DIR, run=DIR (data/runs/RECIPE), or any field of the recipe",
+    )
+    pretrain.add_argument(
+        "--workers", type=int, default=1, help="several run on Ray; under torchrun it does not matter"
+    )
+    pretrain.add_argument(
+        "--exclude-documents",
+        metavar="FILE",
+        type=local_path,
+        help="from here on these documents, one id a line, have loss weight 0; every other token stays where it is",
+    )
+    pretrain.add_argument(
+        "--another-corpus",
+        action="store_true",
+        help="go on with a corpus (of the same tokenizer) that is not the one the run began with",
+    )
+    pretrain.set_defaults(handler=_pretrain)
+    grid = commands.add_parser(
+        "t5-grid", help="the T5 paper's table of architectures and objectives on tiny models; the same command resumes"
+    )
+    grid.add_argument(
+        "overrides",
+        metavar="a.b=value",
+        nargs="*",
+        help="corpus=DIR, output=DIR (data/runs/t5_grid), or any field that the ten runs share",
+    )
+    grid.add_argument("--workers", type=int, default=1, help="several run on Ray")
+    grid.set_defaults(handler=_t5_grid)
+
+
+def _pretrain(options: argparse.Namespace) -> int:
+    from gristmill.config import load_yaml, override, parse, plain
+    from trainers.config.pretraining import Pretraining
+    from trainers.data.packed_corpus import corpus_of
+    from trainers.recipes import RECIPES
+    from trainers.report import write_report
+    from trainers.runs.exclusion import exclude
+    from trainers.runs.resolve import resolve
+    from trainers.runs.run import known_init, locked, open_run
+
+    if options.workers < 1:
+        raise ConfigError(f"--workers: got {options.workers}, allowed 1 and more")
+    named, overrides = split_settings(options.overrides, ("corpus", "run"))
+    run = local_of(named["run"], "run") if "run" in named else None
+    if options.recipe in RECIPES:
+        data, where = plain(RECIPES[options.recipe]()), f"recipe {options.recipe}"
+    elif options.recipe.endswith((".yaml", ".yml")):
+        data, where = load_yaml(local_of(options.recipe, "RECIPE")), options.recipe
+    else:
+        raise ConfigError(
+            f"{options.recipe!r}: no such recipe; there are {', '.join(RECIPES)}, or give a resolved.yaml"
+        )
+    config = parse(Pretraining, override(data, overrides), where)
+    if "corpus" in named:
+        config = replace(config, data=replace(config.data, corpora=tuple(named["corpus"].split(","))))
+    corpus = corpus_of(config)
+    run = run or Path("data/runs", config.name)
+    config = resolve(replace(config, init=known_init(run, config.init)), corpus)
+    if _is_follower():
+        return _launch(config, corpus, run, options.workers)
+    with locked(run):
+        opened = open_run(run, config, corpus, options.another_corpus)
+        if opened.finished:
+            if not (run / "report.html").exists():  # a run that was killed while it wrote it
+                write_report([run], run / "report.html")
+            print(f"{run}: finished at step {opened.finished['step']}, nothing to do; the model is in {run / 'export'}")
+            return 0
+        if options.exclude_documents:
+            exclude(run, options.exclude_documents, corpus)
+        _describe(data, where, config, corpus, opened)
+        return _launch(config, corpus, run, options.workers)
+
+
+def _t5_grid(options: argparse.Namespace) -> int:
+    from trainers.studies.t5_grid import table, train_grid
+
+    if options.workers < 1:
+        raise ConfigError(f"--workers: got {options.workers}, allowed 1 and more")
+    named, overrides = split_settings(options.overrides, ("corpus", "output"))
+    output = local_of(named.get("output", "data/runs/t5_grid"), "output")
+    corpora = corpora_of(named)
+    rows = train_grid(corpora, output, overrides, options.workers, lambda line: print(line, flush=True))
+    if rows is None:
+        print(f"stopped; the same command goes on with {output}")
+        return 0
+    print(
+        f"\n{table(rows)}\n\nloss in nats per target on the validation split  {output / 'grid.json'}  {output / 'report.html'}"
+    )
+    return 0
+
+
+def _is_follower() -> bool:
+    """Whether torchrun started this process as another worker than the first."""
+    return os.environ.get("RANK", "0") != "0"
+
+
+def _launch(config: "Pretraining", corpus: "Corpus", run: Path, workers: int) -> int:
+    from trainers.config.architecture import FAMILY
+    from trainers.training.launch import launch
+
+    if (run / "finished.json").exists():
+        return 0
+    launch(config, corpus, run, workers, lambda line: print(line, flush=True))
+    if (run / "finished.json").exists() and not _is_follower():
+        print(f"run    {run}\nreport {run / 'report.html'}\nmodel  {run / 'export'}")
+        encodes = FAMILY[config.model.architecture] == "encoder"
+        example = f"fill-mask {run} --text 'To <mask> or not'" if encodes else f"generate {run} --prompt 'To be'"
+        print(f"try    python -m trainers {example}")
+    return 0
+
+
+def _describe(recipe: Mapping[str, Any], where: str, config: "Pretraining", corpus: "Corpus", opened: "Opened") -> None:
+    """Print how the resolved configuration differs from the recipe, what the budget reads, and what changed since the run
+    began.
+    """
+    from gristmill.config import plain
+    from trainers.data.packed_corpus import training_data
+    from trainers.runs.resolve import describe_data
+    from trainers.runs.run import differing
+
+    print(f"run  {opened.path}  {'new' if opened.is_new else 'resumed'}; settings in {opened.path / 'resolved.yaml'}")
+    print("\n".join([where, *(f"  {line}" for line in differing(recipe, plain(config)))]))
+    for change in opened.changed:
+        print(f"changed since the run began: {change}")
+    print("reading shards, compiling kernels", flush=True)
+    order = training_data(corpus, config).order
+    print("\n".join(describe_data(config, corpus, order)), flush=True)

@@ -1,0 +1,59 @@
+"""`generate`, `fill-mask` and `export`: use trained models."""
+
+import argparse
+
+from gristmill.errors import ConfigError
+from gristmill.storage.paths import local_path
+from gristmill.terminal import printable
+
+
+def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Commands that use a model."""
+    generate = commands.add_parser("generate", help="continue a prompt")
+    generate.add_argument("model", metavar="RUN_OR_EXPORT", type=local_path)
+    generate.add_argument("--prompt", default="", help="text to continue; empty begins a document")
+    generate.add_argument("--tokens", type=int, default=100)
+    generate.add_argument("--temperature", type=float, default=0.8, help="0 takes the likeliest token")
+    generate.add_argument("--top-k", type=int, default=0, help="0 for all tokens")
+    generate.add_argument("--top-p", type=float, default=0.95)
+    generate.add_argument("--seed", type=int, default=0)
+    generate.set_defaults(handler=_generate)
+    fill = commands.add_parser("fill-mask", help="what an encoder puts in the place of <mask> in a text")
+    fill.add_argument("model", metavar="RUN_OR_EXPORT", type=local_path)
+    fill.add_argument("--text", required=True, help="a text with <mask> in it, once or more")
+    fill.add_argument("--top", type=int, default=5, help="how many of the likeliest tokens to show")
+    fill.set_defaults(handler=_fill_mask)
+    export = commands.add_parser("export", help="write a run's newest checkpoint in Hugging Face layout")
+    export.add_argument("run", metavar="RUN", type=local_path)
+    export.add_argument("--output", metavar="DIR", type=local_path, help="RUN/export by default")
+    export.set_defaults(handler=_export)
+
+
+def _generate(options: argparse.Namespace) -> int:
+    from gristmill.config import parse
+    from trainers.inference.generate import Sampling, generate
+
+    names = ("tokens", "temperature", "top_k", "top_p", "seed")
+    sampling = parse(Sampling, {name: getattr(options, name) for name in names}, "generate")
+    print(printable(generate(options.model, options.prompt, sampling), lines=True))  # it may have learned control codes
+    return 0
+
+
+def _fill_mask(options: argparse.Namespace) -> int:
+    from trainers.inference.fill_mask import fill_mask
+
+    if options.top < 1:
+        raise ConfigError(f"--top: got {options.top}, allowed 1 and more")
+    for number, tokens in enumerate(fill_mask(options.model, options.text, options.top), 1):
+        print(f"mask {number}")
+        for token, share in tokens:
+            print(f"{share:8.4f}  {printable(repr(token))}")
+    return 0
+
+
+def _export(options: argparse.Namespace) -> int:
+    from trainers.inference.model_export import export_checkpoint, notes_of
+
+    output = export_checkpoint(options.run, options.output or options.run / "export")
+    print("\n".join([str(output), *(f"note   {note}" for note in notes_of(output))]))
+    return 0
