@@ -28,7 +28,7 @@ from benchmarks.signals import machine
 from pipelines.planning.corpus import Source
 from pipelines.reading.documents import list_files, read_documents
 from pipelines.reading.entries.archives import open_entries
-from pipelines.reading.entries.records import Found, Page
+from pipelines.reading.entries.records import TextRecord, WebPage
 from pipelines.reading.registry import read_records
 from pipelines.reading.web.extraction import Extractor
 from pipelines.reading.web.page_worker import by_resiliparse, by_trafilatura
@@ -66,9 +66,9 @@ def by_reader(path: Path, extract: str) -> Iterator[str]:
     (file,) = list_files(source)
     with Extractor(source) as extractor:
         for entry in open_entries(file, source):
-            pages = (record for record in read_records(entry, source) if isinstance(record, Page))
+            pages = (record for record in read_records(entry, source) if isinstance(record, WebPage))
             for record in extractor.extracted(entry.path, 0, pages):
-                yield record.text if isinstance(record, Found) else ""
+                yield record.text if isinstance(record, TextRecord) else ""
 
 
 def payloads(path: Path) -> Iterator[bytes]:

@@ -30,7 +30,7 @@ from pipelines.contracts.manifest import ShardRecord, TokenizerRecord
 from pipelines.contracts.shard_set import open_shard, write_shard
 from tokenizer.vocabulary.specials import SPECIAL_IDS
 from trainers.config.pretraining import Data
-from trainers.data.packed_corpus import Corpus, Source, training_data
+from trainers.data.packed_corpus import Source, TrainingCorpus, training_data
 from trainers.objectives.causal import Causal
 from trainers.recipes import llama_tiny
 
@@ -81,10 +81,12 @@ def ours(packing: str) -> Reader:
     return read
 
 
-def corpus_around(source: Source) -> Corpus:
+def corpus_around(source: Source) -> TrainingCorpus:
     tokenizer = TokenizerRecord("tokenizer.json", 0, "", 32_000, "byte_bpe", dict(SPECIAL_IDS))
     columns = frozenset({"sentences"})
-    return Corpus("benchmark", tokenizer, source.directory, "shards", {}, {"web": source}, {}, frozenset(), columns)
+    return TrainingCorpus(
+        "benchmark", tokenizer, source.directory, "shards", {}, {"web": source}, {}, frozenset(), columns
+    )
 
 
 def memmap(source: Source, length: int) -> Iterator[int]:

@@ -21,7 +21,7 @@ from tokenizer.vocabulary.specials import SPECIAL_IDS
 from trainers.config.architecture import DECODER_START, FAMILY, Model, fill
 from trainers.objectives.denoising import Denoising
 from trainers.objectives.fill_in_the_middle import FillInTheMiddle
-from trainers.objectives.mixture import Mixture
+from trainers.objectives.mixture import ObjectiveMixture
 from trainers.objectives.prefix_lm import PrefixLM
 from trainers.objectives.shared.character_cuts import TokenTexts
 from trainers.objectives.shared.context import Context
@@ -40,7 +40,7 @@ OBJECTIVES: dict[str, tuple[str, Any]] = {
     "denoising (BART's choice)": ("t5", Denoising()),
     "denoising, all five noises": ("t5", Denoising(masking=0.1, deletion=0.1, rotate=True)),
     "prefix LM": ("t5", PrefixLM()),
-    "UL2": ("t5", Mixture()),
+    "UL2": ("t5", ObjectiveMixture()),
     "span corruption, decoder": ("llama", SpanCorruption()),
     "prefix LM, decoder": ("llama", PrefixLM()),
     "fill in the middle, decoder": ("llama", FillInTheMiddle()),

@@ -23,8 +23,8 @@ import numpy as np
 import torch
 
 from trainers.config.architecture import Model
-from trainers.config.pretraining import Batch as BatchSize
-from trainers.config.pretraining import Budget, Data, Optimizer, Pretraining
+from trainers.config.pretraining import BatchSize as BatchSize
+from trainers.config.pretraining import Data, Optimizer, Pretraining, TrainingBudget
 from trainers.data.packed_corpus import TrainingData, corpus_of, training_data
 from trainers.models import build_model
 from trainers.objectives.masked import Masked
@@ -45,7 +45,7 @@ def configuration(options: argparse.Namespace, packing: str) -> Pretraining:
         "benchmark",
         model,
         BatchSize(sequences=rows),
-        Budget(steps=options.steps + WARM_UP),
+        TrainingBudget(steps=options.steps + WARM_UP),
         objective=objective,
         data=Data((options.corpus,), sequence_length=LENGTH, packing=packing),
         optimizer=Optimizer(learning_rate=1e-4),

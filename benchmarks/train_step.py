@@ -19,8 +19,8 @@ import numpy as np
 import torch
 
 from tokenizer.vocabulary.specials import SPECIAL_IDS
-from trainers.config.pretraining import Batch as BatchSize
-from trainers.config.pretraining import Budget, Data, Model, Pretraining
+from trainers.config.pretraining import BatchSize as BatchSize
+from trainers.config.pretraining import Data, Model, Pretraining, TrainingBudget
 from trainers.models import build_model
 from trainers.rows.batch import Batch
 
@@ -42,7 +42,7 @@ def configuration(options: argparse.Namespace) -> Pretraining:
         "benchmark",
         model,
         BatchSize(sequences=options.rows),
-        Budget(steps=options.steps),
+        TrainingBudget(steps=options.steps),
         precision=options.precision,
         data=Data(sequence_length=options.sequence_length),
     )

@@ -20,7 +20,7 @@ from pipelines.contracts.manifest import StepManifest, read_table, schema_facts
 from pipelines.planning.corpus import Source
 from pipelines.reading.entries.archives import open_entries
 from pipelines.reading.entries.files import SourceFile
-from pipelines.reading.entries.records import Bad, Found
+from pipelines.reading.entries.records import Bad, TextRecord
 from pipelines.reading.entries.source import REASONS, STRUCTURAL
 from pipelines.reading.registry import read_records
 
@@ -43,7 +43,7 @@ _CHECK = {
 
 
 @dataclass
-class Tally:
+class SampleTally:
     """Documents and records set aside by reason; `fields`: those of the first record that lacks its text; `texts`: of the first
     documents, as long as they have 16 MiB of records, without those of pages.
     """
@@ -74,13 +74,13 @@ class Tally:
         return self.share >= source.max_quarantined if rest else self.share > source.max_quarantined
 
 
-def sample_source(source: Source, files: Sequence[SourceFile]) -> Tally:
+def sample_source(source: Source, files: Sequence[SourceFile]) -> SampleTally:
     """The first records of files spread over a source: 1,000 in all, of at most 64 files, or 4 remote ones, and 64 MiB.
 
     Pages count as documents: nothing is extracted. SourceError as `read_documents`; what the storage refuses now is left to
     the reading, which tries again.
     """
-    tally = Tally()
+    tally = SampleTally()
     most = _REMOTE_FILES if files and files[0].remote is not None else _FILES
     chosen = [files[number * len(files) // min(most, len(files))] for number in range(min(most, len(files)))]
     quota = -(-_RECORDS // max(1, len(chosen)))
@@ -97,7 +97,7 @@ def _is_searched(file: SourceFile, source: Source) -> bool:
     return bool(source.members) and not file.path.lower().endswith((".zip", ".whl"))
 
 
-def _sample_file(source: Source, file: SourceFile, quota: int, limit: int, tally: Tally) -> int:
+def _sample_file(source: Source, file: SourceFile, quota: int, limit: int, tally: SampleTally) -> int:
     """Count records of one file; the bytes that they have."""
     size = 0
     for entry in open_entries(file, source):
@@ -107,11 +107,11 @@ def _sample_file(source: Source, file: SourceFile, quota: int, limit: int, tally
             if isinstance(record, Bad):
                 tally.aside[record.reason] += 1
                 tally.fields = tally.fields or record.fields
-            elif isinstance(record, Found) and is_empty(record.text):
+            elif isinstance(record, TextRecord) and is_empty(record.text):
                 tally.aside["empty"] += 1
             else:
                 tally.documents += 1
-                if isinstance(record, Found) and tally.text_bytes < _TEXT_BYTES:
+                if isinstance(record, TextRecord) and tally.text_bytes < _TEXT_BYTES:
                     tally.text_bytes += record.size
                     tally.texts.append(record.text)
             if size > limit:
@@ -121,7 +121,7 @@ def _sample_file(source: Source, file: SourceFile, quota: int, limit: int, tally
     return size
 
 
-def check_sample(source: Source, files: Sequence[SourceFile]) -> Tally:
+def check_sample(source: Source, files: Sequence[SourceFile]) -> SampleTally:
     """The first records of a source. SourceError where they say that it is not read as it should be."""
     tally = sample_source(source, files)
     if not tally.documents and (source.allow_empty or not tally.unexpected):
@@ -136,7 +136,7 @@ def check_sample(source: Source, files: Sequence[SourceFile]) -> Tally:
 def check_counts(source: Source, read: StepManifest, directory: Path, files: Sequence[SourceFile]) -> None:
     """SourceError where too little of a source became documents. `read`: its published read step, which is in `directory`."""
     counts = read.counts[source.name]
-    tally = Tally(counts["kept"], Counter(counts["quarantined"]))
+    tally = SampleTally(counts["kept"], Counter(counts["quarantined"]))
     if source.allow_empty and not tally.documents:
         return
     if tally.documents and not tally.is_too_much(source):
@@ -172,7 +172,7 @@ def _fields_at(source: Source, files: Sequence[SourceFile], path: str, number: i
     return ()
 
 
-def _refusal(source: Source, of_what: str, tally: Tally, have: str) -> SourceError:
+def _refusal(source: Source, of_what: str, tally: SampleTally, have: str) -> SourceError:
     reasons = (tally.unexpected or tally.aside).most_common(3)
     said = "; ".join(f"{count:,} `{reason}` ({REASONS[reason]})" for reason, count in reasons)
     wrong = dict.fromkeys(_CHECK[reason] for reason, _ in reasons if reason in _CHECK)

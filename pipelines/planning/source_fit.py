@@ -19,7 +19,7 @@ from pipelines.contracts.manifest import load_step, read_table, schema_facts
 from pipelines.contracts.reads_text import ReadsText
 from pipelines.planning.corpus import CorpusConfig, Source, StepConfig
 from pipelines.planning.plan import Plan
-from pipelines.planning.source_check import Tally, sample_source
+from pipelines.planning.source_check import SampleTally, sample_source
 from pipelines.reading.entries.normalise import normalise
 from pipelines.reading.markup import has_markup
 from pipelines.reading.registry import PAGES
@@ -172,7 +172,7 @@ def _kinds_of_stage(stage: C4Lines | RefinedwebLines) -> frozenset[str]:
     return frozenset((*(["lines"] if left else []), *(["words"] if words else [])))
 
 
-def fit_of_plan(plan: Plan, root: Path, tallies: Mapping[str, Tally]) -> list[str]:
+def fit_of_plan(plan: Plan, root: Path, tallies: Mapping[str, SampleTally]) -> list[str]:
     """The notices of a plan: of the published columns where all steps are built, otherwise of the first documents of each
     source. `tallies`: the records of sources that were looked at already; those of others are read.
     """

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from pipelines.contracts.document import DOCUMENT, FILES, ID, QUARANTINE, empty, file_key, is_empty
 from pipelines.reading.entries.normalise import Normalised, cut, normalise, normalise_all
-from pipelines.reading.entries.records import Bad, Found
+from pipelines.reading.entries.records import Bad, TextRecord
 from pipelines.reading.entries.source import SourceSpec
 
 _BATCH_CHARACTERS = 1 << 20
@@ -82,12 +82,12 @@ class PartBuilder:
         self._share = _Share("", 0, 0, 0)
         self._reading = False
 
-    def extend(self, path: str, first_record: int, records: Iterator[Found | Bad]) -> Iterator[ReadPart]:
+    def extend(self, path: str, first_record: int, records: Iterator[TextRecord | Bad]) -> Iterator[ReadPart]:
         """Add an entry whose first record has the number `first_record`; the parts that fill up on the way."""
         self._share = _Share(path, file_key(self._source.name, path), first_record, len(self._rows.lengths))
         self._reading = True
         self._gone = self._forgotten.get(path, set())
-        batch: list[Found] = []
+        batch: list[TextRecord] = []
         characters = 0
         for record in records:
             if isinstance(record, Bad):
@@ -116,7 +116,7 @@ class PartBuilder:
         if self._rows.files or not self._given:
             yield self._take()
 
-    def _store(self, batch: list[Found]) -> Iterator[ReadPart]:
+    def _store(self, batch: list[TextRecord]) -> Iterator[ReadPart]:
         if len(batch) < _BATCH_WORTHWHILE or self._gone:
             for record in batch:
                 yield from self._store_one(record)
@@ -144,7 +144,7 @@ class PartBuilder:
         for record in batch:
             yield from self._store_one(record)
 
-    def _store_one(self, record: Found) -> Iterator[ReadPart]:
+    def _store_one(self, record: TextRecord) -> Iterator[ReadPart]:
         limit = self._source.max_document_bytes
         try:
             data, controls = normalise(record.text, self._source.unicode_form)

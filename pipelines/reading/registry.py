@@ -4,7 +4,7 @@ import codecs
 from collections.abc import Callable, Iterator
 
 from pipelines.reading.entries.archives import Entry
-from pipelines.reading.entries.records import Bad, Found, Page
+from pipelines.reading.entries.records import Bad, TextRecord, WebPage
 from pipelines.reading.entries.source import BrokenInput, SourceSpec
 from pipelines.reading.formats.arrow import read_arrow
 from pipelines.reading.formats.csv_rows import read_csv
@@ -16,7 +16,7 @@ from pipelines.reading.formats.parquet import read_parquet
 from pipelines.reading.formats.plain import read_message, read_text
 from pipelines.reading.web.warc import read_html, read_warc
 
-FORMATS: dict[str, Callable[[Entry, SourceSpec], Iterator[Found | Bad | Page]]] = {
+FORMATS: dict[str, Callable[[Entry, SourceSpec], Iterator[TextRecord | Bad | WebPage]]] = {
     "text": read_text,
     "jsonl": read_jsonl,
     "parquet": read_parquet,
@@ -36,7 +36,7 @@ PAGES = ("warc", "html")
 """The formats whose records can be pages."""
 
 
-def read_records(entry: Entry, source: SourceSpec) -> Iterator[Found | Bad | Page]:
+def read_records(entry: Entry, source: SourceSpec) -> Iterator[TextRecord | Bad | WebPage]:
     """The records of an entry. What a broken stream gave before it broke stands; the broken rest is one more record, a
     Bad.
     """

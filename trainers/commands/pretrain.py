@@ -14,7 +14,7 @@ from trainers.commands.settings import corpora_of, split_settings
 
 if TYPE_CHECKING:
     from trainers.config.pretraining import Pretraining
-    from trainers.data.packed_corpus import Corpus
+    from trainers.data.packed_corpus import TrainingCorpus
     from trainers.runs.run import Opened
 
 
@@ -122,7 +122,7 @@ def _is_follower() -> bool:
     return os.environ.get("RANK", "0") != "0"
 
 
-def _launch(config: "Pretraining", corpus: "Corpus", run: Path, workers: int) -> int:
+def _launch(config: "Pretraining", corpus: "TrainingCorpus", run: Path, workers: int) -> int:
     from trainers.config.architecture import FAMILY
     from trainers.training.launch import launch
 
@@ -137,7 +137,9 @@ def _launch(config: "Pretraining", corpus: "Corpus", run: Path, workers: int) ->
     return 0
 
 
-def _describe(recipe: Mapping[str, Any], where: str, config: "Pretraining", corpus: "Corpus", opened: "Opened") -> None:
+def _describe(
+    recipe: Mapping[str, Any], where: str, config: "Pretraining", corpus: "TrainingCorpus", opened: "Opened"
+) -> None:
     """Print how the resolved configuration differs from the recipe, what the budget reads, and what changed since the run
     began.
     """

@@ -11,7 +11,7 @@ from trainers.config.architecture import Model as Model
 from trainers.config.architecture import require as require
 from trainers.objectives import PAIR_OBJECTIVES, Objective
 from trainers.objectives.causal import Causal
-from trainers.objectives.mixture import Mixture
+from trainers.objectives.mixture import ObjectiveMixture
 from trainers.objectives.shared.pairs import PairObjective
 from trainers.rows.sentence_pairs import OF_PAIRS
 
@@ -19,7 +19,7 @@ _SHORTEST_PAIR = 8
 
 
 @dataclass(frozen=True)
-class Stage:
+class MixtureStage:
     """A mixture up to `until_tokens`, counted from the start of the run; `weights` as in Data."""
 
     until_tokens: int
@@ -41,7 +41,7 @@ def _check_weights(weights: str | dict[str, float]) -> None:
 
 
 @dataclass(frozen=True)
-class Phase:
+class LengthPhase:
     """Rows of `sequence_length` tokens in the steps up to `until_step`, counted from the start of the run."""
 
     until_step: int
@@ -76,13 +76,13 @@ class Data:
     corpora: tuple[str, ...] = ()
     shard_set: str | None = None
     sequence_length: int = 1024
-    phases: tuple[Phase, ...] = ()
+    phases: tuple[LengthPhase, ...] = ()
     packing: Literal[
         "concatenate", "best_fit", "documents", "full_sentences", "doc_sentences", "segment_pairs", "sentence_pairs"
     ] = "concatenate"
     isolation: bool = True
     weights: str | dict[str, float] = "proportional"
-    stages: tuple[Stage, ...] = ()
+    stages: tuple[MixtureStage, ...] = ()
     max_epochs: float | dict[str, float] | None = None
 
     def check(self) -> None:
@@ -178,7 +178,7 @@ class Schedule:
 
 
 @dataclass(frozen=True)
-class Batch:
+class BatchSize:
     """One optimizer step's data over all workers: `tokens` or `sequences`; the other one is computed.
 
     All steps have as many sequences. Where a packing leaves padding, `tokens` is what these hold on average, without
@@ -197,7 +197,7 @@ class Batch:
 
 
 @dataclass(frozen=True)
-class Budget:
+class TrainingBudget:
     """How long to train: `steps` or `tokens`; the other one is computed, rounding steps down. Tokens are those read, as the
     ledger counts them: marks around documents are, padding is not.
     """
@@ -326,8 +326,8 @@ class Pretraining:
 
     name: str
     model: Model
-    batch: Batch
-    budget: Budget
+    batch: BatchSize
+    budget: TrainingBudget
     seed: int = 0
     init: Init | None = None
     objective: Objective = field(default_factory=Causal)
@@ -366,7 +366,7 @@ class Pretraining:
     def _check_isolation(self) -> None:
         """Rows of inputs and targets are as wide as their documents need; only in each document do positions stay in a table."""
         scheme = self.model.position or POSITIONS[self.model.architecture][0]
-        parts = self.objective.parts if isinstance(self.objective, Mixture) else ()
+        parts = self.objective.parts if isinstance(self.objective, ObjectiveMixture) else ()
         wide = any(isinstance(each, PairObjective) for each in [self.objective, *(part.objective for part in parts)])
         require(
             self.data.isolation or not wide or scheme in ("rope", "t5_bias"),

@@ -23,12 +23,12 @@ import numpy as np
 
 from trainers.config.architecture import DECODER_START, FAMILY
 from trainers.config.pretraining import Pretraining
-from trainers.data.packed_corpus import Corpus
-from trainers.data.stream import Source
+from trainers.data.packed_corpus import TrainingCorpus
+from trainers.data.stream import SourceStream
 from trainers.objectives import Objective
 from trainers.objectives.causal import Causal
 from trainers.objectives.fill_in_the_middle import FillInTheMiddle
-from trainers.objectives.mixture import Mixture
+from trainers.objectives.mixture import ObjectiveMixture
 from trainers.objectives.prefix_lm import PrefixLM
 from trainers.objectives.shared.context import Context
 from trainers.objectives.shared.pairs import Pairs, decoder_rows, encoder_decoder_rows
@@ -46,7 +46,7 @@ class DocumentData:
     `text_bytes` [sources] are those of the documents.
     """
 
-    sources: tuple[Source, ...]
+    sources: tuple[SourceStream, ...]
     text_bytes: np.ndarray
     inputs: Sequence[np.ndarray]
     targets: Sequence[np.ndarray]
@@ -105,7 +105,7 @@ def _asked(objective: Objective) -> tuple[bool, str | None] | None:
     """(whether its input sees itself in both directions, the token that leads the input) of the objective, or of the first
     part of a mixture, that predicts text from what is before it; None where there is none.
     """
-    if isinstance(objective, Mixture):
+    if isinstance(objective, ObjectiveMixture):
         found = [(_asked(part.objective), part.token) for part in objective.parts]
         return next(((asked[0], token) for asked, token in found if asked is not None), None)
     if isinstance(objective, PrefixLM):
@@ -113,7 +113,7 @@ def _asked(objective: Objective) -> tuple[bool, str | None] | None:
     return (False, None) if isinstance(objective, Causal | FillInTheMiddle) else None
 
 
-def document_data(corpus: Corpus, config: Pretraining) -> DocumentData | None:
+def document_data(corpus: TrainingCorpus, config: Pretraining) -> DocumentData | None:
     """The documents that a run is measured on; None where its objective gives no likelihood, or no source has any."""
     asked = _asked(config.objective)
     if asked is None:
@@ -125,7 +125,7 @@ def document_data(corpus: Corpus, config: Pretraining) -> DocumentData | None:
     )  # fmt: skip
     mode = None if asked[1] is None else context.special(asked[1])
     half = (min(WINDOW, config.model.positions) - (mode is not None)) // 2
-    sources: list[Source] = []
+    sources: list[SourceStream] = []
     inputs: list[np.ndarray] = []
     targets: list[np.ndarray] = []
     sizes, numbers = [], []
@@ -146,7 +146,7 @@ def document_data(corpus: Corpus, config: Pretraining) -> DocumentData | None:
     return DocumentData(tuple(sources), *counts, context, asked[0], mode)
 
 
-def _documents(source: Source) -> tuple[list[np.ndarray], int]:
+def _documents(source: SourceStream) -> tuple[list[np.ndarray], int]:
     """The tokens of a source's documents that are measured, and the bytes of their text."""
     shards = [source.shard(number) for number in range(len(source.shards))]
     ids = np.concatenate([_leading(shard.doc_ids) for shard in shards])

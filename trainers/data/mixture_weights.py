@@ -15,7 +15,7 @@ UNCAPPED = np.iinfo(np.int64).max
 
 
 @dataclass(frozen=True)
-class Mixture:
+class SourceMixture:
     """Requests of `names`. `shares` [parts, sources] sum to 1 in each part; `ends` [parts] are tokens of the whole run.
 
     `caps` [sources] are the tokens that a source may give at most; 0 for a source that no part reads. `stages` is what it
@@ -33,7 +33,7 @@ class Mixture:
         """Tokens until no source may give more: infinite without caps."""
         return float(self.ends[-1])
 
-    def capped(self, caps: np.ndarray) -> "Mixture":
+    def capped(self, caps: np.ndarray) -> "SourceMixture":
         """The same stages with other caps [sources]."""
         return mixture(self.stages, dict(zip(self.names, caps.tolist(), strict=True)), self.names)
 
@@ -59,7 +59,7 @@ class Mixture:
 
 def mixture(
     stages: Sequence[tuple[float, Mapping[str, float]]], caps: Mapping[str, int], names: Sequence[str]
-) -> Mixture:
+) -> SourceMixture:
     """The mixture of `stages`, each (tokens of the whole run at its end, weights by source), the last one infinite.
 
     `caps` are tokens by source. It ends early, at `total`, where all sources of a stage have given their cap: sources of
@@ -85,7 +85,7 @@ def mixture(
         if start < until:
             break
     read = np.any(shares, axis=0) if shares else np.zeros(len(names), dtype=bool)
-    return Mixture(tuple(names), tuple(stages), np.array(ends), np.array(shares), np.where(read, most, 0))
+    return SourceMixture(tuple(names), tuple(stages), np.array(ends), np.array(shares), np.where(read, most, 0))
 
 
 def cap(tokens: int, epochs: float) -> int:

@@ -25,7 +25,7 @@ import numpy as np
 import xxhash
 
 from gristmill.storage.store import digest
-from trainers.data.mixture_weights import UNCAPPED, Mixture
+from trainers.data.mixture_weights import UNCAPPED, SourceMixture
 from trainers.data.order_kernels import draw, reachable
 
 _VERSION = 2  # of the permutations of trainers.data.order_kernels
@@ -45,7 +45,7 @@ class Stream:
 
 
 @dataclass(frozen=True)
-class Phase:
+class OrderPhase:
     """Sequences of up to `length` tokens of some streams, drawn before sample `until`; None for the last phase of a run."""
 
     streams: tuple[Stream, ...]
@@ -110,7 +110,7 @@ class MixtureEnds(ValueError):
 class Order:
     """The samples of a run. Sources of weight 0 are never drawn."""
 
-    def __init__(self, phases: Sequence[Phase], mixture: Mixture, seed: int, fingerprint: str) -> None:
+    def __init__(self, phases: Sequence[OrderPhase], mixture: SourceMixture, seed: int, fingerprint: str) -> None:
         """`mixture` is over the names of the streams of each phase; `fingerprint` is the corpus's: another corpus has another
         order. Phases follow one another, the last one has no end.
         """
@@ -122,7 +122,7 @@ class Order:
         self.streams = self.phases[-1].streams
         self._asked = mixture
         self._grids = [_grid(phase, f"{fingerprint}/{seed}", number) for number, phase in enumerate(phases)]
-        self._mixtures: dict[int, Mixture] = {}
+        self._mixtures: dict[int, SourceMixture] = {}
         nothing: np.ndarray = np.zeros((6, len(self.streams)), dtype=np.int64)
         self._known = _known(self.identity)
         self._at = _State(0, 0, nothing[0], nothing[1], nothing[2:])
@@ -144,7 +144,7 @@ class Order:
         """The number of the phase that a sample belongs to."""
         return bisect_right([phase.until or 0 for phase in self.phases[:-1]], sample)
 
-    def mixture(self, samples: int = 0) -> Mixture:
+    def mixture(self, samples: int = 0) -> SourceMixture:
         """What is asked for in the phase of sample `samples`, under the caps that whole sequences reach."""
         self._go(samples)
         return self._mixture(self._at)
@@ -253,7 +253,7 @@ class Order:
             caps[source] = before + epochs * tokens + within
         return caps
 
-    def _mixture(self, state: _State) -> Mixture:
+    def _mixture(self, state: _State) -> SourceMixture:
         if state.phase not in self._mixtures:
             self._mixtures[state.phase] = self._asked.capped(self._caps(state))
         return self._mixtures[state.phase]
@@ -277,7 +277,7 @@ class _Grid(NamedTuple):
     keys: np.ndarray
 
 
-def _grid(phase: Phase, name: str, number: int) -> _Grid:
+def _grid(phase: OrderPhase, name: str, number: int) -> _Grid:
     epochs = np.array([stream.tokens for stream in phase.streams], dtype=np.int64)
     full, short = epochs // phase.length, epochs % phase.length
     listed = [np.empty(0, np.int64) if stream.sizes is None else stream.sizes for stream in phase.streams]

@@ -13,18 +13,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from tokenizer.vocabulary.specials import with_stand_ins
 
 from gristmill.errors import ConfigError, UserError
 from gristmill.storage.location import place_of
 from gristmill.storage.store import digest, verify
 from pipelines.contracts.manifest import TokenizerRecord, load_corpus
+from tokenizer.vocabulary.specials import with_stand_ins
 from trainers.config.architecture import DECODER_START, FAMILY
 from trainers.config.pretraining import Data, Pretraining
-from trainers.data.mixture_weights import Mixture, cap, mixture
-from trainers.data.order import Drawn, Order, Phase, Samples, Stream
+from trainers.data.mixture_weights import SourceMixture, cap, mixture
+from trainers.data.order import Drawn, Order, OrderPhase, Samples, Stream
 from trainers.data.sequence_documents import silence
-from trainers.data.stream import Source as Source
+from trainers.data.stream import SourceStream as Source
 from trainers.objectives import PAIR_OBJECTIVES, Objective
 from trainers.objectives.causal import Causal
 from trainers.objectives.masked import Masking
@@ -42,7 +42,7 @@ _MULTIPLE = 8  # of row lengths: what tensor cores and vector units like
 
 
 @dataclass(frozen=True)
-class Corpus:
+class TrainingCorpus:
     """The shards of one tokenizer over some corpora, by split and source; `directory` is that of the first corpus.
     `empty` are sources without training documents, `columns` the optional columns that all shards have.
     """
@@ -58,7 +58,7 @@ class Corpus:
     columns: frozenset[str]
 
 
-def open_corpus(directories: tuple[str, ...], shard_set: str | None, frame: Frame = Causal.frame) -> Corpus:
+def open_corpus(directories: tuple[str, ...], shard_set: str | None, frame: Frame = Causal.frame) -> TrainingCorpus:
     """Read the manifests of `directories` and check that they fit together. Opens no shard. `frame` is the objective's.
 
     Raises UserError where a manifest is missing, sources share a name, tokenizers differ, or one lacks a special that
@@ -90,15 +90,15 @@ def open_corpus(directories: tuple[str, ...], shard_set: str | None, frame: Fram
     empty = frozenset[str]().union(*(part.empty for part in parts))
     columns = frozenset.intersection(*(part.columns for part in parts))
     named = (fingerprint, first.tokenizer, first.directory, first.shard_set, mixtures)
-    return Corpus(*named, train, validation, empty, columns)
+    return TrainingCorpus(*named, train, validation, empty, columns)
 
 
-def corpus_of(config: Pretraining) -> Corpus:
+def corpus_of(config: Pretraining) -> TrainingCorpus:
     """The corpus that a configuration names, marked as its objective wants it."""
     return open_corpus(config.data.corpora, config.data.shard_set, config.objective.frame)
 
 
-def _open_one(directory: Path, wanted: str | None, frame: Frame) -> Corpus:
+def _open_one(directory: Path, wanted: str | None, frame: Frame) -> TrainingCorpus:
     directory = directory.parent if directory.suffix == ".json" else directory
     manifest = load_corpus(directory)
     names = sorted(manifest.shard_sets)
@@ -125,10 +125,10 @@ def _open_one(directory: Path, wanted: str | None, frame: Frame) -> Corpus:
         )
     splits = (by_split["train"], by_split["validation"], frozenset(manifest.sources) - set(by_split["train"]))
     columns = frozenset(chosen.columns)
-    return Corpus(manifest.fingerprint, tokenizer, directory, name, manifest.mixtures, *splits, columns)
+    return TrainingCorpus(manifest.fingerprint, tokenizer, directory, name, manifest.mixtures, *splits, columns)
 
 
-def verified_tokenizer(corpus: Corpus) -> Path:
+def verified_tokenizer(corpus: TrainingCorpus) -> Path:
     """The path of the corpus's tokenizer.json after checking its checksum."""
     return verify(corpus.directory, corpus.tokenizer.file)
 
@@ -256,13 +256,15 @@ class TrainingData:
             yield grid.rows(chosen, size, self.excluded)
 
 
-def training_data(corpus: Corpus, config: Pretraining, excluded: frozenset[bytes] = frozenset()) -> TrainingData:
+def training_data(
+    corpus: TrainingCorpus, config: Pretraining, excluded: frozenset[bytes] = frozenset()
+) -> TrainingData:
     """The training data of a run; `config` is resolved. Sources without a weight in any stage are not read."""
     grids = grids_of(corpus, config)
     return TrainingData(grids, order_of(corpus, config, grids), excluded)
 
 
-def grids_of(corpus: Corpus, config: Pretraining) -> tuple[Grid, ...]:
+def grids_of(corpus: TrainingCorpus, config: Pretraining) -> tuple[Grid, ...]:
     """What each phase of a run reads, in the order of the sources' names. CorruptFileError where a shard is missing, ConfigError
     where the corpus lacks a column that is needed.
     """
@@ -273,11 +275,11 @@ def grids_of(corpus: Corpus, config: Pretraining) -> tuple[Grid, ...]:
     return tuple(_grid(corpus, config, sources, length, config.seed) for length in lengths)
 
 
-def order_of(corpus: Corpus, config: Pretraining, grids: tuple[Grid, ...]) -> Order:
+def order_of(corpus: TrainingCorpus, config: Pretraining, grids: tuple[Grid, ...]) -> Order:
     """The order of the samples of a run whose batch is resolved."""
     ends = [*(phase.until_step * (config.batch.sequences or 0) for phase in config.data.phases), None]
     phases = [
-        Phase(
+        OrderPhase(
             tuple(Stream(s.name, s.tokens, s.packing.sizes if s.packing else None) for s in grid.sources),
             grid.length,
             end,
@@ -287,7 +289,9 @@ def order_of(corpus: Corpus, config: Pretraining, grids: tuple[Grid, ...]) -> Or
     return Order(phases, mixture_of(corpus, config.data), config.seed, corpus.fingerprint)
 
 
-def _grid(corpus: Corpus, config: Pretraining, sources: tuple[Source, ...], sequence_length: int, seed: int) -> Grid:
+def _grid(
+    corpus: TrainingCorpus, config: Pretraining, sources: tuple[Source, ...], sequence_length: int, seed: int
+) -> Grid:
     packing, objective = config.data.packing, config.objective
     by_sentences = packing in (*OF_SENTENCES, *OF_PAIRS)
     if "sentences" not in corpus.columns and (by_sentences or _needs_sentences(objective)):
@@ -313,7 +317,7 @@ def _needs_sentences(objective: Objective) -> bool:
     return bool(getattr(objective, "needs_sentences", False))
 
 
-def _context(corpus: Corpus, config: Pretraining, sequence_length: int, seed: int) -> Context:
+def _context(corpus: TrainingCorpus, config: Pretraining, sequence_length: int, seed: int) -> Context:
     architecture, tokenizer = config.model.architecture, corpus.tokenizer
     return Context(
         seed,
@@ -327,7 +331,7 @@ def _context(corpus: Corpus, config: Pretraining, sequence_length: int, seed: in
     )
 
 
-def _texts(corpus: Corpus) -> "TokenTexts":
+def _texts(corpus: TrainingCorpus) -> "TokenTexts":
     """The texts of the tokens of the corpus's tokenizer."""
     from tokenizer.vocabulary.definition import read_definition
     from trainers.objectives.shared.character_cuts import TokenTexts
@@ -335,7 +339,7 @@ def _texts(corpus: Corpus) -> "TokenTexts":
     return TokenTexts(read_definition(str(verified_tokenizer(corpus))))
 
 
-def _word_marks(corpus: Corpus) -> np.ndarray:
+def _word_marks(corpus: TrainingCorpus) -> np.ndarray:
     """Which tokens of the corpus's tokenizer begin and end words; ConfigError where its file does not say."""
     from tokenizer.vocabulary.definition import read_definition
     from trainers.objectives.shared.whole_words import word_marks
@@ -346,7 +350,7 @@ def _word_marks(corpus: Corpus) -> np.ndarray:
         raise ConfigError(f"objective.unit: {error}") from None
 
 
-def mixture_of(corpus: Corpus, data: Data) -> Mixture:
+def mixture_of(corpus: TrainingCorpus, data: Data) -> SourceMixture:
     """The mixture that a resolved configuration asks for, over the sources it reads, in the order of their names."""
     assert isinstance(data.weights, dict)
     stages: list[tuple[float, dict[str, float]]] = []
@@ -380,7 +384,7 @@ class ValidationData:
             yield self.grid.rows(samples, size)
 
 
-def validation_data(corpus: Corpus, config: Pretraining, tokens: int) -> ValidationData:
+def validation_data(corpus: TrainingCorpus, config: Pretraining, tokens: int) -> ValidationData:
     """Validation rows of `tokens` tokens per source, rounded up to sequences, or all that a source has, in the packing and at
     the final length of training.
 

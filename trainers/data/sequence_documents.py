@@ -9,11 +9,11 @@ import numpy as np
 from trainers.rows.batch import IGNORED, PADDING
 
 if TYPE_CHECKING:
-    from trainers.data.stream import Source
+    from trainers.data.stream import SourceStream
     from trainers.rows.batch import Batch
 
 
-def documents_of(source: "Source", sequence: int, length: int, epoch: int = 0) -> list[tuple[int, int]]:
+def documents_of(source: "SourceStream", sequence: int, length: int, epoch: int = 0) -> list[tuple[int, int]]:
     """(number of the shard, row in it) of the document of each segment of a packed sequence: segment s is entry s. `epoch`
     matters to sentence pairs, of which every epoch has its own.
     """
@@ -45,12 +45,12 @@ def _documents(offsets: np.ndarray, marks: int, first: int, end: int) -> list[in
     return [row for row in range(here, until) if offsets[row + 1] - offsets[row] + marks > 0]
 
 
-def ids_of(source: "Source", sequence: int, length: int, epoch: int = 0) -> list[bytes]:
+def ids_of(source: "SourceStream", sequence: int, length: int, epoch: int = 0) -> list[bytes]:
     """The 16-byte id of the document of each segment of a packed sequence."""
     return [source.shard(shard).doc_ids[row].as_py() for shard, row in documents_of(source, sequence, length, epoch)]
 
 
-def silence(batch: "Batch", sources: "Sequence[Source]", length: int, excluded: Set[bytes]) -> None:
+def silence(batch: "Batch", sources: "Sequence[SourceStream]", length: int, excluded: Set[bytes]) -> None:
     """Take the targets off excluded documents, and the label off pairs that hold one; `length` is what a row takes of the
     stream.
 

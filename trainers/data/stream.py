@@ -22,7 +22,7 @@ _AT_ONCE = 16  # requests to an object store
 
 
 @dataclass(frozen=True)
-class Source:
+class SourceStream:
     """One split of a source: its shards in the manifest's order, opened when they are first read, and the `frame` of marks
     around each of its documents. Without `packing` its sequences are cut from its stream one after another.
     """
@@ -97,7 +97,7 @@ class Source:
                 f"{path}: {found}, the corpus's manifest records {record.bytes} bytes; build the corpus again"
             )
 
-    def packed(self, packing: str, length: int, seed: int) -> "Source":
+    def packed(self, packing: str, length: int, seed: int) -> "SourceStream":
         """This source in the sequences of a packing of `trainers.rows.sequences`; shards are opened where none are cached."""
         shards = tuple(
             pack_shard(packing, partial(self.shard, number), record.xxh3_128, length, self.frame, seed)
@@ -105,7 +105,7 @@ class Source:
         )
         return replace(self, packing=Packing(shards))
 
-    def paired(self, packing: str, length: int, exchanges: int, seed: int) -> "Source":
+    def paired(self, packing: str, length: int, exchanges: int, seed: int) -> "SourceStream":
         """This source in rows of sentence pairs; shards are opened where none are cached."""
         shards = tuple(
             pair_shard(packing, partial(self.shard, number), record.xxh3_128, length, self.frame, exchanges, seed)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from trainers.data.packed_corpus import Source
+from trainers.data.stream import SourceStream
 from trainers.rows.batch import IGNORED, Batch
 
 
@@ -27,7 +27,7 @@ def sums_by_source(nats: tuple[Any, Any], batch: Batch, sources: int) -> np.ndar
 
 
 def loss_fields(
-    sums: np.ndarray, sources: Sequence[Source], predicts_text: bool, weights: Mapping[str, float] | None = None
+    sums: np.ndarray, sources: Sequence[SourceStream], predicts_text: bool, weights: Mapping[str, float] | None = None
 ) -> dict[str, Any]:
     """The losses of a step or validation event from the sums of its batches: `loss` in nats per target, `sentence_loss` in
     nats per sentence pair where there are any, `bits_per_byte` where the objective `predicts_text`, and all by source, of

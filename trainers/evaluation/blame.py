@@ -15,7 +15,7 @@ from pipelines.contracts import lineage
 from pipelines.contracts.columns import DROP, EDITS_COLUMN
 from pipelines.contracts.lineage import Quarantined, select_rows
 from trainers.config.pretraining import Pretraining
-from trainers.data.packed_corpus import Corpus, TrainingData, corpus_of, training_data
+from trainers.data.packed_corpus import TrainingCorpus, TrainingData, corpus_of, training_data
 from trainers.data.sequence_documents import ids_of
 from trainers.runs import checkpoint
 from trainers.runs.exclusion import read_excluded
@@ -53,7 +53,7 @@ class Blame:
     weights: int
     loss: float
     documents: tuple[Blamed, ...]
-    corpus: Corpus
+    corpus: TrainingCorpus
 
     def history(self, document: Blamed) -> History:
         """The history of a document through the manifests of its corpus; UserError where they are gone."""

@@ -18,7 +18,7 @@ from trainers.objectives.causal import Causal
 from trainers.objectives.denoising import Denoising
 from trainers.objectives.fill_in_the_middle import FillInTheMiddle
 from trainers.objectives.masked import Masking
-from trainers.objectives.mixture import Mixture, objectives_in
+from trainers.objectives.mixture import ObjectiveMixture, objectives_in
 from trainers.objectives.prefix_lm import PrefixLM
 from trainers.objectives.span_corruption import SpanCorruption
 from trainers.rows.batch import Frame
@@ -60,7 +60,7 @@ def asked(objective: Any, prompt: str) -> tuple[Any, str | None, str]:
     Of a mixture that is the part whose token the prompt begins with; else the first one that knows the gaps in the prompt,
     or without gaps the first one that continues texts.
     """
-    if not isinstance(objective, Mixture):
+    if not isinstance(objective, ObjectiveMixture):
         return objective, None, prompt
     for part in objective.parts:
         if part.token is not None and prompt.startswith(part.token):

@@ -10,14 +10,22 @@ from trainers.objectives.causal import Causal
 from trainers.objectives.denoising import Denoising
 from trainers.objectives.fill_in_the_middle import FillInTheMiddle
 from trainers.objectives.masked import Masked
-from trainers.objectives.mixture import Mixture
+from trainers.objectives.mixture import ObjectiveMixture
 from trainers.objectives.next_sentence import NextSentence
 from trainers.objectives.prefix_lm import PrefixLM
 from trainers.objectives.sentence_order import SentenceOrder
 from trainers.objectives.span_corruption import SpanCorruption
 
 Objective = (
-    Causal | Denoising | FillInTheMiddle | Masked | Mixture | NextSentence | PrefixLM | SentenceOrder | SpanCorruption
+    Causal
+    | Denoising
+    | FillInTheMiddle
+    | Masked
+    | ObjectiveMixture
+    | NextSentence
+    | PrefixLM
+    | SentenceOrder
+    | SpanCorruption
 )
 PAIR_OBJECTIVES = (NextSentence, SentenceOrder)  # their rows are sentence pairs
 OBJECTIVES: dict[str, type] = {
@@ -25,7 +33,7 @@ OBJECTIVES: dict[str, type] = {
     "denoising": Denoising,
     "fill_in_the_middle": FillInTheMiddle,
     "masked": Masked,
-    "mixture": Mixture,
+    "mixture": ObjectiveMixture,
     "next_sentence": NextSentence,
     "prefix_lm": PrefixLM,
     "sentence_order": SentenceOrder,

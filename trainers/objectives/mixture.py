@@ -30,7 +30,7 @@ from trainers.rows.random import uniforms
 
 
 @dataclass(frozen=True)
-class Part:
+class MixturePart:
     """An objective of a mixture: its share of the rows, as a `weight` among the others', and the `token` that leads its
     inputs, a special of the tokenizer or none.
     """
@@ -55,22 +55,22 @@ class Part:
         return self.objective.stream_length(sequence_length, family)
 
 
-def _ul2() -> tuple[Part, ...]:
+def _ul2() -> tuple[MixturePart, ...]:
     """The seven denoisers of UL2's table 1; a fifth of the samples is S, as the paper found best, the others share the rest."""
     regular = [(3.0, 0.15), (8.0, 0.15)]
     extreme = [(3.0, 0.5), (8.0, 0.5), (64.0, 0.15), (64.0, 0.5)]
     parts = [(SpanCorruption(mean_span=span, rate=rate), "<reserved_0>") for span, rate in regular]
     parts += [(SpanCorruption(mean_span=span, rate=rate), "<reserved_2>") for span, rate in extreme]
     weight = 0.8 / len(parts)
-    sequential = Part(PrefixLM(target_share=0.25), 0.2, "<reserved_1>")
-    return (*(Part(objective, weight, token) for objective, token in parts), sequential)
+    sequential = MixturePart(PrefixLM(target_share=0.25), 0.2, "<reserved_1>")
+    return (*(MixturePart(objective, weight, token) for objective, token in parts), sequential)
 
 
 UL2 = _ul2()
 
 
 @dataclass(frozen=True)
-class Mixture:
+class ObjectiveMixture:
     """Each row goes to one of `parts`, chosen by their weights.
 
     Where nothing else is said they are UL2's seven: spans of 3 and of 8 tokens, 15 %, led by `<reserved_0>`; the last
@@ -82,7 +82,7 @@ class Mixture:
     """
 
     kind: Literal["mixture"] = "mixture"
-    parts: tuple[Part, ...] = UL2
+    parts: tuple[MixturePart, ...] = UL2
 
     predicts_text: ClassVar[bool] = False
 
@@ -139,7 +139,7 @@ class Mixture:
         return _joined(batch, made, places, context.padding)
 
 
-def _apply(part: Part, batch: Batch, context: Context) -> Batch:
+def _apply(part: MixturePart, batch: Batch, context: Context) -> Batch:
     if part.token is None:
         return part.objective.apply(batch, context)
     assert isinstance(part.objective, PairObjective)
@@ -177,7 +177,7 @@ def _joined(batch: Batch, made: Sequence[Batch], places: Sequence[np.ndarray], p
 
 def objectives_in(objective: Any) -> list[Any]:
     """The objectives of a mixture, or the one that it is."""
-    return [part.objective for part in objective.parts] if isinstance(objective, Mixture) else [objective]
+    return [part.objective for part in objective.parts] if isinstance(objective, ObjectiveMixture) else [objective]
 
 
 def sees_prefix(objective: Any) -> bool:

@@ -5,14 +5,14 @@ from typing import Literal
 
 from trainers.config.architecture import Model
 from trainers.config.pretraining import (
-    Batch,
-    Budget,
+    BatchSize,
     Checkpoints,
     Data,
     Execution,
     Optimizer,
     Pretraining,
     Schedule,
+    TrainingBudget,
     Validation,
 )
 from trainers.objectives.denoising import Denoising
@@ -33,8 +33,8 @@ def t5_base() -> Pretraining:
         model=Model("t5", layers=12, width=768, heads=12, positions=512, vocab_size=32128, dropout=0.1),
         objective=SpanCorruption(),
         data=Data(sequence_length=512),
-        batch=Batch(sequences=128),
-        budget=Budget(steps=2**19),
+        batch=BatchSize(sequences=128),
+        budget=TrainingBudget(steps=2**19),
         optimizer=Optimizer(learning_rate=1e-3, weight_decay=0.0, betas=(0.9, 0.999)),
         schedule=Schedule(kind="inverse_sqrt", warmup_steps=10_000, final_fraction=0.0),
         precision="bf16",
@@ -104,8 +104,8 @@ def byt5_small() -> Pretraining:
         ),
         objective=SpanCorruption(mean_span=20.0),
         data=replace(base.data, sequence_length=1024),
-        batch=Batch(sequences=1024),
-        budget=Budget(steps=1_000_000),
+        batch=BatchSize(sequences=1024),
+        budget=TrainingBudget(steps=1_000_000),
     )
 
 
@@ -120,8 +120,8 @@ def bart_base() -> Pretraining:
         model=Model("bart", layers=6, width=768, heads=12, positions=1024, vocab_size=50265, dropout=0.1),
         objective=Denoising(),
         data=Data(sequence_length=512),
-        batch=Batch(sequences=256),
-        budget=Budget(steps=1_000_000),
+        batch=BatchSize(sequences=256),
+        budget=TrainingBudget(steps=1_000_000),
         optimizer=Optimizer(
             learning_rate=1e-4, weight_decay=0.01, betas=(0.9, 0.98), epsilon=1e-6, decay_embeddings=True
         ),
@@ -142,8 +142,8 @@ def bart_large() -> Pretraining:
         base,
         name="bart_large",
         model=replace(base.model, layers=12, width=1024, heads=16),
-        batch=Batch(sequences=8000),
-        budget=Budget(steps=500_000),
+        batch=BatchSize(sequences=8000),
+        budget=TrainingBudget(steps=500_000),
         optimizer=replace(base.optimizer, learning_rate=4e-4),
         schedule=replace(base.schedule, warmup_steps=30_000),
         execution=replace(base.execution, micro_batch=8),
@@ -177,8 +177,8 @@ def tiny_t5() -> Pretraining:
         model=Model("t5", layers=2, width=64, heads=4, positions=128),
         objective=SpanCorruption(),
         data=Data(sequence_length=128),
-        batch=Batch(sequences=16),
-        budget=Budget(steps=200),
+        batch=BatchSize(sequences=16),
+        budget=TrainingBudget(steps=200),
         optimizer=Optimizer(learning_rate=1e-2, weight_decay=0.0, betas=(0.9, 0.98)),
         schedule=Schedule(kind="linear", warmup_steps=20, final_fraction=0.0),
         validation=Validation(every=100, tokens=16384),

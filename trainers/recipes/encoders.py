@@ -4,15 +4,15 @@ from dataclasses import replace
 
 from trainers.config.architecture import Model
 from trainers.config.pretraining import (
-    Batch,
-    Budget,
+    BatchSize,
     Checkpoints,
     Data,
     Execution,
+    LengthPhase,
     Optimizer,
-    Phase,
     Pretraining,
     Schedule,
+    TrainingBudget,
     Validation,
 )
 from trainers.objectives.masked import Masked
@@ -34,9 +34,9 @@ def bert_base() -> Pretraining:
             "bert", layers=12, width=768, heads=12, positions=512, vocab_size=30522, dropout=0.1, sentence_head=True
         ),
         objective=NextSentence(copies=10, exchanges=10),
-        data=Data(sequence_length=512, phases=(Phase(900_000, 128),), packing="segment_pairs", isolation=False),
-        batch=Batch(sequences=256),
-        budget=Budget(steps=1_000_000),
+        data=Data(sequence_length=512, phases=(LengthPhase(900_000, 128),), packing="segment_pairs", isolation=False),
+        batch=BatchSize(sequences=256),
+        budget=TrainingBudget(steps=1_000_000),
         optimizer=Optimizer(
             learning_rate=1e-4, weight_decay=0.01, betas=(0.9, 0.999), epsilon=1e-6, decay_embeddings=True
         ),
@@ -72,8 +72,8 @@ def roberta_base() -> Pretraining:
         model=replace(bert.model, architecture="roberta", sentence_head=False, vocab_size=50265),
         objective=Masked(marks="rows"),
         data=Data(sequence_length=512, packing="full_sentences", isolation=False),
-        batch=Batch(sequences=8192),
-        budget=Budget(steps=500_000),
+        batch=BatchSize(sequences=8192),
+        budget=TrainingBudget(steps=500_000),
         optimizer=replace(bert.optimizer, learning_rate=6e-4, betas=(0.9, 0.98), gradient_clipping=0.0),
         schedule=replace(bert.schedule, warmup_steps=24_000),
     )
@@ -106,8 +106,8 @@ def modernbert_base() -> Pretraining:
         model=Model("modernbert", layers=22, width=768, heads=12, positions=8192, vocab_size=50368),
         objective=Masked(rate=0.3),
         data=Data(sequence_length=1024, packing="best_fit"),
-        batch=Batch(sequences=4608),
-        budget=Budget(tokens=1_719_000_000_000),
+        batch=BatchSize(sequences=4608),
+        budget=TrainingBudget(tokens=1_719_000_000_000),
         optimizer=Optimizer(learning_rate=8e-4, weight_decay=1e-5, betas=(0.9, 0.98), epsilon=1e-6),
         schedule=Schedule(kind="wsd", warmup_steps=636, final_fraction=0.0, decay_fraction=0.03),
         precision="bf16",
@@ -128,8 +128,8 @@ def tiny_roberta() -> Pretraining:
         model=Model("roberta", layers=2, width=64, heads=4, positions=128, initializer_range=0.06),
         objective=Masked(),
         data=Data(sequence_length=128),
-        batch=Batch(sequences=16),
-        budget=Budget(steps=600),
+        batch=BatchSize(sequences=16),
+        budget=TrainingBudget(steps=600),
         optimizer=Optimizer(learning_rate=4e-3, betas=(0.9, 0.98), epsilon=1e-6, weight_decay=0.01),
         schedule=Schedule(kind="linear", warmup_steps=20, final_fraction=0.0),
         validation=Validation(every=200, tokens=32768),

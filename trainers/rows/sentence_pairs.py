@@ -39,7 +39,7 @@ _APART = 8  # B's of a match differ by the 8th part of a row at most
 
 
 @dataclass(frozen=True)
-class Pairs:
+class SentencePairs:
     """The rows of a shard, arrays of int64. Row r has `sizes[2 r]` tokens from `starts[2 r]` on as A and `sizes[2 r + 1]` from
     `starts[2 r + 1]` on as B, counted from the shard's first token, of document `document[r]`. In exchange e it has the first
     abs(`second[e, r]`) tokens of the B of row `other[e, r]`, and no label where `second[e, r]` is not positive. `marks[r]` are
@@ -60,7 +60,7 @@ class PairPacking:
     the stream of a shard.
     """
 
-    shards: tuple[Pairs, ...]
+    shards: tuple[SentencePairs, ...]
     frame: Frame
     added: ClassVar[int] = MARKS  # marks that a row has beside those of the stream
 
@@ -129,7 +129,7 @@ class PairPacking:
 
 def pair_shard(
     packing: str, shard: Callable[[], Shard], checksum: str, length: int, frame: Frame, exchanges: int, seed: int
-) -> Pairs:
+) -> SentencePairs:
     """The pairs of a shard, from the cache where they are there and intact; else `shard` opens it."""
     single, marks = packing == "sentence_pairs", frame.marks
     depends = {
@@ -151,7 +151,7 @@ def pair_shard(
         return pairs.starts, pairs.sizes, pairs.document, pairs.marks, pairs.other.ravel(), pairs.second.ravel()
 
     *arrays, other, second = cached(name, make)
-    return Pairs(*arrays, *(array.reshape(max(1, exchanges), -1) for array in (other, second)))
+    return SentencePairs(*arrays, *(array.reshape(max(1, exchanges), -1) for array in (other, second)))
 
 
 def pair_sentences(
@@ -163,7 +163,7 @@ def pair_sentences(
     single: bool,
     exchanges: int,
     seed: int,
-) -> Pairs:
+) -> SentencePairs:
     """The rows of a shard (arrays as in `pipelines.contracts.shard_set.Shard`), whose documents have `marks` marks in the stream.
     With `single` each part is one sentence, else as many as fit. Without `exchanges` every row keeps its own B.
     """
@@ -186,7 +186,7 @@ def pair_sentences(
         _match(order, cut, sizes[1::2], document, coins, max(1, room // _APART), other[number], second[number])
     begun = np.diff(document, prepend=-1)
     begun[rows - 1 : rows] += len(offsets) - 2 - document[rows - 1 : rows]
-    return Pairs(starts, sizes, document, marks * begun, other, second)
+    return SentencePairs(starts, sizes, document, marks * begun, other, second)
 
 
 def _sentence_places(offsets: np.ndarray, sentences: np.ndarray, sentence_offsets: np.ndarray) -> np.ndarray:

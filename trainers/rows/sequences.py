@@ -30,7 +30,7 @@ OF_SENTENCES = ("full_sentences", "doc_sentences")
 
 
 @dataclass(frozen=True)
-class Rows:
+class SequenceRows:
     """The sequences of a shard. Piece p is `counts[p]` positions of the shard's stream from `starts[p]` on; sequence r is
     the pieces from `first[r]` to `first[r + 1]`.
     """
@@ -52,7 +52,7 @@ class Rows:
 class Packing:
     """The sequences of a source: those of its shards, one after another."""
 
-    shards: tuple[Rows, ...]
+    shards: tuple[SequenceRows, ...]
     added: ClassVar[int] = 0  # marks that a row has beside those of the stream
 
     @cached_property
@@ -80,7 +80,9 @@ class Packing:
         return np.repeat(np.arange(len(sequences)), many), rows.starts[piece], rows.counts[piece]
 
 
-def pack_shard(packing: str, shard: Callable[[], Shard], checksum: str, length: int, frame: Frame, seed: int) -> Rows:
+def pack_shard(
+    packing: str, shard: Callable[[], Shard], checksum: str, length: int, frame: Frame, seed: int
+) -> SequenceRows:
     """The sequences of a shard, from the cache where they are there and intact; else `shard` opens it."""
     marks, lead = frame.marks, int(frame.before is not None)
     depends = {"packing": packing, "version": _VERSION, "shard": checksum, "length": length, "marks": marks}
@@ -94,18 +96,18 @@ def pack_shard(packing: str, shard: Callable[[], Shard], checksum: str, length: 
         rows = _pack(packing, shard(), length, lead, marks, xxhash.xxh3_64_intdigest(name.encode()))
         return rows.first, rows.starts, rows.counts
 
-    return Rows(*cached(name, make))
+    return SequenceRows(*cached(name, make))
 
 
-def _pack(packing: str, shard: Shard, length: int, lead: int, marks: int, key: int) -> Rows:
+def _pack(packing: str, shard: Shard, length: int, lead: int, marks: int, key: int) -> SequenceRows:
     if packing in OF_SENTENCES:
         assert shard.sentences is not None
         assert shard.sentence_offsets is not None
         sentences = (shard.sentences, shard.sentence_offsets)
         cuts = cut_at_sentences(shard.offsets, *sentences, lead, marks, length, packing == "full_sentences")
-        return Rows(np.arange(len(cuts)), cuts[:-1], np.diff(cuts))
+        return SequenceRows(np.arange(len(cuts)), cuts[:-1], np.diff(cuts))
     starts, counts = cut_documents(shard.offsets, marks, length)
     if packing == "documents":
-        return Rows(np.arange(len(starts) + 1), starts, counts)
+        return SequenceRows(np.arange(len(starts) + 1), starts, counts)
     order, first = best_fit(counts, length, key)
-    return Rows(first, starts[order], counts[order])
+    return SequenceRows(first, starts[order], counts[order])

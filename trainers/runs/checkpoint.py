@@ -30,14 +30,14 @@ _NAME = re.compile(r"step-(\d{8,})(?:\.(\d+))?")
 
 
 @dataclass(frozen=True)
-class Split:
+class ParallelLayout:
     """How a step was split: workers, and sequences of a micro-batch. It decides what dropout drew."""
 
     workers: int
     micro_batch: int
 
 
-ALONE = Split(workers=1, micro_batch=1)
+ALONE = ParallelLayout(workers=1, micro_batch=1)
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Checkpoint:
     skipped: int
     tokens: int
     fingerprints: dict[str, str]
-    split: Split
+    split: ParallelLayout
     order: dict[str, Any]
     checksum: str
 
@@ -65,7 +65,7 @@ def save(
     keep: int,
     keep_every: int = 0,
     skipped: int = 0,
-    split: Split = ALONE,
+    split: ParallelLayout = ALONE,
     order: Mapping[str, Any] = MappingProxyType({}),
     check: Callable[[], None] = lambda: None,
 ) -> Path:
@@ -154,7 +154,7 @@ def load(path: Path) -> Checkpoint:
     for entry in record["files"]:
         verify(path, FileRecord(**entry))
     counts = (record["step"], record.get("skipped", 0), record["tokens"])
-    split = Split(**record.get("split", asdict(ALONE)))
+    split = ParallelLayout(**record.get("split", asdict(ALONE)))
     return Checkpoint(path, *counts, record["fingerprints"], split, record.get("order", {}), record["checksum"])
 
 

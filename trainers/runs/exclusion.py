@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from gristmill.errors import UserError
 from gristmill.storage.store import read_json, write_json
 from pipelines.contracts.document import ID, document_id, file_key, parse_id
-from trainers.data.packed_corpus import Corpus
+from trainers.data.packed_corpus import TrainingCorpus
 
 FORMAT, FILE = "gristmill-excluded/1", "excluded.json"
 
@@ -25,7 +25,7 @@ def read_excluded(run: Path) -> frozenset[bytes]:
     return frozenset(bytes.fromhex(entry) for entry in read_json(path, mend)["documents"])
 
 
-def exclude(run: Path, file: Path, corpus: Corpus) -> int:
+def exclude(run: Path, file: Path, corpus: TrainingCorpus) -> int:
     """Add the documents that `file` names to those excluded from `run`; how many there are now.
 
     A line is a printed id, `source/path#record`, or 32 hex digits. UserError names a line that is neither, and a document
@@ -64,7 +64,7 @@ def _identifier(name: str, where: str) -> bytes:
     return document_id(file_key(source, path), record)
 
 
-def _in_shards(corpus: Corpus, wanted: dict[bytes, str]) -> set[bytes]:
+def _in_shards(corpus: TrainingCorpus, wanted: dict[bytes, str]) -> set[bytes]:
     """Those of the ids that are in a training shard."""
     ids, found = pa.array(list(wanted), ID), set()
     for source in corpus.train.values():

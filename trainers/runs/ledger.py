@@ -11,13 +11,13 @@ from typing import Any
 from gristmill.errors import UserError
 from gristmill.storage.store import read_json, write_json
 from trainers.config.pretraining import Pretraining
-from trainers.data.packed_corpus import Corpus, TrainingData
+from trainers.data.packed_corpus import TrainingCorpus, TrainingData
 from trainers.runs.run import read_run
 
 FORMAT = "gristmill-ledger/1"
 
 
-def write_ledger(run: Path, config: Pretraining, corpus: Corpus, data: TrainingData, step: int) -> None:
+def write_ledger(run: Path, config: Pretraining, corpus: TrainingCorpus, data: TrainingData, step: int) -> None:
     """Record what the first `step` steps read. UserError where the disk is full; the ledger before it is untouched."""
     samples = step * (config.batch.sequences or 0)
     record = {

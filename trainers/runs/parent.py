@@ -15,7 +15,7 @@ from gristmill.storage.location import local_of
 from gristmill.storage.store import digest, file_checksum, read_json
 from tokenizer.vocabulary.definition import read_definition
 from trainers.config.pretraining import Init, Pretraining
-from trainers.data.packed_corpus import Corpus, training_data, verified_tokenizer
+from trainers.data.packed_corpus import TrainingCorpus, training_data, verified_tokenizer
 from trainers.runs import checkpoint
 
 
@@ -59,7 +59,7 @@ def checkpoint_of(run: Path, step: int | None) -> checkpoint.Checkpoint:
     return found
 
 
-def describe(config: Pretraining, corpus: Corpus) -> dict[str, Any]:
+def describe(config: Pretraining, corpus: TrainingCorpus) -> dict[str, Any]:
     """What `run.json` records of the parent of a new run: where it is, its fingerprints, and the step that the run begins at.
 
     ConfigError or UserError where the parent has another tokenizer or architecture, or cannot be continued.
@@ -98,7 +98,7 @@ def updates(run: Mapping[str, Any], step: int, skipped: int) -> int:
     return int(parent["updates"]) + step - int(parent["first_step"]) - skipped
 
 
-def _check_order(config: Pretraining, corpus: Corpus, found: checkpoint.Checkpoint) -> None:
+def _check_order(config: Pretraining, corpus: TrainingCorpus, found: checkpoint.Checkpoint) -> None:
     """ConfigError unless the parent's data goes on: the same samples in the same order, in batches of the same size."""
     sequences, steps = config.batch.sequences or 0, config.budget.steps or 0
     order = training_data(corpus, config).order
@@ -113,7 +113,7 @@ def _check_order(config: Pretraining, corpus: Corpus, found: checkpoint.Checkpoi
         )
 
 
-def _same_tokenizer(path: Path, marks: Mapping[str, str], corpus: Corpus) -> None:
+def _same_tokenizer(path: Path, marks: Mapping[str, str], corpus: TrainingCorpus) -> None:
     if marks["tokenizer"] != corpus.tokenizer.xxh3_128:
         raise UserError(
             f"init.path: {path} was trained with tokenizer {marks['tokenizer']}, the corpus was made with "
@@ -121,7 +121,7 @@ def _same_tokenizer(path: Path, marks: Mapping[str, str], corpus: Corpus) -> Non
         )
 
 
-def _same_tokens(path: Path, corpus: Corpus) -> None:
+def _same_tokens(path: Path, corpus: TrainingCorpus) -> None:
     """UserError unless every id of a Hugging Face directory's tokenizer is the same token in the corpus's."""
     theirs, ours = read_definition(str(path)), read_definition(str(verified_tokenizer(corpus)))
     others = {number for number, token in theirs.tokens.items() if ours.tokens.get(number) != token}

@@ -15,13 +15,12 @@ from gristmill.errors import ConfigError, UserError
 from gristmill.storage.location import expanded
 from pipelines.contracts.mixtures import temperature, unimax
 from trainers.config.architecture import FAMILY, fill
-from trainers.config.pretraining import Batch, Budget, Data, Pretraining
-from trainers.data.mixture_weights import Mixture, cap
-from trainers.data.order import MixtureEnds, Order, Phase, Samples
-from trainers.data.packed_corpus import Corpus, Grid, grids_of, mixture_of, order_of
+from trainers.config.pretraining import BatchSize, Data, Pretraining, TrainingBudget
+from trainers.data.mixture_weights import SourceMixture, cap
+from trainers.data.order import MixtureEnds, Order, OrderPhase, Samples
+from trainers.data.packed_corpus import Grid, TrainingCorpus, grids_of, mixture_of, order_of
 from trainers.objectives import Objective
-from trainers.objectives.mixture import Mixture as MixtureOfObjectives
-from trainers.objectives.mixture import sees_prefix
+from trainers.objectives.mixture import ObjectiveMixture, sees_prefix
 from trainers.runs.parent import settle
 
 # What may change between the parts of one run: how it is executed and reported, not what is computed; and where the
@@ -33,7 +32,7 @@ _MARGIN = 1000  # beyond it, caps must allow a thousandth more than the budget: 
 _EPOCHS = 4.0  # of UniMax where max_epochs is no number: four lose little against fresh data (Muennighoff et al. 2023)
 
 
-def resolve(config: Pretraining, corpus: Corpus) -> Pretraining:
+def resolve(config: Pretraining, corpus: TrainingCorpus) -> Pretraining:
     """A new configuration without open values, which resolves to itself. ConfigError where values do not fit."""
     family = FAMILY[config.model.architecture]
     if family not in config.objective.families:
@@ -74,7 +73,7 @@ def _check_specials(grid: Grid) -> None:
     when it makes a row, if only one of padding.
     """
     objective, none = grid.objective, np.empty(0, np.int64)
-    parts = objective.parts if isinstance(objective, MixtureOfObjectives) else ()
+    parts = objective.parts if isinstance(objective, ObjectiveMixture) else ()
     for part in parts:
         if part.token is not None:
             grid.context.special(part.token)
@@ -95,7 +94,7 @@ def _mean_tokens(grid: Grid, data: Data) -> Fraction:
     return sum(map(Fraction, data.weights.values()), Fraction(0)) / sequences
 
 
-def _batch(batch: Batch, mean: Fraction) -> Batch:
+def _batch(batch: BatchSize, mean: Fraction) -> BatchSize:
     length = math.ceil(mean)
     sequences = batch.sequences or (batch.tokens or 0) // mean
     if sequences == 0:
@@ -105,10 +104,12 @@ def _batch(batch: Batch, mean: Fraction) -> Batch:
             f"batch: got tokens {batch.tokens} and sequences {batch.sequences}, which differ at {float(mean):.10g} tokens "
             f"a sequence; give one and set the other to null"
         )
-    return Batch(tokens=math.ceil(sequences * mean), sequences=sequences)
+    return BatchSize(tokens=math.ceil(sequences * mean), sequences=sequences)
 
 
-def _budget(budget: Budget, data: Data, batch: Batch, grids: Sequence[Grid], order: Order) -> Budget:
+def _budget(
+    budget: TrainingBudget, data: Data, batch: BatchSize, grids: Sequence[Grid], order: Order
+) -> TrainingBudget:
     """Steps and the tokens that they read: as many steps as have no more than `budget.tokens`."""
     size, nominal = batch.sequences or 0, partial(_nominal, data=data, size=batch.sequences or 0, grids=grids)
     steps = budget.steps or bisect_right(range(1 << 48), budget.tokens or 0, key=nominal) - 1
@@ -136,7 +137,7 @@ def _budget(budget: Budget, data: Data, batch: Batch, grids: Sequence[Grid], ord
     if steps == 0:
         least = int(order.drawn(size).tokens.sum())
         raise ConfigError(f"budget.tokens: got {budget.tokens}, one step has {least}; allowed {least} and more")
-    return Budget(tokens=tokens, steps=steps)
+    return TrainingBudget(tokens=tokens, steps=steps)
 
 
 def _nominal(steps: int, data: Data, size: int, grids: Sequence[Grid]) -> int:
@@ -158,7 +159,7 @@ def _steps(order: Order, size: int, tokens: int) -> int:
         return end.samples // size
 
 
-def _data(data: Data, corpus: Corpus, budget: int) -> Data:
+def _data(data: Data, corpus: TrainingCorpus, budget: int) -> Data:
     """Weights and caps by source, checked against the corpus; `budget` is about the tokens of the run."""
     spans = np.diff([0, *(min(stage.until_tokens, budget) for stage in data.stages), budget])
     most = data.max_epochs if isinstance(data.max_epochs, float) else _EPOCHS
@@ -176,7 +177,7 @@ def _data(data: Data, corpus: Corpus, budget: int) -> Data:
     return replace(data, corpora=corpora, shard_set=corpus.shard_set, weights=weights, stages=stages, max_epochs=caps)
 
 
-def _check_caps(data: Data, asked: Mixture, order: Order) -> None:
+def _check_caps(data: Data, asked: SourceMixture, order: Order) -> None:
     caps = data.max_epochs if isinstance(data.max_epochs, dict) else {}
     for stream, wanted, most in zip(order.streams, asked.caps, order.caps(), strict=True):
         # A source of a stage that comes after the end of the mixture has no cap there, and says nothing.
@@ -189,7 +190,7 @@ def _check_caps(data: Data, asked: Mixture, order: Order) -> None:
 
 
 def _weights(
-    wanted: str | Mapping[str, float], corpus: Corpus, field: str, span: int, epochs: float
+    wanted: str | Mapping[str, float], corpus: TrainingCorpus, field: str, span: int, epochs: float
 ) -> dict[str, float]:
     """Weights by source, in the order of their names; `field` is where they stand, `span` the tokens that they hold for."""
     sizes = {name: corpus.train[name].tokens for name in sorted(corpus.train)}
@@ -213,7 +214,7 @@ def _weights(
     return {name: float(wanted[name]) for name in sizes if wanted.get(name, 0) > 0}
 
 
-def _known(name: str, corpus: Corpus, field: str) -> None:
+def _known(name: str, corpus: TrainingCorpus, field: str) -> None:
     """ConfigError unless a source has training documents."""
     if name in corpus.train:
         return
@@ -254,7 +255,7 @@ def _flat(value: object, prefix: str = "") -> dict[str, object]:
     return result
 
 
-def describe_data(config: Pretraining, corpus: Corpus, order: Order) -> list[str]:
+def describe_data(config: Pretraining, corpus: TrainingCorpus, order: Order) -> list[str]:
     """What a budget reads: the phases, the sources with a warning where one is read again, what packing costs, and where the
     mixture changes.
     """
@@ -317,7 +318,7 @@ def _source_lines(config: Pretraining, order: Order, phases: int) -> list[str]:
     return lines + capped
 
 
-def _packing_lines(packing: str, phase: Phase) -> list[str]:
+def _packing_lines(packing: str, phase: OrderPhase) -> list[str]:
     """What a packing costs each source, where it is not concatenation: that leaves no padding but at a source's end."""
     lines = []
     for stream in phase.streams:

@@ -27,7 +27,7 @@ from gristmill.storage.location import local_of
 from gristmill.storage.retries import retry
 from gristmill.storage.store import digest, file_checksum, read_json, write_atomic, write_json
 from trainers.config.pretraining import Init, Pretraining
-from trainers.data.packed_corpus import Corpus, verified_tokenizer
+from trainers.data.packed_corpus import TrainingCorpus, verified_tokenizer
 from trainers.runs import checkpoint
 from trainers.runs.parent import describe
 from trainers.runs.resolve import differences, identity, is_free
@@ -56,7 +56,7 @@ class Opened:
     changed: tuple[str, ...]
 
 
-def open_run(path: Path, config: Pretraining, corpus: Corpus, another_corpus: bool = False) -> Opened:
+def open_run(path: Path, config: Pretraining, corpus: TrainingCorpus, another_corpus: bool = False) -> Opened:
     """Make a run's directory, or check that an existing one began with the same configuration, corpus and tokenizer.
 
     ConflictError names the difference. With `another_corpus` a corpus of the same tokenizer is read from the newest
@@ -118,7 +118,7 @@ def known_init(path: Path, init: Init | None) -> Init | None:
     return began if same else init
 
 
-def _change_corpus(path: Path, config: Pretraining, corpus: Corpus) -> None:
+def _change_corpus(path: Path, config: Pretraining, corpus: TrainingCorpus) -> None:
     """Record that from the newest checkpoint on another corpus is read, and which ones were before it."""
     record = read_run(path)
     newest = checkpoint.newest(path, print)
@@ -230,7 +230,7 @@ def check_attempt(path: Path, name: str | None) -> None:
         raise SupersededError(f"{path}: other workers have gone on with this run since these were cut off from it")
 
 
-def fingerprints(config: Pretraining, corpus: Corpus) -> dict[str, str]:
+def fingerprints(config: Pretraining, corpus: TrainingCorpus) -> dict[str, str]:
     """Of code, configuration, corpus and tokenizer, as run and checkpoints record them."""
     return {
         "code": code_version(),

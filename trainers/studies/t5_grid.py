@@ -35,7 +35,7 @@ from trainers.runs.run import locked, open_run
 
 
 @dataclass(frozen=True)
-class Cell:
+class GridCell:
     """A row of the paper's table: its names, the parameters and cost that the paper gives them (P parameters in one stack
     of 12 layers, M operations of an encoder-decoder of 12 + 12), and the run that stands for it.
     """
@@ -52,7 +52,7 @@ class Cell:
         return "_".join(f"{self.objective} {self.architecture}".lower().replace(",", "").replace("-", " ").split())
 
 
-def cells(corpora: Sequence[str] = (), overrides: Sequence[str] = ()) -> tuple[Cell, ...]:
+def cells(corpora: Sequence[str] = (), overrides: Sequence[str] = ()) -> tuple[GridCell, ...]:
     """The ten rows in the paper's order, reading `corpora`, with `overrides` (a.b=value) of both recipes they derive from.
 
     ConfigError for an override of what the rows differ in.
@@ -79,7 +79,7 @@ def cells(corpora: Sequence[str] = (), overrides: Sequence[str] = ()) -> tuple[C
     for name in ("Denoising", "LM"):
         for architecture, parameters, cost, config, denoising, language in rows:
             objective = denoising if name == "Denoising" else language
-            cell = Cell(architecture, name, parameters, cost, replace(config, objective=objective))
+            cell = GridCell(architecture, name, parameters, cost, replace(config, objective=objective))
             made.append(replace(cell, config=_as_long(replace(cell.config, name=cell.name))))
     return tuple(made)
 
@@ -132,7 +132,7 @@ def train_grid(
     return results
 
 
-def _result(cell: Cell, run: Path) -> dict[str, Any]:
+def _result(cell: GridCell, run: Path) -> dict[str, Any]:
     """A row's names, parameters as counted, and losses."""
     from trainers.evaluation.evaluate import evaluate
 

@@ -24,7 +24,7 @@ from gristmill.errors import UserError, reason_of
 from gristmill.events import EventLog
 from gristmill.storage.paths import is_url
 from trainers.config.pretraining import Pretraining
-from trainers.data.packed_corpus import Corpus, corpus_of
+from trainers.data.packed_corpus import TrainingCorpus, corpus_of
 from trainers.runs import checkpoint
 from trainers.runs.progress import followed
 from trainers.runs.run import STOP, begin_attempt
@@ -42,7 +42,7 @@ class LostWorkerError(UserError):
     """Another worker of the run is gone, so this one cannot go on."""
 
 
-def launch(config: Pretraining, corpus: Corpus, run: Path, workers: int, show: Callable[[str], None]) -> None:
+def launch(config: Pretraining, corpus: TrainingCorpus, run: Path, workers: int, show: Callable[[str], None]) -> None:
     """Train with the resolved `config` until it is finished or stopped. Under torchrun `workers` does not matter.
 
     LostWorkerError under torchrun where another worker is gone, on Ray where that happens again and again.
@@ -63,7 +63,7 @@ def launch(config: Pretraining, corpus: Corpus, run: Path, workers: int, show: C
 
 
 def _train(
-    config: Pretraining, corpus: Corpus, run: Path, show: Callable[[str], None] | None, attempt: str | None
+    config: Pretraining, corpus: TrainingCorpus, run: Path, show: Callable[[str], None] | None, attempt: str | None
 ) -> None:
     """Train as one worker, in this process."""
     import torch

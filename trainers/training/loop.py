@@ -16,7 +16,7 @@ from gristmill.errors import UserError
 from gristmill.storage.store import write_json
 from trainers.config.pretraining import Pretraining
 from trainers.data.document_loss import document_data, with_documents
-from trainers.data.packed_corpus import Corpus, TrainingData, ValidationData, training_data, validation_data
+from trainers.data.packed_corpus import TrainingCorpus, TrainingData, ValidationData, training_data, validation_data
 from trainers.data.prefetch import ahead
 from trainers.engine.compiler import check_compiler, needs_compiler
 from trainers.engine.engine import Engine, Totals, start_group
@@ -29,7 +29,7 @@ from trainers.report import write_report
 from trainers.rows.batch import Batch
 from trainers.rows.sentence_pairs import PairPacking
 from trainers.runs import checkpoint
-from trainers.runs.checkpoint import Checkpoint, Split
+from trainers.runs.checkpoint import Checkpoint, ParallelLayout
 from trainers.runs.exclusion import read_excluded
 from trainers.runs.ledger import line, write_ledger
 from trainers.runs.parent import updates
@@ -41,7 +41,7 @@ from trainers.training.begin import read_state
 
 def train(
     config: Pretraining,
-    corpus: Corpus,
+    corpus: TrainingCorpus,
     run: Path,
     show: Callable[[str], None] | None,
     attempt: str | None = None,
@@ -70,7 +70,13 @@ class Training:
     """One worker's view of a run."""
 
     def __init__(
-        self, config: Pretraining, corpus: Corpus, run: Path, progress: Progress, world: int, attempt: str | None
+        self,
+        config: Pretraining,
+        corpus: TrainingCorpus,
+        run: Path,
+        progress: Progress,
+        world: int,
+        attempt: str | None,
     ) -> None:
         """Open the data, build the model and restore the newest checkpoint."""
         self.config, self.corpus, self.path, self.progress = config, corpus, run, progress
@@ -81,7 +87,7 @@ class Training:
         self.held_out: ValidationData = validation_data(corpus, config, config.validation.tokens)
         self.documents = document_data(corpus, config)
         self.micro_batch = min(config.execution.micro_batch, -(-self.sequences // world))
-        self.split = Split(world, self.micro_batch)
+        self.split = ParallelLayout(world, self.micro_batch)
         accumulation = -(-self.sequences // (self.micro_batch * world))
         model = build_model(config.model, corpus.tokenizer.specials, config.seed)
         parameters = sum(parameter.numel() for parameter in model.parameters())

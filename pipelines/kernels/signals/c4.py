@@ -14,7 +14,7 @@ from numba import njit
 from pipelines.kernels.signals.token_tables import ENDS_SENTENCE, IS_PUNCTUATION, OPENS_CHUNK
 from pipelines.kernels.signals.tokens import Tokens, find_tokens
 from pipelines.kernels.text.characters import classify
-from pipelines.kernels.text.line_variants import BY_BREAKS, BY_FEEDS, Rows
+from pipelines.kernels.text.line_variants import BY_BREAKS, BY_FEEDS, StrippedLines
 from pipelines.kernels.text.phrases import CURLY, JAVASCRIPT, LOREM, MARKER, POLICY, Hits, find_phrases
 from pipelines.kernels.text.segment import Segments, count_sentences
 from pipelines.kernels.text.tables import SPACE
@@ -47,12 +47,14 @@ _LEAST_WORDS = (5, 5, 3)  # "at least 5 words" (paper, tfds); datatrove has 3
 class Judged(NamedTuple):
     """Rows, what became of each for each of VARIANTS, and the sentences of those kept."""
 
-    rows: Rows
+    rows: StrippedLines
     verdicts: np.ndarray  # uint8 [rows, 3]
     sentences: np.ndarray  # int64 [rows, 3]
 
 
-def page_counts(segments: Segments, tokens: Tokens, hits: Hits, rows: Rows, feed_rows: Rows) -> dict[str, np.ndarray]:
+def page_counts(
+    segments: Segments, tokens: Tokens, hits: Hits, rows: StrippedLines, feed_rows: StrippedLines
+) -> dict[str, np.ndarray]:
     """What the page rules look at, int64 [documents] each: sentences of the lines kept, lines that drop the page.
 
     `rows` and `feed_rows` are those of `rows.find_rows`. In the paper a page rule looks at every line.
@@ -76,11 +78,11 @@ def lines_that_hold(segments: Segments, hits: Hits) -> tuple[np.ndarray, np.ndar
     return holding[:, 0], holding[:, 1]
 
 
-def _added(rows: Rows, values: np.ndarray, documents: int) -> np.ndarray:
+def _added(rows: StrippedLines, values: np.ndarray, documents: int) -> np.ndarray:
     return np.bincount(rows.documents, values, documents).astype(np.int64)
 
 
-def judge(segments: Segments, tokens: Tokens, hits: Hits, rows: Rows, without: int = 0) -> Judged:
+def judge(segments: Segments, tokens: Tokens, hits: Hits, rows: StrippedLines, without: int = 0) -> Judged:
     """Judge the rows of a block; bit k of `without` leaves out the test that TESTS numbers k."""
     count = len(rows.starts)
     chunks, said = np.zeros(count, np.int32), np.zeros(count, np.uint8)
@@ -88,13 +90,19 @@ def judge(segments: Segments, tokens: Tokens, hits: Hits, rows: Rows, without: i
     _judge(segments.data, segments.classes, chunks, False, said, segments.words, tokens, hits, judged, without)
     which = np.flatnonzero(said & MARKER)
     if len(which) and not without >> CITATION & 1:
-        marked = Rows(*(column[which] for column in rows))
+        marked = StrippedLines(*(column[which] for column in rows))
         _judge_unmarked(segments, marked, chunks[which], hits, judged, which, without)
     return judged
 
 
 def _judge_unmarked(
-    segments: Segments, rows: Rows, chunks: np.ndarray, hits: Hits, judged: Judged, which: np.ndarray, without: int
+    segments: Segments,
+    rows: StrippedLines,
+    chunks: np.ndarray,
+    hits: Hits,
+    judged: Judged,
+    which: np.ndarray,
+    without: int,
 ) -> None:
     """Judge rows that hold citation markers without these."""
     data = np.empty(int((rows.ends - rows.starts).sum()), np.uint8)

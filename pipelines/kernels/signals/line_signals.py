@@ -5,7 +5,7 @@ from numba import njit
 
 from pipelines.kernels.signals.distinct import Numbered, number
 from pipelines.kernels.signals.token_tables import TERMINAL, token_classes
-from pipelines.kernels.text.line_variants import Rows, split
+from pipelines.kernels.text.line_variants import StrippedLines, split
 from pipelines.kernels.text.phrases import JAVASCRIPT, LOREM, Hits
 from pipelines.kernels.text.segment import Segments
 from pipelines.kernels.text.tables import SPACE, STOP
@@ -43,7 +43,7 @@ def _packed(bullets: str) -> np.ndarray:
 _PACKED_BULLETS, _PACKED_BULLETS_DATATROVE = _packed(BULLETS), _packed(_BULLETS_DATATROVE)
 
 
-def count_lines(segments: Segments, rows: Rows, hits: Hits) -> dict[str, np.ndarray]:
+def count_lines(segments: Segments, rows: StrippedLines, hits: Hits) -> dict[str, np.ndarray]:
     """The counts of the lines and paragraphs of every document of a block, int64 [documents] each.
 
     `rows` are the lines by any break (`rows.find_rows`).

@@ -26,7 +26,7 @@ class Table(NamedTuple):
     lengths: np.ndarray  # int64, the n's that occur
 
 
-class Found(NamedTuple):
+class NgramMatches(NamedTuple):
     """The n-grams found, in the order of the words they begin with."""
 
     words: np.ndarray  # int64, the first word
@@ -64,9 +64,9 @@ def make_table(keys: np.ndarray, lengths: np.ndarray) -> Table:
     return Table(slots, keys, np.sort(lengths).astype(np.int64))
 
 
-def find_ngrams(hashes: np.ndarray, offsets: np.ndarray, table: Table) -> Found:
+def find_ngrams(hashes: np.ndarray, offsets: np.ndarray, table: Table) -> NgramMatches:
     """The n-grams of a table in texts; text d has the words offsets[d] to offsets[d + 1] - 1."""
-    return Found(*_find(hashes, offsets, *table))
+    return NgramMatches(*_find(hashes, offsets, *table))
 
 
 @njit(cache=True)

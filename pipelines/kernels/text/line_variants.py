@@ -14,7 +14,7 @@ _LINE_FEED, _RETURN = 10, 13
 _HIGH, _TO_HIGH = np.uint64(0x8080808080808080), np.uint64(0x6060606060606060)  # 0x20 + 0x60 sets the highest bit
 
 
-class Rows(NamedTuple):
+class StrippedLines(NamedTuple):
     """Lines without the white space at their ends, ascending and disjoint; none is blank."""
 
     starts: np.ndarray  # int32, into the block's bytes
@@ -23,7 +23,7 @@ class Rows(NamedTuple):
     kinds: np.ndarray  # uint8, of BY_FEEDS and BY_BREAKS
 
 
-class Split(NamedTuple):
+class SplitLines(NamedTuple):
     """A block split by line feeds alone."""
 
     lines: Spans  # re.split("\n+", text), with white space and empty lines at the ends
@@ -32,18 +32,22 @@ class Split(NamedTuple):
     breaks: np.ndarray  # int64 [documents], lines of str.splitlines, blank ones included
 
 
-def find_rows(segments: Segments) -> tuple[Rows, Rows]:
+def find_rows(segments: Segments) -> tuple[StrippedLines, StrippedLines]:
     """(lines by any break and those that are the same by line feeds, the remaining lines by line feeds)."""
     lines = segments.lines
     most = len(segments.data) // 2 + len(segments.offsets)
-    found = [Rows(*(np.empty(most, kind) for kind in (np.int32, np.int32, np.int32, np.uint8))) for _ in range(2)]
+    found = [
+        StrippedLines(*(np.empty(most, kind) for kind in (np.int32, np.int32, np.int32, np.uint8))) for _ in range(2)
+    ]
     counts = np.zeros(2, np.int64)
     _rows(segments.data, segments.classes, *lines, *found[0], *found[1], counts)
-    first, second = (Rows(*(column[:count] for column in rows)) for rows, count in zip(found, counts, strict=True))
+    first, second = (
+        StrippedLines(*(column[:count] for column in rows)) for rows, count in zip(found, counts, strict=True)
+    )
     return first, second
 
 
-def split(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray) -> Split:
+def split(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray) -> SplitLines:
     """Split a block of documents; an empty document has no line and no paragraph."""
     lines, paragraphs = (
         Spans(np.empty(most, np.int32), np.empty(most, np.int32), np.zeros(len(offsets), np.int64))
@@ -55,7 +59,7 @@ def split(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray) -> Split:
         Spans(spans.starts[: spans.offsets[-1]], spans.ends[: spans.offsets[-1]], spans.offsets)
         for spans in (lines, paragraphs)
     )
-    return Split(first, second, feeds, breaks)
+    return SplitLines(first, second, feeds, breaks)
 
 
 def find_breaks(

@@ -15,7 +15,7 @@ from lzma import LZMAError
 from pathlib import PurePosixPath
 from typing import IO, Any, Self, cast
 
-from pipelines.reading.entries.decompress import Budget, broken, decoded, decoded_bound
+from pipelines.reading.entries.decompress import DecodeBudget, broken, decoded, decoded_bound
 from pipelines.reading.entries.files import SourceFile, file_chunks, printable_name, readable
 from pipelines.reading.entries.globs import matches
 from pipelines.reading.entries.source import CHUNK_BYTES, BrokenInput, SourceSpec
@@ -52,7 +52,7 @@ def open_entries(file: SourceFile, source: SourceSpec) -> Iterator[Entry]:
     Directories, and members that `source.members` does not match, are no entries. What cannot be read is an entry whose
     stream is broken from the start; damage between members is one under the name of the archive itself.
     """
-    budget = Budget(decoded_bound(file.size, source.max_decoded_bytes))
+    budget = DecodeBudget(decoded_bound(file.size, source.max_decoded_bytes))
     with closing(file_chunks(file)) as raw:
         head, chunks, layers = decoded(file.path, raw, budget)
         if _is_tar(file.path, head):
@@ -79,7 +79,7 @@ def _is_zip(head: bytes) -> bool:
     return head.startswith((b"PK\x03\x04", b"PK\x05\x06", b"PK\x07\x08"))
 
 
-def _member(archive: str, name: str, chunks: Iterator[bytes], size: int, budget: Budget) -> Entry:
+def _member(archive: str, name: str, chunks: Iterator[bytes], size: int, budget: DecodeBudget) -> Entry:
     path = f"{archive}!{printable_name(name)}"
     head, chunks, layers = decoded(name, chunks, budget)
     if _is_zip(head) or _is_tar(name, head):
@@ -146,7 +146,7 @@ class _TarReader:
     own.
     """
 
-    def __init__(self, path: str, chunks: Iterator[bytes], source: SourceSpec, budget: Budget) -> None:
+    def __init__(self, path: str, chunks: Iterator[bytes], source: SourceSpec, budget: DecodeBudget) -> None:
         self._path = path
         self._input = _Input(chunks)
         self._source = source
@@ -209,7 +209,7 @@ class _TarReader:
 # --- zip -------------------------------------------------------------------------------------------------------------
 
 
-def _zip_members(file: SourceFile, source: SourceSpec, budget: Budget) -> Iterator[Entry]:
+def _zip_members(file: SourceFile, source: SourceSpec, budget: DecodeBudget) -> Iterator[Entry]:
     try:
         with readable(file):
             archive = zipfile.ZipFile(file.handle())

@@ -37,7 +37,7 @@ def decoded_bound(size: int, limit: int) -> int:
     return min(limit, max(_FREE_BYTES, _RATIO * size))
 
 
-class Budget:
+class DecodeBudget:
     """The bytes that one file may still decode to."""
 
     def __init__(self, limit: int) -> None:
@@ -67,7 +67,7 @@ def codec_of(head: bytes) -> str | None:
     return None
 
 
-def decoded(path: str, chunks: Iterator[bytes], budget: Budget) -> tuple[bytes, Iterator[bytes], int]:
+def decoded(path: str, chunks: Iterator[bytes], budget: DecodeBudget) -> tuple[bytes, Iterator[bytes], int]:
     """Take the compression off a stream: (its first bytes, all its bytes, layers taken off).
 
     The bytes decide. A name that promises a compression must keep the promise, else the stream raises BrokenInput with

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 BOM = b"\xef\xbb\xbf"
 
 
-class Found(NamedTuple):
+class TextRecord(NamedTuple):
     """A record with text. `size`: bytes of the record in the decoded file. `meta`: JSON in UTF-8 or None."""
 
     text: str
@@ -25,7 +25,7 @@ class Bad(NamedTuple):
     fields: tuple[str, ...] = ()
 
 
-class Page(NamedTuple):
+class WebPage(NamedTuple):
     """A record whose text has yet to be extracted: bytes of HTML, the charset that HTTP declares (or ""), and the rest as
     Found has it, `meta` still without the charset.
     """

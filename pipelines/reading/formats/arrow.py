@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from pipelines.reading.entries.archives import Entry
 from pipelines.reading.entries.decompress import peek
-from pipelines.reading.entries.records import Bad, Found
+from pipelines.reading.entries.records import Bad, TextRecord
 from pipelines.reading.entries.source import BrokenInput, SourceSpec
 from pipelines.reading.formats.table_rows import batch_records, check_text_column, record_bytes
 
@@ -31,7 +31,7 @@ _DICTIONARY_DATA = 1
 _BUFFERS, _COMPRESSION = 2, 3
 
 
-def read_arrow(entry: Entry, source: SourceSpec) -> Iterator[Found | Bad]:
+def read_arrow(entry: Entry, source: SourceSpec) -> Iterator[TextRecord | Bad]:
     """One record per row of an IPC file or stream; columns as in Parquet.
 
     A record batch is held whole, so one that is over 512 MiB in memory ends the file as `large_batch`: writing it with

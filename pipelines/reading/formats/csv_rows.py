@@ -7,7 +7,7 @@ from pathlib import PurePosixPath
 
 from gristmill.errors import SourceError
 from pipelines.reading.entries.archives import Entry
-from pipelines.reading.entries.records import Bad, Found, to_json
+from pipelines.reading.entries.records import Bad, TextRecord, to_json
 from pipelines.reading.entries.source import SourceSpec
 from pipelines.reading.formats.json_lines import LongRecord, lines
 
@@ -20,7 +20,7 @@ class _Unfinished(Exception):
     """A quoted field goes on beyond the limit or the end of the file."""
 
 
-def read_csv(entry: Entry, source: SourceSpec) -> Iterator[Found | Bad]:
+def read_csv(entry: Entry, source: SourceSpec) -> Iterator[TextRecord | Bad]:
     """One record per row that is not blank. `text_field` and `url_field` are fields of the first row, which is no
     record; all other fields are strings in `meta`.
 
@@ -47,7 +47,7 @@ def read_csv(entry: Entry, source: SourceSpec) -> Iterator[Found | Bad]:
         else:
             fields = dict(zip(names, row[0], strict=True))
             text, url = fields.pop(source.text_field), fields.pop(source.url_field, None)
-            yield Found(text, row[1], url or None, to_json(fields) if fields else None)
+            yield TextRecord(text, row[1], url or None, to_json(fields) if fields else None)
 
 
 def _header(line: str, entry: Entry, source: SourceSpec) -> tuple[list[str], str]:

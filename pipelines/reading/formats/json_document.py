@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from pipelines.reading.entries.archives import Entry
 from pipelines.reading.entries.decompress import peek
-from pipelines.reading.entries.records import BOM, Bad, Found
+from pipelines.reading.entries.records import BOM, Bad, TextRecord
 from pipelines.reading.entries.source import BrokenInput, SourceSpec
 from pipelines.reading.formats.json_lines import LongRecord, json_records
 
@@ -17,7 +17,7 @@ _INNER = re.compile(rb'(?:[^"\[\]{}]++|' + _STRING + rb")*+", re.DOTALL)
 _REST_OF_STRING = re.compile(rb'(?:[^"\\]++|\\.)*+', re.DOTALL)
 
 
-def read_json(entry: Entry, source: SourceSpec) -> Iterator[Found | Bad]:
+def read_json(entry: Entry, source: SourceSpec) -> Iterator[TextRecord | Bad]:
     """One record per element of the array, or one for the object; fields, bounds and reasons as in jsonl.
 
     No more than `max_document_bytes` of an element is held. An array that does not end is `truncated`; what follows the

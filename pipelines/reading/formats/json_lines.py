@@ -9,7 +9,7 @@ from typing import Any
 
 from pipelines.reading.entries.archives import Entry
 from pipelines.reading.entries.decompress import in_pieces
-from pipelines.reading.entries.records import BOM, Bad, Found, to_json
+from pipelines.reading.entries.records import BOM, Bad, TextRecord, to_json
 from pipelines.reading.entries.source import SourceSpec
 from pipelines.reading.formats.split_json import split_record
 
@@ -82,7 +82,7 @@ def _without_blank(chunks: Iterator[bytes]) -> Iterator[bytes]:
     return (_BLANK.sub(b"\n", chunk) for chunk in in_pieces(chunks))
 
 
-def read_jsonl(entry: Entry, source: SourceSpec) -> Iterator[Found | Bad]:
+def read_jsonl(entry: Entry, source: SourceSpec) -> Iterator[TextRecord | Bad]:
     """One record per line that is not blank. `text_field` is the text, `url_field` the URL where it is a string, and
     all other fields are kept as JSON in `meta`. A line over `max_document_bytes` is not held beyond that bound: it is
     `oversized`, or split by `split_record`.
@@ -93,7 +93,7 @@ def read_jsonl(entry: Entry, source: SourceSpec) -> Iterator[Found | Bad]:
     yield from json_records(lines(chunks, source.max_document_bytes), source)
 
 
-def json_records(texts: Iterator[bytes | LongRecord], source: SourceSpec) -> Iterator[Found | Bad]:
+def json_records(texts: Iterator[bytes | LongRecord], source: SourceSpec) -> Iterator[TextRecord | Bad]:
     """The records of JSON texts; blank ones are none. `too_many_values` is one whose values would take more memory than its text
     by far; orjson does not survive an allocation that fails.
     """
@@ -132,7 +132,7 @@ def _values(text: bytes, encoding: str) -> int:
     return sum(outside.count(mark) for mark in (b",", b"[", b"{"))
 
 
-def _read_exactly(line: bytes, source: SourceSpec) -> Found | Bad:
+def _read_exactly(line: bytes, source: SourceSpec) -> TextRecord | Bad:
     """One text by the standard library: slower, exact about integers, and it tells the ways of being wrong apart."""
     try:
         return _record(_EXACT.decode(line.decode(source.encoding)), len(line), source, to_json)
@@ -142,7 +142,7 @@ def _read_exactly(line: bytes, source: SourceSpec) -> Found | Bad:
         return Bad("not_json", len(line))
 
 
-def _record(value: Any, size: int, source: SourceSpec, write: Callable[[Any], bytes]) -> Found | Bad:
+def _record(value: Any, size: int, source: SourceSpec, write: Callable[[Any], bytes]) -> TextRecord | Bad:
     if type(value) is not dict:
         return Bad("not_object", size)
     text = value.get(source.text_field)
@@ -152,7 +152,7 @@ def _record(value: Any, size: int, source: SourceSpec, write: Callable[[Any], by
     url = value.pop(source.url_field, None)
     if url is not None and type(url) is not str:
         value[source.url_field], url = url, None
-    return Found(text, size, url, write(value) if value else None)
+    return TextRecord(text, size, url, write(value) if value else None)
 
 
 def _lost_digits(value: Any) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 
 from pipelines.reading.entries.archives import Entry
-from pipelines.reading.entries.records import Bad, Found, to_json
+from pipelines.reading.entries.records import Bad, TextRecord, to_json
 from pipelines.reading.entries.source import SourceSpec
 from pipelines.reading.formats.plain import read_text
 
@@ -24,7 +24,7 @@ class _Loader(yaml.BaseLoader):
         return super().compose_node(parent, index)
 
 
-def read_markdown(entry: Entry, source: SourceSpec) -> Iterator[Found | Bad]:
+def read_markdown(entry: Entry, source: SourceSpec) -> Iterator[TextRecord | Bad]:
     """The whole file as one document, markup and all, as in text.
 
     Front matter is a block that the first line `---` opens, a line `---` or `...` closes within 64 KiB, and that is a
@@ -34,7 +34,7 @@ def read_markdown(entry: Entry, source: SourceSpec) -> Iterator[Found | Bad]:
     """
     fields: dict[str, Any] = {}
     for number, record in enumerate(read_text(entry, source)):
-        if isinstance(record, Found):
+        if isinstance(record, TextRecord):
             text = record.text
             if number == 0:
                 fields, text = _front_matter(text)

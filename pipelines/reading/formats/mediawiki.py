@@ -6,7 +6,7 @@ from urllib.parse import quote
 from xml.parsers import expat
 
 from pipelines.reading.entries.archives import Entry
-from pipelines.reading.entries.records import Bad, Found, to_json
+from pipelines.reading.entries.records import Bad, TextRecord, to_json
 from pipelines.reading.entries.source import CHUNK_BYTES, BrokenInput, SourceSpec
 from pipelines.reading.formats.wikitext import plain_text
 
@@ -20,7 +20,7 @@ _FIELD_BYTES = 1 << 16
 _URL_SAFE = ":/@!$*(),;'"  # what MediaWiki leaves as it is in the URL of a page
 
 
-def read_mediawiki(entry: Entry, source: SourceSpec) -> Iterator[Found | Bad]:
+def read_mediawiki(entry: Entry, source: SourceSpec) -> Iterator[TextRecord | Bad]:
     """One record per page: the plain text of its last revision in the dump, see `pipelines.reading.formats.wikitext`.
 
     Redirects, pages outside of the namespace of articles and pages that are no wikitext are `redirect`, `not_article`
@@ -48,7 +48,7 @@ class _Dump:
         self._pieces: list[str] | None = None  # the contents of an element that is wanted
         self._size = 0
         self._fed = 0
-        self._found: list[Found | Bad] = []
+        self._found: list[TextRecord | Bad] = []
         self._parser = expat.ParserCreate()
         self._parser.buffer_text = True
         self._parser.StartElementHandler = self._start
@@ -57,7 +57,7 @@ class _Dump:
         self._parser.StartDoctypeDeclHandler = self._refuse
         self._parser.EntityDeclHandler = self._refuse
 
-    def feed(self, chunk: bytes, *, last: bool = False) -> Iterator[Found | Bad]:
+    def feed(self, chunk: bytes, *, last: bool = False) -> Iterator[TextRecord | Bad]:
         """The pages that end within a chunk, then BrokenInput where the XML breaks in it, or ends too early."""
         self._fed += len(chunk)
         failure = None
@@ -121,7 +121,7 @@ class _Dump:
         elif name == "page":
             self._found.append(self._record())
 
-    def _record(self) -> Found | Bad:
+    def _record(self) -> TextRecord | Bad:
         page = self._page
         size = int(page.get("bytes", "0"))
         if self._redirect:
@@ -142,4 +142,4 @@ class _Dump:
             "revision": page.get("revision.id"),
             "timestamp": page.get("revision.timestamp"),
         }
-        return Found(plain_text(page["revision.text"], tuple(self._hidden)), size, url, to_json(meta))
+        return TextRecord(plain_text(page["revision.text"], tuple(self._hidden)), size, url, to_json(meta))

@@ -10,7 +10,7 @@ from gristmill.errors import errno_of
 from pipelines.reading.entries.archives import Entry
 from pipelines.reading.entries.decompress import decoded_bound
 from pipelines.reading.entries.files import SourceFile, file_chunks, readable
-from pipelines.reading.entries.records import Bad, Found
+from pipelines.reading.entries.records import Bad, TextRecord
 from pipelines.reading.entries.source import BrokenInput, SourceSpec
 from pipelines.reading.formats.parquet_pages import look_at_pages
 from pipelines.reading.formats.table_rows import batch_records, check_text_column, is_text, record_bytes
@@ -21,7 +21,7 @@ _BATCH_ROWS = 1 << 13
 _PAGE_BYTES = 256 << 20  # of one page, which Arrow holds up to four times; writers' pages are 1 MiB unless asked
 
 
-def read_parquet(entry: Entry, source: SourceSpec) -> Iterator[Found | Bad]:
+def read_parquet(entry: Entry, source: SourceSpec) -> Iterator[TextRecord | Bad]:
     """One record per row; `text_field` and `url_field` as in jsonl, all other columns as JSON in `meta`.
 
     Values JSON does not have are written as Python prints them (dates in ISO form), NaN as null. Only a plain file can
@@ -53,7 +53,7 @@ def read_parquet(entry: Entry, source: SourceSpec) -> Iterator[Found | Bad]:
             yield from _rows(file, probe, headers, source, decoded_bound(entry.file.size, source.max_decoded_bytes))
 
 
-def _rows(file: Any, probe: Any, headers: Any, source: SourceSpec, limit: int) -> Iterator[Found | Bad]:
+def _rows(file: Any, probe: Any, headers: Any, source: SourceSpec, limit: int) -> Iterator[TextRecord | Bad]:
     announced = expanded = 0
     for group in range(file.metadata.num_row_groups):
         announced += file.metadata.row_group(group).total_byte_size

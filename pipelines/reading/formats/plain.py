@@ -6,14 +6,14 @@ from collections.abc import Iterator
 
 from pipelines.reading.entries.archives import Entry
 from pipelines.reading.entries.normalise import cut
-from pipelines.reading.entries.records import Bad, Found, to_json
+from pipelines.reading.entries.records import Bad, TextRecord, to_json
 from pipelines.reading.entries.source import SourceSpec
 
 _HEADER = re.compile(r"([!-9;-~]+):[ \t]*(.*)")  # a field name of RFC 5322, section 3.6.8
 _LINE_END = re.compile(r"\r\n|\r|\n")
 
 
-def read_text(entry: Entry, source: SourceSpec) -> Iterator[Found | Bad]:
+def read_text(entry: Entry, source: SourceSpec) -> Iterator[TextRecord | Bad]:
     """The whole stream as one document; with `oversized: split` one document per `max_document_bytes`, read piece by
     piece.
     """
@@ -31,12 +31,12 @@ def read_text(entry: Entry, source: SourceSpec) -> Iterator[Found | Bad]:
     except UnicodeError:
         yield Bad("undecodable", len(held))
         return
-    yield Found(text.removeprefix("\ufeff"), len(held))
+    yield TextRecord(text.removeprefix("\ufeff"), len(held))
 
 
 def split_text(
     first: bytes, chunks: Iterator[bytes], encoding: str, limit: int, errors: str = "strict"
-) -> Iterator[Found | Bad]:
+) -> Iterator[TextRecord | Bad]:
     """Documents of at most `limit` bytes of UTF-8, cut at line ends where there are any."""
     decoder = codecs.getincrementaldecoder(encoding)(errors)
     rest = b""  # UTF-8 not given out yet, at most `limit` bytes
@@ -45,7 +45,7 @@ def split_text(
             pieces = cut(rest + decoder.decode(held, final).removeprefix("\ufeff").encode(), limit)
             rest = b"" if final or not pieces else pieces.pop()
             for piece in pieces:
-                yield Found(piece.decode(), len(piece))
+                yield TextRecord(piece.decode(), len(piece))
     except UnicodeError:
         yield Bad("undecodable")
 
@@ -61,7 +61,7 @@ def _gathered(first: bytes, chunks: Iterator[bytes], size: int) -> Iterator[tupl
     yield bytes(held), True
 
 
-def read_message(entry: Entry, source: SourceSpec) -> Iterator[Found | Bad]:
+def read_message(entry: Entry, source: SourceSpec) -> Iterator[TextRecord | Bad]:
     """A header block and a body, as in e-mail and in the METADATA of a Python package; the body is the text.
 
     Headers become `meta`: a name that stands once gives a string, one that stands several times a list; the header that
@@ -88,7 +88,7 @@ def read_message(entry: Entry, source: SourceSpec) -> Iterator[Found | Bad]:
         return
     url = next((values[0] for name, values in headers.items() if name.lower() == source.url_field.lower()), None)
     meta = {name: values[0] if len(values) == 1 else values for name, values in headers.items()}
-    yield Found(body, len(held), url, to_json(meta) if meta else None)
+    yield TextRecord(body, len(held), url, to_json(meta) if meta else None)
 
 
 def _headers(block: str) -> dict[str, list[str]] | None:

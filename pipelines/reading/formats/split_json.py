@@ -8,7 +8,7 @@ from json.decoder import scanstring  # type: ignore[attr-defined]  # there, but 
 from typing import Any
 
 from pipelines.reading.entries.normalise import cut
-from pipelines.reading.entries.records import Bad, Found, to_json
+from pipelines.reading.entries.records import Bad, TextRecord, to_json
 from pipelines.reading.entries.source import SourceSpec
 
 # The inside of a JSON string as far as it is whole: no half escape, no half of a surrogate pair, nothing JSON forbids.
@@ -21,7 +21,7 @@ _SPACE = re.compile(r"[ \t\r\n]*")
 _DECODER = json.JSONDecoder(parse_constant=lambda name: None)
 
 
-def split_record(pieces: Iterator[bytes], source: SourceSpec) -> Iterator[Found | Bad]:
+def split_record(pieces: Iterator[bytes], source: SourceSpec) -> Iterator[TextRecord | Bad]:
     """The text of one record as documents of at most `max_document_bytes` bytes of UTF-8, cut at line ends where it
     can.
 
@@ -38,7 +38,7 @@ def split_record(pieces: Iterator[bytes], source: SourceSpec) -> Iterator[Found 
         yield Bad("not_json")
 
 
-def _split(pieces: Iterator[bytes], source: SourceSpec) -> Iterator[Found | Bad]:
+def _split(pieces: Iterator[bytes], source: SourceSpec) -> Iterator[TextRecord | Bad]:
     limit = source.max_document_bytes
     decode = codecs.getincrementaldecoder(source.encoding)("strict").decode
     raw, size = "", 0
@@ -77,12 +77,12 @@ def _split(pieces: Iterator[bytes], source: SourceSpec) -> Iterator[Found | Bad]
     yield _document(b"".join(held), fields | _after_text(tail), source)
 
 
-def _document(text: bytes, fields: dict[str, Any], source: SourceSpec) -> Found:
+def _document(text: bytes, fields: dict[str, Any], source: SourceSpec) -> TextRecord:
     url = fields.get(source.url_field)
     meta = {
         name: value for name, value in fields.items() if name != source.url_field or not isinstance(url, str | None)
     }
-    return Found(text.decode(), len(text), url if isinstance(url, str) else None, to_json(meta) if meta else None)
+    return TextRecord(text.decode(), len(text), url if isinstance(url, str) else None, to_json(meta) if meta else None)
 
 
 def _before_text(line: str, text_field: str) -> tuple[dict[str, Any], int]:

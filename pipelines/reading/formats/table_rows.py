@@ -8,11 +8,11 @@ import pyarrow as pa
 
 from gristmill.errors import SourceError
 from pipelines.reading.entries.archives import Entry
-from pipelines.reading.entries.records import Bad, Found, to_json
+from pipelines.reading.entries.records import Bad, TextRecord, to_json
 from pipelines.reading.entries.source import SourceSpec
 
 
-def batch_records(batch: pa.RecordBatch, source: SourceSpec) -> Iterator[Found | Bad]:
+def batch_records(batch: pa.RecordBatch, source: SourceSpec) -> Iterator[TextRecord | Bad]:
     """One record per row: `text_field` and `url_field` as in jsonl, all other columns as JSON in `meta`.
 
     Values JSON does not have are written as Python prints them (dates in ISO form), NaN as null.
@@ -34,12 +34,12 @@ def batch_records(batch: pa.RecordBatch, source: SourceSpec) -> Iterator[Found |
         except (ValueError, OverflowError):  # a string that is not UTF-8, a nested time that Python cannot hold
             yield Bad("undecodable", len(text))
             continue
-        yield Found(decoded, len(text), url, to_json(meta) if meta else None)
+        yield TextRecord(decoded, len(text), url, to_json(meta) if meta else None)
 
 
-def record_bytes(record: Found | Bad) -> int:
+def record_bytes(record: TextRecord | Bad) -> int:
     """Bytes of a record, its other fields included, as they count against `max_decoded_bytes`."""
-    return (record.size or 0) + (len(record.meta or b"") if isinstance(record, Found) else 0)
+    return (record.size or 0) + (len(record.meta or b"") if isinstance(record, TextRecord) else 0)
 
 
 def is_text(kind: pa.DataType) -> bool:

@@ -26,7 +26,7 @@ from gristmill.errors import PoisonError, SourceError
 from gristmill.extras import install_extra
 from pipelines.contracts.stage import library_versions
 from pipelines.reading.entries.normalise import normalise
-from pipelines.reading.entries.records import Bad, Found, Page, to_json
+from pipelines.reading.entries.records import Bad, TextRecord, WebPage, to_json
 from pipelines.reading.entries.source import SourceSpec
 from pipelines.reading.web.page_worker import MEMORY_EXIT, PageLimits
 
@@ -73,22 +73,22 @@ class _Batch:
     """
 
     number: int
-    records: list[Found | Bad | Page] = field(default_factory=list)
+    records: list[TextRecord | Bad | WebPage] = field(default_factory=list)
     bytes: int = 0
     sent_to: subprocess.Popen | None = None
     first: int = 0
 
     @property
-    def pages(self) -> list[Page]:
-        return [record for record in self.records if isinstance(record, Page)]
+    def pages(self) -> list[WebPage]:
+        return [record for record in self.records if isinstance(record, WebPage)]
 
     @property
     def next_number(self) -> int:
         return self.number + len(self.records)
 
-    def add(self, record: Found | Bad | Page) -> None:
+    def add(self, record: TextRecord | Bad | WebPage) -> None:
         self.records.append(record)
-        self.bytes += len(record.content) if isinstance(record, Page) else 0
+        self.bytes += len(record.content) if isinstance(record, WebPage) else 0
 
 
 class Extractor:
@@ -120,8 +120,8 @@ class Extractor:
         os.close(self._shared)
 
     def extracted(
-        self, path: str, first_record: int, records: Iterator[Found | Bad | Page], poison: Collection[str] = ()
-    ) -> Iterator[Found | Bad]:
+        self, path: str, first_record: int, records: Iterator[TextRecord | Bad | WebPage], poison: Collection[str] = ()
+    ) -> Iterator[TextRecord | Bad]:
         """The records of an entry, in order, with pages turned into documents or set aside.
 
         A record whose `path#number` is in `poison` is set aside without being parsed. PoisonError names the page that its
@@ -132,7 +132,7 @@ class Extractor:
         for record in records:
             if poison and f"{path}#{batch.next_number}" in poison:
                 record = Bad("poison", record.size)
-            if not waiting and not batch.records and not isinstance(record, Page):
+            if not waiting and not batch.records and not isinstance(record, WebPage):
                 yield record
                 batch.number += 1
                 continue
@@ -147,10 +147,10 @@ class Extractor:
             yield from self._finished(path, waiting)
         yield from self._finished(path, batch)
 
-    def _finished(self, path: str, batch: _Batch) -> Iterator[Found | Bad]:
+    def _finished(self, path: str, batch: _Batch) -> Iterator[TextRecord | Bad]:
         answers = self._answers(batch)
         for number, record in enumerate(batch.records, batch.number):
-            if isinstance(record, Page):
+            if isinstance(record, WebPage):
                 answer = next(answers)
                 if isinstance(answer, str):
                     raise self._poison(f"{path}#{number}", answer)
@@ -166,7 +166,7 @@ class Extractor:
             "read", name, record, reason,
         )  # fmt: skip
 
-    def _outcome(self, page: Page, answer: _Answer) -> Found | Bad:
+    def _outcome(self, page: WebPage, answer: _Answer) -> TextRecord | Bad:
         reason = answer.head.get("reason")
         if reason:
             return Bad(reason, page.size)
@@ -174,7 +174,7 @@ class Extractor:
         if len(answer.text) * 12 > limit and self._length(answer.text) > limit:  # 4 bytes each, tripled by NFC at most
             return Bad("oversized", page.size)
         meta = page.meta | {name: answer.head[name] for name in ("charset", "replaced")}
-        return Found(answer.text, page.size, page.url, to_json(meta))
+        return TextRecord(answer.text, page.size, page.url, to_json(meta))
 
     def _length(self, text: str) -> int:
         try:
@@ -205,7 +205,7 @@ class Extractor:
             self._send(waiting, waiting.pages)
         self._send(batch, batch.pages)
 
-    def _send(self, batch: _Batch, pages: list[Page]) -> None:
+    def _send(self, batch: _Batch, pages: list[WebPage]) -> None:
         if not pages:
             return
         if self._child is None:

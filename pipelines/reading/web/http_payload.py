@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from io import BytesIO
 
-from pipelines.reading.entries.decompress import Budget, decoded
+from pipelines.reading.entries.decompress import DecodeBudget, decoded
 from pipelines.reading.entries.source import BrokenInput
 
 HEAD_BYTES = 1 << 16  # a longer header block is an attack or no header block
@@ -131,7 +131,7 @@ def _stream(body: bytes, limit: int, clipped: bool) -> bytes:
     """gzip and zstd, known by their first bytes."""
     pieces = []
     try:
-        for piece in decoded("", iter([body]), Budget(limit))[1]:
+        for piece in decoded("", iter([body]), DecodeBudget(limit))[1]:
             pieces.append(piece)
     except BrokenInput as broken:
         if broken.reason == "decoded_limit":

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 
 from pipelines.reading.entries.archives import Entry
-from pipelines.reading.entries.records import Bad, Found, Page, to_json
+from pipelines.reading.entries.records import Bad, TextRecord, WebPage, to_json
 from pipelines.reading.entries.source import SourceSpec
 from pipelines.reading.formats.plain import split_text
 from pipelines.reading.web.charset import codec_of_label, decode, is_undecodable
@@ -23,7 +23,7 @@ _ASIDE = ("warcinfo", "request", "metadata", "revisit")
 _PAYLOAD_TYPES = ("response", "resource", "conversion")
 
 
-def read_warc(entry: Entry, source: SourceSpec) -> Iterator[Found | Bad | Page]:
+def read_warc(entry: Entry, source: SourceSpec) -> Iterator[TextRecord | Bad | WebPage]:
     """The records of a WARC or ARC stream.
 
     The URL is WARC-Target-URI. `meta` holds `date`, `record_id`, `content_type` (of the payload, as declared), `status`,
@@ -50,7 +50,7 @@ def read_warc(entry: Entry, source: SourceSpec) -> Iterator[Found | Bad | Page]:
             yield Bad("malformed_record" if isinstance(record, Malformed) else "truncated", record.size)
 
 
-def read_html(entry: Entry, source: SourceSpec) -> Iterator[Found | Bad | Page]:
+def read_html(entry: Entry, source: SourceSpec) -> Iterator[TextRecord | Bad | WebPage]:
     """The whole stream as one page."""
     held = bytearray()
     for chunk in entry.chunks:
@@ -58,7 +58,7 @@ def read_html(entry: Entry, source: SourceSpec) -> Iterator[Found | Bad | Page]:
         if len(held) > source.max_html_bytes:
             yield Bad("html_bytes", entry.size)
             return
-    yield Page(bytes(held), "", len(held), None, {}) if held else Bad("empty", 0)
+    yield WebPage(bytes(held), "", len(held), None, {}) if held else Bad("empty", 0)
 
 
 def _type(fields: dict[str, str]) -> str:
@@ -73,7 +73,7 @@ def _segmented(fields: dict[str, str]) -> bool:
     return _type(fields) == "continuation" or "warc-segment-number" in fields
 
 
-def _text(record: Record, source: SourceSpec) -> Iterator[Found | Bad]:
+def _text(record: Record, source: SourceSpec) -> Iterator[TextRecord | Bad]:
     fields = record.fields
     url, meta = _url(fields), _meta(fields)
     codec = codec_of_label(charset_of(fields["content-type"])) or "utf-8"
@@ -84,16 +84,16 @@ def _text(record: Record, source: SourceSpec) -> Iterator[Found | Bad]:
         if replaced and is_undecodable(text):
             yield Bad("undecodable", record.size)
             return
-        yield Found(text.removeprefix("\ufeff"), record.size, url, to_json(meta | {"replaced": replaced}))
+        yield TextRecord(text.removeprefix("\ufeff"), record.size, url, to_json(meta | {"replaced": replaced}))
     elif source.oversized == "split":
         for piece in split_text(record.block, record.rest, codec, source.max_document_bytes, "replace"):
-            assert isinstance(piece, Found)
+            assert isinstance(piece, TextRecord)
             yield piece._replace(url=url, meta=to_json(meta))
     else:
         yield Bad("oversized", record.size)
 
 
-def _page(record: Record, source: SourceSpec) -> Bad | Page:
+def _page(record: Record, source: SourceSpec) -> Bad | WebPage:
     fields, kind = record.fields, _type(record.fields)
     declared = fields.get("content-type", "")
     if kind in _ASIDE:
@@ -128,7 +128,9 @@ def _page(record: Record, source: SourceSpec) -> Bad | Page:
     if len(content) > source.max_html_bytes:
         return Bad("html_bytes", record.size)
     return (
-        Page(content, charset_of(declared), record.size, _url(fields), meta) if content else Bad("empty", record.size)
+        WebPage(content, charset_of(declared), record.size, _url(fields), meta)
+        if content
+        else Bad("empty", record.size)
     )
 
 

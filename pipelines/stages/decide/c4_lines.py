@@ -14,7 +14,7 @@ from pipelines.contracts.stage import PartStage
 if TYPE_CHECKING:
     import numpy as np
 
-    from pipelines.kernels.text.line_variants import Rows
+    from pipelines.kernels.text.line_variants import StrippedLines
     from pipelines.kernels.text.phrases import Hits
     from pipelines.kernels.text.segment import Segments
 
@@ -152,7 +152,7 @@ def _edits(segments: "Segments", variant: str, without: int) -> tuple[tuple["np.
 
 def _judged(
     segments: "Segments", hits: "Hits", variant: str, without: int
-) -> tuple["Rows", "np.ndarray", "np.ndarray"]:
+) -> tuple["StrippedLines", "np.ndarray", "np.ndarray"]:
     """The lines of a variant that are not blank; the rule that each one falls under, int64 (_BLANK: it stays); COUNTS of each
     document, int64 [documents, 3].
     """
@@ -160,7 +160,7 @@ def _judged(
 
     from pipelines.kernels.signals import c4
     from pipelines.kernels.signals.tokens import find_tokens
-    from pipelines.kernels.text.line_variants import BY_BREAKS, BY_FEEDS, Rows, find_rows
+    from pipelines.kernels.text.line_variants import BY_BREAKS, BY_FEEDS, StrippedLines, find_rows
 
     table = np.full(256, _BLANK)
     for verdict, name in c4.DROPPED.items():
@@ -175,10 +175,10 @@ def _judged(
         page = (judged.sentences[:, place], verdicts == c4.DROPS_LOREM, verdicts == c4.DROPS_CURLY)
         for column, values in enumerate(page):
             counts[:, column] += np.bincount(rows.documents[mine], values[mine], documents).astype(np.int64)
-        found.append(Rows(*(column[mine] for column in rows)))
+        found.append(StrippedLines(*(column[mine] for column in rows)))
         rules.append(table[verdicts[mine]])
     order = np.argsort(np.concatenate([rows.starts for rows in found]), kind="stable")
-    lines = Rows(*(np.concatenate(columns)[order] for columns in zip(*found, strict=True)))
+    lines = StrippedLines(*(np.concatenate(columns)[order] for columns in zip(*found, strict=True)))
     if variant == "paper":
         for column, lines_with in zip((1, 2), c4.lines_that_hold(segments, hits), strict=True):
             left_out = without >> c4.TESTS[COUNTS.names[column].removeprefix("c4_")] & 1

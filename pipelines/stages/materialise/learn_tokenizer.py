@@ -27,7 +27,7 @@ _BYTES_VOCABULARY = 384
 _DEFAULT_VOCABULARY = 32768
 
 
-class Cell(NamedTuple):
+class SampleCell(NamedTuple):
     """The documents of a source in one group: the source itself, or a language ("" where a document has none)."""
 
     group: str
@@ -114,7 +114,7 @@ class LearnTokenizer(CorpusStage):
     def run(self, parts: Sequence[Part], out: StepOutput, cluster: Cluster) -> dict[str, Any]:
         """Measure, sample, train."""
         samples: list[FileRecord] = []
-        quotas: dict[Cell, int] = {}
+        quotas: dict[SampleCell, int] = {}
         if self.kind != "bytes":
             quotas, samples = self._sample(parts, out, cluster)
         training = _TrainTask(self, out, tuple(samples))
@@ -124,7 +124,7 @@ class LearnTokenizer(CorpusStage):
 
     def _sample(
         self, parts: Sequence[Part], out: StepOutput, cluster: Cluster
-    ) -> tuple[dict[Cell, int], list[FileRecord]]:
+    ) -> tuple[dict[SampleCell, int], list[FileRecord]]:
         """What each cell is to give, in bytes, and the files of the documents chosen."""
         measured = in_order(
             cluster.map(
@@ -132,7 +132,7 @@ class LearnTokenizer(CorpusStage):
             ),
             len(parts),
         )
-        kept: dict[Cell, int] = {}
+        kept: dict[SampleCell, int] = {}
         for sizes in measured:
             for cell, size in sizes.items():
                 kept[cell] = kept.get(cell, 0) + size
@@ -148,7 +148,9 @@ class LearnTokenizer(CorpusStage):
         return quotas, in_order(found, len(tasks))
 
 
-def weigh(kept: Mapping[Cell, int], shares: Mapping[str, float], temperature: float | None = None) -> dict[Cell, float]:
+def weigh(
+    kept: Mapping[SampleCell, int], shares: Mapping[str, float], temperature: float | None = None
+) -> dict[SampleCell, float]:
     """The weight of each cell, from its bytes of kept text and the share of its source.
 
     A group of K bytes has the weight K ** (1 / temperature), divided among its cells by their bytes, each times its share;
@@ -164,7 +166,9 @@ def weigh(kept: Mapping[Cell, int], shares: Mapping[str, float], temperature: fl
     }
 
 
-def allot(total: int, weights: Mapping[Cell, float], available: Mapping[Cell, int]) -> dict[Cell, int]:
+def allot(
+    total: int, weights: Mapping[SampleCell, float], available: Mapping[SampleCell, int]
+) -> dict[SampleCell, int]:
     """Split `total` bytes over cells in proportion to their weights; what a cell cannot give goes to the others."""
     quotas = dict.fromkeys(weights, 0)
     open_cells = [cell for cell in weights if weights[cell] > 0 and available[cell] > 0]
@@ -182,16 +186,16 @@ def allot(total: int, weights: Mapping[Cell, float], available: Mapping[Cell, in
     return quotas
 
 
-def measure_text(task: tuple[Part, str]) -> dict[Cell, int]:
+def measure_text(task: tuple[Part, str]) -> dict[SampleCell, int]:
     """UTF-8 bytes of the kept, edited text of a part by cell."""
     part, per = task
     if per == "source":
-        return {Cell(part.source, part.source): part.kept_text_bytes()}
+        return {SampleCell(part.source, part.source): part.kept_text_bytes()}
     table = part.table(("edited_text", DROP, "language"))
     kept = table.filter(pc.is_null(table[DROP]))
     sized = pa.table({"language": _languages(kept), "size": pc.binary_length(kept["edited_text"])})
     found = sized.group_by("language", use_threads=False).aggregate([("size", "sum")]).sort_by("language")
-    return {Cell(row["language"], part.source): row["size_sum"] for row in found.to_pylist()}
+    return {SampleCell(row["language"], part.source): row["size_sum"] for row in found.to_pylist()}
 
 
 def _languages(table: pa.Table) -> pa.ChunkedArray:
@@ -203,7 +207,7 @@ class _SampleTask:
     stage: LearnTokenizer
     out: StepOutput
     part: Part
-    chances: dict[Cell, float]
+    chances: dict[SampleCell, float]
 
 
 def chosen(ids: pa.Array, share: float | np.ndarray, seed: int) -> np.ndarray:
@@ -230,7 +234,7 @@ def sample_documents(task: _SampleTask) -> FileRecord:
         by_language = task.stage.per == "language"
         table = task.part.table(("id", "edited_text", DROP, *(("language",) if by_language else ())))
         groups = _languages(table).to_pylist() if by_language else [source] * table.num_rows
-        chances = np.array([task.chances.get(Cell(group, source), 0.0) for group in groups])
+        chances = np.array([task.chances.get(SampleCell(group, source), 0.0) for group in groups])
         kept = pc.is_null(table[DROP]).to_numpy()
         wanted = kept & chosen(table["id"].combine_chunks(), chances, task.stage.seed) if table.num_rows else kept
         texts = table.select(["edited_text"]).filter(pa.array(wanted)).combine_chunks()

@@ -17,10 +17,10 @@ from pipelines.contracts.shard_set import open_shard
 from tokenizer.vocabulary.specials import SPECIAL_IDS
 from trainers.config.pretraining import Data
 from trainers.data.mixture_weights import mixture
-from trainers.data.order import Order, Phase, Stream
+from trainers.data.order import Order, OrderPhase, Stream
 from trainers.data.packed_corpus import Grid, TrainingData, _spread, open_corpus, training_data, validation_data
 from trainers.data.sequence_documents import documents_of
-from trainers.data.stream import Source
+from trainers.data.stream import SourceStream
 from trainers.objectives.causal import Causal
 from trainers.objectives.shared.context import Context
 from trainers.recipes import llama_tiny
@@ -349,7 +349,9 @@ def test_corpora_that_do_not_fit_together_are_refused(corpus_directory, tmp_path
 def huge(name, sequences, length=64):
     """A source of `sequences` sequences whose shard is only a record."""
     tokens = sequences * length - 2 * 10**6  # two marks a document
-    return Source(name, Path("nowhere"), (ShardRecord("x", 0, "", name, "train", 10**6, tokens, 4 * tokens),), Frame())
+    return SourceStream(
+        name, Path("nowhere"), (ShardRecord("x", 0, "", name, "train", 10**6, tokens, 4 * tokens),), Frame()
+    )
 
 
 def test_a_log_line_takes_no_memory_by_the_number_of_sequences():
@@ -359,7 +361,7 @@ def test_a_log_line_takes_no_memory_by_the_number_of_sequences():
     grid = Grid(sources, length, Causal(), context)
     streams = tuple(Stream(source.name, source.tokens) for source in sources)
     asked = mixture([(math.inf, {"web": 1.0, "code": 2.0})], {}, ["web", "code"])
-    read = TrainingData((grid,), Order([Phase(streams, length)], asked, 0, "corpus"))
+    read = TrainingData((grid,), Order([OrderPhase(streams, length)], asked, 0, "corpus"))
     read.seen(1)  # loads what is loaded once
     tracemalloc.start()
     seen = read.seen(3_000)

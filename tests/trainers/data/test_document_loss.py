@@ -18,7 +18,7 @@ from trainers.engine.loss_metrics import no_sums, sums_by_source
 from trainers.models import build_model
 from trainers.objectives.fill_in_the_middle import FillInTheMiddle
 from trainers.objectives.masked import Masked
-from trainers.objectives.mixture import Mixture
+from trainers.objectives.mixture import ObjectiveMixture
 from trainers.objectives.prefix_lm import PrefixLM
 from trainers.objectives.span_corruption import SpanCorruption
 from trainers.recipes import RECIPES
@@ -102,14 +102,16 @@ def test_it_is_the_likelihood_of_whole_documents_by_hand(corpus, few):
         {"seed": 3},
         {"objective": FillInTheMiddle()},
         {"objective": PrefixLM(bidirectional_prefix=False)},
-        {"objective": Mixture()},
+        {"objective": ObjectiveMixture()},
     ],
     ids=str,
 )
 def test_packing_length_mixture_and_objective_do_not_move_it(corpus, few, changes):
     plain, config = configured(corpus), configured(corpus, **changes)
     expected, found = document_data(corpus, plain), document_data(corpus, replace(config, model=plain.model))
-    if isinstance(config.objective, Mixture):  # whose part for text sees its input in both directions, behind a token
+    if isinstance(
+        config.objective, ObjectiveMixture
+    ):  # whose part for text sees its input in both directions, behind a token
         assert np.concatenate(found.targets).tolist() == np.concatenate(expected.targets).tolist()
         return
     np.testing.assert_allclose(total(found, plain), total(expected, plain), rtol=1e-6)
@@ -124,7 +126,7 @@ def test_batches_and_workers_do_not_move_it(corpus, few):
     assert len(set(counts)) == 1
 
 
-@pytest.mark.parametrize("objective", [PrefixLM(), Mixture()], ids=["prefix", "ul2"])
+@pytest.mark.parametrize("objective", [PrefixLM(), ObjectiveMixture()], ids=["prefix", "ul2"])
 @pytest.mark.parametrize("recipe", ["tiny_t5", "tiny_prefix_lm"])
 def test_every_token_of_the_documents_is_a_target_once_and_rows_fit_the_model(corpus, few, recipe, objective):
     config = configured(corpus, recipe, objective=objective)

@@ -8,10 +8,10 @@ import pytest
 
 from gristmill.config import override, parse, plain
 from gristmill.errors import ConfigError, CorruptFileError, UserError
-from trainers.config.pretraining import Batch, Data, Pretraining, Stage
-from trainers.config.pretraining import Phase as Length
+from trainers.config.pretraining import BatchSize, Data, MixtureStage, Pretraining
+from trainers.config.pretraining import LengthPhase as Length
 from trainers.data.mixture_weights import UNCAPPED, cap, mixture
-from trainers.data.order import MixtureEnds, Order, Phase, Stream
+from trainers.data.order import MixtureEnds, Order, OrderPhase, Stream
 from trainers.data.packed_corpus import open_corpus, training_data
 from trainers.objectives.causal import Causal
 from trainers.recipes import llama_tiny
@@ -33,7 +33,7 @@ def asked(stages, sizes, epochs):
 def order(stages=THREE, sizes=SIZES, epochs=None, length=16):
     wanted = asked(stages, sizes, epochs or {})
     streams = tuple(Stream(f"s{i}", size) for i, size in enumerate(sizes))
-    return Order([Phase(streams, length)], wanted, 0, "corpus")
+    return Order([OrderPhase(streams, length)], wanted, 0, "corpus")
 
 
 def request(stages, caps, tokens):
@@ -137,11 +137,11 @@ def staged(corpus, packing="concatenate", phases=(), sequences=6):
         sequence_length=LENGTH,
         packing=packing,
         phases=phases,
-        stages=(Stage(1_500, {"plays": 1.0, "code": 3.0}), Stage(4_000, {"plays": 1.0, "notes": 0.05})),
+        stages=(MixtureStage(1_500, {"plays": 1.0, "code": 3.0}), MixtureStage(4_000, {"plays": 1.0, "notes": 0.05})),
         weights={"code": 1.0, "plays": 0.5},
         max_epochs={"code": 1.0},
     )
-    return training_data(corpus, replace(llama_tiny(), data=data, batch=Batch(sequences=sequences)))
+    return training_data(corpus, replace(llama_tiny(), data=data, batch=BatchSize(sequences=sequences)))
 
 
 @pytest.mark.parametrize("phases", [(), (Length(until_step=9, sequence_length=16),)], ids=["one", "two"])
@@ -189,11 +189,11 @@ def test_the_ledger_is_what_rows_hold_and_within_a_sequence_of_the_request_at_ev
 ):
     """Three stages and a cap, on shards in which no two tokens are the same: none is seen twice in an epoch."""
     corpus = open_corpus((str(numbered_directory),), None, frame)
-    stages = (Stage(1_500, {"plays": 1.0, "code": 3.0}), Stage(4_000, {"plays": 1.0, "notes": 0.05}))
+    stages = (MixtureStage(1_500, {"plays": 1.0, "code": 3.0}), MixtureStage(4_000, {"plays": 1.0, "notes": 0.05}))
     weights, caps = {"code": 1.0, "plays": 0.5}, {"code": 0.8}
     asked = Data(sequence_length=40, phases=phases, packing=packing, weights=weights, stages=stages, max_epochs=caps)
     steps, size = 60, 8
-    config = replace(llama_tiny(), data=asked, batch=Batch(sequences=size), objective=Reading())
+    config = replace(llama_tiny(), data=asked, batch=BatchSize(sequences=size), objective=Reading())
     data = training_data(corpus, config)
     read, places = np.zeros((2, len(data.sources)), dtype=np.int64)
     seen, numbers = {}, {}
@@ -277,7 +277,7 @@ def settings(*assignments):
 def test_stages_and_caps_resolve_to_an_input_and_are_told_before_training(corpus):
     stages = "data.stages=[{until_tokens: 1e4, weights: uniform}, {until_tokens: 2e4, weights: {code: 1}}]"
     resolved = resolve(settings(stages, "data.weights={plays: 1}", "data.max_epochs={code: 4}"), corpus)
-    assert resolved.data.stages[0] == Stage(10_000, {"code": 1.0, "notes": 1.0, "plays": 1.0})
+    assert resolved.data.stages[0] == MixtureStage(10_000, {"code": 1.0, "notes": 1.0, "plays": 1.0})
     again = parse(Pretraining, plain(resolved), "resolved.yaml")
     assert resolve(again, corpus) == again == resolved
     resolved = replace(resolved, data=replace(resolved.data, max_epochs=None))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from trainers.data.mixture_weights import cap, mixture
-from trainers.data.order import MixtureEnds, Order, Phase, Stream, _known
+from trainers.data.order import MixtureEnds, Order, OrderPhase, Stream, _known
 
 
 def order(weights, tokens, length=16, seed=0, fingerprint="corpus"):
@@ -21,7 +21,7 @@ def staged(stages, tokens, epochs, length=16, seed=0, fingerprint="corpus"):
     names = [stream.name for stream in streams]
     caps = {f"s{i}": cap(tokens[i], most) for i, most in epochs.items()}
     asked = mixture([(until, dict(zip(names, weights, strict=True))) for until, weights in stages], caps, names)
-    return Order([Phase(tuple(streams), length)], asked, seed, fingerprint)
+    return Order([OrderPhase(tuple(streams), length)], asked, seed, fingerprint)
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def random_order(seed, phases=3):
         until += int(rng.integers(1, 80))
         sizes = {name: listed(rng, tokens[name], length) if rng.random() < 0.6 else None for name in names}
         streams = tuple(Stream(name, tokens[name], sizes[name]) for name in names)
-        parts.append(Phase(streams, length, until if number < phases - 1 else None))
+        parts.append(OrderPhase(streams, length, until if number < phases - 1 else None))
     # The first source has no cap: it can always give what the others may not.
     limits = {name: float(rng.choice([0.4, 1, 1.5, 2])) for name in names[1:] if rng.random() < 0.6}
     caps = {name: cap(tokens[name], most) for name, most in limits.items()}
@@ -195,7 +195,7 @@ def test_a_capped_source_gives_all_whole_sequences_that_its_cap_has_room_for():
     rng = np.random.default_rng(0)
     for length, most in itertools.product((3, 16, 50), (0.3, 1.0, 1.7, 2.0)):
         sizes = listed(rng, 700, length)
-        phase = Phase((Stream("rare", 700, sizes), Stream("web", 10_000)), length)
+        phase = OrderPhase((Stream("rare", 700, sizes), Stream("web", 10_000)), length)
         stages = [(math.inf, {"rare": 1.0, "web": 1.0})]
         drawn = Order([phase], mixture(stages, {"rare": cap(700, most)}, ["rare", "web"]), 0, "corpus")
         free = Order([phase], mixture(stages, {}, ["rare", "web"]), 0, "corpus").take(0, 4_000)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainers.data.mixture_weights import mixture
-from trainers.data.order import Order, Phase, Stream
+from trainers.data.order import Order, OrderPhase, Stream
 from trainers.rows.best_fit import best_fit, cut_documents
 
 LENGTH = 16
@@ -29,8 +29,8 @@ def orders(draw):
     ]
     names = [stream.name for stream in streams]
     until = draw(st.none() | st.integers(1, 60))
-    phases = [Phase(tuple(streams), LENGTH)] if until is None else [
-        Phase(tuple(streams), LENGTH, until), Phase(tuple(streams), LENGTH)
+    phases = [OrderPhase(tuple(streams), LENGTH)] if until is None else [
+        OrderPhase(tuple(streams), LENGTH, until), OrderPhase(tuple(streams), LENGTH)
     ]  # fmt: skip
     asked = mixture([(math.inf, dict(zip(names, weights, strict=True)))], {}, names)
     seed = draw(st.integers(0, 2**32))

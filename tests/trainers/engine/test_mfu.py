@@ -9,7 +9,7 @@ import pytest
 
 from tokenizer.vocabulary.specials import SPECIAL_IDS
 from trainers.config.architecture import fill
-from trainers.config.pretraining import Batch, Budget, Data, Execution, Model, Pretraining
+from trainers.config.pretraining import BatchSize, Data, Execution, Model, Pretraining, TrainingBudget
 from trainers.engine.loss_metrics import loss_fields, no_sums
 from trainers.engine.mfu import Flops, flops_of, memory_bytes, peak_flops, utilisation
 from trainers.models import build_model
@@ -19,7 +19,9 @@ GPT2 = Model("gpt2", layers=1, width=8, heads=2, positions=16, feed_forward=32, 
 
 
 def config(model=GPT2, **changes):
-    return Pretraining("x", model, Batch(sequences=1), Budget(steps=1), data=Data(sequence_length=10), **changes)
+    return Pretraining(
+        "x", model, BatchSize(sequences=1), TrainingBudget(steps=1), data=Data(sequence_length=10), **changes
+    )
 
 
 def test_flops_of_a_decoder_by_hand():

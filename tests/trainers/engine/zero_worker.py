@@ -12,7 +12,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from tests.trainers.launching import SEQUENCES, STEPS, Record
-from trainers.config.pretraining import Batch, Budget, Checkpoints, Pretraining, Validation
+from trainers.config.pretraining import BatchSize, Checkpoints, Pretraining, TrainingBudget, Validation
 from trainers.data.packed_corpus import corpus_of
 from trainers.objectives.denoising import Denoising
 from trainers.recipes import RECIPES
@@ -38,8 +38,8 @@ def configuration(corpus: str, recipe: str, steps: int, **execution: int) -> Pre
         whole,
         data=replace(whole.data, corpora=(corpus,)),
         objective=objective,
-        batch=Batch(sequences=SEQUENCES),
-        budget=Budget(steps=steps),
+        batch=BatchSize(sequences=SEQUENCES),
+        budget=TrainingBudget(steps=steps),
         schedule=replace(whole.schedule, warmup_steps=min(whole.schedule.warmup_steps, steps // 2)),
         validation=Validation(every=10, tokens=512),
         checkpoints=Checkpoints(every=steps // 2, keep=3),

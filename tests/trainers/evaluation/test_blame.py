@@ -16,7 +16,7 @@ from pipelines.planning.corpus import load_corpus_config
 from pipelines.planning.inventory import take_inventory
 from tests.conftest import paragraph
 from trainers.__main__ import main
-from trainers.config.pretraining import Batch, Budget
+from trainers.config.pretraining import BatchSize, TrainingBudget
 from trainers.data.packed_corpus import open_corpus, training_data
 from trainers.data.sequence_documents import ids_of
 from trainers.engine.forward import Forward, tensors
@@ -69,7 +69,7 @@ def found(directory, tmp_path_factory):
     """(run, data, step): a run with a checkpoint at step 3 of a model that has seen all but the garbage; it comes at `step`."""
     corpus = open_corpus((str(directory),), None)
     recipe = llama_tiny()
-    small = replace(recipe, batch=Batch(sequences=SEQUENCES), budget=Budget(steps=40))
+    small = replace(recipe, batch=BatchSize(sequences=SEQUENCES), budget=TrainingBudget(steps=40))
     config = resolve(replace(small, data=replace(recipe.data, corpora=(str(directory),))), corpus)
     run = tmp_path_factory.mktemp("runs") / "run"
     open_run(run, config, corpus)

@@ -20,7 +20,7 @@ from trainers.models import MODELS, build_model, not_stock
 from trainers.models.interface import Inputs
 from trainers.objectives.denoising import Denoising
 from trainers.objectives.masked import Masked
-from trainers.objectives.mixture import Mixture
+from trainers.objectives.mixture import ObjectiveMixture
 from trainers.recipes import RECIPES
 from trainers.rows.batch import IGNORED
 from trainers.runs import checkpoint
@@ -44,8 +44,8 @@ RUNS = {
     "bert, pairs": changed("tiny_bert"),
     "gpt": changed("tiny_gpt"),
     "gpt2, relative": changed("tiny_gpt2", position="relative"),
-    "mixture": changed("tiny_t5", Mixture()),
-    "mixture, one stack": changed("tiny_prefix_lm", Mixture()),
+    "mixture": changed("tiny_t5", ObjectiveMixture()),
+    "mixture, one stack": changed("tiny_prefix_lm", ObjectiveMixture()),
     "modernbert": changed("tiny_modernbert"),
     "prefix": changed("tiny_prefix_lm"),
     "roberta": changed("tiny_roberta"),

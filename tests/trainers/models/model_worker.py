@@ -8,7 +8,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from trainers.config.pretraining import Batch, Pretraining
+from trainers.config.pretraining import BatchSize, Pretraining
 from trainers.data.packed_corpus import TrainingData, corpus_of, training_data
 from trainers.models import build_model
 from trainers.objectives.denoising import Denoising
@@ -37,7 +37,7 @@ def prepared(name: str, corpus: str, stage: int = 0) -> tuple[Pretraining, Train
         model=replace(whole.model, **sizes),
         objective=Denoising(permute_sentences=False) if recipe == "tiny_bart" else whole.objective,
         data=replace(whole.data, corpora=(corpus,)),
-        batch=Batch(sequences=SEQUENCES),
+        batch=BatchSize(sequences=SEQUENCES),
         execution=replace(whole.execution, zero_stage=stage),
     )
     opened = corpus_of(config)

@@ -13,7 +13,7 @@ from trainers.data.packed_corpus import corpus_of, stream_length, training_data,
 from trainers.data.sequence_documents import ids_of
 from trainers.objectives.denoising import Denoising
 from trainers.objectives.fill_in_the_middle import FillInTheMiddle
-from trainers.objectives.mixture import Mixture
+from trainers.objectives.mixture import ObjectiveMixture
 from trainers.objectives.prefix_lm import PrefixLM
 from trainers.objectives.span_corruption import SpanCorruption
 from trainers.recipes import RECIPES
@@ -92,7 +92,7 @@ def test_a_target_sees_all_of_the_prefix_and_no_target_after_it(objective):
 @pytest.mark.parametrize(("recipe", "objective"), [
     ("tiny_t5", SpanCorruption()),
     ("tiny_t5", SpanCorruption(noise="tokens", style="mass")),
-    ("tiny_t5", Mixture()),
+    ("tiny_t5", ObjectiveMixture()),
     ("tiny_bart", INFILLING),
     ("tiny_prefix_lm", PrefixLM()),
     ("tiny_prefix_lm", SpanCorruption()),

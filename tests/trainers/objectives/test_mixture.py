@@ -12,7 +12,7 @@ from tokenizer.vocabulary.specials import SPECIAL_IDS
 from trainers.objectives.causal import Causal
 from trainers.objectives.denoising import Denoising
 from trainers.objectives.fill_in_the_middle import FillInTheMiddle
-from trainers.objectives.mixture import UL2, Mixture, Part
+from trainers.objectives.mixture import UL2, MixturePart, ObjectiveMixture
 from trainers.objectives.prefix_lm import PrefixLM
 from trainers.objectives.span_corruption import SpanCorruption
 from trainers.rows.batch import Frame
@@ -37,7 +37,7 @@ def test_ul2_is_as_published():
 
 def test_rows_go_to_the_parts_by_their_weights():
     count = 4000
-    made = Mixture().apply(packed(rows(count, 20), frame=True), context())
+    made = ObjectiveMixture().apply(packed(rows(count, 20), frame=True), context())
     lead = made.inputs[:, 0]
     for mode, share in zip(MODES, (0.8 / 3, 0.2, 1.6 / 3), strict=True):
         assert abs((lead == mode).sum() - share * count) < 5 * sqrt(count * share * (1 - share))
@@ -49,7 +49,7 @@ def test_a_row_is_what_its_objective_makes_of_it(family):
     batch, here = packed(rows(60), frame=True), context(family)
     read = both_sides if family == "encoder_decoder" else one_side
     lead = 0 if family == "encoder_decoder" else 1
-    mixed = read(Mixture().apply(batch, here))
+    mixed = read(ObjectiveMixture().apply(batch, here))
     alone = [read(part.objective.apply(batch, here, SPECIAL_IDS[part.token])) for part in UL2]
     for key, sides in mixed.items():
         assert any(one[key] == sides for one in alone)
@@ -59,7 +59,7 @@ def test_a_row_is_what_its_objective_makes_of_it(family):
 
 
 def test_s_predicts_the_last_quarter():
-    made = Mixture().apply(packed(rows(60), frame=True), context())
+    made = ObjectiveMixture().apply(packed(rows(60), frame=True), context())
     for encoder, _, target in both_sides(made).values():
         if encoder[0] == MODES[1]:
             assert len(target) == 25 + 1
@@ -67,28 +67,28 @@ def test_s_predicts_the_last_quarter():
 
 
 def test_parts_share_a_stream():
-    mixed = Mixture(parts=(Part(SpanCorruption()), Part(Denoising())))
+    mixed = ObjectiveMixture(parts=(MixturePart(SpanCorruption()), MixturePart(Denoising())))
     assert mixed.frame == Frame(None, None)
     assert mixed.needs_sentences
-    assert Mixture().frame == Frame("<bos>", None)
-    assert not Mixture().needs_sentences
-    code = Mixture(parts=(Part(Causal()), Part(FillInTheMiddle())))
+    assert ObjectiveMixture().frame == Frame("<bos>", None)
+    assert not ObjectiveMixture().needs_sentences
+    code = ObjectiveMixture(parts=(MixturePart(Causal()), MixturePart(FillInTheMiddle())))
     assert code.frame == Frame("<bos>", None)
     assert code.families == ("decoder",)
     assert code.stream_length(512, "decoder") == 500  # <bos>, three marks, and 8 tokens that cuts may add
     assert code.needs_texts
-    assert not Mixture().needs_texts
+    assert not ObjectiveMixture().needs_texts
     # R of spans of 3 would take 566 tokens beside its mode, X 765; S takes 510.
-    assert Mixture().stream_length(512, "encoder_decoder") == 510
+    assert ObjectiveMixture().stream_length(512, "encoder_decoder") == 510
     with pytest.raises(ConfigError, match="sentinels"):
-        Mixture().stream_length(1024, "encoder_decoder")
-    refused = Mixture(parts=(Part(PrefixLM(bidirectional_prefix=False, loss_on_prefix=True)),))
+        ObjectiveMixture().stream_length(1024, "encoder_decoder")
+    refused = ObjectiveMixture(parts=(MixturePart(PrefixLM(bidirectional_prefix=False, loss_on_prefix=True)),))
     with pytest.raises(ConfigError, match="encoder-decoder predicts nothing"):
         refused.stream_length(512, "encoder_decoder")
 
 
 def test_causal_rows_stay_as_they_are():
-    code = Mixture(parts=(Part(Causal()), Part(FillInTheMiddle(rate=1.0))))
+    code = ObjectiveMixture(parts=(MixturePart(Causal()), MixturePart(FillInTheMiddle(rate=1.0))))
     batch = packed(rows(40), frame=True)
     made, before = one_side(code.apply(batch, context("decoder"))), one_side(batch)
     same = [made[key] == before[key] for key in made]
@@ -98,7 +98,7 @@ def test_causal_rows_stay_as_they_are():
 
 
 def test_prefixes_are_marked_only_where_a_part_has_them():
-    both = Mixture(parts=(Part(PrefixLM()), Part(SpanCorruption(), token="<reserved_5>")))
+    both = ObjectiveMixture(parts=(MixturePart(PrefixLM()), MixturePart(SpanCorruption(), token="<reserved_5>")))
     made = both.apply(packed(rows(40), frame=True), context("decoder"))
     spans = made.inputs[:, 1] == SPECIAL_IDS["<reserved_5>"]
     assert 5 < spans.sum() < 35
@@ -111,21 +111,23 @@ def test_mixtures_are_read_from_a_configuration():
     data = {
         "parts": [{"objective": "causal"}, {"objective": {"kind": "fill_in_the_middle", "rate": 0.9}, "weight": 3.0}]
     }
-    mixed = parse(Mixture, data, "here")
-    assert mixed == Mixture(parts=(Part(Causal()), Part(FillInTheMiddle(rate=0.9), 3.0)))
-    assert parse(Mixture, plain(Mixture()), "here") == Mixture()
-    assert parse(Mixture, override(plain(mixed), ["parts=[{objective: prefix_lm}]"]), "here") == Mixture(
-        parts=(Part(PrefixLM()),)
-    )
+    mixed = parse(ObjectiveMixture, data, "here")
+    assert mixed == ObjectiveMixture(parts=(MixturePart(Causal()), MixturePart(FillInTheMiddle(rate=0.9), 3.0)))
+    assert parse(ObjectiveMixture, plain(ObjectiveMixture()), "here") == ObjectiveMixture()
+    assert parse(
+        ObjectiveMixture, override(plain(mixed), ["parts=[{objective: prefix_lm}]"]), "here"
+    ) == ObjectiveMixture(parts=(MixturePart(PrefixLM()),))
 
 
 def test_what_does_not_fit_together_is_refused():
     with pytest.raises(ValueError, match="parts: got none"):
-        Mixture(parts=()).check()
-    assert Mixture(parts=(Part(Denoising()), Part(SpanCorruption()), Part(Causal()))).families == ("decoder",)
+        ObjectiveMixture(parts=()).check()
+    assert ObjectiveMixture(
+        parts=(MixturePart(Denoising()), MixturePart(SpanCorruption()), MixturePart(Causal()))
+    ).families == ("decoder",)
     with pytest.raises(ValueError, match="has no inputs to lead"):
-        Part(Causal(), token="<reserved_0>").check()
+        MixturePart(Causal(), token="<reserved_0>").check()
     with pytest.raises(ValueError, match="weight: got 0"):
-        Part(Causal(), weight=0.0).check()
+        MixturePart(Causal(), weight=0.0).check()
     with pytest.raises(ConfigError, match=r"needs the special \[S\]"):
-        Mixture(parts=(Part(PrefixLM(), token="[S]"),)).apply(packed(rows(2), frame=True), context())
+        ObjectiveMixture(parts=(MixturePart(PrefixLM(), token="[S]"),)).apply(packed(rows(2), frame=True), context())

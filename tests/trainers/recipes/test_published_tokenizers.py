@@ -14,7 +14,7 @@ from tests.trainers.conftest import build_corpus
 from tokenizer.vocabulary.add_reserved import add_reserved
 from tokenizer.vocabulary.definition import characters_of_bytes, read_definition
 from tokenizer.vocabulary.specials import NEEDED_BY, SPECIALS
-from trainers.config.pretraining import Batch, Budget, Checkpoints, Execution, Schedule, Validation
+from trainers.config.pretraining import BatchSize, Checkpoints, Execution, Schedule, TrainingBudget, Validation
 from trainers.data.packed_corpus import corpus_of
 from trainers.objectives import OBJECTIVES
 from trainers.objectives.fill_in_the_middle import FillInTheMiddle
@@ -111,8 +111,8 @@ def narrow(recipe, directory, **model):
         config,
         model=replace(config.model, **{**sizes, **own, **model}),
         data=replace(config.data, corpora=(directory,), sequence_length=48, phases=()),
-        batch=Batch(sequences=4),
-        budget=Budget(steps=2),
+        batch=BatchSize(sequences=4),
+        budget=TrainingBudget(steps=2),
         schedule=Schedule(warmup_steps=1),
         validation=Validation(every=2, tokens=64),
         checkpoints=Checkpoints(every=2, keep=1),

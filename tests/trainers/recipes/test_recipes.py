@@ -8,7 +8,7 @@ import torch
 from tokenizer.kinds import byte_vocabulary
 from tokenizer.vocabulary.specials import SPECIAL_IDS
 from trainers.config.architecture import Model, fill
-from trainers.config.pretraining import Phase
+from trainers.config.pretraining import LengthPhase
 from trainers.models import build_model
 from trainers.objectives.masked import Masked
 from trainers.objectives.next_sentence import NextSentence
@@ -109,7 +109,7 @@ def test_a_recipe_trains_as_published(name, published):
 def test_bert_masks_10_copies_of_pairs_of_128_then_of_512_and_roberta_fresh_full_sentences_that_see_one_another():
     for bert in (RECIPES["bert_base"](), RECIPES["bert_large"]()):
         assert bert.objective == NextSentence(rate=0.15, mask_share=0.8, random_share=0.1, copies=10)
-        assert (bert.data.phases, bert.data.sequence_length) == ((Phase(900_000, 128),), 512)
+        assert (bert.data.phases, bert.data.sequence_length) == ((LengthPhase(900_000, 128),), 512)
         assert bert.data.packing == "segment_pairs"
     for roberta in (RECIPES["roberta_base"](), RECIPES["roberta_large"]()):
         assert roberta.objective == Masked(rate=0.15, mask_share=0.8, random_share=0.1, copies=None, marks="rows")

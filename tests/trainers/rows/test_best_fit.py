@@ -11,7 +11,7 @@ from gristmill.config import override, parse, plain
 from pipelines.contracts.shard_set import Shard
 from trainers.config.pretraining import Data, Pretraining
 from trainers.data.mixture_weights import mixture
-from trainers.data.order import Order, Phase, Stream
+from trainers.data.order import Order, OrderPhase, Stream
 from trainers.data.packed_corpus import open_corpus, training_data
 from trainers.data.sequence_documents import documents_of
 from trainers.recipes import llama_tiny
@@ -104,7 +104,7 @@ def test_sequences_of_any_size_follow_the_mixture_within_a_sequence_and_are_read
         streams = [Stream(f"s{i}", int(size.sum()), size) for i, size in enumerate(sizes)]
         weights = [dict(zip((s.name for s in streams), rng.random(count), strict=True)) for _ in range(2)]
         asked = mixture([(500, weights[0]), (math.inf, weights[1])], {}, [s.name for s in streams])
-        samples = Order([Phase(tuple(streams), length)], asked, 0, "corpus").take(0, 400)
+        samples = Order([OrderPhase(tuple(streams), length)], asked, 0, "corpus").take(0, 400)
         total = np.cumsum(samples.tokens)
         wanted = np.array([asked.requested(int(tokens)) for tokens in total])
         for source, size in enumerate(sizes):

@@ -10,8 +10,8 @@ from gristmill.config import parse, plain
 from gristmill.errors import ConfigError
 from tokenizer.vocabulary.specials import SPECIAL_IDS
 from trainers.config.architecture import Model
-from trainers.config.pretraining import Batch as Size
-from trainers.config.pretraining import Budget, Data, Phase, Pretraining
+from trainers.config.pretraining import BatchSize as Size
+from trainers.config.pretraining import Data, LengthPhase, Pretraining, TrainingBudget
 from trainers.data.packed_corpus import corpus_of, training_data, validation_data
 from trainers.data.sequence_documents import documents_of, ids_of
 from trainers.objectives.masked import Masked
@@ -36,7 +36,7 @@ def configured(directory, objective=NextSentence(exchanges=3), packing="segment_
         corpora=(str(directory),), sequence_length=LENGTH, packing=packing, isolation=False, weights="proportional"
     )
     model = Model("bert", layers=1, width=16, heads=2, positions=LENGTH, sentence_head=True)
-    config = Pretraining("pairs", model, Size(sequences=8), Budget(steps=40), objective=objective, data=read)
+    config = Pretraining("pairs", model, Size(sequences=8), TrainingBudget(steps=40), objective=objective, data=read)
     return replace(config, **fields)
 
 
@@ -125,7 +125,7 @@ def test_workers_micro_batches_and_resuming_change_nothing(corpus_directory, obj
 def test_two_lengths_one_after_the_other(corpus_directory):
     """BERT's schedule: pairs of one length, then of another; the ledger counts what both have read."""
     config = configured(corpus_directory)
-    config = replace(config, data=replace(config.data, phases=(Phase(5, 24),)))
+    config = replace(config, data=replace(config.data, phases=(LengthPhase(5, 24),)))
     config = resolve(config, corpus_of(config))
     data = training_data(corpus_of(config), config)
     read, labels = 0, {True: 0, False: 0}

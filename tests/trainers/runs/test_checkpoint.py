@@ -119,8 +119,8 @@ def test_a_checkpoint_of_a_step_is_replaced(tmp_path):
 
 
 def test_the_split_of_the_last_step_is_kept(tmp_path):
-    checkpoint.save(tmp_path, 3, 30, MARKS, state(3), 1, split=checkpoint.Split(4, 16))
-    assert checkpoint.newest(tmp_path, pytest.fail).split == checkpoint.Split(workers=4, micro_batch=16)
+    checkpoint.save(tmp_path, 3, 30, MARKS, state(3), 1, split=checkpoint.ParallelLayout(4, 16))
+    assert checkpoint.newest(tmp_path, pytest.fail).split == checkpoint.ParallelLayout(workers=4, micro_batch=16)
 
 
 def test_the_state_of_the_order_is_kept(tmp_path):

@@ -8,7 +8,7 @@ import pytest
 
 from gristmill.config import override, parse, plain
 from gristmill.errors import ConfigError
-from trainers.config.pretraining import Budget, Init, Pretraining
+from trainers.config.pretraining import Init, Pretraining, TrainingBudget
 from trainers.data.packed_corpus import corpus_of, open_corpus, training_data
 from trainers.objectives.masked import Masked
 from trainers.recipes import RECIPES, llama_tiny
@@ -54,7 +54,7 @@ def test_open_values_come_from_the_corpus(corpus):
 
 
 def test_a_token_budget_is_rounded_down_so_that_it_is_not_overrun(corpus):
-    config = replace(settings("data.sequence_length=128", "batch.sequences=4"), budget=Budget(tokens=5500))
+    config = replace(settings("data.sequence_length=128", "batch.sequences=4"), budget=TrainingBudget(tokens=5500))
     assert resolve(replace(config, schedule=replace(config.schedule, warmup_steps=0)), corpus).budget.steps == 10
 
 

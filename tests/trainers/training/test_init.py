@@ -11,7 +11,7 @@ from gristmill.errors import ConfigError, UserError
 from gristmill.events import read_events
 from trainers.__main__ import main
 from trainers.config.architecture import fill
-from trainers.config.pretraining import Batch, Budget, Checkpoints, Data, Init, Schedule, Validation
+from trainers.config.pretraining import BatchSize, Checkpoints, Data, Init, Schedule, TrainingBudget, Validation
 from trainers.data.packed_corpus import open_corpus
 from trainers.models import build_model, stock_class
 from trainers.recipes import RECIPES, llama_tiny
@@ -39,8 +39,8 @@ def corpus(corpus_directory):
 def small(corpus, stage=0, recipe=None, steps=STEPS, **changes):
     recipe = recipe or llama_tiny()
     settings = {
-        "batch": Batch(sequences=2),
-        "budget": Budget(steps=steps),
+        "batch": BatchSize(sequences=2),
+        "budget": TrainingBudget(steps=steps),
         "schedule": CONSTANT,
         "validation": Validation(every=100, tokens=128),
         "checkpoints": Checkpoints(every=1, keep=9),

@@ -9,7 +9,16 @@ from gristmill.errors import UserError
 from gristmill.events import read_events
 from tests.trainers import conftest
 from trainers.__main__ import main
-from trainers.config.pretraining import Batch, Budget, Checkpoints, Data, Optimizer, Phase, Schedule, Validation
+from trainers.config.pretraining import (
+    BatchSize,
+    Checkpoints,
+    Data,
+    LengthPhase,
+    Optimizer,
+    Schedule,
+    TrainingBudget,
+    Validation,
+)
 from trainers.data.packed_corpus import open_corpus
 from trainers.objectives.span_corruption import SpanCorruption
 from trainers.recipes import llama_tiny
@@ -35,8 +44,8 @@ def small(corpus, stage=0, **changes):
     recipe = llama_tiny()
     changed = replace(
         recipe,
-        batch=Batch(sequences=2),
-        budget=Budget(steps=STEPS),
+        batch=BatchSize(sequences=2),
+        budget=TrainingBudget(steps=STEPS),
         schedule=Schedule(warmup_steps=1),
         validation=Validation(every=STEPS, tokens=128),
         checkpoints=Checkpoints(every=1, keep=STEPS),
@@ -182,7 +191,7 @@ def test_a_run_of_two_lengths_goes_on_inside_either_of_them(corpus, tmp_path, ke
     from trainers.runs.run import read_config
 
     run = tmp_path / "run"
-    phases = (Phase(until_step=3, sequence_length=32),)
+    phases = (LengthPhase(until_step=3, sequence_length=32),)
     train(corpus, run, data=Data(sequence_length=64, phases=phases, packing="documents"))
     expected, ledger = read_events(run / "log.jsonl", "step"), read_ledger(run)
     for entry in expected:

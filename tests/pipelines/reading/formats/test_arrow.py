@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from gristmill.errors import SourceError
 from pipelines.planning.corpus import Source
 from pipelines.reading.entries.archives import Entry
-from pipelines.reading.entries.records import Found
+from pipelines.reading.entries.records import TextRecord
 from pipelines.reading.formats import arrow as module
 from pipelines.reading.registry import read_records
 
@@ -125,7 +125,7 @@ def test_values_that_rows_share_are_not_expanded_together(kind: str) -> None:
     data = ipc(pa.table({"text": ["a"] * rows, "other": shared}))
     records = read_records(Entry("a", iter([data])), Source(name="s", root=".", format="arrow"))
     tracemalloc.start()
-    sizes = [len(record.meta) for record in records if isinstance(record, Found)]
+    sizes = [len(record.meta) for record in records if isinstance(record, TextRecord)]
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert (len(sizes), min(sizes) > 1 << 20) == (rows, True)
@@ -167,7 +167,7 @@ def test_a_changed_byte_never_crashes(key: tuple, position: float, value: int) -
         records = list(read_records(Entry("a", iter([bytes(data)])), Source(name="s", root=".", format="arrow")))
     except SourceError:  # the name or the type of the text column was hit
         return
-    assert all(not isinstance(record, Found) or len(record.text) <= len(data) for record in records)
+    assert all(not isinstance(record, TextRecord) or len(record.text) <= len(data) for record in records)
 
 
 def test_a_name_of_a_column_that_is_not_utf8_is_damage() -> None:

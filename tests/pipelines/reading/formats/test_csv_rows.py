@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from gristmill.errors import SourceError
 from pipelines.planning.corpus import Source
 from pipelines.reading.entries.archives import Entry
-from pipelines.reading.entries.records import Found
+from pipelines.reading.entries.records import TextRecord
 from pipelines.reading.registry import read_records
 
 
@@ -121,7 +121,7 @@ def test_what_the_standard_library_writes_is_read_back(rows: list[tuple[str, str
     data = sink.getvalue().encode()
     chunks = (data[i : i + cut] for i in range(0, len(data), cut))
     found = list(read_records(Entry("a.csv", chunks), Source(name="s", root=".", format="csv")))
-    assert all(isinstance(record, Found) for record in found)
+    assert all(isinstance(record, TextRecord) for record in found)
     assert [(record.text, json.loads(record.meta)["other"]) for record in found] == rows
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pipelines.planning.corpus import Source
 from pipelines.reading.entries.archives import Entry
-from pipelines.reading.entries.records import Bad, Found
+from pipelines.reading.entries.records import Bad, TextRecord
 from pipelines.reading.registry import read_records
 
 
@@ -80,7 +80,7 @@ def test_memory_is_bounded() -> None:
     kinds = [type(record) for record in read_records(Entry("a", stream()), source)]
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert (kinds.count(Found), kinds.count(Bad)) == (2001, 1)
+    assert (kinds.count(TextRecord), kinds.count(Bad)) == (2001, 1)
     assert peak < 2_000_000
 
 

@@ -6,13 +6,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipelines.planning.corpus import Source
-from pipelines.reading.entries.records import Bad, Found
+from pipelines.reading.entries.records import Bad, TextRecord
 from pipelines.reading.formats.split_json import split_record
 
 TEXT = "".join(f'line {i} "é" \\ \t 😀\n' for i in range(200))
 
 
-def split(line: bytes, chunk: int = 7, **fields: object) -> list[Found | Bad]:
+def split(line: bytes, chunk: int = 7, **fields: object) -> list[TextRecord | Bad]:
     source = Source(**{"name": "s", "root": ".", "format": "jsonl", "max_document_bytes": 100} | fields)  # type: ignore[arg-type]
     return list(split_record((line[i : i + chunk] for i in range(0, len(line), chunk)), source))
 
@@ -62,7 +62,7 @@ def test_equals_json(text: str, ascii_only: bool, chunk: int, limit: int) -> Non
 )
 def test_damage_is_one_more_record(line: bytes, pieces: int, reason: str) -> None:
     found = split(line)
-    assert [type(piece) for piece in found] == [Found] * pieces + [Bad]
+    assert [type(piece) for piece in found] == [TextRecord] * pieces + [Bad]
     assert isinstance(found[-1], Bad)
     assert found[-1].reason == reason
 

@@ -20,7 +20,7 @@ from pipelines.kernels.text.segment import sentence_starts
 from pipelines.planning.corpus import load_corpus_config
 from pipelines.planning.inventory import take_inventory
 from pipelines.planning.plan import make_plan
-from pipelines.stages.materialise.learn_tokenizer import Cell, LearnTokenizer, allot, weigh
+from pipelines.stages.materialise.learn_tokenizer import LearnTokenizer, SampleCell, allot, weigh
 from tokenizer.encode import Encoder
 from tokenizer.kinds.train import train
 from tokenizer.vocabulary.specials import SPECIAL_IDS, SPECIALS
@@ -239,7 +239,7 @@ def test_a_repeatable_tokenizer_costs_its_own_training_alone(corpus, tmp_path):
 
 
 def cells(**sizes):
-    return {Cell(*name.split("__")): size for name, size in sizes.items()}
+    return {SampleCell(*name.split("__")): size for name, size in sizes.items()}
 
 
 def test_shares_without_temperature_know_no_sizes():
@@ -251,7 +251,7 @@ def test_shares_without_temperature_know_no_sizes():
 def test_a_temperature_flattens_sizes(temperature, ratio):
     """XLM-R and mT5: p ** 0.3, normalised."""
     weights = weigh(cells(en__en=10**6, sw__sw=10**3), {"en": 1.0, "sw": 1.0}, temperature)
-    assert weights[Cell("en", "en")] / weights[Cell("sw", "sw")] == pytest.approx(ratio)
+    assert weights[SampleCell("en", "en")] / weights[SampleCell("sw", "sw")] == pytest.approx(ratio)
 
 
 def test_languages_are_divided_among_their_sources():
@@ -259,8 +259,8 @@ def test_languages_are_divided_among_their_sources():
     weights = weigh(kept, {"web": 1.0, "wiki": 2.0})
     assert weights == pytest.approx(cells(en__web=0.9, en__wiki=0.2, de__wiki=2.0))
     weights = weigh(kept, {"web": 1.0, "wiki": 1.0}, 2.0)
-    english = weights[Cell("en", "web")] + weights[Cell("en", "wiki")]
-    assert english / weights[Cell("de", "wiki")] == pytest.approx(10**0.5)
+    english = weights[SampleCell("en", "web")] + weights[SampleCell("en", "wiki")]
+    assert english / weights[SampleCell("de", "wiki")] == pytest.approx(10**0.5)
 
 
 def test_what_one_cannot_give_goes_to_the_others():

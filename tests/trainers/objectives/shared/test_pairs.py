@@ -26,7 +26,7 @@ from tests.trainers.objectives.packed import (
 from tokenizer.vocabulary.specials import SPECIAL_IDS
 from trainers.objectives.denoising import Denoising
 from trainers.objectives.fill_in_the_middle import FillInTheMiddle
-from trainers.objectives.mixture import Mixture
+from trainers.objectives.mixture import ObjectiveMixture
 from trainers.objectives.prefix_lm import PrefixLM
 from trainers.objectives.shared.pairs import Pairs, decoder_rows, documents_of, encoder_decoder_rows
 from trainers.objectives.shared.ragged import Ragged
@@ -152,7 +152,7 @@ PAIRED = [
     PrefixLM(target_share=0.25),
     Denoising(),
     Denoising(infilling=0.2, masking=0.1, deletion=0.1, rotate=True),
-    Mixture(),
+    ObjectiveMixture(),
     FillInTheMiddle(),
 ]
 CASES = [(one, family) for one in PAIRED for family in FAMILIES if family in one.families]
