@@ -24,7 +24,7 @@ from trainers.config.pretraining import Data, Pretraining
 from trainers.data.mixture_weights import SourceMixture, cap, mixture
 from trainers.data.order import Drawn, Order, OrderPhase, Samples, Stream
 from trainers.data.sequence_documents import silence
-from trainers.data.stream import SourceStream as Source
+from trainers.data.stream import SourceStream
 from trainers.objectives import PAIR_OBJECTIVES, Objective
 from trainers.objectives.causal import Causal
 from trainers.objectives.masked import Masking
@@ -52,8 +52,8 @@ class TrainingCorpus:
     directory: Path
     shard_set: str
     mixtures: dict[str, dict[str, float]]
-    train: dict[str, Source]
-    validation: dict[str, Source]
+    train: dict[str, SourceStream]
+    validation: dict[str, SourceStream]
     empty: frozenset[str]
     columns: frozenset[str]
 
@@ -70,8 +70,8 @@ def open_corpus(directories: tuple[str, ...], shard_set: str | None, frame: Fram
         )
     parts = [_open_one(place_of(directory), shard_set, frame) for directory in directories]
     first = parts[0]
-    train: dict[str, Source] = {}
-    validation: dict[str, Source] = {}
+    train: dict[str, SourceStream] = {}
+    validation: dict[str, SourceStream] = {}
     for directory, part in zip(directories, parts, strict=True):
         if part.tokenizer.xxh3_128 != first.tokenizer.xxh3_128:
             raise UserError(
@@ -110,12 +110,12 @@ def _open_one(directory: Path, wanted: str | None, frame: Frame) -> TrainingCorp
     if name not in manifest.shard_sets:
         raise ConfigError(f"data.shard_set: got {name!r}, {directory} has {', '.join(names)}")
     chosen = manifest.shard_sets[name]
-    by_split: dict[str, dict[str, Source]] = {split: {} for split in SPLITS}
+    by_split: dict[str, dict[str, SourceStream]] = {split: {} for split in SPLITS}
     for split, sources in by_split.items():
         for source in manifest.sources:
             records = tuple(s for s in chosen.shards if s.source == source and s.split == split and s.tokens)
             if records:
-                sources[source] = Source(source, directory, records, frame)
+                sources[source] = SourceStream(source, directory, records, frame)
     tokenizer = replace(chosen.tokenizer, specials=with_stand_ins(chosen.tokenizer.specials))
     missing = [mark for mark in (frame.before, frame.after) if mark and mark not in tokenizer.specials]
     if missing:
@@ -137,7 +137,7 @@ def verified_tokenizer(corpus: TrainingCorpus) -> Path:
 class Grid:
     """Sources cut into sequences of up to `length` tokens of their streams, and the objective that makes rows of them."""
 
-    sources: tuple[Source, ...]
+    sources: tuple[SourceStream, ...]
     length: int
     objective: Objective
     context: Context
@@ -206,7 +206,7 @@ class TrainingData:
     since: int = 0
 
     @property
-    def sources(self) -> tuple[Source, ...]:
+    def sources(self) -> tuple[SourceStream, ...]:
         """The sources, as the last phase reads them."""
         return self.grids[-1].sources
 
@@ -290,7 +290,7 @@ def order_of(corpus: TrainingCorpus, config: Pretraining, grids: tuple[Grid, ...
 
 
 def _grid(
-    corpus: TrainingCorpus, config: Pretraining, sources: tuple[Source, ...], sequence_length: int, seed: int
+    corpus: TrainingCorpus, config: Pretraining, sources: tuple[SourceStream, ...], sequence_length: int, seed: int
 ) -> Grid:
     packing, objective = config.data.packing, config.objective
     by_sentences = packing in (*OF_SENTENCES, *OF_PAIRS)
@@ -374,7 +374,7 @@ class ValidationData:
     samples: Samples
 
     @property
-    def sources(self) -> tuple[Source, ...]:
+    def sources(self) -> tuple[SourceStream, ...]:
         """The sources that have validation documents."""
         return self.grid.sources
 
@@ -401,7 +401,7 @@ def validation_data(corpus: TrainingCorpus, config: Pretraining, tokens: int) ->
     return ValidationData(grid, Samples(np.arange(len(index)), index, sequence, held, np.zeros_like(sequence)))
 
 
-def _spread(source: Source, length: int, tokens: int) -> tuple[np.ndarray, np.ndarray]:
+def _spread(source: SourceStream, length: int, tokens: int) -> tuple[np.ndarray, np.ndarray]:
     """(numbers, tokens) of a source's sequences, evenly spread over all, as few as hold `tokens` tokens, or all of them."""
     total, longest, count = source.count(length), source.longest(length), 0
     held = np.empty(0, np.int64)
