@@ -3,6 +3,7 @@
 import ast
 import dataclasses
 import inspect
+import re
 import sys
 import textwrap
 from pathlib import Path
@@ -95,10 +96,7 @@ def table(cls: Any) -> str:
     for field in dataclasses.fields(cls):
         kind = field.type if isinstance(field.type, str) else getattr(field.type, "__name__", str(field.type))
         if not isinstance(field.type, type):
-            kind = str(field.type).replace("typing.", "").replace("pipelines.stages.decide.rules.", "")
-            kind = kind.replace("pipelines.stages.measure.evaluation_sets.", "").replace(
-                "pipelines.stages.dedup.keep_rule.", ""
-            )
+            kind = re.sub(r"\b(?:[a-z_]+\.)+", "", str(field.type))
         default = "required" if field.default is dataclasses.MISSING else f"`{field.default!r}`"
         rows.append(f"| `{field.name}` | {kind} | {default} | {notes[field.name]} |".replace(" | None", " or nothing"))
     return "\n".join(rows) + "\n"

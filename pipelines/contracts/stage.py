@@ -10,13 +10,12 @@ may read `quantiles`: what the step that computes its thresholds found.
 import functools
 import importlib.metadata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import pyarrow as pa
 
-if TYPE_CHECKING:
-    from pipelines.contracts.manifest import StepOutput
-    from pipelines.contracts.parts import Part
+from pipelines.contracts.manifest import StepOutput
+from pipelines.contracts.parts import Part
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

@@ -23,7 +23,8 @@ def test_the_references_are_current(name):
 def test_every_stage_is_found_with_one_grep():
     """A YAML name is the name of the file that holds the stage."""
     for name, stage in STAGES.items():
-        assert stage.__module__ == f"pipelines.stages.{name}"
+        assert stage.__module__.startswith("pipelines.stages.")
+        assert stage.__module__.rpartition(".")[2] == name
 
 
 def test_every_objective_is_found_with_one_grep():
