@@ -23,8 +23,7 @@ import numpy as np
 import torch
 
 from trainers.config.architecture import Model
-from trainers.config.pretraining import BatchSize
-from trainers.config.pretraining import Data, Optimizer, Pretraining, TrainingBudget
+from trainers.config.pretraining import BatchSize, Data, Optimizer, Pretraining, TrainingBudget
 from trainers.data.packed_corpus import TrainingData, corpus_of, training_data
 from trainers.models import build_model
 from trainers.objectives.masked import Masked

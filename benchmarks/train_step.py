@@ -19,8 +19,7 @@ import numpy as np
 import torch
 
 from tokenizer.vocabulary.specials import SPECIAL_IDS
-from trainers.config.pretraining import BatchSize
-from trainers.config.pretraining import Data, Model, Pretraining, TrainingBudget
+from trainers.config.pretraining import BatchSize, Data, Model, Pretraining, TrainingBudget
 from trainers.models import build_model
 from trainers.rows.batch import Batch
 

@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from tokenizer.vocabulary.specials import SPECIAL_IDS
-from trainers.config.pretraining import BatchSize
-from trainers.config.pretraining import Data, Model, Optimizer, Pretraining, TrainingBudget
+from trainers.config.pretraining import BatchSize, Data, Model, Optimizer, Pretraining, TrainingBudget
 from trainers.engine.embeddings import sum_in_fp32
 from trainers.models import build_model
 from trainers.rows.batch import Batch
