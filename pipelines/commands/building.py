@@ -80,10 +80,11 @@ def _plan(options: argparse.Namespace) -> int:
     plan = make_plan(config, take_inventory(config.sources, output), load_poison(output))
     tallies = {}
     for source in config.sources:
-        manifest = load_step(output, plan.step(f"read.{source.name}").directory)
+        directory = plan.step(f"read.{source.name}").directory
+        manifest = load_step(output, directory)
         files = plan.inventories[source.name].files
         if manifest:
-            check_counts(source, manifest.counts[source.name], files)
+            check_counts(source, manifest, output / directory, files)
         else:
             tallies[source.name] = check_sample(source, files)
     here = [output] if isinstance(output, Path) else []  # on an object store, looking at every step would take long

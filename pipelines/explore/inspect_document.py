@@ -8,6 +8,7 @@ import difflib
 import heapq
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,9 @@ from gristmill.config import parse
 from gristmill.console import Page
 from gristmill.errors import ConfigError, UserError
 from gristmill.storage.location import place_of
-from pipelines.contracts.document import is_empty
 from gristmill.terminal import printable
 from pipelines.contracts.columns import DROP, EDITS_COLUMN
+from pipelines.contracts.document import is_empty
 from pipelines.contracts.lineage import Corpus, Located, Origin, PublishedStep, Quarantined, open_corpus, select_rows
 from pipelines.contracts.parts import Part
 from pipelines.stages.decide.rules import Bound
@@ -364,6 +365,6 @@ def _show_text(page: Page, corpus: Corpus, part: Part, raw: bool, limits: tuple[
                     before = replace(part, annotations=part.annotations[:position]).table((name,))[name][0].as_py()
                     size = len(before.encode())
                     page.line(f"  (nothing left after {annotation.step}; {size:,} bytes before it:)")
-                    [text] = _redacted(corpus, part, [before])
+                    [text] = redact_texts(corpus, part, [before])
                     break
     page.text(text, limits)
