@@ -21,8 +21,8 @@ from pipelines.planning.corpus import CorpusConfig, Source, StepConfig
 from pipelines.planning.plan import Plan
 from pipelines.planning.source_check import SampleTally, sample_source
 from pipelines.reading.entries.normalise import normalise
-from pipelines.reading.markup import has_markup
 from pipelines.reading.registry import PAGES
+from pipelines.reading.web.markup import has_markup
 from pipelines.stages.decide.c4_lines import C4Lines
 from pipelines.stages.decide.filter import Filter, fails, group_names, values_of
 from pipelines.stages.decide.refinedweb_lines import RefinedwebLines

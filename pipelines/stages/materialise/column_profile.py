@@ -18,7 +18,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 
-
 TEXT_BYTES = "text_bytes"
 """Name of the histogram of UTF-8 bytes of the stored text."""
 VALUE_LIMIT = 256

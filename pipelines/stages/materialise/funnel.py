@@ -16,7 +16,7 @@ from pipelines.contracts.edits import compose, edited_lengths
 from pipelines.contracts.manifest import StepOutput, write_table
 from pipelines.contracts.parts import Part
 from pipelines.contracts.stage import Cluster, CorpusStage
-from pipelines.reading.markup import has_markup
+from pipelines.reading.web.markup import has_markup
 from pipelines.stages.materialise.column_profile import KEPT, Summary, summarise
 
 SAMPLE = "sample.arrow"
