@@ -37,6 +37,7 @@ check: .venv/installed
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
+	.venv/bin/lint-imports --no-logo
 
 fix: .venv/installed
 	$(PY) -m ruff check --fix .
