@@ -24,12 +24,15 @@ TRAIN = {"plays": (60, 1, 40), "code": (50,), "notes": (1,)}
 VALIDATION = {"plays": (12,), "code": (6, 3)}
 
 
-def documents(rng: np.random.Generator, count: int) -> list[np.ndarray]:
-    """Walks along a fixed sparse graph over the ids 128 to 399: a model can learn what follows. Some are empty."""
+def documents(rng: np.random.Generator, count: int, lengths: tuple[int, ...] | None = None) -> list[np.ndarray]:
+    """Walks along a fixed sparse graph over the ids 128 to 399: a model can learn what follows. Some are empty. `lengths`
+    are drawn from instead, each as often as the others.
+    """
     successors = np.random.default_rng(7).integers(128, VOCABULARY, (VOCABULARY, 4))
     walks = []
     for _ in range(count):
-        length = int(rng.choice([0, 1, 5, 30, 90, 200], p=[0.02, 0.05, 0.13, 0.3, 0.3, 0.2]))
+        usual = {"a": [0, 1, 5, 30, 90, 200], "p": [0.02, 0.05, 0.13, 0.3, 0.3, 0.2]}
+        length = int(rng.choice(**usual) if lengths is None else rng.choice(lengths))
         walk = np.empty(length, dtype=np.uint16)
         token = int(rng.integers(128, VOCABULARY))
         for i in range(length):
@@ -48,11 +51,17 @@ def sentence_starts(rng: np.random.Generator, walks: list[np.ndarray]) -> tuple[
 
 
 def build_corpus(
-    directory: Path, seed: int = 0, sentences: bool = True, numbered: bool = False, tokenizer: bytes | None = None
+    directory: Path,
+    seed: int = 0,
+    sentences: bool = True,
+    numbered: bool = False,
+    tokenizer: bytes | None = None,
+    lengths: tuple[int, ...] | None = None,
 ) -> Path:
     """Write a corpus; another seed gives other documents, and so another fingerprint, with the same tokenizer. `sentences`
     says whether its shards have that column. `numbered` ones hold tokens that number their places from 128 on, whatever
     the vocabulary: no two are the same. `tokenizer` is the content of the tokenizer.json to record instead of the tiny one.
+    `lengths` are those of its documents, four times as many.
     """
     rng, places = np.random.default_rng(seed), np.random.default_rng([seed, 1])
     number_of_place = itertools.count(128)
@@ -60,7 +69,8 @@ def build_corpus(
     for split, layout in (("train", TRAIN), ("validation", VALIDATION)):
         for source, shards in layout.items():
             for number, count in enumerate(shards):
-                walks = documents(rng, count)
+                walks = documents(rng, count) if lengths is None else documents(rng, 4 * count, lengths)
+                count = len(walks)
                 if numbered:
                     walks = [np.fromiter(number_of_place, np.uint16, len(walk)) for walk in walks]
                 offsets = np.concatenate([[0], np.cumsum([len(walk) for walk in walks])]).astype(np.int64)

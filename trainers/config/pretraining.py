@@ -60,6 +60,7 @@ class Data:
     `packing` concatenates documents and cuts where a sequence is full, or puts them whole where they fit best, with
     padding; `documents` gives each a row of its own, `full_sentences` and `doc_sentences` fill rows with whole sentences
     (`trainers.rows.sequences`), `segment_pairs` and `sentence_pairs` with two parts of text (`trainers.rows.sentence_pairs`).
+    Marks that an objective adds to each document take room as well: no row is longer than `sequence_length`.
     `phases` come before: `sequence_length` holds from the end of the last one on; each reads sequences of its own, so
     sources begin another epoch, while stages and caps go on counting.
 
@@ -181,8 +182,9 @@ class Schedule:
 class BatchSize:
     """One optimizer step's data over all workers: `tokens` or `sequences`; the other one is computed.
 
-    All steps have as many sequences. Where a packing leaves padding, `tokens` is what these hold on average, without
-    padding, at the final sequence length and weights; otherwise sequences times their length.
+    All steps have as many sequences. Where a packing leaves padding, or an objective adds marks to each document, `tokens`
+    is what these hold on average, without padding, at the final sequence length and weights; otherwise sequences times
+    their length.
     """
 
     tokens: int | None = None

@@ -28,7 +28,9 @@ from trainers.data.stream import SourceStream
 from trainers.objectives import PAIR_OBJECTIVES, Objective
 from trainers.objectives.causal import Causal
 from trainers.objectives.masked import Masking
+from trainers.objectives.mixture import ObjectiveMixture
 from trainers.objectives.shared.context import Context
+from trainers.objectives.shared.pairs import PairObjective
 from trainers.rows.batch import IGNORED, Batch, Frame
 from trainers.rows.packing import pad
 from trainers.rows.sentence_pairs import OF_PAIRS
@@ -216,8 +218,8 @@ class TrainingData:
 
     def seen(self, samples: int) -> dict[str, dict[str, float]]:
         """What the samples from `since` to `samples` read of each source, in tokens (marks included) and epochs, beside what
-        the mixture asks for; `padding` is the positions of its sequences that hold no token, `cropped` the tokens that these
-        epochs have and no sequence holds.
+        the mixture asks for; `padding` is the positions of its sequences that hold no token (where an objective adds marks to
+        each document, those that the marks take as well), `cropped` the tokens that these epochs have and no sequence holds.
         """
         upto, before = self.order.drawn(samples), self._before
         tokens, requested = upto.tokens - before.tokens, upto.requested - before.requested
@@ -300,11 +302,13 @@ def _grid(
             f"{wants} needs to know where sentences begin, and {corpus.directory} does not say; build the corpus with "
             f"`sentences: true` in its `shards` step"
         )
-    length = objective.stream_length(sequence_length, FAMILY[config.model.architecture])
+    family = FAMILY[config.model.architecture]
+    length = objective.stream_length(sequence_length, family)
+    room = objective.room(sequence_length, family) if isinstance(objective, PairObjective | ObjectiveMixture) else None
     if isinstance(objective, PAIR_OBJECTIVES):
         sources = tuple(source.paired(packing, length, objective.exchanges, seed) for source in sources)
-    elif packing != "concatenate":
-        sources = tuple(source.packed(packing, length, seed) for source in sources)
+    elif packing != "concatenate" or room is not None:
+        sources = tuple(source.packed(packing, length, seed, room) for source in sources)
     return Grid(sources, length, objective, _context(corpus, config, sequence_length, seed))
 
 

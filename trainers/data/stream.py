@@ -12,7 +12,7 @@ import numpy as np
 from gristmill.errors import CorruptFileError
 from pipelines.contracts.manifest import ShardRecord
 from pipelines.contracts.shard_set import Shard, open_shard
-from trainers.rows.batch import Batch, Frame
+from trainers.rows.batch import Batch, Frame, Room
 from trainers.rows.packing import pack
 from trainers.rows.sentence_pairs import PairPacking, pair_shard
 from trainers.rows.sentences import mark_sentences
@@ -97,10 +97,10 @@ class SourceStream:
                 f"{path}: {found}, the corpus's manifest records {record.bytes} bytes; build the corpus again"
             )
 
-    def packed(self, packing: str, length: int, seed: int) -> "SourceStream":
+    def packed(self, packing: str, length: int, seed: int, room: Room | None = None) -> "SourceStream":
         """This source in the sequences of a packing of `trainers.rows.sequences`; shards are opened where none are cached."""
         shards = tuple(
-            pack_shard(packing, partial(self.shard, number), record.xxh3_128, length, self.frame, seed)
+            pack_shard(packing, partial(self.shard, number), record.xxh3_128, length, self.frame, seed, room)
             for number, record in enumerate(self.shards)
         )
         return replace(self, packing=Packing(shards))

@@ -37,7 +37,7 @@ class Denoising(PairObjective):
     `masking` and `deletion` are the probability of each token. `infilling` is the share of a document's tokens, rounded,
     that spans of Poisson(`mean_span`) tokens take away: lengths are drawn until they add up, the last is cut to fit,
     and the spans' places among the other tokens are uniform; those of length 0 insert a mask. Where they
-    would make a document longer than a row has room for, the last span takes what is left.
+    would make the documents of a row longer than it has room for, the last span takes what is left.
     `permute_sentences` needs the sentences of the shards; a row that goes on with a document begins with a
     part of a sentence. Every document has a target, one that no noise meets as well.
     """
@@ -76,9 +76,9 @@ class Denoising(PairObjective):
             )
         self.check_prefix()
 
-    def room(self, sequence_length: int, family: str) -> int:
-        """Room for the marks, and on a decoder for the document twice. No noise makes a document longer."""
-        return sequence_length - 2 if family == "encoder_decoder" else (sequence_length - 2) // 2
+    def rendered(self, tokens: int, family: str) -> int:
+        """The document and its marks, on a decoder the document twice. Noise makes it longer only in what a row has left."""
+        return tokens + 2 if family == "encoder_decoder" else 2 * tokens + 2
 
     def pairs(self, batch: Batch, context: Context) -> Pairs:
         """Corrupted document and original."""
@@ -110,8 +110,12 @@ class Denoising(PairObjective):
         if self.infilling:
             lengths = documents.per_token(context, "denoising/lengths")
             places = documents.per_token(context, "denoising/places", 2)
-            limit = self.room(context.sequence_length - 1, context.family)  # a mixture's token may lead it
-            text = infilled(text, original.offsets, lengths, places, self.infilling, self.mean_span, mask, limit)
+            # A mixture's token may lead each document.
+            needed = [1 + self.rendered(size, context.family) for size in original.sizes.tolist()]
+            taken = np.bincount(documents.rows, needed, minlength=len(batch.inputs)).astype(np.int64)
+            free = np.maximum(0, context.sequence_length - taken)
+            shares = (self.infilling, self.mean_span, mask)
+            text = infilled(text, original.offsets, lengths, places, *shares, documents.rows, free)
         return text
 
 
@@ -151,9 +155,11 @@ def infilled(
     share: float,
     mean_span: float,
     mask: int,
-    limit: int,
+    rows: np.ndarray,
+    free: np.ndarray,
 ) -> Ragged:
-    """Each document with spans of its tokens as one `mask` each; it grows to `limit` tokens at most.
+    """Each document with spans of its tokens as one `mask` each. The documents of row r, `rows` [documents] of them, grow by
+    `free[r]` tokens at most in all, those before them in the row counted with what they have shrunk by.
 
     Uniform numbers for the spans' lengths, one for each token of the documents with `offsets`, and for their
     places, two for each. `text` has at most those tokens in each document.
@@ -168,7 +174,9 @@ def infilled(
     starts = np.zeros_like(text.offsets)
     spans = np.empty(int(np.diff(offsets).max(initial=0)) + 1, dtype=np.int64)
     drawn = (offsets, lengths, places)
-    _infill(text.tokens, text.offsets, *drawn, share, np.cumsum(weights), mask, limit, spans, tokens, starts)
+    _infill(
+        text.tokens, text.offsets, *drawn, share, np.cumsum(weights), mask, rows, free.copy(), spans, tokens, starts
+    )
     return Ragged(tokens[: starts[-1]], starts)
 
 
@@ -216,7 +224,8 @@ def _infill(
     share: float,
     cumulative: np.ndarray,
     mask: int,
-    limit: int,
+    rows: np.ndarray,
+    free: np.ndarray,
     spans: np.ndarray,
     filled: np.ndarray,
     filled_offsets: np.ndarray,
@@ -227,10 +236,10 @@ def _infill(
     written = 0
     for document in range(len(offsets) - 1):
         place, size = offsets[document], offsets[document + 1] - offsets[document]
-        drawn, most = drawn_offsets[document], drawn_offsets[document + 1] - drawn_offsets[document]
+        drawn, original = drawn_offsets[document], drawn_offsets[document + 1] - drawn_offsets[document]
         left, count = int(np.rint(size * share)), 0
-        most = min(most, max(left, limit - size + left))
         kept = size - left
+        most = min(original, original + free[rows[document]] - kept)
         while left > 0:
             length = 0
             while length < len(cumulative) - 1 and lengths[drawn + count] >= cumulative[length]:
@@ -251,3 +260,4 @@ def _infill(
                 kept -= 1
             written, slot = written + 1, slot + 1
         filled_offsets[document + 1] = written
+        free[rows[document]] += original - (written - filled_offsets[document])

@@ -42,6 +42,7 @@ class FillInTheMiddle(PairObjective):
     families: ClassVar[tuple[str, ...]] = ("decoder",)
     predicts_text: ClassVar[bool] = False
     needs_texts: ClassVar[bool] = True
+    spare: ClassVar[int] = GROWTH
 
     def check(self) -> None:
         """Shares are shares."""
@@ -49,11 +50,11 @@ class FillInTheMiddle(PairObjective):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name}: got {getattr(self, name)}, allowed 0 to 1")
 
-    def room(self, sequence_length: int, family: str) -> int:
-        """Room for `<bos>` before a document that the row goes on with, and of one document for the three marks and the
-        tokens that its cuts add.
+    def rendered(self, tokens: int, family: str) -> int:
+        """The document with `<bos>` and the three marks. What its cuts add comes out of `spare`, and of the marks that
+        documents which are left as they are do not need.
         """
-        return sequence_length - 1 - len(_MARKS) - GROWTH
+        return tokens + 1 + len(_MARKS)
 
     def pairs(self, batch: Batch, context: Context) -> Pairs:
         """Every document as a target without an input."""
@@ -61,7 +62,8 @@ class FillInTheMiddle(PairObjective):
         chance = documents.per_document(context, "fill_in_the_middle/cuts", 4)
         order = np.where(chance[:, 0] >= self.rate, 0, np.where(chance[:, 1] >= self.spm, 1, 2))
         assert context.texts is not None
-        content, cuts = context.texts.cut(documents.content, order > 0, chance[:, 2:])
+        free = self.spare + len(_MARKS) * np.bincount(documents.rows[order == 0], minlength=len(batch.inputs))
+        content, cuts = context.texts.cut(documents.content, order > 0, chance[:, 2:], documents.rows, free)
         return self.moved(replace(documents, content=content), order, cuts, context)
 
     def moved(self, documents: Documents, order: np.ndarray, cuts: np.ndarray, context: Context) -> Pairs:

@@ -23,9 +23,9 @@ from trainers.objectives.denoising import Denoising
 from trainers.objectives.fill_in_the_middle import FillInTheMiddle
 from trainers.objectives.prefix_lm import PrefixLM
 from trainers.objectives.shared.context import Context
-from trainers.objectives.shared.pairs import PairObjective
+from trainers.objectives.shared.pairs import PairObjective, check_length
 from trainers.objectives.span_corruption import SpanCorruption
-from trainers.rows.batch import IGNORED, PADDING, Batch, Decoder, Frame
+from trainers.rows.batch import IGNORED, PADDING, Batch, Decoder, Frame, Room
 from trainers.rows.random import uniforms
 
 
@@ -48,11 +48,11 @@ class MixturePart:
                 f"token: got {self.token}, objective {self.objective.kind} has no inputs to lead; set null"
             )
 
-    def room(self, sequence_length: int, family: str) -> int:
-        """Tokens of the stream for which a row has room beside `token`."""
+    def room(self, sequence_length: int, family: str) -> Room | None:
+        """What a row has room for, with `token` before every input; None where rows are those of the stream."""
         if isinstance(self.objective, PairObjective):
-            return self.objective.room(sequence_length - (self.token is not None), family)
-        return self.objective.stream_length(sequence_length, family)
+            return self.objective.room(sequence_length, family, int(self.token is not None))
+        return None
 
 
 def _ul2() -> tuple[MixturePart, ...]:
@@ -118,12 +118,24 @@ class ObjectiveMixture:
 
     def stream_length(self, sequence_length: int, family: str) -> int:
         """That of the part with the least room."""
-        length = min(part.room(sequence_length, family) for part in self.parts)
+        room = self.room(sequence_length, family)
+        length = sequence_length if room is None else room.length
+        check_length(length, sequence_length)
         for part in self.parts:
             if isinstance(part.objective, PairObjective):
                 part.objective.check_family(family)
                 part.objective.check_document(length)
         return length
+
+    def room(self, sequence_length: int, family: str) -> Room | None:
+        """Room for the documents of a row whichever part it goes to; None where rows of all parts are those of the stream."""
+        rooms = [room for part in self.parts if (room := part.room(sequence_length, family)) is not None]
+        if not rooms:
+            return None
+        length, positions = min(room.length for room in rooms), min(room.positions for room in rooms)
+        needed = np.max([room.needed[: length + 1] for room in rooms], axis=0)
+        # A document that takes what only some parts leave free has a row of its own in the others.
+        return Room(np.minimum(needed, positions), positions)
 
     def apply(self, batch: Batch, context: Context) -> Batch:
         """Each row as its objective makes it."""

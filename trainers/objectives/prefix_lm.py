@@ -43,9 +43,9 @@ class PrefixLM(PairObjective):
             )
         self.check_prefix()
 
-    def room(self, sequence_length: int, family: str) -> int:
-        """One less: a row that goes on with a document begins with `<bos>` all the same."""
-        return sequence_length - 1
+    def rendered(self, tokens: int, family: str) -> int:
+        """One more: a decoder's `<bos>`, also where a row goes on with a document, or the `<eos>` of an encoder's input."""
+        return tokens + 1
 
     def pairs(self, batch: Batch, context: Context) -> Pairs:
         """First and second part of every document."""

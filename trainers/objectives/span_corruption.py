@@ -70,22 +70,14 @@ class SpanCorruption(PairObjective):
             raise ValueError(f"closing_sentinel: got true, style {self.style} has no sentinels; set it to false")
         self.check_prefix()
 
-    def room(self, sequence_length: int, family: str) -> int:
-        """The longest document whose rendering has at most `sequence_length` tokens: input and target each, or both
-        together on a decoder. T5's inputs of 512 take 568 (`random_spans_helper` in the paper's code).
-        """
-        length = 0
-        while self._longest(length + 1, family) <= sequence_length:
-            length += 1
-        return length
-
     def check_document(self, tokens: int) -> None:
         """ConfigError where a document of `tokens` may need more sentinels than there are."""
         self._check_sentinels(tokens, len(SENTINELS))
 
-    def _longest(self, tokens: int, family: str) -> int:
-        """Positions that a document of `tokens` takes at most. With tokens chosen one by one that is six standard deviations
-        above the mean, which one document in a billion exceeds.
+    def rendered(self, tokens: int, family: str) -> int:
+        """Of input and target the longer one, or both together on a decoder: T5's inputs of 512 take documents of 568 tokens
+        (`random_spans_helper` in the paper's code). With tokens chosen one by one that is six standard deviations above the
+        mean, which one document in a billion exceeds, or what all choices come to.
         """
         if self.style in ("replace", "drop"):
             amount, runs = (int(number) for number in amounts(tokens, self.rate, self.mean_span))
@@ -96,7 +88,11 @@ class SpanCorruption(PairObjective):
                 runs = math.ceil(tokens * self.rate * (1 - self.rate) + self.rate + spread)
                 runs = min(runs, (tokens + 1) // 2, len(SENTINELS))
             runs = 0 if self.style == "drop" else runs
-            asked, both = amount + runs + self.closing_sentinel, tokens + 2 * runs + self.closing_sentinel
+            # Between two runs is a token that stays.
+            asked, both = (
+                min(amount + runs, tokens + 1) + self.closing_sentinel,
+                tokens + 2 * runs + self.closing_sentinel,
+            )
             given = text + runs if self.noise == "spans" else text
         else:
             given, asked, both = tokens, tokens, 2 * tokens

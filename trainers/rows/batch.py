@@ -26,6 +26,23 @@ class Frame:
 
 
 @dataclass(frozen=True)
+class Room:
+    """What rows have room for when an objective adds marks to each of their documents.
+
+    `needed[n]`, int64 and ascending, is the most positions that a document of n tokens, or n tokens of one, takes of the
+    longer side of a row. All documents of a row take up to `positions` together. The last n is the longest that fits.
+    """
+
+    needed: np.ndarray
+    positions: int
+
+    @property
+    def length(self) -> int:
+        """Positions of the stream that a row takes at most: as many as one document may fill it with."""
+        return len(self.needed) - 1
+
+
+@dataclass(frozen=True)
 class Decoder:
     """The decoder's side of a batch for an encoder-decoder, each int64 [rows, target length]; segments as in Batch."""
 

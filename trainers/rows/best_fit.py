@@ -8,6 +8,8 @@ is cut. Every shard is packed by itself, and ties are in an order that the seed 
 import numba
 import numpy as np
 
+from trainers.rows.batch import Room
+
 
 def cut_documents(offsets: np.ndarray, marks: int, length: int) -> tuple[np.ndarray, np.ndarray]:
     """(start in the shard's stream, positions) of each piece: whole sequences and the rest of each document in turn, each
@@ -18,6 +20,17 @@ def cut_documents(offsets: np.ndarray, marks: int, length: int) -> tuple[np.ndar
     within = np.arange(many.sum()) - np.repeat(np.cumsum(many) - many, many)
     starts = np.repeat(np.cumsum(sizes) - sizes, many) + within * length
     return starts, np.minimum(np.repeat(sizes, many) - within * length, length)
+
+
+def room_of_pieces(offsets: np.ndarray, lead: int, starts: np.ndarray, counts: np.ndarray, room: Room) -> np.ndarray:
+    """What each piece of `cut_documents` takes of the positions of a `Room`, int64 [pieces]; `lead` marks begin a document.
+
+    A piece takes no less than its share of the longest one, so that a row holds no more of the stream than that.
+    """
+    begins = offsets[:-1] - offsets[0] + lead * np.arange(len(offsets) - 1)
+    tokens = counts - lead * np.isin(starts, begins)
+    taken: np.ndarray = np.maximum(room.needed[tokens], -(-counts * room.positions // room.length))
+    return taken
 
 
 def best_fit(counts: np.ndarray, length: int, key: int) -> tuple[np.ndarray, np.ndarray]:

@@ -18,18 +18,22 @@ def cut_at_sentences(
     marks: int,
     length: int,
     across: bool,
+    needed: np.ndarray,
+    positions: int,
 ) -> np.ndarray:
     """The stream positions at which the sequences of a shard begin, then the end of its stream: int64 [sequences + 1].
 
     Arrays as in `pipelines.contracts.shard_set.Shard`; a document has `marks` marks, `lead` of them before it. A sequence takes
-    as many whole sentences as `length` tokens hold, with `across` of as many documents as they come from.
+    as many whole sentences as `length` tokens hold, with `across` of as many documents as they come from. `needed` and
+    `positions` are those of a `trainers.rows.batch.Room`, without entries where documents take as much room as they have tokens.
     """
     total = offsets[-1] - offsets[0] + marks * (len(offsets) - 1)
-    # Two neighbours hold more than `length` together, but where a document ends.
-    cuts = np.empty(total // max(1, length // 2) + len(offsets) + 2, np.int64)
+    # Two neighbours hold more than `length` together, but where a document ends, or takes the room of more.
+    cuts = np.empty(total // max(1, length // 2) + len(offsets) + 2 + len(needed[:1]) * len(sentences), np.int64)
     cuts[0], count = 0, 1
-    # Of the sequence that is being filled: its first position, the latest end it may have.
-    start, last = np.int64(0), np.int64(0)
+    # Of the sequence that is being filled: its first position, the latest end it may have, and what its documents before
+    # the one that is looked at need.
+    start = last = spent = np.int64(0)
     for d in range(len(offsets) - 1):
         begin = offsets[d] - offsets[0] + marks * d
         end = offsets[d + 1] - offsets[0] + marks * (d + 1)
@@ -37,20 +41,30 @@ def cut_at_sentences(
             place = end
             if k < sentence_offsets[d + 1] and sentences[k] < offsets[d + 1] - offsets[d]:
                 place = begin + lead + sentences[k] if sentences[k] > 0 else begin
-            while place - start > length:
+            while place - start > length or (
+                len(needed) > 0 and spent + _needed(max(start, begin), place, begin + lead, needed) > positions
+            ):
                 start = last if last > start else start + length
-                last = start
+                last, spent = start, np.int64(0)
                 cuts[count] = start
                 count += 1
             last = place
+        if len(needed) > 0:
+            spent += _needed(max(start, begin), end, begin + lead, needed)
         if not across and end > start:
-            start = end
+            start, spent = end, np.int64(0)
             cuts[count] = start
             count += 1
     if last > start:
         cuts[count] = last
         count += 1
     return cuts[:count].copy()
+
+
+@numba.njit(cache=True, nogil=True)
+def _needed(start: int, end: int, text: int, needed: np.ndarray) -> int:
+    """Positions that a document, whose tokens begin at stream position `text`, needs from `start` to `end`."""
+    return needed[max(0, end - max(start, text))] if end > start else 0
 
 
 @numba.njit(cache=True, nogil=True)

@@ -1,12 +1,14 @@
-"""How the stream of a shard becomes sequences, for the packings that do not cut it wherever a sequence is full.
+"""How the stream of a shard becomes sequences, where these are not simply so many positions of the stream each.
 
+concatenate     documents end to end, cut where a sequence is full (`trainers.rows.concatenation`)
 best_fit        documents where they fit best, with padding (`trainers.rows.best_fit`)
 documents       one document a sequence, longer ones cut into whole sequences and a rest
 full_sentences  whole sentences until the sequence is full, across documents (`trainers.rows.sentences`)
 doc_sentences   the same, ending with the document
 
-Every position of the stream is in one sequence. The result is kept in the local cache under the checksum of the shard
-and all else that it depends on.
+Every position of the stream is in one sequence. Where an objective adds marks to each document, a sequence holds the
+documents for which a row has room with their marks (`trainers.rows.batch.Room`). The result is kept in the local cache under
+the checksum of the shard and all else that it depends on.
 """
 
 from collections.abc import Callable
@@ -20,8 +22,9 @@ import xxhash
 
 from gristmill.storage.store import digest
 from pipelines.contracts.shard_set import Shard
-from trainers.rows.batch import Frame
-from trainers.rows.best_fit import best_fit, cut_documents
+from trainers.rows.batch import Frame, Room
+from trainers.rows.best_fit import best_fit, cut_documents, room_of_pieces
+from trainers.rows.concatenation import cut_where_full
 from trainers.rows.index_cache import cached
 from trainers.rows.sentences import cut_at_sentences
 
@@ -81,33 +84,53 @@ class Packing:
 
 
 def pack_shard(
-    packing: str, shard: Callable[[], Shard], checksum: str, length: int, frame: Frame, seed: int
+    packing: str,
+    shard: Callable[[], Shard],
+    checksum: str,
+    length: int,
+    frame: Frame,
+    seed: int,
+    room: Room | None = None,
 ) -> SequenceRows:
-    """The sequences of a shard, from the cache where they are there and intact; else `shard` opens it."""
+    """The sequences of a shard, from the cache where they are there and intact; else `shard` opens it. With a `room`, whose
+    length `length` is, an objective adds marks to each document.
+    """
+    assert room is None or (room.length == length and frame.after is None)
     marks, lead = frame.marks, int(frame.before is not None)
     depends = {"packing": packing, "version": _VERSION, "shard": checksum, "length": length, "marks": marks}
     if packing == "best_fit":
         depends["seed"] = seed
     if packing in OF_SENTENCES:
         depends["lead"] = lead
+    if room is not None:
+        depends["room"] = [room.positions, xxhash.xxh3_128_hexdigest(room.needed.tobytes())]
     name = digest(depends)
 
     def make() -> tuple[np.ndarray, ...]:
-        rows = _pack(packing, shard(), length, lead, marks, xxhash.xxh3_64_intdigest(name.encode()))
+        rows = _pack(packing, shard(), length, lead, marks, room, xxhash.xxh3_64_intdigest(name.encode()))
         return rows.first, rows.starts, rows.counts
 
     return SequenceRows(*cached(name, make))
 
 
-def _pack(packing: str, shard: Shard, length: int, lead: int, marks: int, key: int) -> SequenceRows:
+def _pack(packing: str, shard: Shard, length: int, lead: int, marks: int, room: Room | None, key: int) -> SequenceRows:
+    if packing == "concatenate":
+        assert room is not None
+        cuts = cut_where_full(shard.offsets, lead, room.needed, room.positions)
+        return SequenceRows(np.arange(len(cuts)), cuts[:-1], np.diff(cuts))
     if packing in OF_SENTENCES:
         assert shard.sentences is not None
         assert shard.sentence_offsets is not None
         sentences = (shard.sentences, shard.sentence_offsets)
-        cuts = cut_at_sentences(shard.offsets, *sentences, lead, marks, length, packing == "full_sentences")
+        needed, positions = (np.empty(0, np.int64), 0) if room is None else (room.needed, room.positions)
+        across = packing == "full_sentences"
+        cuts = cut_at_sentences(shard.offsets, *sentences, lead, marks, length, across, needed, positions)
         return SequenceRows(np.arange(len(cuts)), cuts[:-1], np.diff(cuts))
     starts, counts = cut_documents(shard.offsets, marks, length)
     if packing == "documents":
         return SequenceRows(np.arange(len(starts) + 1), starts, counts)
-    order, first = best_fit(counts, length, key)
+    if room is None:
+        order, first = best_fit(counts, length, key)
+    else:
+        order, first = best_fit(room_of_pieces(shard.offsets, lead, starts, counts, room), room.positions, key)
     return SequenceRows(first, starts[order], counts[order])

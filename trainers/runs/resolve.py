@@ -21,6 +21,7 @@ from trainers.data.order import MixtureEnds, Order, OrderPhase, Samples
 from trainers.data.packed_corpus import Grid, TrainingCorpus, grids_of, mixture_of, order_of
 from trainers.objectives import Objective
 from trainers.objectives.mixture import ObjectiveMixture, sees_prefix
+from trainers.objectives.shared.pairs import PairObjective
 from trainers.runs.parent import settle
 
 # What may change between the parts of one run: how it is executed and reported, not what is computed; and where the
@@ -279,7 +280,7 @@ def describe_data(config: Pretraining, corpus: TrainingCorpus, order: Order) -> 
     bare = sorted({stream.name for stream in order.streams} - set(corpus.validation))
     if bare:
         lines.append(f"data  no validation loss of {', '.join(bare)}: without validation documents in the corpus")
-    lines += [line for phase in reached for line in _packing_lines(config.data.packing, phase)]
+    lines += [line for phase in reached for line in _packing_lines(config, phase)]
     for end, shares in zip(mixture.ends[:-1], mixture.shares[1:], strict=True):
         if end < (config.budget.tokens or 0):
             weights = ", ".join(
@@ -318,12 +319,21 @@ def _source_lines(config: Pretraining, order: Order, phases: int) -> list[str]:
     return lines + capped
 
 
-def _packing_lines(packing: str, phase: OrderPhase) -> list[str]:
-    """What a packing costs each source, where it is not concatenation: that leaves no padding but at a source's end."""
-    lines = []
+def _packing_lines(config: Pretraining, phase: OrderPhase) -> list[str]:
+    """What a packing costs each source, where sequences are not simply so many tokens of its stream each: those leave no
+    padding but at a source's end. Marks that an objective adds to each document are no padding, and not known here.
+    """
+    lines, packing = [], config.data.packing
+    marked = isinstance(config.objective, PairObjective | ObjectiveMixture)
     for stream in phase.streams:
         if stream.sizes is not None:
             held = int(stream.sizes.sum())
+            if marked:
+                lines.append(
+                    f"data  {stream.name}: {packing} gives {held / len(stream.sizes):.1f} tokens a sequence, marks take room as "
+                    f"well; {phase.length:,} where one document fills a sequence"
+                )
+                continue
             lines.append(
                 f"data  {stream.name}: {packing} at {phase.length:,} leaves {1 - held / (len(stream.sizes) * phase.length):.2%} "
                 f"of the places as padding and {stream.tokens - held:,} tokens out; {held / len(stream.sizes):.1f} tokens a "

@@ -7,9 +7,9 @@ itself in both directions. Objectives are denoising, the paper's baseline (15 % 
 sentinel), and language modelling: the second part of a text from the first, all of the text for the language model.
 A language model reads the input and the target of denoising as one text and learns the target.
 
-The encoder-decoders are T5's, the single stacks Llama's of the same sizes. Every run reads rows of as many tokens. Losses
-are nats per target, and targets differ between the objectives: so beside each is that of a unigram model of the same
-targets (`trainers.evaluation.evaluate`).
+The encoder-decoders are T5's, the single stacks Llama's of the same sizes. A document that fills a row has as many tokens
+in every run. Losses are nats per target, and targets differ between the objectives: so beside each is that of a unigram
+model of the same targets (`trainers.evaluation.evaluate`).
 """
 
 import os
@@ -90,7 +90,7 @@ def _changed(config: Pretraining, corpora: Sequence[str], overrides: Sequence[st
 
 
 def _as_long(config: Pretraining) -> Pretraining:
-    """The configuration with rows of as many tokens of the stream as an encoder-decoder of its sequence length denoises."""
+    """The configuration with rows for documents of as many tokens as an encoder-decoder of its sequence length denoises."""
     asked = config.data.sequence_length
     wanted = SpanCorruption(noise="tokens").stream_length(asked, "encoder_decoder")
     while stream_length(config) < wanted:

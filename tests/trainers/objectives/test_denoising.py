@@ -29,6 +29,7 @@ from trainers.rows.batch import PADDING
 
 NOTHING = {"infilling": 0.0, "permute_sentences": False}
 LETTERS = "ABC.DE."
+ONE = np.zeros(1, np.int64), np.full(1, 100)  # a document in a row that has room for 100 tokens more
 
 
 def letters(text):
@@ -69,10 +70,10 @@ def test_spans_of_infilling_become_one_mask_and_empty_ones_are_inserted():
     # Two tokens of seven; slots: A, a mask, B, C, ., ... -- a number below (spans left / slots left) takes the slot.
     places = np.ones(14) * 0.999
     places[1] = places[4] = 0.0
-    made = infilled(text, text.offsets, lengths, places, 2 / 7, 3.0, MASK, 100)
+    made = infilled(text, text.offsets, lengths, places, 2 / 7, 3.0, MASK, *ONE)
     assert written(made) == ["A_BC_E."]  # the empty span first, then one of two tokens: . and D
     places[4], places[2] = 0.999, 0.0
-    assert written(infilled(text, text.offsets, lengths, places, 2 / 7, 3.0, MASK, 100)) == ["A__.DE."]
+    assert written(infilled(text, text.offsets, lengths, places, 2 / 7, 3.0, MASK, *ONE)) == ["A__.DE."]
 
 
 @pytest.mark.parametrize("share", [0.1, 0.3, 0.9])
@@ -81,8 +82,14 @@ def test_no_document_outgrows_its_row_however_short_its_spans(share):
     sizes = np.arange(140).repeat(20)
     text = Ragged(np.arange(sizes.sum()), np.concatenate([[0], np.cumsum(sizes)]))
     rng = np.random.default_rng(0)
-    made = infilled(text, text.offsets, rng.random(sizes.sum()), rng.random(2 * sizes.sum()), share, 1.0, -1, 128)
+    room = np.arange(len(sizes)), np.maximum(0, 128 - sizes)
+    made = infilled(text, text.offsets, rng.random(sizes.sum()), rng.random(2 * sizes.sum()), share, 1.0, -1, *room)
     assert (made.sizes <= np.maximum(sizes, 128)).all()
+    together = np.zeros(len(sizes), np.int64), np.array([5])
+    one = infilled(text, text.offsets, rng.random(sizes.sum()), rng.random(2 * sizes.sum()), share, 1.0, -1, *together)
+    grown = np.cumsum(one.sizes - sizes)
+    assert grown.max() <= 5
+    assert (one.sizes > sizes).sum() > 100
     assert (made.sizes > sizes).any()
     kept = np.add.reduceat(np.append(made.tokens >= 0, False), made.offsets[:-1])[sizes > 0]
     np.testing.assert_array_equal(kept, (sizes - np.rint(sizes * share))[sizes > 0])
@@ -93,7 +100,7 @@ def test_infilled_rows_stay_within_the_position_table(share):
     """Documents as long as a row has room for, with spans so short that empty ones outnumber the others."""
     objective = Denoising(infilling=share, mean_span=1.0, permute_sentences=False)
     settings = context()
-    size = objective.room(settings.sequence_length, settings.family)
+    size = objective.room(settings.sequence_length, settings.family).length
     made = objective.apply(packed([[list(range(FIRST, FIRST + size))]] * 400), settings)
     assert made.positions.max() < settings.sequence_length
     assert made.decoder.positions.max() < settings.sequence_length
@@ -102,8 +109,8 @@ def test_infilled_rows_stay_within_the_position_table(share):
 def test_infilling_takes_its_share_in_spans_of_poisson_lengths():
     count, size, mean = 4000, 200, 3.0
     text = Ragged(np.tile(np.arange(FIRST, FIRST + size), count), np.arange(count + 1) * size)
-    rng = np.random.default_rng(0)
-    made = infilled(text, text.offsets, rng.random(count * size), rng.random(2 * count * size), 0.3, mean, MASK, 10**6)
+    rng, room = np.random.default_rng(0), (np.arange(count), np.full(count, size))
+    made = infilled(text, text.offsets, rng.random(count * size), rng.random(2 * count * size), 0.3, mean, MASK, *room)
     spans, first_places = [], []
     for first, end in pairwise(made.offsets):
         tokens = made.tokens[first:end]
@@ -124,8 +131,8 @@ def test_single_spans_are_poisson():
     """With one token in a hundred only the first lengths matter: those before the first that is not empty are 0."""
     count, size = 50_000, 100
     text = Ragged(np.tile(np.arange(size) + FIRST, count), np.arange(count + 1) * size)
-    rng = np.random.default_rng(1)
-    made = infilled(text, text.offsets, rng.random(count * size), rng.random(2 * count * size), 0.01, 1.0, MASK, 10**6)
+    rng, room = np.random.default_rng(1), (np.arange(count), np.full(count, size))
+    made = infilled(text, text.offsets, rng.random(count * size), rng.random(2 * count * size), 0.01, 1.0, MASK, *room)
     masks = np.add.reduceat(made.tokens == MASK, made.offsets[:-1])
     # The number of masks is 1 + the empty spans before it: geometric with success 1 - e^-1.
     for k in range(1, 5):

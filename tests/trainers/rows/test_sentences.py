@@ -6,6 +6,8 @@ import pytest
 from trainers.rows.packing import pack
 from trainers.rows.sentences import cut_at_sentences, mark_sentences
 
+PLAIN = np.empty(0, np.int64), 0  # no room for marks that an objective adds
+
 
 def shard(seed, documents=60):
     """(tokens, offsets, sentences, sentence offsets): arrays as in a shard, whose offsets need not begin at 0; some documents
@@ -58,7 +60,7 @@ def sequences(documents, length, across):
 def test_a_sequence_takes_as_many_whole_sentences_as_fit(across, lead, marks, length):
     for seed in range(5):
         _, *arrays = shard(seed)
-        cuts = cut_at_sentences(*arrays, lead, marks, length, across)
+        cuts = cut_at_sentences(*arrays, lead, marks, length, across, *PLAIN)
         assert np.diff(cuts).tolist() == sequences(sentences_of(*arrays, lead, marks), length, across)
         assert cuts[0] == 0
         assert cuts[-1] == arrays[0][-1] - arrays[0][0] + marks * (len(arrays[0]) - 1)
@@ -66,10 +68,10 @@ def test_a_sequence_takes_as_many_whole_sentences_as_fit(across, lead, marks, le
 
 def test_nothing_has_no_sequences():
     nothing = (np.array([5]), np.zeros(0, np.int32), np.array([0]))
-    assert cut_at_sentences(*nothing, 1, 2, 16, True).tolist() == [0]
+    assert cut_at_sentences(*nothing, 1, 2, 16, True, *PLAIN).tolist() == [0]
     empty = (np.array([5, 5, 5]), np.zeros(0, np.int32), np.array([0, 0, 0]))
-    assert cut_at_sentences(*empty, 0, 0, 16, False).tolist() == [0]
-    assert cut_at_sentences(*empty, 1, 2, 16, False).tolist() == [0, 2, 4]
+    assert cut_at_sentences(*empty, 0, 0, 16, False, *PLAIN).tolist() == [0]
+    assert cut_at_sentences(*empty, 1, 2, 16, False, *PLAIN).tolist() == [0, 2, 4]
 
 
 @pytest.mark.parametrize(("before", "after"), [(-1, -1), (1, -1), (-1, 2), (1, 2)])

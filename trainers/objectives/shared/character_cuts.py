@@ -51,13 +51,16 @@ class TokenTexts:
                 self._begins[token] = (definition.kind == "bytes" and self._leads[token]) or _begins(text)
         self._memo: dict[bytes, list[int] | None] = {}
 
-    def cut(self, content: Ragged, chosen: np.ndarray, drawn: np.ndarray) -> tuple[Ragged, np.ndarray]:
+    def cut(
+        self, content: Ragged, chosen: np.ndarray, drawn: np.ndarray, rows: np.ndarray, free: np.ndarray
+    ) -> tuple[Ragged, np.ndarray]:
         """Cut each `chosen` document (bool [documents]) twice, uniformly over the places between, before and behind its
         characters; `drawn` are uniform numbers, float64 [documents, 2].
 
         Returns the documents, in which the words at a cut are encoded again, and int64 [documents, 2]: the tokens before
-        each cut. Documents grow by GROWTH tokens at most: where the cuts would take more, and where a part begins or
-        ends with bytes that are no character, the cuts are between tokens, at the last character that begins a token.
+        each cut. A document grows by GROWTH tokens at most, and those of row r, `rows` [documents] of them, by `free[r]` in
+        all: where the cuts would take more, and where a part begins or ends with bytes that are no character, the cuts
+        are between tokens, at the last character that begins a token.
         """
         first, end = content.offsets[:-1, None], content.offsets[1:, None]
         before = np.concatenate([[0], np.cumsum(self._characters[content.tokens])])
@@ -75,14 +78,16 @@ class TokenTexts:
         )
         edits: list[_Edit] = []
         growth = np.zeros(len(again), dtype=np.int64)
-        some = np.flatnonzero(again.any(axis=1))
+        some, left = np.flatnonzero(again.any(axis=1)), free.copy()
         lists = [array[some].tolist() for array in (holders, inside, again, windows)]
         for document, *row in zip(some.tolist(), *lists, strict=True):
             made = self._again(content.tokens, *row)
-            if made is None:
-                holders[document] = self._between(content.tokens, int(content.offsets[document]), holders[document])
+            if made is None or made[1] > left[rows[document]]:
+                first_token, end_token = content.offsets[document : document + 2].tolist()
+                holders[document] = self._between(content.tokens, first_token, end_token, holders[document])
                 continue
             holders[document], growth[document], changed = made
+            left[rows[document]] -= made[1]
             edits += changed
         return _edited(content, edits, growth), holders - first
 
@@ -121,11 +126,11 @@ class TokenTexts:
                 places[1] += growth
         return (places, growth, edits) if growth <= GROWTH else None
 
-    def _between(self, tokens: np.ndarray, first: int, cuts: np.ndarray) -> np.ndarray:
-        """The last places up to `cuts`, in a document from token `first` on, between tokens and between characters."""
+    def _between(self, tokens: np.ndarray, first: int, end: int, cuts: np.ndarray) -> np.ndarray:
+        """The last places up to `cuts`, in a document from token `first` up to `end`, between tokens and characters."""
         places = cuts.copy()
         for number, cut in enumerate(cuts.tolist()):
-            while first < cut < len(tokens) and not self._leads[tokens[cut]]:
+            while first < cut < end and not self._leads[tokens[cut]]:
                 cut -= 1
             places[number] = cut
         return places

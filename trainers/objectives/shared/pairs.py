@@ -9,10 +9,12 @@ pairs. Two renderings, by the family of the model:
   as well. The part up to the input's end may be marked as a prefix whose positions see one another in both directions
   (Raffel et al., 2020, section 3.2.1).
 
-Positions restart in every document. Rows are as wide as the longest needs, rounded up to a multiple of 8: nothing is cut.
+Positions restart in every document. Packing knows what each document takes of a row (`PairObjective.room`), so no row is
+longer than the sequence length. A batch is as wide as its longest row, rounded up to a multiple of 8.
 """
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numba
 import numpy as np
@@ -20,7 +22,7 @@ import numpy as np
 from gristmill.errors import ConfigError
 from trainers.objectives.shared.context import Context
 from trainers.objectives.shared.ragged import Ragged
-from trainers.rows.batch import IGNORED, PADDING, Batch, Decoder
+from trainers.rows.batch import IGNORED, PADDING, Batch, Decoder, Room
 from trainers.rows.random import uniforms
 
 _MULTIPLE = 8
@@ -99,13 +101,23 @@ class PairObjective:
     bidirectional_prefix: bool = False
     loss_on_prefix: bool = False
 
+    spare: ClassVar[int] = 0  # positions of a row that packing leaves free
+
     def pairs(self, batch: Batch, context: Context) -> Pairs:
         """An input and a target for every document."""
         raise NotImplementedError
 
-    def room(self, sequence_length: int, family: str) -> int:
-        """Tokens of the stream for which a row of the model has room, whatever the documents in it, but for their marks."""
+    def rendered(self, tokens: int, family: str) -> int:
+        """Positions that a document of `tokens` takes at most, on the longer side of a row."""
         raise NotImplementedError
+
+    def room(self, sequence_length: int, family: str, lead: int = 0) -> Room:
+        """What a row of the model has room for, with `lead` tokens before every input."""
+        positions = sequence_length - self.spare
+        needed: list[int] = []
+        while (most := lead + self.rendered(len(needed), family)) <= positions:
+            needed.append(most)
+        return Room(np.maximum.accumulate(np.array(needed, dtype=np.int64)), positions)
 
     def check_family(self, family: str) -> None:
         """ConfigError where a model of the family has no prefix to have a loss on."""
@@ -121,9 +133,8 @@ class PairObjective:
     def stream_length(self, sequence_length: int, family: str) -> int:
         """How many tokens of the stream a row takes. ConfigError where that is none, or more than the objective can do."""
         self.check_family(family)
-        length = self.room(sequence_length, family)
-        if length < 2:
-            raise ConfigError(f"data.sequence_length: got {sequence_length}, too short for the objective")
+        length = self.room(sequence_length, family).length
+        check_length(length, sequence_length)
         self.check_document(length)
         return length
 
@@ -141,6 +152,12 @@ class PairObjective:
                 "loss_on_prefix: got true with bidirectional_prefix, where each position of the prefix sees the token it "
                 "has to predict; set one of them to false"
             )
+
+
+def check_length(length: int, sequence_length: int) -> None:
+    """ConfigError where the rows of a model of `sequence_length` take fewer than two tokens of the stream."""
+    if length < 2:
+        raise ConfigError(f"data.sequence_length: got {sequence_length}, too short for the objective")
 
 
 def encoder_decoder_rows(pairs: Pairs, batch: Batch, context: Context, mode: int | None) -> Batch:

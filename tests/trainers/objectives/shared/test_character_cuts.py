@@ -96,11 +96,16 @@ def text(name, tokens):
     return b"".join(text_of(encoder(name)[0].definition, token) for token in tokens)
 
 
+def alone(count):
+    """Rows of documents, each in one of its own, which has room for what its cuts add."""
+    return np.arange(count), np.full(count, GROWTH)
+
+
 def parts_of(name, content, seed=0, drawn=None):
     """The three parts of each document, as tokens."""
     count = len(content.sizes)
     drawn = np.random.default_rng(seed).random((count, 2)) if drawn is None else drawn
-    made, cuts = encoder(name)[1].cut(content, np.ones(count, bool), drawn)
+    made, cuts = encoder(name)[1].cut(content, np.ones(count, bool), drawn, *alone(count))
     lists = [made.tokens[a:b] for a, b in zip(made.offsets, made.offsets[1:], strict=False)]
     return [[p.tolist() for p in np.split(one, cut)] for one, cut in zip(lists, cuts, strict=True)]
 
@@ -179,7 +184,7 @@ def test_cuts_are_uniform_over_characters(name, sample):
 @pytest.mark.parametrize("name", ["wordpiece", "bpe", "bytes"])
 def test_where_texts_are_unknown_or_bytes_tokens_stay_as_they_are(name):
     content = encode(name, TEXTS * 5)
-    made, cuts = encoder(name)[1].cut(content, np.ones(25, bool), np.random.default_rng(0).random((25, 2)))
+    made, cuts = encoder(name)[1].cut(content, np.ones(25, bool), np.random.default_rng(0).random((25, 2)), *alone(25))
     assert made is content
     assert (np.diff(cuts) >= 0).all()
     assert cuts.max() > 10
@@ -203,10 +208,43 @@ def test_cuts_that_would_add_too_many_tokens_are_between_tokens():
     assert 1 < max(sizes) <= GROWTH
 
 
+def test_documents_of_a_row_grow_by_what_it_has_free():
+    content, drawn = encode("byte-level BPE", TEXTS * 20), np.random.default_rng(0).random((100, 2))
+    rows, cut = np.arange(100) // 10, encoder("byte-level BPE")[1].cut
+    free = np.arange(10) * 3
+    made, cuts = cut(content, np.ones(100, bool), drawn, rows, free)
+    unbounded, _ = cut(content, np.ones(100, bool), drawn, rows, np.full(10, 1000))
+    grown, most = (np.bincount(rows, one.sizes - content.sizes) for one in (made, unbounded))
+    assert (grown <= free).all()
+    assert (most > free).sum() >= 3
+    assert (grown[most <= free] == most[most <= free]).all()
+    for number in range(100):
+        ours, theirs = (one.tokens[one.offsets[number] : one.offsets[number + 1]] for one in (made, content))
+        said = [text("byte-level BPE", part) for part in np.split(ours, cuts[number])]
+        assert b"".join(said) == text("byte-level BPE", theirs)
+
+
+def test_a_document_does_not_depend_on_the_one_behind_it():
+    """Which begins inside of a character, as rows cut it."""
+    name = "byte-level BPE"
+    byte = {encoder(name)[0].definition.token_bytes(n): n for n in encoder(name)[0].definition.tokens if n >= 128}
+    fragment = byte["語".encode()[1:2]]
+    tokens = np.array([*encode(name, ["a cat"]).tokens, fragment, fragment])
+    for drawn in np.random.default_rng(0).random((50, 2)):
+        sizes = np.array([0, len(tokens) - 1, len(tokens)])
+        first, second = (
+            encoder(name)[1].cut(
+                Ragged(tokens[: ends[-1]], ends), np.ones(count, bool), np.tile(drawn, (count, 1)), *alone(count)
+            )
+            for count, ends in ((1, sizes[:2]), (2, sizes))
+        )
+        assert second[1][0].tolist() == first[1][0].tolist()
+
+
 def test_documents_that_are_not_chosen_stay_as_they_are():
     content = encode("byte-level BPE", TEXTS * 20)
     few = np.arange(100) % 3 == 0
-    made, cuts = encoder("byte-level BPE")[1].cut(content, few, np.random.default_rng(0).random((100, 2)))
+    made, cuts = encoder("byte-level BPE")[1].cut(content, few, np.random.default_rng(0).random((100, 2)), *alone(100))
     assert (made.sizes[~few] == content.sizes[~few]).all()
     for number in np.flatnonzero(~few):
         ours, theirs = (one.tokens[one.offsets[number] : one.offsets[number + 1]] for one in (made, content))

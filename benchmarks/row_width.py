@@ -1,0 +1,123 @@
+"""How wide rows of objectives of pairs are where documents are short, with and without the room that packing gives their marks.
+
+    GRISTMILL_DATA=DIR python -m benchmarks.row_width [--tokens 400000]
+
+Wikipedia, encoded by a byte-level BPE of 4,096 tokens, is cut into documents of lognormal lengths (sigma 1). Rows are as many
+positions of the stream as one document may fill (`stream`), or what has room with its marks (`room`). Of the longer
+side of each row: the widest, the mean, and the share of positions in rows of the sequence length that are padding.
+"""
+
+import argparse
+import gzip
+import json
+import os
+import tempfile
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from benchmarks.objectives import OBJECTIVES
+from pipelines.contracts.manifest import ShardRecord
+from pipelines.contracts.shard_set import Shard
+from tokenizer.encode import Encoder
+from tokenizer.kinds.byte_bpe import train_byte_bpe
+from tokenizer.vocabulary.specials import SPECIAL_IDS
+from trainers.config.architecture import DECODER_START, FAMILY
+from trainers.data.order import Samples
+from trainers.data.packed_corpus import Grid
+from trainers.data.stream import SourceStream
+from trainers.objectives.shared.character_cuts import TokenTexts
+from trainers.objectives.shared.context import Context
+
+VOCABULARY = 4096
+NAMES = ("span corruption", "i.i.d. replace", "denoising (BART's choice)", "prefix LM", "UL2")
+DECODERS = ("span corruption, decoder", "prefix LM, decoder", "fill in the middle, decoder")
+
+
+@dataclass(frozen=True)
+class Held(SourceStream):
+    """A source whose one shard is in memory."""
+
+    held: Shard | None = None
+
+    def shard(self, number: int) -> Shard:
+        """The shard."""
+        assert self.held is not None
+        return self.held
+
+
+def shard_of(tokens: np.ndarray, median: int) -> Shard:
+    """The tokens as documents, with a sentence of some 20 tokens after the other."""
+    rng, sizes = np.random.default_rng(0), []
+    while sum(sizes) < len(tokens):
+        sizes += [max(1, round(size)) for size in rng.lognormal(np.log(median), 1, 1000)]
+    ends = np.cumsum(sizes)
+    offsets = np.concatenate([[0], ends[ends <= len(tokens)]])
+    counts = -(-np.diff(offsets) // 20)
+    starts = np.concatenate([np.arange(count) * 20 for count in counts]).astype(np.int32)
+    places = np.concatenate([[0], np.cumsum(counts)])
+    return Shard(tokens, offsets, pa.array([], pa.binary(16)), np.diff(offsets), starts, places, {})
+
+
+def widths(grid: Grid) -> np.ndarray:
+    """Positions that each row of a source takes, of its longer side."""
+    source, found = grid.sources[0], []
+    sequences = np.arange(source.count(grid.length))
+    for first in range(0, len(sequences), 64):
+        chosen = sequences[first : first + 64]
+        nothing = np.zeros_like(chosen)
+        samples = Samples(chosen, nothing, chosen, source.sizes(grid.length, chosen), nothing)
+        batch = grid.rows(samples)
+        sides = [batch.segments] if batch.decoder is None else [batch.segments, batch.decoder.segments]
+        found.append(np.max([(side >= 0).sum(axis=1) for side in sides], axis=0))
+    return np.concatenate(found)[:-1]
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tokens", type=int, default=400_000)
+    options = parser.parse_args()
+    path = Path(os.environ["GRISTMILL_DATA"]) / "prose" / "wiki_en.jsonl.gz"
+    with gzip.open(path, "rt", encoding="utf-8") as lines:
+        texts = [json.loads(line)["text"] for line in islice(lines, 800)]
+    with tempfile.NamedTemporaryFile(suffix=".json") as file:
+        Path(file.name).write_bytes(train_byte_bpe(texts[:200], VOCABULARY))
+        encoder = Encoder.load(file.name)
+        ids, _ = encoder.encode(pa.array(texts, pa.large_string()))
+        known = TokenTexts(encoder.definition)
+    tokens = np.asarray(ids[: options.tokens], dtype=np.uint16)
+    print(f"{len(tokens):,} tokens")
+    for length in (128, 512):
+        for median in (5, 20, 200):
+            shard = shard_of(tokens, median)
+            for name in (*NAMES, *DECODERS):
+                line = measure(name, shard, f"{median}-{length}", length, known)
+                print(f"{length:4} {median:4}  {name:28} {line}", flush=True)
+
+
+def measure(name: str, shard: Shard, key: str, length: int, known: TokenTexts) -> str:
+    """A line on an objective."""
+    architecture, objective = OBJECTIVES[name]
+    family: Any = FAMILY[architecture]
+    start = DECODER_START.get(architecture)
+    context = Context(0, dict(SPECIAL_IDS), VOCABULARY, family, length, decoder_start=start, texts=known)
+    record = ShardRecord("x", 0, key, "wiki_en", "train", len(shard.offsets) - 1, int(shard.offsets[-1]), 0)
+    source = Held("wiki_en", Path(), (record,), objective.frame, held=shard)
+    taken = objective.stream_length(length, family)
+    packed = source.packed("concatenate", taken, 0, objective.room(length, family))
+    before, after = (widths(Grid((one,), taken, objective, context)) for one in (replace(source), packed))
+    shares = f"{1 - before.sum() / (len(before) * max(length, before.max())):.1%} {1 - after.mean() / length:.1%}"
+    over = f"{(before > length).mean():.0%} {(after > length).mean():.0%}"
+    return (
+        f"stream {before.max()} {before.mean():.0f}  room {after.max()} {after.mean():.0f}  wider {over}  "
+        f"padding {shares}  tokens a row {packed.packing.sizes[:-1].mean():.0f} of {taken}"
+    )
+
+
+if __name__ == "__main__":
+    main()
