@@ -1,7 +1,7 @@
 """Training data: from token shards to batches.
 
-    packed_corpus     shards of a corpus -> streams of sources -> packed rows
-    mixture_weights   weights by stage, with caps on repetition
-    order             sample number -> source and sequence, whatever the workers
-    prefetch          the next batches, while the model computes
+packed_corpus     shards of a corpus -> streams of sources -> packed rows
+mixture_weights   weights by stage, with caps on repetition
+order             sample number -> source and sequence, whatever the workers
+prefetch          the next batches, while the model computes
 """

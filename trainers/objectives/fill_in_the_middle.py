@@ -11,6 +11,7 @@ Each document of a row is cut by itself after packing (context level, section 4.
 predicts the documents that are left as they are.
 """
 
+import math
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
@@ -23,6 +24,7 @@ from trainers.objectives.shared.pairs import Documents, PairObjective, Pairs, do
 from trainers.objectives.shared.ragged import Ragged
 from trainers.rows.batch import Batch, Frame
 
+_MEAN_GROWTH = 2  # tokens that the cuts of a document add on average
 _MARKS = ("<fim_prefix>", "<fim_middle>", "<fim_suffix>")
 
 
@@ -42,7 +44,6 @@ class FillInTheMiddle(PairObjective):
     families: ClassVar[tuple[str, ...]] = ("decoder",)
     predicts_text: ClassVar[bool] = False
     needs_texts: ClassVar[bool] = True
-    spare: ClassVar[int] = GROWTH
 
     def check(self) -> None:
         """Shares are shares."""
@@ -51,10 +52,21 @@ class FillInTheMiddle(PairObjective):
                 raise ValueError(f"{name}: got {getattr(self, name)}, allowed 0 to 1")
 
     def rendered(self, tokens: int, family: str) -> int:
-        """The document with `<bos>` and the three marks. What its cuts add comes out of `spare`, and of the marks that
-        documents which are left as they are do not need.
+        """The document with `<bos>`, and what cutting it takes."""
+        return tokens + 1 + self._reserved
+
+    @property
+    def _reserved(self) -> int:
+        """Positions kept for what cutting a document takes: no fewer than the marks, and enough on average over the documents
+        that are cut and those that are not. What the cuts of one take beyond that comes out of `spare` and of what the
+        others of its row do not need.
         """
-        return tokens + 1 + len(_MARKS)
+        return max(len(_MARKS), math.ceil(self.rate * (len(_MARKS) + _MEAN_GROWTH)))
+
+    @property
+    def spare(self) -> int:
+        """So many that a document alone in its row may grow by GROWTH."""
+        return GROWTH - (self._reserved - len(_MARKS))
 
     def pairs(self, batch: Batch, context: Context) -> Pairs:
         """Every document as a target without an input."""
@@ -62,7 +74,8 @@ class FillInTheMiddle(PairObjective):
         chance = documents.per_document(context, "fill_in_the_middle/cuts", 4)
         order = np.where(chance[:, 0] >= self.rate, 0, np.where(chance[:, 1] >= self.spm, 1, 2))
         assert context.texts is not None
-        free = self.spare + len(_MARKS) * np.bincount(documents.rows[order == 0], minlength=len(batch.inputs))
+        unused = self._reserved - len(_MARKS) * (order > 0)
+        free = self.spare + np.bincount(documents.rows, unused, minlength=len(batch.inputs)).astype(np.int64)
         content, cuts = context.texts.cut(documents.content, order > 0, chance[:, 2:], documents.rows, free)
         return self.moved(replace(documents, content=content), order, cuts, context)
 

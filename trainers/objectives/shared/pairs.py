@@ -14,7 +14,6 @@ longer than the sequence length. A batch is as wide as its longest row, rounded 
 """
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 import numba
 import numpy as np
@@ -101,11 +100,14 @@ class PairObjective:
     bidirectional_prefix: bool = False
     loss_on_prefix: bool = False
 
-    spare: ClassVar[int] = 0  # positions of a row that packing leaves free
-
     def pairs(self, batch: Batch, context: Context) -> Pairs:
         """An input and a target for every document."""
         raise NotImplementedError
+
+    @property
+    def spare(self) -> int:
+        """Positions of a row that packing leaves free."""
+        return 0
 
     def rendered(self, tokens: int, family: str) -> int:
         """Positions that a document of `tokens` takes at most, on the longer side of a row."""
