@@ -20,7 +20,8 @@ import psutil
 
 from benchmarks.signals import machine
 from pipelines.building.build import build
-from pipelines.cluster.ray import LocalCluster, RayCluster
+from pipelines.cluster.local import LocalCluster
+from pipelines.cluster.ray import RayCluster
 from pipelines.planning.corpus import CorpusConfig, Source, load_corpus_config
 from pipelines.planning.inventory import take_inventory
 from pipelines.planning.plan import make_plan

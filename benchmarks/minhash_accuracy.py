@@ -26,7 +26,7 @@ from datasketch import MinHash, MinHashLSH
 from benchmarks.minhash import shingles
 from benchmarks.signals import machine
 from pipelines.building.build import build
-from pipelines.cluster.ray import LocalCluster
+from pipelines.cluster.local import LocalCluster
 from pipelines.contracts.document import split_id
 from pipelines.contracts.lineage import open_corpus
 from pipelines.planning.corpus import CorpusConfig, Source, StepConfig

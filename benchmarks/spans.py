@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from benchmarks.decontamination import part_of
 from benchmarks.signals import load, machine, rate
-from pipelines.cluster.ray import LocalCluster
+from pipelines.cluster.local import LocalCluster
 from pipelines.contracts.manifest import StepOutput
 from pipelines.contracts.parts import Annotation, Part
 from pipelines.contracts.stage import CorpusStage

@@ -178,7 +178,7 @@ def corpus_file(tmp_path: Path, raw_text: Path) -> Path:
 def small_output(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What a build of `corpus_file` writes, without a report; never changed, `built_corpus_file` copies it."""
     from pipelines.building.build import build
-    from pipelines.cluster.ray import LocalCluster
+    from pipelines.cluster.local import LocalCluster
     from pipelines.planning.corpus import load_corpus_config
     from pipelines.planning.inventory import take_inventory
     from pipelines.planning.plan import make_plan

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from gristmill.storage.store import write_json
 from pipelines.building.build_metrics import BuildMetrics
-from pipelines.cluster.ray import LocalCluster, RayCluster
+from pipelines.cluster.local import LocalCluster
+from pipelines.cluster.ray import RayCluster
 from pipelines.contracts.manifest import StepManifest
 from pipelines.planning.plan import Plan, Step
 

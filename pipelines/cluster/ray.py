@@ -1,4 +1,4 @@
-"""Where tasks run: Ray tasks on one machine or many, or the same tasks in this process.
+"""Tasks on Ray, on one machine or many.
 
 A task that raises is tried three times with growing pauses; what a user must act on (UserError) stops at once. Tasks in flight
 are bounded, so the driver never holds more than a few results.
@@ -13,143 +13,23 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, TypeVar
 
 from gristmill.advisories import refuse_known
-from gristmill.errors import (
-    BrokenTaskError,
-    RemoteError,
-    StorageError,
-    TaskMemoryError,
-    UserError,
-    reason_of,
-)
+from gristmill.errors import UserError
 from pipelines.cluster.memory import ALLOCATOR, LEAST, measured, room_here
+from pipelines.cluster.tasks import ATTEMPTS, Progress, broken_reason, is_broken, no_progress, task_failure, title_of
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-Progress = Callable[[str, int, int], None]
-_ATTEMPTS = 3
 _PAUSE_SECONDS = 0.5
 _RAY_NEEDS = 64 << 10  # bytes; it goes on with a disk that gets full later
 _COUNT_SECONDS = 5.0
 _INTENDED = (1, 4)  # of Ray's reasons why a node is dead: it was told to end, or it was idle
-_MORE_MEMORY = (
-    "give tasks more (--memory-per-worker, fewer --workers), or lower part_bytes or max_document_bytes of the source"
-)
-
-
-def _no_progress(title: str, done: int, total: int) -> None:
-    return None
 
 
 def _silent(line: str) -> None:
     return None
-
-
-@dataclass
-class LocalCluster:
-    """Runs every task in this process, one after the other: for tests, for debugging, for people without a cluster.
-
-    `memory`: the ceiling of a task in bytes; none without it. `peak_bytes`: the most memory that a task has used since it
-    was set to 0.
-    """
-
-    progress: Progress = _no_progress
-    workers: int = 1
-    memory: int | None = None
-    peak_bytes: int = 0
-
-    def map(
-        self, function: Callable[[Item], Result], items: Sequence[Item], label: Callable[[Item], str]
-    ) -> Iterator[tuple[int, Result]]:
-        """See pipelines.contracts.stage.Cluster."""
-        title = _title(function)
-        self.progress(title, 0, len(items))
-        for position, item in enumerate(items):
-            result, peak = self._attempt(function, item, position, label(item))
-            self.peak_bytes = max(self.peak_bytes, peak)
-            yield position, result
-            self.progress(title, position + 1, len(items))
-
-    def _attempt(self, function: Callable[[Item], Result], item: Item, position: int, label: str) -> tuple[Result, int]:
-        for attempt in range(1, _ATTEMPTS + 1):
-            try:
-                return measured(function, item, self.memory)
-            except UserError:
-                raise
-            except Exception as error:
-                if attempt == _ATTEMPTS:
-                    raise _failure(label, error, position, self.memory) from error
-                time.sleep(_PAUSE_SECONDS * attempt)
-        raise AssertionError("unreachable")
-
-    def fits(self, function: Callable[[Item], Any], item: Item, memory: int | None) -> bool:
-        """Whether a task, tried once, ends with `memory` bytes; so does one that raises what has to do with neither."""
-        try:
-            measured(function, item, memory)
-        except UserError:
-            raise
-        except Exception as error:
-            return not _is_broken(error)
-        return True
-
-    def close(self) -> None:
-        """Nothing to release."""
-
-
-def _failure(label: str, error: BaseException, position: int, memory: int | None) -> UserError:
-    if _is_broken(error):
-        reason = f"failed {_ATTEMPTS} times, the last time it {_reason(error, memory)}"
-        kind = "death" if type(error).__name__ == "WorkerCrashedError" else "memory"
-        return BrokenTaskError(f"{label}: {reason}; {_MORE_MEMORY}", position, memory, kind)
-    if isinstance(error, OSError) and error.errno is not None:
-        return UserError(
-            f"{label}: {reason_of(error)}; mend that and run the same command, which goes on where it stopped"
-        )
-    if isinstance(error, RemoteError):
-        return UserError(f"{label}: failed {_ATTEMPTS} times: {error}; run the same command when the store answers")
-    if isinstance(error, StorageError):
-        return UserError(
-            f"{label}: failed {_ATTEMPTS} times: {error}; mend that and run the same command, which goes on where it stopped"
-        )
-    if type(error).__module__ == "ray.exceptions":  # what is said of processes and nodes, and not by the task
-        return UserError(
-            f"{label}: failed {_ATTEMPTS} times, last with Ray's {type(error).__name__}: nodes or their network may have failed; "
-            "the same command goes on where it stopped"
-        )
-    # The message of a library's exception may quote the text it choked on, so only its type and place are shown.
-    place = ""
-    trace = error.__traceback__
-    while trace is not None:
-        code = trace.tb_frame.f_code
-        place = f" in {Path(code.co_filename).name}:{trace.tb_lineno}"
-        trace = trace.tb_next
-    return UserError(f"{label}: failed {_ATTEMPTS} times, last with {type(error).__name__}{place}")
-
-
-def _is_broken(error: BaseException) -> bool:
-    """Whether a task ran out of memory, or lost its process: to the system for want of memory, or to its own crash."""
-    # Ray's own errors are told by their names, so that builds without Ray do not load it.
-    return isinstance(error, MemoryError) or type(error).__name__ in ("OutOfMemoryError", "WorkerCrashedError")
-
-
-def _reason(error: BaseException, memory: int | None) -> str:
-    """Why a task was broken, in a few words."""
-    from gristmill.terminal import human_bytes
-
-    size = f" with {human_bytes(memory)}" if memory is not None else ""
-    if isinstance(error, MemoryError):
-        place = f", at {error.place}" if isinstance(error, TaskMemoryError) and error.place else ""
-        return f"ran out of memory{size}{place}"
-    if type(error).__name__ == "OutOfMemoryError":
-        return f"was ended{size} because its node ran out of memory"
-    return f"lost its process{size}, to a kill for want of memory or to a crash"
-
-
-def _title(function: Callable[..., Any]) -> str:
-    return function.__name__.strip("_").replace("_", " ")
 
 
 @dataclass
@@ -178,7 +58,7 @@ class RayCluster:
 
     workers: int
     address: str | None = None
-    progress: Progress = _no_progress
+    progress: Progress = no_progress
     say: Callable[[str], None] = _silent
     memory: int | None = None
     peak_bytes: int = 0
@@ -272,7 +152,7 @@ class RayCluster:
         Ray tells of tasks on a node that lost its power or its network only minutes after it has told of the node: where a node
         is gone and nothing ends for some seconds, the tasks from before its loss are handed out once more.
         """
-        title = _title(function)
+        title = title_of(function)
         self.progress(title, 0, len(items))
         if not items:
             return
@@ -313,13 +193,15 @@ class RayCluster:
                 if twins:
                     continue
                 failed = failures[position]
-                failed.append(_is_broken(cause))
+                failed.append(is_broken(cause))
                 self._broken += failed[-1]
-                if len(failed) == _ATTEMPTS:
-                    raise _failure(label(items[position]), cause, position, room) from error
+                if len(failed) == ATTEMPTS:
+                    raise task_failure(label(items[position]), cause, position, room) from error
                 time.sleep(_PAUSE_SECONDS * len(failed))
                 if failed[-1]:
-                    self.say(f"  {label(items[position])}: {_reason(cause, room)}; it is tried again after the others")
+                    self.say(
+                        f"  {label(items[position])}: {broken_reason(cause, room)}; it is tried again after the others"
+                    )
                 waiting.insert(0 if failed[-1] else len(waiting), position)
                 continue
             for twin in twins:
@@ -335,13 +217,13 @@ class RayCluster:
         import ray
 
         try:
-            ray.get(self._submit(function, item, _title(function), memory))
+            ray.get(self._submit(function, item, title_of(function), memory))
         except Exception as error:
             cause = getattr(error, "cause", None) or error
             if isinstance(cause, UserError):
                 raise cause from None
-            self._broken += _is_broken(cause)
-            return not _is_broken(cause)
+            self._broken += is_broken(cause)
+            return not is_broken(cause)
         return True
 
     def close(self) -> None:

@@ -113,8 +113,9 @@ def _build(options: argparse.Namespace) -> int:
     from gristmill.console import ProgressDisplay
     from gristmill.storage.lease import held
     from pipelines.building.build import claim, plan_and_build, refuse_unwritable
+    from pipelines.cluster.local import LocalCluster
     from pipelines.cluster.memory import room_here
-    from pipelines.cluster.ray import LocalCluster, RayCluster
+    from pipelines.cluster.ray import RayCluster
     from pipelines.commands.show_funnel import show_funnel
     from pipelines.planning.corpus import load_corpus_config
     from pipelines.planning.inventory import take_inventory

@@ -33,7 +33,7 @@ def library_versions(*distributions: str) -> dict[str, str]:
 
 
 class Cluster(Protocol):
-    """Where tasks run: in this process or on Ray. pipelines/cluster/ray.py holds both."""
+    """Where tasks run: in this process or on Ray. pipelines/cluster holds both."""
 
     def map(
         self, function: Callable[[Item], Result], items: Sequence[Item], label: Callable[[Item], str]
@@ -127,3 +127,10 @@ def in_order(results: Iterable[tuple[int, Result]], count: int) -> list[Result]:
     ordered: dict[int, Result] = dict(results)
     assert len(ordered) == count, f"{len(ordered)} results for {count} tasks"
     return [ordered[position] for position in range(count)]
+
+
+def gather(
+    cluster: Cluster, function: Callable[[Item], Result], items: Sequence[Item], label: Callable[[Item], str]
+) -> list[Result]:
+    """Results of a function over all items, in their order; errors as `Cluster.map`."""
+    return in_order(cluster.map(function, items, label), len(items))

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from gristmill.errors import UserError
 from gristmill.storage.store import FileRecord, digest, verify
 from pipelines.building.publish import corpus_fingerprint, shard_set, suggested_mixtures
-from pipelines.cluster.ray import LocalCluster
+from pipelines.cluster.local import LocalCluster
 from pipelines.contracts.columns import DROP
 from pipelines.contracts.document import FILE_INDEX, ID, QUARANTINE, format_id
 from pipelines.contracts.lineage import Corpus, Located, PublishedStep, Quarantined, open_corpus

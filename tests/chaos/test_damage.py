@@ -13,7 +13,7 @@ import pytest
 from gristmill.errors import UserError
 from gristmill.events import read_events
 from pipelines.building.build import build
-from pipelines.cluster.ray import LocalCluster
+from pipelines.cluster.local import LocalCluster
 from tests.chaos.harness.faults import Ended, Server, server
 from tests.chaos.harness.outcome import Outcome, Reference, build_outcome, reference_of, run_outcome, trained
 from tests.damage import damage, files_of, flips

@@ -19,8 +19,8 @@ from gristmill.storage.store import verify
 from pipelines.__main__ import main
 from pipelines.building import publish
 from pipelines.building.build import plan_and_build
-from pipelines.cluster import ray as cluster
-from pipelines.cluster.ray import LocalCluster
+from pipelines.cluster import local as cluster
+from pipelines.cluster.local import LocalCluster
 from pipelines.contracts.lineage import open_corpus
 from pipelines.contracts.manifest import load_corpus, load_step
 from pipelines.planning.corpus import load_corpus_config

@@ -20,7 +20,7 @@ from pipelines.cluster.shuffle import FileList, gathered, scattered, write_list
 from pipelines.contracts.columns import DROP
 from pipelines.contracts.document import ID
 from pipelines.contracts.manifest import StepOutput, records_of, write_table
-from pipelines.contracts.stage import Cluster, in_order
+from pipelines.contracts.stage import Cluster, gather
 from pipelines.stages.dedup.dedup_inputs import KEPT_BEFORE, NEW, Candidates
 from pipelines.stages.dedup.grouping import Election, Grouping, Verdict, address, count_favours, partition_of, runs
 from pipelines.stages.dedup.keep_rule import absent_keys, key_columns, key_types, preferred
@@ -279,27 +279,25 @@ def settle(
         return f"{verdict.rule}: part {task.candidates.part.name}"
 
     new = [one for one in found if not one.finished]
-    sums = in_order(cluster.map(sum_up_clusters, tasks(found, partitions), label), len(found))
+    sums = gather(cluster, sum_up_clusters, tasks(found, partitions), label)
     members = write_list(out, "members", sums)
     elections = [Election(out, verdict, members, partition, len(found)) for partition in range(partitions)]
-    elected = in_order(
-        cluster.map(elect_winners, elections, lambda task: f"{verdict.rule}: partition {task.partition}"), partitions
-    )
+    elected = gather(cluster, elect_winners, elections, lambda task: f"{verdict.rule}: partition {task.partition}")
     back, sent = write_list(out, "winners", [files[0] for files, _ in elected]), None
     if any(name.endswith("_similarity") for name in verdict.schema.names):
         asked = write_list(out, "asked", [files[1] for files, _ in elected])
-        evidence = in_order(cluster.map(send_evidence, tasks(found, len(found), asked), label), len(found))
+        evidence = gather(cluster, send_evidence, tasks(found, len(found), asked), label)
         sent = write_list(out, "evidence", evidence)
     verified = verdict.least_similarity is not None
     judging = found if verified else new
-    judged = in_order(cluster.map(judge_members, tasks(judging, len(found), back, sent), label), len(judging))
+    judged = gather(cluster, judge_members, tasks(judging, len(found), back, sent), label)
     favours, again, beyond = [files[1] for files, _ in judged], None, 0
     spared = [Spared(one, c["spared"], c["evidence_bytes"]) for one, (_, c) in zip(judging, judged, strict=True)]
     if any(one.documents for one in spared):
         results, more, beyond = elect_among_spared(out, verdict, grouping, spared, kinds, len(found), cluster)
         favours, again = [*favours, *more], write_list(out, "again", results)
     listed = write_list(out, "favours", favours)
-    written = in_order(cluster.map(write_verdicts, tasks(new, len(found), listed, None, again), label), len(new))
+    written = gather(cluster, write_verdicts, tasks(new, len(found), listed, None, again), label)
     sizes: dict[int, int] = {}
     for _, counts in elected:
         for size, number in counts.items():

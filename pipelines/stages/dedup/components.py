@@ -17,7 +17,7 @@ import pyarrow as pa
 from gristmill.storage.store import FileRecord
 from pipelines.cluster.shuffle import FileList, partitions_for, scattered, write_list
 from pipelines.contracts.manifest import StepOutput, read_table, records_of, schema_facts, write_table
-from pipelines.contracts.stage import Cluster, in_order
+from pipelines.contracts.stage import Cluster, gather
 
 Edges = tuple[np.ndarray, np.ndarray]
 """int64 [edges] each: the higher end and the lower end."""
@@ -144,8 +144,8 @@ def find_components(
     number, before = 0, "links"
     while partitions_for(edges) > 1:
         star, hand = f"stars-{number}", f"handed-{number}"
-        stars = in_order(cluster.map(gather_stars, over(star, before, files), label), partitions)
-        handed = in_order(cluster.map(hand_on, over(hand, star, stars), label), partitions)
+        stars = gather(cluster, gather_stars, over(star, before, files), label)
+        handed = gather(cluster, hand_on, over(hand, star, stars), label)
         before = hand
         files = [record for record, _ in handed]
         if not sum(unsettled for _, unsettled in handed):
@@ -160,4 +160,4 @@ def find_components(
         receipt = out.commit("bounds", {"work/bounds.arrow": write_table(table)}, {})
     (limits,) = records_of(receipt)
     tasks = [_Round(out, listed, share, partitions, f"components.{i:05d}", limits) for i, share in enumerate(shares)]
-    return in_order(cluster.map(name_components, tasks, label), len(tasks))
+    return gather(cluster, name_components, tasks, label)

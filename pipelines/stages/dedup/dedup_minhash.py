@@ -25,7 +25,7 @@ from pipelines.contracts.columns import DROP
 from pipelines.contracts.document import ID
 from pipelines.contracts.manifest import StepOutput, records_of
 from pipelines.contracts.parts import Part
-from pipelines.contracts.stage import Cluster, CorpusStage, in_order
+from pipelines.contracts.stage import Cluster, CorpusStage, gather
 from pipelines.stages.dedup.clustering import settle
 from pipelines.stages.dedup.components import bucket_links, find_components, scattered_edges, spanning_stars
 from pipelines.stages.dedup.dedup_inputs import Candidates, candidates, check_against, fingerprints, writer
@@ -125,10 +125,10 @@ class DedupMinhash(CorpusStage):
         partitions = partitions_for(documents * bands)
         within = self.scope == "within_source"
         tasks = [_BandTask(out, one, partitions, bands, rows, within) for one in found]
-        banded = in_order(cluster.map(scatter_bands, tasks, lambda task: f"{_RULE}: {task.one.part.name}"), len(found))
+        banded = gather(cluster, scatter_bands, tasks, lambda task: f"{_RULE}: {task.one.part.name}")
         entries = write_list(out, "bands", [files[0] for files in banded])
         links = [_LinkTask(out, entries, p, partitions) for p in range(partitions)]
-        linked = in_order(cluster.map(link_buckets, links, lambda task: f"{_RULE}: {task.partition}"), partitions)
+        linked = gather(cluster, link_buckets, links, lambda task: f"{_RULE}: {task.partition}")
         files, edges = [record for record, _ in linked], sum(count for _, count in linked)
         bounds = [one.first for one in found]
         named = find_components(out, files, edges, partitions, bounds, cluster, _RULE)

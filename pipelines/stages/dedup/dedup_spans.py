@@ -24,7 +24,7 @@ from pipelines.contracts.edits import EDIT, EDITS, check_edits, map_back
 from pipelines.contracts.manifest import StepOutput, read_table, records_of, schema_facts, write_table
 from pipelines.contracts.parts import Part
 from pipelines.contracts.reads_text import ReadsText
-from pipelines.contracts.stage import Cluster, CorpusStage, in_order
+from pipelines.contracts.stage import Cluster, CorpusStage, gather, in_order
 
 if TYPE_CHECKING:
     from pipelines.kernels.search.spans import Units
@@ -100,9 +100,7 @@ class DedupSpans(ReadsText, CorpusStage):
 
         def over_parts(function: Any, *inputs: FileList) -> list[Any]:
             tasks = [_PartTask(self, out, part, number, inputs, partitions) for number, part in enumerate(parts)]
-            return in_order(
-                cluster.map(function, tasks, lambda task: f"{self.rule}: part {task.part.name}"), len(tasks)
-            )
+            return gather(cluster, function, tasks, lambda task: f"{self.rule}: part {task.part.name}")
 
         def elect(votes: Sequence[FileRecord], name: str) -> FileList:
             listed = write_list(out, f"votes-for-{name}", votes)

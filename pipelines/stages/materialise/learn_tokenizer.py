@@ -21,7 +21,7 @@ from pipelines.contracts.columns import DROP
 from pipelines.contracts.document import ids_as_integers
 from pipelines.contracts.manifest import StepOutput, records_of
 from pipelines.contracts.parts import Part
-from pipelines.contracts.stage import Cluster, CorpusStage, in_order, library_versions
+from pipelines.contracts.stage import Cluster, CorpusStage, gather, in_order, library_versions
 
 _BYTES_VOCABULARY = 384
 _DEFAULT_VOCABULARY = 32768
@@ -126,11 +126,11 @@ class LearnTokenizer(CorpusStage):
         self, parts: Sequence[Part], out: StepOutput, cluster: Cluster
     ) -> tuple[dict[SampleCell, int], list[FileRecord]]:
         """What each cell is to give, in bytes, and the files of the documents chosen."""
-        measured = in_order(
-            cluster.map(
-                measure_text, [(part, self.per) for part in parts], lambda task: f"learn_tokenizer: part {task[0].name}"
-            ),
-            len(parts),
+        measured = gather(
+            cluster,
+            measure_text,
+            [(part, self.per) for part in parts],
+            lambda task: f"learn_tokenizer: part {task[0].name}",
         )
         kept: dict[SampleCell, int] = {}
         for sizes in measured:

@@ -17,7 +17,7 @@ from pipelines.cluster.shuffle import FileList, partitions_for, scattered, write
 from pipelines.contracts.columns import DROP
 from pipelines.contracts.manifest import StepOutput, records_of
 from pipelines.contracts.parts import Part
-from pipelines.contracts.stage import Cluster, in_order
+from pipelines.contracts.stage import Cluster, gather
 from pipelines.stages.dedup.lsh import band_keys, signatures_of
 from pipelines.stages.materialise.validation_split import ValidationSplit
 
@@ -32,15 +32,11 @@ def measure_overlap(split: ValidationSplit, parts: Sequence[Part], out: StepOutp
         return {"not_measured": f"the signatures hold fewer than {_BANDS * _ROWS} values; raise num_perm"}
     partitions = partitions_for(sum(part.rows for part in parts) * _BANDS)
     tasks = [_BandTask(split, out, part, number, partitions) for number, part in enumerate(parts)]
-    files = in_order(
-        cluster.map(scatter_split_bands, tasks, lambda task: f"shards: overlap of {task.part.name}"), len(tasks)
-    )
+    files = gather(cluster, scatter_split_bands, tasks, lambda task: f"shards: overlap of {task.part.name}")
     listed = write_list(out, "split", files)
     matches = [_MatchTask(listed, partition) for partition in range(partitions)]
     shared: set[tuple[int, int]] = set()
-    for found in in_order(
-        cluster.map(match_bands, matches, lambda task: f"shards: overlap {task.partition}"), partitions
-    ):
+    for found in gather(cluster, match_bands, matches, lambda task: f"shards: overlap {task.partition}"):
         shared.update(found)
     result = {
         source: {"validation": 0, "near_copies_in_training": 0} for source in dict.fromkeys(p.source for p in parts)

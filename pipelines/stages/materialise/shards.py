@@ -20,7 +20,7 @@ from pipelines.contracts.columns import DROP
 from pipelines.contracts.manifest import Content, StepOutput, TokenizerRecord, load_step, records_of
 from pipelines.contracts.parts import Part
 from pipelines.contracts.shard_set import write_shard
-from pipelines.contracts.stage import Cluster, CorpusStage, in_order, library_versions
+from pipelines.contracts.stage import Cluster, CorpusStage, gather, library_versions
 from pipelines.stages.materialise.overlap import measure_overlap
 from pipelines.stages.materialise.validation_split import ValidationSplit
 from tokenizer.vocabulary.specials import needed_by
@@ -125,12 +125,12 @@ class Shards(CorpusStage):
         compared = sum(
             n for _, n in cluster.map(check_encoder, checks, lambda task: f"shards: encoder check on {task.part.name}")
         )
-        sizes = in_order(cluster.map(Part.kept_text_bytes, parts, lambda part: f"shards: part {part.name}"), len(parts))
+        sizes = gather(cluster, Part.kept_text_bytes, parts, lambda part: f"shards: part {part.name}")
         tasks = [
             _EncodeTask(self, out, record.file, group, number)
             for number, group in _groups(parts, sizes, self.shard_bytes)
         ]
-        receipts = in_order(cluster.map(encode_documents, tasks, lambda task: f"shards: {task.unit}"), len(tasks))
+        receipts = gather(cluster, encode_documents, tasks, lambda task: f"shards: {task.unit}")
         shards = [shard for receipt in receipts for shard in receipt["counts"]["shards"]]
         overlap = measure_overlap(self.split, parts, out, cluster)
         files = [asdict(file) for receipt in receipts for file in records_of(receipt)]

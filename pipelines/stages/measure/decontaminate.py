@@ -23,7 +23,7 @@ from pipelines.contracts.edits import EDIT, EDITS
 from pipelines.contracts.manifest import StepOutput, read_table, records_of, schema_facts, write_table
 from pipelines.contracts.parts import Part
 from pipelines.contracts.reads_text import MeasuresText
-from pipelines.contracts.stage import Cluster, CorpusStage, in_order
+from pipelines.contracts.stage import Cluster, CorpusStage, gather
 from pipelines.stages.measure.evaluation_sets import FIELDS, EvaluationSet, Index, covered_words, index_sets
 from pipelines.stages.measure.url_lists import checksums
 
@@ -110,7 +110,7 @@ class Decontaminate(MeasuresText, CorpusStage):
 
         def over_parts(function: Any, inputs: Sequence[FileRecord]) -> list[Any]:
             tasks = [_PartTask(self, out, part, number, tuple(inputs)) for number, part in enumerate(parts)]
-            return in_order(cluster.map(function, tasks, lambda task: f"{RULE}: part {task.part.name}"), len(tasks))
+            return gather(cluster, function, tasks, lambda task: f"{RULE}: part {task.part.name}")
 
         counts = over_parts(find_items, ())
         tally = next(

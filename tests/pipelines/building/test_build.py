@@ -25,7 +25,7 @@ from gristmill.errors import (
 from pipelines.__main__ import main
 from pipelines.building.build import build, plan_and_build
 from pipelines.building.read_step import file_indexes, quarantined
-from pipelines.cluster.ray import LocalCluster
+from pipelines.cluster.local import LocalCluster
 from pipelines.commands.show_funnel import show_funnel
 from pipelines.commands.show_plan import show_plan
 from pipelines.contracts.edits import EDITS, edits_column
@@ -398,7 +398,7 @@ def test_a_full_disk_is_a_clear_error_and_the_build_goes_on_later(corpus_file, t
         real(path, content)
 
     monkeypatch.setattr(store, "write_atomic", full)
-    monkeypatch.setattr("pipelines.cluster.ray._PAUSE_SECONDS", 0)
+    monkeypatch.setattr("pipelines.cluster.local._PAUSE_SECONDS", 0)
     with pytest.raises(UserError, match="No space left on device; mend that and run the same command"):
         run(corpus_file)
     monkeypatch.setattr(store, "write_atomic", real)

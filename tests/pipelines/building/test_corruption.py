@@ -13,7 +13,7 @@ import pytest
 import gristmill.storage.store as store
 from gristmill.errors import CorruptFileError
 from pipelines.building.build import build
-from pipelines.cluster.ray import LocalCluster
+from pipelines.cluster.local import LocalCluster
 from pipelines.contracts.columns import DROP
 from pipelines.contracts.lineage import open_corpus
 from pipelines.erasure.forget import forget

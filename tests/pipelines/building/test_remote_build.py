@@ -23,7 +23,7 @@ from gristmill.storage.store import (
 )
 from pipelines.__main__ import main
 from pipelines.building.build import plan_and_build
-from pipelines.cluster.ray import LocalCluster
+from pipelines.cluster.local import LocalCluster
 from pipelines.contracts.lineage import Located, open_corpus
 from pipelines.contracts.manifest import StepOutput, load_corpus
 from pipelines.contracts.shard_set import open_shard

@@ -12,7 +12,7 @@ from gristmill.storage.store import FileRecord, read_json, record_file, write_at
 from pipelines.building.build import part_of
 from pipelines.building.build_metrics import BuildMetrics
 from pipelines.building.state import Build
-from pipelines.cluster.ray import LocalCluster
+from pipelines.cluster.local import LocalCluster
 from pipelines.contracts.document import DOCUMENT, document_id, file_key
 from pipelines.contracts.manifest import PartRecord, StepManifest, StepOutput, load_step, schema_facts, write_table
 from pipelines.contracts.parts import Annotation, Part

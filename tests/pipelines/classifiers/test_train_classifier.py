@@ -11,7 +11,7 @@ from gristmill.storage.store import file_checksum, read_json
 from pipelines.__main__ import main
 from pipelines.building.build import build
 from pipelines.classifiers.train_classifier import _Class, as_line, load_classifier_config, train
-from pipelines.cluster.ray import LocalCluster
+from pipelines.cluster.local import LocalCluster
 from pipelines.planning.corpus import CorpusConfig, Source, StepConfig
 from pipelines.planning.inventory import take_inventory
 from pipelines.planning.plan import make_plan

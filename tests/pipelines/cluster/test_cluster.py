@@ -4,8 +4,10 @@ import pytest
 
 from gristmill.errors import UserError
 from pipelines.__main__ import main
+from pipelines.cluster.local import LocalCluster
 from pipelines.cluster.memory import LEAST
-from pipelines.cluster.ray import LocalCluster, RayCluster, _failure
+from pipelines.cluster.ray import RayCluster
+from pipelines.cluster.tasks import task_failure
 
 
 @pytest.mark.parametrize("size", ["0", "1", "1KB", "150MB"])
@@ -43,6 +45,6 @@ def test_only_a_want_of_memory_does_not_fit():
 def test_a_task_whose_nodes_are_lost_again_and_again_says_what_to_do():
     from ray.exceptions import NodeDiedError
 
-    message = str(_failure("read web: files 00000", NodeDiedError("10.0.0.3, and what Ray says of it"), 0, None))
+    message = str(task_failure("read web: files 00000", NodeDiedError("10.0.0.3, and what Ray says of it"), 0, None))
     assert message.startswith("read web: files 00000: failed 3 times, last with Ray's NodeDiedError: ")
     assert message.endswith("the same command goes on where it stopped")

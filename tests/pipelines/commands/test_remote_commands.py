@@ -15,7 +15,7 @@ from gristmill.storage.location import RemotePath, place_of
 from gristmill.storage.store import file_checksum, read_json
 from pipelines.__main__ import main
 from pipelines.building.build import plan_and_build
-from pipelines.cluster.ray import LocalCluster
+from pipelines.cluster.local import LocalCluster
 from pipelines.contracts.lineage import open_corpus
 from pipelines.export.text_export import export_corpus
 from pipelines.planning.corpus import load_corpus_config

@@ -11,7 +11,7 @@ import pytest
 
 from gristmill.errors import CorruptFileError, UserError
 from pipelines.building.build import build
-from pipelines.cluster.ray import LocalCluster
+from pipelines.cluster.local import LocalCluster
 from pipelines.contracts.document import document_id, file_key, format_id
 from pipelines.contracts.lineage import Corpus, Located, Quarantined, open_corpus, select_rows
 from pipelines.contracts.shard_set import open_shard

@@ -8,7 +8,7 @@ import pytest
 from gristmill.config import parse
 from gristmill.errors import ConfigError, UserError
 from pipelines.building.build import build
-from pipelines.cluster.ray import LocalCluster
+from pipelines.cluster.local import LocalCluster
 from pipelines.contracts.lineage import open_corpus
 from pipelines.contracts.reads_text import MeasuresText, ReadsText
 from pipelines.planning.corpus import load_corpus_config

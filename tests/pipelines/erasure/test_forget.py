@@ -10,7 +10,7 @@ import gristmill.storage.store as store
 from gristmill.errors import UserError
 from pipelines.__main__ import main
 from pipelines.building.build import plan_and_build
-from pipelines.cluster.ray import LocalCluster
+from pipelines.cluster.local import LocalCluster
 from pipelines.contracts.lineage import Quarantined, open_corpus
 from pipelines.contracts.manifest import load_corpus
 from pipelines.contracts.shard_set import open_shard

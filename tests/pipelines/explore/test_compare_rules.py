@@ -8,7 +8,7 @@ import pytest
 from gristmill.errors import UserError
 from pipelines.__main__ import main
 from pipelines.building.build import build
-from pipelines.cluster.ray import LocalCluster
+from pipelines.cluster.local import LocalCluster
 from pipelines.contracts.lineage import open_corpus
 from pipelines.explore.compare_rules import compare_rules
 from pipelines.planning.corpus import load_corpus_config

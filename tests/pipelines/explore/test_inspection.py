@@ -12,7 +12,7 @@ from gristmill.errors import UserError
 from gristmill.terminal import printable
 from pipelines.__main__ import main
 from pipelines.building.build import build
-from pipelines.cluster.ray import LocalCluster
+from pipelines.cluster.local import LocalCluster
 from pipelines.explore.inspect_cluster import _show_differences, show_cluster
 from pipelines.explore.inspect_document import show_document, show_rule
 from pipelines.planning.corpus import CorpusConfig, Source, StepConfig

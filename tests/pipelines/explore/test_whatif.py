@@ -9,7 +9,7 @@ import pipelines.stages.materialise.funnel as funnel
 from gristmill.errors import UserError
 from pipelines.__main__ import main
 from pipelines.building.build import build
-from pipelines.cluster.ray import LocalCluster
+from pipelines.cluster.local import LocalCluster
 from pipelines.explore.whatif import what_if
 from pipelines.planning.corpus import load_corpus_config
 from pipelines.planning.inventory import take_inventory

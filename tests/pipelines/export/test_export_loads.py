@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from pipelines.building.build import build
-from pipelines.cluster.ray import LocalCluster
+from pipelines.cluster.local import LocalCluster
 from pipelines.export.text_export import export_corpus
 from pipelines.planning.corpus import CorpusConfig, Source, StepConfig
 from pipelines.planning.inventory import take_inventory

@@ -7,8 +7,8 @@ import pytest
 from gristmill.storage.store import read_json, write_json
 from gristmill.terminal import human_seconds
 from pipelines.building.build import build
+from pipelines.cluster.local import LocalCluster
 from pipelines.cluster.memory import measured
-from pipelines.cluster.ray import LocalCluster
 from pipelines.commands.show_plan import show_plan
 from pipelines.planning.corpus import load_corpus_config
 from pipelines.planning.forecast import forecast

@@ -9,7 +9,7 @@ import pytest
 from gristmill.storage.store import read_json
 from pipelines.__main__ import main
 from pipelines.building.build import build
-from pipelines.cluster.ray import LocalCluster
+from pipelines.cluster.local import LocalCluster
 from pipelines.planning.corpus import load_corpus_config
 from pipelines.planning.inventory import take_inventory
 from pipelines.planning.plan import make_plan

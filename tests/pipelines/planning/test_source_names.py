@@ -6,7 +6,7 @@ from gristmill.errors import ConfigError
 from pipelines.__main__ import main
 from pipelines.building.build import build
 from pipelines.classifiers.train_classifier import _open
-from pipelines.cluster.ray import LocalCluster
+from pipelines.cluster.local import LocalCluster
 from pipelines.planning.corpus import load_corpus_config
 from pipelines.planning.inventory import take_inventory
 from pipelines.planning.plan import explain, make_plan

@@ -12,7 +12,7 @@ import pytest
 
 from gristmill.storage.store import read_json
 from pipelines.building.build import build
-from pipelines.cluster.ray import LocalCluster
+from pipelines.cluster.local import LocalCluster
 from pipelines.contracts.manifest import load_corpus, load_step
 from pipelines.planning.corpus import load_corpus_config
 from pipelines.planning.inventory import take_inventory

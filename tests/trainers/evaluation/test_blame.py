@@ -11,7 +11,7 @@ import torch
 from gristmill.errors import ConflictError, UserError
 from gristmill.storage.store import read_json, write_json
 from pipelines.building.build import plan_and_build
-from pipelines.cluster.ray import LocalCluster
+from pipelines.cluster.local import LocalCluster
 from pipelines.planning.corpus import load_corpus_config
 from pipelines.planning.inventory import take_inventory
 from tests.conftest import paragraph

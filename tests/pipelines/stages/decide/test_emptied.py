@@ -10,7 +10,7 @@ import pytest
 from gristmill.errors import ConfigError
 from pipelines.__main__ import main
 from pipelines.building.build import build
-from pipelines.cluster.ray import LocalCluster
+from pipelines.cluster.local import LocalCluster
 from pipelines.contracts.lineage import open_corpus
 from pipelines.contracts.manifest import load_corpus
 from pipelines.planning.corpus import load_corpus_config

@@ -6,7 +6,7 @@ import pytest
 
 from gristmill.errors import ConfigError
 from pipelines.building.build import build
-from pipelines.cluster.ray import LocalCluster
+from pipelines.cluster.local import LocalCluster
 from pipelines.contracts.lineage import open_corpus
 from pipelines.planning.corpus import load_corpus_config
 from pipelines.planning.inventory import take_inventory

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gristmill.errors import CorruptFileError
-from pipelines.cluster.ray import LocalCluster
+from pipelines.cluster.local import LocalCluster
 from pipelines.cluster.shuffle import gathered, scattered
 from pipelines.contracts.manifest import StepOutput
 from pipelines.stages.dedup.components import bucket_links, find_components, scattered_edges, spanning_stars

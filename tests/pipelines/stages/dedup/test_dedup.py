@@ -12,7 +12,7 @@ import pytest
 
 from gristmill.errors import UserError
 from gristmill.storage.store import record_file, write_atomic
-from pipelines.cluster.ray import LocalCluster
+from pipelines.cluster.local import LocalCluster
 from pipelines.contracts.document import DOCUMENT, document_id, file_key
 from pipelines.contracts.manifest import StepOutput, read_table, records_of, schema_facts, write_table
 from pipelines.contracts.parts import Annotation, Part

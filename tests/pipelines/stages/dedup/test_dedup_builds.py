@@ -10,7 +10,7 @@ import pytest
 from gristmill.config import parse
 from gristmill.errors import ConfigError, UserError
 from pipelines.building.build import build
-from pipelines.cluster.ray import LocalCluster
+from pipelines.cluster.local import LocalCluster
 from pipelines.contracts.lineage import open_corpus
 from pipelines.planning.corpus import CorpusConfig, Source, StepConfig
 from pipelines.planning.inventory import take_inventory

@@ -11,7 +11,7 @@ import xxhash
 from gristmill.config import parse
 from gristmill.errors import ConfigError
 from gristmill.storage.store import record_file, write_atomic
-from pipelines.cluster.ray import LocalCluster
+from pipelines.cluster.local import LocalCluster
 from pipelines.contracts.document import DOCUMENT, document_id, file_key
 from pipelines.contracts.edits import apply_edits, compose, edits_column
 from pipelines.contracts.manifest import StepOutput, read_table, records_of, schema_facts, write_table

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipelines.building.build import build
-from pipelines.cluster.ray import LocalCluster
+from pipelines.cluster.local import LocalCluster
 from pipelines.contracts.edits import EDITS, edits_column
 from pipelines.contracts.manifest import load_step
 from pipelines.contracts.stage import PartStage

@@ -12,7 +12,7 @@ import pytest
 
 from gristmill.errors import UserError
 from pipelines.building.build import build
-from pipelines.cluster.ray import LocalCluster
+from pipelines.cluster.local import LocalCluster
 from pipelines.contracts.lineage import open_corpus
 from pipelines.contracts.manifest import load_corpus, load_step
 from pipelines.contracts.shard_set import open_shard

@@ -13,7 +13,7 @@ from pyarrow import parquet
 from benchmarks.decontamination import KINDS, accuracy, measure, plant
 from gristmill.config import parse
 from gristmill.errors import ConfigError, UserError
-from pipelines.cluster.ray import LocalCluster
+from pipelines.cluster.local import LocalCluster
 from pipelines.contracts.edits import apply_edits, check_edits
 from pipelines.contracts.manifest import StepOutput, read_table, records_of, schema_facts
 from pipelines.stages.measure.decontaminate import Decontaminate

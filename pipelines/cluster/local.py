@@ -1,0 +1,65 @@
+"""The same tasks as on Ray, in this process."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from gristmill.errors import UserError
+from pipelines.cluster.memory import measured
+from pipelines.cluster.tasks import ATTEMPTS, Progress, is_broken, no_progress, task_failure, title_of
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+_PAUSE_SECONDS = 0.5
+
+
+@dataclass
+class LocalCluster:
+    """Runs every task in this process, one after the other: for tests, for debugging, for people without a cluster.
+
+    `memory`: the ceiling of a task in bytes; none without it. `peak_bytes`: the most memory that a task has used since it
+    was set to 0.
+    """
+
+    progress: Progress = no_progress
+    workers: int = 1
+    memory: int | None = None
+    peak_bytes: int = 0
+
+    def map(
+        self, function: Callable[[Item], Result], items: Sequence[Item], label: Callable[[Item], str]
+    ) -> Iterator[tuple[int, Result]]:
+        """See pipelines.contracts.stage.Cluster."""
+        title = title_of(function)
+        self.progress(title, 0, len(items))
+        for position, item in enumerate(items):
+            result, peak = self._attempt(function, item, position, label(item))
+            self.peak_bytes = max(self.peak_bytes, peak)
+            yield position, result
+            self.progress(title, position + 1, len(items))
+
+    def _attempt(self, function: Callable[[Item], Result], item: Item, position: int, label: str) -> tuple[Result, int]:
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                return measured(function, item, self.memory)
+            except UserError:
+                raise
+            except Exception as error:
+                if attempt == ATTEMPTS:
+                    raise task_failure(label, error, position, self.memory) from error
+                time.sleep(_PAUSE_SECONDS * attempt)
+        raise AssertionError("unreachable")
+
+    def fits(self, function: Callable[[Item], Any], item: Item, memory: int | None) -> bool:
+        """Whether a task, tried once, ends with `memory` bytes; so does one that raises what has to do with neither."""
+        try:
+            measured(function, item, memory)
+        except UserError:
+            raise
+        except Exception as error:
+            return not is_broken(error)
+        return True
+
+    def close(self) -> None:
+        """Nothing to release."""

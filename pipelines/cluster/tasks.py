@@ -1,0 +1,79 @@
+"""What all clusters say of tasks: their titles in the progress display, and errors of those that failed for good."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from gristmill.errors import (
+    BrokenTaskError,
+    RemoteError,
+    StorageError,
+    TaskMemoryError,
+    UserError,
+    reason_of,
+)
+from gristmill.terminal import human_bytes
+
+Progress = Callable[[str, int, int], None]
+ATTEMPTS = 3
+_MORE_MEMORY = (
+    "give tasks more (--memory-per-worker, fewer --workers), or lower part_bytes or max_document_bytes of the source"
+)
+
+
+def no_progress(title: str, done: int, total: int) -> None:
+    """Show nothing."""
+    return
+
+
+def task_failure(label: str, error: BaseException, position: int, memory: int | None) -> UserError:
+    """The error that stops a build after the last attempt; it never quotes the text of documents."""
+    if is_broken(error):
+        reason = f"failed {ATTEMPTS} times, the last time it {broken_reason(error, memory)}"
+        kind = "death" if type(error).__name__ == "WorkerCrashedError" else "memory"
+        return BrokenTaskError(f"{label}: {reason}; {_MORE_MEMORY}", position, memory, kind)
+    if isinstance(error, OSError) and error.errno is not None:
+        return UserError(
+            f"{label}: {reason_of(error)}; mend that and run the same command, which goes on where it stopped"
+        )
+    if isinstance(error, RemoteError):
+        return UserError(f"{label}: failed {ATTEMPTS} times: {error}; run the same command when the store answers")
+    if isinstance(error, StorageError):
+        return UserError(
+            f"{label}: failed {ATTEMPTS} times: {error}; mend that and run the same command, which goes on where it stopped"
+        )
+    if type(error).__module__ == "ray.exceptions":  # what is said of processes and nodes, and not by the task
+        return UserError(
+            f"{label}: failed {ATTEMPTS} times, last with Ray's {type(error).__name__}: nodes or their network may have failed; "
+            "the same command goes on where it stopped"
+        )
+    # The message of a library's exception may quote the text it choked on, so only its type and place are shown.
+    place = ""
+    trace = error.__traceback__
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        place = f" in {Path(code.co_filename).name}:{trace.tb_lineno}"
+        trace = trace.tb_next
+    return UserError(f"{label}: failed {ATTEMPTS} times, last with {type(error).__name__}{place}")
+
+
+def is_broken(error: BaseException) -> bool:
+    """Whether a task ran out of memory, or lost its process: to the system for want of memory, or to its own crash."""
+    # Ray's own errors are told by their names, so that builds without Ray do not load it.
+    return isinstance(error, MemoryError) or type(error).__name__ in ("OutOfMemoryError", "WorkerCrashedError")
+
+
+def broken_reason(error: BaseException, memory: int | None) -> str:
+    """Why a task was broken, in a few words."""
+    size = f" with {human_bytes(memory)}" if memory is not None else ""
+    if isinstance(error, MemoryError):
+        place = f", at {error.place}" if isinstance(error, TaskMemoryError) and error.place else ""
+        return f"ran out of memory{size}{place}"
+    if type(error).__name__ == "OutOfMemoryError":
+        return f"was ended{size} because its node ran out of memory"
+    return f"lost its process{size}, to a kill for want of memory or to a crash"
+
+
+def title_of(function: Callable[..., Any]) -> str:
+    """The name of a task's function as people read it."""
+    return function.__name__.strip("_").replace("_", " ")
