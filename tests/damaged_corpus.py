@@ -5,7 +5,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from gristmill.storage.store import digest, verify
-from pipelines.building.build import claim
+from pipelines.building.build import ensure_owner
 from pipelines.building.read_step import file_indexes
 from pipelines.contracts.lineage import open_corpus
 from pipelines.planning.corpus import load_corpus_config
@@ -89,7 +89,7 @@ def everything(config: Path, root: Path) -> str:
                 found += [name, *(array.tolist() for array in arrays), repr(shard.doc_ids.to_pylist())]
     for step in corpus.steps:
         found += [str(verify(step.directory, record)) for record in step.manifest.files]
-    claim(root, "small", write=False)
+    ensure_owner(root, "small", write=False)
     plan = plan_of(config)
     forecast(plan, [root])
     return digest([*found, [step.fingerprint for step in plan.steps]])

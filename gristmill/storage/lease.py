@@ -85,7 +85,7 @@ class Lease:
 
 
 @contextmanager
-def held(
+def lock(
     place: Path,
     work: str,
     say: Say,

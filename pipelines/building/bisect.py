@@ -37,7 +37,7 @@ def first_failing(count: int, fails: Callable[[int, int], bool]) -> int | None:
     return low if high > low and fails(low, low + 1) else None
 
 
-def culprit(
+def find_poison(
     error: BrokenTaskError, task: Any, names: Sequence[str], stage: int, run: Callable[[Probe], Any], cluster: _Cluster
 ) -> UserError:
     """PoisonError with the document that alone breaks a stage of a task, every time; `error` itself where there is none.

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from gristmill.errors import BrokenTaskError, ConflictError, PoisonError, UserError, reason_of
 from gristmill.storage.store import FileRecord, write_atomic
 from pipelines.building.annotate import AnnotateTask, StageWork, annotate_documents, annotate_rows, unit_of
-from pipelines.building.bisect import culprit
+from pipelines.building.bisect import find_poison
 from pipelines.building.build_metrics import BuildMetrics, counted
 from pipelines.building.publish import publish_corpus
 from pipelines.building.read_step import run_reads
@@ -36,7 +36,7 @@ from pipelines.contracts.stage import CorpusStage, PartStage, in_order
 from pipelines.planning.corpus import CorpusConfig
 from pipelines.planning.inventory import Inventory
 from pipelines.planning.plan import Plan, Step, make_plan
-from pipelines.planning.poison import load_poison, set_aside
+from pipelines.planning.poison import load_poison, record_poison
 from pipelines.planning.source_check import check_counts, check_sample
 
 Result = TypeVar("Result")
@@ -63,7 +63,7 @@ def plan_and_build(
             if not quarantine:
                 raise
             if load_poison(output) == poison:  # else another build has set documents aside meanwhile
-                set_aside(output, error)
+                record_poison(output, error)
             if error.step == "read":
                 _keep_units(plan, make_plan(config, inventories, load_poison(output)), error.source)
             say(f"set aside: {error.document} of {error.source}, which breaks {error.step} ({error.reason})")
@@ -82,7 +82,7 @@ def _keep_units(before: Plan, after: Plan, source: str) -> None:
 def build(plan: Plan, cluster: AnyCluster, say: Callable[[str], None]) -> CorpusManifest:
     """Run every step of the plan that is not published, then publish the corpus. Returns its manifest."""
     root = plan.config.place
-    claim(root, plan.config.name, write=True)
+    ensure_owner(root, plan.config.name, write=True)
     state = Build(plan, root, cluster, say, {}, BuildMetrics(plan.config.name))
     _find_published(state)
     before = frozenset(state.published)
@@ -93,14 +93,14 @@ def build(plan: Plan, cluster: AnyCluster, say: Callable[[str], None]) -> Corpus
     else:
         say(f"{len(plan.steps)} steps to build")
     _check_samples(state)
-    while not _undisturbed(partial(run_reads, state), state):
+    while not _run_or_adopt(partial(run_reads, state), state):
         pass
     _check_reads(state)
     while pending := [step for step in state.plan.steps if step.label not in state.published]:
         state.metrics.progress(len(state.published), len(state.plan.steps))
         fused = _fusable(pending, state)
         ready = [step for step in pending if all(label in state.published for label in step.inputs())]
-        _undisturbed(partial(_annotate, fused, state) if fused else partial(_run_corpus_step, ready[0], state), state)
+        _run_or_adopt(partial(_annotate, fused, state) if fused else partial(_run_corpus_step, ready[0], state), state)
         if any(step.label in state.published and not step.stage.reproducible for step in pending):
             # The fingerprints of what reads its files are known only now.
             state.plan = make_plan(plan.config, plan.inventories, load_poison(root))
@@ -112,9 +112,9 @@ def build(plan: Plan, cluster: AnyCluster, say: Callable[[str], None]) -> Corpus
     return publish_corpus(state)
 
 
-def _undisturbed(work: Callable[[], None], state: Build) -> bool:
-    """Do some work of a build. Where it fails and another build has published steps meanwhile, these are taken, and what is
-    left is to be done again: whoever publishes a step removes the files that only unfinished steps need.
+def _run_or_adopt(work: Callable[[], None], state: Build) -> bool:
+    """Run `work`. If it fails and a concurrent build has published steps meanwhile, adopt those and return False: the caller
+    plans what is left and tries again. The other build may have removed files that only unfinished steps need.
     """
     try:
         work()
@@ -161,7 +161,7 @@ def _check_reads(state: Build) -> None:
         raise UserError("no source holds a document; a corpus needs at least one, whatever `allow_empty` says")
 
 
-def claim(root: Path, corpus: str, *, write: bool) -> None:
+def ensure_owner(root: Path, corpus: str, *, write: bool) -> None:
     """ConflictError where `root` holds something else than this corpus; with `write`, make it this corpus's directory."""
     marker = root / "corpus.txt"
     try:
@@ -171,7 +171,7 @@ def claim(root: Path, corpus: str, *, write: bool) -> None:
     if owner is None and root.exists() and any(not path.name.startswith(".") for path in root.iterdir()):
         if not marker.exists():  # another build may have begun here just now
             raise ConflictError(f"{root}: is not empty and not the output of a corpus; choose another `output`")
-        claim(root, corpus, write=write)
+        ensure_owner(root, corpus, write=write)
         return
     if owner not in (None, corpus):
         raise ConflictError(
@@ -266,7 +266,7 @@ def _unbroken(results: Iterable[tuple[int, Result]], tasks: Sequence[AnnotateTas
         state.say(f"  {error}")
         state.say(f"  looking for a document that alone breaks part {task.part.name}")
         stages = [work.name for work in task.works]
-        raise culprit(error, task, stages, done.index(False), annotate_rows, state.cluster) from error
+        raise find_poison(error, task, stages, done.index(False), annotate_rows, state.cluster) from error
 
 
 def _work(step: Step, source: str, state: Build) -> StageWork:

@@ -20,7 +20,7 @@ import xxhash
 
 from gristmill.config import load_yaml, override, parse, plain
 from gristmill.errors import ConflictError, UserError
-from gristmill.storage.lease import held
+from gristmill.storage.lease import lock
 from gristmill.storage.location import local_of, place_of
 from gristmill.storage.store import file_checksum, write_atomic, write_json
 from pipelines.classifiers.classifier_card import model_card
@@ -105,7 +105,7 @@ def train(config: ClassifierConfig, *, overwrite: bool) -> dict[str, Any]:
         raise ConflictError(f"{output}: exists; name another `output`, or say --overwrite to train it again")
     classes = {label: _Class(getattr(config, label), label, config) for label in LABELS}
     _check_classes(classes)
-    with held(output, "training", print, wait=False):
+    with lock(output, "training", print, wait=False):
         return _train(config, classes, output)
 
 
@@ -154,9 +154,9 @@ class _Class:
             (e for number, place in enumerate(places) for e in _examples(*place, limit, config.seed, number)),
             key=lambda example: (example.order, example.split),
         )[: config.documents_per_class]
-        held = int(config.held_out * (1 << 64))
-        self.train = [example for example in examples if example.split >= held]
-        self.held_out = [example for example in examples if example.split < held]
+        threshold = int(config.held_out * (1 << 64))
+        self.train = [example for example in examples if example.split >= threshold]
+        self.held_out = [example for example in examples if example.split < threshold]
         self.names = [f"{corpus.manifest.corpus}:{source}" for corpus, source in places]
         self.texts = {example.split for example in examples}
 

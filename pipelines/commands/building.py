@@ -53,7 +53,7 @@ def _memory_argument(command: argparse.ArgumentParser) -> None:
 
 def _plan(options: argparse.Namespace) -> int:
     memory = _memory(options)
-    from pipelines.building.build import claim
+    from pipelines.building.build import ensure_owner
     from pipelines.cluster.memory import LEAST, machine_memory
     from pipelines.commands.show_plan import show_plan
     from pipelines.contracts.manifest import load_step
@@ -76,7 +76,7 @@ def _plan(options: argparse.Namespace) -> int:
         print(f"{options.config}: valid: {len(config.sources)} sources, {len(plan.steps)} steps")
         return 0
     output = config.place
-    claim(output, config.name, write=False)
+    ensure_owner(output, config.name, write=False)
     plan = make_plan(config, take_inventory(config.sources, output), load_poison(output))
     tallies = {}
     for source in config.sources:
@@ -111,8 +111,8 @@ def _build(options: argparse.Namespace) -> int:
     memory = _memory(options)
     from gristmill.advisories import refuse_known
     from gristmill.console import ProgressDisplay
-    from gristmill.storage.lease import held
-    from pipelines.building.build import claim, plan_and_build, refuse_unwritable
+    from gristmill.storage.lease import lock
+    from pipelines.building.build import ensure_owner, plan_and_build, refuse_unwritable
     from pipelines.cluster.local import LocalCluster
     from pipelines.cluster.memory import room_here
     from pipelines.cluster.ray import RayCluster
@@ -126,8 +126,8 @@ def _build(options: argparse.Namespace) -> int:
     config = load_corpus_config(options.config, options.overrides)
     output = config.place
     refuse_unwritable(output)
-    claim(output, config.name, write=False)
-    with ProgressDisplay() as display, held(output, "building", display.say):
+    ensure_owner(output, config.name, write=False)
+    with ProgressDisplay() as display, lock(output, "building", display.say):
         display.say(f"corpus {config.name}: looking at the files of {len(config.sources)} sources")
         inventories = take_inventory(config.sources, output)
         cluster: LocalCluster | RayCluster

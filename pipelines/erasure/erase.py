@@ -8,7 +8,7 @@ from rich.console import Console
 
 from gristmill.config import load_yaml
 from gristmill.errors import ConfigError, CorruptFileError, UserError
-from gristmill.storage.lease import held
+from gristmill.storage.lease import lock
 from gristmill.storage.location import RemotePath
 from gristmill.storage.paths import is_url
 from gristmill.storage.store import read_json
@@ -30,7 +30,7 @@ def erase(directory: Path, ids: Path | None, urls: Path | None, runs: Path | Non
     keys, texts = _held(corpus, identifiers, addresses)
     probes = probes_of(texts)
     texts.clear()
-    with held(directory, "forgetting documents", console.print, wait=False):
+    with lock(directory, "forgetting documents", console.print, wait=False):
         names, written = forget(directory, identifiers, addresses)
     for name in names:
         console.print(f"forgotten: {printable(name)}", soft_wrap=True)
@@ -120,7 +120,7 @@ def collect_garbage(configs: Sequence[CorpusConfig], *, delete: bool) -> None:
         _check_local(config.place)
     output = configs[0].place
     lease = (
-        held(output, "collecting garbage", console.print, wait=False) if delete and output.exists() else nullcontext()
+        lock(output, "collecting garbage", console.print, wait=False) if delete and output.exists() else nullcontext()
     )
     with lease:
         _collect(configs, console, delete=delete)

@@ -33,7 +33,7 @@ _Z = 1.96  # of a normal distribution: 95 of 100 cases lie within so many standa
 
 
 @dataclass
-class Flow:
+class Impact:
     """What changed filters do to the documents of one source that no other step drops before deduplication.
 
     `seen` documents were looked at, which stand for `documents`; all other counts are of documents seen.
@@ -98,7 +98,7 @@ class WhatIf:
         """Sources that a changed filter looks at, in order."""
         return [s.name for s in self.config.sources if any(_applies(self.then[name], s.name) for name in self.changed)]
 
-    def run(self, *, full: bool) -> dict[str, Flow]:
+    def run(self, *, full: bool) -> dict[str, Impact]:
         """The flow of every source that a changed filter looks at."""
         flows = {source: _base(self, source) for source in self.sources()}
         thresholds = self._thresholds(full=full)
@@ -245,7 +245,7 @@ def _applies(entry: StepConfig, source: str) -> bool:
     return entry.sources is None or source in entry.sources
 
 
-def _base(question: WhatIf, source: str) -> Flow:
+def _base(question: WhatIf, source: str) -> Impact:
     """The documents that only filters or deduplication drop, and how many of them the filters keep now."""
     total = question.corpus.read_step(source).manifest.counts[source]["kept"]
     corpus_steps = set(_elections(question))
@@ -255,7 +255,7 @@ def _base(question: WhatIf, source: str) -> Flow:
             lost = sum(row["dropped"].values())
             filtered += lost if row["step"] in question.now else 0
             total -= lost if row["step"] not in question.now else 0
-    return Flow(total, total - filtered)
+    return Impact(total, total - filtered)
 
 
 def _elections(question: WhatIf) -> list[str]:
@@ -324,7 +324,7 @@ def _decide(
     return drop
 
 
-def _add(question: WhatIf, flow: Flow, source: str, table: pa.Table, thresholds: Mapping[str, Thresholds]) -> None:
+def _add(question: WhatIf, flow: Impact, source: str, table: pa.Table, thresholds: Mapping[str, Thresholds]) -> None:
     """Count the documents of a table."""
     table = table.filter(_eligible(question, table)).combine_chunks()
     filtered = pc.is_in(table["drop_step"].combine_chunks(), value_set=pa.array(list(question.now), pa.string()))

@@ -10,14 +10,14 @@ from gristmill.console import Page, wide_console
 from gristmill.terminal import human_bytes
 from pipelines.contracts.columns import DROP
 from pipelines.contracts.lineage import select_rows
-from pipelines.explore.whatif import Flow, WhatIf
+from pipelines.explore.whatif import Impact, WhatIf
 from pipelines.stages.decide.filter import Filter
 from pipelines.stages.pii.redaction import without_personal_data
 
 _EXCERPT = (400, 6)  # characters and lines of a sample
 
 
-def show_answer(question: WhatIf, flows: Mapping[str, Flow], samples: int) -> None:
+def show_answer(question: WhatIf, flows: Mapping[str, Impact], samples: int) -> None:
     """Print the flows, and up to `samples` documents of each source that would newly be dropped, and newly kept."""
     console = wide_console()
     console.print(_sources(flows))
@@ -43,7 +43,7 @@ def show_answer(question: WhatIf, flows: Mapping[str, Flow], samples: int) -> No
         console.print(text, markup=False, end="", soft_wrap=True)
 
 
-def _sources(flows: Mapping[str, Flow]) -> Table:
+def _sources(flows: Mapping[str, Impact]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("source", no_wrap=True)
     for heading in ("kept now", "kept then", "newly dropped", "newly kept", "text"):
@@ -63,7 +63,7 @@ def _sources(flows: Mapping[str, Flow]) -> Table:
     return table
 
 
-def _rules(flows: Mapping[str, Flow]) -> Table:
+def _rules(flows: Mapping[str, Impact]) -> Table:
     """Documents by the first rule that drops them, now and then."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("first rule that drops", no_wrap=True)
@@ -78,7 +78,7 @@ def _rules(flows: Mapping[str, Flow]) -> Table:
     return table
 
 
-def _show_samples(question: WhatIf, source: str, flow: Flow, samples: int) -> None:
+def _show_samples(question: WhatIf, source: str, flow: Impact, samples: int) -> None:
     page = Page()
     for kept, heading in ((False, "newly dropped"), (True, "newly kept")):
         chosen = [(part, row) for _, to_kept, part, row in flow.moved if to_kept is kept][:samples]

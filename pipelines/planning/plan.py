@@ -25,7 +25,7 @@ from pipelines.contracts.stage import CorpusStage, PartStage, Stage
 from pipelines.planning.column_writers import missing_column
 from pipelines.planning.corpus import CorpusConfig, StepConfig
 from pipelines.planning.inventory import Inventory, Read
-from pipelines.planning.poison import Poison, SetAside
+from pipelines.planning.poison import Poison, WithoutPoison
 from pipelines.planning.rule_checks import check_filter
 from pipelines.stages.decide.filter import Filter
 from pipelines.stages.decide.quantiles import Quantiles
@@ -158,7 +158,7 @@ def _quantiles(name: str) -> str:
 def _without(entry: StepConfig, documents: tuple[str, ...]) -> StepConfig:
     """The entry with a stage that is not shown some documents."""
     assert isinstance(entry.stage, PartStage)
-    return replace(entry, stage=SetAside(entry.stage, documents))
+    return replace(entry, stage=WithoutPoison(entry.stage, documents))
 
 
 def _sources(config: CorpusConfig, entry: StepConfig) -> tuple[str, ...]:
@@ -204,7 +204,7 @@ def _step(
     if "tokenizer_share" in entry.stage.reads():
         inputs["tokenizer_share"] = {s.name: s.tokenizer_share for s in config.sources if s.name in sources}
     stage = entry.stage
-    if isinstance(stage, SetAside):
+    if isinstance(stage, WithoutPoison):
         inputs["poison"] = list(stage.documents)
         stage = stage.stage
     knobs = {name: value for name, value in plain(stage).items() if name not in stage.paths}

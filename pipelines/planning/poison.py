@@ -37,7 +37,7 @@ def load_poison(output: Path) -> Poison:
     return {where: tuple(sorted(documents)) for where, documents in found.items()}
 
 
-def set_aside(output: Path, error: PoisonError) -> None:
+def record_poison(output: Path, error: PoisonError) -> None:
     """Add the document of an error to the list; the error itself where it is listed already."""
     try:
         entries = read_json(output / _FILE)["documents"]
@@ -53,7 +53,7 @@ def set_aside(output: Path, error: PoisonError) -> None:
 
 
 @dataclass(frozen=True)
-class SetAside(PartStage):
+class WithoutPoison(PartStage):
     """A stage that is not shown some documents: its columns are null for them, and `drop` is `poison`."""
 
     stage: PartStage

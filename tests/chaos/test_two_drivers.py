@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from gristmill.storage import store
-from gristmill.storage.lease import LEASE, held
+from gristmill.storage.lease import LEASE, lock
 from gristmill.storage.location import place_of
 from gristmill.storage.store import verify
 from pipelines.__main__ import main
@@ -369,7 +369,7 @@ def test_what_removes_files_does_not_begin_beside_a_build(plain_file, tmp_path, 
     build(plain_file, tmp_path / "out")
     before = files_of(tmp_path / "out")
     (tmp_path / "ids").write_text("web/0.jsonl#0\n")
-    with held(tmp_path / "out", "building", pytest.fail):
+    with lock(tmp_path / "out", "building", pytest.fail):
         for command in (
             ["gc", str(plain_file), "--delete"],
             ["forget", str(tmp_path / "out"), "--ids", str(tmp_path / "ids")],

@@ -22,7 +22,7 @@ import yaml
 
 from gristmill.config import load_yaml, parse, plain
 from gristmill.errors import ConflictError, CorruptFileError, UserError
-from gristmill.storage.lease import LEASE, held
+from gristmill.storage.lease import LEASE, lock
 from gristmill.storage.location import local_of
 from gristmill.storage.retries import retry
 from gristmill.storage.store import digest, file_checksum, read_json, write_atomic, write_json
@@ -206,7 +206,7 @@ def locked(path: Path) -> Iterator[None]:
         print(f"error: {path}: another process took over, since this one had stood still", file=sys.stderr, flush=True)
         os._exit(1)
 
-    with held(path, "training", lambda line: print(line, flush=True), wait=False, lost=end):
+    with lock(path, "training", lambda line: print(line, flush=True), wait=False, lost=end):
         yield
 
 

@@ -22,7 +22,7 @@ from pipelines.contracts.document import ID
 from pipelines.contracts.manifest import StepOutput, records_of, write_table
 from pipelines.contracts.stage import Cluster, gather
 from pipelines.stages.dedup.dedup_inputs import KEPT_BEFORE, NEW, Candidates
-from pipelines.stages.dedup.grouping import Election, Grouping, Verdict, address, count_favours, partition_of, runs
+from pipelines.stages.dedup.grouping import DedupPolicy, Election, Grouping, address, count_favours, partition_of, runs
 from pipelines.stages.dedup.keep_rule import absent_keys, key_columns, key_types, preferred
 from pipelines.stages.dedup.verification import Spared, elect_among_spared
 
@@ -57,7 +57,7 @@ _VERDICT = pa.schema(
 @dataclass(frozen=True)
 class _Task:
     out: StepOutput
-    verdict: Verdict
+    verdict: DedupPolicy
     grouping: Grouping
     candidates: Candidates
     destinations: int
@@ -78,7 +78,7 @@ def sum_up_clusters(task: _Task) -> FileRecord:
         table = pa.table(
             {
                 "cluster": clusters,
-                "standing": pa.array(one.standing(rows, task.verdict.schema.names[1])),
+                "standing": pa.array(one.priority(rows, task.verdict.schema.names[1])),
                 **keys,
                 "rank": pa.array(np.full(len(rows), one.rank, np.int32)),
                 "id": one.ids().take(pa.array(rows)),
@@ -187,7 +187,7 @@ def _verdicts(task: _Task) -> tuple[pa.Table, int]:
     similarity, sizes = _similarity(task, rows, back_of)
     dropped, spared, like = ~kept, np.zeros(len(rows), bool), np.zeros(len(rows), np.int64)
     if least is not None:
-        standing = one.standing(rows, task.verdict.schema.names[1])
+        standing = one.priority(rows, task.verdict.schema.names[1])
         others = (back_of["home"].to_numpy() != one.number) | (back_of["home_row"].to_numpy() != rows)
         alike = similarity >= np.float32(least)
         goes = others & alike & back_of["enough"].to_numpy()
@@ -255,11 +255,11 @@ def write_verdicts(task: _Task) -> dict[str, int]:
     return {"dropped": sum(counts["dropped"].values()), "spared": counts["spared"]}
 
 
-def settle(
+def elect_and_write(
     out: StepOutput,
     found: Sequence[Candidates],
     grouping: Grouping,
-    verdict: Verdict,
+    verdict: DedupPolicy,
     partitions: int,
     cluster: Cluster,
 ) -> dict[str, Any]:

@@ -66,7 +66,7 @@ class _Round:
         return pa.concat_tables([self.files.gathered(p) for p in self.partitions])
 
 
-def gather_stars(task: _Round) -> FileRecord:
+def small_star(task: _Round) -> FileRecord:
     """Small-star: the edges of a partition as stars, committed twice, by the partition of either end."""
     receipt = task.out.receipt(task.unit)
     if receipt is None:
@@ -79,7 +79,7 @@ def gather_stars(task: _Round) -> FileRecord:
     return records_of(receipt)[0]
 
 
-def hand_on(task: _Round) -> tuple[FileRecord, int]:
+def large_star(task: _Round) -> tuple[FileRecord, int]:
     """Large-star: every node links its higher neighbours to its lowest; with the number of nodes that are not yet in a star."""
     receipt = task.out.receipt(task.unit)
     if receipt is None:
@@ -144,8 +144,8 @@ def find_components(
     number, before = 0, "links"
     while partitions_for(edges) > 1:
         star, hand = f"stars-{number}", f"handed-{number}"
-        stars = gather(cluster, gather_stars, over(star, before, files), label)
-        handed = gather(cluster, hand_on, over(hand, star, stars), label)
+        stars = gather(cluster, small_star, over(star, before, files), label)
+        handed = gather(cluster, large_star, over(hand, star, stars), label)
         before = hand
         files = [record for record, _ in handed]
         if not sum(unsettled for _, unsettled in handed):

@@ -18,9 +18,9 @@ from pipelines.contracts.document import ID
 from pipelines.contracts.manifest import StepOutput
 from pipelines.contracts.parts import Part
 from pipelines.contracts.stage import Cluster, CorpusStage
-from pipelines.stages.dedup.clustering import settle
+from pipelines.stages.dedup.clustering import elect_and_write
 from pipelines.stages.dedup.dedup_inputs import Candidates, candidates, check_against, fingerprints
-from pipelines.stages.dedup.grouping import Verdict
+from pipelines.stages.dedup.grouping import DedupPolicy
 from pipelines.stages.dedup.keep_rule import KeepKey, columns_read
 
 
@@ -75,9 +75,9 @@ class DedupExact(CorpusStage):
     def run(self, parts: Sequence[Part], out: StepOutput, cluster: Cluster) -> dict[str, Any]:
         """Shuffle by hash, keep one of each."""
         found = candidates(parts, self.against, self.compared)
-        verdict = Verdict(self.rule, self.writes(), self.keep, self.keep_up_to)
+        verdict = DedupPolicy(self.rule, self.writes(), self.keep, self.keep_up_to)
         partitions = partitions_for(sum(one.part.rows for one in found))
-        return settle(out, found, _EqualHashes(self), verdict, partitions, cluster)
+        return elect_and_write(out, found, _EqualHashes(self), verdict, partitions, cluster)
 
 
 @dataclass(frozen=True)

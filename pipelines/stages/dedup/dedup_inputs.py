@@ -83,7 +83,7 @@ class Candidates:
         rows = np.flatnonzero(pc.and_(alive, pc.is_valid(values)).to_numpy(zero_copy_only=False))
         return rows, values.take(pa.array(rows))
 
-    def standing(self, rows: np.ndarray, cluster: str) -> np.ndarray:
+    def priority(self, rows: np.ndarray, cluster: str) -> np.ndarray:
         """KEPT_BEFORE, DROPPED_BEFORE (by the step that wrote `cluster`) or NEW for some rows, int8."""
         if not self.finished:
             return np.full(len(rows), NEW, np.int8)

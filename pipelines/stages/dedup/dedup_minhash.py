@@ -26,10 +26,10 @@ from pipelines.contracts.document import ID
 from pipelines.contracts.manifest import StepOutput, records_of
 from pipelines.contracts.parts import Part
 from pipelines.contracts.stage import Cluster, CorpusStage, gather
-from pipelines.stages.dedup.clustering import settle
+from pipelines.stages.dedup.clustering import elect_and_write
 from pipelines.stages.dedup.components import bucket_links, find_components, scattered_edges, spanning_stars
 from pipelines.stages.dedup.dedup_inputs import Candidates, candidates, check_against, fingerprints, writer
-from pipelines.stages.dedup.grouping import Verdict
+from pipelines.stages.dedup.grouping import DedupPolicy
 from pipelines.stages.dedup.keep_rule import KeepKey, columns_read
 from pipelines.stages.dedup.lsh import band_keys, best_bands, signatures_of
 from pipelines.stages.measure.minhash_signatures import MinhashSignatures
@@ -133,11 +133,11 @@ class DedupMinhash(CorpusStage):
         bounds = [one.first for one in found]
         named = find_components(out, files, edges, partitions, bounds, cluster, _RULE)
         least = None if self.verify == "none" else self.threshold
-        verdict = Verdict(_RULE, self.writes(), self.keep, self.keep_up_to, least, sets=self.verify == "jaccard")
+        verdict = DedupPolicy(_RULE, self.writes(), self.keep, self.keep_up_to, least, sets=self.verify == "jaccard")
         local = write_list(out, "groups", [files[1] for files in banded])
         shingling = self._shingling(parts) if self.verify == "jaccard" else None
         grouping = _Components(local, write_list(out, "components", named), shingling)
-        facts = settle(out, found, grouping, verdict, partitions_for(documents), cluster)
+        facts = elect_and_write(out, found, grouping, verdict, partitions_for(documents), cluster)
         return {"bands": bands, "rows": rows, **facts}
 
     def _shingling(self, parts: Sequence[Part]) -> MinhashSignatures:

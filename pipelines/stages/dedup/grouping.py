@@ -30,7 +30,7 @@ class Grouping(Protocol):
 
 
 @dataclass(frozen=True)
-class Verdict:
+class DedupPolicy:
     """How a deduplication decides: the rule it drops by, the columns it writes, the order of preference, how many of a cluster
     stay, and the similarity below which documents are no copies although they are in one cluster. `sets`: whether the
     evidence of a document is a set, whose similarity is Jaccard's, or a signature.
@@ -49,7 +49,7 @@ class Election:
     """Elects among the clusters of one partition. `files` hold their documents; `parts`: the number of parts of the corpus."""
 
     out: StepOutput
-    verdict: Verdict
+    verdict: DedupPolicy
     files: FileList
     partition: int
     parts: int

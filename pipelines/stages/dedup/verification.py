@@ -22,7 +22,7 @@ from pipelines.contracts.document import ID
 from pipelines.contracts.manifest import StepOutput, records_of
 from pipelines.contracts.stage import Cluster, gather, in_order
 from pipelines.stages.dedup.dedup_inputs import KEPT_BEFORE, NEW, Candidates
-from pipelines.stages.dedup.grouping import Election, Grouping, Verdict, address, count_favours, partition_of, runs
+from pipelines.stages.dedup.grouping import DedupPolicy, Election, Grouping, address, count_favours, partition_of, runs
 from pipelines.stages.dedup.keep_rule import absent_keys, key_columns, preferred
 
 ELECTORATE = 10_000
@@ -38,7 +38,7 @@ _RESULT = pa.schema(
 @dataclass(frozen=True)
 class _PartTask:
     out: StepOutput
-    verdict: Verdict
+    verdict: DedupPolicy
     grouping: Grouping
     candidates: Candidates
     kinds: tuple[pa.DataType, ...]
@@ -56,7 +56,7 @@ class Spared:
 
 def elect_among_spared(
     out: StepOutput,
-    verdict: Verdict,
+    verdict: DedupPolicy,
     grouping: Grouping,
     spared: Sequence[Spared],
     kinds: tuple[pa.DataType, ...],
@@ -89,7 +89,7 @@ def send_spared(task: _PartTask) -> FileRecord:
         found = task.grouping.evidence(one, rows)
         assert found is not None
         columns = {
-            "cluster": table["winner"], "standing": one.standing(rows, verdict.schema.names[1]), **keys,
+            "cluster": table["winner"], "standing": one.priority(rows, verdict.schema.names[1]), **keys,
             "rank": np.full(len(rows), one.rank, np.int32), "id": one.ids().take(pa.array(rows)),
             "part": np.full(len(rows), one.number, np.int32), "row": rows, "like": table["like"],
             "similarity": table["similarity"], "home": table["home"], "home_row": table["home_row"], "evidence": found,
@@ -138,7 +138,7 @@ def _electorates(task: Election) -> tuple[pa.Table, int]:
     return _cut(pa.concat_tables(held), task.verdict), documents
 
 
-def _cut(table: pa.Table, verdict: Verdict) -> pa.Table:
+def _cut(table: pa.Table, verdict: DedupPolicy) -> pa.Table:
     """The first documents of each cluster, as many as elect: what is cut early is cut in the end."""
     table = table.take(preferred(table, verdict.keep)).combine_chunks()
     starts, sizes, place = runs(table["cluster"])
@@ -158,7 +158,7 @@ def _vectors(table: pa.Table) -> tuple[np.ndarray, np.ndarray]:
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)]), lists.flatten().to_numpy()
 
 
-def _elect(table: pa.Table, verdict: Verdict) -> tuple[np.ndarray, np.ndarray]:
+def _elect(table: pa.Table, verdict: DedupPolicy) -> tuple[np.ndarray, np.ndarray]:
     """Of each document the row of the one it goes for (see pipelines.kernels.search.election), and the similarity to that."""
     from pipelines.kernels.search.election import elect
 
@@ -177,7 +177,7 @@ def _old(table: pa.Table) -> np.ndarray:
     return table["standing"].to_numpy() != NEW
 
 
-def _follow(table: pa.Table, stay: pa.Table, verdict: Verdict) -> tuple[np.ndarray, np.ndarray]:
+def _follow(table: pa.Table, stay: pa.Table, verdict: DedupPolicy) -> tuple[np.ndarray, np.ndarray]:
     """As `_elect`, for documents that are compared with those of their cluster in `stay` alone."""
     from pipelines.kernels.search.election import follow
 

@@ -29,8 +29,8 @@ def change_lease(numbers) -> None:
     from gristmill.storage import lease
     from trainers.runs import run
 
-    changed = partial(lease.held, **numbers) if numbers else lambda *arguments, **named: contextlib.nullcontext()
-    lease.held = run.held = changed
+    changed = partial(lease.lock, **numbers) if numbers else lambda *arguments, **named: contextlib.nullcontext()
+    lease.lock = run.lock = changed
 
 
 def move_to(host: str) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from gristmill.errors import ConflictError
-from gristmill.storage.lease import LEASE, PATIENCE_SECONDS, Lease, held, take
+from gristmill.storage.lease import LEASE, PATIENCE_SECONDS, Lease, lock, take
 from gristmill.storage.location import RemotePath, place_of
 from gristmill.storage.remote import write_url
 
@@ -71,13 +71,13 @@ def place(request, tmp_path):
 
 
 def test_a_lease_is_there_while_it_is_held_and_beats(place):
-    with held(place, "building", pytest.fail, beat=0.01):
+    with lock(place, "building", pytest.fail, beat=0.01):
         first = (place / LEASE).read_bytes()
         assert json.loads(first)["pid"] == os.getpid()
         while (place / LEASE).read_bytes() == first:
             time.sleep(0.01)
     assert not (place / LEASE).exists()
-    with pytest.raises(KeyError), held(place, "building", pytest.fail):
+    with pytest.raises(KeyError), lock(place, "building", pytest.fail):
         raise KeyError
     assert not (place / LEASE).exists()
 
@@ -202,7 +202,7 @@ def test_of_several_that_come_at_once_one_holds_the_lease(tmp_path):
 
 def test_a_lease_that_was_lost_is_left_alone_and_told(place):
     told = threading.Event()
-    with held(place, "building", pytest.fail, beat=0.01, lost=told.set):
+    with lock(place, "building", pytest.fail, beat=0.01, lost=told.set):
         foreign(place, holder="other")
         assert told.wait(60)
     assert holder(place) == "other"

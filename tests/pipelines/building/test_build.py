@@ -37,7 +37,7 @@ from pipelines.planning.corpus import StepConfig, load_corpus_config
 from pipelines.planning.forecast import forecast
 from pipelines.planning.inventory import take_inventory
 from pipelines.planning.plan import explain, make_plan
-from pipelines.planning.poison import load_poison, set_aside
+from pipelines.planning.poison import load_poison, record_poison
 
 pytestmark = pytest.mark.usefixtures("without_report")
 
@@ -529,10 +529,12 @@ def test_poison_stops_the_build_or_is_set_aside_and_counted(corpus_file, tmp_pat
 def test_a_step_that_breaks_on_the_same_document_again_does_not_go_round_in_circles(tmp_path):
     error = PoisonError("broken", "read", "web", "a#1", "crash")
     assert str(pickle.loads(pickle.dumps(error))) == "broken"
-    set_aside(tmp_path, error)
+    record_poison(tmp_path, error)
     with pytest.raises(PoisonError):
-        set_aside(tmp_path, error)
-    set_aside(tmp_path, PoisonError("broken", "read", "forum", "a#1", "crash"))  # another source may have such a file
+        record_poison(tmp_path, error)
+    record_poison(
+        tmp_path, PoisonError("broken", "read", "forum", "a#1", "crash")
+    )  # another source may have such a file
     assert load_poison(tmp_path) == {("read", "web"): ("a#1",), ("read", "forum"): ("a#1",)}
 
 
