@@ -1,4 +1,4 @@
-"""The wheel holds the three packages and nothing else."""
+"""The wheel holds the four packages and nothing else."""
 
 import shutil
 import subprocess
