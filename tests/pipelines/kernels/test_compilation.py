@@ -10,12 +10,13 @@ import pipelines.kernels
 
 
 def kernels():
-    for module_info in pkgutil.iter_modules(pipelines.kernels.__path__):
-        module = importlib.import_module(f"pipelines.kernels.{module_info.name}")
+    for module_info in pkgutil.walk_packages(pipelines.kernels.__path__, "pipelines.kernels."):
+        module = importlib.import_module(module_info.name)
         yield from ((module, value) for value in vars(module).values() if isinstance(value, CPUDispatcher))
 
 
 def test_kernels_call_only_kernels_of_their_own_file():
+    assert list(kernels())
     assert [kernel for module, kernel in kernels() if kernel.py_func.__module__ != module.__name__] == []
 
 

@@ -156,7 +156,7 @@ def test_depends_on_the_version_of_unicode() -> None:
 
 
 def test_every_reason_is_explained() -> None:
-    sources = [path.read_text() for path in Path(pipelines.reading.__path__[0]).glob("*.py")]
+    sources = [path.read_text() for path in Path(pipelines.reading.__path__[0]).rglob("*.py")]
     used = set(re.findall(r'(?:Bad|BrokenInput|broken|_set_aside)\("(\w+)"', "\n".join(sources)))
     assert used <= set(REASONS)
     assert len(used) >= 15

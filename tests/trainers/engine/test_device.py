@@ -22,7 +22,9 @@ def test_with_a_gpu_it_is_the_gpu():
     assert compute_device().type == "cuda"
 
 
-@pytest.mark.parametrize("name", ["evaluate", "generate", "fill_mask", "blame"])
+@pytest.mark.parametrize(
+    "name", ["evaluation/evaluate", "inference/generate", "inference/fill_mask", "evaluation/blame"]
+)
 def test_commands_that_run_a_model_name_no_device_of_their_own(name):
     code = (TRAINERS / f"{name}.py").read_text(encoding="utf-8")
     assert "compute_device()" in code

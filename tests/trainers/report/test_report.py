@@ -245,7 +245,7 @@ def test_the_command_says_what_it_needs(tmp_path, capsys, monkeypatch):
     assert (first / "report.html").read_text().startswith("<!DOCTYPE html>")
     assert main(["report", str(first), str(second)]) == 0
     assert (tmp_path / "report-a-b.html").read_text().startswith("<!DOCTYPE html>")
-    monkeypatch.setattr("trainers.__main__._NAMED_RUNS", 1)
+    monkeypatch.setattr("trainers.commands.examine._NAMED_RUNS", 1)
     assert main(["report", str(second), str(first)]) == 0
     assert (tmp_path / "report-b-and-1-more.html").exists()
     capsys.readouterr()

@@ -270,7 +270,7 @@ def test_against_a_finished_corpus_equals_one_build(tmp_path, monkeypatch, verif
     from pipelines.contracts import manifest
 
     plain = manifest.read_table
-    for module in ("annotations", "lineage"):
+    for module in ("parts", "lineage"):
         monkeypatch.setattr(
             f"pipelines.contracts.{module}.read_table",
             lambda directory, record, *rest: touched.append(directory / record.path) or plain(directory, record, *rest),
