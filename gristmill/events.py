@@ -48,7 +48,7 @@ class EventLog:
     def close(self) -> None:
         """Flush to the disk and close."""
         if not self._file.closed:
-            with attach_filename(self._file.name), self._file:  # which is closed whatever happens
+            with attach_filename(self._file.name), self._file:  # closed even if the last write fails
                 self.sync()
 
 

@@ -7,11 +7,10 @@ from typing import Any, TypeVar
 
 from gristmill.errors import UserError
 from pipelines.cluster.memory import measured
-from pipelines.cluster.tasks import ATTEMPTS, Progress, is_broken, no_progress, task_failure, title_of
+from pipelines.cluster.tasks import ATTEMPTS, PAUSE_SECONDS, Progress, is_broken, no_progress, task_failure, title_of
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-_PAUSE_SECONDS = 0.5
 
 
 @dataclass
@@ -48,7 +47,7 @@ class LocalCluster:
             except Exception as error:
                 if attempt == ATTEMPTS:
                     raise task_failure(label, error, position, self.memory) from error
-                time.sleep(_PAUSE_SECONDS * attempt)
+                time.sleep(PAUSE_SECONDS * attempt)
         raise AssertionError("unreachable")
 
     def fits(self, function: Callable[[Item], Any], item: Item, memory: int | None) -> bool:

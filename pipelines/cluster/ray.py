@@ -3,9 +3,9 @@
 A task that raises is tried three times with growing pauses; what a user must act on (UserError) stops at once. Tasks in flight
 are bounded, so the driver never holds more than a few results.
 
-Every task has a ceiling of memory, which the kernel keeps (cluster.memory). One that runs out of it, or whose process is
-ended, waits for the others and is then tried with twice as much, and four times, as far as a node has it: Ray starts no more
-tasks on a node than its memory is enough for, so their ceilings together never exceed it.
+Every task has a ceiling of memory, which the kernel enforces (pipelines.cluster.memory). A task that runs out of it, or whose
+process is ended, waits for the others and is then tried with twice as much, and four times, as far as a node has it: Ray starts
+no more tasks on a node than its memory is enough for, so their ceilings together never exceed it.
 """
 
 import os
@@ -18,11 +18,19 @@ from typing import Any, TypeVar
 from gristmill.advisories import refuse_known
 from gristmill.errors import UserError
 from pipelines.cluster.memory import ALLOCATOR, LEAST, measured, room_here
-from pipelines.cluster.tasks import ATTEMPTS, Progress, broken_reason, is_broken, no_progress, task_failure, title_of
+from pipelines.cluster.tasks import (
+    ATTEMPTS,
+    PAUSE_SECONDS,
+    Progress,
+    broken_reason,
+    is_broken,
+    no_progress,
+    task_failure,
+    title_of,
+)
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-_PAUSE_SECONDS = 0.5
 _RAY_NEEDS = 64 << 10  # bytes; it goes on with a disk that gets full later
 _COUNT_SECONDS = 5.0
 _INTENDED = (1, 4)  # of Ray's reasons why a node is dead: it was told to end, or it was idle
@@ -197,7 +205,7 @@ class RayCluster:
                 self._broken += failed[-1]
                 if len(failed) == ATTEMPTS:
                     raise task_failure(label(items[position]), cause, position, room) from error
-                time.sleep(_PAUSE_SECONDS * len(failed))
+                time.sleep(PAUSE_SECONDS * len(failed))
                 if failed[-1]:
                     self.say(
                         f"  {label(items[position])}: {broken_reason(cause, room)}; it is tried again after the others"

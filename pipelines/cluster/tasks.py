@@ -16,6 +16,7 @@ from gristmill.terminal import human_bytes
 
 Progress = Callable[[str, int, int], None]
 ATTEMPTS = 3
+PAUSE_SECONDS = 0.5  # after the first failure of a task; it grows with each
 _MORE_MEMORY = (
     "give tasks more (--memory-per-worker, fewer --workers), or lower part_bytes or max_document_bytes of the source"
 )

@@ -41,7 +41,7 @@ pytestmark = pytest.mark.timeout(3600)
 def quick(monkeypatch):
     """Charts take longer than all the rest of a small build, and so do the pauses before a task is tried again."""
     monkeypatch.setattr(publish, "write_report", lambda *arguments: False)
-    monkeypatch.setattr(cluster, "_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(cluster, "PAUSE_SECONDS", 0.01)
 
 
 @pytest.fixture(autouse=True)

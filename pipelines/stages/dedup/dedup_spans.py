@@ -24,7 +24,7 @@ from pipelines.contracts.edits import EDIT, EDITS, check_edits, map_back
 from pipelines.contracts.manifest import StepOutput, read_table, records_of, schema_facts, write_table
 from pipelines.contracts.parts import Part
 from pipelines.contracts.reads_text import ReadsText
-from pipelines.contracts.stage import Cluster, CorpusStage, gather, in_order
+from pipelines.contracts.stage import Cluster, CorpusStage, gather
 
 if TYPE_CHECKING:
     from pipelines.kernels.search.spans import Units
@@ -106,8 +106,8 @@ class DedupSpans(ReadsText, CorpusStage):
             listed = write_list(out, f"votes-for-{name}", votes)
             tasks = [_Election(out, listed, partition, len(parts), name) for partition in range(partitions)]
             label = f"{self.rule}: partition"
-            found = cluster.map(elect_firsts, tasks, lambda task: f"{label} {task.partition}")
-            return write_list(out, name, in_order(found, partitions))
+            elected = gather(cluster, elect_firsts, tasks, lambda task: f"{label} {task.partition}")
+            return write_list(out, name, elected)
 
         results = [elect(over_parts(measure_spans), "firsts")]
         if self.min_left_words:

@@ -20,7 +20,7 @@ from gristmill.storage.store import FileRecord
 from pipelines.cluster.shuffle import gathered, partitions_for, scattered, write_list
 from pipelines.contracts.document import ID
 from pipelines.contracts.manifest import StepOutput, records_of
-from pipelines.contracts.stage import Cluster, gather, in_order
+from pipelines.contracts.stage import Cluster, gather
 from pipelines.stages.dedup.dedup_inputs import KEPT_BEFORE, NEW, Candidates
 from pipelines.stages.dedup.grouping import DedupPolicy, Election, Grouping, address, count_favours, partition_of, runs
 from pipelines.stages.dedup.keep_rule import absent_keys, key_columns, preferred
@@ -66,8 +66,8 @@ def elect_among_spared(
     """(files of results by part, files of favours by part, documents of large clusters that were not all compared)."""
     partitions = partitions_for(sum(one.evidence_bytes for one in spared), _PARTITION_BYTES)
     tasks = [_PartTask(out, verdict, grouping, one.candidates, kinds, partitions) for one in spared if one.documents]
-    sent = cluster.map(send_spared, tasks, lambda task: f"{verdict.rule}: part {task.candidates.part.name}")
-    files = write_list(out, "spared", in_order(sent, len(tasks)))
+    sent = gather(cluster, send_spared, tasks, lambda task: f"{verdict.rule}: part {task.candidates.part.name}")
+    files = write_list(out, "spared", sent)
     elections = [Election(out, verdict, files, partition, parts) for partition in range(partitions if tasks else 0)]
     elected = gather(cluster, elect_again, elections, lambda task: f"{verdict.rule}: partition {task.partition}")
     results, favours = [files[0] for files, _ in elected], [files[1] for files, _ in elected]

@@ -21,7 +21,7 @@ from pipelines.contracts.columns import DROP
 from pipelines.contracts.document import ids_as_integers
 from pipelines.contracts.manifest import StepOutput, records_of
 from pipelines.contracts.parts import Part
-from pipelines.contracts.stage import Cluster, CorpusStage, gather, in_order, library_versions
+from pipelines.contracts.stage import Cluster, CorpusStage, gather, library_versions
 
 _BYTES_VOCABULARY = 384
 _DEFAULT_VOCABULARY = 32768
@@ -144,8 +144,7 @@ class LearnTokenizer(CorpusStage):
             )
         chances = {cell: quotas[cell] / kept[cell] if kept[cell] else 0.0 for cell in kept}
         tasks = [_SampleTask(self, out, part, chances) for part in parts]
-        found = cluster.map(sample_documents, tasks, lambda task: f"learn_tokenizer: part {task.part.name}")
-        return quotas, in_order(found, len(tasks))
+        return quotas, gather(cluster, sample_documents, tasks, lambda task: f"learn_tokenizer: part {task.part.name}")
 
 
 def weigh(

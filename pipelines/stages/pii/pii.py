@@ -1,7 +1,7 @@
 """Personal data: found by Presidio's recognizers, replaced, counted.
 
 Presidio is the authority and is far too slow to read a corpus, so its pattern recognizers see only windows that can hold an
-entity (pipelines/stages/pii/detect.py and pii_windows.py) and find there what they find in the whole text.
+entity (pipelines/stages/pii/detect.py and windows.py) and find there what they find in the whole text.
 
 The reference configuration: each recognizer as Presidio ships it, by itself (`recognizer.analyze(text, [entity])`), and those
 of pipelines/stages/pii/recognizers.py; no NLP engine unless names are asked for, no context words raising scores; phone

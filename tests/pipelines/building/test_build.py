@@ -398,7 +398,7 @@ def test_a_full_disk_is_a_clear_error_and_the_build_goes_on_later(corpus_file, t
         real(path, content)
 
     monkeypatch.setattr(store, "write_atomic", full)
-    monkeypatch.setattr("pipelines.cluster.local._PAUSE_SECONDS", 0)
+    monkeypatch.setattr("pipelines.cluster.local.PAUSE_SECONDS", 0)
     with pytest.raises(UserError, match="No space left on device; mend that and run the same command"):
         run(corpus_file)
     monkeypatch.setattr(store, "write_atomic", real)
