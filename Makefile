@@ -52,7 +52,7 @@ test-slow: .venv/installed
 	$(PY) -m pytest -m "slow and not ray and not deepspeed and not chaos and not gpu"
 
 test-ray: .venv/installed
-	$(PY) -m pytest -m "(ray or deepspeed) and not chaos and not gpu"
+	$(PY) -m pytest -n 2 --dist loadfile -m "(ray or deepspeed) and not chaos and not gpu"
 
 chaos: .venv/installed
 	@mkdir -p build && rm -f build/chaos.jsonl

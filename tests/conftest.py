@@ -235,3 +235,25 @@ def s3() -> Iterator[S3]:
         store.mkdir("bucket")
         yield S3(remote, store)
     service.stop()
+
+
+@pytest.fixture(scope="session")
+def process_group():
+    """Environment variables of the process group for training in this process. One per session: DeepSpeed keeps the first."""
+    variables = {}
+    yield variables
+    import torch
+
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
+
+
+@pytest.fixture
+def alone(process_group):
+    """Train in this process as one worker, then restore the environment."""
+    before = dict(os.environ)
+    os.environ.update(process_group)
+    yield
+    process_group.update({name: value for name, value in os.environ.items() if name not in before})
+    os.environ.clear()
+    os.environ.update(before)

@@ -32,7 +32,7 @@ def test_what_is_looked_for_would_be_found(tmp_path):
 
 
 @pytest.mark.deepspeed
-def test_builds_and_runs_keep_and_print_no_secret(hidden, corpus_file, tmp_path, monkeypatch, capfd):
+def test_builds_and_runs_keep_and_print_no_secret(hidden, alone, corpus_file, tmp_path, monkeypatch, capfd):
     monkeypatch.setattr(doctor, "_imports", lambda wanted: iter(()))
     config, corpus, run = str(corpus_file), f"{tmp_path}/out", f"{tmp_path}/run"
     far = [f"https://me:{quote(hidden['HF_TOKEN'], safe='')}@127.0.0.1/x", f"http://a.example/x?{hidden['HF_TOKEN']}"]

@@ -1,7 +1,6 @@
 """A tiny corpus written through the contracts: three sources, several shards, a real tokenizer of 400 tokens."""
 
 import itertools
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -113,30 +112,6 @@ def corpus_directory(tmp_path_factory):
 @pytest.fixture(scope="session")
 def foreign_directory(tmp_path_factory):
     return build_corpus(tmp_path_factory.mktemp("foreign"), seed=1)
-
-
-@pytest.fixture(scope="session")
-def process_group():
-    """What the environment says of the group for training in this process, which is made once: DeepSpeed keeps those of the
-    first group that it meets.
-    """
-    variables = {}
-    yield variables
-    import torch
-
-    if torch.distributed.is_initialized():
-        torch.distributed.destroy_process_group()
-
-
-@pytest.fixture
-def alone(process_group):
-    """Train in this process, as one worker; the environment is afterwards what it was."""
-    before = dict(os.environ)
-    os.environ.update(process_group)
-    yield
-    process_group.update({name: value for name, value in os.environ.items() if name not in before})
-    os.environ.clear()
-    os.environ.update(before)
 
 
 @pytest.fixture(scope="session")
