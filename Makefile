@@ -5,6 +5,9 @@ DEMO := corpora_configs/demo.yaml
 CORPUS := data/corpora/demo
 RUN := runs/demo
 
+# Else every process that a test starts compiles all modules again.
+unexport PYTHONDONTWRITEBYTECODE
+
 LOCK := deploy/requirements.lock
 
 .PHONY: demo check fix test test-fast test-ray test-slow chaos bench wheel lock audit
