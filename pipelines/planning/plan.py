@@ -3,22 +3,21 @@
 Every step has its fingerprint and directory before anything runs: stage name and version, knobs, versions and checksums it
 declares, and the fingerprints of the steps that write the columns it reads. Worker count, output root and log level do not
 enter. The files of a step that cannot be repeated enter by their checksums, once it is published: until then the steps that
-read them have fingerprints under which nothing is ever published.
+read them have fingerprints under which nothing is ever published. Which files were published is an argument
+(pipelines.planning.published looks it up).
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 from gristmill.config import near_match, plain
 from gristmill.errors import ConfigError
-from gristmill.storage.store import digest
+from gristmill.storage.store import FileRecord, digest
 from pipelines.contracts.columns import DROP, EDITS_COLUMN
 from pipelines.contracts.edits import COMPOSITION
-from pipelines.contracts.manifest import StepManifest, load_step
 from pipelines.contracts.parts import DOCUMENT_COLUMNS
 from pipelines.contracts.reads_text import MeasuresText
 from pipelines.contracts.stage import CorpusStage, PartStage, Stage
@@ -33,6 +32,8 @@ from pipelines.stages.dedup.dedup_spans import DedupSpans
 from pipelines.stages.materialise.funnel import Funnel
 
 FINGERPRINT_DIGITS = 12  # of a fingerprint, in the names of directories
+PublishedFiles = Mapping[str, tuple[FileRecord, ...]]
+"""Files of published steps that cannot be repeated, by step directory."""
 
 
 @dataclass(frozen=True)
@@ -77,10 +78,15 @@ class Step:
 
 @dataclass(frozen=True)
 class Plan:
-    """All steps of a build in an order in which each comes after its inputs; `types` of all columns they write."""
+    """All steps of a build in an order in which each comes after its inputs; `types` of all columns they write.
+
+    `config`, `inventories`, `poison` and `files` are the arguments of `make_plan`.
+    """
 
     config: CorpusConfig
     inventories: dict[str, Inventory]
+    poison: Poison
+    files: PublishedFiles
     steps: tuple[Step, ...]
     types: pa.Schema
 
@@ -94,14 +100,19 @@ class Plan:
         return next(step for step in self.steps if step.label == label)
 
 
-def make_plan(config: CorpusConfig, inventories: Mapping[str, Inventory], poison: Poison | None = None) -> Plan:
-    """The plan; `poison` names documents that steps are not shown.
+def make_plan(
+    config: CorpusConfig,
+    inventories: Mapping[str, Inventory],
+    poison: Poison | None = None,
+    files: PublishedFiles | None = None,
+) -> Plan:
+    """The plan; `poison` names documents that steps are not shown, `files` what steps that cannot be repeated published.
 
     ConfigError for columns nobody writes, columns written twice, and drops after deduplication.
     """
     _check_order(config)
     _refuse_twice(config)
-    poison = poison or {}
+    poison, files = poison or {}, files or {}
     steps: dict[str, Step] = {}
     for source in config.sources:
         read = Read(source, poison.get(("read", source.name), ()))
@@ -116,20 +127,20 @@ def make_plan(config: CorpusConfig, inventories: Mapping[str, Inventory], poison
         _add_types(types, entry)
         if isinstance(entry.stage, Filter) and entry.stage.quantiles():
             before = _quantiles_step(config, entry)
-            steps[before.name] = _step(config, before, done, steps, None, types)
+            steps[before.name] = _step(config, before, done, steps, files, None, types)
         aside = {source: documents for (name, source), documents in poison.items() if name == entry.name}
         groups: list[str | None] = list(_sources(config, entry)) if isinstance(entry.stage, PartStage) else [None]
         for group in groups:
             shown = _without(entry, aside[group]) if group in aside else entry
-            step = _step(config, shown, done, steps, group, types)
+            step = _step(config, shown, done, steps, files, group, types)
             steps[step.label] = step
         if isinstance(entry.stage, Filter):
             check_filter(config, entry, done, types)
         done.append(_without(entry, ()) if aside else entry)
     funnel = StepConfig("funnel", Funnel(tuple(entry.name for entry in done), summary_columns(config)), "funnel")
-    last = _step(config, funnel, done, steps, None, types)
+    last = _step(config, funnel, done, steps, files, None, types)
     steps[last.label] = last
-    return Plan(config, dict(inventories), tuple(steps.values()), pa.schema(list(types.items())))
+    return Plan(config, dict(inventories), poison, files, tuple(steps.values()), pa.schema(list(types.items())))
 
 
 def _add_types(types: dict[str, pa.DataType], entry: StepConfig) -> None:
@@ -174,6 +185,7 @@ def _step(
     entry: StepConfig,
     done: list[StepConfig],
     steps: Mapping[str, Step],
+    published: PublishedFiles,
     source: str | None,
     types: Mapping[str, pa.DataType],
 ) -> Step:
@@ -196,7 +208,8 @@ def _step(
     inputs["order"] = list(step.inputs())
     for name, label in step.files.items():
         if not steps[label].stage.reproducible:
-            inputs[f"{name} files"] = _published_files(config, steps[label])
+            records = published.get(steps[label].directory)
+            inputs[f"{name} files"] = records and [f"{file.path} {file.xxh3_128}" for file in records]
     if entry.where is not None:
         inputs["where"] = entry.where
     if any(name == "edited_text" or name.startswith("text@") for name in columns):
@@ -209,12 +222,6 @@ def _step(
         stage = stage.stage
     knobs = {name: value for name, value in plain(stage).items() if name not in stage.paths}
     return replace(step, identity=_identity(entry.stage_name, stage, knobs, inputs))
-
-
-def _published_files(config: CorpusConfig, step: Step) -> list[str] | None:
-    """Path and checksum of each file of a step; None where it is not published."""
-    manifest = load_step(config.place, step.directory)
-    return [f"{file.path} {file.xxh3_128}" for file in manifest.files] if manifest is not None else None
 
 
 def _visible(
@@ -302,53 +309,6 @@ def _refuse_twice(config: CorpusConfig) -> None:
                         f"step {entry.name}: writes the column {place[1]!r} for {place[0]}, as {first} does; give one of them a "
                         "`prefix`, such as edited_"
                     )
-
-
-def explain(step: Step, root: Path) -> str:
-    """Why a step is not finished: what changed since the last published step of the same label."""
-    last = _latest(step, root)
-    if last is None:
-        return "not built yet"
-    reasons = []
-    for name in ("stage", "version"):
-        if last.identity[name] != step.identity[name]:
-            reasons.append(f"{name} {last.identity[name]} -> {step.identity[name]}")
-    reasons.extend(_differences("", last.identity["knobs"], step.identity["knobs"]))
-    reasons.extend(_differences("", last.identity["depends"], step.identity["depends"]))
-    for name in sorted({*last.identity["inputs"], *step.identity["inputs"]}):
-        old, new = last.identity["inputs"].get(name), step.identity["inputs"].get(name)
-        if name == "order" and set(old or ()) == set(new or ()) and old != new:
-            reasons.append("its inputs are in another order")
-        elif name != "order" and old != new:
-            reasons.append({(True, False): f"without {name}", (False, True): f"with {name}"}.get(
-                (new is None, old is None), f"{name} changed"))  # fmt: skip
-    return "; ".join(reasons) or "its files are gone"
-
-
-def _differences(path: str, old: Any, new: Any) -> list[str]:
-    if isinstance(old, Mapping) and isinstance(new, Mapping):
-        found = []
-        for key in sorted({*old, *new}):
-            found.extend(_differences(f"{path}.{key}".lstrip("."), old.get(key), new.get(key)))
-        return found
-    if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
-        return [
-            line for i, pair in enumerate(zip(old, new, strict=True)) for line in _differences(f"{path}[{i}]", *pair)
-        ]
-    return [] if old == new else [f"{path}: {_short(old)} -> {_short(new)}"]
-
-
-def _short(value: Any) -> str:
-    text = "nothing" if value is None else str(value)
-    return text if len(text) <= 40 else text[:37] + "..."
-
-
-def _latest(step: Step, root: Path) -> StepManifest | None:
-    """The newest other published step with the label of `step`."""
-    directories = f"{step.label}-{'[0-9a-f]' * FINGERPRINT_DIGITS}"  # not those of a source NAME-2
-    candidates = [p for p in root.glob(f"{directories}/manifest.json") if p.parent.name != step.directory]
-    candidates.sort(key=lambda path: path.stat().st_mtime_ns)
-    return load_step(root, candidates[-1].parent.name) if candidates else None
 
 
 def summary_columns(config: CorpusConfig) -> tuple[str, ...]:

@@ -36,8 +36,9 @@ from pipelines.contracts.stage import PartStage
 from pipelines.planning.corpus import StepConfig, load_corpus_config
 from pipelines.planning.forecast import forecast
 from pipelines.planning.inventory import take_inventory
-from pipelines.planning.plan import explain, make_plan
+from pipelines.planning.plan import make_plan
 from pipelines.planning.poison import load_poison, record_poison
+from pipelines.planning.published import explain
 
 pytestmark = pytest.mark.usefixtures("without_report")
 
