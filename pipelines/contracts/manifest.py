@@ -73,7 +73,7 @@ class StepManifest:
 class StepOutput:
     """The directory of a step that is being built; picklable, so that tasks commit their own units.
 
-    `inputs` maps the names of the steps whose files this step reads (`reads()` says `step:NAME`) to their directories.
+    `inputs` maps the names of the steps whose files this step reads (`StepFiles` of `reads()`) to their directories.
     """
 
     root: Path

@@ -1,11 +1,4 @@
-"""What a stage is: a frozen dataclass whose fields are its knobs, with the columns it reads and writes declared.
-
-Column names a stage may read: `text` (as stored), `text@STEP` (with the edits up to STEP applied), `edited_text` (with all
-earlier edits applied), `source`, `url`, `meta`, `drop` (the first non-null drop of all earlier steps), and any column that an
-earlier step writes; `column?` is left out where no step writes it. `id` always comes along. A corpus stage may also read
-`step:NAME` (the files of an earlier step) and `tokenizer_share` (the sources' shares, as `Part.tokenizer_share`). A part stage
-may read `quantiles`: what the step that computes its thresholds found.
-"""
+"""What a stage is: a frozen dataclass whose fields are its knobs, with what it reads and the columns it writes declared."""
 
 import functools
 import importlib.metadata
@@ -16,6 +9,7 @@ import pyarrow as pa
 
 from pipelines.contracts.manifest import StepOutput
 from pipelines.contracts.parts import Part
+from pipelines.contracts.reads import Input, TableInput
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -52,9 +46,13 @@ class Stage:
     paths: ClassVar[tuple[str, ...]] = ()  # knobs that say where a file lies: `depends` holds its checksum instead
     places: ClassVar[tuple[str, ...]] = ()  # those of `paths` that are no local path, or may be a URL
 
-    def reads(self) -> tuple[str, ...]:
-        """Names of the columns this stage is given."""
+    def reads(self) -> tuple[Input, ...]:
+        """What this stage is given; `id` always comes along. Only a corpus stage may read more than columns."""
         raise NotImplementedError
+
+    def read_columns(self) -> tuple[TableInput, ...]:
+        """Those of `reads()` that are columns of a document."""
+        return tuple(each for each in self.reads() if isinstance(each, TableInput))
 
     def writes(self) -> pa.Schema:
         """The columns this stage adds; `drop` and `edits` have their reserved meaning.
@@ -106,7 +104,7 @@ class PartStage(Stage):
         raise NotImplementedError
 
     def annotate(self, docs: pa.Table) -> pa.Table:
-        """The columns of `writes()` for the rows of `docs`, same number, same order. `docs` holds `id` and `reads()`."""
+        """The columns of `writes()` for the rows of `docs`, same number, same order. `docs` holds `id` and `read_columns()`."""
         raise NotImplementedError
 
 

@@ -118,7 +118,7 @@ class WhatIf:
 
     def _columns(self) -> list[str]:
         stages = [entry.stage for entry in [*self.now.values(), *self.then.values()]]
-        names = dict.fromkeys(name for stage in stages for name in stage.reads() if name not in ("quantiles", "source"))
+        names = dict.fromkeys(each.name for stage in stages for each in stage.read_columns() if each.name != "source")
         for name in names:
             if name not in self.known():
                 raise UserError(f"{name}: no step of the corpus writes this column{near_match(name, self.known())}")
@@ -195,8 +195,8 @@ def _refuse_unmeasured(question: WhatIf) -> None:
         if entry.where is None or entry.name in question.now:
             continue
         earlier = [name for name in question.changed if order.index(name) <= order.index(entry.where)]
-        written = entry.stage.writes().names
-        readers = [name for name, then in question.then.items() if set(then.stage.reads()) & set(written)]
+        read = {name: {each.name for each in then.stage.read_columns()} for name, then in question.then.items()}
+        readers = [name for name, columns in read.items() if columns & entry.written]
         if earlier and readers:
             raise UserError(
                 f"{', '.join(earlier)}: what {entry.name} would say of newly kept documents is not known: it measured (`where: "

@@ -19,6 +19,7 @@ from gristmill.storage.store import FileRecord, digest
 from pipelines.contracts.columns import DROP, EDITS_COLUMN
 from pipelines.contracts.edits import COMPOSITION
 from pipelines.contracts.parts import DOCUMENT_COLUMNS
+from pipelines.contracts.reads import Drop, StepFiles, Text, TokenizerShares
 from pipelines.contracts.reads_text import MeasuresText
 from pipelines.contracts.stage import CorpusStage, PartStage, Stage
 from pipelines.planning.column_writers import missing_column
@@ -190,17 +191,15 @@ def _step(
     types: Mapping[str, pa.DataType],
 ) -> Step:
     sources = (source,) if source is not None else _sources(config, entry)
-    columns = [
-        n for n in entry.stage.reads() if not n.startswith("step:") and n not in ("tokenizer_share", "quantiles")
-    ]
-    visible = {name: _visible(config, entry, columns, done, name, types) for name in sources}
+    reads = entry.stage.reads()
+    visible = {name: _visible(config, entry, done, name, types) for name in sources}
     files = {}
-    for name in (name.removeprefix("step:") for name in entry.stage.reads() if name.startswith("step:")):
+    for name in (each.step for each in reads if isinstance(each, StepFiles)):
         if not any(earlier.name == name and isinstance(earlier.stage, CorpusStage) for earlier in done):
             names = [earlier.name for earlier in done if isinstance(earlier.stage, CorpusStage)]
             raise ConfigError(f"step {entry.name}: needs an earlier step named {name!r}{near_match(name, names)}")
         files[name] = name
-    if "quantiles" in entry.stage.reads():
+    if isinstance(entry.stage, Filter) and entry.stage.quantiles():
         files["quantiles"] = _quantiles(entry.name)
     step = Step(entry.name, source, sources, entry.stage, entry.where, {}, visible, files)
     inputs: dict[str, Any] = {label: steps[label].fingerprint for label in step.inputs()}
@@ -212,9 +211,9 @@ def _step(
             inputs[f"{name} files"] = records and [f"{file.path} {file.xxh3_128}" for file in records]
     if entry.where is not None:
         inputs["where"] = entry.where
-    if any(name == "edited_text" or name.startswith("text@") for name in columns):
+    if any(isinstance(each, Text) and each.edited for each in reads):
         inputs["composition of edits"] = COMPOSITION
-    if "tokenizer_share" in entry.stage.reads():
+    if TokenizerShares() in reads:
         inputs["tokenizer_share"] = {s.name: s.tokenizer_share for s in config.sources if s.name in sources}
     stage = entry.stage
     if isinstance(stage, WithoutPoison):
@@ -227,7 +226,6 @@ def _step(
 def _visible(
     config: CorpusConfig,
     entry: StepConfig,
-    columns: list[str],
     done: list[StepConfig],
     source: str,
     types: Mapping[str, pa.DataType],
@@ -237,23 +235,22 @@ def _visible(
     wanted: set[str] = set()
     if entry.written >= {DROP, EDITS_COLUMN}:  # it looks whether its edits and earlier ones leave anything
         wanted.update(e.name for e in done if EDITS_COLUMN in e.written)
-    for column in columns:
-        if column == DROP:
+    for each in entry.stage.read_columns():
+        if isinstance(each, Drop):
             wanted.update(e.name for e in here if DROP in e.written)
-        elif column == "edited_text" or column.startswith("text@"):
-            upto = column.partition("@")[2]
-            if upto and upto not in [earlier.name for earlier in done]:
-                raise ConfigError(f"step {entry.name}: reads {column!r}, but no earlier step is named {upto!r}")
-            wanted.update(e.name for e in _upto(done, upto or None) if EDITS_COLUMN in e.written)
-        elif column not in DOCUMENT_COLUMNS:
-            optional, column = column.endswith("?"), column.rstrip("?")
+        elif isinstance(each, Text):
+            if each.upto is not None and each.upto not in [earlier.name for earlier in done]:
+                raise ConfigError(f"step {entry.name}: reads {each.name!r}, but no earlier step is named {each.upto!r}")
+            wanted.update(e.name for e in _upto(done, each.upto) if each.edited and EDITS_COLUMN in e.written)
+        elif each.name not in DOCUMENT_COLUMNS:
+            column = each.name
             writers = [e.name for e in here if column in e.written]
             if len(writers) > 1:
                 raise ConfigError(
                     f"step {entry.name}: column {column!r} is written by {' and '.join(writers)} for {source}; give all but "
                     "one of them another `prefix` or `column`"
                 )
-            if column not in types and not optional:
+            if column not in types and not each.optional:
                 raise ConfigError(
                     f"step {entry.name}: reads the column {column!r}, which no earlier step writes"
                     f"{missing_column(column, entry.name, config.steps, list(types))}"

@@ -24,7 +24,7 @@ def check_filter(
     stage = entry.stage
     assert isinstance(stage, Filter)
     known = {**dict(zip(DOCUMENT.names, DOCUMENT.types, strict=True)), **types, DROP: pa.string()}
-    stage.check_types(pa.schema([(name, known[name]) for name in stage.reads() if name != "quantiles"]))
+    stage.check_types(pa.schema([(each.name, known[each.name]) for each in stage.read_columns()]))
     for rule in stage.tests():
         writers = [earlier for earlier in done if rule.signal in earlier.written]
         if rule.signal in DOCUMENT.names or rule.signal == DROP:

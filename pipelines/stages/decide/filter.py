@@ -9,6 +9,7 @@ import pyarrow.compute as pc
 
 from gristmill.errors import ConfigError
 from pipelines.contracts.columns import DROP
+from pipelines.contracts.reads import Input, column_named
 from pipelines.contracts.stage import PartStage
 from pipelines.stages.decide.rules import DEFAULT, Quantile, Rule
 
@@ -30,11 +31,10 @@ class Filter(PartStage):
     version: ClassVar[int] = 2
     list_knob: ClassVar[str] = "rules"
 
-    def reads(self) -> tuple[str, ...]:
-        """The columns that the rules test, and the thresholds that have to be computed."""
-        rules = self.tests()
-        columns = [name for rule in rules for name in (rule.signal, rule.per, *rule.when) if name]
-        return tuple(dict.fromkeys([*columns, *(["quantiles"] if self.quantiles() else [])]))
+    def reads(self) -> tuple[Input, ...]:
+        """The columns that the rules test."""
+        names = [name for rule in self.tests() for name in (rule.signal, rule.per, *rule.when) if name]
+        return tuple(map(column_named, dict.fromkeys(names)))
 
     def writes(self) -> pa.Schema:
         """`drop`: the name of the first rule that fails."""
@@ -82,7 +82,7 @@ class Filter(PartStage):
         return [rule for entry in self.rules for rule in entry.expand()]
 
     def check_types(self, types: pa.Schema) -> None:
-        """ConfigError for a test that does not fit the type of its column; `types` are those of `reads()`."""
+        """ConfigError for a test that does not fit the type of its column; `types` are those of `read_columns()`."""
         for rule in self.tests():
             if rule.mappings():
                 _check_keys(rule, types.field(rule.per).type)
@@ -100,8 +100,8 @@ class _Resolved(PartStage):
     filter: Filter
     thresholds: Thresholds
 
-    def reads(self) -> tuple[str, ...]:
-        return tuple(name for name in self.filter.reads() if name != "quantiles")
+    def reads(self) -> tuple[Input, ...]:
+        return self.filter.reads()
 
     def writes(self) -> pa.Schema:
         return self.filter.writes()
