@@ -7,7 +7,7 @@ read them have fingerprints under which nothing is ever published. Which files w
 (pipelines.planning.published looks it up).
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -26,10 +26,7 @@ from pipelines.planning.column_writers import missing_column
 from pipelines.planning.corpus import CorpusConfig, StepConfig
 from pipelines.planning.inventory import Inventory, Read
 from pipelines.planning.poison import Poison, WithoutPoison
-from pipelines.planning.rule_checks import check_filter
-from pipelines.stages.decide.filter import Filter
-from pipelines.stages.decide.quantiles import Quantiles
-from pipelines.stages.dedup.dedup_spans import DedupSpans
+from pipelines.planning.rule_checks import check_rules
 from pipelines.stages.materialise.funnel import Funnel
 
 FINGERPRINT_DIGITS = 12  # of a fingerprint, in the names of directories
@@ -126,8 +123,7 @@ def make_plan(
     done: list[StepConfig] = []
     for entry in config.steps:
         _add_types(types, entry)
-        if isinstance(entry.stage, Filter) and entry.stage.quantiles():
-            before = _quantiles_step(config, entry)
+        for before in _derived_steps(config, entry):
             steps[before.name] = _step(config, before, done, steps, files, None, types)
         aside = {source: documents for (name, source), documents in poison.items() if name == entry.name}
         groups: list[str | None] = list(_sources(config, entry)) if isinstance(entry.stage, PartStage) else [None]
@@ -135,8 +131,7 @@ def make_plan(
             shown = _without(entry, aside[group]) if group in aside else entry
             step = _step(config, shown, done, steps, files, group, types)
             steps[step.label] = step
-        if isinstance(entry.stage, Filter):
-            check_filter(config, entry, done, types)
+        check_rules(config, entry, done, types)
         done.append(_without(entry, ()) if aside else entry)
     funnel = StepConfig("funnel", Funnel(tuple(entry.name for entry in done), summary_columns(config)), "funnel")
     last = _step(config, funnel, done, steps, files, None, types)
@@ -154,17 +149,17 @@ def _add_types(types: dict[str, pa.DataType], entry: StepConfig) -> None:
             )
 
 
-def _quantiles_step(config: CorpusConfig, entry: StepConfig) -> StepConfig:
-    """The step that computes the thresholds of a filter."""
-    assert isinstance(entry.stage, Filter)
-    name = _quantiles(entry.name)
-    if any(other.name == name for other in config.steps):
-        raise ConfigError(f"step {name}: the thresholds of {entry.name} are computed under this name; choose another")
-    return StepConfig(name, Quantiles(entry.stage.quantiles()), "quantiles", entry.sources)
+def _derived_steps(config: CorpusConfig, entry: StepConfig) -> Iterator[StepConfig]:
+    """The steps that a stage needs before it, such as the quantiles of a filter."""
+    for kind, stage in entry.stage.derived_steps().items():
+        name = _derived(entry, kind)
+        if any(other.name == name for other in config.steps):
+            raise ConfigError(f"step {name}: the {kind} of {entry.name} are computed under this name; choose another")
+        yield StepConfig(name, stage, kind, entry.sources)
 
 
-def _quantiles(name: str) -> str:
-    return f"{name}_quantiles"
+def _derived(entry: StepConfig, kind: str) -> str:
+    return f"{entry.name}_{kind}"
 
 
 def _without(entry: StepConfig, documents: tuple[str, ...]) -> StepConfig:
@@ -199,8 +194,7 @@ def _step(
             names = [earlier.name for earlier in done if isinstance(earlier.stage, CorpusStage)]
             raise ConfigError(f"step {entry.name}: needs an earlier step named {name!r}{near_match(name, names)}")
         files[name] = name
-    if isinstance(entry.stage, Filter) and entry.stage.quantiles():
-        files["quantiles"] = _quantiles(entry.name)
+    files |= {kind: _derived(entry, kind) for kind in entry.stage.derived_steps()}
     step = Step(entry.name, source, sources, entry.stage, entry.where, {}, visible, files)
     inputs: dict[str, Any] = {label: steps[label].fingerprint for label in step.inputs()}
     # Ranks of sources, numbers of parts and the composition of edits depend on the order, which a mapping forgets.
@@ -277,14 +271,14 @@ def _check_order(config: CorpusConfig) -> None:
         if DROP not in entry.written:
             continue
         what = "drops documents that its edits empty" if EDITS_COLUMN in entry.written else "drops documents"
-        if isinstance(entry.stage, DedupSpans):
+        if entry.stage.keeps_spans:
             spans = entry.name
         elif spans is not None:
             raise ConfigError(
                 f"step {entry.name}: {what} after {spans}, which keeps the only copy of a span in one of them; "
                 f"move {entry.name} before {spans}"
             )
-        if isinstance(entry.stage, CorpusStage) and entry.stage.elects:
+        if entry.stage.elects:
             clustered = entry.name
         elif clustered is not None:
             raise ConfigError(

@@ -10,8 +10,9 @@ import pyarrow.compute as pc
 from gristmill.errors import ConfigError
 from pipelines.contracts.columns import DROP
 from pipelines.contracts.reads import Input, column_named
-from pipelines.contracts.stage import PartStage
-from pipelines.stages.decide.rules import DEFAULT, Quantile, Rule
+from pipelines.contracts.stage import CorpusStage, PartStage
+from pipelines.stages.decide.quantiles import Quantiles
+from pipelines.stages.decide.rules import DEFAULT, Quantile, Rule, group_names, values_of
 
 Thresholds = Mapping[Quantile, Mapping[str, float]]
 """Computed thresholds by group: the value of `per`, "" where it is null, or where there is no `per`."""
@@ -41,7 +42,7 @@ class Filter(PartStage):
         return pa.schema([(DROP, pa.string())])
 
     def check(self) -> None:
-        """There is a rule, and reasons tell rules apart."""
+        """At least one rule; reasons unique."""
         if not self.rules:
             raise ValueError("rules: got an empty list, expected at least one rule")
         reasons: dict[str, int] = {}
@@ -54,6 +55,11 @@ class Filter(PartStage):
     def annotate(self, docs: pa.Table) -> pa.Table:
         """The `drop` of each document."""
         return self.decide(docs, {})
+
+    def derived_steps(self) -> Mapping[str, CorpusStage]:
+        """The step that computes the thresholds of quantile rules, where there are some."""
+        requests = self.quantiles()
+        return {"quantiles": Quantiles(requests)} if requests else {}
 
     def use(self, facts: Mapping[str, Any]) -> PartStage:
         """The filter with its quantiles' values."""
@@ -167,17 +173,6 @@ def _check_keys(rule: Rule, kind: pa.DataType) -> None:
         for key in mapping:
             if not text and key != DEFAULT and not key.lstrip("-").isdecimal():
                 raise ConfigError(f"{where}, of which {name} has the key {key!r}; expected whole numbers and `default`")
-
-
-def group_names(column: pa.ChunkedArray) -> pa.Array:
-    """The group of each document for quantiles: the column's value as text, "" where it is null."""
-    return pc.fill_null(pc.cast(values_of(column), pa.string()), "")
-
-
-def values_of(column: pa.ChunkedArray) -> pa.Array:
-    """A column as one array that rules can test."""
-    values = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
-    return values.dictionary_decode() if pa.types.is_dictionary(values.type) else values
 
 
 def _bound(rule: Rule, bound: float | None, kind: pa.DataType) -> pa.Scalar:

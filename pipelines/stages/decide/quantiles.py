@@ -17,8 +17,7 @@ from pipelines.contracts.manifest import StepOutput
 from pipelines.contracts.parts import Part
 from pipelines.contracts.reads import Drop, Input, column_named
 from pipelines.contracts.stage import Cluster, CorpusStage
-from pipelines.stages.decide.filter import group_names
-from pipelines.stages.decide.rules import Quantile
+from pipelines.stages.decide.rules import Quantile, group_names
 
 _COARSE = np.uint64(40)  # a bin of the first pass holds the values that agree in their upper 24 bits
 _SIGN = np.uint64(1 << 63)

@@ -67,6 +67,7 @@ class DedupSpans(ReadsText, CorpusStage):
 
     version: ClassVar[int] = 3
     elects: ClassVar[bool] = True
+    keeps_spans: ClassVar[bool] = True
 
     def check(self) -> None:
         """Ranges."""

@@ -58,6 +58,7 @@ class Shards(CorpusStage):
     """Chooses another validation split."""
 
     version: ClassVar[int] = 2
+    makes_shards: ClassVar[bool] = True
 
     def check(self) -> None:
         """Ranges."""
