@@ -16,6 +16,7 @@ from pipelines.contracts.columns import DROP, EDITS_COLUMN, EMPTY
 from pipelines.contracts.edits import check_edits
 from pipelines.contracts.manifest import StepOutput, records_of, schema_facts, write_table
 from pipelines.contracts.parts import DOCUMENT_COLUMNS, Annotation, Part
+from pipelines.contracts.reads import Text
 from pipelines.contracts.stage import PartStage
 
 
@@ -96,7 +97,7 @@ def _ready(work: StageWork, part: Part, low: int = 0, high: int | None = None) -
         stage = work.stage
         stage.setup()
         _READY[work.key] = stage
-    docs = part.table(("id", *stage.reads()))
+    docs = part.table(("id", *stage.read_columns()))
     if high is not None:
         docs = docs.slice(low, high - low).combine_chunks()
     if work.where is None:
@@ -139,9 +140,9 @@ def _run_stage(work: StageWork, part: Part) -> pa.Table:
 
 
 def _checked_edits(table: pa.Table, docs: pa.Table, stage: PartStage, part: Part, rows: Any) -> pa.Table:
-    text = next(name for name in stage.reads() if name == "edited_text" or name.split("@")[0] == "text")
+    text = next(each for each in stage.read_columns() if isinstance(each, Text))
     edits = _single(table[EDITS_COLUMN])
-    check_edits(_single(docs[text]), edits)
+    check_edits(_single(docs[text.name]), edits)
     mapped = part.in_stored_text(edits, text, rows)
     return table.set_column(table.schema.get_field_index(EDITS_COLUMN), EDITS_COLUMN, mapped)
 

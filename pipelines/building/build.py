@@ -37,6 +37,7 @@ from pipelines.planning.corpus import CorpusConfig
 from pipelines.planning.inventory import Inventory
 from pipelines.planning.plan import Plan, Step, make_plan
 from pipelines.planning.poison import load_poison, record_poison
+from pipelines.planning.published import add_published_files
 from pipelines.planning.source_check import check_counts, check_sample
 
 Result = TypeVar("Result")
@@ -55,14 +56,13 @@ def plan_and_build(
     """
     output = config.place
     while True:
-        poison = load_poison(output)
-        plan = make_plan(config, inventories, poison)
+        plan = make_plan(config, inventories, load_poison(output))
         try:
             return build(plan, cluster, say)
         except PoisonError as error:
             if not quarantine:
                 raise
-            if load_poison(output) == poison:  # else another build has set documents aside meanwhile
+            if load_poison(output) == plan.poison:  # else another build has set documents aside meanwhile
                 record_poison(output, error)
             if error.step == "read":
                 _keep_units(plan, make_plan(config, inventories, load_poison(output)), error.source)
@@ -83,6 +83,7 @@ def build(plan: Plan, cluster: AnyCluster, say: Callable[[str], None]) -> Corpus
     """Run every step of the plan that is not published, then publish the corpus. Returns its manifest."""
     root = plan.config.place
     ensure_owner(root, plan.config.name, write=True)
+    plan = add_published_files(plan)
     state = Build(plan, root, cluster, say, {}, BuildMetrics(plan.config.name))
     _find_published(state)
     before = frozenset(state.published)
@@ -103,7 +104,7 @@ def build(plan: Plan, cluster: AnyCluster, say: Callable[[str], None]) -> Corpus
         _run_or_adopt(partial(_annotate, fused, state) if fused else partial(_run_corpus_step, ready[0], state), state)
         if any(step.label in state.published and not step.stage.reproducible for step in pending):
             # The fingerprints of what reads its files are known only now.
-            state.plan = make_plan(plan.config, plan.inventories, load_poison(root))
+            state.plan = add_published_files(state.plan)
             _find_published(state)
     for step in state.plan.steps:
         if step.label not in before:  # workers of another build, killed or overtaken, may have written on

@@ -7,25 +7,23 @@ from gristmill.storage.store import digest
 from pipelines.building.state import Build
 from pipelines.contracts.manifest import (
     CorpusManifest,
-    ShardRecord,
     ShardSet,
     StepManifest,
-    TokenizerRecord,
     save_corpus,
+    shard_set_of,
 )
 from pipelines.contracts.mixtures import proportional, temperature, unimax
 from pipelines.planning.corpus import plain_config
 from pipelines.planning.plan import Plan
 from pipelines.planning.tombstone import forgotten
 from pipelines.report.write import write_report
-from pipelines.stages.materialise.shards import Shards
 
 
 def corpus_manifest(
     plan: Plan, published: Mapping[str, StepManifest], gone: Mapping[str, Sequence[str]]
 ) -> CorpusManifest:
     """The manifest of a corpus whose steps are all published: a pure function of plan, steps and forgotten records."""
-    sets = {step.name: shard_set(published[step.label].facts) for step in plan.steps if isinstance(step.stage, Shards)}
+    sets = {step.name: shard_set_of(published[step.label].facts) for step in plan.steps if step.stage.makes_shards}
     steps = [
         {
             "step": step.label,
@@ -67,12 +65,6 @@ def without_places(config: dict[str, Any]) -> dict[str, Any]:
     places = ("root", "output", "remote")
     sources = [{name: value for name, value in source.items() if name not in places} for source in config["sources"]]
     return {name: value for name, value in config.items() if name not in places} | {"sources": sources}
-
-
-def shard_set(facts: Mapping[str, Any]) -> ShardSet:
-    """The shard set that a shards step published."""
-    shards = tuple(ShardRecord(**shard) for shard in facts["shards"])
-    return ShardSet(TokenizerRecord(**facts["tokenizer"]), facts["dtype"], tuple(facts["columns"]), shards)
 
 
 def suggested_mixtures(sets: Mapping[str, ShardSet]) -> dict[str, dict[str, float]]:

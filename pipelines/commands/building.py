@@ -62,6 +62,7 @@ def _plan(options: argparse.Namespace) -> int:
     from pipelines.planning.inventory import Inventory, take_inventory
     from pipelines.planning.plan import make_plan
     from pipelines.planning.poison import load_poison
+    from pipelines.planning.published import add_published_files
     from pipelines.planning.required_libraries import refuse_missing
     from pipelines.planning.rule_checks import null_notices
     from pipelines.planning.source_check import check_counts, check_sample
@@ -77,7 +78,7 @@ def _plan(options: argparse.Namespace) -> int:
         return 0
     output = config.place
     ensure_owner(output, config.name, write=False)
-    plan = make_plan(config, take_inventory(config.sources, output), load_poison(output))
+    plan = add_published_files(make_plan(config, take_inventory(config.sources, output), load_poison(output)))
     tallies = {}
     for source in config.sources:
         directory = plan.step(f"read.{source.name}").directory

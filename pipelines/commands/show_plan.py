@@ -11,7 +11,8 @@ from gristmill.console import wide_console
 from gristmill.terminal import human_bytes, human_seconds, printable
 from pipelines.contracts.manifest import load_step
 from pipelines.planning.forecast import Forecast
-from pipelines.planning.plan import Plan, Step, explain
+from pipelines.planning.plan import Plan, Step
+from pipelines.planning.published import explain
 from pipelines.planning.rule_checks import null_notices
 
 

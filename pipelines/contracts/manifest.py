@@ -73,7 +73,7 @@ class StepManifest:
 class StepOutput:
     """The directory of a step that is being built; picklable, so that tasks commit their own units.
 
-    `inputs` maps the names of the steps whose files this step reads (`reads()` says `step:NAME`) to their directories.
+    `inputs` maps the names of the steps whose files this step reads (`StepFiles` of `reads()`) to their directories.
     """
 
     root: Path
@@ -318,14 +318,15 @@ def load_corpus(directory: Path) -> CorpusManifest:
     if value.pop("format", None) != CORPUS_FORMAT:
         raise UserError(f"{path}: not a corpus manifest of this version ({CORPUS_FORMAT})")
     value.pop("checksum")
-    value["shard_sets"] = {name: _shard_set(entry) for name, entry in value["shard_sets"].items()}
+    value["shard_sets"] = {name: shard_set_of(entry) for name, entry in value["shard_sets"].items()}
     value["steps"], value["funnel"] = tuple(value["steps"]), tuple(value["funnel"])
     return CorpusManifest(**value)
 
 
-def _shard_set(entry: dict[str, Any]) -> ShardSet:
-    shards = tuple(ShardRecord(**record) for record in entry["shards"])
-    return ShardSet(TokenizerRecord(**entry["tokenizer"]), entry["dtype"], tuple(entry["columns"]), shards)
+def shard_set_of(facts: Mapping[str, Any]) -> ShardSet:
+    """The shard set of a corpus manifest, or of the facts of the step that made it."""
+    shards = tuple(ShardRecord(**record) for record in facts["shards"])
+    return ShardSet(TokenizerRecord(**facts["tokenizer"]), facts["dtype"], tuple(facts["columns"]), shards)
 
 
 def bytes_per_token(manifest: CorpusManifest) -> dict[str, float]:

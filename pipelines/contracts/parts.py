@@ -13,6 +13,7 @@ from gristmill.storage.store import FileRecord
 from pipelines.contracts.columns import DROP, EDITS_COLUMN
 from pipelines.contracts.edits import apply_edits, compose, edited_lengths, find_emptied, map_back
 from pipelines.contracts.manifest import read_table
+from pipelines.contracts.reads import Column, Drop, TableInput, Text, column_named
 
 DOCUMENT_COLUMNS = ("id", "text", "source", "url", "meta")
 
@@ -43,7 +44,7 @@ class Annotation:
 class Part:
     """A document part and the annotations visible to one reader, in the order of the steps.
 
-    `table` resolves column names as pipelines.contracts.stage says. `types` holds the type of every column of the build,
+    `types` holds the type of every column of the build,
     `order` the names of its steps, `loaded` the document columns where a task has read them already.
     """
 
@@ -65,29 +66,32 @@ class Part:
         """`source/00000`: how the part is called in messages and counts."""
         return f"{self.source}/{self.index:05d}"
 
-    def table(self, columns: Iterable[str]) -> pa.Table:
-        """The named columns, one chunk each. One that no step wrote for this source is null, or left out if named `column?`."""
-        optional = {name.rstrip("?"): name.endswith("?") for name in columns}
-        wanted = [name for name, may_lack in optional.items() if not may_lack or self.has(name)]
-        stored = [name for name in wanted if name in DOCUMENT_COLUMNS]
-        if any(name == "edited_text" or name.startswith("text@") for name in wanted) and "text" not in stored:
-            stored.append("text")
+    def table(self, columns: Iterable[str | TableInput]) -> pa.Table:
+        """Some columns, one chunk each; a name stands for `column_named`.
+
+        A column that no step wrote for this source is null, or left out where it is optional.
+        """
+        inputs = dict.fromkeys(column_named(each) if isinstance(each, str) else each for each in columns)
+        wanted = [
+            each for each in inputs if not (isinstance(each, Column) and each.optional and not self.has(each.name))
+        ]
+        needed = dict.fromkeys("text" if isinstance(each, Text) else each.name for each in wanted)
+        stored = [name for name in needed if name in DOCUMENT_COLUMNS]
         documents = self.loaded
         if documents is None and stored:
             documents = read_table(self.directory, self.documents, stored, self.schema)
-        annotated = self._annotated([name for name in wanted if not self._is_computed(name)])
+        names = [each.name for each in wanted if isinstance(each, Column) and each.name not in DOCUMENT_COLUMNS]
+        annotated = self._annotated(names)
         result = {}
-        for name in wanted:
-            if name in annotated:
-                result[name] = annotated[name]
-            elif name in DOCUMENT_COLUMNS:
-                assert documents is not None
-                result[name] = documents[name]
-            elif name == DROP:
-                result[name] = self.drop()
+        for each in wanted:
+            if isinstance(each, Drop):
+                result[each.name] = self.drop()
+            elif each.name in annotated:
+                result[each.name] = annotated[each.name]
             else:
                 assert documents is not None
-                result[name] = self._edited(documents["text"], name.partition("@")[2] or None)
+                column = documents[each.name if isinstance(each, Column) else "text"]
+                result[each.name] = self._edited(column, each) if isinstance(each, Text) else column
         return pa.table(result).combine_chunks()
 
     def drop(self, upto: str | None = None) -> pa.Array:
@@ -104,12 +108,16 @@ class Part:
         """The `edits` of each step that edits (up to and with step `upto`), in order."""
         return [_chunk(a.column(EDITS_COLUMN)) for a in self._upto(upto) if EDITS_COLUMN in a.schema]
 
-    def in_stored_text(self, edits: pa.Array, text: str, rows: Any = None) -> pa.Array:
-        """Edits found in one text of the documents (`text`, `text@STEP` or `edited_text`), as edits of the stored text.
+    def edits_of(self, text: Text) -> pa.Array | None:
+        """The composed edits that make a text of the stored one; None where there are none."""
+        return self.edits(text.upto) if text.edited else None
+
+    def in_stored_text(self, edits: pa.Array, text: Text, rows: Any = None) -> pa.Array:
+        """Edits found in one text of the documents, as edits of the stored text.
 
         `rows` are those of the documents that `edits` is about, where these are not all.
         """
-        applied = None if text == "text" else self.edits(text.partition("@")[2] or None)
+        applied = self.edits_of(text)
         if applied is None:
             return edits
         return map_back(applied if rows is None else applied.take(rows), edits)
@@ -131,20 +139,15 @@ class Part:
         lengths = lengths if edits is None else edited_lengths(lengths, edits)
         return int(lengths[pc.is_null(self.drop()).to_numpy(zero_copy_only=False)].sum())
 
-    def _edited(self, text: pa.ChunkedArray, upto: str | None) -> pa.Array:
-        edits = self.edits(upto)
-        return _chunk(text) if edits is None else apply_edits(_chunk(text), edits)
+    def _edited(self, stored: pa.ChunkedArray, text: Text) -> pa.Array:
+        edits = self.edits_of(text)
+        return _chunk(stored) if edits is None else apply_edits(_chunk(stored), edits)
 
     def _upto(self, step: str | None) -> Sequence[Annotation]:
         if step is None:
             return self.annotations
         allowed = self.order[: self.order.index(step) + 1]
         return [annotation for annotation in self.annotations if annotation.step in allowed]
-
-    @staticmethod
-    def _is_computed(name: str) -> bool:
-        """Whether a column is of the document, or derived from several steps, instead of one step's own."""
-        return name in (*DOCUMENT_COLUMNS, DROP, "edited_text") or name.startswith("text@")
 
     def _annotated(self, names: Sequence[str]) -> dict[str, pa.ChunkedArray | pa.Array]:
         """Columns of steps, each from the first step that wrote it, with one read per file; null where none did."""

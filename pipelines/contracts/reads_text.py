@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
+from pipelines.contracts.reads import Input, Text
 from pipelines.contracts.stage import Stage
 
 
@@ -15,14 +16,18 @@ class ReadsText(Stage):
     """The text that is read: `text`, as stored; `edited_text`, with the edits of all earlier steps; `text@STEP`, with the edits
     up to that step."""
 
-    def reads(self) -> tuple[str, ...]:
+    @property
+    def input_text(self) -> Text:
+        """The text that `text` names. ValueError where it names none."""
+        return Text.parse(self.text)
+
+    def reads(self) -> tuple[Input, ...]:
         """The text."""
-        return (self.text,)
+        return (self.input_text,)
 
     def check(self) -> None:
-        """ValueError for a text that there is not."""
-        if self.text not in ("text", "edited_text") and not self.text.startswith("text@"):
-            raise ValueError(f"text: got {self.text!r}, allowed: text, text@STEP, edited_text")
+        """ValueError for a text that does not exist."""
+        Text.parse(self.text)
 
 
 @dataclass(frozen=True)
@@ -34,7 +39,7 @@ class MeasuresText(ReadsText):
     `edited_NAME`. Stages that read a column by a fixed name, as `dedup_exact` does, read the one without a prefix."""
 
     def check(self) -> None:
-        """ValueError for a text or a prefix that cannot be."""
+        """ValueError for a text that does not exist, or a prefix that is no identifier."""
         super().check()
         if self.prefix and not self.prefix.isidentifier():
             raise ValueError(f"prefix: got {self.prefix!r}, expected letters, digits and underscores, such as edited_")

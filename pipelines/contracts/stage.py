@@ -1,11 +1,4 @@
-"""What a stage is: a frozen dataclass whose fields are its knobs, with the columns it reads and writes declared.
-
-Column names a stage may read: `text` (as stored), `text@STEP` (with the edits up to STEP applied), `edited_text` (with all
-earlier edits applied), `source`, `url`, `meta`, `drop` (the first non-null drop of all earlier steps), and any column that an
-earlier step writes; `column?` is left out where no step writes it. `id` always comes along. A corpus stage may also read
-`step:NAME` (the files of an earlier step) and `tokenizer_share` (the sources' shares, as `Part.tokenizer_share`). A part stage
-may read `quantiles`: what the step that computes its thresholds found.
-"""
+"""What a stage is: a frozen dataclass whose fields are its knobs, with what it reads and the columns it writes declared."""
 
 import functools
 import importlib.metadata
@@ -16,6 +9,7 @@ import pyarrow as pa
 
 from pipelines.contracts.manifest import StepOutput
 from pipelines.contracts.parts import Part
+from pipelines.contracts.reads import Input, TableInput
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -45,16 +39,51 @@ class Cluster(Protocol):
         ...
 
 
+class ColumnTest(Protocol):
+    """A test of the column `signal` by which a stage drops documents, of those that `when` admits."""
+
+    @property
+    def signal(self) -> str | None:
+        """The column that is tested."""
+        ...
+
+    @property
+    def when(self) -> Mapping[str, tuple[Any, ...]]:
+        """The values of columns that documents have for which the test holds; empty for all documents."""
+        ...
+
+    @property
+    def null(self) -> str | None:
+        """`drop` or `keep` where the test says what a missing value does, else None."""
+        ...
+
+    def reason(self) -> str:
+        """Its name, which `drop` holds for what it drops."""
+        ...
+
+    def drops_null(self) -> bool:
+        """Whether it drops documents whose column has no value."""
+        ...
+
+
 class Stage:
     """What every stage declares."""
 
     version: ClassVar[int] = 1  # raise it whenever the same input would give another output
+    list_knob: ClassVar[str | None] = None  # the knob that a list in a corpus file is, as in `filter: [...]`
     paths: ClassVar[tuple[str, ...]] = ()  # knobs that say where a file lies: `depends` holds its checksum instead
     places: ClassVar[tuple[str, ...]] = ()  # those of `paths` that are no local path, or may be a URL
+    elects: ClassVar[bool] = False  # it keeps one document for those that it drops: no later step may drop that one
+    makes_shards: ClassVar[bool] = False  # its facts are those of a shard set, see `shard_set_of`
+    keeps_spans: ClassVar[bool] = False  # it leaves the only copy of a span in one document: no other step drops later
 
-    def reads(self) -> tuple[str, ...]:
-        """Names of the columns this stage is given."""
+    def reads(self) -> tuple[Input, ...]:
+        """What this stage is given; `id` always comes along. Only a corpus stage may read more than columns."""
         raise NotImplementedError
+
+    def read_columns(self) -> tuple[TableInput, ...]:
+        """Those of `reads()` that are columns of a document."""
+        return tuple(each for each in self.reads() if isinstance(each, TableInput))
 
     def writes(self) -> pa.Schema:
         """The columns this stage adds; `drop` and `edits` have their reserved meaning.
@@ -83,6 +112,17 @@ class Stage:
         """
         return True
 
+    def derived_steps(self) -> Mapping[str, "CorpusStage"]:
+        """Stages that run before this one on the same sources, by the name under which `use` gets their facts."""
+        return {}
+
+    def tests(self) -> Sequence[ColumnTest]:
+        """The tests by which it drops documents, in order; only of stages whose tests are data."""
+        return ()
+
+    def check_types(self, types: pa.Schema) -> None:
+        """ConfigError for a column of `read_columns()` whose type it cannot use; `types` holds theirs."""
+
     def notice(self) -> str:
         """What a person should know before the stage runs, such as an unusual cost; empty where there is nothing."""
         return ""
@@ -102,20 +142,16 @@ class PartStage(Stage):
         """Called once per worker process before the first `annotate`: load models here."""
 
     def use(self, facts: Mapping[str, Any]) -> "PartStage":
-        """The stage that annotates, given the facts of the steps it reads by name. Only for stages that read some."""
+        """The stage that annotates, given the facts of its `derived_steps()`. Only for stages that have some."""
         raise NotImplementedError
 
     def annotate(self, docs: pa.Table) -> pa.Table:
-        """The columns of `writes()` for the rows of `docs`, same number, same order. `docs` holds `id` and `reads()`."""
+        """The columns of `writes()` for the rows of `docs`, same number, same order. `docs` holds `id` and `read_columns()`."""
         raise NotImplementedError
 
 
 class CorpusStage(Stage):
     """A stage with barriers of its own: clustering, training, materialising."""
-
-    elects: ClassVar[bool] = (
-        False  # it keeps one document for what it drops of others, so no later step may drop that one
-    )
 
     def run(self, parts: Sequence[Part], out: StepOutput, cluster: Cluster) -> dict[str, Any]:
         """Do the work, commit files through `out`; what is returned is the `facts` of the step's manifest."""

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from gristmill.errors import UserError
 from gristmill.storage.store import FileRecord, digest, verify
-from pipelines.building.publish import corpus_fingerprint, shard_set, suggested_mixtures
+from pipelines.building.publish import corpus_fingerprint, suggested_mixtures
 from pipelines.cluster.local import LocalCluster
 from pipelines.contracts.columns import DROP
 from pipelines.contracts.document import FILE_INDEX, ID, QUARANTINE, format_id
@@ -32,6 +32,7 @@ from pipelines.contracts.manifest import (
     read_table,
     save_corpus,
     schema_facts,
+    shard_set_of,
     write_table,
 )
 from pipelines.contracts.shard_set import open_shard, write_shard
@@ -304,7 +305,7 @@ def _publish(corpus: Corpus, records: dict[str, list[str]]) -> None:
     by_label: dict[str, StepManifest] = {step.label: step.manifest for step in corpus.steps}
     manifest = corpus.manifest
     sources = {name: {**facts, **by_label[f"read.{name}"].counts[name]} for name, facts in manifest.sources.items()}
-    sets = {name: shard_set(by_label[name].facts) for name in manifest.shard_sets}
+    sets = {name: shard_set_of(by_label[name].facts) for name in manifest.shard_sets}
     save_corpus(
         corpus.directory,
         replace(

@@ -12,6 +12,7 @@ from pipelines.planning.corpus import CorpusConfig
 from pipelines.planning.inventory import take_inventory
 from pipelines.planning.plan import FINGERPRINT_DIGITS, make_plan
 from pipelines.planning.poison import load_poison
+from pipelines.planning.published import add_published_files
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ def find_unreached(configs: Sequence[CorpusConfig]) -> list[Unreached]:
     output = configs[0].place
     reached: set[str] = set()
     for config in configs:
-        plan = make_plan(config, take_inventory(config.sources, output), load_poison(output))
+        plan = add_published_files(make_plan(config, take_inventory(config.sources, output), load_poison(output)))
         reached.update(step.directory for step in plan.steps)
     if (output / "manifest.json").exists():
         reached.update(step["directory"] for step in load_corpus(output).steps)

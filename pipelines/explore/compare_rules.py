@@ -164,7 +164,7 @@ def compare_rules(directory: Path, names: Sequence[str] = (), samples: int = 0) 
 
 def _columns(names: Sequence[str]) -> tuple[str, ...]:
     """The columns that rule sets read."""
-    return tuple(dict.fromkeys(column for name in names for column in _filter(name).reads()))
+    return tuple(dict.fromkeys(column.name for name in names for column in _filter(name).read_columns()))
 
 
 def _filter(name: str) -> Filter:

@@ -6,7 +6,7 @@ newly kept or dropped only a build can tell.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -22,10 +22,9 @@ from pipelines.contracts.columns import DROP
 from pipelines.contracts.lineage import Corpus, open_corpus
 from pipelines.contracts.manifest import read_table, schema_facts
 from pipelines.contracts.parts import Part
-from pipelines.contracts.stage import CorpusStage
-from pipelines.planning.corpus import CorpusConfig, StepConfig, plain_config
-from pipelines.stages.decide.filter import Filter, Thresholds, group_names, values_of
-from pipelines.stages.decide.rules import Quantile
+from pipelines.planning.corpus import CorpusConfig, plain_config
+from pipelines.stages.decide.filter import Filter, Thresholds
+from pipelines.stages.decide.rules import Quantile, group_names, values_of
 from pipelines.stages.materialise.funnel import SAMPLE, SAMPLE_ROWS, emptied_by
 
 _FIELDS = ("at_least", "at_most", "one_of", "none_of", "at_least_quantile", "at_most_quantile", "per", "null")
@@ -86,17 +85,22 @@ class WhatIf:
 
     config: CorpusConfig
     corpus: Corpus
-    now: Mapping[str, StepConfig]
-    then: Mapping[str, StepConfig]
+    now: Mapping[str, Filter]
+    then: Mapping[str, Filter]
 
     @property
     def changed(self) -> list[str]:
         """Names of the filter steps that differ."""
-        return [name for name, entry in self.now.items() if entry.stage != self.then[name].stage]
+        return [name for name, stage in self.now.items() if stage != self.then[name]]
 
     def sources(self) -> list[str]:
         """Sources that a changed filter looks at, in order."""
-        return [s.name for s in self.config.sources if any(_applies(self.then[name], s.name) for name in self.changed)]
+        return [s.name for s in self.config.sources if any(self.applies(name, s.name) for name in self.changed)]
+
+    def applies(self, step: str, source: str) -> bool:
+        """Whether a step looks at the documents of a source."""
+        sources = next(entry.sources for entry in self.config.steps if entry.name == step)
+        return sources is None or source in sources
 
     def run(self, *, full: bool) -> dict[str, Impact]:
         """The flow of every source that a changed filter looks at."""
@@ -117,8 +121,8 @@ class WhatIf:
             yield _stored_columns(part, columns)
 
     def _columns(self) -> list[str]:
-        stages = [entry.stage for entry in [*self.now.values(), *self.then.values()]]
-        names = dict.fromkeys(name for stage in stages for name in stage.reads() if name not in ("quantiles", "source"))
+        stages = [*self.now.values(), *self.then.values()]
+        names = dict.fromkeys(each.name for stage in stages for each in stage.read_columns() if each.name != "source")
         for name in names:
             if name not in self.known():
                 raise UserError(f"{name}: no step of the corpus writes this column{near_match(name, self.known())}")
@@ -135,32 +139,31 @@ class WhatIf:
     def _thresholds(self, *, full: bool) -> dict[str, Thresholds]:
         """The quantiles of every filter step, over the documents that the filters before it would keep."""
         found: dict[str, Thresholds] = {}
-        for position, (name, entry) in enumerate(self.then.items()):
-            assert isinstance(entry.stage, Filter)
-            if entry.stage.quantiles():
+        for position, (name, stage) in enumerate(self.then.items()):
+            if stage.quantiles():
                 before = dict(list(self.then.items())[:position])
-                found[name] = self._quantiles(entry, before, found, full=full)
+                found[name] = self._quantiles(name, before, found, full=full)
         return found
 
     def _quantiles(
-        self, entry: StepConfig, before: Mapping[str, StepConfig], known: Mapping[str, Thresholds], *, full: bool
+        self, step: str, before: Mapping[str, Filter], known: Mapping[str, Thresholds], *, full: bool
     ) -> Thresholds:
-        assert isinstance(entry.stage, Filter)
+        requests = self.then[step].quantiles()
         gathered: dict[tuple[Quantile, str], list[tuple[np.ndarray, float]]] = {}
-        for source in (s.name for s in self.config.sources if _applies(entry, s.name)):
+        for source in (s.name for s in self.config.sources if self.applies(step, s.name)):
             base = _base(self, source)
             for table in self._chunks(source, full=full):
                 table = table.filter(_eligible(self, table))
                 weight = 1.0 if full or not table.num_rows else base.documents / table.num_rows
-                table = table.filter(pc.is_null(_decide(before, source, table, known)))
-                for request in entry.stage.quantiles():
+                table = table.filter(pc.is_null(_decide(self, before, source, table, known)))
+                for request in requests:
                     names = _group(table, request)
                     for group in names.unique().to_pylist():
                         values = table.filter(pc.equal(names, group))[request.signal].drop_null()
                         numbers = values.combine_chunks().to_numpy(zero_copy_only=False)
                         numbers = numbers[numbers == numbers]  # NaN is no value
                         gathered.setdefault((request, group), []).append((numbers, weight))
-        result: dict[Quantile, dict[str, float]] = {request: {} for request in entry.stage.quantiles()}
+        result: dict[Quantile, dict[str, float]] = {request: {} for request in requests}
         for (request, group), chunks in gathered.items():
             if any(len(numbers) for numbers, _ in chunks):
                 result[request][group] = _weighted(request, chunks)
@@ -174,13 +177,13 @@ def what_if(config: CorpusConfig, changes: Sequence[str]) -> WhatIf:
         raise UserError(
             f"{config.output}: was built with other steps than this file has; build it first, then ask what if"
         )
-    now = {entry.name: entry for entry in config.steps if isinstance(entry.stage, Filter)}
+    now = {entry.name: entry.stage for entry in config.steps if isinstance(entry.stage, Filter)}
     if not now:
         raise UserError(f"{config.name}: has no filter step, so there is no threshold to change")
     then = dict(now)
     for change in changes:
         name, stage = _change(change, then)
-        then[name] = replace(then[name], stage=stage)
+        then[name] = stage
     question = WhatIf(config, corpus, now, then)
     if not question.changed:
         raise UserError("--set: changes nothing: every rule is as the corpus was built")
@@ -195,8 +198,8 @@ def _refuse_unmeasured(question: WhatIf) -> None:
         if entry.where is None or entry.name in question.now:
             continue
         earlier = [name for name in question.changed if order.index(name) <= order.index(entry.where)]
-        written = entry.stage.writes().names
-        readers = [name for name, then in question.then.items() if set(then.stage.reads()) & set(written)]
+        read = {name: {each.name for each in stage.read_columns()} for name, stage in question.then.items()}
+        readers = [name for name, columns in read.items() if columns & entry.written]
         if earlier and readers:
             raise UserError(
                 f"{', '.join(earlier)}: what {entry.name} would say of newly kept documents is not known: it measured (`where: "
@@ -204,7 +207,7 @@ def _refuse_unmeasured(question: WhatIf) -> None:
             )
 
 
-def _change(change: str, steps: Mapping[str, StepConfig]) -> tuple[str, Filter]:
+def _change(change: str, steps: Mapping[str, Filter]) -> tuple[str, Filter]:
     """One `STEP.RULE.FIELD=value`, or `STEP=[rules]`, applied."""
     path, equals, raw = change.partition("=")
     name, _, rest = path.partition(".")
@@ -213,8 +216,7 @@ def _change(change: str, steps: Mapping[str, StepConfig]) -> tuple[str, Filter]:
             f"--set {change!r}: expected STEP.RULE.FIELD=value, with a filter step{near_match(name, list(steps))}"
         )
     value = yaml_value(raw, f"--set {change!r}")
-    stage = steps[name].stage
-    assert isinstance(stage, Filter)
+    stage = steps[name]
     rules = [plain(rule) for rule in stage.tests()]
     if not rest:
         rules = value
@@ -241,10 +243,6 @@ def _knob(path: str, reasons: Sequence[str]) -> tuple[str, str, str]:
     return reason, knob, ""
 
 
-def _applies(entry: StepConfig, source: str) -> bool:
-    return entry.sources is None or source in entry.sources
-
-
 def _base(question: WhatIf, source: str) -> Impact:
     """The documents that only filters or deduplication drop, and how many of them the filters keep now."""
     total = question.corpus.read_step(source).manifest.counts[source]["kept"]
@@ -261,7 +259,7 @@ def _base(question: WhatIf, source: str) -> Impact:
 def _elections(question: WhatIf) -> list[str]:
     """The steps that deduplicate."""
     steps = question.config.steps
-    return [entry.name for entry in steps if isinstance(entry.stage, CorpusStage) and entry.stage.elects]
+    return [entry.name for entry in steps if entry.stage.elects]
 
 
 def _funnel_step(corpus: Corpus) -> Any:
@@ -313,14 +311,13 @@ def _eligible(question: WhatIf, table: pa.Table) -> pa.Array:
 
 
 def _decide(
-    steps: Mapping[str, StepConfig], source: str, table: pa.Table, thresholds: Mapping[str, Thresholds]
+    question: WhatIf, filters: Mapping[str, Filter], source: str, table: pa.Table, thresholds: Mapping[str, Thresholds]
 ) -> pa.Array:
     """The first rule of the filters that drops each document."""
     drop = pa.nulls(table.num_rows, pa.string())
-    for name, entry in steps.items():
-        if _applies(entry, source):
-            assert isinstance(entry.stage, Filter)
-            drop = pc.coalesce(drop, entry.stage.decide(table, thresholds.get(name, {}))[DROP].combine_chunks())
+    for name, stage in filters.items():
+        if question.applies(name, source):
+            drop = pc.coalesce(drop, stage.decide(table, thresholds.get(name, {}))[DROP].combine_chunks())
     return drop
 
 
@@ -331,7 +328,7 @@ def _add(question: WhatIf, flow: Impact, source: str, table: pa.Table, threshold
     now = pc.if_else(filtered, table["drop"].combine_chunks(), pa.scalar(None, pa.string()))
     # What a filter newly keeps is dropped all the same where edits leave nothing of it.
     emptied = pc.if_else(filtered, table["emptied"].combine_chunks(), pa.scalar(None, pa.string()))
-    then = pc.coalesce(_decide(question.then, source, table, thresholds), emptied)
+    then = pc.coalesce(_decide(question, question.then, source, table, thresholds), emptied)
     was, will = (pc.is_null(drop).to_numpy(zero_copy_only=False) for drop in (now, then))
     sizes = table["text_bytes"].to_numpy().astype(np.float64)
     gained = sizes * (will.astype(np.int8) - was.astype(np.int8))

@@ -11,7 +11,6 @@ from gristmill.terminal import human_bytes
 from pipelines.contracts.columns import DROP
 from pipelines.contracts.lineage import select_rows
 from pipelines.explore.whatif import Impact, WhatIf
-from pipelines.stages.decide.filter import Filter
 from pipelines.stages.pii.redaction import without_personal_data
 
 _EXCERPT = (400, 6)  # characters and lines of a sample
@@ -34,9 +33,8 @@ def show_answer(question: WhatIf, flows: Mapping[str, Impact], samples: int) -> 
         _show_samples(question, source, flow, samples)
     console.print("\nTo build it, write into the corpus file:", markup=False)
     for name in question.changed:
-        stage = question.then[name].stage
-        assert isinstance(stage, Filter)
-        rules = [{k: v for k, v in plain(rule).items() if v not in (None, [], {}, "")} for rule in stage.rules]
+        changed = [plain(rule) for rule in question.then[name].rules]
+        rules = [{k: v for k, v in rule.items() if v not in (None, [], {}, "")} for rule in changed]
         text = yaml.safe_dump(
             [{"filter": rules}], sort_keys=False, allow_unicode=True, width=1000, default_flow_style=None
         )
@@ -98,10 +96,6 @@ def _signals(question: WhatIf) -> list[str]:
     """The columns whose rules changed."""
     changed = []
     for name in question.changed:
-        now, then = question.now[name].stage, question.then[name].stage
-        assert isinstance(now, Filter)
-        assert isinstance(then, Filter)
-        changed += [
-            rule.signal for rule in [*then.tests(), *now.tests()] if (rule in then.tests()) != (rule in now.tests())
-        ]
+        now, then = question.now[name].tests(), question.then[name].tests()
+        changed += [rule.signal for rule in [*then, *now] if (rule in then) != (rule in now)]
     return list(dict.fromkeys(signal for signal in changed if signal is not None))

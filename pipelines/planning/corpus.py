@@ -257,9 +257,8 @@ def _step(entry: Any, number: int, where: str) -> StepConfig:
     if name not in STAGES:
         raise ConfigError(f"{where}: {at}.{name}: no such stage{near_match(str(name), list(STAGES))}")
     kind, knobs = STAGES[name], entry[name]
-    list_knob = getattr(kind, "list_knob", None)
-    if list_knob is not None:
-        knobs = {list_knob: knobs}
+    if kind.list_knob is not None:
+        knobs = {kind.list_knob: knobs}
     if isinstance(knobs, Mapping):
         found = {knob: knobs[knob] for knob in kind.paths if knob in knobs}
         at_home = {k: _paths(value, f"{where}: {at}.{name}.{k}", k in kind.places) for k, value in found.items()}
@@ -294,8 +293,7 @@ class _Placement:
 
 def _plain_knobs(step: StepConfig) -> Any:
     knobs = plain(step.stage)
-    list_knob = getattr(step.stage, "list_knob", None)
-    return knobs[list_knob] if list_knob is not None else knobs
+    return knobs if step.stage.list_knob is None else knobs[step.stage.list_knob]
 
 
 def _check(config: CorpusConfig, where: str) -> None:

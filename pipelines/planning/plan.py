@@ -3,36 +3,35 @@
 Every step has its fingerprint and directory before anything runs: stage name and version, knobs, versions and checksums it
 declares, and the fingerprints of the steps that write the columns it reads. Worker count, output root and log level do not
 enter. The files of a step that cannot be repeated enter by their checksums, once it is published: until then the steps that
-read them have fingerprints under which nothing is ever published.
+read them have fingerprints under which nothing is ever published. Which files were published is an argument
+(pipelines.planning.published looks it up).
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 from gristmill.config import near_match, plain
 from gristmill.errors import ConfigError
-from gristmill.storage.store import digest
+from gristmill.storage.store import FileRecord, digest
 from pipelines.contracts.columns import DROP, EDITS_COLUMN
 from pipelines.contracts.edits import COMPOSITION
-from pipelines.contracts.manifest import StepManifest, load_step
 from pipelines.contracts.parts import DOCUMENT_COLUMNS
+from pipelines.contracts.reads import Drop, StepFiles, Text, TokenizerShares
 from pipelines.contracts.reads_text import MeasuresText
 from pipelines.contracts.stage import CorpusStage, PartStage, Stage
 from pipelines.planning.column_writers import missing_column
 from pipelines.planning.corpus import CorpusConfig, StepConfig
 from pipelines.planning.inventory import Inventory, Read
 from pipelines.planning.poison import Poison, WithoutPoison
-from pipelines.planning.rule_checks import check_filter
-from pipelines.stages.decide.filter import Filter
-from pipelines.stages.decide.quantiles import Quantiles
-from pipelines.stages.dedup.dedup_spans import DedupSpans
+from pipelines.planning.rule_checks import check_rules
 from pipelines.stages.materialise.funnel import Funnel
 
 FINGERPRINT_DIGITS = 12  # of a fingerprint, in the names of directories
+PublishedFiles = Mapping[str, tuple[FileRecord, ...]]
+"""Files of published steps that cannot be repeated, by step directory."""
 
 
 @dataclass(frozen=True)
@@ -77,10 +76,15 @@ class Step:
 
 @dataclass(frozen=True)
 class Plan:
-    """All steps of a build in an order in which each comes after its inputs; `types` of all columns they write."""
+    """All steps of a build in an order in which each comes after its inputs; `types` of all columns they write.
+
+    `config`, `inventories`, `poison` and `files` are the arguments of `make_plan`.
+    """
 
     config: CorpusConfig
     inventories: dict[str, Inventory]
+    poison: Poison
+    files: PublishedFiles
     steps: tuple[Step, ...]
     types: pa.Schema
 
@@ -94,14 +98,19 @@ class Plan:
         return next(step for step in self.steps if step.label == label)
 
 
-def make_plan(config: CorpusConfig, inventories: Mapping[str, Inventory], poison: Poison | None = None) -> Plan:
-    """The plan; `poison` names documents that steps are not shown.
+def make_plan(
+    config: CorpusConfig,
+    inventories: Mapping[str, Inventory],
+    poison: Poison | None = None,
+    files: PublishedFiles | None = None,
+) -> Plan:
+    """The plan; `poison` names documents that steps are not shown, `files` what steps that cannot be repeated published.
 
     ConfigError for columns nobody writes, columns written twice, and drops after deduplication.
     """
     _check_order(config)
     _refuse_twice(config)
-    poison = poison or {}
+    poison, files = poison or {}, files or {}
     steps: dict[str, Step] = {}
     for source in config.sources:
         read = Read(source, poison.get(("read", source.name), ()))
@@ -114,22 +123,20 @@ def make_plan(config: CorpusConfig, inventories: Mapping[str, Inventory], poison
     done: list[StepConfig] = []
     for entry in config.steps:
         _add_types(types, entry)
-        if isinstance(entry.stage, Filter) and entry.stage.quantiles():
-            before = _quantiles_step(config, entry)
-            steps[before.name] = _step(config, before, done, steps, None, types)
+        for before in _derived_steps(config, entry):
+            steps[before.name] = _step(config, before, done, steps, files, None, types)
         aside = {source: documents for (name, source), documents in poison.items() if name == entry.name}
         groups: list[str | None] = list(_sources(config, entry)) if isinstance(entry.stage, PartStage) else [None]
         for group in groups:
             shown = _without(entry, aside[group]) if group in aside else entry
-            step = _step(config, shown, done, steps, group, types)
+            step = _step(config, shown, done, steps, files, group, types)
             steps[step.label] = step
-        if isinstance(entry.stage, Filter):
-            check_filter(config, entry, done, types)
+        check_rules(config, entry, done, types)
         done.append(_without(entry, ()) if aside else entry)
     funnel = StepConfig("funnel", Funnel(tuple(entry.name for entry in done), summary_columns(config)), "funnel")
-    last = _step(config, funnel, done, steps, None, types)
+    last = _step(config, funnel, done, steps, files, None, types)
     steps[last.label] = last
-    return Plan(config, dict(inventories), tuple(steps.values()), pa.schema(list(types.items())))
+    return Plan(config, dict(inventories), poison, files, tuple(steps.values()), pa.schema(list(types.items())))
 
 
 def _add_types(types: dict[str, pa.DataType], entry: StepConfig) -> None:
@@ -142,17 +149,17 @@ def _add_types(types: dict[str, pa.DataType], entry: StepConfig) -> None:
             )
 
 
-def _quantiles_step(config: CorpusConfig, entry: StepConfig) -> StepConfig:
-    """The step that computes the thresholds of a filter."""
-    assert isinstance(entry.stage, Filter)
-    name = _quantiles(entry.name)
-    if any(other.name == name for other in config.steps):
-        raise ConfigError(f"step {name}: the thresholds of {entry.name} are computed under this name; choose another")
-    return StepConfig(name, Quantiles(entry.stage.quantiles()), "quantiles", entry.sources)
+def _derived_steps(config: CorpusConfig, entry: StepConfig) -> Iterator[StepConfig]:
+    """The steps that a stage needs before it, such as the quantiles of a filter."""
+    for kind, stage in entry.stage.derived_steps().items():
+        name = _derived(entry, kind)
+        if any(other.name == name for other in config.steps):
+            raise ConfigError(f"step {name}: the {kind} of {entry.name} are computed under this name; choose another")
+        yield StepConfig(name, stage, kind, entry.sources)
 
 
-def _quantiles(name: str) -> str:
-    return f"{name}_quantiles"
+def _derived(entry: StepConfig, kind: str) -> str:
+    return f"{entry.name}_{kind}"
 
 
 def _without(entry: StepConfig, documents: tuple[str, ...]) -> StepConfig:
@@ -174,34 +181,33 @@ def _step(
     entry: StepConfig,
     done: list[StepConfig],
     steps: Mapping[str, Step],
+    published: PublishedFiles,
     source: str | None,
     types: Mapping[str, pa.DataType],
 ) -> Step:
     sources = (source,) if source is not None else _sources(config, entry)
-    columns = [
-        n for n in entry.stage.reads() if not n.startswith("step:") and n not in ("tokenizer_share", "quantiles")
-    ]
-    visible = {name: _visible(config, entry, columns, done, name, types) for name in sources}
+    reads = entry.stage.reads()
+    visible = {name: _visible(config, entry, done, name, types) for name in sources}
     files = {}
-    for name in (name.removeprefix("step:") for name in entry.stage.reads() if name.startswith("step:")):
+    for name in (each.step for each in reads if isinstance(each, StepFiles)):
         if not any(earlier.name == name and isinstance(earlier.stage, CorpusStage) for earlier in done):
             names = [earlier.name for earlier in done if isinstance(earlier.stage, CorpusStage)]
             raise ConfigError(f"step {entry.name}: needs an earlier step named {name!r}{near_match(name, names)}")
         files[name] = name
-    if "quantiles" in entry.stage.reads():
-        files["quantiles"] = _quantiles(entry.name)
+    files |= {kind: _derived(entry, kind) for kind in entry.stage.derived_steps()}
     step = Step(entry.name, source, sources, entry.stage, entry.where, {}, visible, files)
     inputs: dict[str, Any] = {label: steps[label].fingerprint for label in step.inputs()}
     # Ranks of sources, numbers of parts and the composition of edits depend on the order, which a mapping forgets.
     inputs["order"] = list(step.inputs())
     for name, label in step.files.items():
         if not steps[label].stage.reproducible:
-            inputs[f"{name} files"] = _published_files(config, steps[label])
+            records = published.get(steps[label].directory)
+            inputs[f"{name} files"] = records and [f"{file.path} {file.xxh3_128}" for file in records]
     if entry.where is not None:
         inputs["where"] = entry.where
-    if any(name == "edited_text" or name.startswith("text@") for name in columns):
+    if any(isinstance(each, Text) and each.edited for each in reads):
         inputs["composition of edits"] = COMPOSITION
-    if "tokenizer_share" in entry.stage.reads():
+    if TokenizerShares() in reads:
         inputs["tokenizer_share"] = {s.name: s.tokenizer_share for s in config.sources if s.name in sources}
     stage = entry.stage
     if isinstance(stage, WithoutPoison):
@@ -211,16 +217,9 @@ def _step(
     return replace(step, identity=_identity(entry.stage_name, stage, knobs, inputs))
 
 
-def _published_files(config: CorpusConfig, step: Step) -> list[str] | None:
-    """Path and checksum of each file of a step; None where it is not published."""
-    manifest = load_step(config.place, step.directory)
-    return [f"{file.path} {file.xxh3_128}" for file in manifest.files] if manifest is not None else None
-
-
 def _visible(
     config: CorpusConfig,
     entry: StepConfig,
-    columns: list[str],
     done: list[StepConfig],
     source: str,
     types: Mapping[str, pa.DataType],
@@ -230,23 +229,22 @@ def _visible(
     wanted: set[str] = set()
     if entry.written >= {DROP, EDITS_COLUMN}:  # it looks whether its edits and earlier ones leave anything
         wanted.update(e.name for e in done if EDITS_COLUMN in e.written)
-    for column in columns:
-        if column == DROP:
+    for each in entry.stage.read_columns():
+        if isinstance(each, Drop):
             wanted.update(e.name for e in here if DROP in e.written)
-        elif column == "edited_text" or column.startswith("text@"):
-            upto = column.partition("@")[2]
-            if upto and upto not in [earlier.name for earlier in done]:
-                raise ConfigError(f"step {entry.name}: reads {column!r}, but no earlier step is named {upto!r}")
-            wanted.update(e.name for e in _upto(done, upto or None) if EDITS_COLUMN in e.written)
-        elif column not in DOCUMENT_COLUMNS:
-            optional, column = column.endswith("?"), column.rstrip("?")
+        elif isinstance(each, Text):
+            if each.upto is not None and each.upto not in [earlier.name for earlier in done]:
+                raise ConfigError(f"step {entry.name}: reads {each.name!r}, but no earlier step is named {each.upto!r}")
+            wanted.update(e.name for e in _upto(done, each.upto) if each.edited and EDITS_COLUMN in e.written)
+        elif each.name not in DOCUMENT_COLUMNS:
+            column = each.name
             writers = [e.name for e in here if column in e.written]
             if len(writers) > 1:
                 raise ConfigError(
                     f"step {entry.name}: column {column!r} is written by {' and '.join(writers)} for {source}; give all but "
                     "one of them another `prefix` or `column`"
                 )
-            if column not in types and not optional:
+            if column not in types and not each.optional:
                 raise ConfigError(
                     f"step {entry.name}: reads the column {column!r}, which no earlier step writes"
                     f"{missing_column(column, entry.name, config.steps, list(types))}"
@@ -273,14 +271,14 @@ def _check_order(config: CorpusConfig) -> None:
         if DROP not in entry.written:
             continue
         what = "drops documents that its edits empty" if EDITS_COLUMN in entry.written else "drops documents"
-        if isinstance(entry.stage, DedupSpans):
+        if entry.stage.keeps_spans:
             spans = entry.name
         elif spans is not None:
             raise ConfigError(
                 f"step {entry.name}: {what} after {spans}, which keeps the only copy of a span in one of them; "
                 f"move {entry.name} before {spans}"
             )
-        if isinstance(entry.stage, CorpusStage) and entry.stage.elects:
+        if entry.stage.elects:
             clustered = entry.name
         elif clustered is not None:
             raise ConfigError(
@@ -302,53 +300,6 @@ def _refuse_twice(config: CorpusConfig) -> None:
                         f"step {entry.name}: writes the column {place[1]!r} for {place[0]}, as {first} does; give one of them a "
                         "`prefix`, such as edited_"
                     )
-
-
-def explain(step: Step, root: Path) -> str:
-    """Why a step is not finished: what changed since the last published step of the same label."""
-    last = _latest(step, root)
-    if last is None:
-        return "not built yet"
-    reasons = []
-    for name in ("stage", "version"):
-        if last.identity[name] != step.identity[name]:
-            reasons.append(f"{name} {last.identity[name]} -> {step.identity[name]}")
-    reasons.extend(_differences("", last.identity["knobs"], step.identity["knobs"]))
-    reasons.extend(_differences("", last.identity["depends"], step.identity["depends"]))
-    for name in sorted({*last.identity["inputs"], *step.identity["inputs"]}):
-        old, new = last.identity["inputs"].get(name), step.identity["inputs"].get(name)
-        if name == "order" and set(old or ()) == set(new or ()) and old != new:
-            reasons.append("its inputs are in another order")
-        elif name != "order" and old != new:
-            reasons.append({(True, False): f"without {name}", (False, True): f"with {name}"}.get(
-                (new is None, old is None), f"{name} changed"))  # fmt: skip
-    return "; ".join(reasons) or "its files are gone"
-
-
-def _differences(path: str, old: Any, new: Any) -> list[str]:
-    if isinstance(old, Mapping) and isinstance(new, Mapping):
-        found = []
-        for key in sorted({*old, *new}):
-            found.extend(_differences(f"{path}.{key}".lstrip("."), old.get(key), new.get(key)))
-        return found
-    if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
-        return [
-            line for i, pair in enumerate(zip(old, new, strict=True)) for line in _differences(f"{path}[{i}]", *pair)
-        ]
-    return [] if old == new else [f"{path}: {_short(old)} -> {_short(new)}"]
-
-
-def _short(value: Any) -> str:
-    text = "nothing" if value is None else str(value)
-    return text if len(text) <= 40 else text[:37] + "..."
-
-
-def _latest(step: Step, root: Path) -> StepManifest | None:
-    """The newest other published step with the label of `step`."""
-    directories = f"{step.label}-{'[0-9a-f]' * FINGERPRINT_DIGITS}"  # not those of a source NAME-2
-    candidates = [p for p in root.glob(f"{directories}/manifest.json") if p.parent.name != step.directory]
-    candidates.sort(key=lambda path: path.stat().st_mtime_ns)
-    return load_step(root, candidates[-1].parent.name) if candidates else None
 
 
 def summary_columns(config: CorpusConfig) -> tuple[str, ...]:

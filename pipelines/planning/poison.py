@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from gristmill.errors import PoisonError
 from gristmill.storage.store import read_json, write_json
 from pipelines.contracts.columns import DROP
+from pipelines.contracts.reads import Input
 from pipelines.contracts.stage import PartStage
 
 POISON = "poison"
@@ -59,7 +60,7 @@ class WithoutPoison(PartStage):
     stage: PartStage
     documents: tuple[str, ...]
 
-    def reads(self) -> tuple[str, ...]:
+    def reads(self) -> tuple[Input, ...]:
         """What the stage reads."""
         return self.stage.reads()
 

@@ -1,4 +1,4 @@
-"""What the plan says of filters before anything runs: columns a source lacks, types that do not fit, and nulls."""
+"""What the plan says of rules before anything runs: columns that a source lacks, types that do not fit, and nulls."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -7,14 +7,13 @@ import pyarrow as pa
 from gristmill.errors import ConfigError
 from pipelines.contracts.columns import DROP
 from pipelines.contracts.document import DOCUMENT
+from pipelines.contracts.stage import ColumnTest
 from pipelines.planning.corpus import CorpusConfig, StepConfig
-from pipelines.stages.decide.filter import Filter
-from pipelines.stages.decide.rules import Rule
 
 NULLABLE_DOCUMENT_COLUMNS = tuple(column.name for column in DOCUMENT if column.nullable)
 
 
-def check_filter(
+def check_rules(
     config: CorpusConfig, entry: StepConfig, done: Sequence[StepConfig], types: Mapping[str, pa.DataType]
 ) -> None:
     """ConfigError for a rule whose column some source lacks, or whose test does not fit the type of its column.
@@ -22,9 +21,10 @@ def check_filter(
     `done` are the earlier steps, `types` the types of the columns that they write.
     """
     stage = entry.stage
-    assert isinstance(stage, Filter)
+    if not stage.tests():
+        return
     known = {**dict(zip(DOCUMENT.names, DOCUMENT.types, strict=True)), **types, DROP: pa.string()}
-    stage.check_types(pa.schema([(name, known[name]) for name in stage.reads() if name != "quantiles"]))
+    stage.check_types(pa.schema([(each.name, known[each.name]) for each in stage.read_columns()]))
     for rule in stage.tests():
         writers = [earlier for earlier in done if rule.signal in earlier.written]
         if rule.signal in DOCUMENT.names or rule.signal == DROP:
@@ -43,26 +43,25 @@ def null_notices(config: CorpusConfig) -> Iterator[str]:
     """One line for every rule of a filter that does not say what null does and tests a column that may be null."""
     done: list[StepConfig] = []
     for entry in config.steps:
-        if isinstance(entry.stage, Filter):
-            for rule in entry.stage.tests():
-                if rule.null is None and _may_be_null(rule, done):
-                    verdict = "drops" if rule.drops_null() else "keeps"
-                    name = "" if rule.reason() == rule.signal else f" {rule.reason()!r}"
-                    yield (
-                        f"{entry.name}: {rule.signal} has no value in some documents, and the rule{name} {verdict} them; "
-                        "write `null: drop` or `null: keep` into the rule"
-                    )
+        for rule in entry.stage.tests():
+            if rule.null is None and _may_be_null(rule, done):
+                verdict = "drops" if rule.drops_null() else "keeps"
+                name = "" if rule.reason() == rule.signal else f" {rule.reason()!r}"
+                yield (
+                    f"{entry.name}: {rule.signal} has no value in some documents, and the rule{name} {verdict} them; "
+                    "write `null: drop` or `null: keep` into the rule"
+                )
         done.append(entry)
 
 
-def _may_be_null(rule: Rule, done: Sequence[StepConfig]) -> bool:
+def _may_be_null(rule: ColumnTest, done: Sequence[StepConfig]) -> bool:
     if rule.signal in DOCUMENT.names:
         return rule.signal in NULLABLE_DOCUMENT_COLUMNS
     writers = [earlier.stage for earlier in done if rule.signal in earlier.written]
     return any(rule.signal not in stage.never_null() for stage in writers)
 
 
-def _judged(config: CorpusConfig, entry: StepConfig, rule: Rule) -> list[str]:
+def _judged(config: CorpusConfig, entry: StepConfig, rule: ColumnTest) -> list[str]:
     """The sources whose documents a rule judges."""
     sources = _sources(config, entry)
     return [source for source in sources if "source" not in rule.when or source in rule.when["source"]]

@@ -24,9 +24,9 @@ from pipelines.reading.entries.normalise import normalise
 from pipelines.reading.registry import PAGES
 from pipelines.reading.web.markup import has_markup
 from pipelines.stages.decide.c4_lines import C4Lines
-from pipelines.stages.decide.filter import Filter, fails, group_names, values_of
+from pipelines.stages.decide.filter import Filter, fails
 from pipelines.stages.decide.refinedweb_lines import RefinedwebLines
-from pipelines.stages.decide.rules import Rule
+from pipelines.stages.decide.rules import Rule, group_names, values_of
 from pipelines.stages.materialise.funnel import SAMPLE
 from pipelines.stages.measure.quality_signals import QualitySignals
 from pipelines.stages.measure.signal_columns import SIGNALS
@@ -133,7 +133,7 @@ def find_tests(config: CorpusConfig, source: str) -> list[Test]:
             if isinstance(stage, QualitySignals):
                 signals |= {f"{stage.prefix}{name}": (name, stage.text) for name in SIGNALS.names}
             elif isinstance(stage, Filter):
-                tests.extend(_tests_of_filter(entry, source, signals, tuple(earlier)))
+                tests.extend(_tests_of_filter(entry, stage, source, signals, tuple(earlier)))
             elif isinstance(stage, C4Lines | RefinedwebLines):
                 kinds = _kinds_of_stage(stage)
                 tests.append(Test(entry.name, entry.name, "", stage.text, kinds, None, tuple(earlier)))
@@ -142,10 +142,9 @@ def find_tests(config: CorpusConfig, source: str) -> list[Test]:
 
 
 def _tests_of_filter(
-    entry: StepConfig, source: str, signals: Mapping[str, tuple[str, str]], earlier: tuple[str, ...]
+    entry: StepConfig, stage: Filter, source: str, signals: Mapping[str, tuple[str, str]], earlier: tuple[str, ...]
 ) -> Iterator[Test]:
-    assert isinstance(entry.stage, Filter)
-    for listed in entry.stage.rules:
+    for listed in stage.rules:
         for rule in listed.expand():
             if rule.signal and rule.signal in signals and source in rule.when.get("source", (source,)):
                 signal, text = signals[rule.signal]

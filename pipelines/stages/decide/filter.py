@@ -9,8 +9,10 @@ import pyarrow.compute as pc
 
 from gristmill.errors import ConfigError
 from pipelines.contracts.columns import DROP
-from pipelines.contracts.stage import PartStage
-from pipelines.stages.decide.rules import DEFAULT, Quantile, Rule
+from pipelines.contracts.reads import Input, column_named
+from pipelines.contracts.stage import CorpusStage, PartStage
+from pipelines.stages.decide.quantiles import Quantiles
+from pipelines.stages.decide.rules import DEFAULT, Quantile, Rule, group_names, values_of
 
 Thresholds = Mapping[Quantile, Mapping[str, float]]
 """Computed thresholds by group: the value of `per`, "" where it is null, or where there is no `per`."""
@@ -30,18 +32,17 @@ class Filter(PartStage):
     version: ClassVar[int] = 2
     list_knob: ClassVar[str] = "rules"
 
-    def reads(self) -> tuple[str, ...]:
-        """The columns that the rules test, and the thresholds that have to be computed."""
-        rules = self.tests()
-        columns = [name for rule in rules for name in (rule.signal, rule.per, *rule.when) if name]
-        return tuple(dict.fromkeys([*columns, *(["quantiles"] if self.quantiles() else [])]))
+    def reads(self) -> tuple[Input, ...]:
+        """The columns that the rules test."""
+        names = [name for rule in self.tests() for name in (rule.signal, rule.per, *rule.when) if name]
+        return tuple(map(column_named, dict.fromkeys(names)))
 
     def writes(self) -> pa.Schema:
         """`drop`: the name of the first rule that fails."""
         return pa.schema([(DROP, pa.string())])
 
     def check(self) -> None:
-        """There is a rule, and reasons tell rules apart."""
+        """At least one rule; reasons unique."""
         if not self.rules:
             raise ValueError("rules: got an empty list, expected at least one rule")
         reasons: dict[str, int] = {}
@@ -54,6 +55,11 @@ class Filter(PartStage):
     def annotate(self, docs: pa.Table) -> pa.Table:
         """The `drop` of each document."""
         return self.decide(docs, {})
+
+    def derived_steps(self) -> Mapping[str, CorpusStage]:
+        """The step that computes the thresholds of quantile rules, where there are some."""
+        requests = self.quantiles()
+        return {"quantiles": Quantiles(requests)} if requests else {}
 
     def use(self, facts: Mapping[str, Any]) -> PartStage:
         """The filter with its quantiles' values."""
@@ -82,7 +88,7 @@ class Filter(PartStage):
         return [rule for entry in self.rules for rule in entry.expand()]
 
     def check_types(self, types: pa.Schema) -> None:
-        """ConfigError for a test that does not fit the type of its column; `types` are those of `reads()`."""
+        """ConfigError for a test that does not fit the type of its column; `types` are those of `read_columns()`."""
         for rule in self.tests():
             if rule.mappings():
                 _check_keys(rule, types.field(rule.per).type)
@@ -100,8 +106,8 @@ class _Resolved(PartStage):
     filter: Filter
     thresholds: Thresholds
 
-    def reads(self) -> tuple[str, ...]:
-        return tuple(name for name in self.filter.reads() if name != "quantiles")
+    def reads(self) -> tuple[Input, ...]:
+        return self.filter.reads()
 
     def writes(self) -> pa.Schema:
         return self.filter.writes()
@@ -167,17 +173,6 @@ def _check_keys(rule: Rule, kind: pa.DataType) -> None:
         for key in mapping:
             if not text and key != DEFAULT and not key.lstrip("-").isdecimal():
                 raise ConfigError(f"{where}, of which {name} has the key {key!r}; expected whole numbers and `default`")
-
-
-def group_names(column: pa.ChunkedArray) -> pa.Array:
-    """The group of each document for quantiles: the column's value as text, "" where it is null."""
-    return pc.fill_null(pc.cast(values_of(column), pa.string()), "")
-
-
-def values_of(column: pa.ChunkedArray) -> pa.Array:
-    """A column as one array that rules can test."""
-    values = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
-    return values.dictionary_decode() if pa.types.is_dictionary(values.type) else values
 
 
 def _bound(rule: Rule, bound: float | None, kind: pa.DataType) -> pa.Scalar:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from pipelines.contracts.columns import DROP
+from pipelines.contracts.reads import Input, column_named
 from pipelines.contracts.stage import PartStage
 
 REASON = "pareto_sampling"
@@ -28,9 +29,9 @@ class ParetoSampling(PartStage):
     seed: int = 0
     """Another seed makes other choices; 0 or more."""
 
-    def reads(self) -> tuple[str, ...]:
+    def reads(self) -> tuple[Input, ...]:
         """The score."""
-        return (self.score,)
+        return (column_named(self.score),)
 
     def writes(self) -> pa.Schema:
         """`drop`: pareto_sampling."""

@@ -13,12 +13,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gristmill.errors import UserError
-from pipelines.contracts.columns import DROP
 from pipelines.contracts.manifest import StepOutput
 from pipelines.contracts.parts import Part
+from pipelines.contracts.reads import Drop, Input, column_named
 from pipelines.contracts.stage import Cluster, CorpusStage
-from pipelines.stages.decide.filter import group_names
-from pipelines.stages.decide.rules import Quantile
+from pipelines.stages.decide.rules import Quantile, group_names
 
 _COARSE = np.uint64(40)  # a bin of the first pass holds the values that agree in their upper 24 bits
 _SIGN = np.uint64(1 << 63)
@@ -36,9 +35,10 @@ class Quantiles(CorpusStage):
 
     requests: tuple[Quantile, ...]
 
-    def reads(self) -> tuple[str, ...]:
+    def reads(self) -> tuple[Input, ...]:
         """The columns, what they are grouped by, and what is dropped already."""
-        return tuple(dict.fromkeys([DROP, *(name for r in self.requests for name in (r.signal, r.per) if name)]))
+        names = (name for request in self.requests for name in (request.signal, request.per) if name)
+        return tuple(dict.fromkeys([Drop(), *map(column_named, names)]))
 
     def run(self, parts: Sequence[Part], out: StepOutput, cluster: Cluster) -> dict[str, Any]:
         """Facts: `thresholds`, one entry per request with the value and number of documents of each group."""

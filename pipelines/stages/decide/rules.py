@@ -9,6 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from pipelines.stages.decide.rule_sets import SETS, Limit
 
 Value = str | bool | int | float
@@ -186,3 +189,14 @@ def _rule(family: str, limit: Limit) -> Rule:
 RULE_SETS: Mapping[str, tuple[Rule, ...]] = {
     name: tuple(_rule(name.partition("@")[0], limit) for limit in limits) for name, limits in SETS.items()
 }
+
+
+def group_names(column: pa.ChunkedArray) -> pa.Array:
+    """The group of each document for quantiles: the column's value as text, "" where it is null."""
+    return pc.fill_null(pc.cast(values_of(column), pa.string()), "")
+
+
+def values_of(column: pa.ChunkedArray) -> pa.Array:
+    """A column as one array that rules can test."""
+    values = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+    return values.dictionary_decode() if pa.types.is_dictionary(values.type) else values

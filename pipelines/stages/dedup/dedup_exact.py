@@ -17,6 +17,7 @@ from pipelines.contracts.columns import DROP
 from pipelines.contracts.document import ID
 from pipelines.contracts.manifest import StepOutput
 from pipelines.contracts.parts import Part
+from pipelines.contracts.reads import Input, column_named
 from pipelines.contracts.stage import Cluster, CorpusStage
 from pipelines.stages.dedup.clustering import elect_and_write
 from pipelines.stages.dedup.dedup_inputs import Candidates, candidates, check_against, fingerprints
@@ -54,9 +55,9 @@ class DedupExact(CorpusStage):
         if self.keep_up_to < 1:
             raise ValueError(f"keep_up_to: got {self.keep_up_to}, expected 1 or more")
 
-    def reads(self) -> tuple[str, ...]:
+    def reads(self) -> tuple[Input, ...]:
         """What is compared, what documents are preferred by, and the drops so far."""
-        return (self.compared, *columns_read(self.keep), DROP)
+        return tuple(map(column_named, (self.compared, *columns_read(self.keep), DROP)))
 
     def writes(self) -> pa.Schema:
         """The id of the preferred copy and the number of all copies, both null where a document has no copy; and for how many

@@ -25,6 +25,7 @@ from pipelines.contracts.columns import DROP
 from pipelines.contracts.document import ID
 from pipelines.contracts.manifest import StepOutput, records_of
 from pipelines.contracts.parts import Part
+from pipelines.contracts.reads import Input, column_named
 from pipelines.contracts.stage import Cluster, CorpusStage, gather
 from pipelines.stages.dedup.clustering import elect_and_write
 from pipelines.stages.dedup.components import bucket_links, find_components, scattered_edges, spanning_stars
@@ -87,10 +88,10 @@ class DedupMinhash(CorpusStage):
         if self.verify == "jaccard" and self.against:
             raise ValueError("verify: 'jaccard' would read the text of the corpora in `against`; use 'signature'")
 
-    def reads(self) -> tuple[str, ...]:
+    def reads(self) -> tuple[Input, ...]:
         """The signatures, what documents are preferred by, the drops so far, and the text where shingles are compared."""
         text = ("text",) if self.verify == "jaccard" else ()
-        return tuple(dict.fromkeys(("minhash", *columns_read(self.keep), *text, DROP)))
+        return tuple(map(column_named, dict.fromkeys(("minhash", *columns_read(self.keep), *text, DROP))))
 
     def writes(self) -> pa.Schema:
         """`minhash_cluster`, id of the preferred document, and its size, both null outside clusters; `minhash_copies`, for how

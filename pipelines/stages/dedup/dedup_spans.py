@@ -23,6 +23,7 @@ from pipelines.contracts.columns import DROP, EDITS_COLUMN, EMPTY
 from pipelines.contracts.edits import EDIT, EDITS, check_edits, map_back
 from pipelines.contracts.manifest import StepOutput, read_table, records_of, schema_facts, write_table
 from pipelines.contracts.parts import Part
+from pipelines.contracts.reads import Drop, Input
 from pipelines.contracts.reads_text import ReadsText
 from pipelines.contracts.stage import Cluster, CorpusStage, gather
 
@@ -66,6 +67,7 @@ class DedupSpans(ReadsText, CorpusStage):
 
     version: ClassVar[int] = 3
     elects: ClassVar[bool] = True
+    keeps_spans: ClassVar[bool] = True
 
     def check(self) -> None:
         """Ranges."""
@@ -79,9 +81,9 @@ class DedupSpans(ReadsText, CorpusStage):
         """The rule of the edits, and what the rule of the drops begins with."""
         return f"dedup_spans.{self.unit}"
 
-    def reads(self) -> tuple[str, ...]:
+    def reads(self) -> tuple[Input, ...]:
         """The text, and the drops so far."""
-        return (self.text, DROP)
+        return (self.input_text, Drop())
 
     def writes(self) -> pa.Schema:
         """Units removed and words left, null where a document did not compete. One that goes is not edited: they say why."""
@@ -147,7 +149,7 @@ def _find_spans(task: _PartTask) -> tuple[pa.Table, pa.Table]:
     from pipelines.kernels.text.buffers import blocks, text_buffers
 
     stage = task.stage
-    table = task.part.table((stage.text, DROP))
+    table = task.part.table((stage.input_text, DROP))
     rows = np.flatnonzero(pc.is_null(table[DROP]).to_numpy())
     spans, windows, count = [_SPANS.empty_table()], [_WINDOWS.empty_table()], 0
     for begin, _, offsets, data in blocks(*text_buffers(table[stage.text].take(pa.array(rows)))):
@@ -285,7 +287,7 @@ def _columns(task: _PartTask) -> tuple[pa.Table, dict[str, int]]:
     if stage.min_left_words:
         found = _judge(task, spans, windows, task.inputs[1].gathered(task.number), before.gone)
         assert (found.gone == before.gone).all(), "a document lost more to fewer rivals"
-    text = part.table((stage.text, DROP))
+    text = part.table((stage.input_text, DROP))
     compete = pc.is_null(text[DROP]).to_numpy()
     rows, words = _rows(spans), spans["words"].to_numpy()
     shown = np.where(before.gone[rows], before.removed, found.removed)
@@ -313,7 +315,7 @@ def _edits(stage: DedupSpans, part: Part, spans: _Spans, text: pa.ChunkedArray) 
     bounds = pa.array(np.searchsorted(rows, np.arange(part.rows + 1)).astype(np.int32))
     edits = pa.ListArray.from_arrays(bounds, pa.StructArray.from_arrays(columns, fields=list(EDIT)))
     check_edits(column, edits)
-    applied = None if stage.text == "text" else part.edits(stage.text.partition("@")[2] or None)
+    applied = part.edits_of(stage.input_text)
     if applied is None or not len(rows):
         return edits
     touched = np.unique(rows)

@@ -15,6 +15,7 @@ from pipelines.contracts.document import ID
 from pipelines.contracts.edits import compose, edited_lengths
 from pipelines.contracts.manifest import StepOutput, write_table
 from pipelines.contracts.parts import Part
+from pipelines.contracts.reads import EDITED_TEXT, Column, Drop, Input
 from pipelines.contracts.stage import Cluster, CorpusStage
 from pipelines.reading.web.markup import has_markup
 from pipelines.stages.materialise.column_profile import KEPT, Summary, summarise
@@ -38,9 +39,9 @@ class Funnel(CorpusStage):
 
     version: ClassVar[int] = 4
 
-    def reads(self) -> tuple[str, ...]:
+    def reads(self) -> tuple[Input, ...]:
         """Everything that removes text, and every column that is summarised."""
-        return (DROP, "edited_text", *(f"{column}?" for column in self.columns))
+        return (Drop(), EDITED_TEXT, *(Column(name, optional=True) for name in self.columns))
 
     def run(self, parts: Sequence[Part], out: StepOutput, cluster: Cluster) -> dict[str, Any]:
         """Facts: `rows`, one per source and step that removes text; `distributions`, `values` by source; `samples`.

@@ -21,6 +21,7 @@ from pipelines.contracts.columns import DROP
 from pipelines.contracts.document import ids_as_integers
 from pipelines.contracts.manifest import StepOutput, records_of
 from pipelines.contracts.parts import Part
+from pipelines.contracts.reads import EDITED_TEXT, Column, Drop, Input, TokenizerShares
 from pipelines.contracts.stage import Cluster, CorpusStage, gather, library_versions
 
 _BYTES_VOCABULARY = 384
@@ -95,11 +96,12 @@ class LearnTokenizer(CorpusStage):
         """Whether the same documents give the same file."""
         return self.kind not in ("wordpiece", "unigram")
 
-    def reads(self) -> tuple[str, ...]:
+    def reads(self) -> tuple[Input, ...]:
         """Kept text, the sources' shares and, where they are asked for, the languages; nothing for bytes."""
         if self.kind == "bytes":
             return ()
-        return ("edited_text", DROP, "tokenizer_share", *(("language",) if self.per == "language" else ()))
+        language = (Column("language"),) if self.per == "language" else ()
+        return (EDITED_TEXT, Drop(), TokenizerShares(), *language)
 
     def notice(self) -> str:
         """What a kind that is slow to train costs."""
@@ -190,7 +192,7 @@ def measure_text(task: tuple[Part, str]) -> dict[SampleCell, int]:
     part, per = task
     if per == "source":
         return {SampleCell(part.source, part.source): part.kept_text_bytes()}
-    table = part.table(("edited_text", DROP, "language"))
+    table = part.table((EDITED_TEXT, DROP, "language"))
     kept = table.filter(pc.is_null(table[DROP]))
     sized = pa.table({"language": _languages(kept), "size": pc.binary_length(kept["edited_text"])})
     found = sized.group_by("language", use_threads=False).aggregate([("size", "sum")]).sort_by("language")
@@ -231,7 +233,7 @@ def sample_documents(task: _SampleTask) -> FileRecord:
     receipt = task.out.receipt(unit)
     if receipt is None:
         by_language = task.stage.per == "language"
-        table = task.part.table(("id", "edited_text", DROP, *(("language",) if by_language else ())))
+        table = task.part.table(("id", EDITED_TEXT, DROP, *(("language",) if by_language else ())))
         groups = _languages(table).to_pylist() if by_language else [source] * table.num_rows
         chances = np.array([task.chances.get(SampleCell(group, source), 0.0) for group in groups])
         kept = pc.is_null(table[DROP]).to_numpy()

@@ -19,6 +19,7 @@ from gristmill.storage.store import FileRecord, file_checksum, record_file, veri
 from pipelines.contracts.columns import DROP
 from pipelines.contracts.manifest import Content, StepOutput, TokenizerRecord, load_step, records_of
 from pipelines.contracts.parts import Part
+from pipelines.contracts.reads import EDITED_TEXT, Column, Drop, Input, StepFiles
 from pipelines.contracts.shard_set import write_shard
 from pipelines.contracts.stage import Cluster, CorpusStage, gather, library_versions
 from pipelines.stages.materialise.overlap import measure_overlap
@@ -57,6 +58,7 @@ class Shards(CorpusStage):
     """Chooses another validation split."""
 
     version: ClassVar[int] = 2
+    makes_shards: ClassVar[bool] = True
 
     def check(self) -> None:
         """Ranges."""
@@ -94,16 +96,16 @@ class Shards(CorpusStage):
         path = Path(expand_home(self.tokenizer))
         return path if path.suffix == ".json" else path / "tokenizer.json"
 
-    def reads(self) -> tuple[str, ...]:
+    def reads(self) -> tuple[Input, ...]:
         """Kept text, the tokenizer's files and what the split needs."""
-        tokenizer = () if self.is_path else (f"step:{self.tokenizer}",)
-        split = {
-            "cluster": ("minhash_cluster?", "exact_cluster?", "text_hash?"),
-            "content": ("text_hash?",),
-            "file": (),
-            "host": ("url",),
-        }[self.split_by]
-        return ("edited_text", DROP, "minhash?", *split, *tokenizer)
+        tokenizer = () if self.is_path else (StepFiles(self.tokenizer),)
+        optional = {
+            "cluster": ("minhash_cluster", "exact_cluster", "text_hash"),
+            "content": ("text_hash",),
+        }.get(self.split_by, ())
+        written = [Column(name, optional=True) for name in ("minhash", *optional)]
+        url = (Column("url"),) if self.split_by == "host" else ()
+        return (EDITED_TEXT, Drop(), *written, *url, *tokenizer)
 
     def depends(self) -> dict[str, str]:
         """The encoder, and the checksum of a tokenizer given as a file."""
@@ -215,7 +217,7 @@ def check_encoder(task: _CheckTask) -> int:
     """Encode the first kept documents of a part by both libraries; UserError names the document that differs."""
     from tokenizer.encode import Encoder
 
-    table = task.part.table(("id", "edited_text", DROP))
+    table = task.part.table(("id", EDITED_TEXT, DROP))
     table = table.filter(pc.is_null(table[DROP])).slice(0, task.documents).combine_chunks()
     if not table.num_rows:
         return 0
@@ -244,8 +246,7 @@ def encode_documents(task: _EncodeTask) -> dict[str, Any]:
     """Commit the training and the validation shard of a group of parts; a split without documents has no file."""
     receipt = task.out.receipt(task.unit)
     if receipt is None:
-        columns = [column for column in task.stage.reads() if not column.startswith("step:")]
-        tables = [part.table(("id", *columns)) for part in task.parts]
+        tables = [part.table(("id", *task.stage.read_columns())) for part in task.parts]
         kept = pa.concat_tables([table.filter(pc.is_null(table[DROP])) for table in tables]).combine_chunks()
         validation = task.stage.split.held_out(kept)
         contents: dict[str, Content] = {}

@@ -9,6 +9,7 @@ import xxhash
 
 from pipelines.contracts.document import ids_as_integers
 from pipelines.contracts.parts import Part
+from pipelines.contracts.reads import EDITED_TEXT, Column, TableInput
 
 
 @dataclass(frozen=True)
@@ -28,12 +29,13 @@ class ValidationSplit:
         hashes = np.fromiter((xxhash.xxh3_64_intdigest(salt + key) for key in keys), np.uint64, len(keys))
         return hashes / 2.0**64 < self.validation_share
 
-    def columns(self, part: Part) -> tuple[str, ...]:
+    def columns(self, part: Part) -> tuple[TableInput, ...]:
         """The columns of a part that `held_out` looks at: the text only where no step hashed it."""
         if self.split_by in ("file", "host"):
-            return ("id", "url") if self.split_by == "host" else ("id",)
-        clusters = ("exact_cluster?", "minhash_cluster?") if self.split_by == "cluster" else ()
-        return ("text_hash" if part.has("text_hash") else "edited_text", *clusters)
+            return (Column("id"), Column("url")) if self.split_by == "host" else (Column("id"),)
+        clusters = ("exact_cluster", "minhash_cluster") if self.split_by == "cluster" else ()
+        text = Column("text_hash") if part.has("text_hash") else EDITED_TEXT
+        return (text, *(Column(name, optional=True) for name in clusters))
 
 
 def _group_keys(split_by: str, docs: pa.Table) -> list[bytes]:

@@ -178,7 +178,7 @@ def _hits(task: _PartTask) -> list[pa.Table]:
     from pipelines.kernels.text.words import find_words
 
     index, tables = _index(task.stage), []
-    for first, _, offsets, data in blocks(*text_buffers(task.part.table((task.stage.text,))[task.stage.text])):
+    for first, _, offsets, data in blocks(*text_buffers(task.part.table((task.stage.input_text,))[task.stage.text])):
         words = find_words(offsets, data, classify(offsets, data))
         found = find_ngrams(hash_words(data, words), words.offsets, index.table)
         documents = np.searchsorted(words.offsets, found.words, side="right") - 1
@@ -292,7 +292,7 @@ def _columns(stage: Decontaminate, index: Index, finds: _Finds, part: Part) -> p
     ]
     columns.append(_lists(owner, rows, pa.StructArray.from_arrays(spans, fields=list(SPAN))))
     if stage.redact_at is not None:
-        edits = part.in_stored_text(_redactions(finds, rows, np.float32(stage.redact_at)), stage.text)
+        edits = part.in_stored_text(_redactions(finds, rows, np.float32(stage.redact_at)), stage.input_text)
         drop = pc.if_else(pa.array(part.emptied(edits)), f"{RULE}.{EMPTY}", pa.scalar(None, pa.string()))
         columns += [drop, edits]
     return pa.table(columns, schema=stage.writes())

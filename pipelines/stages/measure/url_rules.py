@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gristmill.errors import UserError
+from pipelines.contracts.reads import Column, Input
 from pipelines.contracts.stage import PartStage, library_versions
 from pipelines.stages.measure.url_lists import BlockList, check_lists, checksums, load_block_lists, load_words, words_of
 from pipelines.stages.measure.url_normal import Url, normalised
@@ -69,9 +70,9 @@ class UrlRules(PartStage):
 
     paths: ClassVar[tuple[str, ...]] = _LISTS
 
-    def reads(self) -> tuple[str, ...]:
+    def reads(self) -> tuple[Input, ...]:
         """The URL."""
-        return ("url",)
+        return (Column("url"),)
 
     def writes(self) -> pa.Schema:
         """The columns of the table above."""

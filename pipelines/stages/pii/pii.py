@@ -19,6 +19,7 @@ import pyarrow as pa
 from gristmill.config import near_match
 from pipelines.contracts.columns import EDITS_COLUMN
 from pipelines.contracts.edits import EDITS, apply_edits, edits_column
+from pipelines.contracts.reads import Column, Input
 from pipelines.contracts.reads_text import ReadsText
 from pipelines.contracts.stage import PartStage, library_versions
 from pipelines.stages.pii.actions import KEYED, PSEUDONYMS, Action, fingerprint, is_public, read_key, replacement
@@ -118,9 +119,9 @@ class Pii(ReadsText, PartStage):
     in the corpus as they were read. Of an e-mail address in a URL, host and path before it stay. Without `fields`, `export` gives
     both as they were read, or leaves them out (`--without`); `inspect` and the report hide what is found in them in any case."""
 
-    def reads(self) -> tuple[str, ...]:
+    def reads(self) -> tuple[Input, ...]:
         """The text and the fields."""
-        return (*super().reads(), *dict.fromkeys(map(column_of, self.fields)))
+        return (*super().reads(), *map(Column, dict.fromkeys(map(column_of, self.fields))))
 
     def writes(self) -> pa.Schema:
         """`edits`, a count per entity, the spans of what is only annotated, and the fields where something was replaced."""

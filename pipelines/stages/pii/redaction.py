@@ -9,9 +9,9 @@ import pyarrow.compute as pc
 
 from gristmill.config import parse
 from pipelines.contracts.columns import EDITS_COLUMN
-from pipelines.contracts.edits import map_back
 from pipelines.contracts.lineage import Corpus, PublishedStep
 from pipelines.contracts.parts import Annotation, Part
+from pipelines.contracts.reads import EDITED_TEXT, TEXT
 from pipelines.stages.pii.pii import Pii
 
 
@@ -24,7 +24,7 @@ def redact_texts(corpus: Corpus, part: Part, values: list[str]) -> list[str]:
         memory = replace(part, rows=len(values), loaded=docs, annotations=())
         edits = _detect(step, memory)
         annotation = Annotation(step.name, step.directory, None, {EDITS_COLUMN: ""}, pa.table({EDITS_COLUMN: edits}))
-        values = replace(memory, annotations=(annotation,)).table(("edited_text",))["edited_text"].to_pylist()
+        values = replace(memory, annotations=(annotation,)).table((EDITED_TEXT,))[EDITED_TEXT.name].to_pylist()
     return values
 
 
@@ -48,12 +48,11 @@ def _detect(step: PublishedStep, part: Part) -> pa.Array:
     """
     knobs = step.manifest.identity["knobs"] | {"action": "placeholder", "actions": {}, "fields": []}
     stage = parse(Pii, knobs, step.label)
-    text = stage.reads()[0] if part.annotations else "text"
-    table = stage.annotate(part.table(("id", text)).rename_columns(["id", stage.reads()[0]]))
+    text = stage.input_text if part.annotations else TEXT
+    table = stage.annotate(part.table(("id", text)).rename_columns(["id", stage.text]))
     edits = table[EDITS_COLUMN].combine_chunks()
     edits = edits.chunk(0) if isinstance(edits, pa.ChunkedArray) else edits
-    applied = None if text == "text" else part.edits(text.partition("@")[2] or None)
-    return edits if applied is None else map_back(applied, edits)
+    return part.in_stored_text(edits, text)
 
 
 def without_personal_data(corpus: Corpus, part: Part) -> Part:

@@ -31,13 +31,15 @@ from pipelines.commands.show_plan import show_plan
 from pipelines.contracts.edits import EDITS, edits_column
 from pipelines.contracts.lineage import open_corpus
 from pipelines.contracts.manifest import load_corpus, load_step, without_validation, write_table
+from pipelines.contracts.reads import TEXT, Text
 from pipelines.contracts.shard_set import open_shard
 from pipelines.contracts.stage import PartStage
 from pipelines.planning.corpus import StepConfig, load_corpus_config
 from pipelines.planning.forecast import forecast
 from pipelines.planning.inventory import take_inventory
-from pipelines.planning.plan import explain, make_plan
+from pipelines.planning.plan import make_plan
 from pipelines.planning.poison import load_poison, record_poison
+from pipelines.planning.published import explain
 
 pytestmark = pytest.mark.usefixtures("without_report")
 
@@ -326,7 +328,7 @@ class Shout(PartStage):
     version: ClassVar[int] = 1
 
     def reads(self):
-        return (self.text,)
+        return (Text.parse(self.text),)
 
     def writes(self):
         return pa.schema([("edits", EDITS)])
@@ -486,7 +488,7 @@ class Fragile(PartStage):
     word: str
 
     def reads(self):
-        return ("text",)
+        return (TEXT,)
 
     def writes(self):
         return pa.schema([("length", pa.int64())])

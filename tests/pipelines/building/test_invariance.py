@@ -87,8 +87,9 @@ def built(place, root, part_bytes, cluster=None, steps=STEPS + DEDUP):
         names = dict.fromkeys(name for annotation in part.annotations for name in annotation.schema if name != "edits")
         table = part.table(("id", "text", "url", "edited_text", "drop", *names))
         for rules in RULE_SETS:
-            if set(Filter((Rule(rules=rules),)).reads()) <= set(names):
-                table = table.append_column(rules, Filter((Rule(rules=rules),)).annotate(table)["drop"])
+            stage = Filter((Rule(rules=rules),))
+            if {each.name for each in stage.reads()} <= set(names):
+                table = table.append_column(rules, stage.annotate(table)["drop"])
         found.update(zip(corpus.printed_ids(part), table.to_pylist(), strict=True))
     return found
 

@@ -23,6 +23,7 @@ from pipelines.contracts.columns import DROP
 from pipelines.contracts.edits import EDITS, edits_column
 from pipelines.contracts.lineage import open_corpus
 from pipelines.contracts.manifest import load_corpus, save_corpus
+from pipelines.contracts.reads import TEXT
 from pipelines.contracts.stage import PartStage
 from pipelines.export.text_export import export_corpus
 from pipelines.planning.corpus import CorpusConfig, Source, StepConfig
@@ -42,7 +43,7 @@ class Mask(PartStage):
     """Replaces the first `secret` of a text."""
 
     def reads(self) -> tuple[str, ...]:
-        return ("text",)
+        return (TEXT,)
 
     def writes(self) -> pa.Schema:
         return pa.schema([("edits", EDITS)])

@@ -9,7 +9,8 @@ from pipelines.classifiers.train_classifier import _open
 from pipelines.cluster.local import LocalCluster
 from pipelines.planning.corpus import load_corpus_config
 from pipelines.planning.inventory import take_inventory
-from pipelines.planning.plan import explain, make_plan
+from pipelines.planning.plan import make_plan
+from pipelines.planning.published import explain
 
 CRAWL, LONGER = "CC-MAIN-2024-10", "CC-MAIN-2024-10-2"
 

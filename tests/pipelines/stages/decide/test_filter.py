@@ -51,7 +51,7 @@ def test_sets_names_and_defaults():
     rows = [("en", 0.5), ("fr", 0.1), ("de", 3.0), (None, 2.0), ("en", 2.01), (None, None), ("en", float("nan"))]
     found = drops(stage, [{"lang": lang, "score": score} for lang, score in rows], schema)
     assert found == [None, "lang", "german", "lang", "score", "lang", "score"]
-    assert stage.reads() == ("lang", "score")
+    assert [each.name for each in stage.reads()] == ["lang", "score"]
     assert parse(Filter, plain(stage), "again") == stage
 
 
@@ -106,7 +106,7 @@ def test_a_rule_or_a_set_may_be_for_some_documents_only():
         {"signal": "score", "at_least": 0.8, "when": {"language": ["en"]}, "name": "english"},
         {"signal": "score", "at_least": 0.4, "when": {"language": ["ko"], "source": ["web"]}, "name": "korean"},
     )
-    assert stage.reads() == ("language", "score", "source")
+    assert [each.name for each in stage.reads()] == ["language", "score", "source"]
     schema = pa.schema(
         [("language", pa.string()), ("score", pa.float32()), ("source", pa.dictionary(pa.int32(), pa.string()))]
     )

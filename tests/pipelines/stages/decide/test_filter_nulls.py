@@ -10,6 +10,7 @@ import pytest
 from gristmill.config import parse
 from gristmill.errors import ConfigError
 from pipelines.__main__ import main
+from pipelines.contracts.reads import Column
 from pipelines.planning.corpus import load_corpus_config
 from pipelines.planning.inventory import Inventory
 from pipelines.planning.plan import make_plan
@@ -53,7 +54,7 @@ def test_recipes_drop_what_has_no_language(recipe):
     config = load_corpus_config(ROOT / "corpora_configs" / recipe, ["steps.language.model=resiliparse"])
     texts = list(without_language(5))
     docs = pa.table({"text": pa.array(texts, pa.large_string())})
-    entry = next(e.stage for e in config.steps if "language" in e.stage.reads() and e.stage_name == "filter")
+    entry = next(e.stage for e in config.steps if Column("language") in e.stage.reads() and e.stage_name == "filter")
     language = next(e.stage for e in config.steps if e.stage_name == "language")
     measured = language.annotate(docs)
     rules = tuple(rule for rule in entry.rules if rule.signal is not None and rule.signal.startswith("language"))
@@ -106,7 +107,10 @@ def test_published_rule_sets_keep_what_has_no_value(name):
     """A ratio of nothing judges nothing in the papers and the code; documents without words go by their counts."""
     stage = Filter((Rule(rules=name),))
     types = {column.name: column.type for column in SIGNALS}
-    nothing = {c: pa.nulls(1, types.get(c, pa.bool_() if c == "url_blocked" else pa.int32())) for c in stage.reads()}
+    nothing = {
+        c: pa.nulls(1, types.get(c, pa.bool_() if c == "url_blocked" else pa.int32()))
+        for c in (each.name for each in stage.reads())
+    }
     assert dropped(stage, **nothing) == [None]
     with pytest.raises(ConfigError, match="brings its own tests and names; remove null"):
         filter_of({"rules": name, "null": "drop"})

@@ -97,7 +97,7 @@ COLUMNS = {field.name: field for field in (*SIGNALS, *URL_COLUMNS)}
 
 def drops(name, rows):
     stage = Filter((Rule(rules=name),))
-    schema = pa.schema([COLUMNS[signal] for signal in stage.reads()])
+    schema = pa.schema([COLUMNS[signal] for signal in (each.name for each in stage.reads())])
     return stage.annotate(pa.Table.from_pylist(rows, schema=schema))["drop"].to_pylist()
 
 

@@ -15,6 +15,7 @@ from pipelines.building.build import build
 from pipelines.cluster.local import LocalCluster
 from pipelines.contracts.edits import EDITS, edits_column
 from pipelines.contracts.manifest import load_step
+from pipelines.contracts.reads import TEXT
 from pipelines.contracts.stage import PartStage
 from pipelines.planning.corpus import StepConfig, load_corpus_config
 from pipelines.planning.inventory import take_inventory
@@ -108,7 +109,7 @@ class Measure(PartStage):
     """Numbers and words that can be told by looking at the text; and the word `secret` is cut out."""
 
     def reads(self):
-        return ("text",)
+        return (TEXT,)
 
     def writes(self):
         names = [("n_words", pa.int32()), ("e_ratio", pa.float32()), ("first", pa.string()), ("edits", EDITS)]

@@ -20,6 +20,7 @@ from pipelines.kernels.text.segment import sentence_starts
 from pipelines.planning.corpus import load_corpus_config
 from pipelines.planning.inventory import take_inventory
 from pipelines.planning.plan import make_plan
+from pipelines.planning.published import add_published_files
 from pipelines.stages.materialise.learn_tokenizer import LearnTokenizer, SampleCell, allot, weigh
 from tokenizer.encode import Encoder
 from tokenizer.kinds.train import train
@@ -56,7 +57,7 @@ sources:
 steps:
 {steps}""")
         config = load_corpus_config(path, ())
-        plan = make_plan(config, take_inventory(config.sources, Path(config.output)))
+        plan = add_published_files(make_plan(config, take_inventory(config.sources, Path(config.output))))
         return plan, build(plan, LocalCluster(), lambda line: None)
 
     return make
@@ -215,14 +216,15 @@ def test_half_made_shards_of_a_lost_tokenizer_are_not_taken_up(corpus, tmp_path,
 def test_a_plan_from_before_the_loss_publishes_no_stale_shards(corpus, tmp_path):
     root = tmp_path / "out"
     plan, _ = corpus(WORDPIECE)
-    plan = make_plan(plan.config, plan.inventories)
+    plan = add_published_files(plan)
+    assert plan.files
     lose_tokenizer(root)
     built = build(plan, LocalCluster(), lambda line: None)
     recorded = built.shard_sets["shards"].tokenizer
     (directory,) = root.glob("learn_tokenizer-*")
     assert json.loads((directory / "manifest.json").read_text())["files"][0]["xxh3_128"] == recorded.xxh3_128
     steps = {step["step"]: step["fingerprint"] for step in built.steps}
-    current = make_plan(plan.config, plan.inventories)
+    current = add_published_files(make_plan(plan.config, plan.inventories))
     assert steps == {step.label: step.fingerprint for step in current.steps}
     assert load_corpus(root) == built
 

@@ -12,6 +12,7 @@ import pytest
 from gristmill.config import parse
 from gristmill.errors import UserError
 from pipelines.contracts.edits import apply_edits, check_edits
+from pipelines.contracts.reads import Text
 from pipelines.stages.pii.detect import Detection, Detector
 from pipelines.stages.pii.pii import Pii, _Placed, count_column
 from pipelines.stages.pii.recognizers import OWN, PATTERN_ENTITIES, SHIPPED
@@ -331,7 +332,7 @@ def test_phone_regions():
 
 def test_a_text_other_than_the_stored_one():
     stage = Pii(text="text@lines")
-    assert stage.reads() == ("text@lines",)
+    assert stage.reads() == (Text(edited=True, upto="lines"),)
     result = stage.annotate(table("a@example.com").rename_columns(["id", "text@lines"]))
     assert result["pii_email_address"].to_pylist() == [1]
 

@@ -1,0 +1,72 @@
+"""What a stage reads: a union of small types. A plan resolves them to earlier steps, `Part.table` to columns."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from pipelines.contracts.columns import DROP
+
+_STORED, _EDITED, _UPTO = "text", "edited_text", "text@"
+
+
+@dataclass(frozen=True)
+class Text:
+    """A text of each document: as stored, or with the edits of earlier steps, those of all or those up to the step `upto`."""
+
+    edited: bool = False
+    upto: str | None = None
+
+    @classmethod
+    def parse(cls, spelling: str) -> "Text":
+        """The text that a corpus file calls `text`, `edited_text` or `text@STEP`. ValueError for anything else."""
+        prefix, step = spelling[: len(_UPTO)], spelling[len(_UPTO) :]
+        if spelling in (_STORED, _EDITED):
+            return cls(spelling == _EDITED)
+        if prefix == _UPTO and step:
+            return cls(True, step)
+        raise ValueError(f"text: got {spelling!r}, allowed: text, text@STEP, edited_text")
+
+    @property
+    def name(self) -> str:
+        """Its name in corpus files and in tables."""
+        if self.upto is not None:
+            return f"{_UPTO}{self.upto}"
+        return _EDITED if self.edited else _STORED
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of the document, or one that an earlier step writes; an `optional` one is left out where no step writes it."""
+
+    name: str
+    optional: bool = False
+
+
+@dataclass(frozen=True)
+class Drop:
+    """Per document the first non-null `drop` of all earlier steps."""
+
+    name: ClassVar[str] = DROP
+
+
+@dataclass(frozen=True)
+class StepFiles:
+    """The files of an earlier corpus step."""
+
+    step: str
+
+
+@dataclass(frozen=True)
+class TokenizerShares:
+    """`tokenizer_share` of every source, as `Part.tokenizer_share`."""
+
+
+TableInput = Text | Column | Drop
+Input = TableInput | StepFiles | TokenizerShares
+
+TEXT, EDITED_TEXT = Text(), Text(edited=True)
+_COMPUTED: dict[str, TableInput] = {each.name: each for each in (TEXT, EDITED_TEXT, Drop())}
+
+
+def column_named(name: str) -> TableInput:
+    """The input that is the column `name` of a document: `text`, `edited_text`, `drop`, or any other column."""
+    return _COMPUTED.get(name, Column(name))

@@ -1,0 +1,67 @@
+"""What an output directory tells a plan: the files of steps that cannot be repeated, and why a step is not finished."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pipelines.contracts.manifest import StepManifest, load_step
+from pipelines.planning.plan import FINGERPRINT_DIGITS, Plan, Step, make_plan
+
+
+def add_published_files(plan: Plan) -> Plan:
+    """The plan, made again until it knows the files of all its published steps that cannot be repeated."""
+    root = plan.config.place
+    while True:
+        once = [step.directory for step in plan.steps if not step.stage.reproducible]
+        manifests = {directory: load_step(root, directory) for directory in once}
+        files = {directory: manifest.files for directory, manifest in manifests.items() if manifest is not None}
+        if files == plan.files:
+            return plan
+        plan = make_plan(plan.config, plan.inventories, plan.poison, files)
+
+
+def explain(step: Step, root: Path) -> str:
+    """Why a step is not finished: what changed since the last published step of the same label."""
+    last = _latest(step, root)
+    if last is None:
+        return "not built yet"
+    reasons = []
+    for name in ("stage", "version"):
+        if last.identity[name] != step.identity[name]:
+            reasons.append(f"{name} {last.identity[name]} -> {step.identity[name]}")
+    reasons.extend(_differences("", last.identity["knobs"], step.identity["knobs"]))
+    reasons.extend(_differences("", last.identity["depends"], step.identity["depends"]))
+    for name in sorted({*last.identity["inputs"], *step.identity["inputs"]}):
+        old, new = last.identity["inputs"].get(name), step.identity["inputs"].get(name)
+        if name == "order" and set(old or ()) == set(new or ()) and old != new:
+            reasons.append("its inputs are in another order")
+        elif name != "order" and old != new:
+            reasons.append({(True, False): f"without {name}", (False, True): f"with {name}"}.get(
+                (new is None, old is None), f"{name} changed"))  # fmt: skip
+    return "; ".join(reasons) or "its files are gone"
+
+
+def _differences(path: str, old: Any, new: Any) -> list[str]:
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        lines = []
+        for key in sorted({*old, *new}):
+            lines.extend(_differences(f"{path}.{key}".lstrip("."), old.get(key), new.get(key)))
+        return lines
+    if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        return [
+            line for i, pair in enumerate(zip(old, new, strict=True)) for line in _differences(f"{path}[{i}]", *pair)
+        ]
+    return [] if old == new else [f"{path}: {_short(old)} -> {_short(new)}"]
+
+
+def _short(value: Any) -> str:
+    text = "nothing" if value is None else str(value)
+    return text if len(text) <= 40 else text[:37] + "..."
+
+
+def _latest(step: Step, root: Path) -> StepManifest | None:
+    """The newest other published step with the label of `step`."""
+    directories = f"{step.label}-{'[0-9a-f]' * FINGERPRINT_DIGITS}"  # not those of a source NAME-2
+    candidates = [p for p in root.glob(f"{directories}/manifest.json") if p.parent.name != step.directory]
+    candidates.sort(key=lambda path: path.stat().st_mtime_ns)
+    return load_step(root, candidates[-1].parent.name) if candidates else None
