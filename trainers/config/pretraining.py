@@ -9,10 +9,8 @@ from typing import Literal
 from trainers.config.architecture import POSITIONS
 from trainers.config.architecture import Model as Model
 from trainers.config.architecture import require as require
-from trainers.objectives import PAIR_OBJECTIVES, Objective
+from trainers.objectives import Objective
 from trainers.objectives.causal import Causal
-from trainers.objectives.mixture import ObjectiveMixture
-from trainers.objectives.shared.pairs import PairObjective
 from trainers.rows.sentence_pairs import OF_PAIRS
 
 _SHORTEST_PAIR = 8
@@ -368,17 +366,15 @@ class Pretraining:
     def _check_isolation(self) -> None:
         """Rows of inputs and targets are as wide as their documents need; only in each document do positions stay in a table."""
         scheme = self.model.position or POSITIONS[self.model.architecture][0]
-        parts = self.objective.parts if isinstance(self.objective, ObjectiveMixture) else ()
-        wide = any(isinstance(each, PairObjective) for each in [self.objective, *(part.objective for part in parts)])
         require(
-            self.data.isolation or not wide or scheme in ("rope", "t5_bias"),
+            self.data.isolation or not self.objective.rewrites_rows or scheme in ("rope", "t5_bias"),
             f"data.isolation: got false with objective {self.objective.kind}, whose rows may be longer than the "
             f"{self.model.positions} {scheme} positions; set it to true, or take llama or t5 as model.architecture",
         )
 
     def _check_pairs(self) -> None:
         """Sentence pairs need an objective, a packing and a model that go together."""
-        paired, packing = isinstance(self.objective, PAIR_OBJECTIVES), self.data.packing
+        paired, packing = self.objective.sentence_pairs, self.data.packing
         require(
             paired == (packing in OF_PAIRS),
             f"data.packing: got {packing} with objective {self.objective.kind}; sentence pairs ({', '.join(OF_PAIRS)}) go with "

@@ -25,12 +25,9 @@ from trainers.data.mixture_weights import SourceMixture, cap, mixture
 from trainers.data.order import Drawn, Order, OrderPhase, Samples, Stream
 from trainers.data.sequence_documents import silence
 from trainers.data.stream import SourceStream
-from trainers.objectives import PAIR_OBJECTIVES, Objective
 from trainers.objectives.causal import Causal
-from trainers.objectives.masked import Masking
-from trainers.objectives.mixture import ObjectiveMixture
 from trainers.objectives.shared.context import Context
-from trainers.objectives.shared.pairs import PairObjective
+from trainers.objectives.shared.training_objective import TrainingObjective
 from trainers.rows.batch import IGNORED, Batch, Frame
 from trainers.rows.packing import pad
 from trainers.rows.sentence_pairs import OF_PAIRS
@@ -141,7 +138,7 @@ class Grid:
 
     sources: tuple[SourceStream, ...]
     length: int
-    objective: Objective
+    objective: TrainingObjective
     context: Context
 
     @cached_property
@@ -168,12 +165,12 @@ class Grid:
         filling: np.ndarray = np.zeros((4, rows), dtype=np.int64)
         filling[2] = -1
         filling[:, : len(samples)] = samples.source, samples.sequence, samples.number, samples.epoch
-        begins = np.zeros((rows, width), dtype=bool) if _needs_sentences(self.objective) else None
+        begins = np.zeros((rows, width), dtype=bool) if self.objective.needs_sentences else None
         source, sequence, sample, epoch = filling
         batch = Batch(
             arrays[0], arrays[1], arrays[2], arrays[3], source, sequence, sample, epoch, sentence_starts=begins
         )
-        if isinstance(self.objective, PAIR_OBJECTIVES):
+        if self.objective.sentence_pairs:
             types, labels = np.zeros((rows, width), dtype=np.int64), np.full(rows, IGNORED, dtype=np.int64)
             batch = replace(batch, token_types=types, labels=labels)
         filled = np.zeros(rows, dtype=np.int64)
@@ -296,7 +293,7 @@ def _grid(
 ) -> Grid:
     packing, objective = config.data.packing, config.objective
     by_sentences = packing in (*OF_SENTENCES, *OF_PAIRS)
-    if "sentences" not in corpus.columns and (by_sentences or _needs_sentences(objective)):
+    if "sentences" not in corpus.columns and (by_sentences or objective.needs_sentences):
         wants = f"data.packing: {packing}" if by_sentences else f"objective: {objective.kind}"
         raise ConfigError(
             f"{wants} needs to know where sentences begin, and {corpus.directory} does not say; build the corpus with "
@@ -304,8 +301,8 @@ def _grid(
         )
     family = FAMILY[config.model.architecture]
     length = objective.stream_length(sequence_length, family)
-    room = objective.room(sequence_length, family) if isinstance(objective, PairObjective | ObjectiveMixture) else None
-    if isinstance(objective, PAIR_OBJECTIVES):
+    room = objective.room(sequence_length, family)
+    if objective.sentence_pairs:
         sources = tuple(source.paired(packing, length, objective.exchanges, seed) for source in sources)
     elif packing != "concatenate" or room is not None:
         sources = tuple(source.packed(packing, length, seed, room) for source in sources)
@@ -317,10 +314,6 @@ def stream_length(config: Pretraining) -> int:
     return config.objective.stream_length(config.data.sequence_length, FAMILY[config.model.architecture])
 
 
-def _needs_sentences(objective: Objective) -> bool:
-    return bool(getattr(objective, "needs_sentences", False))
-
-
 def _context(corpus: TrainingCorpus, config: Pretraining, sequence_length: int, seed: int) -> Context:
     architecture, tokenizer = config.model.architecture, corpus.tokenizer
     return Context(
@@ -329,9 +322,9 @@ def _context(corpus: TrainingCorpus, config: Pretraining, sequence_length: int, 
         tokenizer.vocab_size,
         FAMILY[architecture],
         sequence_length,
-        _word_marks(corpus) if isinstance(config.objective, Masking) and config.objective.needs_words else None,
+        _word_marks(corpus) if config.objective.needs_words else None,
         decoder_start=DECODER_START.get(architecture),
-        texts=_texts(corpus) if getattr(config.objective, "needs_texts", False) else None,
+        texts=_texts(corpus) if config.objective.needs_texts else None,
     )
 
 

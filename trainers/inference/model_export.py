@@ -20,9 +20,8 @@ from tokenizer.encode import Encoder
 from tokenizer.vocabulary.specials import MASK, SENTINELS, with_stand_ins
 from trainers.config.architecture import FAMILY, Model
 from trainers.config.pretraining import Pretraining
-from trainers.inference.prompt import spaces_lead, text_frame
+from trainers.inference.prompt import spaces_lead
 from trainers.models import MODELS, build_model, not_stock, untie_stacks
-from trainers.objectives.mixture import sees_prefix
 from trainers.runs import checkpoint
 from trainers.runs.run import read_config, read_run, verified_copy
 
@@ -153,7 +152,7 @@ def _notes(config: Pretraining) -> list[str]:
     notes = []
     if reason := not_stock(config.model):
         notes.append(f"transformers does not load it: {reason}; `python -m trainers generate` and `evaluate` do")
-    if FAMILY[config.model.architecture] == "decoder" and sees_prefix(config.objective):
+    if FAMILY[config.model.architecture] == "decoder" and config.objective.sees_prefix:
         notes.append(
             "trained with a prefix that sees itself in both directions; transformers attends causally, with another loss; "
             "`python -m trainers generate` and `evaluate` attend as in training"
@@ -188,7 +187,7 @@ def _save_tokenizer(source: Path, specials: dict[str, int], config: Pretraining,
     definition = json.loads(source.read_text(encoding="utf-8"))
     written = {token["id"]: token["content"] for token in definition["added_tokens"]}
     filling = {specials[name] for name in (MASK, *SENTINELS) if name in specials}
-    frame = text_frame(config)
+    frame = config.objective.text_frame(FAMILY[config.model.architecture])
     definition["post_processor"] = _template(frame.before, frame.after, specials, written)
     if spaces_lead(Encoder.load(str(source))):
         for token in definition["added_tokens"]:

@@ -1,7 +1,7 @@
 """Next-sentence prediction with masked language modelling (BERT: Devlin et al., 2019, section 3.1, task 2)."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from trainers.objectives.masked import Masking
 
@@ -19,6 +19,8 @@ class NextSentence(Masking):
 
     exchanges: int = 10
     kind: Literal["next_sentence"] = "next_sentence"
+
+    sentence_pairs: ClassVar[bool] = True
 
     def check(self) -> None:
         """Ranges."""

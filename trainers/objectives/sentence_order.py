@@ -21,7 +21,8 @@ class SentenceOrder(Masking):
     """
 
     kind: Literal["sentence_order"] = "sentence_order"
-    exchanges: ClassVar[int] = 0
+
+    sentence_pairs: ClassVar[bool] = True
 
     def apply(self, batch: Batch, context: Context) -> Batch:
         """The batch with parts that changed places, and with tokens masked."""

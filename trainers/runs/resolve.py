@@ -19,9 +19,6 @@ from trainers.config.pretraining import BatchSize, Data, Pretraining, TrainingBu
 from trainers.data.mixture_weights import SourceMixture, cap
 from trainers.data.order import MixtureEnds, Order, OrderPhase, Samples
 from trainers.data.packed_corpus import Grid, TrainingCorpus, grids_of, mixture_of, order_of
-from trainers.objectives import Objective
-from trainers.objectives.mixture import ObjectiveMixture, sees_prefix
-from trainers.objectives.shared.pairs import PairObjective
 from trainers.runs.parent import settle
 
 # What may change between the parts of one run: how it is executed and reported, not what is computed; and where the
@@ -42,7 +39,7 @@ def resolve(config: Pretraining, corpus: TrainingCorpus) -> Pretraining:
             f"objective: got {config.objective.kind}, {config.model.architecture} is of the family {family.replace('_', '-')}; "
             f"allowed for this objective: {allowed}"
         )
-    if config.model.architecture == "gpt" and sees_prefix(config.objective):
+    if config.model.architecture == "gpt" and config.objective.sees_prefix:
         raise ConfigError(
             "objective.bidirectional_prefix: got true with gpt, whose attention is causal by construction; set it to false, "
             "or take gpt2 or llama as model.architecture"
@@ -74,12 +71,10 @@ def _check_specials(grid: Grid) -> None:
     when it makes a row, if only one of padding.
     """
     objective, none = grid.objective, np.empty(0, np.int64)
-    parts = objective.parts if isinstance(objective, ObjectiveMixture) else ()
-    for part in parts:
-        if part.token is not None:
-            grid.context.special(part.token)
-    objectives: list[Objective] = [part.objective for part in parts]
-    for each in objectives or [objective]:
+    for _, token in objective.members():
+        if token is not None:
+            grid.context.special(token)
+    for each, _ in objective.members():
         replace(grid, objective=each).rows(Samples(none, none, none, none, none), 1)
 
 
@@ -324,7 +319,7 @@ def _packing_lines(config: Pretraining, phase: OrderPhase) -> list[str]:
     padding but at a source's end. Marks that an objective adds to each document are no padding, and not known here.
     """
     lines, packing = [], config.data.packing
-    marked = isinstance(config.objective, PairObjective | ObjectiveMixture)
+    marked = config.objective.rewrites_rows
     for stream in phase.streams:
         if stream.sizes is not None:
             held = int(stream.sizes.sum())
