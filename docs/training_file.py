@@ -9,7 +9,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from trainers.config.architecture import FAMILY, POSITIONS, Model
+from trainers.config.architecture import ARCHITECTURES, Model
 from trainers.config.pretraining import Pretraining
 from trainers.objectives import OBJECTIVES
 from trainers.recipes import RECIPES
@@ -123,7 +123,8 @@ def page() -> str:
     for name, cls in sections_of(Pretraining, {}).items():
         pieces += [section(cls, name), *([BEGINNINGS] if name == "Init" else [])]
     pieces += ["### Architectures\n", "| architecture | family | positions |", "|---|---|---|"]
-    pieces += [f"| `{name}` | {FAMILY[name].replace('_', '-')} | {', '.join(POSITIONS[name])} |" for name in FAMILY]
+    for name, traits in ARCHITECTURES.items():
+        pieces.append(f"| `{name}` | {traits.family.replace('_', '-')} | {', '.join(traits.positions)} |")
     pieces += ["\n## Objectives\n", "`objective: NAME`, or `objective: {kind: NAME, field: value}`.\n"]
     for name, cls in sorted(OBJECTIVES.items()):
         families = "all that each of its parts trains"  # where what an object holds decides

@@ -6,7 +6,6 @@ Defaults < recipe < `a.b=value`. `resolve` in `trainers.runs.resolve` computes w
 from dataclasses import dataclass, field
 from typing import Literal
 
-from trainers.config.architecture import POSITIONS
 from trainers.config.architecture import Model as Model
 from trainers.config.architecture import require as require
 from trainers.objectives import Objective
@@ -365,11 +364,10 @@ class Pretraining:
 
     def _check_isolation(self) -> None:
         """Rows of inputs and targets are as wide as their documents need; only in each document do positions stay in a table."""
-        scheme = self.model.position or POSITIONS[self.model.architecture][0]
         require(
-            self.data.isolation or not self.objective.rewrites_rows or scheme in ("rope", "t5_bias"),
+            self.data.isolation or not self.objective.rewrites_rows or self.model.scheme in ("rope", "t5_bias"),
             f"data.isolation: got false with objective {self.objective.kind}, whose rows may be longer than the "
-            f"{self.model.positions} {scheme} positions; set it to true, or take llama or t5 as model.architecture",
+            f"{self.model.positions} {self.model.scheme} positions; set it to true, or take llama or t5 as model.architecture",
         )
 
     def _check_pairs(self) -> None:

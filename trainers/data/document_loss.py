@@ -21,7 +21,6 @@ from typing import Any
 
 import numpy as np
 
-from trainers.config.architecture import DECODER_START, FAMILY
 from trainers.config.pretraining import Pretraining
 from trainers.data.packed_corpus import TrainingCorpus
 from trainers.data.stream import SourceStream
@@ -97,10 +96,10 @@ def document_data(corpus: TrainingCorpus, config: Pretraining) -> DocumentData |
     if not members:
         return None
     objective, token = members[0]
-    architecture, specials = config.model.architecture, corpus.tokenizer.specials
+    specials = corpus.tokenizer.specials
     context = Context(
-        0, specials, corpus.tokenizer.vocab_size, FAMILY[architecture], config.model.positions,
-        decoder_start=DECODER_START.get(architecture),
+        0, specials, corpus.tokenizer.vocab_size, config.model.family, config.model.positions,
+        decoder_start=config.model.traits.decoder_start,
     )  # fmt: skip
     mode = None if token is None else context.special(token)
     half = (min(WINDOW, config.model.positions) - (mode is not None)) // 2

@@ -19,7 +19,6 @@ from gristmill.storage.location import place_of
 from gristmill.storage.store import digest, verify
 from pipelines.contracts.manifest import TokenizerRecord, load_corpus
 from tokenizer.vocabulary.specials import with_stand_ins
-from trainers.config.architecture import DECODER_START, FAMILY
 from trainers.config.pretraining import Data, Pretraining
 from trainers.data.mixture_weights import SourceMixture, cap, mixture
 from trainers.data.order import Drawn, Order, OrderPhase, Samples, Stream
@@ -299,7 +298,7 @@ def _grid(
             f"{wants} needs to know where sentences begin, and {corpus.directory} does not say; build the corpus with "
             f"`sentences: true` in its `shards` step"
         )
-    family = FAMILY[config.model.architecture]
+    family = config.model.family
     length = objective.stream_length(sequence_length, family)
     room = objective.room(sequence_length, family)
     if objective.sentence_pairs:
@@ -311,19 +310,19 @@ def _grid(
 
 def stream_length(config: Pretraining) -> int:
     """How many tokens of the stream a row of the model takes at the final sequence length."""
-    return config.objective.stream_length(config.data.sequence_length, FAMILY[config.model.architecture])
+    return config.objective.stream_length(config.data.sequence_length, config.model.family)
 
 
 def _context(corpus: TrainingCorpus, config: Pretraining, sequence_length: int, seed: int) -> Context:
-    architecture, tokenizer = config.model.architecture, corpus.tokenizer
+    tokenizer = corpus.tokenizer
     return Context(
         seed,
         tokenizer.specials,
         tokenizer.vocab_size,
-        FAMILY[architecture],
+        config.model.family,
         sequence_length,
         _word_marks(corpus) if config.objective.needs_words else None,
-        decoder_start=DECODER_START.get(architecture),
+        decoder_start=config.model.traits.decoder_start,
         texts=_texts(corpus) if config.objective.needs_texts else None,
     )
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from trainers.config.architecture import FAMILY
+from trainers.config.architecture import ARCHITECTURES
 from trainers.engine.cross_entropy import cross_entropy
 from trainers.models import MODELS
 from trainers.models.interface import Inputs
@@ -27,7 +27,7 @@ class Forward(torch.nn.Module):
     def __init__(self, model: Any, architecture: str, isolation: bool = True) -> None:
         super().__init__()
         self.model, self.isolation = model, isolation
-        self._architecture, self._causal = MODELS[architecture], FAMILY[architecture] == "decoder"
+        self._architecture, self._causal = MODELS[architecture], ARCHITECTURES[architecture].family == "decoder"
 
     def forward(
         self,

@@ -5,7 +5,6 @@ import resource
 from dataclasses import dataclass
 from typing import Any
 
-from trainers.config.architecture import FAMILY
 from trainers.config.pretraining import Pretraining
 
 # Dense peak of one accelerator in TFLOP/s, (bf16, fp32), from NVIDIA's data sheets, without sparsity; fp32 without TF32,
@@ -61,7 +60,7 @@ def flops_of(model: Any, config: Pretraining, sequence_length: int) -> Flops:
     width = (sizes.head_width or sizes.width // sizes.heads) * sizes.heads
     attention = 12 * width * sequence_length
     predicted = 6.0 * head.numel()
-    if FAMILY[sizes.architecture] != "encoder_decoder":
+    if sizes.family != "encoder_decoder":
         return Flops(6.0 * multiplied(model) + attention * sizes.layers, 0.0, predicted)
     decoder = 6.0 * multiplied(model.get_decoder()) + 2 * attention * (sizes.decoder_layers or sizes.layers)
     return Flops(6.0 * multiplied(model.get_encoder()) + attention * sizes.layers, decoder, predicted)

@@ -5,7 +5,6 @@ from pathlib import Path
 from gristmill.errors import ConfigError
 from tokenizer.encode import Encoder
 from tokenizer.vocabulary.specials import MASK
-from trainers.config.architecture import FAMILY
 from trainers.inference.prompt import framed, read_prompt
 
 
@@ -24,7 +23,7 @@ def fill_mask(path: Path, text: str, top: int = 5) -> list[list[tuple[str, float
 
     trained = load_trained(path)
     sizes = trained.config.model
-    if FAMILY[sizes.architecture] != "encoder":
+    if sizes.family != "encoder":
         raise ConfigError(f"{path}: holds a {sizes.architecture}, which is no encoder; use `generate`")
     encoder = Encoder.load(str(trained.tokenizer), library="tokenizers")
     objective = trained.config.objective

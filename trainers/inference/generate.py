@@ -8,7 +8,7 @@ from typing import Any
 from gristmill.errors import ConfigError
 from tokenizer.encode import Encoder
 from tokenizer.vocabulary.specials import with_stand_ins
-from trainers.config.architecture import FAMILY, Model, require
+from trainers.config.architecture import Model, require
 from trainers.inference.prompt import choose_member, framed, read_prompt
 from trainers.objectives.shared.prompt_format import PromptFormat
 from trainers.objectives.shared.training_objective import TrainingObjective
@@ -51,13 +51,13 @@ def generate(path: Path, prompt: str, sampling: Sampling) -> str:
     sampling.check()
     trained = load_trained(path)
     sizes = trained.config.model
-    if FAMILY[sizes.architecture] == "encoder":
+    if sizes.family == "encoder":
         raise ConfigError(f"{path}: holds a {sizes.architecture}, an encoder, which writes no text; use `fill-mask`")
     objective, lead, prompt = choose_member(trained.config.objective, prompt)
     encoder = Encoder.load(str(trained.tokenizer), library="tokenizers")
     text = read_prompt(_with_gap(prompt, objective.prompt_format), encoder, objective.prompt_format.names)
-    both = FAMILY[sizes.architecture] == "encoder_decoder"
-    ids = _model_input(text, lead, objective, FAMILY[sizes.architecture], encoder)
+    both = sizes.family == "encoder_decoder"
+    ids = _model_input(text, lead, objective, sizes.family, encoder)
     room = _room(sizes, len(ids), both)
     torch.manual_seed(sampling.seed)
     model = trained.model.to(compute_device())
@@ -94,7 +94,7 @@ def _with_gap(prompt: str, form: PromptFormat) -> str:
 
 def _room(model: Model, tokens: int, both: bool) -> int:
     """How many tokens can be generated. ConfigError where the prompt has more than the model has positions."""
-    if model.architecture == "t5":
+    if model.scheme == "t5_bias":
         return sys.maxsize  # distances have no end
     room = model.positions if both else model.positions - tokens
     if tokens > model.positions or room < 1:

@@ -14,7 +14,7 @@ from gristmill.config import plain
 from gristmill.errors import ConfigError, UserError
 from gristmill.storage.location import expanded
 from pipelines.contracts.mixtures import temperature, unimax
-from trainers.config.architecture import FAMILY, fill
+from trainers.config.architecture import ARCHITECTURES, fill
 from trainers.config.pretraining import BatchSize, Data, Pretraining, TrainingBudget
 from trainers.data.mixture_weights import SourceMixture, cap
 from trainers.data.order import MixtureEnds, Order, OrderPhase, Samples
@@ -32,17 +32,17 @@ _EPOCHS = 4.0  # of UniMax where max_epochs is no number: four lose little again
 
 def resolve(config: Pretraining, corpus: TrainingCorpus) -> Pretraining:
     """A new configuration without open values, which resolves to itself. ConfigError where values do not fit."""
-    family = FAMILY[config.model.architecture]
+    family = config.model.family
     if family not in config.objective.families:
-        allowed = ", ".join(name for name, its in FAMILY.items() if its in config.objective.families)
+        allowed = ", ".join(name for name, its in ARCHITECTURES.items() if its.family in config.objective.families)
         raise ConfigError(
             f"objective: got {config.objective.kind}, {config.model.architecture} is of the family {family.replace('_', '-')}; "
             f"allowed for this objective: {allowed}"
         )
-    if config.model.architecture == "gpt" and config.objective.sees_prefix:
+    if config.model.traits.causal_only and config.objective.sees_prefix:
         raise ConfigError(
-            "objective.bidirectional_prefix: got true with gpt, whose attention is causal by construction; set it to false, "
-            "or take gpt2 or llama as model.architecture"
+            f"objective.bidirectional_prefix: got true with {config.model.architecture}, whose attention is causal by "
+            f"construction; set it to false, or take gpt2 or llama as model.architecture"
         )
     rows = config.objective.stream_length(config.data.sequence_length, family)
     asked = config.budget.tokens or (config.budget.steps or 0) * (

@@ -11,7 +11,7 @@ from typing import Any
 
 from gristmill.errors import ConfigError, UserError
 from gristmill.storage.store import read_json
-from trainers.config.architecture import POSITIONS, Model
+from trainers.config.architecture import Model
 from trainers.config.pretraining import Pretraining
 from trainers.inference.model_export import load_trained
 from trainers.models import MODELS, stock_class
@@ -140,8 +140,8 @@ def _hugging_face(path: Path, config: Pretraining, specials: dict[str, int]) -> 
             f"model.architecture: got {model.architecture} ({ours.model_type}), {path} holds {written.get('model_type')!r}; "
             f"give the recipe of that architecture"
         )
-    if model.position != POSITIONS[model.architecture][0]:
-        raise ConfigError(f"model.position: got {model.position}, {path} has {POSITIONS[model.architecture][0]}")
+    if model.position != model.traits.positions[0]:
+        raise ConfigError(f"model.position: got {model.position}, {path} has {model.traits.positions[0]}")
     theirs = transformers.AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False)
     _check_configuration(ours.to_dict(), theirs.to_dict(), path)
     given = {"local_files_only": True, "trust_remote_code": False, "use_safetensors": True, "dtype": torch.float32}

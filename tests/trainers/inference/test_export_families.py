@@ -11,7 +11,6 @@ import torch
 from gristmill.errors import ConfigError
 from tokenizer.encode import Encoder
 from trainers.__main__ import main
-from trainers.config.architecture import FAMILY
 from trainers.data.packed_corpus import corpus_of, open_corpus, validation_data
 from trainers.evaluation.evaluate import evaluate
 from trainers.inference.fill_mask import fill_mask
@@ -96,7 +95,7 @@ def plain_losses(export, config):
     """
     import transformers
 
-    name = "AutoModelForPreTraining" if config.model.sentence_head else AUTO[FAMILY[config.model.architecture]]
+    name = "AutoModelForPreTraining" if config.model.sentence_head else AUTO[config.model.family]
     model = getattr(transformers, name).from_pretrained(export).eval()
     corpus = corpus_of(config)
     data = validation_data(corpus, config, 2000)

@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 import torch
 
+from gristmill.config import override, parse, plain
 from gristmill.errors import ConfigError
 from tokenizer.vocabulary.specials import SPECIAL_IDS
-from trainers.config.architecture import FAMILY, Model, fill
+from trainers.config.architecture import Model, fill
+from trainers.config.pretraining import Pretraining
 from trainers.engine.forward import Forward, attention_mask, tensors
 from trainers.models import MODELS, build_model, not_stock
 from trainers.models.interface import Inputs
@@ -55,7 +57,14 @@ def build(name, seed=0):
 
 
 def test_every_architecture_is_tested():
-    assert {model.architecture for model in TINY.values()} == set(MODELS) == set(FAMILY)
+    assert {model.architecture for model in TINY.values()} == set(MODELS)
+
+
+def test_an_unknown_architecture_is_refused_with_its_near_match():
+    names = ", ".join(map(repr, MODELS))
+    message = f"model.architecture: got 'modern_bert', expected one of {names}; did you mean 'modernbert'"
+    with pytest.raises(ConfigError, match=message):
+        parse(Pretraining, override(plain(RECIPES["tiny_bert"]()), ["model.architecture=modern_bert"]), "x.yaml")
 
 
 @pytest.mark.parametrize("name", TINY)
@@ -114,14 +123,14 @@ def stock(network, batch, segment):
 @pytest.mark.parametrize("name", TINY)
 def test_a_packed_documents_logits_are_those_of_the_stock_model_on_the_document_alone(name):
     architecture, network = MODELS[TINY[name].architecture], build(name)
-    batch = packed(FAMILY[TINY[name].architecture])
+    batch = packed(TINY[name].family)
     given, arguments = tensors(batch, "cpu"), {}
     segments = given["segments"]
     if batch.decoder is not None:
         own = given["decoder_segments"]
         decoder = Inputs(given["decoder_inputs"], given["decoder_positions"], attention_mask(own, own, True))
         arguments = {"decoder": decoder, "cross": attention_mask(own, segments, False)}
-    causal = FAMILY[TINY[name].architecture] == "decoder"
+    causal = TINY[name].family == "decoder"
     mask = attention_mask(segments, segments, causal)
     with torch.no_grad():
         states = architecture.hidden(network, Inputs(given["inputs"], given["positions"], mask, **arguments))
@@ -133,7 +142,7 @@ def test_a_packed_documents_logits_are_those_of_the_stock_model_on_the_document_
 
 @pytest.mark.parametrize("name", TINY)
 def test_the_nats_of_targets_are_those_of_the_stock_model_and_there_are_none_elsewhere(name):
-    network, batch = build(name), packed(FAMILY[TINY[name].architecture])
+    network, batch = build(name), packed(TINY[name].family)
     with torch.no_grad():
         nats, pairs = Forward(network, TINY[name].architecture)(**tensors(batch, "cpu"))
         expected = torch.zeros(batch.targets.shape)
@@ -151,7 +160,7 @@ def test_the_nats_of_targets_are_those_of_the_stock_model_and_there_are_none_els
 @pytest.mark.parametrize("name", TINY)
 def test_weights_in_bf16_give_nearly_the_same_nats(name):
     """As DeepSpeed does it: parameters become bf16, what is no parameter stays fp32."""
-    network, batch = build(name), packed(FAMILY[TINY[name].architecture])
+    network, batch = build(name), packed(TINY[name].family)
     forward = Forward(network, TINY[name].architecture)
     with torch.no_grad():
         exact = forward(**tensors(batch, "cpu"))[0]
@@ -165,7 +174,7 @@ def test_weights_in_bf16_give_nearly_the_same_nats(name):
 
 @pytest.mark.parametrize("name", TINY)
 def test_without_isolation_documents_of_a_row_see_one_another(name):
-    network, batch = build(name), packed(FAMILY[TINY[name].architecture])
+    network, batch = build(name), packed(TINY[name].family)
     with torch.no_grad():
         apart, shared = (
             Forward(network, TINY[name].architecture, isolation)(**tensors(batch, "cpu"))[0]

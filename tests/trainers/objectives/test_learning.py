@@ -7,7 +7,7 @@ import pytest
 
 from tests.trainers.objectives.packed import FIRST, VOCABULARY, context, packed
 from tokenizer.vocabulary.specials import SPECIAL_IDS
-from trainers.config.architecture import DECODER_START, FAMILY, Model, fill
+from trainers.config.architecture import ARCHITECTURES, Model, fill
 from trainers.config.pretraining import Data
 from trainers.data.packed_corpus import corpus_of, stream_length, training_data, validation_data
 from trainers.data.sequence_documents import ids_of
@@ -52,8 +52,8 @@ PAIRS += [("llama", PrefixLM()), ("t5", PrefixLM()), ("llama", FillInTheMiddle()
 def test_a_document_has_the_losses_that_it_has_alone(architecture, objective):
     rng = np.random.default_rng(0)
     texts = [rng.integers(FIRST, VOCABULARY, size).tolist() for size in (40, 1, 23, 57)]
-    frame, start = objective.frame.before is not None, DECODER_START.get(architecture)
-    here = replace(context(FAMILY[architecture]), decoder_start=start)
+    frame, start = objective.frame.before is not None, ARCHITECTURES[architecture].decoder_start
+    here = replace(context(ARCHITECTURES[architecture].family), decoder_start=start)
     made = objective.apply(packed([texts, texts[2:3]], frame=frame), here)
     forward = network(architecture)
     together = nats(forward, made)

@@ -10,7 +10,7 @@ import pytest
 
 from tests.trainers.conftest import build_corpus
 from tokenizer.vocabulary.specials import SPECIAL_IDS
-from trainers.config.architecture import FAMILY, Model
+from trainers.config.architecture import ARCHITECTURES, Model
 from trainers.config.pretraining import BatchSize, Data, Pretraining, TrainingBudget
 from trainers.data.packed_corpus import corpus_of, training_data
 from trainers.data.sequence_documents import ids_of
@@ -55,7 +55,7 @@ CASES = [
     (objective, architecture)
     for objective in OBJECTIVES
     for architecture in ("t5", "llama")
-    if FAMILY[architecture] in objective.families
+    if ARCHITECTURES[architecture].family in objective.families
 ]
 PACKINGS = ("concatenate", "best_fit", "documents", "full_sentences", "doc_sentences")
 
