@@ -6,7 +6,7 @@ length, the objective and the sample number, and on nothing else.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -363,11 +363,12 @@ def mixture_of(corpus: TrainingCorpus, data: Data) -> SourceMixture:
 @dataclass(frozen=True)
 class ValidationData:
     """Sequences spread evenly over each source's validation split: the same for every run of one objective, sequence length
-    and packing.
+    and packing. `weights` are the sources' shares of a text mixed as in training, empty where they are not resolved.
     """
 
     grid: Grid
     samples: Samples
+    weights: Mapping[str, float]
 
     @property
     def sources(self) -> tuple[SourceStream, ...]:
@@ -394,7 +395,9 @@ def validation_data(corpus: TrainingCorpus, config: Pretraining, tokens: int) ->
     index = np.repeat([i for i, _, _ in chosen], [len(sequences) for _, sequences, _ in chosen]).astype(np.int32)
     sequence = np.concatenate([np.empty(0, np.int64), *(sequences for _, sequences, _ in chosen)])
     held = np.concatenate([np.empty(0, np.int64), *(sizes for _, _, sizes in chosen)])
-    return ValidationData(grid, Samples(np.arange(len(index)), index, sequence, held, np.zeros_like(sequence)))
+    samples = Samples(np.arange(len(index)), index, sequence, held, np.zeros_like(sequence))
+    weights = config.data.weights if isinstance(config.data.weights, dict) else {}
+    return ValidationData(grid, samples, weights)
 
 
 def _spread(source: SourceStream, length: int, tokens: int) -> tuple[np.ndarray, np.ndarray]:

@@ -6,10 +6,10 @@ import sysconfig
 from pathlib import Path
 
 from gristmill.errors import ConfigError
-from trainers.config.pretraining import Pretraining
+from trainers.config.job import Job
 
 
-def needs_compiler(config: Pretraining) -> list[str]:
+def needs_compiler(config: Job) -> list[str]:
     """The fields of a configuration that want a C++ compiler: torch.compile, and DeepSpeed's Muon, which uses it."""
     wants = {
         "execution.compile: true": config.execution.compile,
@@ -18,7 +18,7 @@ def needs_compiler(config: Pretraining) -> list[str]:
     return [field for field, wanted in wants.items() if wanted]
 
 
-def check_compiler(config: Pretraining) -> None:
+def check_compiler(config: Job) -> None:
     """ConfigError where a run needs a C++ compiler and has none, or has no headers of Python; it names the packages."""
     asked = ", ".join(needs_compiler(config))
     if not asked:

@@ -20,7 +20,7 @@ import torch
 import xxhash
 
 from gristmill.errors import ConfigError
-from trainers.config.pretraining import Execution, Pretraining
+from trainers.config.job import Execution, Job
 from trainers.engine.embeddings import sum_in_fp32
 from trainers.engine.forward import Forward, tensors
 from trainers.engine.loss_metrics import no_sums, sums_by_source
@@ -123,7 +123,7 @@ class Totals:
 class Engine:
     """A model with its optimizer state, spread over the workers as the ZeRO stage says."""
 
-    def __init__(self, model: Any, config: Pretraining, micro_batch: int, accumulation: int) -> None:
+    def __init__(self, model: Any, config: Job, micro_batch: int, accumulation: int) -> None:
         """`model` holds the initial weights in fp32, the same on every worker; a step takes `accumulation`
         micro-batches.
         """
@@ -138,7 +138,7 @@ class Engine:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             self._engine, *_ = _deepspeed().initialize(
-                model=Forward(model, config.model.architecture, config.data.isolation),
+                model=Forward(model, config.model.architecture, config.isolates_documents),
                 optimizer=self._optimizer,
                 config=_settings(config, micro_batch, accumulation, self.world),
             )
@@ -307,7 +307,7 @@ def _spare_embedding_gradients(model: Any, precision: str) -> None:
         sum_in_fp32(model)
 
 
-def _optimizer(model: Any, config: Pretraining) -> Any:
+def _optimizer(model: Any, config: Job) -> Any:
     """AdamW, or DeepSpeed's Muon with AdamW for what is no hidden matrix; either passes over a step while `skip` is set."""
     groups = parameter_groups(model, config.optimizer)
     if config.optimizer.kind == "adamw":
@@ -323,7 +323,7 @@ def _optimizer(model: Any, config: Pretraining) -> Any:
     return SkippingMuon(groups, adam_optimizer=torch.optim.AdamW, adam_optimizer_kwargs={"fused": True})
 
 
-def _settings(config: Pretraining, micro_batch: int, accumulation: int, world: int) -> dict[str, Any]:
+def _settings(config: Job, micro_batch: int, accumulation: int, world: int) -> dict[str, Any]:
     """DeepSpeed's configuration. Clipping is set explicitly: its default has changed between releases. Without ZeRO it is ours,
     since DeepSpeed would compute the norm once more.
 

@@ -5,7 +5,7 @@ import resource
 from dataclasses import dataclass
 from typing import Any
 
-from trainers.config.pretraining import Pretraining
+from trainers.config.job import Job
 
 # Dense peak of one accelerator in TFLOP/s, (bf16, fp32), from NVIDIA's data sheets, without sparsity; fp32 without TF32,
 # which torch leaves off. The first pattern found in the device's name counts.
@@ -38,7 +38,7 @@ class Flops:
         return self.read * read + self.decoded * decoded + self.predicted * predicted
 
 
-def flops_of(model: Any, config: Pretraining, sequence_length: int) -> Flops:
+def flops_of(model: Any, config: Job, sequence_length: int) -> Flops:
     """Operations at one sequence length: 6 N + 12 L W T for every token of a stack, and 6 N of the output layer for every target.
 
     N: parameters that are multiplied, which leaves out tables that are only looked up (position embeddings, and token
@@ -66,7 +66,7 @@ def flops_of(model: Any, config: Pretraining, sequence_length: int) -> Flops:
     return Flops(6.0 * multiplied(model.get_encoder()) + attention * sizes.layers, decoder, predicted)
 
 
-def peak_flops(device: str, config: Pretraining) -> float | None:
+def peak_flops(device: str, config: Job) -> float | None:
     """Peak FLOP/s of one worker: `execution.peak_tflops`, else the table's by the device's name, else None."""
     if config.execution.peak_tflops is not None:
         return config.execution.peak_tflops * 1e12

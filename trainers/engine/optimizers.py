@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from trainers.config.pretraining import Optimizer
+from trainers.config.job import Optimizer
 
 
 class SkippingAdamW(torch.optim.AdamW):

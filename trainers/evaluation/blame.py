@@ -14,6 +14,7 @@ from gristmill.terminal import printable
 from pipelines.contracts import lineage
 from pipelines.contracts.columns import DROP, EDITS_COLUMN
 from pipelines.contracts.lineage import Quarantined, select_rows
+from trainers.config.job_kinds import as_pretraining
 from trainers.config.pretraining import Pretraining
 from trainers.data.packed_corpus import TrainingCorpus, TrainingData, corpus_of, training_data
 from trainers.data.sequence_documents import ids_of
@@ -90,7 +91,7 @@ def blame(run: Path, step: int, warn: Callable[[str], None]) -> Blame:
     Worst is not finite, then the largest excess: it weighs a document's loss by its length, so that neither a rare word
     alone nor a long good document comes first. UserError where the run has no such step or its corpus is another by now.
     """
-    record, config = read_run(run), read_config(run)
+    record, config = read_run(run), as_pretraining(read_config(run), run)
     if not 1 <= step <= (config.budget.steps or 0):
         raise UserError(f"--step: got {step}, the run has the steps 1 to {config.budget.steps}")
     corpus = corpus_of(config)

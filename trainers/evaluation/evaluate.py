@@ -26,6 +26,7 @@ def evaluate(path: Path, corpora: Sequence[str] = (), tokens: int | None = None,
     """
     import torch
 
+    from trainers.config.job_kinds import as_pretraining
     from trainers.data.document_loss import document_data, with_documents
     from trainers.data.packed_corpus import corpus_of, validation_data
     from trainers.engine.device import compute_device
@@ -34,7 +35,7 @@ def evaluate(path: Path, corpora: Sequence[str] = (), tokens: int | None = None,
     from trainers.inference.model_export import load_trained
 
     trained = load_trained(path)
-    config = trained.config
+    config = as_pretraining(trained.config, path)
     config = replace(config, data=replace(config.data, corpora=tuple(corpora) or config.data.corpora))
     corpus = corpus_of(config)
     if corpus.tokenizer.xxh3_128 != trained.fingerprints["tokenizer"]:

@@ -13,13 +13,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from gristmill.config import parse, plain
+from gristmill.config import plain
 from gristmill.errors import ConflictError, CorruptFileError, UserError
 from gristmill.storage.store import FileRecord, fsync_directory, read_json, record_file, verify, write_json
 from tokenizer.encode import Encoder
 from tokenizer.vocabulary.specials import MASK, SENTINELS, with_stand_ins
 from trainers.config.architecture import Model
-from trainers.config.pretraining import Pretraining
+from trainers.config.job import Job
+from trainers.config.job_kinds import parse_job
 from trainers.inference.prompt import spaces_lead
 from trainers.models import MODELS, build_model, not_stock, untie_stacks
 from trainers.runs import checkpoint
@@ -148,7 +149,7 @@ def notes_of(export: Path) -> list[str]:
     return list(read_json(export / "gristmill.json")["transformers"]["notes"])
 
 
-def _notes(config: Pretraining) -> list[str]:
+def _notes(config: Job) -> list[str]:
     notes = []
     if reason := not_stock(config.model):
         notes.append(f"transformers does not load it: {reason}; `python -m trainers generate` and `evaluate` do")
@@ -180,7 +181,7 @@ def _save_model(model: Any, sizes: Model, specials: dict[str, int], output: Path
     model.save_pretrained(output)
 
 
-def _save_tokenizer(source: Path, specials: dict[str, int], config: Pretraining, output: Path) -> None:
+def _save_tokenizer(source: Path, specials: dict[str, int], config: Job, output: Path) -> None:
     """Tokenizer files: the corpus's tokenizer, with its specials named and put around a text as in training."""
     from transformers import PreTrainedTokenizerFast
 
@@ -241,7 +242,7 @@ class Trained:
 
     model: Any
     tokenizer: Path
-    config: Pretraining
+    config: Job
     fingerprints: dict[str, str]
 
 
@@ -250,7 +251,7 @@ def load_trained(path: Path) -> Trained:
     if (path / "gristmill.json").exists():
         _silence_progress_bars()
         origin = _read_origin(path)
-        config = parse(Pretraining, origin["config"], str(path / "gristmill.json"))
+        config = parse_job(origin["config"], str(path / "gristmill.json"))
         return Trained(_exported_model(path, config.model), path / "tokenizer.json", config, origin["fingerprints"])
     read_run(path)
     found = checkpoint.newest(path, print)

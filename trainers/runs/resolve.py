@@ -15,7 +15,8 @@ from gristmill.errors import ConfigError, UserError
 from gristmill.storage.location import expanded
 from pipelines.contracts.mixtures import temperature, unimax
 from trainers.config.architecture import ARCHITECTURES, fill
-from trainers.config.pretraining import BatchSize, Data, Pretraining, TrainingBudget
+from trainers.config.job import BatchSize, Job, TrainingBudget
+from trainers.config.pretraining import Data, Pretraining
 from trainers.data.mixture_weights import SourceMixture, cap
 from trainers.data.order import MixtureEnds, Order, OrderPhase, Samples
 from trainers.data.packed_corpus import Grid, TrainingCorpus, grids_of, mixture_of, order_of
@@ -224,7 +225,7 @@ def _known(name: str, corpus: TrainingCorpus, field: str) -> None:
     raise ConfigError(f"{field}.{name}: no such source with training documents in the corpus; {hint}")
 
 
-def differences(config: Pretraining, other: Pretraining) -> list[tuple[str, object, object]]:
+def differences(config: Job, other: Job) -> list[tuple[str, object, object]]:
     """(field, value here, value there) of every field whose values differ."""
     here, there = _flat(plain(config)), _flat(plain(other))
     return [
@@ -237,7 +238,7 @@ def is_free(name: str) -> bool:
     return any(name == free or name.startswith(f"{free}.") for free in FREE)
 
 
-def identity(config: Pretraining) -> dict[str, object]:
+def identity(config: Job) -> dict[str, object]:
     """The fields that make a run what it is, flat by name: all but the free ones."""
     return {name: value for name, value in _flat(plain(config)).items() if not is_free(name)}
 

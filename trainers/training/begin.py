@@ -12,7 +12,7 @@ from typing import Any
 from gristmill.errors import ConfigError, UserError
 from gristmill.storage.store import read_json
 from trainers.config.architecture import Model
-from trainers.config.pretraining import Pretraining
+from trainers.config.job import Job
 from trainers.inference.model_export import load_trained
 from trainers.models import MODELS, stock_class
 from trainers.runs import checkpoint
@@ -58,7 +58,7 @@ class _Weights(Mapping[str, dict[str, Any]]):
 
 
 def read_state(
-    config: Pretraining, specials: dict[str, int], record: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]
+    config: Job, specials: dict[str, int], record: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]
 ) -> Mapping[str, dict[str, Any]]:
     """{parameter name: {"weight": tensor, name of its optimizer state: tensor, ...}} to begin with, for a model whose parameters
     have these `shapes`. `record` is what `describe` gave.
@@ -126,7 +126,7 @@ def _check_model(ours: Model, theirs: Model) -> None:
             raise ConfigError(f"model.{field.name}: got {here}, the model of init.path has {there}; give it the same")
 
 
-def _hugging_face(path: Path, config: Pretraining, specials: dict[str, int]) -> dict[str, Any]:
+def _hugging_face(path: Path, config: Job, specials: dict[str, int]) -> dict[str, Any]:
     """The parameters of a Hugging Face directory by their names in `transformers`."""
     import torch
     import transformers

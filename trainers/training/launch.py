@@ -14,17 +14,18 @@ import struct
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from gristmill.advisories import refuse_known
-from gristmill.config import parse, plain
+from gristmill.config import plain
 from gristmill.errors import UserError, reason_of
 from gristmill.events import EventLog
 from gristmill.storage.paths import is_url
-from trainers.config.pretraining import Pretraining
-from trainers.data.packed_corpus import TrainingCorpus, corpus_of
+from trainers.config.job import Job
+from trainers.config.job_kinds import parse_job
+from trainers.data.job_data import reader_of
+from trainers.data.packed_corpus import TrainingCorpus
 from trainers.runs import checkpoint
 from trainers.runs.progress import followed
 from trainers.runs.run import STOP, begin_attempt
@@ -42,7 +43,7 @@ class LostWorkerError(UserError):
     """Another worker of the run is gone, so this one cannot go on."""
 
 
-def launch(config: Pretraining, corpus: TrainingCorpus, run: Path, workers: int, show: Callable[[str], None]) -> None:
+def launch(config: Job, corpus: TrainingCorpus, run: Path, workers: int, show: Callable[[str], None]) -> None:
     """Train with the resolved `config` until it is finished or stopped. Under torchrun `workers` does not matter.
 
     LostWorkerError under torchrun where another worker is gone, on Ray where that happens again and again.
@@ -56,14 +57,13 @@ def launch(config: Pretraining, corpus: TrainingCorpus, run: Path, workers: int,
     if "RANK" in os.environ or workers == 1:
         _train(config, corpus, run, show, attempt)
     else:
-        absolute = tuple(d if is_url(d) else str(Path(d).resolve()) for d in config.data.corpora)
-        config = replace(config, data=replace(config.data, corpora=absolute))
+        config = config.with_inputs(tuple(d if is_url(d) else str(Path(d).resolve()) for d in config.inputs))
         with followed(run / "log.jsonl", show):
             _launch_on_ray(config, run.resolve(), workers)
 
 
 def _train(
-    config: Pretraining, corpus: TrainingCorpus, run: Path, show: Callable[[str], None] | None, attempt: str | None
+    config: Job, corpus: TrainingCorpus, run: Path, show: Callable[[str], None] | None, attempt: str | None
 ) -> None:
     """Train as one worker, in this process."""
     import torch
@@ -120,7 +120,7 @@ def _sigterm_asks_to_stop(run: Path) -> Iterator[None]:
         (run / STOP).unlink(missing_ok=True)
 
 
-def _launch_on_ray(config: Pretraining, run: Path, workers: int) -> None:
+def _launch_on_ray(config: Job, run: Path, workers: int) -> None:
     import ray
     import torch
 
@@ -138,7 +138,7 @@ def _launch_on_ray(config: Pretraining, run: Path, workers: int) -> None:
             ray.shutdown()
 
 
-def _train_on_what_is_left(config: Pretraining, run: Path, workers: int, kind: str) -> None:
+def _train_on_what_is_left(config: Job, run: Path, workers: int, kind: str) -> None:
     """Train on `workers` Ray workers; after the loss of one again from the last checkpoint, with fewer where there is no
     room for as many.
     """
@@ -167,7 +167,7 @@ def _train_on_what_is_left(config: Pretraining, run: Path, workers: int, kind: s
         _record(run, "restart", step=reached, workers=size, in_row=in_row, message=message)
 
 
-def _fit(config: Pretraining, run: Path, workers: int, kind: str, each: int) -> str | None:
+def _fit(config: Job, run: Path, workers: int, kind: str, each: int) -> str | None:
     """Train on that many workers, each with `each` CPUs (Ray gives a worker as many threads) or one GPU. None at the end,
     a line about it where workers were lost.
     """
@@ -258,8 +258,8 @@ def interface_of(address: str) -> str | None:
 
 def _work(arguments: dict[str, Any]) -> None:
     """One worker of a Ray Train run."""
-    config = parse(Pretraining, arguments["config"], "resolved.yaml")
-    _train(config, corpus_of(config), Path(arguments["run"]), None, arguments["attempt"])
+    config = parse_job(arguments["config"], "resolved.yaml")
+    _train(config, reader_of(config).corpus(config), Path(arguments["run"]), None, arguments["attempt"])
 
 
 def _loss(error: Exception) -> str:

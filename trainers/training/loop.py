@@ -14,9 +14,10 @@ import numpy as np
 
 from gristmill.errors import UserError
 from gristmill.storage.store import write_json
-from trainers.config.pretraining import Pretraining
-from trainers.data.document_loss import document_data, with_documents
-from trainers.data.packed_corpus import TrainingCorpus, TrainingData, ValidationData, training_data, validation_data
+from trainers.config.job import Job
+from trainers.data.document_loss import with_documents
+from trainers.data.job_data import reader_of
+from trainers.data.packed_corpus import TrainingCorpus, TrainingData, ValidationData
 from trainers.data.prefetch import ahead
 from trainers.engine.compiler import check_compiler, needs_compiler
 from trainers.engine.engine import Engine, Totals, start_group
@@ -40,7 +41,7 @@ from trainers.training.begin import read_state
 
 
 def train(
-    config: Pretraining,
+    config: Job,
     corpus: TrainingCorpus,
     run: Path,
     show: Callable[[str], None] | None,
@@ -71,7 +72,7 @@ class Training:
 
     def __init__(
         self,
-        config: Pretraining,
+        config: Job,
         corpus: TrainingCorpus,
         run: Path,
         progress: Progress,
@@ -83,16 +84,16 @@ class Training:
         self.attempt = attempt
         self.steps, self.sequences = config.budget.steps or 0, config.batch.sequences or 0
         excluded = read_excluded(run)
-        self.data: TrainingData = training_data(corpus, config, excluded)
-        self.held_out: ValidationData = validation_data(corpus, config, config.validation.tokens)
-        self.documents = document_data(corpus, config)
+        reader = reader_of(config)
+        self.data: TrainingData = reader.training(corpus, config, excluded)
+        self.held_out: ValidationData = reader.validation(corpus, config)
+        self.documents = reader.documents(corpus, config)
         self.micro_batch = min(config.execution.micro_batch, -(-self.sequences // world))
         self.split = ParallelLayout(world, self.micro_batch)
         accumulation = -(-self.sequences // (self.micro_batch * world))
         model = build_model(config.model, corpus.tokenizer.specials, config.seed)
         parameters = sum(parameter.numel() for parameter in model.parameters())
-        lengths = [*(phase.sequence_length for phase in config.data.phases), config.data.sequence_length]
-        self.flops = [flops_of(model, config, length) for length in lengths]
+        self.flops = [flops_of(model, config, grid.context.sequence_length) for grid in self.data.grids]
         self.peak_flops = peak_flops(device_name(), config)
         self.engine = Engine(model, config, self.micro_batch, accumulation)
         self.start, self.tokens, self.skipped = self._restore()
@@ -161,7 +162,7 @@ class Training:
         if done % self.config.log_every == 0 or last or totals.stops:
             self._report(done, interval)
             interval = _Interval(len(self.data.sources))
-        if done % self.config.validation.every == 0 or last:
+        if done % self.config.validation_interval == 0 or last:
             self._validate(done)
             interval.restart_clock()
         if done % self.config.checkpoints.every == 0 or last or totals.stops:
@@ -250,11 +251,9 @@ class Training:
         totals = self.engine.evaluate(self.held_out.batches(*share), len(self.held_out.sources))
         if not totals.targets:
             return  # documents that are too short for the objective
-        weights = self.config.data.weights
-        assert isinstance(weights, dict)
         predicts = self.config.objective.predicts_text
         fields = with_documents(
-            loss_fields(totals.sums, self.held_out.sources, predicts, weights), self._document_fields()
+            loss_fields(totals.sums, self.held_out.sources, predicts, self.held_out.weights), self._document_fields()
         )
         self.progress.write("validation", step=step, tokens=self.tokens, **fields)
 

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from tokenizer.vocabulary.specials import SPECIAL_IDS
-from trainers.config.architecture import fill
-from trainers.config.pretraining import BatchSize, Data, Execution, Model, Pretraining, TrainingBudget
+from trainers.config.architecture import Model, fill
+from trainers.config.job import BatchSize, Execution, TrainingBudget
+from trainers.config.pretraining import Data, Pretraining
 from trainers.engine.loss_metrics import loss_fields, no_sums
 from trainers.engine.mfu import Flops, flops_of, memory_bytes, peak_flops, utilisation
 from trainers.models import build_model
@@ -20,7 +21,12 @@ GPT2 = Model("gpt2", layers=1, width=8, heads=2, positions=16, feed_forward=32, 
 
 def config(model=GPT2, **changes):
     return Pretraining(
-        "x", model, BatchSize(sequences=1), TrainingBudget(steps=1), data=Data(sequence_length=10), **changes
+        name="x",
+        model=model,
+        batch=BatchSize(sequences=1),
+        budget=TrainingBudget(steps=1),
+        data=Data(sequence_length=10),
+        **changes,
     )
 
 

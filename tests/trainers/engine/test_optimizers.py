@@ -6,7 +6,7 @@ import torch
 from gristmill.errors import ConfigError
 from tests.trainers.models.test_models import TINY, build, packed
 from trainers.config.architecture import ARCHITECTURES
-from trainers.config.pretraining import Execution, Optimizer
+from trainers.config.job import Execution, Optimizer
 from trainers.engine.engine import dropout_seed, prepare_blocks
 from trainers.engine.forward import Forward, tensors
 from trainers.engine.optimizers import SkippingAdamW, parameter_groups

@@ -12,7 +12,8 @@ from datetime import timedelta
 from pathlib import Path
 
 from tests.trainers.launching import SEQUENCES, STEPS, Record
-from trainers.config.pretraining import BatchSize, Checkpoints, Pretraining, TrainingBudget, Validation
+from trainers.config.job import BatchSize, Checkpoints, TrainingBudget
+from trainers.config.pretraining import Pretraining, Validation
 from trainers.data.packed_corpus import corpus_of
 from trainers.objectives.denoising import Denoising
 from trainers.recipes import RECIPES

@@ -16,7 +16,7 @@ from pipelines.planning.corpus import load_corpus_config
 from pipelines.planning.inventory import take_inventory
 from tests.conftest import paragraph
 from trainers.__main__ import main
-from trainers.config.pretraining import BatchSize, TrainingBudget
+from trainers.config.job import BatchSize, TrainingBudget
 from trainers.data.packed_corpus import open_corpus, training_data
 from trainers.data.sequence_documents import ids_of
 from trainers.engine.forward import Forward, tensors

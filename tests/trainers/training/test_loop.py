@@ -9,16 +9,8 @@ from gristmill.errors import UserError
 from gristmill.events import read_events
 from tests.trainers import conftest
 from trainers.__main__ import main
-from trainers.config.pretraining import (
-    BatchSize,
-    Checkpoints,
-    Data,
-    LengthPhase,
-    Optimizer,
-    Schedule,
-    TrainingBudget,
-    Validation,
-)
+from trainers.config.job import BatchSize, Checkpoints, Optimizer, Schedule, TrainingBudget
+from trainers.config.pretraining import Data, LengthPhase, Validation
 from trainers.data.packed_corpus import open_corpus
 from trainers.objectives.span_corruption import SpanCorruption
 from trainers.recipes import llama_tiny
