@@ -1,7 +1,7 @@
 """The engine: a model under DeepSpeed ZeRO. This file and `trainers.engine.partitions` alone import deepspeed.
 
-The loss is weighted by tokens: the nats of all targets of a step, over all workers and micro-batches, divided by their
-number. So ZeRO stage, world size, micro-batch and accumulation change nothing but rounding.
+Losses are weighted by targets (`trainers.engine.losses`), over all workers and micro-batches of a step. So ZeRO stage,
+world size, micro-batch and accumulation change nothing but rounding.
 """
 
 import logging
@@ -26,7 +26,7 @@ from trainers.engine.forward import Forward, tensors
 from trainers.engine.loss_metrics import no_sums, sums_by_source
 from trainers.engine.optimizers import SkippingAdamW, parameter_groups
 from trainers.engine.partitions import Partitions
-from trainers.rows.batch import IGNORED, PADDING, Batch
+from trainers.rows.batch import PADDING, Batch
 
 # How long `Engine.agree` waits for the first worker, which may be writing or hashing terabytes. Longer than any file
 # takes: a worker that dies closes its connections, and that is noticed at once.
@@ -99,36 +99,35 @@ def _is_news(record: logging.LogRecord) -> bool:
 
 @dataclass(frozen=True)
 class Totals:
-    """Sums over all workers: `sums` as `engine.loss_metrics` has them, how many workers asked to stop, and the tokens in rows
-    that the model read, and in rows that a decoder read beside an encoder.
+    """Sums over all workers.
+
+    `sums` are nats and targets as `engine.loss_metrics` has them, `loss` what they make of a step: weight x nats per target,
+    over all losses. `stops` workers asked to stop. `read` and `decoded` count the tokens that the model read, and that the
+    decoder of an encoder-decoder read.
     """
 
     sums: np.ndarray
+    loss: float
     stops: int
     read: int = 0
     decoded: int = 0
 
     @property
     def targets(self) -> int:
-        """Tokens predicted."""
-        return int(self.sums[1].sum())
-
-    @property
-    def loss(self) -> float:
-        """Nats per target, and nats per sentence pair on top of that where there are any."""
-        nats, targets, pair_nats, pairs = self.sums.sum(axis=1)
-        return float(nats / max(1.0, targets) + pair_nats / max(1.0, pairs))
+        """Targets of the first loss: tokens predicted."""
+        return int(self.sums[0, 1].sum())
 
 
 class Engine:
     """A model with its optimizer state, spread over the workers as the ZeRO stage says."""
 
-    def __init__(self, model: Any, config: Pretraining, micro_batch: int, accumulation: int) -> None:
-        """`model` holds the initial weights in fp32, the same on every worker; a step takes `accumulation`
+    def __init__(self, forward: Forward, config: Pretraining, micro_batch: int, accumulation: int) -> None:
+        """The model of `forward` holds the initial weights in fp32, the same on every worker; a step takes `accumulation`
         micro-batches.
         """
         self.rank, self.world = torch.distributed.get_rank(), torch.distributed.get_world_size()
-        self._config, self._model = config, model
+        model = forward.model
+        self.losses, self._config, self._model = forward.losses, config, model
         # Gloo on the CPU under any launcher: no kernel waits on a device, and no watchdog of NCCL counts the minutes.
         self._waiting = torch.distributed.new_group(backend="gloo", timeout=_WRITING)
         self._stage = config.execution.zero_stage
@@ -138,7 +137,7 @@ class Engine:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             self._engine, *_ = _deepspeed().initialize(
-                model=Forward(model, config.model.architecture, config.data.isolation),
+                model=forward,
                 optimizer=self._optimizer,
                 config=_settings(config, micro_batch, accumulation, self.world),
             )
@@ -156,24 +155,21 @@ class Engine:
 
         Where the loss or the norm is not finite, weights and optimizer state stay as they were, on every worker.
         """
-        targets, pairs, read, decoded = self._sum(_amounts(batches))
+        *targets, read, decoded = self._sum(self._amounts(batches))
         for group in self._engine.optimizer.param_groups:
             group["lr"] = rate * group["peak"] / self._config.optimizer.learning_rate
         self._engine.train()
-        sums = no_sums(sources)
+        sums = no_sums(len(self.losses), sources)
         for number, batch in enumerate(batches):
             torch.manual_seed(dropout_seed(self._config.seed, step, self.rank, number))
             nats = self._nats(batch)
-            loss = nats[0].sum() / max(1.0, targets)
-            if nats[1] is not None:
-                loss = loss + nats[1].sum() / max(1.0, pairs)
             # DeepSpeed averages gradients over the workers; the loss is a mean over the targets of all of them.
-            loss = loss * self.world
+            loss = self._loss([nats[loss.name].sum() for loss in self.losses], targets) * self.world
             if number < len(batches) - 1:
                 self._engine.backward(loss, scale_wrt_gas=False)
-                sums += sums_by_source(nats, batch, sources)
+                sums += sums_by_source(nats, batch, self.losses, sources)
                 self._engine.step()
-        totals = self._totals(sums + sums_by_source(nats, batch, sources), stop)
+        totals = self._totals(sums + sums_by_source(nats, batch, self.losses, sources), stop)
         # A loss that is not finite on one worker makes every gradient not finite on all: each then passes over the step.
         self._engine.backward(loss if math.isfinite(totals.loss) else loss * math.nan, scale_wrt_gas=False)
         return replace(totals, read=int(read), decoded=int(decoded)), self._update()
@@ -191,16 +187,21 @@ class Engine:
         self._engine.step()
         return float(self._engine.get_global_grad_norm() if norm is None else norm)
 
-    def _nats(self, batch: Batch) -> tuple[Any, Any]:
+    def _nats(self, batch: Batch) -> dict[str, Any]:
         return self._engine(**tensors(batch, next(self._model.parameters()).device))
+
+    def _loss(self, nats: Sequence[Any], targets: Sequence[float]) -> Any:
+        """What a step minimises, from the sums of nats and targets of each loss."""
+        sums = zip(self.losses, nats, targets, strict=True)
+        return sum(loss.weight * its_nats / max(1.0, its_targets) for loss, its_nats, its_targets in sums)
 
     def evaluate(self, batches: Iterable[Batch], sources: int) -> Totals:
         """Sums over all workers' batches, without a step."""
         self._engine.eval()
-        sums = no_sums(sources)
+        sums = no_sums(len(self.losses), sources)
         with torch.no_grad():
             for batch in batches:
-                sums += sums_by_source(self._nats(batch), batch, sources)
+                sums += sums_by_source(self._nats(batch), batch, self.losses, sources)
         return self._totals(sums, False)
 
     def agree(self, value: int) -> int:
@@ -239,8 +240,18 @@ class Engine:
                 self._partitions.write(parameter, key, tensors[key])
 
     def _totals(self, sums: np.ndarray, stop: bool) -> Totals:
-        flat = self._sum([*sums.flatten().tolist(), float(stop)])
-        return Totals(np.array(flat[:-1]).reshape(sums.shape), int(flat[-1]))
+        *flat, stops = self._sum([*sums.flatten().tolist(), float(stop)])
+        sums = np.array(flat).reshape(sums.shape)
+        return Totals(sums, float(self._loss(*sums.sum(axis=2).T)), int(stops))
+
+    def _amounts(self, batches: Sequence[Batch]) -> list[float]:
+        """Targets of each loss, tokens in rows, and tokens in a decoder's rows beside an encoder."""
+        amounts = np.zeros(len(self.losses) + 2)
+        for batch in batches:
+            decoded = 0 if batch.decoder is None else (batch.decoder.segments != PADDING).sum()
+            targets = (loss.targets(batch).sum() for loss in self.losses)
+            amounts += [*targets, (batch.segments != PADDING).sum(), decoded]
+        return list(amounts.tolist())
 
     def _sum(self, values: list[float]) -> list[float]:
         """The sums of these numbers over all workers."""
@@ -252,17 +263,6 @@ class Engine:
         """Release DeepSpeed's hooks, so that another engine can be made in this process."""
         self._engine.destroy()
         torch.distributed.destroy_process_group(self._waiting)
-
-
-def _amounts(batches: Sequence[Batch]) -> list[float]:
-    """Targets, labels of sentence pairs, tokens in rows, and tokens in a decoder's rows beside an encoder."""
-    amounts = np.zeros(4)
-    for batch in batches:
-        amounts[0] += (batch.targets != IGNORED).sum()
-        amounts[1] += 0 if batch.labels is None else (batch.labels != IGNORED).sum()
-        amounts[2] += (batch.segments != PADDING).sum()
-        amounts[3] += 0 if batch.decoder is None else (batch.decoder.segments != PADDING).sum()
-    return list(amounts.tolist())
 
 
 def dropout_seed(seed: int, step: int, rank: int, micro_batch: int) -> int:

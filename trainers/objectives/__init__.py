@@ -3,7 +3,8 @@
 An objective is a frozen dataclass; its fields are the knobs of `objective:` in a recipe. It says how documents are marked
 in the stream (`frame`), which `families` of models it trains, whether all of the text is predicted once
 (`predicts_text`: then bits per byte mean something), how many tokens of the stream a row of a model of a family takes
-(`stream_length`), and its `apply` is a pure function from batch to batch. To add one: a file here, a line in OBJECTIVES.
+(`stream_length`), and which losses with which weights training minimises (`losses`, names of `trainers.engine.losses`,
+`loss` first). Its `apply` is a pure function from batch to batch. To add one: a file here, a line in OBJECTIVES.
 """
 
 from trainers.objectives.causal import Causal

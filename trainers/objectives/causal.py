@@ -1,5 +1,6 @@
 """The causal objective (GPT: Radford et al., 2018): each token predicts the next one of its own document."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -16,6 +17,7 @@ class Causal:
     frame: ClassVar[Frame] = Frame("<bos>", None)
     families: ClassVar[tuple[str, ...]] = ("decoder",)
     predicts_text: ClassVar[bool] = True
+    losses: ClassVar[Mapping[str, float]] = {"loss": 1.0}
 
     def stream_length(self, sequence_length: int, family: str) -> int:
         """A row of the model is one of the stream."""

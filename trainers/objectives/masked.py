@@ -2,6 +2,7 @@
 words, and SpanBERT's spans (Joshi et al., 2020, section 3.1).
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import ClassVar, Literal
@@ -28,6 +29,7 @@ class Masking:
 
     families: ClassVar[tuple[str, ...]] = ("encoder",)
     predicts_text: ClassVar[bool] = False
+    losses: ClassVar[Mapping[str, float]] = {"loss": 1.0}
 
     def check(self) -> None:
         """Shares are shares."""

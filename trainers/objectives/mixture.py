@@ -108,6 +108,11 @@ class ObjectiveMixture:
         """Whether a part needs to know the texts of tokens."""
         return any(getattr(part.objective, "needs_texts", False) for part in self.parts)
 
+    @property
+    def losses(self) -> dict[str, float]:
+        """Those of all parts."""
+        return {name: weight for part in self.parts for name, weight in part.objective.losses.items()}
+
     def check(self) -> None:
         """There are parts, and a family of models that all of them train."""
         if not self.parts:

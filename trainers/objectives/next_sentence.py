@@ -1,7 +1,8 @@
 """Next-sentence prediction with masked language modelling (BERT: Devlin et al., 2019, section 3.1, task 2)."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from trainers.objectives.masked import Masking
 
@@ -19,6 +20,7 @@ class NextSentence(Masking):
 
     exchanges: int = 10
     kind: Literal["next_sentence"] = "next_sentence"
+    losses: ClassVar[Mapping[str, float]] = {"loss": 1.0, "sentence_loss": 1.0}
 
     def check(self) -> None:
         """Ranges."""

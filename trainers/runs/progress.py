@@ -75,7 +75,7 @@ def line(event: str, fields: dict[str, Any]) -> str:
         shown = {
             "step": f"{fields['step']}/{fields['steps']}",
             "tokens": fields["tokens"],
-            "loss": fields["loss"],
+            **{_label(name): value for name, value in fields.items() if is_loss(name)},
             "rate": fields["learning_rate"],
             "gradient": fields["gradient_norm"],
             "tokens/s": round(fields["tokens_per_second"]),
@@ -85,13 +85,23 @@ def line(event: str, fields: dict[str, Any]) -> str:
         return human_line(**shown)
     if event == "validation":
         per_source = (f"{name} {_losses(entry)}" for name, entry in fields["sources"].items())
-        named = {"loss": "loss", "uniform_loss": "uniform", "sentence_loss": "sentence loss"}
-        named |= {"bits_per_byte": "bits per byte", "document_bits_per_byte": "of documents"}
+        losses = {name: _label(name) for name in fields if is_loss(name)}
+        named = losses | {"bits_per_byte": "bits per byte", "document_bits_per_byte": "of documents"}
         whole = human_line(**{shown: f"{fields[key]:.4f}" for key, shown in named.items() if key in fields})
         return f"validation at step {fields['step']}  {whole}  {'  '.join(per_source)}"
     if "message" in fields:
         return f"{event}  {fields['message']}"
     return f"{event}  {human_line(**{name: value for name, value in fields.items() if not isinstance(value, dict)})}"
+
+
+def is_loss(field: str) -> bool:
+    """Whether a field of a step or validation event is a loss, in nats per target (`trainers.engine.losses`)."""
+    return field == "loss" or field.endswith("_loss")
+
+
+def _label(loss: str) -> str:
+    """What a line calls a loss."""
+    return "uniform" if loss == "uniform_loss" else loss.replace("_", " ")
 
 
 def _losses(entry: dict[str, Any]) -> str:

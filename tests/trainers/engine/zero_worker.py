@@ -70,12 +70,12 @@ def poison(rank: int) -> list[object]:
     whole, calls = Forward.forward, []
 
     def forward(self, **arrays):
-        nats, pairs = whole(self, **arrays)
+        nats = whole(self, **arrays)
         if self.training:
             calls.append(arrays)
             if rank == 1 and len(calls) == POISONED_STEP:
-                return nats * float("nan"), pairs
-        return nats, pairs
+                return nats | {"loss": nats["loss"] * float("nan")}
+        return nats
 
     Forward.forward = forward
     return calls

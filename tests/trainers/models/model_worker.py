@@ -48,6 +48,7 @@ def prepared(name: str, corpus: str, stage: int = 0) -> tuple[Pretraining, Train
 def main() -> None:
     corpus, output = sys.argv[1], Path(sys.argv[2])
     from trainers.engine.engine import Engine, leave, start_group
+    from trainers.engine.forward import forward_of
 
     rank, world = start_group()
     size = SEQUENCES // world
@@ -55,7 +56,7 @@ def main() -> None:
     for name in MODELS:
         for stage in range(4):
             config, data, model = prepared(name, corpus, stage)
-            engine = Engine(model, config, size, 1)
+            engine = Engine(forward_of(model, config), config, size, 1)
             losses = []
             for step in range(STEPS):
                 batches = list(data.micro_batches(step * SEQUENCES, SEQUENCES, size, rank, world))

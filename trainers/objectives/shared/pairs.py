@@ -13,7 +13,9 @@ Positions restart in every document. Packing knows what each document takes of a
 longer than the sequence length. A batch is as wide as its longest row, rounded up to a multiple of 8.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numba
 import numpy as np
@@ -99,6 +101,7 @@ class PairObjective:
 
     bidirectional_prefix: bool = False
     loss_on_prefix: bool = False
+    losses: ClassVar[Mapping[str, float]] = {"loss": 1.0}
 
     def pairs(self, batch: Batch, context: Context) -> Pairs:
         """An input and a target for every document."""
