@@ -298,7 +298,7 @@ class Training:
                 failed = error
                 with suppress(OSError):  # the log may be on the same full disk
                     self.progress.write("error", step=step, message=str(error))
-        if self.engine.agree(int(failed is not None)):
+        if self.engine.broadcast(int(failed is not None)):
             why = failed or f"{self.path}: the checkpoint of step {step} could not be written, as the first worker says"
             raise UserError(f"{why}; mend that and run the same command, which goes on from the last checkpoint")
 
@@ -313,9 +313,9 @@ class Training:
             except UserError as error:
                 self.progress.write("error", message=str(error))
                 failed = 1
-        if self.engine.agree(failed):
+        if self.engine.broadcast(failed):
             raise UserError(f"{self.path}: no intact checkpoint to go on from; the log says why")
-        step = self.engine.agree(found.step if found else 0)
+        step = self.engine.broadcast(found.step if found else 0)
         if step == 0:
             return self._begin()
         found = found or checkpoint.newest(self.path, lambda _: None, last=step)
@@ -327,7 +327,7 @@ class Training:
         if found.fingerprints["code"] != ours:
             message = f"the checkpoint of step {step} was written by code {found.fingerprints['code']}, this is {ours}"
             self.progress.write("warning", message=message)
-        self.engine.agree(0)  # the slowest reader, before a collective with a time limit
+        self.engine.broadcast(0)  # the slowest reader, before a collective with a time limit
         self._tell_resume(found)
         return step, found.tokens, found.skipped
 
@@ -338,7 +338,7 @@ class Training:
             return 0, 0, 0
         state = read_state(self.config, self.corpus.tokenizer.specials, parent, self.engine.shapes())
         self.engine.restore(state, parent["updates"])
-        self.engine.agree(0)  # as in `_restore`
+        self.engine.broadcast(0)  # as in `_restore`
         step, of = parent["first_step"], f" of step {parent['step']}" if "step" in parent else ""
         message = f"from the weights{of} of {parent['path']}"
         self.progress.write("init", step=step, parent=parent, message=message)
@@ -366,7 +366,7 @@ class Training:
             seen = self.data.seen(self.steps * self.sequences)
             self.progress.write("data", step=self.steps, sources=seen, message=line(seen))
             self.progress.write("finished", step=self.steps, tokens=self.tokens)
-        self.engine.agree(0)
+        self.engine.broadcast(0)
 
 
 class _Interval:

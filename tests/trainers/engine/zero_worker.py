@@ -107,7 +107,7 @@ def slow_writer(rank: int, seconds: float) -> None:
 
 def main() -> None:
     corpus, output = sys.argv[1], Path(sys.argv[2])
-    from trainers.engine.engine import leave, start_group
+    from trainers.engine.engine import hard_exit, start_group
 
     rank, world = start_group()
     import torch
@@ -138,7 +138,7 @@ def main() -> None:
             run(name, configuration(corpus, "llama_tiny", STEPS, zero_stage=stage, micro_batch=4))
         slow_writer(rank, 2.0)
         run("slow_writer", configuration(corpus, "llama_tiny", 2, zero_stage=2, micro_batch=4))
-    leave(0)
+    hard_exit(0)
 
 
 if __name__ == "__main__":

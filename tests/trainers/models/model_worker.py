@@ -47,7 +47,7 @@ def prepared(name: str, corpus: str, stage: int = 0) -> tuple[Pretraining, Train
 
 def main() -> None:
     corpus, output = sys.argv[1], Path(sys.argv[2])
-    from trainers.engine.engine import Engine, leave, start_group
+    from trainers.engine.engine import Engine, hard_exit, start_group
     from trainers.engine.forward import forward_of
 
     rank, world = start_group()
@@ -65,7 +65,7 @@ def main() -> None:
             found.setdefault(name, {})[stage] = losses
     if rank == 0:
         output.write_text(json.dumps(found))
-    leave(0)
+    hard_exit(0)
 
 
 if __name__ == "__main__":
