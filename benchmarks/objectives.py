@@ -104,7 +104,7 @@ def step_of(architecture: str) -> Callable[[Batch], None]:
     forward = Forward(model, architecture)
 
     def step(batch: Batch) -> None:
-        forward(**tensors(batch, "cpu"))[0].sum().backward()
+        forward(**tensors(batch, "cpu"))["loss"].sum().backward()
         model.zero_grad()
 
     return step

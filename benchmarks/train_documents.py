@@ -56,13 +56,14 @@ def configuration(options: argparse.Namespace, packing: str) -> Pretraining:
 
 def ours(options: argparse.Namespace, packing: str) -> tuple[list[float], list[int]]:
     from trainers.engine.engine import Engine, start_group
+    from trainers.engine.forward import forward_of
 
     start_group()
     config = configuration(options, packing)
     corpus = corpus_of(config)
     data = training_data(corpus, config)
     rows = config.batch.sequences or 0
-    engine = Engine(build_model(config.model, corpus.tokenizer.specials, 0), config, rows, 1)
+    engine = Engine(forward_of(build_model(config.model, corpus.tokenizer.specials, 0), config), config, rows, 1)
     times, useful = [time.perf_counter()], []
     for step in range(options.steps + WARM_UP):
         samples = data.order.take(step * rows, rows)

@@ -56,11 +56,12 @@ class Ours:
 
     def __init__(self, options: argparse.Namespace) -> None:
         from trainers.engine.engine import Engine, start_group
+        from trainers.engine.forward import forward_of
 
         start_group()
         self._options = options
         config = configuration(options)
-        self._engine = Engine(build_model(config.model, SPECIAL_IDS, 0), config, options.rows, 1)
+        self._engine = Engine(forward_of(build_model(config.model, SPECIAL_IDS, 0), config), config, options.rows, 1)
 
     def step(self, number: int, ids: np.ndarray) -> None:
         """Train on `ids` [rows, length + 1]."""

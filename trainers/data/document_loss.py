@@ -71,7 +71,7 @@ class DocumentData:
 
     def fields(self, sums: np.ndarray) -> dict[str, Any]:
         """`document_bits_per_byte` of all documents and by source, the latter under `sources`, from sums over the batches
-        (`trainers.engine.loss_metrics`), and the window.
+        (nats and targets of tokens, float64 [2, sources]), and the window.
         """
         bits = sums[0] / math.log(2)
         each = {s.name: {FIELD: float(b / n)} for s, b, n in zip(self.sources, bits, self.text_bytes, strict=True)}

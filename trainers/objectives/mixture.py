@@ -124,6 +124,11 @@ class ObjectiveMixture(TrainingObjective):
         """The parts."""
         return [(part.objective, part.token) for part in self.parts]
 
+    @property
+    def losses(self) -> dict[str, float]:
+        """Those of all parts."""
+        return {name: weight for part in self.parts for name, weight in part.objective.losses.items()}
+
     def check(self) -> None:
         """There are parts, and a family of models that all of them train."""
         if not self.parts:

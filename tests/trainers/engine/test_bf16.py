@@ -32,6 +32,7 @@ def batches(size):
 def gradients(precision, stage, size):
     """From each parameter to a tenth of its gradient: AdamW's first moment after one step."""
     from trainers.engine.engine import Engine, start_group
+    from trainers.engine.forward import forward_of
 
     start_group()
     model = Model("llama", layers=1, width=32, heads=2, key_value_heads=2, positions=8, feed_forward=64, vocab_size=160)
@@ -42,7 +43,7 @@ def gradients(precision, stage, size):
         optimizer=Optimizer(gradient_clipping=0.0),
     )  # fmt: skip
     config = replace(config, execution=replace(config.execution, zero_stage=stage, micro_batch=size))
-    engine = Engine(build_model(config.model, SPECIAL_IDS, 0), config, size, ROWS // size)
+    engine = Engine(forward_of(build_model(config.model, SPECIAL_IDS, 0), config), config, size, ROWS // size)
     try:
         engine.train_step(list(batches(size)), 0, 1e-3, 1, False)
         return {name: tensors["exp_avg"] for name, tensors in engine.state()}

@@ -74,7 +74,7 @@ def gradients(name, recompute):
     torch.manual_seed(0)
     architecture = TINY[name].architecture
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        nats, _ = Forward(model, architecture)(**tensors(packed(ARCHITECTURES[architecture].family), "cpu"))
+        nats = Forward(model, architecture)(**tensors(packed(ARCHITECTURES[architecture].family), "cpu"))["loss"]
     size = sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
     nats.sum().backward()
     return {n: p.grad for n, p in model.named_parameters() if p.grad is not None}, size

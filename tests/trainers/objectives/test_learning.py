@@ -41,7 +41,7 @@ def nats(forward, batch):
     from trainers.engine.forward import tensors
 
     with torch.no_grad():
-        return forward(**tensors(batch, "cpu"))[0].numpy()
+        return forward(**tensors(batch, "cpu"))["loss"].numpy()
 
 
 PAIRS = [("t5", SpanCorruption()), ("bart", INFILLING), ("llama", SpanCorruption(bidirectional_prefix=True))]
@@ -118,7 +118,7 @@ def test_losses_fall(recipe, objective, corpus_directory):
     before = nats(forward.eval(), held_out).sum() / many
     for step in range(50):
         batch = read.rows(read.order.take(step * 8, 8))
-        losses = forward.train()(**tensors(batch, "cpu"))[0]
+        losses = forward.train()(**tensors(batch, "cpu"))["loss"]
         loss = losses.sum() / (batch.targets != IGNORED).sum()
         optimizer.zero_grad()
         loss.backward()

@@ -1,6 +1,6 @@
 """The protocol of objectives: everything that the rest of trainers asks of one."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from tokenizer.vocabulary.specials import CLS, SEP
@@ -34,6 +34,11 @@ class TrainingObjective(Protocol):
     def apply(self, batch: Batch, context: Context) -> Batch:
         """The inputs and targets of a model; a pure function of batch and context."""
         ...
+
+    @property
+    def losses(self) -> Mapping[str, float]:
+        """The losses that training minimises, by their names in `trainers.engine.losses`, and their weights; `loss` is first."""
+        return {"loss": 1.0}
 
     @property
     def predicts_text(self) -> bool:
