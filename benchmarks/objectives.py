@@ -18,7 +18,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from tokenizer.vocabulary.definition import Definition, characters_of_bytes
 from tokenizer.vocabulary.specials import SPECIAL_IDS
-from trainers.config.architecture import DECODER_START, FAMILY, Model, fill
+from trainers.config.architecture import ARCHITECTURES, Model, fill
 from trainers.objectives.denoising import Denoising
 from trainers.objectives.fill_in_the_middle import FillInTheMiddle
 from trainers.objectives.mixture import ObjectiveMixture
@@ -104,7 +104,7 @@ def step_of(architecture: str) -> Callable[[Batch], None]:
     forward = Forward(model, architecture)
 
     def step(batch: Batch) -> None:
-        forward(**tensors(batch, "cpu"))[0].sum().backward()
+        forward(**tensors(batch, "cpu"))["loss"].sum().backward()
         model.zero_grad()
 
     return step
@@ -120,8 +120,8 @@ def main() -> None:
     steps = {architecture: step_of(architecture) for architecture in ("t5", "llama")}
     found, known = {}, texts()
     for name, (architecture, objective) in OBJECTIVES.items():
-        family, length = FAMILY[architecture], options.sequence_length
-        start = DECODER_START.get(architecture)
+        family, length = ARCHITECTURES[architecture].family, options.sequence_length
+        start = ARCHITECTURES[architecture].decoder_start
         context = Context(0, dict(SPECIAL_IDS), VOCABULARY, family, length, decoder_start=start, texts=known)
         taken = objective.stream_length(length, family)
         batch, few = (rows_of(rows, taken, objective.frame) for rows in (options.rows, options.step_rows))

@@ -26,7 +26,7 @@ from pipelines.contracts.shard_set import Shard
 from tokenizer.encode import Encoder
 from tokenizer.kinds.byte_bpe import train_byte_bpe
 from tokenizer.vocabulary.specials import SPECIAL_IDS
-from trainers.config.architecture import DECODER_START, FAMILY
+from trainers.config.architecture import ARCHITECTURES
 from trainers.data.order import Samples
 from trainers.data.packed_corpus import Grid
 from trainers.data.stream import SourceStream
@@ -103,8 +103,8 @@ def main() -> None:
 def measure(name: str, shard: Shard, key: str, length: int, known: TokenTexts) -> str:
     """A line on an objective."""
     architecture, objective = OBJECTIVES[name]
-    family: Any = FAMILY[architecture]
-    start = DECODER_START.get(architecture)
+    family: Any = ARCHITECTURES[architecture].family
+    start = ARCHITECTURES[architecture].decoder_start
     context = Context(0, dict(SPECIAL_IDS), VOCABULARY, family, length, decoder_start=start, texts=known)
     record = ShardRecord("x", 0, key, "wiki_en", "train", len(shard.offsets) - 1, int(shard.offsets[-1]), 0)
     source = Held("wiki_en", Path(), (record,), objective.frame, held=shard)

@@ -23,7 +23,8 @@ import numpy as np
 import torch
 
 from trainers.config.architecture import Model
-from trainers.config.pretraining import BatchSize, Data, Optimizer, Pretraining, TrainingBudget
+from trainers.config.job import BatchSize, Optimizer, TrainingBudget
+from trainers.config.pretraining import Data, Pretraining
 from trainers.data.packed_corpus import TrainingData, corpus_of, training_data
 from trainers.models import build_model
 from trainers.objectives.masked import Masked
@@ -41,10 +42,10 @@ def configuration(options: argparse.Namespace, packing: str) -> Pretraining:
     model = Model(architecture, layers=options.layers, width=options.width, heads=heads, positions=LENGTH)
     rows = max(1, options.tokens // LENGTH)
     config = Pretraining(
-        "benchmark",
-        model,
-        BatchSize(sequences=rows),
-        TrainingBudget(steps=options.steps + WARM_UP),
+        name="benchmark",
+        model=model,
+        batch=BatchSize(sequences=rows),
+        budget=TrainingBudget(steps=options.steps + WARM_UP),
         objective=objective,
         data=Data((options.corpus,), sequence_length=LENGTH, packing=packing),
         optimizer=Optimizer(learning_rate=1e-4),
@@ -55,13 +56,14 @@ def configuration(options: argparse.Namespace, packing: str) -> Pretraining:
 
 def ours(options: argparse.Namespace, packing: str) -> tuple[list[float], list[int]]:
     from trainers.engine.engine import Engine, start_group
+    from trainers.engine.forward import forward_of
 
     start_group()
     config = configuration(options, packing)
     corpus = corpus_of(config)
     data = training_data(corpus, config)
     rows = config.batch.sequences or 0
-    engine = Engine(build_model(config.model, corpus.tokenizer.specials, 0), config, rows, 1)
+    engine = Engine(forward_of(build_model(config.model, corpus.tokenizer.specials, 0), config), config, rows, 1)
     times, useful = [time.perf_counter()], []
     for step in range(options.steps + WARM_UP):
         samples = data.order.take(step * rows, rows)

@@ -19,7 +19,9 @@ import numpy as np
 import torch
 
 from tokenizer.vocabulary.specials import SPECIAL_IDS
-from trainers.config.pretraining import BatchSize, Data, Model, Pretraining, TrainingBudget
+from trainers.config.architecture import Model
+from trainers.config.job import BatchSize, TrainingBudget
+from trainers.config.pretraining import Data, Pretraining
 from trainers.models import build_model
 from trainers.rows.batch import Batch
 
@@ -38,10 +40,10 @@ def configuration(options: argparse.Namespace) -> Pretraining:
         vocab_size=options.vocabulary,
     )
     config = Pretraining(
-        "benchmark",
-        model,
-        BatchSize(sequences=options.rows),
-        TrainingBudget(steps=options.steps),
+        name="benchmark",
+        model=model,
+        batch=BatchSize(sequences=options.rows),
+        budget=TrainingBudget(steps=options.steps),
         precision=options.precision,
         data=Data(sequence_length=options.sequence_length),
     )
@@ -54,11 +56,12 @@ class Ours:
 
     def __init__(self, options: argparse.Namespace) -> None:
         from trainers.engine.engine import Engine, start_group
+        from trainers.engine.forward import forward_of
 
         start_group()
         self._options = options
         config = configuration(options)
-        self._engine = Engine(build_model(config.model, SPECIAL_IDS, 0), config, options.rows, 1)
+        self._engine = Engine(forward_of(build_model(config.model, SPECIAL_IDS, 0), config), config, options.rows, 1)
 
     def step(self, number: int, ids: np.ndarray) -> None:
         """Train on `ids` [rows, length + 1]."""

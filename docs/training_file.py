@@ -9,7 +9,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from trainers.config.architecture import FAMILY, POSITIONS, Model
+from trainers.config.architecture import ARCHITECTURES, Model
+from trainers.config.job import Job
 from trainers.config.pretraining import Pretraining
 from trainers.objectives import OBJECTIVES
 from trainers.recipes import RECIPES
@@ -87,17 +88,24 @@ def kind(hint: Any) -> str:
 
 def default(field: Any) -> str:
     """The default of a field."""
-    if isinstance(field.default, tuple) and any(map(dataclasses.is_dataclass, field.default)):
+    parts = field.default if isinstance(field.default, tuple) else (field.default,)
+    if any(map(dataclasses.is_dataclass, parts)):
         return "its defaults"
     if field.default is not dataclasses.MISSING:
         return "null" if field.default is None else f"`{field.default!r}`"
     return "required" if field.default_factory is dataclasses.MISSING else "its defaults"
 
 
-def section(cls: Any, title: str, level: int = 2) -> str:
-    """The docstring of a dataclass and a table of its fields."""
+def section(cls: Any, title: str, level: int = 2, more: str = "") -> str:
+    """The docstring of a dataclass, `more` text below it, and a table of its fields."""
     hints = typing.get_type_hints(cls)
-    rows = [f"{'#' * level} {title}\n", inspect.getdoc(cls) or "", "", "| field | type | default |", "|---|---|---|"]
+    rows = [
+        f"{'#' * level} {title}\n",
+        (inspect.getdoc(cls) or "") + more,
+        "",
+        "| field | type | default |",
+        "|---|---|---|",
+    ]
     for field in dataclasses.fields(cls):
         if field.name == "kind" and cls in OBJECTIVES.values():
             continue
@@ -119,11 +127,13 @@ def sections_of(cls: Any, seen: dict[str, Any]) -> dict[str, Any]:
 
 def page() -> str:
     """The whole page."""
-    pieces = [HEAD, section(Pretraining, "The file")]
+    of_all_kinds = "\n\n" + (inspect.getdoc(Job) or "").partition("\n\n")[2]
+    pieces = [HEAD, section(Pretraining, "The file", more=of_all_kinds)]
     for name, cls in sections_of(Pretraining, {}).items():
         pieces += [section(cls, name), *([BEGINNINGS] if name == "Init" else [])]
     pieces += ["### Architectures\n", "| architecture | family | positions |", "|---|---|---|"]
-    pieces += [f"| `{name}` | {FAMILY[name].replace('_', '-')} | {', '.join(POSITIONS[name])} |" for name in FAMILY]
+    for name, traits in ARCHITECTURES.items():
+        pieces.append(f"| `{name}` | {traits.family.replace('_', '-')} | {', '.join(traits.positions)} |")
     pieces += ["\n## Objectives\n", "`objective: NAME`, or `objective: {kind: NAME, field: value}`.\n"]
     for name, cls in sorted(OBJECTIVES.items()):
         families = "all that each of its parts trains"  # where what an object holds decides

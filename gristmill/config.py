@@ -252,10 +252,12 @@ def _kind_of_union(kinds: Mapping[str, Any], data: Any, where: str, path: str) -
     if not isinstance(data, Mapping):
         raise _wrong_type(where, path, data, f"a mapping with a kind, or one of {', '.join(kinds)}")
     if "kind" not in data:
-        raise ConfigError(f"{where}: {path}.kind: missing; expected one of {', '.join(kinds)}")
+        raise ConfigError(f"{where}: {_below(path, 'kind')}: missing; expected one of {', '.join(kinds)}")
     if not isinstance(data["kind"], str) or data["kind"] not in kinds:
         near = near_match(str(data["kind"]), list(kinds))
-        raise ConfigError(f"{where}: {path}.kind: got {data['kind']!r}, expected one of {', '.join(kinds)}{near}")
+        raise ConfigError(
+            f"{where}: {_below(path, 'kind')}: got {data['kind']!r}, expected one of {', '.join(kinds)}{near}"
+        )
     return _value(kinds[data["kind"]], data, where, path)
 
 

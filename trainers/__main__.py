@@ -27,5 +27,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
 if __name__ == "__main__":
     status = main()
     if "trainers.engine.engine" in sys.modules:
-        sys.modules["trainers.engine.engine"].leave(status)
+        sys.modules["trainers.engine.engine"].hard_exit(status)
     sys.exit(status)

@@ -120,6 +120,6 @@ def main() -> int:
 
 if __name__ == "__main__":
     status = main()
-    from trainers.engine.engine import leave
+    from trainers.engine.engine import hard_exit
 
-    leave(status)
+    hard_exit(status)

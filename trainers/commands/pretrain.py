@@ -123,7 +123,6 @@ def _is_follower() -> bool:
 
 
 def _launch(config: "Pretraining", corpus: "TrainingCorpus", run: Path, workers: int) -> int:
-    from trainers.config.architecture import FAMILY
     from trainers.training.launch import launch
 
     if (run / "finished.json").exists():
@@ -131,7 +130,7 @@ def _launch(config: "Pretraining", corpus: "TrainingCorpus", run: Path, workers:
     launch(config, corpus, run, workers, lambda line: print(line, flush=True))
     if (run / "finished.json").exists() and not _is_follower():
         print(f"run    {run}\nreport {run / 'report.html'}\nmodel  {run / 'export'}")
-        encodes = FAMILY[config.model.architecture] == "encoder"
+        encodes = config.model.family == "encoder"
         example = f"fill-mask {run} --text 'To <mask> or not'" if encodes else f"generate {run} --prompt 'To be'"
         print(f"try    python -m trainers {example}")
     return 0

@@ -1,52 +1,69 @@
 """What a model is: a `transformers` architecture, its sizes and its position scheme. Nothing heavy is imported here."""
 
+import math
 from dataclasses import dataclass, replace
-from typing import Literal
+from fractions import Fraction
+from typing import TYPE_CHECKING, Literal
 
 from gristmill.errors import ConfigError
 
+Family = Literal["decoder", "encoder", "encoder_decoder"]
 Position = Literal["learned", "sinusoidal", "rope", "t5_bias", "relative"]
 
-FAMILY: dict[str, str] = {
-    "bart": "encoder_decoder",
-    "bert": "encoder",
-    "gpt": "decoder",
-    "gpt2": "decoder",
-    "llama": "decoder",
-    "modernbert": "encoder",
-    "roberta": "encoder",
-    "t5": "encoder_decoder",
-}
-"""Which stacks an architecture has; objectives name the families that they train."""
 
-DECODER_START: dict[str, str] = {"bart": "<eos>", "t5": "<pad>"}
-"""The special that a decoder reads first, as published: generation in `transformers` begins with it."""
+@dataclass(frozen=True)
+class Traits:
+    """What a configuration must know of an architecture before its model is built.
 
+    `family` is which stacks it has: objectives name the families that they train. `positions` are its position schemes, its
+    own first. `has` are those fields of Model that only some architectures have. `decoder_start` is the special that the
+    decoder of an encoder-decoder reads first, as published: generation in `transformers` begins with it. `feed_forward` is
+    the default inner size in widths, and the only one where `fixed_feed_forward` is true. An architecture that is
+    `causal_only` cannot let a prefix see itself in both directions.
+    """
+
+    family: Family
+    positions: tuple[Position, ...]
+    has: tuple[str, ...]
+    decoder_start: str | None = None
+    feed_forward: Fraction = Fraction(4)
+    fixed_feed_forward: bool = False
+    causal_only: bool = False
+
+
+# The schemes of a table of positions. Clipped relative positions (Shaw et al., 2018) are ours.
 _TABLE: tuple[Position, ...] = ("learned", "sinusoidal", "relative")
-POSITIONS: dict[str, tuple[Position, ...]] = {
-    "bart": _TABLE,
-    "bert": _TABLE,
-    "gpt": ("learned", "sinusoidal"),
-    "gpt2": _TABLE,
-    "llama": ("rope",),
-    "modernbert": ("rope",),
-    "roberta": _TABLE,
-    "t5": ("t5_bias",),
+_COMMON = ("dropout", "initializer_range")
+_STACKS = ("decoder_layers", "tied_stacks")
+_GLU = Fraction(8, 3)  # a gated feed-forward has three matrices: this size keeps the parameters of two at 4 widths
+ARCHITECTURES: dict[str, Traits] = {
+    "bart": Traits("encoder_decoder", _TABLE, (*_COMMON, *_STACKS), decoder_start="<eos>"),
+    "bert": Traits("encoder", _TABLE, (*_COMMON, "sentence_head")),
+    "gpt": Traits("decoder", ("learned", "sinusoidal"), _COMMON, fixed_feed_forward=True, causal_only=True),
+    "gpt2": Traits("decoder", _TABLE, (*_COMMON, "tied")),
+    "llama": Traits("decoder", ("rope",), ("initializer_range", "key_value_heads", "norm_epsilon", "tied"), None, _GLU),
+    "modernbert": Traits("encoder", ("rope",), _COMMON, feed_forward=Fraction(3, 2)),
+    "roberta": Traits("encoder", _TABLE, _COMMON),
+    "t5": Traits("encoder_decoder", ("t5_bias",), ("dropout", "gated", "head_width", "tied", *_STACKS), "<pad>"),
 }
-"""The position schemes of each architecture, its own first. Clipped relative positions (Shaw et al., 2018) are ours."""
+"""Every architecture by its name, which is also that of its module in `trainers.models`."""
 
-_ENCODER_DECODERS = tuple(name for name, family in FAMILY.items() if family == "encoder_decoder")
-# field: (architectures that have it, value of those that do not)
-_PARTICULAR: dict[str, tuple[tuple[str, ...], object]] = {
-    "decoder_layers": (_ENCODER_DECODERS, None),
-    "head_width": (("t5",), None),
-    "gated": (("t5",), False),
-    "tied": (("gpt2", "llama", "t5"), True),
-    "tied_stacks": (_ENCODER_DECODERS, False),
-    "sentence_head": (("bert",), False),
-    "norm_epsilon": (("llama",), 1e-6),
-    "dropout": (tuple(name for name in FAMILY if name != "llama"), 0.0),
-    "initializer_range": (tuple(name for name in FAMILY if name != "t5"), 0.02),
+if TYPE_CHECKING:
+    ArchitectureName = str
+else:  # a type checker knows no computed Literal, the parser of configurations does
+    ArchitectureName = Literal[tuple(ARCHITECTURES)]
+
+# Values of the fields in `Traits.has` for architectures without them.
+_ABSENT: dict[str, object] = {
+    "decoder_layers": None,
+    "head_width": None,
+    "gated": False,
+    "tied": True,
+    "tied_stacks": False,
+    "sentence_head": False,
+    "norm_epsilon": 1e-6,
+    "dropout": 0.0,
+    "initializer_range": 0.02,
 }
 _VOCABULARY_MULTIPLE = 64
 
@@ -61,12 +78,12 @@ def require(condition: bool, message: str) -> None:
 class Model:
     """A `transformers` architecture and its sizes; `width` is the hidden size, `feed_forward` the inner size of a block.
 
-    `layers` are those of each stack; `decoder_layers` of the decoder alone. `head_width` (T5) is apart from width / heads
-    in T5 3B and 11B. `position` is one of POSITIONS[architecture]; `relative_distance` where `relative` clips. `gated` is
-    T5 v1.1's feed-forward, `tied` the output layer's weights with the embeddings, `tied_stacks` the encoder's with the
-    decoder's (Raffel et al., 2020, section 3.2.2). `sentence_head` adds BERT's classifier of sentence pairs. `rope_base`
-    is that of the global layers in ModernBERT, `norm_epsilon`
-    that of Llama's RMS norm (1e-5 in Llama 2 and 3). T5 has its own initialisation, so no `initializer_range`.
+    `layers` are those of each stack; `decoder_layers` of the decoder alone. `head_width` (T5) differs from width / heads
+    in T5 3B and 11B. `position` is one of the schemes of the architecture; `relative` clips at `relative_distance`. `gated`
+    is T5 v1.1's feed-forward, `tied` shares the output layer's weights with the embeddings, `tied_stacks` the encoder's
+    with the decoder's (Raffel et al., 2020, section 3.2.2). `sentence_head` adds BERT's classifier of sentence pairs.
+    `rope_base` is that of the global layers in ModernBERT, `norm_epsilon` that of Llama's RMS norm (1e-5 in Llama 2 and 3).
+    T5 has its own initialisation, so no `initializer_range`.
 
     Left open and computed by `fill`: `decoder_layers` (= layers), `head_width` (width / heads), `key_value_heads`
     (= heads), `feed_forward` (4 x width; 8/3 x width, rounded up to 64, in Llama and gated T5; 3/2 x width in
@@ -74,7 +91,7 @@ class Model:
     the matrix products).
     """
 
-    architecture: Literal["bart", "bert", "gpt", "gpt2", "llama", "modernbert", "roberta", "t5"]
+    architecture: ArchitectureName
     layers: int
     width: int
     heads: int
@@ -95,22 +112,37 @@ class Model:
     rope_base: float = 10000.0
     norm_epsilon: float = 1e-6
 
+    @property
+    def traits(self) -> Traits:
+        """Those of the architecture."""
+        return ARCHITECTURES[self.architecture]
+
+    @property
+    def family(self) -> Family:
+        """That of the architecture."""
+        return self.traits.family
+
+    @property
+    def scheme(self) -> Position:
+        """The position scheme: `position`, or the architecture's own."""
+        return self.position or self.traits.positions[0]
+
     def check(self) -> None:
-        """Sizes are positive and fit one another; the architecture has what is asked for."""
+        """Sizes are positive and fit one another; the architecture has the fields that are set."""
         for name in ("layers", "width", "heads", "positions", "relative_distance"):
             require(getattr(self, name) >= 1, f"{name}: got {getattr(self, name)}, allowed 1 and more")
         for name in ("decoder_layers", "head_width", "feed_forward", "vocab_size"):
             value = getattr(self, name)
             require(value is None or value >= 1, f"{name}: got {value}, allowed 1 and more")
         require(0.0 <= self.dropout < 1.0, f"dropout: got {self.dropout}, allowed 0 to below 1")
-        for name, (architectures, absent) in _PARTICULAR.items():
+        for name, absent in _ABSENT.items():
             value = getattr(self, name)
+            owners = ", ".join(owner for owner, traits in ARCHITECTURES.items() if name in traits.has)
             require(
-                value == absent or self.architecture in architectures,
-                f"{name}: got {value}, {self.architecture} has none; leave it at {absent}, "
-                f"or take one of {', '.join(architectures)}",
+                value == absent or name in self.traits.has,
+                f"{name}: got {value}, {self.architecture} has none; leave it at {absent}, or take one of {owners}",
             )
-        allowed = POSITIONS[self.architecture]
+        allowed = self.traits.positions
         require(
             self.position is None or self.position in allowed,
             f"position: got {self.position}, {self.architecture} allows {', '.join(allowed)}",
@@ -126,12 +158,13 @@ class Model:
         shared = self.key_value_heads or self.heads
         require(self.heads % shared == 0, f"key_value_heads: got {shared}, which does not divide heads {self.heads}")
         require(
-            self.architecture == "llama" or shared == self.heads,
+            "key_value_heads" in self.traits.has or shared == self.heads,
             f"key_value_heads: got {shared}, {self.architecture} has as many as heads ({self.heads})",
         )
+        inner = _feed_forward(self)
         require(
-            self.architecture != "gpt" or self.feed_forward in (None, 4 * self.width),
-            f"feed_forward: got {self.feed_forward}, gpt always has 4 x width ({4 * self.width})",
+            not self.traits.fixed_feed_forward or self.feed_forward in (None, inner),
+            f"feed_forward: got {self.feed_forward}, {self.architecture} always has {self.traits.feed_forward} x width ({inner})",
         )
 
     def _check_stacks(self) -> None:
@@ -142,27 +175,25 @@ class Model:
 
 
 def fill(model: Model, tokens: int) -> Model:
-    """The model with all that was left open, for a tokenizer of `tokens` tokens. ConfigError where they do not fit."""
+    """The model with its open fields computed, for a tokenizer of `tokens` tokens. ConfigError where they do not fit."""
     vocabulary = model.vocab_size or -(-tokens // _VOCABULARY_MULTIPLE) * _VOCABULARY_MULTIPLE
     if vocabulary < tokens:
         raise ConfigError(
             f"model.vocab_size: got {vocabulary}, the corpus's tokenizer has {tokens} tokens; "
             f"raise it, or leave it out to take the tokenizer's"
         )
-    both = FAMILY[model.architecture] == "encoder_decoder"
-    own_head = model.architecture == "t5"
     return replace(
         model,
         vocab_size=vocabulary,
         feed_forward=model.feed_forward or _feed_forward(model),
         key_value_heads=model.key_value_heads or model.heads,
-        decoder_layers=(model.decoder_layers or model.layers) if both else None,
-        head_width=(model.head_width or model.width // model.heads) if own_head else None,
-        position=model.position or POSITIONS[model.architecture][0],
+        decoder_layers=(model.decoder_layers or model.layers) if "decoder_layers" in model.traits.has else None,
+        head_width=(model.head_width or model.width // model.heads) if "head_width" in model.traits.has else None,
+        position=model.scheme,
     )
 
 
 def _feed_forward(model: Model) -> int:
-    if model.architecture == "llama" or model.gated:
-        return -(-8 * model.width // (3 * 64)) * 64
-    return 3 * model.width // 2 if model.architecture == "modernbert" else 4 * model.width
+    """The default inner size, rounded up to a multiple of 64 where a gated one is 8/3 x width."""
+    factor = _GLU if model.gated else model.traits.feed_forward
+    return math.ceil(factor * model.width / 64) * 64 if factor == _GLU else int(factor * model.width)

@@ -9,9 +9,9 @@ are another quantity. Here nothing of that enters:
   `<bos>` alone. A window is WINDOW positions, fewer where the model has fewer.
 - Bits per byte = nats of all tokens / (ln 2 x UTF-8 bytes of the documents). `<eos>` is no target.
 
-It needs the likelihood of text given the text before it. Causal models, also with the middle filled in, and prefix LMs
-on a decoder or an encoder-decoder have learned that, and so has a mixture of objectives with such a part (its first one
-is asked). Masked models, sentence pairs, span corruption and denoising have not: there is no number for them.
+It needs the likelihood of text given the text before it. Causal models, also with the middle filled in, and prefix LMs on
+a decoder or an encoder-decoder have learned that, and so has a mixture with such a part: its first one is measured. Masked
+models, sentence pairs, span corruption and denoising have not, and there is no number for them.
 """
 
 import math
@@ -21,15 +21,9 @@ from typing import Any
 
 import numpy as np
 
-from trainers.config.architecture import DECODER_START, FAMILY
 from trainers.config.pretraining import Pretraining
 from trainers.data.packed_corpus import TrainingCorpus
 from trainers.data.stream import SourceStream
-from trainers.objectives import Objective
-from trainers.objectives.causal import Causal
-from trainers.objectives.fill_in_the_middle import FillInTheMiddle
-from trainers.objectives.mixture import ObjectiveMixture
-from trainers.objectives.prefix_lm import PrefixLM
 from trainers.objectives.shared.context import Context
 from trainers.objectives.shared.pairs import Pairs, decoder_rows, encoder_decoder_rows
 from trainers.objectives.shared.ragged import Ragged
@@ -77,7 +71,7 @@ class DocumentData:
 
     def fields(self, sums: np.ndarray) -> dict[str, Any]:
         """`document_bits_per_byte` of all documents and by source, the latter under `sources`, from sums over the batches
-        (`trainers.engine.loss_metrics`), and the window.
+        (nats and targets of tokens, float64 [2, sources]), and the window.
         """
         bits = sums[0] / math.log(2)
         each = {s.name: {FIELD: float(b / n)} for s, b, n in zip(self.sources, bits, self.text_bytes, strict=True)}
@@ -96,34 +90,18 @@ def window(data: DocumentData) -> int:
     return min(WINDOW, data.context.sequence_length)
 
 
-def has_likelihood(objective: Objective) -> bool:
-    """Whether a model trained with the objective has learned the likelihood of text given the text before it."""
-    return _asked(objective) is not None
-
-
-def _asked(objective: Objective) -> tuple[bool, str | None] | None:
-    """(whether its input sees itself in both directions, the token that leads the input) of the objective, or of the first
-    part of a mixture, that predicts text from what is before it; None where there is none.
-    """
-    if isinstance(objective, ObjectiveMixture):
-        found = [(_asked(part.objective), part.token) for part in objective.parts]
-        return next(((asked[0], token) for asked, token in found if asked is not None), None)
-    if isinstance(objective, PrefixLM):
-        return objective.bidirectional_prefix, None
-    return (False, None) if isinstance(objective, Causal | FillInTheMiddle) else None
-
-
 def document_data(corpus: TrainingCorpus, config: Pretraining) -> DocumentData | None:
     """The documents that a run is measured on; None where its objective gives no likelihood, or no source has any."""
-    asked = _asked(config.objective)
-    if asked is None:
+    members = [(one, token) for one, token in config.objective.members() if one.gives_likelihood]
+    if not members:
         return None
-    architecture, specials = config.model.architecture, corpus.tokenizer.specials
+    objective, token = members[0]
+    specials = corpus.tokenizer.specials
     context = Context(
-        0, specials, corpus.tokenizer.vocab_size, FAMILY[architecture], config.model.positions,
-        decoder_start=DECODER_START.get(architecture),
+        0, specials, corpus.tokenizer.vocab_size, config.model.family, config.model.positions,
+        decoder_start=config.model.traits.decoder_start,
     )  # fmt: skip
-    mode = None if asked[1] is None else context.special(asked[1])
+    mode = None if token is None else context.special(token)
     half = (min(WINDOW, config.model.positions) - (mode is not None)) // 2
     sources: list[SourceStream] = []
     inputs: list[np.ndarray] = []
@@ -143,7 +121,7 @@ def document_data(corpus: TrainingCorpus, config: Pretraining) -> DocumentData |
     if not sources:
         return None
     counts = (np.array(sizes, dtype=np.int64), inputs, targets, np.array(numbers, dtype=np.int64))
-    return DocumentData(tuple(sources), *counts, context, asked[0], mode)
+    return DocumentData(tuple(sources), *counts, context, objective.sees_prefix, mode)
 
 
 def _documents(source: SourceStream) -> tuple[list[np.ndarray], int]:

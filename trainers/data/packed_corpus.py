@@ -6,7 +6,7 @@ length, the objective and the sample number, and on nothing else.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -19,18 +19,14 @@ from gristmill.storage.location import place_of
 from gristmill.storage.store import digest, verify
 from pipelines.contracts.manifest import TokenizerRecord, load_corpus
 from tokenizer.vocabulary.specials import with_stand_ins
-from trainers.config.architecture import DECODER_START, FAMILY
 from trainers.config.pretraining import Data, Pretraining
 from trainers.data.mixture_weights import SourceMixture, cap, mixture
 from trainers.data.order import Drawn, Order, OrderPhase, Samples, Stream
 from trainers.data.sequence_documents import silence
 from trainers.data.stream import SourceStream
-from trainers.objectives import PAIR_OBJECTIVES, Objective
 from trainers.objectives.causal import Causal
-from trainers.objectives.masked import Masking
-from trainers.objectives.mixture import ObjectiveMixture
 from trainers.objectives.shared.context import Context
-from trainers.objectives.shared.pairs import PairObjective
+from trainers.objectives.shared.training_objective import TrainingObjective
 from trainers.rows.batch import IGNORED, Batch, Frame
 from trainers.rows.packing import pad
 from trainers.rows.sentence_pairs import OF_PAIRS
@@ -141,7 +137,7 @@ class Grid:
 
     sources: tuple[SourceStream, ...]
     length: int
-    objective: Objective
+    objective: TrainingObjective
     context: Context
 
     @cached_property
@@ -168,12 +164,12 @@ class Grid:
         filling: np.ndarray = np.zeros((4, rows), dtype=np.int64)
         filling[2] = -1
         filling[:, : len(samples)] = samples.source, samples.sequence, samples.number, samples.epoch
-        begins = np.zeros((rows, width), dtype=bool) if _needs_sentences(self.objective) else None
+        begins = np.zeros((rows, width), dtype=bool) if self.objective.needs_sentences else None
         source, sequence, sample, epoch = filling
         batch = Batch(
             arrays[0], arrays[1], arrays[2], arrays[3], source, sequence, sample, epoch, sentence_starts=begins
         )
-        if isinstance(self.objective, PAIR_OBJECTIVES):
+        if self.objective.sentence_pairs:
             types, labels = np.zeros((rows, width), dtype=np.int64), np.full(rows, IGNORED, dtype=np.int64)
             batch = replace(batch, token_types=types, labels=labels)
         filled = np.zeros(rows, dtype=np.int64)
@@ -296,16 +292,16 @@ def _grid(
 ) -> Grid:
     packing, objective = config.data.packing, config.objective
     by_sentences = packing in (*OF_SENTENCES, *OF_PAIRS)
-    if "sentences" not in corpus.columns and (by_sentences or _needs_sentences(objective)):
+    if "sentences" not in corpus.columns and (by_sentences or objective.needs_sentences):
         wants = f"data.packing: {packing}" if by_sentences else f"objective: {objective.kind}"
         raise ConfigError(
             f"{wants} needs to know where sentences begin, and {corpus.directory} does not say; build the corpus with "
             f"`sentences: true` in its `shards` step"
         )
-    family = FAMILY[config.model.architecture]
+    family = config.model.family
     length = objective.stream_length(sequence_length, family)
-    room = objective.room(sequence_length, family) if isinstance(objective, PairObjective | ObjectiveMixture) else None
-    if isinstance(objective, PAIR_OBJECTIVES):
+    room = objective.room(sequence_length, family)
+    if objective.sentence_pairs:
         sources = tuple(source.paired(packing, length, objective.exchanges, seed) for source in sources)
     elif packing != "concatenate" or room is not None:
         sources = tuple(source.packed(packing, length, seed, room) for source in sources)
@@ -314,24 +310,20 @@ def _grid(
 
 def stream_length(config: Pretraining) -> int:
     """How many tokens of the stream a row of the model takes at the final sequence length."""
-    return config.objective.stream_length(config.data.sequence_length, FAMILY[config.model.architecture])
-
-
-def _needs_sentences(objective: Objective) -> bool:
-    return bool(getattr(objective, "needs_sentences", False))
+    return config.objective.stream_length(config.data.sequence_length, config.model.family)
 
 
 def _context(corpus: TrainingCorpus, config: Pretraining, sequence_length: int, seed: int) -> Context:
-    architecture, tokenizer = config.model.architecture, corpus.tokenizer
+    tokenizer = corpus.tokenizer
     return Context(
         seed,
         tokenizer.specials,
         tokenizer.vocab_size,
-        FAMILY[architecture],
+        config.model.family,
         sequence_length,
-        _word_marks(corpus) if isinstance(config.objective, Masking) and config.objective.needs_words else None,
-        decoder_start=DECODER_START.get(architecture),
-        texts=_texts(corpus) if getattr(config.objective, "needs_texts", False) else None,
+        _word_marks(corpus) if config.objective.needs_words else None,
+        decoder_start=config.model.traits.decoder_start,
+        texts=_texts(corpus) if config.objective.needs_texts else None,
     )
 
 
@@ -371,11 +363,12 @@ def mixture_of(corpus: TrainingCorpus, data: Data) -> SourceMixture:
 @dataclass(frozen=True)
 class ValidationData:
     """Sequences spread evenly over each source's validation split: the same for every run of one objective, sequence length
-    and packing.
+    and packing. `weights` are the sources' shares of a text mixed as in training, empty where they are not resolved.
     """
 
     grid: Grid
     samples: Samples
+    weights: Mapping[str, float]
 
     @property
     def sources(self) -> tuple[SourceStream, ...]:
@@ -402,7 +395,9 @@ def validation_data(corpus: TrainingCorpus, config: Pretraining, tokens: int) ->
     index = np.repeat([i for i, _, _ in chosen], [len(sequences) for _, sequences, _ in chosen]).astype(np.int32)
     sequence = np.concatenate([np.empty(0, np.int64), *(sequences for _, sequences, _ in chosen)])
     held = np.concatenate([np.empty(0, np.int64), *(sizes for _, _, sizes in chosen)])
-    return ValidationData(grid, Samples(np.arange(len(index)), index, sequence, held, np.zeros_like(sequence)))
+    samples = Samples(np.arange(len(index)), index, sequence, held, np.zeros_like(sequence))
+    weights = config.data.weights if isinstance(config.data.weights, dict) else {}
+    return ValidationData(grid, samples, weights)
 
 
 def _spread(source: SourceStream, length: int, tokens: int) -> tuple[np.ndarray, np.ndarray]:

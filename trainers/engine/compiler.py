@@ -1,4 +1,4 @@
-"""Whether this machine can compile what torch.compile writes: asked before the first step, not found out in it."""
+"""Check before the first step that this machine has the C++ compiler that a run needs."""
 
 import os
 import shutil
@@ -6,32 +6,32 @@ import sysconfig
 from pathlib import Path
 
 from gristmill.errors import ConfigError
-from trainers.config.pretraining import Pretraining
+from trainers.config.job import Job
 
 
-def needs_compiler(config: Pretraining) -> list[str]:
-    """The fields of a configuration that want a C++ compiler: torch.compile, and DeepSpeed's Muon, which uses it."""
-    wants = {
+def needs_compiler(config: Job) -> list[str]:
+    """The fields of a configuration that need a C++ compiler: torch.compile, and DeepSpeed's Muon, which uses it."""
+    needs = {
         "execution.compile: true": config.execution.compile,
         "optimizer.kind: muon": config.optimizer.kind == "muon",
     }
-    return [field for field, wanted in wants.items() if wanted]
+    return [field for field, needed in needs.items() if needed]
 
 
-def check_compiler(config: Pretraining) -> None:
-    """ConfigError where a run needs a C++ compiler and has none, or has no headers of Python; it names the packages."""
-    asked = ", ".join(needs_compiler(config))
-    if not asked:
+def check_compiler(config: Job) -> None:
+    """ConfigError that names the package where a run needs a C++ compiler or the headers of Python and there are none."""
+    fields = ", ".join(needs_compiler(config))
+    if not fields:
         return
     name = os.environ.get("CXX", "g++")
     if shutil.which(name) is None:
         raise ConfigError(
-            f"{asked}: needs a C++ compiler, {name} is not there; install the package g++ (Debian, Ubuntu) or gcc-c++ "
+            f"{fields}: needs a C++ compiler, {name} is not there; install the package g++ (Debian, Ubuntu) or gcc-c++ "
             f"(Fedora, RHEL), or set CXX to another one"
         )
     headers = Path(sysconfig.get_paths()["include"]) / "Python.h"
     if not headers.exists():
         raise ConfigError(
-            f"{asked}: needs the headers of Python, {headers} is not there; install the package python3-dev (Debian, "
+            f"{fields}: needs the headers of Python, {headers} is not there; install the package python3-dev (Debian, "
             f"Ubuntu) or python3-devel (Fedora, RHEL)"
         )

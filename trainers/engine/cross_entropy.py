@@ -12,15 +12,15 @@ import torch
 
 from trainers.rows.batch import IGNORED
 
-_PIECE = 1 << 20  # logits that are worked on at a time: 4 MB
+_PIECE = 1 << 20  # logits per piece: 4 MB in fp32
 
 
 class _CrossEntropy(torch.autograd.Function):
     """Logits [n, vocabulary] and targets [n] to nats [n], fp32; the logits' memory becomes that of their gradient.
 
-    fp32 logits become probabilities on the way, but for a factor of each row. Those of half precision stay, and their
-    probabilities are computed again in the backward pass: there is never an fp32 array of their size, and the gradient is
-    rounded once.
+    The forward pass turns fp32 logits into probabilities, up to a factor for each row. Logits of half precision are kept,
+    and the backward pass computes their probabilities again: no fp32 array of their size is ever made, and the gradient
+    is rounded once.
     """
 
     @staticmethod

@@ -1,8 +1,7 @@
-"""Embedding layers whose gradients are sums in fp32.
+"""Embedding layers whose gradients are summed in fp32.
 
-A row of an embedding table adds up what all its occurrences in a batch send back. On a GPU torch adds them in fp32 also for
-a table in bf16; on the CPU it adds them in bf16, which loses a third of the gradient of a token that occurs thousands of
-times.
+The gradient of a row of an embedding table is the sum over all its occurrences in a batch. For a table in bf16 torch sums
+in fp32 on a GPU, but in bf16 on the CPU, which loses a third of the gradient of a token that occurs thousands of times.
 """
 
 from functools import partial
@@ -38,7 +37,7 @@ class _Lookup(torch.autograd.Function):
 
 
 def sum_in_fp32(model: Any) -> None:
-    """From here on the gradients of all embedding layers of `model` are sums in fp32; `padding_idx` and `sparse` hold."""
+    """Make all embedding layers of `model` sum their gradients in fp32; `padding_idx` and `sparse` stay in effect."""
     for module in model.modules():
         if isinstance(module, torch.nn.Embedding):
             module.forward = partial(_look_up, module)

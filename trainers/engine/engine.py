@@ -1,7 +1,7 @@
 """The engine: a model under DeepSpeed ZeRO. This file and `trainers.engine.partitions` alone import deepspeed.
 
-The loss is weighted by tokens: the nats of all targets of a step, over all workers and micro-batches, divided by their
-number. So ZeRO stage, world size, micro-batch and accumulation change nothing but rounding.
+Losses are weighted by targets (`trainers.engine.losses`), over all workers and micro-batches of a step. So ZeRO stage,
+world size, micro-batch and accumulation change nothing but rounding.
 """
 
 import logging
@@ -20,16 +20,16 @@ import torch
 import xxhash
 
 from gristmill.errors import ConfigError
-from trainers.config.pretraining import Execution, Pretraining
+from trainers.config.job import Execution, Job
 from trainers.engine.embeddings import sum_in_fp32
 from trainers.engine.forward import Forward, tensors
 from trainers.engine.loss_metrics import no_sums, sums_by_source
 from trainers.engine.optimizers import SkippingAdamW, parameter_groups
 from trainers.engine.partitions import Partitions
-from trainers.rows.batch import IGNORED, PADDING, Batch
+from trainers.rows.batch import PADDING, Batch
 
-# How long `Engine.agree` waits for the first worker, which may be writing or hashing terabytes. Longer than any file
-# takes: a worker that dies closes its connections, and that is noticed at once.
+# How long `Engine.broadcast` waits for the first worker, which may be writing or hashing terabytes: longer than any file
+# takes. The death of a worker is noticed at once, because its connections close.
 _WRITING = timedelta(days=30)
 
 
@@ -56,7 +56,7 @@ def start_group() -> tuple[int, int]:
     backend = "nccl" if torch.cuda.is_available() else "gloo"
     restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     if restarts != "0" and not torch.distributed.is_initialized():
-        # torchrun keeps the store of the workers before, and torch 2.13 would look for these under their addresses.
+        # torchrun keeps the store of the earlier workers, where torch 2.13 would find their addresses.
         store, rank, world = next(iter(torch.distributed.rendezvous("env://")))
         own = torch.distributed.PrefixStore(f"restart-{restarts}", store)
         torch.distributed.init_process_group(backend, store=own, rank=rank, world_size=world)
@@ -64,11 +64,11 @@ def start_group() -> tuple[int, int]:
     return torch.distributed.get_rank(), torch.distributed.get_world_size()
 
 
-def leave(status: int) -> NoReturn:
-    """End this process, at once if it has joined a group of workers.
+def hard_exit(status: int) -> NoReturn:
+    """End this process; without Python's shutdown if it has joined a group of workers.
 
-    Python's way out is not taken then: a thread of gloo may still hold tensors of a finished collective, which
-    `destroy_process_group` does not wait for, and freeing these while the interpreter is torn down aborts the process.
+    A thread of gloo may still hold tensors of a finished collective, which `destroy_process_group` does not wait for.
+    Freeing these while the interpreter shuts down aborts the process.
     """
     if not torch.distributed.is_initialized():
         sys.exit(status)
@@ -80,7 +80,7 @@ def leave(status: int) -> NoReturn:
 def _deepspeed() -> Any:
     """DeepSpeed without its banner, and without the C++ build of its shared-memory collectives (30 to 180 s)."""
     logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
-    # DeepSpeed 0.19.8 calls collectives under names that torch 2.13 has renamed, once per step.
+    # DeepSpeed 0.19.8 calls collectives by names that torch 2.13 has deprecated, once per step.
     warnings.filterwarnings("ignore", message=".*is deprecated. Please use `torch.distributed", category=FutureWarning)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -93,43 +93,42 @@ def _deepspeed() -> Any:
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    """Not that an optimizer is untested with ZeRO: ours are torch's AdamW and DeepSpeed's own Muon."""
+    """Drop the warning of an optimizer untested with ZeRO: ours are torch's AdamW and DeepSpeed's own Muon."""
     return "untested optimizer" not in record.getMessage()
 
 
 @dataclass(frozen=True)
 class Totals:
-    """Sums over all workers: `sums` as `engine.loss_metrics` has them, how many workers asked to stop, and the tokens in rows
-    that the model read, and in rows that a decoder read beside an encoder.
+    """Sums over all workers.
+
+    `sums` are nats and targets as `engine.loss_metrics` has them, `loss` what they make of a step: weight x nats per target,
+    over all losses. `stops` workers asked to stop. `read` and `decoded` count the tokens that the model read, and that the
+    decoder of an encoder-decoder read.
     """
 
     sums: np.ndarray
+    loss: float
     stops: int
     read: int = 0
     decoded: int = 0
 
     @property
     def targets(self) -> int:
-        """Tokens predicted."""
-        return int(self.sums[1].sum())
-
-    @property
-    def loss(self) -> float:
-        """Nats per target, and nats per sentence pair on top of that where there are any."""
-        nats, targets, pair_nats, pairs = self.sums.sum(axis=1)
-        return float(nats / max(1.0, targets) + pair_nats / max(1.0, pairs))
+        """Targets of the first loss: tokens predicted."""
+        return int(self.sums[0, 1].sum())
 
 
 class Engine:
     """A model with its optimizer state, spread over the workers as the ZeRO stage says."""
 
-    def __init__(self, model: Any, config: Pretraining, micro_batch: int, accumulation: int) -> None:
-        """`model` holds the initial weights in fp32, the same on every worker; a step takes `accumulation`
+    def __init__(self, forward: Forward, config: Job, micro_batch: int, accumulation: int) -> None:
+        """The model of `forward` holds the initial weights in fp32, the same on every worker; a step takes `accumulation`
         micro-batches.
         """
         self.rank, self.world = torch.distributed.get_rank(), torch.distributed.get_world_size()
-        self._config, self._model = config, model
-        # Gloo on the CPU under any launcher: no kernel waits on a device, and no watchdog of NCCL counts the minutes.
+        model = forward.model
+        self.losses, self._config, self._model = forward.losses, config, model
+        # Gloo on the CPU under any launcher: no kernel waits on a device, and NCCL's watchdog has no say.
         self._waiting = torch.distributed.new_group(backend="gloo", timeout=_WRITING)
         self._stage = config.execution.zero_stage
         prepare_blocks(model, config.execution)
@@ -138,11 +137,11 @@ class Engine:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             self._engine, *_ = _deepspeed().initialize(
-                model=Forward(model, config.model.architecture, config.data.isolation),
+                model=forward,
                 optimizer=self._optimizer,
                 config=_settings(config, micro_batch, accumulation, self.world),
             )
-        # Alone and without ZeRO, DeepSpeed would still copy all gradients together and back.
+        # DeepSpeed would copy all gradients to one buffer and back even for one worker without ZeRO.
         self._engine.enable_backward_allreduce = self._stage > 0 or self.world > 1
         offloads = config.execution.offload_optimizer
         self._partitions = Partitions(model, self._optimizer, self._engine.optimizer, self._stage, offloads)
@@ -151,69 +150,73 @@ class Engine:
     def train_step(
         self, batches: Sequence[Batch], step: int, rate: float, sources: int, stop: bool
     ) -> tuple[Totals, float]:
-        """One optimizer step over this worker's micro-batches at learning rate `rate` (of AdamW; Muon's follows in
-        proportion): (sums over all workers, gradient norm).
+        """One optimizer step over this worker's micro-batches: (sums over all workers, gradient norm).
 
-        Where the loss or the norm is not finite, weights and optimizer state stay as they were, on every worker.
+        `rate` is the learning rate of AdamW; Muon's is in proportion. Where the loss or the norm is not finite, no worker
+        changes weights or optimizer state.
         """
-        targets, pairs, read, decoded = self._sum(_amounts(batches))
+        *targets, read, decoded = self._sum(self._amounts(batches))
         for group in self._engine.optimizer.param_groups:
             group["lr"] = rate * group["peak"] / self._config.optimizer.learning_rate
         self._engine.train()
-        sums = no_sums(sources)
+        sums = no_sums(len(self.losses), sources)
         for number, batch in enumerate(batches):
             torch.manual_seed(dropout_seed(self._config.seed, step, self.rank, number))
             nats = self._nats(batch)
-            loss = nats[0].sum() / max(1.0, targets)
-            if nats[1] is not None:
-                loss = loss + nats[1].sum() / max(1.0, pairs)
             # DeepSpeed averages gradients over the workers; the loss is a mean over the targets of all of them.
-            loss = loss * self.world
+            loss = self._loss([nats[loss.name].sum() for loss in self.losses], targets) * self.world
             if number < len(batches) - 1:
                 self._engine.backward(loss, scale_wrt_gas=False)
-                sums += sums_by_source(nats, batch, sources)
+                sums += sums_by_source(nats, batch, self.losses, sources)
                 self._engine.step()
-        totals = self._totals(sums + sums_by_source(nats, batch, sources), stop)
-        # A loss that is not finite on one worker makes every gradient not finite on all: each then passes over the step.
+        totals = self._totals(sums + sums_by_source(nats, batch, self.losses, sources), stop)
+        # A loss that is not finite on one worker makes the gradients of all not finite, so that all skip the step.
         self._engine.backward(loss if math.isfinite(totals.loss) else loss * math.nan, scale_wrt_gas=False)
         return replace(totals, read=int(read), decoded=int(decoded)), self._update()
 
     def _update(self) -> float:
-        """Step, unless the gradient is not finite; its norm over all parameters, before clipping."""
+        """Step, unless the gradient is not finite; the gradient's norm over all parameters, before clipping."""
         norm = None
-        if self._stage == 0:  # the other stages see to that themselves
+        if self._stage == 0:  # DeepSpeed does this at the other stages
             gradients = [p.grad for p in self._model.parameters() if p.grad is not None]
             norm = torch.nn.utils.get_total_norm(gradients)
             self._optimizer.skip = not math.isfinite(norm)
             largest = self._config.optimizer.gradient_clipping
-            # The gradients are scaled as they are used: a pass over them of its own would take 1 % of a step.
+            # AdamW scales the gradients as it reads them: a pass of its own would take 1 % of a step.
             self._optimizer.grad_scale = (norm + 1e-6) / largest if largest and norm > largest else None
         self._engine.step()
         return float(self._engine.get_global_grad_norm() if norm is None else norm)
 
-    def _nats(self, batch: Batch) -> tuple[Any, Any]:
+    def _nats(self, batch: Batch) -> dict[str, Any]:
         return self._engine(**tensors(batch, next(self._model.parameters()).device))
+
+    def _loss(self, nats: Sequence[Any], targets: Sequence[float]) -> Any:
+        """What a step minimises, from the sums of nats and targets of each loss."""
+        sums = zip(self.losses, nats, targets, strict=True)
+        return sum(loss.weight * its_nats / max(1.0, its_targets) for loss, its_nats, its_targets in sums)
 
     def evaluate(self, batches: Iterable[Batch], sources: int) -> Totals:
         """Sums over all workers' batches, without a step."""
         self._engine.eval()
-        sums = no_sums(sources)
+        sums = no_sums(len(self.losses), sources)
         with torch.no_grad():
             for batch in batches:
-                sums += sums_by_source(self._nats(batch), batch, sources)
+                sums += sums_by_source(self._nats(batch), batch, self.losses, sources)
         return self._totals(sums, False)
 
-    def agree(self, value: int) -> int:
-        """Rank 0's `value`, on every worker; also a barrier. What one worker does to files while the others wait ends here:
-        there is no time limit, and a worker that dies meanwhile is an error on all.
+    def broadcast(self, value: int) -> int:
+        """Rank 0's `value`, on every worker; also a barrier, for what one worker does to files while the others wait.
+
+        It has no time limit. A worker that dies meanwhile is an error on all.
         """
         tensor = torch.tensor([value if self.rank == 0 else 0])
         torch.distributed.all_reduce(tensor, group=self._waiting)
         return int(tensor)
 
     def state(self) -> Iterator[tuple[str, dict[str, torch.Tensor]]]:
-        """(parameter name, {"weight" and each name of its optimizer state: full fp32 tensor on the CPU}); every worker must
-        go through all. One parameter at a time is put together.
+        """(parameter name, {"weight" and each name of its optimizer state: full fp32 tensor on the CPU}).
+
+        Gathers one parameter at a time, by collectives: every worker must go through all.
         """
         for name, parameter in self._model.named_parameters():
             found = {
@@ -229,8 +232,9 @@ class Engine:
         }
 
     def restore(self, state: Mapping[str, Mapping[str, torch.Tensor]], updates: int) -> None:
-        """Set weights and optimizer state from full tensors, after `updates` steps that were not skipped; any ZeRO stage,
-        any world size.
+        """Set weights and optimizer state from full tensors, after `updates` steps that were not skipped.
+
+        The tensors may come from any ZeRO stage and world size.
         """
         self._partitions.allocate(updates)
         for name, parameter in self._model.named_parameters():
@@ -239,8 +243,18 @@ class Engine:
                 self._partitions.write(parameter, key, tensors[key])
 
     def _totals(self, sums: np.ndarray, stop: bool) -> Totals:
-        flat = self._sum([*sums.flatten().tolist(), float(stop)])
-        return Totals(np.array(flat[:-1]).reshape(sums.shape), int(flat[-1]))
+        *flat, stops = self._sum([*sums.flatten().tolist(), float(stop)])
+        sums = np.array(flat).reshape(sums.shape)
+        return Totals(sums, float(self._loss(*sums.sum(axis=2).T)), int(stops))
+
+    def _amounts(self, batches: Sequence[Batch]) -> list[float]:
+        """Targets of each loss, tokens in rows, and tokens in a decoder's rows beside an encoder."""
+        amounts = np.zeros(len(self.losses) + 2)
+        for batch in batches:
+            decoded = 0 if batch.decoder is None else (batch.decoder.segments != PADDING).sum()
+            targets = (loss.targets(batch).sum() for loss in self.losses)
+            amounts += [*targets, (batch.segments != PADDING).sum(), decoded]
+        return list(amounts.tolist())
 
     def _sum(self, values: list[float]) -> list[float]:
         """The sums of these numbers over all workers."""
@@ -254,31 +268,19 @@ class Engine:
         torch.distributed.destroy_process_group(self._waiting)
 
 
-def _amounts(batches: Sequence[Batch]) -> list[float]:
-    """Targets, labels of sentence pairs, tokens in rows, and tokens in a decoder's rows beside an encoder."""
-    amounts = np.zeros(4)
-    for batch in batches:
-        amounts[0] += (batch.targets != IGNORED).sum()
-        amounts[1] += 0 if batch.labels is None else (batch.labels != IGNORED).sum()
-        amounts[2] += (batch.segments != PADDING).sum()
-        amounts[3] += 0 if batch.decoder is None else (batch.decoder.segments != PADDING).sum()
-    return list(amounts.tolist())
-
-
 def dropout_seed(seed: int, step: int, rank: int, micro_batch: int) -> int:
-    """The seed of the generators of dropout for one pass: 63 bits of the xxh3_64 of `dropout/seed/step/rank/micro-batch`.
+    """The seed of dropout for one pass: 63 bits of the xxh3_64 of `dropout/seed/step/rank/micro-batch`.
 
-    No state of a generator outlives a pass, so a run that goes on with as many workers and micro-batches as before draws
-    what it would have drawn.
+    No generator's state outlives a pass, so a run resumed with as many workers and micro-batches draws the same numbers.
     """
     return xxhash.xxh3_64_intdigest(f"dropout/{seed}/{step}/{rank}/{micro_batch}".encode()) >> 1
 
 
 def prepare_blocks(model: Any, execution: Execution) -> None:
-    """Have the model's blocks computed again in the backward pass, or compiled, as `execution` says. ConfigError where
-    `transformers` gives the model no such blocks (GPT-1).
+    """Set up activation checkpointing and compilation of the model's blocks, as `execution` says.
 
-    Every block is compiled by itself: as they are alike, one compilation serves all.
+    ConfigError where `transformers` gives the model no such blocks (GPT-1). Each block is compiled by itself: as they are
+    alike, one compilation serves all.
     """
     from transformers.modeling_layers import GradientCheckpointingLayer
 
@@ -287,7 +289,7 @@ def prepare_blocks(model: Any, execution: Execution) -> None:
         if getattr(execution, field) and not blocks:
             raise ConfigError(f"execution.{field}: got true, {type(model).__name__} of transformers does not allow it")
     if execution.activation_checkpointing:
-        # Not reentrant: it keeps the hooks of ZeRO 3, and draws dropout again from the same generator state.
+        # Not reentrant: this keeps the hooks of ZeRO 3, and repeats dropout from the same generator state.
         model.activation_checkpointing_enable(activation_checkpointing_kwargs={"use_reentrant": False})
     if execution.compile:
         for block in blocks:
@@ -295,10 +297,10 @@ def prepare_blocks(model: Any, execution: Execution) -> None:
 
 
 def _spare_embedding_gradients(model: Any, precision: str) -> None:
-    """On the CPU embedding gradients in bf16 are summed in fp32, as they are on a GPU.
+    """On the CPU, sum embedding gradients in fp32 as a GPU does, and add those of tied embeddings as rows.
 
-    Where the output layer has the input embeddings' matrix, its gradient is the one to which theirs is added: as rows, not
-    as a matrix of mostly zeros (4 % of a step of a small model). On a GPU adding rows has no fixed order.
+    Where the output layer shares the matrix of the input embeddings, theirs is added to its gradient: as rows, not as a
+    matrix of mostly zeros (4 % of a step of a small model). On a GPU rows would be added in no fixed order.
     """
     head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
     if head is not None and head.weight is embedding.weight:
@@ -307,8 +309,8 @@ def _spare_embedding_gradients(model: Any, precision: str) -> None:
         sum_in_fp32(model)
 
 
-def _optimizer(model: Any, config: Pretraining) -> Any:
-    """AdamW, or DeepSpeed's Muon with AdamW for what is no hidden matrix; either passes over a step while `skip` is set."""
+def _optimizer(model: Any, config: Job) -> Any:
+    """AdamW, or DeepSpeed's Muon with AdamW for all but hidden matrices; either skips steps while `skip` is set."""
     groups = parameter_groups(model, config.optimizer)
     if config.optimizer.kind == "adamw":
         return SkippingAdamW(groups, fused=True)
@@ -323,12 +325,13 @@ def _optimizer(model: Any, config: Pretraining) -> Any:
     return SkippingMuon(groups, adam_optimizer=torch.optim.AdamW, adam_optimizer_kwargs={"fused": True})
 
 
-def _settings(config: Pretraining, micro_batch: int, accumulation: int, world: int) -> dict[str, Any]:
-    """DeepSpeed's configuration. Clipping is set explicitly: its default has changed between releases. Without ZeRO it is ours,
-    since DeepSpeed would compute the norm once more.
+def _settings(config: Job, micro_batch: int, accumulation: int, world: int) -> dict[str, Any]:
+    """DeepSpeed's configuration.
 
-    Gradients in bf16 are added up over micro-batches and workers in fp32. Stage 1 is then run as stage 2: DeepSpeed 0.19.8
-    has another optimizer for it, without our skipping of steps and with the whole gradient in fp32 on every worker.
+    Clipping is explicit, because its default has changed between releases; without ZeRO the engine clips, because
+    DeepSpeed would compute the norm once more. Gradients in bf16 are summed over micro-batches and workers in fp32. Stage 1
+    then runs as stage 2: DeepSpeed 0.19.8 has another optimizer for stage 1, which cannot skip steps and holds the whole
+    gradient in fp32 on every worker.
     """
     half = config.precision == "bf16"
     zero: dict[str, Any] = {"stage": 2 if half and config.execution.zero_stage == 1 else config.execution.zero_stage}
@@ -342,7 +345,7 @@ def _settings(config: Pretraining, micro_batch: int, accumulation: int, world: i
         "gradient_accumulation_steps": accumulation,
         "gradient_clipping": config.optimizer.gradient_clipping if config.execution.zero_stage else 0.0,
         "zero_optimization": zero,
-        # Offload would ask for DeepSpeed's own AdamW, which needs a C++ build; our subclasses are not on its list.
+        # Offload would require DeepSpeed's own AdamW, which needs a C++ build; our subclasses are not on its list.
         "zero_force_ds_cpu_optimizer": False,
         "zero_allow_untested_optimizer": True,
         "bf16": {"enabled": half},

@@ -1,69 +1,51 @@
-"""The pass through a model that training, evaluation and blame share: from a batch to the nats of every target.
+"""The pass through a model that training, evaluation and blame share: from a batch to its losses by name.
 
 Documents of a row are kept apart by masks over their segments: a boolean 4-D mask is handed to sdpa as it is.
 `position_ids` alone isolate documents only with `attention_mask=None` and `use_cache=False` in decoders, silently do not
 otherwise, and never do in encoders.
 """
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
 import torch
 
-from trainers.config.architecture import FAMILY
-from trainers.engine.cross_entropy import cross_entropy
+from trainers.config.architecture import ARCHITECTURES
+from trainers.config.job import Job
+from trainers.engine.losses import LOSSES, ForwardPass, Loss, losses_of
 from trainers.models import MODELS
 from trainers.models.interface import Inputs
 from trainers.rows.batch import IGNORED, Batch
 
 
 class Forward(torch.nn.Module):
-    """A `transformers` model of an architecture (`trainers.models`) with its loss.
+    """A `transformers` model of an architecture (`trainers.models`) with its losses.
 
     With `isolation` documents of one row do not see each other and positions restart; without, they share the row.
     """
 
-    def __init__(self, model: Any, architecture: str, isolation: bool = True) -> None:
+    def __init__(
+        self, model: Any, architecture: str, isolation: bool = True, losses: Sequence[Loss] = (LOSSES["loss"],)
+    ) -> None:
         super().__init__()
-        self.model, self.isolation = model, isolation
-        self._architecture, self._causal = MODELS[architecture], FAMILY[architecture] == "decoder"
+        assert len({loss.name for loss in losses}) == len(losses)
+        self.model, self.isolation, self.losses = model, isolation, tuple(losses)
+        self._architecture, self._causal = MODELS[architecture], ARCHITECTURES[architecture].family == "decoder"
 
-    def forward(
-        self,
-        inputs: Any,
-        targets: Any,
-        positions: Any,
-        segments: Any,
-        chosen: Any = None,
-        prefix: Any = None,
-        token_types: Any = None,
-        labels: Any = None,
-        decoder_inputs: Any = None,
-        decoder_positions: Any = None,
-        decoder_segments: Any = None,
-    ) -> tuple[Any, Any]:
-        """(nats of every target, fp32 of the shape of `targets`, 0 where there is none; nats of every row's label, fp32
-        [rows], or None without labels). Arguments are the arrays of a Batch as tensors, and in `chosen` where in the
-        flattened targets the targets are, None for everywhere.
-        """
-        mask = self._mask(segments, segments, self._causal, prefix)
-        reads = Inputs(inputs, self._positions(positions), mask, token_types)
-        if decoder_inputs is not None:
+    def forward(self, **arrays: Any) -> dict[str, Any]:
+        """{name of a loss: nats of its targets}, all losses in their order, from the arrays of a batch (`tensors`)."""
+        segments, decoder_segments = arrays["segments"], arrays.get("decoder_segments")
+        mask = self._mask(segments, segments, self._causal, arrays.get("prefix"))
+        inputs = Inputs(arrays["inputs"], self._positions(arrays["positions"]), mask, arrays.get("token_types"))
+        if decoder_segments is not None:
             own = self._mask(decoder_segments, decoder_segments, True)
-            decoder = Inputs(decoder_inputs, self._positions(decoder_positions), own)
-            reads = replace(reads, decoder=decoder, cross=self._mask(decoder_segments, segments, False))
-        states = self._architecture.hidden(self.model, reads)
-        pairs = None
-        if labels is not None:
-            assert self._architecture.sentence is not None
-            pairs = cross_entropy(self._architecture.sentence(self.model, states)[None], labels[None])[0]
-        if chosen is None:
-            return cross_entropy(self._architecture.logits(self.model, states), targets), pairs
-        logits = self._architecture.logits(self.model, states.flatten(0, 1)[chosen])
-        nats = cross_entropy(logits[None], targets.flatten()[chosen][None])[0]
-        everywhere = torch.zeros(targets.numel(), dtype=nats.dtype, device=nats.device)
-        return everywhere.index_copy(0, chosen, nats).view(targets.shape), pairs
+            decoder = Inputs(arrays["decoder_inputs"], self._positions(arrays["decoder_positions"]), own)
+            inputs = replace(inputs, decoder=decoder, cross=self._mask(decoder_segments, segments, False))
+        states = self._architecture.hidden(self.model, inputs)
+        made = ForwardPass(self.model, self._architecture, inputs, states, arrays)
+        return {loss.name: loss.nats(made) for loss in self.losses}
 
     def _positions(self, positions: Any) -> Any:
         if self.isolation:
@@ -74,6 +56,11 @@ class Forward(torch.nn.Module):
         if not self.isolation:
             queries, keys = queries.clamp(max=0), keys.clamp(max=0)
         return attention_mask(queries, keys, causal, prefix)
+
+
+def forward_of(model: Any, config: Job) -> Forward:
+    """The pass of a run's model, with the losses of its objective."""
+    return Forward(model, config.model.architecture, config.isolates_documents, losses_of(config.objective.losses))
 
 
 def attention_mask(queries: Any, keys: Any, causal: bool, prefix: Any = None) -> Any:
@@ -90,12 +77,14 @@ def attention_mask(queries: Any, keys: Any, causal: bool, prefix: Any = None) ->
 
 
 def tensors(batch: Batch, device: Any) -> dict[str, Any]:
-    """The arrays of a batch as arguments of Forward, on `device`."""
-    arrays = {name: getattr(batch, name) for name in ("inputs", "targets", "positions", "segments")}
-    arrays |= {name: getattr(batch, name) for name in ("prefix", "token_types", "labels")}
-    arrays["chosen"] = _chosen(batch.targets)
+    """The arrays of a batch as tensors on `device`, by the names of its fields; those of its decoder as `decoder_...`.
+
+    `chosen`, int64, is where in the flattened targets the targets are; it is left out where they are everywhere.
+    """
+    arrays = {field.name: getattr(batch, field.name) for field in fields(batch) if field.name != "decoder"}
     if batch.decoder is not None:
-        arrays |= {f"decoder_{name}": getattr(batch.decoder, name) for name in ("inputs", "positions", "segments")}
+        arrays |= {f"decoder_{field.name}": getattr(batch.decoder, field.name) for field in fields(batch.decoder)}
+    arrays["chosen"] = _chosen(batch.targets)
     return {name: torch.from_numpy(array).to(device) for name, array in arrays.items() if array is not None}
 
 

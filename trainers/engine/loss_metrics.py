@@ -1,4 +1,4 @@
-"""Loss and bits per byte, by source, from sums of nats and targets."""
+"""Sums of nats and targets by loss and source, and the losses and bits per byte that follow from them."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -7,31 +7,35 @@ from typing import Any
 import numpy as np
 
 from trainers.data.stream import SourceStream
-from trainers.rows.batch import IGNORED, Batch
+from trainers.engine.losses import Loss
+from trainers.rows.batch import Batch
 
 
-def no_sums(sources: int) -> np.ndarray:
-    """float64 [4, sources] of zeros: nats and number of targets, nats and number of sentence pairs, by source."""
-    return np.zeros((4, sources))
+def no_sums(losses: int, sources: int) -> np.ndarray:
+    """float64 [losses, 2, sources] of zeros: nats and number of targets of each loss, by source."""
+    return np.zeros((losses, 2, sources))
 
 
-def sums_by_source(nats: tuple[Any, Any], batch: Batch, sources: int) -> np.ndarray:
-    """`no_sums` of a batch; `nats` is what Forward returns: tensors [rows, length] and [rows] or None."""
-    sums = no_sums(sources)
-    np.add.at(sums[0], batch.source, nats[0].detach().double().sum(dim=1).cpu().numpy())
-    np.add.at(sums[1], batch.source, (batch.targets != IGNORED).sum(axis=1))
-    if batch.labels is not None:
-        np.add.at(sums[2], batch.source, nats[1].detach().double().cpu().numpy())
-        np.add.at(sums[3], batch.source, batch.labels != IGNORED)
+def sums_by_source(nats: Mapping[str, Any], batch: Batch, losses: Sequence[Loss], sources: int) -> np.ndarray:
+    """`no_sums` of a batch; `nats` is what Forward returns."""
+    sums = no_sums(len(losses), sources)
+    for loss, (its_nats, its_targets) in zip(losses, sums, strict=True):
+        rows = nats[loss.name].detach().double().reshape(len(batch.source), -1)
+        np.add.at(its_nats, batch.source, rows.sum(dim=1).cpu().numpy())
+        np.add.at(its_targets, batch.source, loss.targets(batch).reshape(len(batch.source), -1).sum(axis=1))
     return sums
 
 
 def loss_fields(
-    sums: np.ndarray, sources: Sequence[SourceStream], predicts_text: bool, weights: Mapping[str, float] | None = None
+    sums: np.ndarray,
+    names: Sequence[str],
+    sources: Sequence[SourceStream],
+    predicts_text: bool,
+    weights: Mapping[str, float] | None = None,
 ) -> dict[str, Any]:
-    """The losses of a step or validation event from the sums of its batches: `loss` in nats per target, `sentence_loss` in
-    nats per sentence pair where there are any, `bits_per_byte` where the objective `predicts_text`, and all by source, of
-    those that have targets.
+    """The fields of a step or validation event from the sums of its batches: each loss by its name in nats per target, of
+    those that have targets; `bits_per_byte` where the objective `predicts_text`; and all by source. The first of `names`
+    must have targets, and only sources in which it has some are listed; `tokens` is how many.
 
     With `weights`, shares by source, they are those of a text that is mixed so, however much of each source was measured;
     `uniform_loss` weighs all sources alike. Sources without a weight count in that alone; where none has one, all do.
@@ -42,31 +46,29 @@ def loss_fields(
     bytes_per_target = np.array([source.text_bytes / source.tokens for source in sources])
 
     def fields(some: np.ndarray) -> dict[str, Any]:
-        nats, targets, pair_nats, pairs = some.sum(axis=1)
-        found = {"loss": float(nats / targets)}
-        if pairs:
-            found["sentence_loss"] = float(pair_nats / pairs)
+        nats, targets = some.sum(axis=2).T
+        found = {name: float(nats[i] / targets[i]) for i, name in enumerate(names) if targets[i]}
         if predicts_text:
             # The bytes of sources that are not among `some` count for nothing: they have no targets there.
-            found["bits_per_byte"] = float(nats / (math.log(2) * (some[1] * bytes_per_target).sum()))
+            found["bits_per_byte"] = float(nats[0] / (math.log(2) * (some[0, 1] * bytes_per_target).sum()))
         return found
 
     alone = np.eye(len(sources))
     per_source = {
-        source.name: {**fields(np.where(alone[i], sums, 0.0)), "tokens": int(sums[1, i])}
+        source.name: {**fields(np.where(alone[i], sums, 0.0)), "tokens": int(sums[0, 1, i])}
         for i, source in enumerate(sources)
-        if sums[1, i]
+        if sums[0, 1, i]
     }
     if weights is None:
         return {**fields(sums), "sources": per_source}
     shares = np.array([weights.get(source.name, 0.0) for source in sources])
-    shares = shares if shares[sums[1] > 0].any() else np.ones(len(sources))
-    uniform = {"uniform_loss": fields(_mixed(sums, np.ones(len(sources))))["loss"]}
+    shares = shares if shares[sums[0, 1] > 0].any() else np.ones(len(sources))
+    uniform = {"uniform_loss": fields(_mixed(sums, np.ones(len(sources))))[names[0]]}
     return {**fields(_mixed(sums, shares)), **uniform, "sources": per_source}
 
 
 def _mixed(sums: np.ndarray, shares: np.ndarray) -> np.ndarray:
-    """`sums` of so many targets and pairs of each source as its share says, where there are any."""
-    counts = sums[[1, 1, 3, 3]]
+    """`sums` of as many targets of each source as its share says, where it has any."""
+    counts = sums[:, 1:]
     mixed: np.ndarray = np.divide(sums * shares, counts, out=np.zeros_like(sums), where=counts > 0)
     return mixed

@@ -5,8 +5,7 @@ import resource
 from dataclasses import dataclass
 from typing import Any
 
-from trainers.config.architecture import FAMILY
-from trainers.config.pretraining import Pretraining
+from trainers.config.job import Job
 
 # Dense peak of one accelerator in TFLOP/s, (bf16, fp32), from NVIDIA's data sheets, without sparsity; fp32 without TF32,
 # which torch leaves off. The first pattern found in the device's name counts.
@@ -26,8 +25,10 @@ PEAK_TFLOPS: tuple[tuple[str, float, float], ...] = (
 
 @dataclass(frozen=True)
 class Flops:
-    """Floating-point operations of training, forward and backward: for every token that a decoder or an encoder reads, for
-    every one that a decoder beside an encoder reads (0 where there is none), and for every target that is predicted.
+    """Floating-point operations of training, forward and backward, per token.
+
+    `read` is for a token that an encoder or a lone decoder reads, `decoded` for one that the decoder of an encoder-decoder
+    reads (0 in other families), `predicted` for a target.
     """
 
     read: float
@@ -35,18 +36,18 @@ class Flops:
     predicted: float
 
     def of(self, read: float, decoded: float, predicted: float) -> float:
-        """Operations for so many tokens."""
+        """Operations for these numbers of tokens."""
         return self.read * read + self.decoded * decoded + self.predicted * predicted
 
 
-def flops_of(model: Any, config: Pretraining, sequence_length: int) -> Flops:
+def flops_of(model: Any, config: Job, sequence_length: int) -> Flops:
     """Operations at one sequence length: 6 N + 12 L W T for every token of a stack, and 6 N of the output layer for every target.
 
-    N: parameters that are multiplied, which leaves out tables that are only looked up (position embeddings, and token
-    embeddings); L layers, W the width of all heads together, T the sequence length (Chowdhery et al., 2022, appendix B).
-    Attention counts in full, as is the custom, although a causal mask and the borders of documents make half of it and
-    more superfluous; a decoder's cross-attention counts as much again. A decoder alone predicts every token it reads: then
-    read and predicted add up to the formula as published.
+    N: parameters that are multiplied, so without tables that are only looked up (position and token embeddings); L layers,
+    W the width of all heads together, T the sequence length (Chowdhery et al., 2022, appendix B). Attention counts in full,
+    as is the custom, although a causal mask and isolated documents need less than half of it; a decoder's cross-attention
+    counts as much again. A lone decoder predicts every token it reads: then `read` and `predicted` add up to the published
+    formula.
     """
     import torch
 
@@ -61,13 +62,13 @@ def flops_of(model: Any, config: Pretraining, sequence_length: int) -> Flops:
     width = (sizes.head_width or sizes.width // sizes.heads) * sizes.heads
     attention = 12 * width * sequence_length
     predicted = 6.0 * head.numel()
-    if FAMILY[sizes.architecture] != "encoder_decoder":
+    if sizes.family != "encoder_decoder":
         return Flops(6.0 * multiplied(model) + attention * sizes.layers, 0.0, predicted)
     decoder = 6.0 * multiplied(model.get_decoder()) + 2 * attention * (sizes.decoder_layers or sizes.layers)
     return Flops(6.0 * multiplied(model.get_encoder()) + attention * sizes.layers, decoder, predicted)
 
 
-def peak_flops(device: str, config: Pretraining) -> float | None:
+def peak_flops(device: str, config: Job) -> float | None:
     """Peak FLOP/s of one worker: `execution.peak_tflops`, else the table's by the device's name, else None."""
     if config.execution.peak_tflops is not None:
         return config.execution.peak_tflops * 1e12
@@ -93,7 +94,7 @@ def device_name() -> str:
 
 
 def memory_bytes() -> int:
-    """The most memory that this worker has held: allocated on its GPU since the last call, else resident since it began."""
+    """Peak memory of this worker: allocated on its GPU since the last call, else resident since it started."""
     import torch
 
     if torch.cuda.is_available():

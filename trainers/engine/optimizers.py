@@ -1,14 +1,14 @@
-"""Optimizers: which parameters an optimizer treats alike, and AdamW that can pass over a step."""
+"""Optimizers: parameter groups, and AdamW that can skip a step."""
 
 from typing import Any
 
 import torch
 
-from trainers.config.pretraining import Optimizer
+from trainers.config.job import Optimizer
 
 
 class SkippingAdamW(torch.optim.AdamW):
-    """AdamW that leaves weights, moments and step counts as they are while `skip` is set."""
+    """AdamW that changes neither weights, moments nor step counts while `skip` is set."""
 
     skip = False
 
@@ -18,12 +18,11 @@ class SkippingAdamW(torch.optim.AdamW):
 
 
 def parameter_groups(model: Any, optimizer: Optimizer) -> list[dict[str, Any]]:
-    """Groups of parameters for AdamW, or for Muon with AdamW for what Muon is not made for; `peak` is a group's learning
-    rate at the peak of the schedule.
+    """Groups of parameters for AdamW, or for Muon and AdamW; `peak` is a group's learning rate at the schedule's peak.
 
-    Vectors (norm gains, biases) never decay, embeddings only where that is asked for. Muon takes the hidden matrices: all
-    that have two dimensions but embeddings and the output layer (Jordan et al., 2024); its parameters have `use_muon`,
-    which is what DeepSpeed goes by, and its groups as well.
+    Vectors (norm gains, biases) never decay, embeddings only with `decay_embeddings`. Muon takes the hidden matrices: all
+    parameters of two dimensions but embeddings and the output layer (Jordan et al., 2024). Its parameters and groups are
+    marked `use_muon`, which DeepSpeed reads.
     """
     embeddings = {id(p) for m in model.modules() if isinstance(m, torch.nn.Embedding) for p in m.parameters()}
     head = model.get_output_embeddings()

@@ -17,7 +17,7 @@ class Partitions:
     """The weights and optimizer state of one engine."""
 
     def __init__(self, model: Any, optimizer: Any, zero: Any, stage: int, offloads: bool) -> None:
-        """`optimizer` steps what `zero`, DeepSpeed's optimizer of this stage, has made of the parameters of `model`."""
+        """`zero` is DeepSpeed's optimizer of this stage; `optimizer`, the inner one, steps the tensors that it holds."""
         self._model, self._optimizer, self._zero, self._stage = model, optimizer, zero, stage
         self._rank, self._world = torch.distributed.get_rank(), torch.distributed.get_world_size()
         self._whole = self._whole_matrices() if stage in (1, 2) and not offloads else {}
@@ -27,10 +27,10 @@ class Partitions:
         return MUON if getattr(parameter, "use_muon", False) else ADAM
 
     def allocate(self, updates: int) -> None:
-        """Zero state for all that the inner optimizer steps, after `updates` steps.
+        """Create zero state for all tensors of the inner optimizer, as if after `updates` steps.
 
-        The optimizer would make it at the first step; then DeepSpeed links that of the first parameter group alone to
-        the parameters, and it could not be read.
+        The optimizer itself would create it at the first step, too late: DeepSpeed then links only the state of the first
+        parameter group to the parameters, and the rest cannot be read.
         """
         for tensor, is_muon in self._stepped():
             state = {key: torch.zeros_like(tensor) for key in (MUON if is_muon else ADAM)}
@@ -46,7 +46,7 @@ class Partitions:
             self._zero._lazy_init_hp_params_optimizer_state()
 
     def _stepped(self) -> Iterator[tuple[Any, bool]]:
-        """Every tensor that the inner optimizer steps, and whether Muon does."""
+        """Every tensor of the inner optimizer, and whether Muon steps it."""
         if self._stage == 0:
             yield from ((p, getattr(p, "use_muon", False)) for p in self._model.parameters())
         elif self._stage == 3:
@@ -57,8 +57,8 @@ class Partitions:
             yield from ((flat, getattr(group[0], "use_muon", False)) for flat, group in groups)
 
     def _whole_matrices(self) -> dict[int, tuple[int, int, bool]]:
-        """From the id of each of Muon's parameters to its group, where its momentum begins in this worker's buffer (-1 where
-        it has none), and whether this worker is the first that has it.
+        """{id of a parameter of Muon: (its group, where its momentum begins in this worker's buffer, -1 where it has none,
+        whether this worker is the first that has it)}.
         """
         found = {}
         for group, parameters in enumerate(self._zero.bit16_groups):
@@ -83,7 +83,7 @@ class Partitions:
         return view
 
     def read(self, parameter: Any, key: str) -> torch.Tensor:
-        """The full `weight` or optimizer state of a parameter; every worker must ask for it."""
+        """The full `weight` or optimizer state of a parameter; a collective, so every worker must call it."""
         from deepspeed.utils import safe_get_full_fp32_param, safe_get_full_optimizer_state
 
         if self._stage == 0:
@@ -121,7 +121,7 @@ class Partitions:
             safe_set_full_optimizer_state(parameter, value, key)
 
     def _write_part(self, parameter: Any, key: str, value: torch.Tensor) -> None:
-        """Stage 3: the last part is padded; DeepSpeed's setter for full tensors does not know."""
+        """Write this worker's part at stage 3. The last part is padded, which DeepSpeed's setter for full tensors ignores."""
         from deepspeed.utils import safe_set_local_fp32_param, safe_set_local_optimizer_state
 
         size = parameter.ds_tensor.numel()

@@ -12,7 +12,7 @@ With peak 1, W warm-up steps, N steps in all and final fraction f, step s (the f
 
 import math
 
-from trainers.config.pretraining import Schedule
+from trainers.config.job import Schedule
 
 
 def _constant(_: float, __: int, ___: Schedule) -> float:

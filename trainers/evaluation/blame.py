@@ -1,7 +1,7 @@
 """Blame: the documents that an optimizer step read, worst first, each with where it comes from and how it got here."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -14,9 +14,11 @@ from gristmill.terminal import printable
 from pipelines.contracts import lineage
 from pipelines.contracts.columns import DROP, EDITS_COLUMN
 from pipelines.contracts.lineage import Quarantined, select_rows
+from trainers.config.job_kinds import as_pretraining
 from trainers.config.pretraining import Pretraining
 from trainers.data.packed_corpus import TrainingCorpus, TrainingData, corpus_of, training_data
 from trainers.data.sequence_documents import ids_of
+from trainers.engine.losses import Loss
 from trainers.runs import checkpoint
 from trainers.runs.exclusion import read_excluded
 from trainers.runs.run import read_config, read_run
@@ -24,14 +26,17 @@ from trainers.runs.run import read_config, read_run
 
 @dataclass(frozen=True)
 class Blamed:
-    """A document of a step: `loss` in nats per target over its `tokens` targets (0 where it has none), `excess` the nats
-    above what as many targets have on average in the step.
+    """A document of a step.
+
+    `losses` are nats per target of each loss in which it has targets, `tokens` its targets in the first one. `excess` is
+    how much more it adds to what the step minimises than as many targets do on average, times the step's tokens: nats,
+    where there is one loss.
     """
 
     id: bytes
     source: str
     tokens: int
-    loss: float
+    losses: Mapping[str, float]
     excess: float
     excluded: bool
 
@@ -47,11 +52,13 @@ class History:
 
 @dataclass(frozen=True)
 class Blame:
-    """A step's documents, worst first, under the weights of step `weights` (0: the initial ones)."""
+    """A step's documents, worst first, and its losses in nats per target, under the weights of step `weights` (0: the
+    initial ones).
+    """
 
     step: int
     weights: int
-    loss: float
+    losses: Mapping[str, float]
     documents: tuple[Blamed, ...]
     corpus: TrainingCorpus
 
@@ -90,7 +97,7 @@ def blame(run: Path, step: int, warn: Callable[[str], None]) -> Blame:
     Worst is not finite, then the largest excess: it weighs a document's loss by its length, so that neither a rare word
     alone nor a long good document comes first. UserError where the run has no such step or its corpus is another by now.
     """
-    record, config = read_run(run), read_config(run)
+    record, config = read_run(run), as_pretraining(read_config(run), run)
     if not 1 <= step <= (config.budget.steps or 0):
         raise UserError(f"--step: got {step}, the run has the steps 1 to {config.budget.steps}")
     corpus = corpus_of(config)
@@ -104,18 +111,32 @@ def blame(run: Path, step: int, warn: Callable[[str], None]) -> Blame:
     data = training_data(corpus, config)
     found = checkpoint.nearest(run, warn, step - 1)
     data.order.resume(found.order if found else {})
-    sums = _sums(_model(run, config, found), config, data, step)
-    targets = sum(count for _, count in sums.values())
-    finite = {key: value for key, value in sums.items() if math.isfinite(value[0])}
-    mean = sum(nats for nats, _ in finite.values()) / max(1, sum(count for _, count in finite.values()))
+    losses, sums = _sums(_model(run, config, found), config, data, step)
+    nothing = np.zeros((len(losses), 2))
+    total = sum(sums.values(), nothing)
+    finite = sum((each for each in sums.values() if np.isfinite(each).all()), nothing)
     excluded = read_excluded(run)
     documents = [
-        Blamed(identifier, source, int(count), nats / max(1.0, count), nats - mean * count, identifier in excluded)
-        for (identifier, source), (nats, count) in sums.items()
-    ]
+        Blamed(
+            identifier, source, round(each[0, 1]), _means(losses, each), _excess(losses, each, finite, total),
+            identifier in excluded,
+        )
+        for (identifier, source), each in sums.items()
+    ]  # fmt: skip
     documents.sort(key=lambda d: (math.isfinite(d.excess), -d.excess if math.isfinite(d.excess) else 0.0, d.id))
-    loss = sum(nats for nats, _ in sums.values()) / max(1.0, targets)
-    return Blame(step, found.step if found else 0, loss, tuple(documents), corpus)
+    return Blame(step, found.step if found else 0, _means(losses, total), tuple(documents), corpus)
+
+
+def _means(losses: Sequence[Loss], sums: np.ndarray) -> dict[str, float]:
+    """Nats per target of each loss that has targets."""
+    return {loss.name: float(nats / targets) for loss, (nats, targets) in zip(losses, sums, strict=True) if targets}
+
+
+def _excess(losses: Sequence[Loss], document: np.ndarray, finite: np.ndarray, total: np.ndarray) -> float:
+    """See Blamed. `finite` are the sums over the documents whose nats are, `total` those over all."""
+    means, weights = finite[:, 0] / np.maximum(1, finite[:, 1]), np.array([loss.weight for loss in losses])
+    scales = weights * (total[0, 1] / np.maximum(1, total[:, 1]))
+    return float((scales * (document[:, 0] - means * document[:, 1])).sum())
 
 
 def _model(run: Path, config: Pretraining, found: checkpoint.Checkpoint | None) -> Any:
@@ -130,41 +151,51 @@ def _model(run: Path, config: Pretraining, found: checkpoint.Checkpoint | None) 
 
 def _sums(
     model: Any, config: Pretraining, data: TrainingData, step: int
-) -> dict[tuple[bytes, str], tuple[float, float]]:
-    """(nats, targets) of every document of a step by (id, source); one that was read twice counts twice."""
+) -> tuple[Sequence[Loss], dict[tuple[bytes, str], np.ndarray]]:
+    """The losses of a run, and nats and targets in each, float64 [losses, 2], of every document of a step by (id, source).
+
+    A document that was read twice counts twice. The target of a whole row is shared equally by the row's documents.
+    """
     import torch
 
     from trainers.engine.device import compute_device
-    from trainers.engine.forward import Forward, tensors
-    from trainers.rows.batch import IGNORED
+    from trainers.engine.forward import forward_of, tensors
 
     sequences = config.batch.sequences or 0
     grid = data.grid((step - 1) * sequences)
     device = compute_device()
-    forward = Forward(model.to(device), config.model.architecture, config.data.isolation)
+    forward = forward_of(model.to(device), config)
     samples = data.order.take((step - 1) * sequences, sequences)
-    sums: dict[tuple[bytes, str], tuple[float, float]] = {}
+    sums: dict[tuple[bytes, str], np.ndarray] = {}
     for first in range(0, sequences, config.execution.micro_batch):
         chosen = samples.select(np.arange(first, min(first + config.execution.micro_batch, sequences)))
         batch = data.rows(chosen)
         with torch.no_grad():
-            nats = forward(**tensors(batch, device))[0].double().cpu().numpy()
+            nats = {name: its.double().cpu().numpy() for name, its in forward(**tensors(batch, device)).items()}
+        targets = {loss.name: loss.targets(batch) for loss in forward.losses}
         for row, (index, sequence, epoch) in enumerate(zip(chosen.source, chosen.sequence, chosen.epoch, strict=True)):
-            source, held = grid.sources[index], batch.targets[row] != IGNORED
+            source = grid.sources[index]
             ids = ids_of(source, int(sequence), grid.length, int(epoch))
-            segments = batch.target_segments[row][held]
-            by_segment = np.bincount(segments, nats[row][held], len(ids)), np.bincount(segments, minlength=len(ids))
-            for identifier, more, count in zip(ids, *by_segment, strict=True):
-                before = sums.get((identifier, source.name), (0.0, 0.0))
-                sums[identifier, source.name] = (before[0] + float(more), before[1] + float(count))
-    return sums
+            each = np.zeros((len(ids), len(forward.losses), 2))
+            for number, loss in enumerate(forward.losses):
+                held = targets[loss.name][row]
+                if held.ndim == 0:
+                    each[:, number] = np.array([nats[loss.name][row], held]) / max(1, len(ids))
+                    continue
+                segments = batch.target_segments[row][held]
+                each[:, number, 0] = np.bincount(segments, nats[loss.name][row][held], len(ids))
+                each[:, number, 1] = np.bincount(segments, minlength=len(ids))
+            for identifier, one in zip(ids, each, strict=True):
+                before = sums.get((identifier, source.name))
+                sums[identifier, source.name] = one if before is None else before + one
+    return forward.losses, sums
 
 
 def show(found: Blame, count: int, line: Callable[[str], None]) -> None:
     """Print the `count` worst documents. What strangers chose (paths, URLs) is escaped, no text is shown."""
     weights = f"the weights of step {found.weights}" if found.weights else "the initial weights"
     weights += ", no checkpoint before it is kept" if found.weights >= found.step else ""
-    line(f"step {found.step}: {len(found.documents):,} documents, loss {found.loss:.4f} with {weights}; worst first")
+    line(f"step {found.step}: {len(found.documents):,} documents, {_shown(found.losses)} with {weights}; worst first")
     for number, document in enumerate(found.documents[:count], 1):
         try:
             history = found.history(document)
@@ -172,7 +203,7 @@ def show(found: Blame, count: int, line: Callable[[str], None]) -> None:
             history = History(document.id.hex(), None, (f"no history: {error}",))
         mark = ", excluded" if document.excluded else ""
         line(
-            f"{number}. {printable(history.printed)}  source {printable(document.source)}  loss {document.loss:.4f} over "
+            f"{number}. {printable(history.printed)}  source {printable(document.source)}  {_shown(document.losses)} over "
             f"{document.tokens:,} tokens  excess {document.excess:,.1f} nats{mark}"
         )
         if history.url is not None:
@@ -184,3 +215,8 @@ def show(found: Blame, count: int, line: Callable[[str], None]) -> None:
     line(
         "`python -m pipelines inspect CORPUS ID` shows a document; ids in a file are left out by `--exclude-documents`"
     )
+
+
+def _shown(losses: Mapping[str, float]) -> str:
+    """Losses by name; the first one has no target in some documents."""
+    return ", ".join(f"{name.replace('_', ' ')} {value:.4f}" for name, value in ({"loss": 0.0} | dict(losses)).items())

@@ -26,15 +26,16 @@ def evaluate(path: Path, corpora: Sequence[str] = (), tokens: int | None = None,
     """
     import torch
 
+    from trainers.config.job_kinds import as_pretraining
     from trainers.data.document_loss import document_data, with_documents
     from trainers.data.packed_corpus import corpus_of, validation_data
     from trainers.engine.device import compute_device
-    from trainers.engine.forward import Forward, tensors
+    from trainers.engine.forward import forward_of, tensors
     from trainers.engine.loss_metrics import loss_fields, no_sums, sums_by_source
     from trainers.inference.model_export import load_trained
 
     trained = load_trained(path)
-    config = trained.config
+    config = as_pretraining(trained.config, path)
     config = replace(config, data=replace(config.data, corpora=tuple(corpora) or config.data.corpora))
     corpus = corpus_of(config)
     if corpus.tokenizer.xxh3_128 != trained.fingerprints["tokenizer"]:
@@ -46,27 +47,28 @@ def evaluate(path: Path, corpora: Sequence[str] = (), tokens: int | None = None,
     if not data.sources:
         raise UserError("the corpus has no validation documents; raise validation_share of its `shards` step")
     device = compute_device()
-    forward = Forward(trained.model.to(device), config.model.architecture, config.data.isolation)
+    forward = forward_of(trained.model.to(device), config)
 
     def total(batches: Iterable["Batch"], sources: int) -> "np.ndarray":
-        sums = no_sums(sources)
+        sums = no_sums(len(forward.losses), sources)
         with torch.no_grad():
             for rows in batches:
-                sums += sums_by_source(forward(**tensors(rows, device)), rows, sources)
+                sums += sums_by_source(forward(**tensors(rows, device)), rows, forward.losses, sources)
         return sums
 
     sums, counts = total(data.batches(batch, 0, 1), len(data.sources)), _target_counts(data)
-    if not sums[1].any():
+    if not sums[0, 1].any():
         raise UserError(
             f"the {config.objective.kind} objective finds nothing to predict in the corpus's validation documents; raise "
             "--tokens, or validation_share of its `shards` step"
         )
     assert isinstance(config.data.weights, dict)
-    fields = loss_fields(sums, data.sources, config.objective.predicts_text, config.data.weights)
+    names = [loss.name for loss in forward.losses]
+    fields = loss_fields(sums, names, data.sources, config.objective.predicts_text, config.data.weights)
     documents = document_data(corpus, config)
     if documents is not None:
         measured = total(documents.batches(batch, 0, 1), len(documents.sources))
-        fields = with_documents(fields, documents.fields(measured))
+        fields = with_documents(fields, documents.fields(measured[0]))
     read = {name: corpus.train[name] for name in fields["sources"] if name in corpus.train}
     known = _target_counts(validation_data(replace(corpus, validation=read), config, _UNIGRAM_TOKENS))
     for name, entry in fields["sources"].items():

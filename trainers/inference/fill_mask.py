@@ -5,15 +5,14 @@ from pathlib import Path
 from gristmill.errors import ConfigError
 from tokenizer.encode import Encoder
 from tokenizer.vocabulary.specials import MASK
-from trainers.config.architecture import FAMILY
-from trainers.inference.prompt import framed, read_prompt, text_frame
+from trainers.inference.prompt import framed, read_prompt
 
 
 def fill_mask(path: Path, text: str, top: int = 5) -> list[list[tuple[str, float]]]:
-    """For every `<mask>` in a text the `top` likeliest tokens with their probabilities, by the model of an export or a run.
+    """The `top` likeliest tokens and their probabilities for every `<mask>` in a text, by the model of an export or a run.
 
-    Reserved ids, and those that only fill up the vocabulary, get no probability. ConfigError for a model that is no
-    encoder, a text without a mask, and one longer than the model's positions.
+    Reserved ids and those that only pad the vocabulary get no probability. ConfigError for a model that is no encoder, a
+    text without a mask, and a text longer than the model's positions.
     """
     import torch
 
@@ -24,10 +23,11 @@ def fill_mask(path: Path, text: str, top: int = 5) -> list[list[tuple[str, float
 
     trained = load_trained(path)
     sizes = trained.config.model
-    if FAMILY[sizes.architecture] != "encoder":
+    if sizes.family != "encoder":
         raise ConfigError(f"{path}: holds a {sizes.architecture}, which is no encoder; use `generate`")
     encoder = Encoder.load(str(trained.tokenizer), library="tokenizers")
-    ids = framed(read_prompt(text, encoder, (MASK,)), text_frame(trained.config), encoder)
+    objective = trained.config.objective
+    ids = framed(read_prompt(text, encoder, objective.prompt_format.names), objective.text_frame("encoder"), encoder)
     places = [place for place, token in enumerate(ids) if token == encoder.specials[MASK]]
     if not places:
         raise ConfigError(f"--text: has no {MASK}; write one where a token is to be predicted")

@@ -13,16 +13,16 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from gristmill.config import parse, plain
+from gristmill.config import plain
 from gristmill.errors import ConflictError, CorruptFileError, UserError
 from gristmill.storage.store import FileRecord, fsync_directory, read_json, record_file, verify, write_json
 from tokenizer.encode import Encoder
 from tokenizer.vocabulary.specials import MASK, SENTINELS, with_stand_ins
-from trainers.config.architecture import FAMILY, Model
-from trainers.config.pretraining import Pretraining
-from trainers.inference.prompt import spaces_lead, text_frame
+from trainers.config.architecture import Model
+from trainers.config.job import Job
+from trainers.config.job_kinds import parse_job
+from trainers.inference.prompt import spaces_lead
 from trainers.models import MODELS, build_model, not_stock, untie_stacks
-from trainers.objectives.mixture import sees_prefix
 from trainers.runs import checkpoint
 from trainers.runs.run import read_config, read_run, verified_copy
 
@@ -149,11 +149,11 @@ def notes_of(export: Path) -> list[str]:
     return list(read_json(export / "gristmill.json")["transformers"]["notes"])
 
 
-def _notes(config: Pretraining) -> list[str]:
+def _notes(config: Job) -> list[str]:
     notes = []
     if reason := not_stock(config.model):
         notes.append(f"transformers does not load it: {reason}; `python -m trainers generate` and `evaluate` do")
-    if FAMILY[config.model.architecture] == "decoder" and sees_prefix(config.objective):
+    if config.model.family == "decoder" and config.objective.sees_prefix:
         notes.append(
             "trained with a prefix that sees itself in both directions; transformers attends causally, with another loss; "
             "`python -m trainers generate` and `evaluate` attend as in training"
@@ -176,19 +176,19 @@ def _save_model(model: Any, sizes: Model, specials: dict[str, int], output: Path
         untie_stacks(model, sizes.architecture)
     if (publish := MODELS[sizes.architecture].publish) is not None:
         publish(model, specials)
-    if FAMILY[sizes.architecture] != "encoder":
+    if sizes.family != "encoder":
         model.config.use_cache = True
     model.save_pretrained(output)
 
 
-def _save_tokenizer(source: Path, specials: dict[str, int], config: Pretraining, output: Path) -> None:
+def _save_tokenizer(source: Path, specials: dict[str, int], config: Job, output: Path) -> None:
     """Tokenizer files: the corpus's tokenizer, with its specials named and put around a text as in training."""
     from transformers import PreTrainedTokenizerFast
 
     definition = json.loads(source.read_text(encoding="utf-8"))
     written = {token["id"]: token["content"] for token in definition["added_tokens"]}
     filling = {specials[name] for name in (MASK, *SENTINELS) if name in specials}
-    frame = text_frame(config)
+    frame = config.objective.text_frame(config.model.family)
     definition["post_processor"] = _template(frame.before, frame.after, specials, written)
     if spaces_lead(Encoder.load(str(source))):
         for token in definition["added_tokens"]:
@@ -197,14 +197,14 @@ def _save_tokenizer(source: Path, specials: dict[str, int], config: Pretraining,
     file.write_text(json.dumps(definition, ensure_ascii=False), encoding="utf-8")
     named: dict[str, Any] = {role: written[specials[token]] for role, token in _NAMED.items() if token in specials}
     others = [written[number] for number in sorted(set(specials.values())) if written[number] not in named.values()]
-    segments = ["token_type_ids"] if config.model.architecture == "bert" else []
+    segments = ["token_type_ids"] if MODELS[config.model.architecture].sentence is not None else []
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_file=str(file),
         model_max_length=config.model.positions,
         clean_up_tokenization_spaces=False,
         extra_special_tokens=others,
         model_input_names=["input_ids", *segments, "attention_mask"],
-        padding_side="left" if FAMILY[config.model.architecture] == "decoder" else "right",
+        padding_side="left" if config.model.family == "decoder" else "right",
         **named,
     )
     tokenizer.save_pretrained(output)
@@ -242,7 +242,7 @@ class Trained:
 
     model: Any
     tokenizer: Path
-    config: Pretraining
+    config: Job
     fingerprints: dict[str, str]
 
 
@@ -251,7 +251,7 @@ def load_trained(path: Path) -> Trained:
     if (path / "gristmill.json").exists():
         _silence_progress_bars()
         origin = _read_origin(path)
-        config = parse(Pretraining, origin["config"], str(path / "gristmill.json"))
+        config = parse_job(origin["config"], str(path / "gristmill.json"))
         return Trained(_exported_model(path, config.model), path / "tokenizer.json", config, origin["fingerprints"])
     read_run(path)
     found = checkpoint.newest(path, print)

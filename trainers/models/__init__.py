@@ -1,29 +1,15 @@
-"""Models: `transformers` architectures by name, initialised from a seed. To add one: a file here, a line in MODELS, and its
-family and positions in `trainers.config.architecture`.
+"""Models: `transformers` architectures by name, initialised from a seed. To add one: a file here, and a line with the same name
+in `trainers.config.architecture.ARCHITECTURES`.
 """
 
+import importlib
 from typing import Any
 
-from trainers.config.architecture import FAMILY, Model
-from trainers.models.bart import BART
-from trainers.models.bert import BERT
-from trainers.models.gpt import GPT
-from trainers.models.gpt2 import GPT2
+from trainers.config.architecture import ARCHITECTURES, Model
 from trainers.models.interface import Architecture
-from trainers.models.llama import LLAMA
-from trainers.models.modernbert import MODERNBERT
-from trainers.models.roberta import ROBERTA
-from trainers.models.t5 import T5
 
 MODELS: dict[str, Architecture] = {
-    "bart": BART,
-    "bert": BERT,
-    "gpt": GPT,
-    "gpt2": GPT2,
-    "llama": LLAMA,
-    "modernbert": MODERNBERT,
-    "roberta": ROBERTA,
-    "t5": T5,
+    name: importlib.import_module(f"trainers.models.{name}").ARCHITECTURE for name in ARCHITECTURES
 }
 _STOCK = {
     "decoder": "AutoModelForCausalLM",
@@ -50,7 +36,7 @@ def build_model(model: Model, specials: dict[str, int], seed: int) -> Any:
         if architecture.create is not None:
             network = architecture.create(configuration, model, specials)
         else:
-            network = getattr(transformers, _STOCK[FAMILY[model.architecture]]).from_config(configuration)
+            network = getattr(transformers, _STOCK[model.family]).from_config(configuration)
         _place(network, architecture, model)
     if model.tied_stacks:
         _tie_stacks(network, architecture)
@@ -63,7 +49,7 @@ def stock_class(model: Model) -> Any:
 
     if model.architecture == "bert" and model.sentence_head:
         return transformers.BertForPreTraining
-    return getattr(transformers, _STOCK[FAMILY[model.architecture]])
+    return getattr(transformers, _STOCK[model.family])
 
 
 def _place(network: Any, architecture: Architecture, model: Model) -> None:

@@ -6,8 +6,8 @@ after another, on embeddings whose positions begin again in every document.
 
 from typing import Any
 
-from trainers.config.architecture import DECODER_START, Model
-from trainers.models.interface import Architecture, Inputs, special_ids
+from trainers.config.architecture import Model
+from trainers.models.interface import Architecture, Inputs, decoder_start_id, special_ids
 
 
 def _configuration(model: Model, specials: dict[str, int]) -> Any:
@@ -26,7 +26,7 @@ def _configuration(model: Model, specials: dict[str, int]) -> Any:
         dropout=model.dropout,
         attention_dropout=model.dropout,
         init_std=model.initializer_range,
-        decoder_start_token_id=specials[DECODER_START["bart"]],
+        decoder_start_token_id=decoder_start_id(model, specials),
         forced_eos_token_id=None,
         **special_ids(specials),
     )
@@ -55,7 +55,7 @@ def _stacks(network: Any) -> list[Any]:
     return [network.model.encoder, network.model.decoder]
 
 
-BART = Architecture(
+ARCHITECTURE = Architecture(
     _configuration,
     _hidden,
     logits=lambda network, states: network.lm_head(states),  # the stock model adds a bias of zeros that is not trained

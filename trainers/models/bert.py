@@ -40,7 +40,7 @@ def _sentence(network: Any, states: Any) -> Any:
     return network.cls.seq_relationship(network.bert.pooler(states))
 
 
-BERT = Architecture(
+ARCHITECTURE = Architecture(
     _configuration,
     _hidden,
     logits=lambda network, states: network.cls.predictions(states),

@@ -45,7 +45,7 @@ def _hidden(network: Any, inputs: Inputs) -> Any:
     return states
 
 
-GPT = Architecture(
+ARCHITECTURE = Architecture(
     _configuration,
     _hidden,
     logits=lambda network, states: network.lm_head(states),

@@ -30,7 +30,7 @@ def _hidden(network: Any, inputs: Inputs) -> Any:
     return network.transformer(**reads, use_cache=False).last_hidden_state
 
 
-GPT2 = Architecture(
+ARCHITECTURE = Architecture(
     _configuration,
     _hidden,
     logits=lambda network, states: network.lm_head(states),

@@ -58,3 +58,10 @@ def special_ids(specials: dict[str, int]) -> dict[str, int | None]:
     the published models. Embeddings of a padding token are 0 and not trained, so another token must not be called that.
     """
     return {f"{name}_token_id": specials.get(f"<{name}>") for name in ("bos", "eos", "pad")}
+
+
+def decoder_start_id(model: Model, specials: dict[str, int]) -> int:
+    """The id that the decoder of an encoder-decoder reads first."""
+    start = model.traits.decoder_start
+    assert start is not None, f"{model.architecture} is no encoder-decoder"
+    return specials[start]

@@ -30,4 +30,4 @@ def _hidden(network: Any, inputs: Inputs) -> Any:
     return network.model(**reads, use_cache=False).last_hidden_state
 
 
-LLAMA = Architecture(_configuration, _hidden, logits=lambda network, states: network.lm_head(states))
+ARCHITECTURE = Architecture(_configuration, _hidden, logits=lambda network, states: network.lm_head(states))

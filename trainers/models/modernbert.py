@@ -44,4 +44,6 @@ def _hidden(network: Any, inputs: Inputs) -> Any:
     return network.model(inputs.ids, attention_mask=masks, position_ids=inputs.positions).last_hidden_state
 
 
-MODERNBERT = Architecture(_configuration, _hidden, logits=lambda network, states: network.decoder(network.head(states)))
+ARCHITECTURE = Architecture(
+    _configuration, _hidden, logits=lambda network, states: network.decoder(network.head(states))
+)

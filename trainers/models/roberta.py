@@ -79,7 +79,7 @@ def _hidden(network: Any, inputs: Inputs) -> Any:
     return network.roberta(**reads).last_hidden_state
 
 
-ROBERTA = Architecture(
+ARCHITECTURE = Architecture(
     _configuration,
     _hidden,
     logits=lambda network, states: network.lm_head(states),

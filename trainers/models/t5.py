@@ -7,8 +7,8 @@ GELU and an untied output layer.
 from functools import cache
 from typing import Any, ClassVar
 
-from trainers.config.architecture import DECODER_START, Model
-from trainers.models.interface import Architecture, Inputs
+from trainers.config.architecture import Model
+from trainers.models.interface import Architecture, Inputs, decoder_start_id
 
 
 def _configuration(model: Model, specials: dict[str, int]) -> Any:
@@ -28,7 +28,7 @@ def _configuration(model: Model, specials: dict[str, int]) -> Any:
         tie_word_embeddings=model.tied,
         eos_token_id=specials["<eos>"],
         pad_token_id=specials["<pad>"],
-        decoder_start_token_id=specials[DECODER_START["t5"]],
+        decoder_start_token_id=decoder_start_id(model, specials),
     )
 
 
@@ -89,4 +89,4 @@ def _decoder_name(name: str) -> str:
     return name.replace(".layer.1.", ".layer.2.")
 
 
-T5 = Architecture(_configuration, _hidden, _logits, _create, decoder_name=_decoder_name)
+ARCHITECTURE = Architecture(_configuration, _hidden, _logits, _create, decoder_name=_decoder_name)

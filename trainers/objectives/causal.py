@@ -4,11 +4,13 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from trainers.objectives.shared.context import Context
+from trainers.objectives.shared.prompt_format import PromptFormat
+from trainers.objectives.shared.training_objective import TrainingObjective
 from trainers.rows.batch import Batch, Frame
 
 
 @dataclass(frozen=True)
-class Causal:
+class Causal(TrainingObjective):
     """Predict the next token; a document begins after `<bos>` and its last token predicts `<eos>`."""
 
     kind: Literal["causal"] = "causal"
@@ -16,10 +18,8 @@ class Causal:
     frame: ClassVar[Frame] = Frame("<bos>", None)
     families: ClassVar[tuple[str, ...]] = ("decoder",)
     predicts_text: ClassVar[bool] = True
-
-    def stream_length(self, sequence_length: int, family: str) -> int:
-        """A row of the model is one of the stream."""
-        return sequence_length
+    gives_likelihood: ClassVar[bool] = True
+    prompt_format: ClassVar[PromptFormat] = PromptFormat(plain_text=True)
 
     def apply(self, batch: Batch, context: Context) -> Batch:
         """The batch as it is packed: its targets are the next tokens."""

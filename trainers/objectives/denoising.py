@@ -22,8 +22,10 @@ import numba
 import numpy as np
 
 from gristmill.errors import UserError
+from tokenizer.vocabulary.specials import MASK
 from trainers.objectives.shared.context import Context
 from trainers.objectives.shared.pairs import Documents, PairObjective, Pairs, documents_of
+from trainers.objectives.shared.prompt_format import PromptFormat, replace_text
 from trainers.objectives.shared.ragged import Ragged
 from trainers.rows.batch import Batch, Frame
 
@@ -54,12 +56,21 @@ class Denoising(PairObjective):
 
     frame: ClassVar[Frame] = Frame(None, None)
     families: ClassVar[tuple[str, ...]] = ("encoder_decoder", "decoder")
-    predicts_text: ClassVar[bool] = False
 
     @property
     def needs_sentences(self) -> bool:
-        """Whether batches need `sentence_starts`."""
+        """Only permuting sentences needs them."""
         return self.permute_sentences
+
+    def text_frame(self, family: str) -> Frame:
+        """BART's encoder reads `<bos> text <eos>`."""
+        return Frame("<bos>", "<eos>") if family == "encoder_decoder" else super().text_frame(family)
+
+    @property
+    def prompt_format(self) -> PromptFormat:
+        """The model writes the whole text anew; a mask stands for what is missing."""
+        gap = MASK if self.infilling or self.masking else None
+        return PromptFormat(names=(MASK,), gap=gap, closed=True, answer=replace_text)
 
     def check(self) -> None:
         """Shares are shares, there is noise at all, options fit together."""
@@ -103,7 +114,7 @@ class Denoising(PairObjective):
         if self.deletion:
             text = deleted(text, documents.per_token(context, "denoising/deletion") < self.deletion)
         if self.masking or self.infilling:
-            mask = context.special("<mask>")
+            mask = context.special(MASK)
         if self.masking:
             chosen = _first(documents.per_token(context, "denoising/masking"), original, text) < self.masking
             text = Ragged(np.where(chosen, mask, text.tokens), text.offsets)

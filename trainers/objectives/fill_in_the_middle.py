@@ -18,14 +18,16 @@ from typing import ClassVar, Literal
 import numba
 import numpy as np
 
+from tokenizer.vocabulary.specials import FIM_MIDDLE, FIM_PREFIX, FIM_SUFFIX
 from trainers.objectives.shared.character_cuts import GROWTH
 from trainers.objectives.shared.context import Context
 from trainers.objectives.shared.pairs import Documents, PairObjective, Pairs, documents_of
+from trainers.objectives.shared.prompt_format import PromptFormat
 from trainers.objectives.shared.ragged import Ragged
 from trainers.rows.batch import Batch, Frame
 
 _MEAN_GROWTH = 2  # tokens that the cuts of a document add on average
-_MARKS = ("<fim_prefix>", "<fim_middle>", "<fim_suffix>")
+_MARKS = (FIM_PREFIX, FIM_MIDDLE, FIM_SUFFIX)
 
 
 @dataclass(frozen=True)
@@ -42,8 +44,9 @@ class FillInTheMiddle(PairObjective):
 
     frame: ClassVar[Frame] = Frame("<bos>", None)
     families: ClassVar[tuple[str, ...]] = ("decoder",)
-    predicts_text: ClassVar[bool] = False
+    gives_likelihood: ClassVar[bool] = True
     needs_texts: ClassVar[bool] = True
+    prompt_format: ClassVar[PromptFormat] = PromptFormat(names=_MARKS)
 
     def check(self) -> None:
         """Shares are shares."""

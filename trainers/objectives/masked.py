@@ -8,14 +8,17 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
+from tokenizer.vocabulary.specials import CLS, MASK, SEP
 from trainers.objectives.shared.context import Context
 from trainers.objectives.shared.masking_kernels import choose_tokens, choose_words, replace_chosen
+from trainers.objectives.shared.prompt_format import PromptFormat
+from trainers.objectives.shared.training_objective import TrainingObjective
 from trainers.rows.batch import IGNORED, Batch, Frame
 from trainers.rows.random import uniforms
 
 
 @dataclass(frozen=True)
-class Masking:
+class Masking(TrainingObjective):
     """What the masked objectives share: the fields that `Masked` explains."""
 
     rate: float = 0.15
@@ -27,7 +30,7 @@ class Masking:
     copies: int | None = None
 
     families: ClassVar[tuple[str, ...]] = ("encoder",)
-    predicts_text: ClassVar[bool] = False
+    prompt_format: ClassVar[PromptFormat] = PromptFormat(names=(MASK,))
 
     def check(self) -> None:
         """Shares are shares."""
@@ -50,15 +53,11 @@ class Masking:
     @property
     def frame(self) -> Frame:
         """Every document is between `<cls>` and `<sep>`."""
-        return Frame("<cls>", "<sep>")
-
-    def stream_length(self, sequence_length: int, family: str) -> int:
-        """A row of the model is one of the stream."""
-        return sequence_length
+        return Frame(CLS, SEP)
 
     @property
     def needs_words(self) -> bool:
-        """Whether `apply` wants the context's `word_marks`."""
+        """Words and spans of words need them."""
         return self.unit != "tokens"
 
     def apply(self, batch: Batch, context: Context) -> Batch:
@@ -69,9 +68,7 @@ class Masking:
         masked, targets = np.empty_like(batch.inputs), np.empty_like(batch.inputs)
         kinds, others = (self._uniforms(batch, context, name) for name in ("kind", "other"))
         shares = (self.mask_share, self.random_share)
-        replace_chosen(
-            batch.inputs, group, context.special("<mask>"), *shares, ordinary, kinds, others, masked, targets
-        )
+        replace_chosen(batch.inputs, group, context.special(MASK), *shares, ordinary, kinds, others, masked, targets)
         return replace(batch, inputs=masked, targets=targets)
 
     def _choose(self, batch: Batch, context: Context, special: np.ndarray, group: np.ndarray) -> None:
@@ -123,7 +120,7 @@ class Masked(Masking):
     @property
     def frame(self) -> Frame:
         """The marks around a document."""
-        return Frame("<cls>" if self.marks == "documents" else None, "<sep>")
+        return Frame(CLS if self.marks == "documents" else None, SEP)
 
     def stream_length(self, sequence_length: int, family: str) -> int:
         """A row of the model is one of the stream, and its own `<cls>`."""
@@ -131,7 +128,7 @@ class Masked(Masking):
 
     def apply(self, batch: Batch, context: Context) -> Batch:
         """The batch with its rows marked and tokens masked."""
-        return super().apply(led(batch, context.special("<cls>")) if self.marks == "rows" else batch, context)
+        return super().apply(led(batch, context.special(CLS)) if self.marks == "rows" else batch, context)
 
 
 def led(batch: Batch, mark: int) -> Batch:

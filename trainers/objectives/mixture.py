@@ -14,7 +14,7 @@ row takes as much of the stream as the part with the least room has for.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, ClassVar, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from trainers.objectives.fill_in_the_middle import FillInTheMiddle
 from trainers.objectives.prefix_lm import PrefixLM
 from trainers.objectives.shared.context import Context
 from trainers.objectives.shared.pairs import PairObjective, check_length
+from trainers.objectives.shared.training_objective import TrainingObjective
 from trainers.objectives.span_corruption import SpanCorruption
 from trainers.rows.batch import IGNORED, PADDING, Batch, Decoder, Frame, Room
 from trainers.rows.random import uniforms
@@ -43,16 +44,14 @@ class MixturePart:
         """The weight is positive, the objective has an input for the token to lead."""
         if not 0 < self.weight < float("inf"):
             raise ValueError(f"weight: got {self.weight}, allowed above 0")
-        if self.token is not None and not isinstance(self.objective, PairObjective):
+        if self.token is not None and not self.objective.rewrites_rows:
             raise ValueError(
                 f"token: got {self.token}, objective {self.objective.kind} has no inputs to lead; set null"
             )
 
     def room(self, sequence_length: int, family: str) -> Room | None:
         """What a row has room for, with `token` before every input; None where rows are those of the stream."""
-        if isinstance(self.objective, PairObjective):
-            return self.objective.room(sequence_length, family, int(self.token is not None))
-        return None
+        return self.objective.room(sequence_length, family, int(self.token is not None))
 
 
 def _ul2() -> tuple[MixturePart, ...]:
@@ -70,7 +69,7 @@ UL2 = _ul2()
 
 
 @dataclass(frozen=True)
-class ObjectiveMixture:
+class ObjectiveMixture(TrainingObjective):
     """Each row goes to one of `parts`, chosen by their weights.
 
     Where nothing else is said they are UL2's seven: spans of 3 and of 8 tokens, 15 %, led by `<reserved_0>`; the last
@@ -83,8 +82,6 @@ class ObjectiveMixture:
 
     kind: Literal["mixture"] = "mixture"
     parts: tuple[MixturePart, ...] = UL2
-
-    predicts_text: ClassVar[bool] = False
 
     @property
     def frame(self) -> Frame:
@@ -101,12 +98,36 @@ class ObjectiveMixture:
     @property
     def needs_sentences(self) -> bool:
         """Whether a part needs to know where sentences begin."""
-        return any(getattr(part.objective, "needs_sentences", False) for part in self.parts)
+        return any(part.objective.needs_sentences for part in self.parts)
 
     @property
     def needs_texts(self) -> bool:
         """Whether a part needs to know the texts of tokens."""
-        return any(getattr(part.objective, "needs_texts", False) for part in self.parts)
+        return any(part.objective.needs_texts for part in self.parts)
+
+    @property
+    def gives_likelihood(self) -> bool:
+        """Whether a part does."""
+        return any(part.objective.gives_likelihood for part in self.parts)
+
+    @property
+    def sees_prefix(self) -> bool:
+        """Whether a part does."""
+        return any(part.objective.sees_prefix for part in self.parts)
+
+    @property
+    def rewrites_rows(self) -> bool:
+        """Whether a part does."""
+        return any(part.objective.rewrites_rows for part in self.parts)
+
+    def members(self) -> Sequence[tuple[TrainingObjective, str | None]]:
+        """The parts."""
+        return [(part.objective, part.token) for part in self.parts]
+
+    @property
+    def losses(self) -> dict[str, float]:
+        """Those of all parts."""
+        return {name: weight for part in self.parts for name, weight in part.objective.losses.items()}
 
     def check(self) -> None:
         """There are parts, and a family of models that all of them train."""
@@ -127,8 +148,9 @@ class ObjectiveMixture:
                 part.objective.check_document(length)
         return length
 
-    def room(self, sequence_length: int, family: str) -> Room | None:
+    def room(self, sequence_length: int, family: str, lead: int = 0) -> Room | None:
         """Room for the documents of a row whichever part it goes to; None where rows of all parts are those of the stream."""
+        assert lead == 0, "no token leads a whole mixture"
         rooms = [room for part in self.parts if (room := part.room(sequence_length, family)) is not None]
         if not rooms:
             return None
@@ -185,13 +207,3 @@ def _joined(batch: Batch, made: Sequence[Batch], places: Sequence[np.ndarray], p
     decoder = Decoder(**rows_of(decoders)) if decoders else None
     targets = join([one.targets for one in made], IGNORED)
     return replace(batch, **rows_of(made), targets=targets, prefix=prefix, decoder=decoder, sentence_starts=None)
-
-
-def objectives_in(objective: Any) -> list[Any]:
-    """The objectives of a mixture, or the one that it is."""
-    return [part.objective for part in objective.parts] if isinstance(objective, ObjectiveMixture) else [objective]
-
-
-def sees_prefix(objective: Any) -> bool:
-    """Whether a decoder learns with a prefix that sees itself in both directions."""
-    return any(getattr(part, "bidirectional_prefix", False) for part in objectives_in(objective))

@@ -1,7 +1,8 @@
 """Next-sentence prediction with masked language modelling (BERT: Devlin et al., 2019, section 3.1, task 2)."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from trainers.objectives.masked import Masking
 
@@ -20,8 +21,11 @@ class NextSentence(Masking):
     exchanges: int = 10
     kind: Literal["next_sentence"] = "next_sentence"
 
+    sentence_pairs: ClassVar[bool] = True
+    losses: ClassVar[Mapping[str, float]] = {"loss": 1.0, "sentence_loss": 1.0}
+
     def check(self) -> None:
-        """Ranges."""
+        """Validate ranges."""
         super().check()
         if not 1 <= self.exchanges <= 1000:
             raise ValueError(f"exchanges: got {self.exchanges}, allowed 1 to 1000")

@@ -16,6 +16,7 @@ import numpy as np
 
 from trainers.objectives.shared.context import Context
 from trainers.objectives.shared.pairs import Documents, PairObjective, Pairs, documents_of
+from trainers.objectives.shared.prompt_format import PromptFormat
 from trainers.objectives.shared.ragged import Ragged
 from trainers.rows.batch import Batch, Frame
 
@@ -33,7 +34,8 @@ class PrefixLM(PairObjective):
 
     frame: ClassVar[Frame] = Frame("<bos>", None)
     families: ClassVar[tuple[str, ...]] = ("decoder", "encoder_decoder")
-    predicts_text: ClassVar[bool] = False
+    gives_likelihood: ClassVar[bool] = True
+    prompt_format: ClassVar[PromptFormat] = PromptFormat(plain_text=True)
 
     def check(self) -> None:
         """The share is one, options fit together."""

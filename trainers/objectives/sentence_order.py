@@ -1,5 +1,6 @@
 """Sentence-order prediction with masked language modelling (ALBERT: Lan et al., 2020, section 3.1)."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
@@ -21,7 +22,9 @@ class SentenceOrder(Masking):
     """
 
     kind: Literal["sentence_order"] = "sentence_order"
-    exchanges: ClassVar[int] = 0
+
+    sentence_pairs: ClassVar[bool] = True
+    losses: ClassVar[Mapping[str, float]] = {"loss": 1.0, "sentence_loss": 1.0}
 
     def apply(self, batch: Batch, context: Context) -> Batch:
         """The batch with parts that changed places, and with tokens masked."""

@@ -24,9 +24,10 @@ import numba
 import numpy as np
 
 from gristmill.errors import ConfigError
-from tokenizer.vocabulary.specials import SENTINELS
+from tokenizer.vocabulary.specials import MASK, SENTINELS
 from trainers.objectives.shared.context import Context
 from trainers.objectives.shared.pairs import Documents, PairObjective, Pairs, documents_of
+from trainers.objectives.shared.prompt_format import PromptFormat, fill_sentinels, replace_text
 from trainers.objectives.shared.ragged import Ragged
 from trainers.rows.batch import Batch, Frame
 
@@ -58,7 +59,6 @@ class SpanCorruption(PairObjective):
 
     frame: ClassVar[Frame] = Frame(None, None)
     families: ClassVar[tuple[str, ...]] = ("encoder_decoder", "decoder")
-    predicts_text: ClassVar[bool] = False
 
     def check(self) -> None:
         """Rates and lengths are in range, options fit together."""
@@ -69,6 +69,14 @@ class SpanCorruption(PairObjective):
         if self.closing_sentinel and self.style != "replace":
             raise ValueError(f"closing_sentinel: got true, style {self.style} has no sentinels; set it to false")
         self.check_prefix()
+
+    @property
+    def prompt_format(self) -> PromptFormat:
+        """With sentinels the model fills the gaps; in the other styles it writes the noise or the whole text."""
+        if self.style == "replace":
+            return PromptFormat(SENTINELS, SENTINELS[0], closed=True, generated=SENTINELS, answer=fill_sentinels)
+        names = (MASK,) if self.style in ("mass", "bert") else ()
+        return PromptFormat(names=names, closed=True, answer=replace_text)
 
     def check_document(self, tokens: int) -> None:
         """ConfigError where a document of `tokens` may need more sentinels than there are."""
@@ -128,7 +136,7 @@ class SpanCorruption(PairObjective):
         """The pairs that `noise`, bool [tokens of all documents], makes of `documents`."""
         content, eos = documents.content, context.special("<eos>")
         if self.style in ("mass", "bert"):
-            tokens = np.where(noise, context.special("<mask>"), content.tokens)
+            tokens = np.where(noise, context.special(MASK), content.tokens)
             if self.style == "bert":
                 chosen = np.flatnonzero(noise & (documents.per_token(context, "span_corruption/kind") >= _MASKED))
                 tokens[chosen] = _ordinary(context, documents.per_token(context, "span_corruption/other")[chosen])

@@ -3,17 +3,8 @@
 from dataclasses import replace
 
 from trainers.config.architecture import Model
-from trainers.config.pretraining import (
-    BatchSize,
-    Checkpoints,
-    Data,
-    Execution,
-    Optimizer,
-    Pretraining,
-    Schedule,
-    TrainingBudget,
-    Validation,
-)
+from trainers.config.job import BatchSize, Checkpoints, Execution, Optimizer, Schedule, TrainingBudget
+from trainers.config.pretraining import Data, Pretraining, Validation
 
 
 def demo_decoder() -> Pretraining:

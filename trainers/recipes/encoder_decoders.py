@@ -4,17 +4,8 @@ from dataclasses import replace
 from typing import Literal
 
 from trainers.config.architecture import Model
-from trainers.config.pretraining import (
-    BatchSize,
-    Checkpoints,
-    Data,
-    Execution,
-    Optimizer,
-    Pretraining,
-    Schedule,
-    TrainingBudget,
-    Validation,
-)
+from trainers.config.job import BatchSize, Checkpoints, Execution, Optimizer, Schedule, TrainingBudget
+from trainers.config.pretraining import Data, Pretraining, Validation
 from trainers.objectives.denoising import Denoising
 from trainers.objectives.prefix_lm import PrefixLM
 from trainers.objectives.span_corruption import SpanCorruption

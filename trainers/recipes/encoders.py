@@ -3,18 +3,8 @@
 from dataclasses import replace
 
 from trainers.config.architecture import Model
-from trainers.config.pretraining import (
-    BatchSize,
-    Checkpoints,
-    Data,
-    Execution,
-    LengthPhase,
-    Optimizer,
-    Pretraining,
-    Schedule,
-    TrainingBudget,
-    Validation,
-)
+from trainers.config.job import BatchSize, Checkpoints, Execution, Optimizer, Schedule, TrainingBudget
+from trainers.config.pretraining import Data, LengthPhase, Pretraining, Validation
 from trainers.objectives.masked import Masked
 from trainers.objectives.next_sentence import NextSentence
 

@@ -10,8 +10,9 @@ from trainers.report.read_runs import Run
 
 def measured(run: Run, mixed: bool = True) -> dict[str, Any]:
     """What the losses of a run are losses of; `mixed` ones are over all sources, and depend on the mixture as well."""
-    data = run.config["data"]
+    data = run.config.get("data", {})
     whole = {
+        "kind": run.config.get("kind", "pretraining"),
         "objective": run.config.get("objective"),
         "sequence length": data.get("sequence_length"),
         "packing": data.get("packing"),

@@ -8,7 +8,7 @@ from typing import Any
 from gristmill.errors import CorruptFileError, UserError
 from gristmill.events import read_events
 from gristmill.storage.store import read_json
-from trainers.runs.history import effective
+from trainers.runs.history import drop_superseded
 from trainers.runs.run import read_resolved, read_run
 from trainers.runs.sinks import redacted
 
@@ -88,7 +88,7 @@ def read_runs(paths: Sequence[Path]) -> list[Run]:
 def _read(path: Path, name: str) -> Run:
     record, config = read_run(path), _without_secrets(read_resolved(path))
     events = read_events(path / "log.jsonl")
-    kept = effective(events)
+    kept = drop_superseded(events)
 
     def of(kind: str) -> list[dict[str, Any]]:
         return [event for event in kept if event["event"] == kind]

@@ -9,14 +9,15 @@ from trainers.data.document_loss import FIELD
 from trainers.report.compare_runs import groups, measured, measured_documents, reason, without_likelihood
 from trainers.report.curves import Chart, Mark, Series, chart, compact
 from trainers.report.read_runs import Run
+from trainers.runs.progress import is_loss
 
 Event = Mapping[str, Any]
 WIDE, LOW, CARD = (940, 340), (940, 220), (450, 210)
 _SOURCES = 24  # drawn: those with the most tokens
-# Numbers of a step's event that have a chart of their own, or are none of a curve.
+# Numbers of a step's event that have a chart of their own, or none. Losses have theirs.
 _KNOWN = (
-    "step", "steps", "tokens", "time", "loss", "sentence_loss", "bits_per_byte", "learning_rate", "gradient_norm",
-    "tokens_per_second", "mfu", "memory_bytes",
+    "step", "steps", "tokens", "time", "bits_per_byte", "learning_rate", "gradient_norm", "tokens_per_second", "mfu",
+    "memory_bytes",
 )  # fmt: skip
 
 
@@ -30,21 +31,23 @@ class Curves:
         self.reason, self.without_likelihood = reason(runs), without_likelihood(runs)
         self._over_all, self._of_one = groups(runs, measured), groups(runs, lambda run: measured(run, mixed=False))
         self._documents = groups(runs, measured_documents)
+        names = dict.fromkeys(name for run in runs for event in run.steps for name in event if is_loss(name))
+        self.other_losses = [name for name in names if name != "loss"]
 
     def overall(self) -> list[Chart]:
         """Losses over all sources, with what happened on the way. Runs whose losses are of other things are apart."""
-        sizes = (WIDE, LOW, LOW)
         return [
             drawn
-            for (title, field), size in zip(_LOSSES, sizes, strict=True)
-            for drawn in self._losses(title, field, None, size)
+            for title, field in self._fields()
+            for drawn in self._losses(title, field, None, WIDE if field == "loss" else LOW)
         ]
 
     def by_source(self) -> list[tuple[str, list[Chart]]]:
         """Losses of each source, those with the most tokens first."""
         found = []
         for name in self.sources()[:_SOURCES]:
-            found.append((name, [each for title, field in _LOSSES for each in self._losses(title, field, name, CARD)]))
+            charts = (self._losses(title, field, name, CARD) for title, field in self._fields())
+            found.append((name, [each for several in charts for each in several]))
         return [(name, drawn) for name, drawn in found if drawn]
 
     def sources(self) -> list[str]:
@@ -58,7 +61,7 @@ class Curves:
             self._of_steps("Gradient norm, before clipping", _field("gradient_norm"), compact),
         ]
         others = {name: None for run in self._runs for event in run.steps for name in event if _is_number(event[name])}
-        named = [name for name in others if name not in _KNOWN]
+        named = [name for name in others if name not in _KNOWN and not is_loss(name)]
         drawn += [self._of_steps(name.replace("_", " ").capitalize(), _field(name), compact) for name in named]
         return [each for each in drawn if each]
 
@@ -75,6 +78,11 @@ class Curves:
         """Data waste: the share of positions that hold padding, up to each step."""
         drawn = self._of_steps("Padding, share of all positions up to here", _padding, lambda value: f"{value:.3g} %")
         return [drawn] if drawn else []
+
+    def _fields(self) -> list[tuple[str, str]]:
+        """Title and field of what is drawn overall and by source: losses, and bits per byte of whole documents."""
+        others = [(f"{name.replace('_', ' ').capitalize()}, nats per target", name) for name in self.other_losses]
+        return [("Loss, nats per target token", "loss"), ("Bits per byte of whole documents", FIELD), *others]
 
     def _losses(self, title: str, field: str, source: str | None, size: tuple[int, int]) -> list[Chart]:
         """A chart for each group of runs that may be compared."""
@@ -112,13 +120,6 @@ class Curves:
             for event in happened(run)
             if event["event"] in ("resume", "skipped")
         ]
-
-
-_LOSSES = (
-    ("Loss, nats per target token", "loss"),
-    ("Bits per byte of whole documents", FIELD),
-    ("Loss of sentence pairs, nats per pair", "sentence_loss"),
-)
 
 
 def happened(run: Run) -> Iterator[Event]:

@@ -1,18 +1,37 @@
-"""What a run's log says in the end: a run that goes on from an earlier step logs some steps twice, and the later ones
-count.
-"""
+"""Reading a run's log: the measurements that count in the end, and the events that a running process adds."""
 
-from collections.abc import Iterable
+import threading
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
+from gristmill.events import events_of
+
 MEASURED = ("step", "validation", "skipped")
+_INTERVAL = 0.3  # seconds between two looks at a log
 
 
-def effective(events: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """`events` without the measurements that lie beyond the step from which a later part of the run began."""
+def drop_superseded(events: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """`events` without measurements that a resumed run has repeated: those beyond the step that a later part starts from."""
     kept: list[dict[str, Any]] = []
     for event in events:
         if event["event"] == "start":
             kept = [e for e in kept if e["event"] not in MEASURED or e["step"] <= event["step"]]
         kept.append(event)
     return kept
+
+
+def follow(path: Path, start: int, stop: threading.Event) -> Iterator[dict[str, Any]]:
+    """The events that are added to `path` from byte `start` on, as they come, up to the end of the file once `stop` is set."""
+    rest = b""
+    while True:
+        last = stop.wait(_INTERVAL)
+        if path.exists():
+            with open(path, "rb") as log:
+                log.seek(start)
+                data = log.read()
+            start += len(data)
+            *complete, rest = (rest + data).split(b"\n")
+            yield from events_of(complete)
+        if last:
+            return

@@ -10,14 +10,14 @@ from typing import Any
 
 from gristmill.errors import UserError
 from gristmill.storage.store import read_json, write_json
-from trainers.config.pretraining import Pretraining
+from trainers.config.job import Job
 from trainers.data.packed_corpus import TrainingCorpus, TrainingData
 from trainers.runs.run import read_run
 
 FORMAT = "gristmill-ledger/1"
 
 
-def write_ledger(run: Path, config: Pretraining, corpus: TrainingCorpus, data: TrainingData, step: int) -> None:
+def write_ledger(run: Path, config: Job, corpus: TrainingCorpus, data: TrainingData, step: int) -> None:
     """Record what the first `step` steps read. UserError where the disk is full; the ledger before it is untouched."""
     samples = step * (config.batch.sequences or 0)
     record = {
@@ -25,7 +25,7 @@ def write_ledger(run: Path, config: Pretraining, corpus: TrainingCorpus, data: T
         "step": step,
         "first_sample": data.since,
         "samples": samples,
-        "corpora": list(config.data.corpora),
+        "corpora": list(config.inputs),
         "corpus": corpus.fingerprint,
         "tokenizer": corpus.tokenizer.xxh3_128,
         "parent": read_run(run).get("parent"),

@@ -14,8 +14,9 @@ from gristmill.errors import ConfigError, UserError
 from gristmill.storage.location import local_of
 from gristmill.storage.store import digest, file_checksum, read_json
 from tokenizer.vocabulary.definition import read_definition
-from trainers.config.pretraining import Init, Pretraining
-from trainers.data.packed_corpus import TrainingCorpus, training_data, verified_tokenizer
+from trainers.config.job import Init, Job
+from trainers.data.job_data import reader_of
+from trainers.data.packed_corpus import TrainingCorpus, verified_tokenizer
 from trainers.runs import checkpoint
 
 
@@ -59,7 +60,7 @@ def checkpoint_of(run: Path, step: int | None) -> checkpoint.Checkpoint:
     return found
 
 
-def describe(config: Pretraining, corpus: TrainingCorpus) -> dict[str, Any]:
+def describe(config: Job, corpus: TrainingCorpus) -> dict[str, Any]:
     """What `run.json` records of the parent of a new run: where it is, its fingerprints, and the step that the run begins at.
 
     ConfigError or UserError where the parent has another tokenizer or architecture, or cannot be continued.
@@ -98,10 +99,10 @@ def updates(run: Mapping[str, Any], step: int, skipped: int) -> int:
     return int(parent["updates"]) + step - int(parent["first_step"]) - skipped
 
 
-def _check_order(config: Pretraining, corpus: TrainingCorpus, found: checkpoint.Checkpoint) -> None:
+def _check_order(config: Job, corpus: TrainingCorpus, found: checkpoint.Checkpoint) -> None:
     """ConfigError unless the parent's data goes on: the same samples in the same order, in batches of the same size."""
     sequences, steps = config.batch.sequences or 0, config.budget.steps or 0
-    order = training_data(corpus, config).order
+    order = reader_of(config).training(corpus, config, frozenset()).order
     if found.order.get("order") != order.identity or found.order.get("sample") != found.step * sequences:
         raise ConfigError(
             "init.data: got continue, and the parent read other samples: its corpus, data section, seed, objective and "

@@ -1,24 +1,24 @@
 """Progress of a run: events in `log.jsonl`, and the line that a person reads for each of them."""
 
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from gristmill.errors import UserError
-from gristmill.events import EventLog, events_of, human_line
-from trainers.runs.sinks import Channel, Outcome
+from gristmill.events import EventLog, human_line
+from trainers.runs.history import follow
+from trainers.runs.sinks import Follower, Outcome
 from trainers.runs.training_metrics import RunMetrics
 
 
 class Progress:
-    """Writes events, shows their lines and hands them to the sinks. Only the first worker has a log; the others pass
-    `path` None and stay silent.
+    """Writes events and shows their lines; `sinks` follow the log. Only the first worker has one: the others pass `path`
+    None and stay silent.
     """
 
-    def __init__(self, path: Path | None, show: Callable[[str], None] | None, sinks: Sequence[Channel] = ()) -> None:
+    def __init__(self, path: Path | None, show: Callable[[str], None] | None, sinks: Sequence[Follower] = ()) -> None:
         """`show` prints a line; None where another process follows the log. `path` is in the run's directory."""
         self._path, self._log = path, EventLog(path) if path else None
         self._show, self._sinks = show, sinks
@@ -30,10 +30,9 @@ class Progress:
         if self._log is None or self._path is None:
             return
         self._record(event, fields)
-        for sink in self._sinks:
-            if event == "start":
+        if event == "start":
+            for sink in self._sinks:
                 sink.begin(self._path)
-            sink.put({"event": event, "time": time.time(), **fields})
         if event in ("finished", "stopped"):
             self._outcome = "finished" if event == "finished" else "stopped"
         self._tell_failures()
@@ -75,7 +74,7 @@ def line(event: str, fields: dict[str, Any]) -> str:
         shown = {
             "step": f"{fields['step']}/{fields['steps']}",
             "tokens": fields["tokens"],
-            "loss": fields["loss"],
+            **{_label(name): value for name, value in fields.items() if is_loss(name)},
             "rate": fields["learning_rate"],
             "gradient": fields["gradient_norm"],
             "tokens/s": round(fields["tokens_per_second"]),
@@ -85,13 +84,23 @@ def line(event: str, fields: dict[str, Any]) -> str:
         return human_line(**shown)
     if event == "validation":
         per_source = (f"{name} {_losses(entry)}" for name, entry in fields["sources"].items())
-        named = {"loss": "loss", "uniform_loss": "uniform", "sentence_loss": "sentence loss"}
-        named |= {"bits_per_byte": "bits per byte", "document_bits_per_byte": "of documents"}
+        losses = {name: _label(name) for name in fields if is_loss(name)}
+        named = losses | {"bits_per_byte": "bits per byte", "document_bits_per_byte": "of documents"}
         whole = human_line(**{shown: f"{fields[key]:.4f}" for key, shown in named.items() if key in fields})
         return f"validation at step {fields['step']}  {whole}  {'  '.join(per_source)}"
     if "message" in fields:
         return f"{event}  {fields['message']}"
     return f"{event}  {human_line(**{name: value for name, value in fields.items() if not isinstance(value, dict)})}"
+
+
+def is_loss(field: str) -> bool:
+    """Whether a field of a step or validation event is a loss, in nats per target (`trainers.engine.losses`)."""
+    return field == "loss" or field.endswith("_loss")
+
+
+def _label(loss: str) -> str:
+    """What a line calls a loss."""
+    return "uniform" if loss == "uniform_loss" else loss.replace("_", " ")
 
 
 def _losses(entry: dict[str, Any]) -> str:
@@ -104,28 +113,16 @@ def followed(path: Path, show: Callable[[str], None]) -> Iterator[None]:
     """Show the lines of events that other processes add to `path` while the block runs."""
     stop = threading.Event()
     start = path.stat().st_size if path.exists() else 0
-    thread = threading.Thread(target=_follow, args=(path, start, show, stop), daemon=True)
+
+    def show_lines() -> None:
+        for entry in follow(path, start, stop):
+            fields = {name: value for name, value in entry.items() if name not in ("event", "time")}
+            show(line(entry["event"], fields))
+
+    thread = threading.Thread(target=show_lines, daemon=True)
     thread.start()
     try:
         yield
     finally:
         stop.set()
         thread.join()
-
-
-def _follow(path: Path, start: int, show: Callable[[str], None], stop: threading.Event) -> None:
-    rest = b""
-    while True:
-        last = stop.wait(0.3)
-        if path.exists():
-            with open(path, "rb") as log:
-                log.seek(start)
-                data = log.read()
-            start += len(data)
-            *complete, rest = (rest + data).split(b"\n")
-            for entry in events_of(complete):
-                name = entry.pop("event")
-                entry.pop("time")
-                show(line(name, entry))
-        if last:
-            return

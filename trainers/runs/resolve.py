@@ -14,14 +14,12 @@ from gristmill.config import plain
 from gristmill.errors import ConfigError, UserError
 from gristmill.storage.location import expanded
 from pipelines.contracts.mixtures import temperature, unimax
-from trainers.config.architecture import FAMILY, fill
-from trainers.config.pretraining import BatchSize, Data, Pretraining, TrainingBudget
+from trainers.config.architecture import ARCHITECTURES, fill
+from trainers.config.job import BatchSize, Job, TrainingBudget
+from trainers.config.pretraining import Data, Pretraining
 from trainers.data.mixture_weights import SourceMixture, cap
 from trainers.data.order import MixtureEnds, Order, OrderPhase, Samples
 from trainers.data.packed_corpus import Grid, TrainingCorpus, grids_of, mixture_of, order_of
-from trainers.objectives import Objective
-from trainers.objectives.mixture import ObjectiveMixture, sees_prefix
-from trainers.objectives.shared.pairs import PairObjective
 from trainers.runs.parent import settle
 
 # What may change between the parts of one run: how it is executed and reported, not what is computed; and where the
@@ -35,17 +33,17 @@ _EPOCHS = 4.0  # of UniMax where max_epochs is no number: four lose little again
 
 def resolve(config: Pretraining, corpus: TrainingCorpus) -> Pretraining:
     """A new configuration without open values, which resolves to itself. ConfigError where values do not fit."""
-    family = FAMILY[config.model.architecture]
+    family = config.model.family
     if family not in config.objective.families:
-        allowed = ", ".join(name for name, its in FAMILY.items() if its in config.objective.families)
+        allowed = ", ".join(name for name, its in ARCHITECTURES.items() if its.family in config.objective.families)
         raise ConfigError(
             f"objective: got {config.objective.kind}, {config.model.architecture} is of the family {family.replace('_', '-')}; "
             f"allowed for this objective: {allowed}"
         )
-    if config.model.architecture == "gpt" and sees_prefix(config.objective):
+    if config.model.traits.causal_only and config.objective.sees_prefix:
         raise ConfigError(
-            "objective.bidirectional_prefix: got true with gpt, whose attention is causal by construction; set it to false, "
-            "or take gpt2 or llama as model.architecture"
+            f"objective.bidirectional_prefix: got true with {config.model.architecture}, whose attention is causal by "
+            f"construction; set it to false, or take gpt2 or llama as model.architecture"
         )
     rows = config.objective.stream_length(config.data.sequence_length, family)
     asked = config.budget.tokens or (config.budget.steps or 0) * (
@@ -74,12 +72,10 @@ def _check_specials(grid: Grid) -> None:
     when it makes a row, if only one of padding.
     """
     objective, none = grid.objective, np.empty(0, np.int64)
-    parts = objective.parts if isinstance(objective, ObjectiveMixture) else ()
-    for part in parts:
-        if part.token is not None:
-            grid.context.special(part.token)
-    objectives: list[Objective] = [part.objective for part in parts]
-    for each in objectives or [objective]:
+    for _, token in objective.members():
+        if token is not None:
+            grid.context.special(token)
+    for each, _ in objective.members():
         replace(grid, objective=each).rows(Samples(none, none, none, none, none), 1)
 
 
@@ -229,7 +225,7 @@ def _known(name: str, corpus: TrainingCorpus, field: str) -> None:
     raise ConfigError(f"{field}.{name}: no such source with training documents in the corpus; {hint}")
 
 
-def differences(config: Pretraining, other: Pretraining) -> list[tuple[str, object, object]]:
+def differences(config: Job, other: Job) -> list[tuple[str, object, object]]:
     """(field, value here, value there) of every field whose values differ."""
     here, there = _flat(plain(config)), _flat(plain(other))
     return [
@@ -242,7 +238,7 @@ def is_free(name: str) -> bool:
     return any(name == free or name.startswith(f"{free}.") for free in FREE)
 
 
-def identity(config: Pretraining) -> dict[str, object]:
+def identity(config: Job) -> dict[str, object]:
     """The fields that make a run what it is, flat by name: all but the free ones."""
     return {name: value for name, value in _flat(plain(config)).items() if not is_free(name)}
 
@@ -324,7 +320,7 @@ def _packing_lines(config: Pretraining, phase: OrderPhase) -> list[str]:
     padding but at a source's end. Marks that an objective adds to each document are no padding, and not known here.
     """
     lines, packing = [], config.data.packing
-    marked = isinstance(config.objective, PairObjective | ObjectiveMixture)
+    marked = config.objective.rewrites_rows
     for stream in phase.streams:
         if stream.sizes is not None:
             held = int(stream.sizes.sum())

@@ -20,13 +20,14 @@ from typing import Any
 import xxhash
 import yaml
 
-from gristmill.config import load_yaml, parse, plain
+from gristmill.config import load_yaml, plain
 from gristmill.errors import ConflictError, CorruptFileError, UserError
 from gristmill.storage.lease import LEASE, lock
 from gristmill.storage.location import local_of
 from gristmill.storage.retries import retry
 from gristmill.storage.store import digest, file_checksum, read_json, write_atomic, write_json
-from trainers.config.pretraining import Init, Pretraining
+from trainers.config.job import Init, Job
+from trainers.config.job_kinds import parse_job
 from trainers.data.packed_corpus import TrainingCorpus, verified_tokenizer
 from trainers.runs import checkpoint
 from trainers.runs.parent import describe
@@ -56,7 +57,7 @@ class Opened:
     changed: tuple[str, ...]
 
 
-def open_run(path: Path, config: Pretraining, corpus: TrainingCorpus, another_corpus: bool = False) -> Opened:
+def open_run(path: Path, config: Job, corpus: TrainingCorpus, another_corpus: bool = False) -> Opened:
     """Make a run's directory, or check that an existing one began with the same configuration, corpus and tokenizer.
 
     ConflictError names the difference. With `another_corpus` a corpus of the same tokenizer is read from the newest
@@ -118,7 +119,7 @@ def known_init(path: Path, init: Init | None) -> Init | None:
     return began if same else init
 
 
-def _change_corpus(path: Path, config: Pretraining, corpus: TrainingCorpus) -> None:
+def _change_corpus(path: Path, config: Job, corpus: TrainingCorpus) -> None:
     """Record that from the newest checkpoint on another corpus is read, and which ones were before it."""
     record = read_run(path)
     newest = checkpoint.newest(path, print)
@@ -142,9 +143,9 @@ def read_run(path: Path) -> dict[str, Any]:
     return record
 
 
-def read_config(path: Path) -> Pretraining:
+def read_config(path: Path) -> Job:
     """The resolved configuration of a run; CorruptFileError as `read_resolved`."""
-    return parse(Pretraining, read_resolved(path), str(path / "resolved.yaml"))
+    return parse_job(read_resolved(path), str(path / "resolved.yaml"))
 
 
 def read_resolved(path: Path) -> dict[str, Any]:
@@ -180,12 +181,12 @@ def differing(recipe: Mapping[str, Any], config: Mapping[str, Any], prefix: str 
     return lines
 
 
-def as_yaml(config: Pretraining) -> str:
+def as_yaml(config: Job) -> str:
     """A configuration as the YAML that `read_config` reads."""
     return yaml.safe_dump(plain(config), sort_keys=False, allow_unicode=True)
 
 
-def write_config(path: Path, config: Pretraining) -> None:
+def write_config(path: Path, config: Job) -> None:
     """Write a run's `resolved.yaml`."""
     write_atomic(path / "resolved.yaml", sealed(as_yaml(config).encode()))
 
@@ -230,7 +231,7 @@ def check_attempt(path: Path, name: str | None) -> None:
         raise SupersededError(f"{path}: other workers have gone on with this run since these were cut off from it")
 
 
-def fingerprints(config: Pretraining, corpus: TrainingCorpus) -> dict[str, str]:
+def fingerprints(config: Job, corpus: TrainingCorpus) -> dict[str, str]:
     """Of code, configuration, corpus and tokenizer, as run and checkpoints record them."""
     return {
         "code": code_version(),

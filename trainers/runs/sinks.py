@@ -1,17 +1,16 @@
-"""Metrics of a run in TensorBoard, Weights & Biases or MLflow, beside `log.jsonl`, which has them all in any case.
+"""Sinks: copies of the measurements in `log.jsonl` in TensorBoard, Weights & Biases or MLflow.
 
-A sink is fed from a thread of its own: one that is slow, hangs or fails neither delays nor changes training. It gets the
-history of the run first, as far as it has not got it, so that a sink that failed, or is new, is complete after a resume.
-Where the libraries write to is theirs to know, from their environment variables: WANDB_PROJECT, WANDB_MODE and the like,
-MLFLOW_TRACKING_URI, MLFLOW_EXPERIMENT_NAME. So no key stands in a configuration.
+A sink follows the log in a thread of its own, so one that is slow, hangs or fails neither delays nor changes training. It
+first gets the history of the run that it does not have yet: after a resume, one that failed or is new is complete. Where
+the libraries write to is set by their own environment variables, WANDB_PROJECT, WANDB_MODE, MLFLOW_TRACKING_URI,
+MLFLOW_EXPERIMENT_NAME and others, so no configuration holds a key.
 
-To add a sink, write a class as `Sink` says and name it in SINKS, with its extra in pyproject.toml.
+To add a sink, write a class with the methods of `Sink` and name it in SINKS, with its extra in pyproject.toml.
 """
 
 import hashlib
 import math
 import os
-import queue
 import re
 import shutil
 import threading
@@ -19,6 +18,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -27,20 +27,19 @@ from gristmill.errors import ConfigError, UserError
 from gristmill.events import read_events
 from gristmill.extras import install_extra
 from gristmill.storage.store import read_json, write_json
-from trainers.runs.history import effective
+from trainers.runs.history import drop_superseded, follow
 
 Outcome = Literal["finished", "stopped", "failed"]
 FORMAT, FILE = "gristmill-sinks/1", "sinks.json"
 _GROUPS = {"step": "train", "validation": "validation"}
-_WAITING = 10_000  # events that a sink may be behind
-_PATIENCE = 60.0  # seconds that the end of a run waits for a sink
+_CLOSING = 60.0  # seconds that the end of a run waits for a sink
 _PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,79}")
 _SECRET_NAME = re.compile("KEY|TOKEN|PASSWORD|SECRET|CREDENTIAL")
 
 
 @dataclass(frozen=True)
 class Description:
-    """What a sink is told of a run: its directory, its settings by name, the identity under which the sink knows it
+    """What a sink gets to know of a run: its directory, its settings by name, the identity that the sink has given it
     (None for a new one), and the last step in its log (0 for none).
     """
 
@@ -51,7 +50,7 @@ class Description:
 
 
 class Sink(Protocol):
-    """One run in some library. The constructor may raise anything; that stops a run before its first step."""
+    """One run in some library. The constructor may raise any error; it stops a new run before its first step."""
 
     identity: str | None
 
@@ -59,14 +58,14 @@ class Sink(Protocol):
         """Begin the run, or go on with the one that `described.identity` names."""
 
     def log(self, step: int, seconds: float, values: Mapping[str, float]) -> None:
-        """Take metrics of `step`, measured at `seconds` since the epoch; those that it has already are passed over."""
+        """Take metrics of `step`, measured at `seconds` since the epoch; skip those that it already has."""
 
     def close(self, outcome: Outcome) -> None:
         """Deliver what is left."""
 
 
 class TensorBoard:
-    """Event files in `tensorboard/` of the run, written anew by each part of it: they never hold a step twice."""
+    """Event files in `tensorboard/` of the run. Each part of a run writes them anew, so no step is in them twice."""
 
     def __init__(self, described: Description) -> None:
         from torch.utils.tensorboard import SummaryWriter
@@ -88,9 +87,9 @@ class TensorBoard:
 
 
 class WeightsAndBiases:
-    """A run of Weights & Biases, whose steps only grow: of a step that is logged twice the first one stays.
+    """A run of Weights & Biases. Its steps only grow: where a step is logged twice, it keeps the first.
 
-    Offline each part of a run is a directory; those that were not synced yet are replaced by one that has the history.
+    Offline, each part of a run is a directory. Those that were not synced yet are replaced by one with the whole history.
     """
 
     def __init__(self, described: Description) -> None:
@@ -110,7 +109,7 @@ class WeightsAndBiases:
         self._next = self._take_over(described) if self._run.offline else self._run.step
 
     def _take_over(self, described: Description) -> int:
-        """The step from which an offline run needs rows: all, unless earlier ones have left this machine."""
+        """The first step that an offline run needs a row of: 0, unless earlier parts were synced or removed."""
         here = Path(self._run.dir).parent
         earlier = [part for part in here.parent.glob(f"offline-run-*-{self.identity}") if part != here]
         if described.identity and (not earlier or any(list(part.glob("*.synced")) for part in earlier)):
@@ -130,7 +129,7 @@ class WeightsAndBiases:
 
 
 class MLflow:
-    """A run of MLflow, at the server or store of MLFLOW_TRACKING_URI; of a step that is logged twice the first one stays."""
+    """A run of MLflow, at the server or store of MLFLOW_TRACKING_URI. Where a step is logged twice, it keeps the first."""
 
     def __init__(self, described: Description) -> None:
         if not os.environ.get("MLFLOW_TRACKING_URI"):
@@ -195,9 +194,10 @@ def require_libraries(names: Sequence[str]) -> None:
 
 def open_sinks(
     names: Sequence[str], run: Path, config: Any, show: Callable[[str], None] | None = None
-) -> "list[Channel]":
-    """The sinks of a run, which get its resolved configuration; `show` prints a line for each. UserError where one cannot
-    be opened, unless the run has been training already: then that is a failure like any other.
+) -> "list[Follower]":
+    """Open the sinks of a run with its resolved configuration; `show` prints a line for each.
+
+    UserError where one cannot be opened before the run's first step; later that is a failure like any other.
     """
     require_libraries(names)
     path = run / FILE
@@ -206,7 +206,7 @@ def open_sinks(
     logged = read_events(run / "log.jsonl") if names else []
     last_step = max((event["step"] for event in logged if event["event"] in _GROUPS), default=0)
     settings = dict(_settings(plain(config)))
-    channels = []
+    followers = []
     for name in names:
         if show:
             show(f"sink {name}: opening; where nobody answers, its library tries for some minutes")
@@ -216,7 +216,7 @@ def open_sinks(
             raise
         except Exception as error:
             if last_step > 0:
-                channels.append(Channel(name, None, describe(error)))
+                followers.append(Follower(name, None, describe(error)))
                 continue
             raise UserError(
                 f"sinks: {name!r} could not be opened: {describe(error)}; mend that, or leave {name} out of sinks"
@@ -224,40 +224,37 @@ def open_sinks(
         if sink.identity and known.get(name) != sink.identity:
             known[name] = sink.identity
             write_json(path, {"format": FORMAT, "identities": known})
-        channels.append(Channel(name, sink))
-    return channels
+        followers.append(Follower(name, sink))
+    return followers
 
 
-class Channel:
-    """The way of events to one sink. After a failure, which `failure` tells once, the sink gets no more of them."""
+class Follower:
+    """Hands the measurements in a run's log to one sink, in a thread of its own.
+
+    However far the sink is behind, the log holds what it has not got, so nothing waits for it and nothing is lost. After a
+    failure, which `failure` tells once, it gets no more until the run is resumed.
+    """
 
     def __init__(self, name: str, sink: Sink | None, failure: str | None = None) -> None:
-        """Nothing is sent before `begin`, and nothing at all without a sink, for which `failure` is the reason."""
+        """Without a sink `failure` is the reason, and nothing is sent."""
         self.name, self._sink = name, sink
-        self._queue: queue.Queue[dict[str, Any] | Outcome] = queue.Queue(_WAITING)
         self._thread: threading.Thread | None = None
-        self._failure = failure
-        self._told = False
+        self._end = threading.Event()
+        self._outcome: Outcome = "failed"
+        self._failure, self._told = failure, False
 
-    def begin(self, log: Path | None) -> None:
-        """Send what the log holds up to now, and then what `put` gets."""
-        if self._sink is None:
-            return
-        arguments = (self._sink, log, log.stat().st_size if log else 0)
-        self._thread = threading.Thread(target=self._work, args=arguments, name=f"sink {self.name}", daemon=True)
-        self._thread.start()
+    def begin(self, log: Path) -> None:
+        """Send what counts of the log up to now, its event `start` included, and then what is added."""
+        self._start(log, log.stat().st_size)
 
-    def put(self, event: dict[str, Any]) -> None:
-        """Hand an event over; never waits."""
-        if event["event"] not in _GROUPS or self._thread is None or self._failure is not None:
-            return
-        try:
-            self._queue.put_nowait(event)
-        except queue.Full:
-            self._failure = f"it is {_WAITING:,} events behind"
+    def _start(self, log: Path | None, size: int) -> None:
+        if self._sink is not None:
+            arguments = (self._sink, log, size)
+            self._thread = threading.Thread(target=self._work, args=arguments, name=f"sink {self.name}", daemon=True)
+            self._thread.start()
 
     def failure(self) -> str | None:
-        """The message of a failure, to whoever asks first."""
+        """The message of a failure, once."""
         if self._failure is None or self._told:
             return None
         self._told = True
@@ -267,38 +264,30 @@ class Channel:
         )
 
     def close(self, outcome: Outcome) -> None:
-        """Let the sink deliver what it has, for a minute at most."""
+        """Let the sink deliver what it has not got yet, for a minute at most."""
+        self._outcome = outcome
+        self._end.set()
         if self._thread is None:  # the run ended before its first step
-            self.begin(None)
-        if self._thread is None or self._failure is not None:
-            return
-        try:
-            self._queue.put(outcome, timeout=_PATIENCE)
-            self._thread.join(_PATIENCE)
-        except queue.Full:
-            pass
-        if self._thread.is_alive():
-            self._failure = self._failure or f"it has not taken all of them {_PATIENCE:.0f} seconds after the end"
+            self._start(None, 0)
+        if self._thread is not None:
+            self._thread.join(_CLOSING)
+            if self._thread.is_alive():
+                self._failure = f"it has not taken all of them {_CLOSING:.0f} seconds after the end"
 
     def _work(self, sink: Sink, log: Path | None, size: int) -> None:
         try:
-            for event in effective(read_events(log, size=size)) if log else ():
-                if event["event"] in _GROUPS:
-                    _send(sink, event)
-            while not isinstance(event_or_end := self._queue.get(), str):
-                _send(sink, event_or_end)
-            sink.close(event_or_end)
-        except BaseException as error:  # whatever a library raises, training goes on
+            if log is not None:
+                for event in chain(drop_superseded(read_events(log, size=size)), follow(log, size, self._end)):
+                    if event["event"] in _GROUPS:
+                        sink.log(event["step"], event["time"], metrics(event))
+            sink.close(self._outcome)
+        except BaseException as error:  # training goes on, whatever a library raises
             self._failure = describe(error)
 
 
-def _send(sink: Sink, event: Mapping[str, Any]) -> None:
-    sink.log(event["step"], event["time"], metrics(event))
-
-
 def metrics(event: Mapping[str, Any]) -> dict[str, float]:
-    """The numbers of a step's or validation's event: `train/loss`, and by source `train_loss/NAME`; what the data gave by
-    source is `data_FIELD/NAME`. What is not a finite number is left out.
+    """The finite numbers of a step or validation event: `train/loss`, by source `train_loss/NAME`, and of what was read of
+    a source `data_FIELD/NAME`.
     """
     group = _GROUPS[event["event"]]
     found: dict[str, float] = {}
@@ -326,8 +315,9 @@ def _is_number(value: Any) -> bool:
 
 
 def safe(name: str) -> str:
-    """A name that every sink takes: as it is where it is letters, digits, `_`, `.` and `-`, at most 80 of them; else with
-    `_` for what is not, and a digest, so that different names stay different.
+    """A name that every sink accepts: up to 80 letters, digits, `_`, `.` and `-`.
+
+    Any other name gets `_` for other characters and ends with a digest, so that different names stay different.
     """
     if _PLAIN.fullmatch(name):
         return name
@@ -336,20 +326,20 @@ def safe(name: str) -> str:
 
 
 def _settings(config: Any) -> Iterator[tuple[str, Any]]:
-    """A configuration by dotted names, without credentials that stand in an address."""
+    """A configuration by dotted names, without credentials in addresses."""
     for path, value in _leaves(config, ()):
         shown = redacted(str(value)) if isinstance(value, str | list) else value
         yield ".".join(map(safe, path)), shown
 
 
 def describe(error: BaseException) -> str:
-    """The kind of an error and its message in one line, without what may be secret in it."""
+    """The kind of an error and its message in one line, without secrets."""
     message = redacted(" ".join(str(error).split()))
     return f"{type(error).__name__}: {message[:300]}" if message else type(error).__name__
 
 
 def redacted(text: str) -> str:
-    """`text` without user names, passwords and queries of addresses, and values of secrets in the environment."""
+    """`text` without user names, passwords and queries in addresses, and without values of secrets in the environment."""
     text = re.sub(r"(?<=://)[^/\s@]+@", "***@", text)
     text = re.sub(r"(://[^\s?'\"]*)\?[^\s'\")]*", r"\1?***", text)
     for name, value in os.environ.items():

@@ -22,7 +22,6 @@ from gristmill.config import override, parse, plain
 from gristmill.errors import ConfigError
 from gristmill.events import read_events
 from gristmill.storage.store import write_json
-from trainers.config.architecture import FAMILY
 from trainers.config.pretraining import Pretraining
 from trainers.data.packed_corpus import corpus_of, stream_length
 from trainers.objectives import Objective
@@ -97,7 +96,7 @@ def _as_long(config: Pretraining) -> Pretraining:
         config = replace(config, data=replace(config.data, sequence_length=config.data.sequence_length + 1))
     while stream_length(config) > wanted:
         config = replace(config, data=replace(config.data, sequence_length=config.data.sequence_length - 1))
-    if FAMILY[config.model.architecture] == "decoder":
+    if config.model.family == "decoder":
         positions = max(config.model.positions, config.data.sequence_length)
         config = replace(config, model=replace(config.model, positions=positions))
     return config

@@ -11,8 +11,8 @@ from typing import Any
 
 from gristmill.errors import ConfigError, UserError
 from gristmill.storage.store import read_json
-from trainers.config.architecture import POSITIONS, Model
-from trainers.config.pretraining import Pretraining
+from trainers.config.architecture import Model
+from trainers.config.job import Job
 from trainers.inference.model_export import load_trained
 from trainers.models import MODELS, stock_class
 from trainers.runs import checkpoint
@@ -58,7 +58,7 @@ class _Weights(Mapping[str, dict[str, Any]]):
 
 
 def read_state(
-    config: Pretraining, specials: dict[str, int], record: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]
+    config: Job, specials: dict[str, int], record: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]
 ) -> Mapping[str, dict[str, Any]]:
     """{parameter name: {"weight": tensor, name of its optimizer state: tensor, ...}} to begin with, for a model whose parameters
     have these `shapes`. `record` is what `describe` gave.
@@ -126,7 +126,7 @@ def _check_model(ours: Model, theirs: Model) -> None:
             raise ConfigError(f"model.{field.name}: got {here}, the model of init.path has {there}; give it the same")
 
 
-def _hugging_face(path: Path, config: Pretraining, specials: dict[str, int]) -> dict[str, Any]:
+def _hugging_face(path: Path, config: Job, specials: dict[str, int]) -> dict[str, Any]:
     """The parameters of a Hugging Face directory by their names in `transformers`."""
     import torch
     import transformers
@@ -140,8 +140,8 @@ def _hugging_face(path: Path, config: Pretraining, specials: dict[str, int]) -> 
             f"model.architecture: got {model.architecture} ({ours.model_type}), {path} holds {written.get('model_type')!r}; "
             f"give the recipe of that architecture"
         )
-    if model.position != POSITIONS[model.architecture][0]:
-        raise ConfigError(f"model.position: got {model.position}, {path} has {POSITIONS[model.architecture][0]}")
+    if model.position != model.traits.positions[0]:
+        raise ConfigError(f"model.position: got {model.position}, {path} has {model.traits.positions[0]}")
     theirs = transformers.AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False)
     _check_configuration(ours.to_dict(), theirs.to_dict(), path)
     given = {"local_files_only": True, "trust_remote_code": False, "use_safetensors": True, "dtype": torch.float32}

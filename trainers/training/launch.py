@@ -1,10 +1,9 @@
-"""Launching: in this process, under torchrun, or on several workers with Ray Train. The only file here that imports
-ray.
+"""Launching: in this process, under torchrun, or on several workers with Ray Train. Only this file imports ray.
 
 The run directory and the numbers are the same under all three. On a cluster the run directory must be on storage that
 every worker sees. A run on Ray that loses workers, with or without their nodes, goes on from its last checkpoint with
 as many as there is room for; an error that a worker raises ends it. torchrun ends all workers when it loses one, and
-starts them again as often as its own `--max-restarts` says.
+restarts them up to its own `--max-restarts` times.
 """
 
 import os
@@ -14,23 +13,24 @@ import struct
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from gristmill.advisories import refuse_known
-from gristmill.config import parse, plain
+from gristmill.config import plain
 from gristmill.errors import UserError, reason_of
 from gristmill.events import EventLog
 from gristmill.storage.paths import is_url
-from trainers.config.pretraining import Pretraining
-from trainers.data.packed_corpus import TrainingCorpus, corpus_of
+from trainers.config.job import Job
+from trainers.config.job_kinds import parse_job
+from trainers.data.job_data import reader_of
+from trainers.data.packed_corpus import TrainingCorpus
 from trainers.runs import checkpoint
 from trainers.runs.progress import followed
 from trainers.runs.run import STOP, begin_attempt
 from trainers.runs.sinks import require_libraries
 
-LOSSES = 4  # in a row without a new checkpoint: whatever ended the workers will end the next ones too
+_MAX_FAILURES = 4  # in a row without a new checkpoint: what ended these workers will end the next ones too
 _SIOCGIFADDR = 0x8915  # of Linux
 _ANSWER_SECONDS = 60.0  # for a node to start a process; Ray takes up to half a minute to notice that a node is gone
 _NO_MEMORY = ("DefaultCPUAllocator", "ALLOC_FAILED")  # of the CPU, of CUDA's libraries
@@ -42,28 +42,27 @@ class LostWorkerError(UserError):
     """Another worker of the run is gone, so this one cannot go on."""
 
 
-def launch(config: Pretraining, corpus: TrainingCorpus, run: Path, workers: int, show: Callable[[str], None]) -> None:
-    """Train with the resolved `config` until it is finished or stopped. Under torchrun `workers` does not matter.
+def launch(config: Job, corpus: TrainingCorpus, run: Path, workers: int, show: Callable[[str], None]) -> None:
+    """Train with the resolved `config` until it is finished or stopped. Under torchrun `workers` is not used.
 
-    LostWorkerError under torchrun where another worker is gone, on Ray where that happens again and again.
+    LostWorkerError where another worker is gone under torchrun, or on Ray _MAX_FAILURES times without progress.
     """
     refuse_known("torch", "ray", "pyarrow")
     require_libraries(config.sinks)
     attempt = None
     if os.environ.get("RANK", "0") == "0":
-        (run / STOP).unlink(missing_ok=True)  # meant for a launch that was killed before it saw it
+        (run / STOP).unlink(missing_ok=True)  # left by a launch that was killed before it saw the file
         attempt = begin_attempt(run)
     if "RANK" in os.environ or workers == 1:
         _train(config, corpus, run, show, attempt)
     else:
-        absolute = tuple(d if is_url(d) else str(Path(d).resolve()) for d in config.data.corpora)
-        config = replace(config, data=replace(config.data, corpora=absolute))
+        config = config.with_inputs(tuple(d if is_url(d) else str(Path(d).resolve()) for d in config.inputs))
         with followed(run / "log.jsonl", show):
             _launch_on_ray(config, run.resolve(), workers)
 
 
 def _train(
-    config: Pretraining, corpus: TrainingCorpus, run: Path, show: Callable[[str], None] | None, attempt: str | None
+    config: Job, corpus: TrainingCorpus, run: Path, show: Callable[[str], None] | None, attempt: str | None
 ) -> None:
     """Train as one worker, in this process."""
     import torch
@@ -87,9 +86,9 @@ def _train(
         raise LostWorkerError(
             f"{run}: {_lost(str(error))} The same command goes on from the last checkpoint"
         ) from error
-    except BrokenPipeError:  # whoever reads the standard output has left
+    except BrokenPipeError:  # the reader of the standard output has gone
         raise
-    except OSError as error:  # on Ray it would come as an error of Ray's, with a traceback
+    except OSError as error:  # Ray would wrap it in an error of its own, with a traceback
         raise UserError(
             f"{run}: worker {os.environ.get('RANK', '0')}: {reason_of(error)}; mend that and run the same command, which goes "
             f"on from the last checkpoint"
@@ -97,7 +96,7 @@ def _train(
 
 
 def _lost(error: str) -> str:
-    """What an error of a collective says of the other workers, as sentences."""
+    """Explain the error of a collective, in sentences."""
     if any(words in error for words in _LATE):
         return (
             "another worker did not answer within the time limit of a collective: it hangs, is very slow, or its node or "
@@ -111,7 +110,7 @@ def _lost(error: str) -> str:
 
 @contextmanager
 def _sigterm_asks_to_stop(run: Path) -> Iterator[None]:
-    """While the block runs, SIGTERM to this process leaves the file that the workers' loop looks for after every step."""
+    """While the block runs, SIGTERM to this process creates the file that makes the workers stop after their step."""
     before = signal.signal(signal.SIGTERM, lambda *_: (run / STOP).touch())
     try:
         yield
@@ -120,7 +119,7 @@ def _sigterm_asks_to_stop(run: Path) -> Iterator[None]:
         (run / STOP).unlink(missing_ok=True)
 
 
-def _launch_on_ray(config: Pretraining, run: Path, workers: int) -> None:
+def _launch_on_ray(config: Job, run: Path, workers: int) -> None:
     import ray
     import torch
 
@@ -138,10 +137,8 @@ def _launch_on_ray(config: Pretraining, run: Path, workers: int) -> None:
             ray.shutdown()
 
 
-def _train_on_what_is_left(config: Pretraining, run: Path, workers: int, kind: str) -> None:
-    """Train on `workers` Ray workers; after the loss of one again from the last checkpoint, with fewer where there is no
-    room for as many.
-    """
+def _train_on_what_is_left(config: Job, run: Path, workers: int, kind: str) -> None:
+    """Train on `workers` Ray workers. After the loss of one, train from the last checkpoint on as many as there is room for."""
     nodes = _nodes(kind)
     if sum(nodes) < workers:
         # Ray would wait for ever.
@@ -157,7 +154,7 @@ def _train_on_what_is_left(config: Pretraining, run: Path, workers: int, kind: s
             return
         nodes = _nodes(kind, answering=True)
         size = min(workers, sum(nodes))
-        if in_row == LOSSES or size == 0:
+        if in_row == _MAX_FAILURES or size == 0:
             raise LostWorkerError(
                 f"{run}: workers were lost {in_row} times in a row without a checkpoint after step {reached}, the last "
                 f"time: {lost}; {sum(nodes)} {kind}s are left. Look for a kill by the system, often for want of memory, "
@@ -167,17 +164,18 @@ def _train_on_what_is_left(config: Pretraining, run: Path, workers: int, kind: s
         _record(run, "restart", step=reached, workers=size, in_row=in_row, message=message)
 
 
-def _fit(config: Pretraining, run: Path, workers: int, kind: str, each: int) -> str | None:
-    """Train on that many workers, each with `each` CPUs (Ray gives a worker as many threads) or one GPU. None at the end,
-    a line about it where workers were lost.
+def _fit(config: Job, run: Path, workers: int, kind: str, each: int) -> str | None:
+    """Train on `workers` workers, each with `each` CPUs (Ray gives a worker as many threads) or one GPU.
+
+    None when training has ended; a line that says which where workers were lost.
     """
     from ray.train import FailureConfig, RunConfig, ScalingConfig
     from ray.train.torch import TorchTrainer
 
     on_gpu = kind == "GPU"
-    # Ray wants storage that all workers see, like the run directory; what it leaves there is of no use afterwards.
+    # Ray wants storage that all workers see, as the run directory is; its files there are of no use afterwards.
     results = run / ".ray"
-    # Ray itself would try again after any error, and with as many workers as before, whatever there is room for.
+    # Ray's own retries follow any error, and need room for as many workers as before.
     never = FailureConfig(max_failures=0, controller_failure_limit=0, max_preemption_failures=0)
     try:
         TorchTrainer(
@@ -199,8 +197,9 @@ def _fit(config: Pretraining, run: Path, workers: int, kind: str, each: int) -> 
 
 
 def _release() -> None:
-    """Give back what a lost controller had reserved for its workers: Ray Train's own cleaner does so only where Ray's
-    dashboard runs, and Ray itself when this job ends.
+    """Release what a lost controller had reserved for its workers.
+
+    Ray Train's own cleaner does so only where Ray's dashboard runs, and Ray itself when this job ends.
     """
     import ray
     from ray._raylet import PlacementGroupID
@@ -232,7 +231,7 @@ def _group(backend: str) -> Any:
 
 
 def _use_the_network_of_ray() -> None:
-    """In a worker: gloo would take the address of the host's name, which on many machines is a loopback address."""
+    """Set gloo's interface in a worker: by default it uses the host name's address, on many machines a loopback address."""
     import ray
 
     interface = interface_of(ray.util.get_node_ip_address())
@@ -258,12 +257,12 @@ def interface_of(address: str) -> str | None:
 
 def _work(arguments: dict[str, Any]) -> None:
     """One worker of a Ray Train run."""
-    config = parse(Pretraining, arguments["config"], "resolved.yaml")
-    _train(config, corpus_of(config), Path(arguments["run"]), None, arguments["attempt"])
+    config = parse_job(arguments["config"], "resolved.yaml")
+    _train(config, reader_of(config).corpus(config), Path(arguments["run"]), None, arguments["attempt"])
 
 
 def _loss(error: Exception) -> str:
-    """Which workers a fit has lost, as a line. Raises what ended it otherwise: the error of a worker would come again."""
+    """Name the workers that a fit has lost, in a line. Raise any other error: that of a worker would come again."""
     from ray.exceptions import OutOfMemoryError, RayActorError, RayError, RayTaskError
     from ray.train import ControllerError, PreemptionError
     from ray.train.v2._internal.exceptions import WorkerHealthCheckTimeoutError
@@ -291,7 +290,7 @@ def _loss(error: Exception) -> str:
 
 
 def _nodes(kind: str, answering: bool = False) -> list[int]:
-    """The CPUs or GPUs of each node that Ray takes to be alive; with `answering` of those that run a task.
+    """The CPUs or GPUs of each node that Ray holds for alive; with `answering`, of each that runs a task.
 
     Ray notices the loss of a node late, and until then it would wait for room on it.
     """
@@ -319,18 +318,18 @@ def _succeeded(ray: Any, task: Any) -> bool:
 
 
 def _each(nodes: Sequence[int], workers: int) -> int:
-    """The most CPUs or GPUs that each worker can have, given what each node has; together they have one per worker."""
+    """The most CPUs or GPUs that each worker can have, given those of each node; there is at least one per worker."""
     return next(count for count in range(max(nodes), 0, -1) if sum(node // count for node in nodes) >= workers)
 
 
 def _step_of_checkpoint(run: Path) -> int:
-    """Of the newest intact one, 0 without any. The workers say which ones are corrupt."""
+    """The step of the newest intact checkpoint, 0 without any. The workers report corrupt ones."""
     found = checkpoint.newest(run, lambda message: None)
     return found.step if found else 0
 
 
 def _record(run: Path, event: str, **fields: Any) -> None:
-    """Write an event to the run's log, which no worker has open now."""
+    """Write an event to the run's log while no worker has it open."""
     log = EventLog(run / "log.jsonl")
     log.write(event, **fields)
     log.close()
@@ -341,7 +340,7 @@ def _start_ray(ray: Any) -> None:
     # Each of these would start another actor, or wait for one, before the first step.
     for feature in ("RAY_USAGE_STATS_ENABLED", "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER", "RAY_TRAIN_METRICS_ENABLED"):
         os.environ.setdefault(feature, "0")
-    # Ray's own 60 are few where all nodes load torch from one network storage, or are busy.
+    # Ray's default of 60 s is short where nodes are busy, or all load torch from one network storage.
     os.environ.setdefault("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", "180")
     paths = os.pathsep.join([str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = {"env_vars": {"PYTHONPATH": paths, "RAY_CHDIR_TO_TRIAL_DIR": "0"}}

@@ -14,12 +14,14 @@ import numpy as np
 
 from gristmill.errors import UserError
 from gristmill.storage.store import write_json
-from trainers.config.pretraining import Pretraining
-from trainers.data.document_loss import document_data, with_documents
-from trainers.data.packed_corpus import TrainingCorpus, TrainingData, ValidationData, training_data, validation_data
+from trainers.config.job import Job
+from trainers.data.document_loss import with_documents
+from trainers.data.job_data import reader_of
+from trainers.data.packed_corpus import TrainingCorpus, TrainingData, ValidationData
 from trainers.data.prefetch import ahead
 from trainers.engine.compiler import check_compiler, needs_compiler
 from trainers.engine.engine import Engine, Totals, start_group
+from trainers.engine.forward import forward_of
 from trainers.engine.loss_metrics import loss_fields, no_sums
 from trainers.engine.mfu import Flops, device_name, flops_of, memory_bytes, peak_flops, utilisation
 from trainers.engine.schedule import rate_fraction
@@ -40,7 +42,7 @@ from trainers.training.begin import read_state
 
 
 def train(
-    config: Pretraining,
+    config: Job,
     corpus: TrainingCorpus,
     run: Path,
     show: Callable[[str], None] | None,
@@ -71,7 +73,7 @@ class Training:
 
     def __init__(
         self,
-        config: Pretraining,
+        config: Job,
         corpus: TrainingCorpus,
         run: Path,
         progress: Progress,
@@ -83,18 +85,19 @@ class Training:
         self.attempt = attempt
         self.steps, self.sequences = config.budget.steps or 0, config.batch.sequences or 0
         excluded = read_excluded(run)
-        self.data: TrainingData = training_data(corpus, config, excluded)
-        self.held_out: ValidationData = validation_data(corpus, config, config.validation.tokens)
-        self.documents = document_data(corpus, config)
+        reader = reader_of(config)
+        self.data: TrainingData = reader.training(corpus, config, excluded)
+        self.held_out: ValidationData = reader.validation(corpus, config)
+        self.documents = reader.documents(corpus, config)
         self.micro_batch = min(config.execution.micro_batch, -(-self.sequences // world))
         self.split = ParallelLayout(world, self.micro_batch)
         accumulation = -(-self.sequences // (self.micro_batch * world))
         model = build_model(config.model, corpus.tokenizer.specials, config.seed)
         parameters = sum(parameter.numel() for parameter in model.parameters())
-        lengths = [*(phase.sequence_length for phase in config.data.phases), config.data.sequence_length]
-        self.flops = [flops_of(model, config, length) for length in lengths]
+        self.flops = [flops_of(model, config, grid.context.sequence_length) for grid in self.data.grids]
         self.peak_flops = peak_flops(device_name(), config)
-        self.engine = Engine(model, config, self.micro_batch, accumulation)
+        self.engine = Engine(forward_of(model, config), config, self.micro_batch, accumulation)
+        self.names = [loss.name for loss in self.engine.losses]
         self.start, self.tokens, self.skipped = self._restore()
         self.data = replace(self.data, since=min(read_run(run).get("since", 0), self.start) * self.sequences)
         self.skipped_in_row = 0
@@ -129,7 +132,7 @@ class Training:
 
     def run(self, began: float) -> None:
         """The loop. The run began at `began` of the performance counter."""
-        interval = _Interval(len(self.data.sources))
+        interval = self._interval()
         with closing(self._batches()) as batches:
             for step in range(self.start, self.steps):
                 asked = time.perf_counter()
@@ -160,14 +163,17 @@ class Training:
         last = done == self.steps
         if done % self.config.log_every == 0 or last or totals.stops:
             self._report(done, interval)
-            interval = _Interval(len(self.data.sources))
-        if done % self.config.validation.every == 0 or last:
+            interval = self._interval()
+        if done % self.config.validation_interval == 0 or last:
             self._validate(done)
             interval.restart_clock()
         if done % self.config.checkpoints.every == 0 or last or totals.stops:
             self._save(done)
             interval.restart_clock()
         return interval
+
+    def _interval(self) -> "_Interval":
+        return _Interval(no_sums(len(self.names), len(self.data.sources)))
 
     def _flops(self, step: int) -> Flops:
         """Operations a token in the phase of the step after `step` steps."""
@@ -201,7 +207,7 @@ class Training:
     def _skip(self, step: int, totals: Totals, norm: float) -> None:
         """Record a step that the engine has skipped; UserError after too many in a row."""
         self.skipped, self.skipped_in_row = self.skipped + 1, self.skipped_in_row + 1
-        wrong = ~np.isfinite(totals.sums).all(axis=0)
+        wrong = ~np.isfinite(totals.sums).all(axis=(0, 1))
         sources = [source.name for source, its in zip(self.data.sources, wrong, strict=True) if its]
         found = f"loss {totals.loss}, gradient norm {norm}" + (f", in {', '.join(sources)}" if sources else "")
         message = f"step {step} is not finite and changes nothing: {found}"
@@ -220,7 +226,7 @@ class Training:
         return self.stop.is_set() or (self.engine.rank == 0 and (self.path / STOP).exists())
 
     def _report(self, step: int, interval: "_Interval") -> None:
-        if not interval.sums[1].any():
+        if not interval.sums[0, 1].any():
             if interval.tokens:  # otherwise every step was skipped, and is recorded as such
                 message = (
                     f"NOTHING WAS PREDICTED up to step {step}: the documents read are too short for the objective "
@@ -233,7 +239,7 @@ class Training:
             step=step,
             steps=self.steps,
             tokens=self.tokens,
-            **loss_fields(interval.sums, self.data.sources, self.config.objective.predicts_text),
+            **loss_fields(interval.sums, self.names, self.data.sources, self.config.objective.predicts_text),
             learning_rate=interval.rate,
             gradient_norm=interval.norm,
             tokens_per_second=interval.tokens / interval.seconds,
@@ -250,12 +256,9 @@ class Training:
         totals = self.engine.evaluate(self.held_out.batches(*share), len(self.held_out.sources))
         if not totals.targets:
             return  # documents that are too short for the objective
-        weights = self.config.data.weights
-        assert isinstance(weights, dict)
         predicts = self.config.objective.predicts_text
-        fields = with_documents(
-            loss_fields(totals.sums, self.held_out.sources, predicts, weights), self._document_fields()
-        )
+        fields = loss_fields(totals.sums, self.names, self.held_out.sources, predicts, self.held_out.weights)
+        fields = with_documents(fields, self._document_fields())
         self.progress.write("validation", step=step, tokens=self.tokens, **fields)
 
     def _document_fields(self) -> dict[str, Any]:
@@ -263,7 +266,7 @@ class Training:
             return {}
         share = (self.micro_batch, self.engine.rank, self.engine.world)
         totals = self.engine.evaluate(self.documents.batches(*share), len(self.documents.sources))
-        return self.documents.fields(totals.sums)
+        return self.documents.fields(totals.sums[0])
 
     def _save(self, step: int) -> None:
         # All collectives come first: nobody waits in one for what the first worker then writes.
@@ -294,7 +297,7 @@ class Training:
                 failed = error
                 with suppress(OSError):  # the log may be on the same full disk
                     self.progress.write("error", step=step, message=str(error))
-        if self.engine.agree(int(failed is not None)):
+        if self.engine.broadcast(int(failed is not None)):
             why = failed or f"{self.path}: the checkpoint of step {step} could not be written, as the first worker says"
             raise UserError(f"{why}; mend that and run the same command, which goes on from the last checkpoint")
 
@@ -309,9 +312,9 @@ class Training:
             except UserError as error:
                 self.progress.write("error", message=str(error))
                 failed = 1
-        if self.engine.agree(failed):
+        if self.engine.broadcast(failed):
             raise UserError(f"{self.path}: no intact checkpoint to go on from; the log says why")
-        step = self.engine.agree(found.step if found else 0)
+        step = self.engine.broadcast(found.step if found else 0)
         if step == 0:
             return self._begin()
         found = found or checkpoint.newest(self.path, lambda _: None, last=step)
@@ -323,7 +326,7 @@ class Training:
         if found.fingerprints["code"] != ours:
             message = f"the checkpoint of step {step} was written by code {found.fingerprints['code']}, this is {ours}"
             self.progress.write("warning", message=message)
-        self.engine.agree(0)  # the slowest reader, before a collective with a time limit
+        self.engine.broadcast(0)  # the slowest reader, before a collective with a time limit
         self._tell_resume(found)
         return step, found.tokens, found.skipped
 
@@ -334,7 +337,7 @@ class Training:
             return 0, 0, 0
         state = read_state(self.config, self.corpus.tokenizer.specials, parent, self.engine.shapes())
         self.engine.restore(state, parent["updates"])
-        self.engine.agree(0)  # as in `_restore`
+        self.engine.broadcast(0)  # as in `_restore`
         step, of = parent["first_step"], f" of step {parent['step']}" if "step" in parent else ""
         message = f"from the weights{of} of {parent['path']}"
         self.progress.write("init", step=step, parent=parent, message=message)
@@ -362,14 +365,14 @@ class Training:
             seen = self.data.seen(self.steps * self.sequences)
             self.progress.write("data", step=self.steps, sources=seen, message=line(seen))
             self.progress.write("finished", step=self.steps, tokens=self.tokens)
-        self.engine.agree(0)
+        self.engine.broadcast(0)
 
 
 class _Interval:
     """Sums since the last log line; the clock counts training alone."""
 
-    def __init__(self, sources: int) -> None:
-        self.sums = no_sums(sources)
+    def __init__(self, sums: np.ndarray) -> None:
+        self.sums = sums
         self.norm, self.rate = 0.0, 0.0
         self.tokens, self.flops = 0, 0.0
         self.waited = 0.0  # seconds for data

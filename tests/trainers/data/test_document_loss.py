@@ -36,12 +36,12 @@ def configured(corpus, recipe="tiny_gpt2", **changes):
 
 def total(data, config, size=8, world=1):
     model = Forward(build_model(config.model, SPECIAL_IDS, 0).eval(), config.model.architecture)
-    sums = no_sums(len(data.sources))
+    sums = no_sums(1, len(data.sources))
     with torch.no_grad():
         for rank in range(world):
             for batch in data.batches(size, rank, world):
-                sums += sums_by_source(model(**tensors(batch, "cpu")), batch, len(data.sources))
-    return sums
+                sums += sums_by_source(model(**tensors(batch, "cpu")), batch, model.losses, len(data.sources))
+    return sums[0]
 
 
 def texts(source, budget):

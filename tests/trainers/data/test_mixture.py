@@ -8,7 +8,8 @@ import pytest
 
 from gristmill.config import override, parse, plain
 from gristmill.errors import ConfigError, CorruptFileError, UserError
-from trainers.config.pretraining import BatchSize, Data, MixtureStage, Pretraining
+from trainers.config.job import BatchSize
+from trainers.config.pretraining import Data, MixtureStage, Pretraining
 from trainers.config.pretraining import LengthPhase as Length
 from trainers.data.mixture_weights import UNCAPPED, cap, mixture
 from trainers.data.order import MixtureEnds, Order, OrderPhase, Stream

@@ -43,7 +43,7 @@ def configuration(corpus, recipe, changes):
 
 def main() -> None:
     corpus, output = open_corpus((sys.argv[1],), None), Path(sys.argv[2])
-    from trainers.engine.engine import leave, start_group
+    from trainers.engine.engine import hard_exit, start_group
 
     rank, _ = start_group()
     import torch
@@ -58,7 +58,7 @@ def main() -> None:
             open_run(path, config, corpus)
         torch.distributed.barrier()
         train(config, corpus, path, None)
-    leave(0)
+    hard_exit(0)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,9 @@ import pytest
 import torch
 
 from tokenizer.vocabulary.specials import SPECIAL_IDS
-from trainers.config.pretraining import BatchSize, Data, Model, Optimizer, Pretraining, TrainingBudget
+from trainers.config.architecture import Model
+from trainers.config.job import BatchSize, Optimizer, TrainingBudget
+from trainers.config.pretraining import Data, Pretraining
 from trainers.engine.embeddings import sum_in_fp32
 from trainers.models import build_model
 from trainers.rows.batch import Batch
@@ -30,15 +32,18 @@ def batches(size):
 def gradients(precision, stage, size):
     """From each parameter to a tenth of its gradient: AdamW's first moment after one step."""
     from trainers.engine.engine import Engine, start_group
+    from trainers.engine.forward import forward_of
 
     start_group()
     model = Model("llama", layers=1, width=32, heads=2, key_value_heads=2, positions=8, feed_forward=64, vocab_size=160)
     config = Pretraining(
-        "x", model, BatchSize(sequences=ROWS), TrainingBudget(steps=1), precision=precision, data=Data(sequence_length=LENGTH),
+        name="x",
+        model=model,
+        batch=BatchSize(sequences=ROWS), budget=TrainingBudget(steps=1), precision=precision, data=Data(sequence_length=LENGTH),
         optimizer=Optimizer(gradient_clipping=0.0),
     )  # fmt: skip
     config = replace(config, execution=replace(config.execution, zero_stage=stage, micro_batch=size))
-    engine = Engine(build_model(config.model, SPECIAL_IDS, 0), config, size, ROWS // size)
+    engine = Engine(forward_of(build_model(config.model, SPECIAL_IDS, 0), config), config, size, ROWS // size)
     try:
         engine.train_step(list(batches(size)), 0, 1e-3, 1, False)
         return {name: tensors["exp_avg"] for name, tensors in engine.state()}

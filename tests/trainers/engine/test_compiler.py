@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from gristmill.errors import ConfigError
-from trainers.config.pretraining import Execution, Optimizer
+from trainers.config.job import Execution, Optimizer
 from trainers.engine.compiler import check_compiler
 from trainers.recipes import llama_tiny
 

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from tokenizer.vocabulary.specials import SPECIAL_IDS
-from trainers.config.architecture import fill
-from trainers.config.pretraining import BatchSize, Data, Execution, Model, Pretraining, TrainingBudget
+from trainers.config.architecture import Model, fill
+from trainers.config.job import BatchSize, Execution, TrainingBudget
+from trainers.config.pretraining import Data, Pretraining
 from trainers.engine.loss_metrics import loss_fields, no_sums
 from trainers.engine.mfu import Flops, flops_of, memory_bytes, peak_flops, utilisation
 from trainers.models import build_model
@@ -20,7 +21,12 @@ GPT2 = Model("gpt2", layers=1, width=8, heads=2, positions=16, feed_forward=32, 
 
 def config(model=GPT2, **changes):
     return Pretraining(
-        "x", model, BatchSize(sequences=1), TrainingBudget(steps=1), data=Data(sequence_length=10), **changes
+        name="x",
+        model=model,
+        batch=BatchSize(sequences=1),
+        budget=TrainingBudget(steps=1),
+        data=Data(sequence_length=10),
+        **changes,
     )
 
 
@@ -82,10 +88,10 @@ def test_bits_per_byte_is_per_source_and_silent_ones_are_left_out():
     sources = [
         SimpleNamespace(name=n, text_bytes=b, tokens=t) for n, b, t in (("a", 400, 100), ("b", 30, 10), ("c", 9, 3))
     ]
-    sums = no_sums(3)
-    sums[0], sums[1] = np.array([8.0, 6.0, 0.0]) * math.log(2), [10.0, 4.0, 0.0]
-    fields = loss_fields(sums, sources, True)
-    assert "bits_per_byte" not in loss_fields(sums, sources, False)
+    sums = no_sums(1, 3)
+    sums[0] = np.array([8.0, 6.0, 0.0]) * math.log(2), [10.0, 4.0, 0.0]
+    fields = loss_fields(sums, ["loss"], sources, True)
+    assert "bits_per_byte" not in loss_fields(sums, ["loss"], sources, False)
     assert fields["bits_per_byte"] == pytest.approx(14 / (40 + 12))
     a = {"loss": 0.8 * math.log(2), "bits_per_byte": 0.2, "tokens": 10}
     assert fields["sources"]["a"] == pytest.approx(a)
@@ -95,13 +101,17 @@ def test_bits_per_byte_is_per_source_and_silent_ones_are_left_out():
 
 def test_a_validation_is_weighted_by_the_mixture_however_much_of_each_source_was_measured():
     sources = [SimpleNamespace(name=n, text_bytes=b, tokens=1) for n, b in (("a", 4), ("b", 3), ("c", 2), ("d", 1))]
-    sums = no_sums(4)
-    sums[0], sums[1] = [10.0, 40.0, 3.0, 0.0], [10, 20, 1, 0]  # 1, 2 and 3 nats a target; nothing of d
+    sums = no_sums(1, 4)
+    sums[0] = [10.0, 40.0, 3.0, 0.0], [10, 20, 1, 0]  # 1, 2 and 3 nats a target; nothing of d
     weights = {"a": 3.0, "b": 1.0, "d": 5.0}
-    fields = loss_fields(sums, sources, True, weights)
+    fields = loss_fields(sums, ["loss"], sources, True, weights)
     assert fields["loss"] == pytest.approx((3 * 1 + 1 * 2) / 4)
     assert fields["bits_per_byte"] == pytest.approx((3 * 1 + 1 * 2) / math.log(2) / (3 * 4 + 1 * 3))
     assert fields["uniform_loss"] == pytest.approx(2.0)
     twice = sums * np.array([7.0, 1.0, 2.0, 1.0])
-    assert {**loss_fields(twice, sources, True, weights), "sources": 0} == pytest.approx({**fields, "sources": 0})
-    assert loss_fields(sums, sources, True, {"d": 1.0})["loss"] == pytest.approx(2.0)  # none has a weight and targets
+    assert {**loss_fields(twice, ["loss"], sources, True, weights), "sources": 0} == pytest.approx(
+        {**fields, "sources": 0}
+    )
+    assert loss_fields(sums, ["loss"], sources, True, {"d": 1.0})["loss"] == pytest.approx(
+        2.0
+    )  # none has a weight and targets

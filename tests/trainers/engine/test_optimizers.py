@@ -5,8 +5,8 @@ import torch
 
 from gristmill.errors import ConfigError
 from tests.trainers.models.test_models import TINY, build, packed
-from trainers.config.architecture import FAMILY
-from trainers.config.pretraining import Execution, Optimizer
+from trainers.config.architecture import ARCHITECTURES
+from trainers.config.job import Execution, Optimizer
 from trainers.engine.engine import dropout_seed, prepare_blocks
 from trainers.engine.forward import Forward, tensors
 from trainers.engine.optimizers import SkippingAdamW, parameter_groups
@@ -74,7 +74,7 @@ def gradients(name, recompute):
     torch.manual_seed(0)
     architecture = TINY[name].architecture
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        nats, _ = Forward(model, architecture)(**tensors(packed(FAMILY[architecture]), "cpu"))
+        nats = Forward(model, architecture)(**tensors(packed(ARCHITECTURES[architecture].family), "cpu"))["loss"]
     size = sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
     nats.sum().backward()
     return {n: p.grad for n, p in model.named_parameters() if p.grad is not None}, size

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 
-from trainers.config.pretraining import Schedule
+from trainers.config.job import Schedule
 from trainers.engine.schedule import SCHEDULES, rate_fraction
 
 

@@ -12,7 +12,8 @@ from datetime import timedelta
 from pathlib import Path
 
 from tests.trainers.launching import SEQUENCES, STEPS, Record
-from trainers.config.pretraining import BatchSize, Checkpoints, Pretraining, TrainingBudget, Validation
+from trainers.config.job import BatchSize, Checkpoints, TrainingBudget
+from trainers.config.pretraining import Pretraining, Validation
 from trainers.data.packed_corpus import corpus_of
 from trainers.objectives.denoising import Denoising
 from trainers.recipes import RECIPES
@@ -70,12 +71,12 @@ def poison(rank: int) -> list[object]:
     whole, calls = Forward.forward, []
 
     def forward(self, **arrays):
-        nats, pairs = whole(self, **arrays)
+        nats = whole(self, **arrays)
         if self.training:
             calls.append(arrays)
             if rank == 1 and len(calls) == POISONED_STEP:
-                return nats * float("nan"), pairs
-        return nats, pairs
+                return nats | {"loss": nats["loss"] * float("nan")}
+        return nats
 
     Forward.forward = forward
     return calls
@@ -107,7 +108,7 @@ def slow_writer(rank: int, seconds: float) -> None:
 
 def main() -> None:
     corpus, output = sys.argv[1], Path(sys.argv[2])
-    from trainers.engine.engine import leave, start_group
+    from trainers.engine.engine import hard_exit, start_group
 
     rank, world = start_group()
     import torch
@@ -138,7 +139,7 @@ def main() -> None:
             run(name, configuration(corpus, "llama_tiny", STEPS, zero_stage=stage, micro_batch=4))
         slow_writer(rank, 2.0)
         run("slow_writer", configuration(corpus, "llama_tiny", 2, zero_stage=2, micro_batch=4))
-    leave(0)
+    hard_exit(0)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from pipelines.planning.corpus import load_corpus_config
 from pipelines.planning.inventory import take_inventory
 from tests.conftest import paragraph
 from trainers.__main__ import main
-from trainers.config.pretraining import BatchSize, TrainingBudget
+from trainers.config.job import BatchSize, TrainingBudget
 from trainers.data.packed_corpus import open_corpus, training_data
 from trainers.data.sequence_documents import ids_of
 from trainers.engine.forward import Forward, tensors
@@ -85,7 +85,7 @@ def found(directory, tmp_path_factory):
     clean = [i for i, held in enumerate(holds) if not held]
     for start in range(0, 80, 8):
         batch = data.rows(samples.select(clean[start : start + 8]))
-        nats = Forward(model, config.model.architecture)(**tensors(batch, "cpu"))[0]
+        nats = Forward(model, config.model.architecture)(**tensors(batch, "cpu"))["loss"]
         (nats.sum() / (batch.targets >= 0).sum()).backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -102,7 +102,7 @@ def test_the_garbage_document_is_first_with_url_and_history(found, capsys):
     history = result.history(worst)
     assert (history.printed, worst.source) == (GARBAGE, "web")
     assert worst.excess > 3 * max(document.excess for document in result.documents[1:])
-    assert worst.loss > result.loss + 1
+    assert worst.losses["loss"] > result.losses["loss"] + 1
     assert history.url == "https://1.example/4\x1b[2J"
     assert [line.partition(":")[0] for line in history.steps] == ["read.web", "text_hash", "dedup_exact"]
     assert "keeps" in history.steps[2]

@@ -2,15 +2,15 @@
 
 import json
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
 import torch
 
 from gristmill.errors import ConfigError
+from tokenizer.encode import Encoder
 from trainers.__main__ import main
-from trainers.config.architecture import FAMILY
 from trainers.data.packed_corpus import corpus_of, open_corpus, validation_data
 from trainers.evaluation.evaluate import evaluate
 from trainers.inference.fill_mask import fill_mask
@@ -18,9 +18,11 @@ from trainers.inference.generate import Sampling, generate
 from trainers.inference.model_export import export_checkpoint, load_trained
 from trainers.models import MODELS, build_model, not_stock
 from trainers.models.interface import Inputs
+from trainers.objectives.causal import Causal
 from trainers.objectives.denoising import Denoising
 from trainers.objectives.masked import Masked
 from trainers.objectives.mixture import ObjectiveMixture
+from trainers.objectives.shared.prompt_format import PromptFormat
 from trainers.recipes import RECIPES
 from trainers.rows.batch import IGNORED
 from trainers.runs import checkpoint
@@ -93,7 +95,7 @@ def plain_losses(export, config):
     """
     import transformers
 
-    name = "AutoModelForPreTraining" if config.model.sentence_head else AUTO[FAMILY[config.model.architecture]]
+    name = "AutoModelForPreTraining" if config.model.sentence_head else AUTO[config.model.family]
     model = getattr(transformers, name).from_pretrained(export).eval()
     corpus = corpus_of(config)
     data = validation_data(corpus, config, 2000)
@@ -281,8 +283,6 @@ def test_sentinels_of_a_prompt_are_replaced_by_what_the_model_puts_there(made, m
     assert seen["given"][-1] == 2
     assert not {2, 7, 106} & seen["suppressed"]
     assert {0, 1, 3, 107, 127} <= seen["suppressed"]
-    from tokenizer.encode import Encoder
-
     encoder = Encoder.load(str(trained.tokenizer))
     ids = seen["given"]
     expected = [*ids[: ids.index(7)], 300, 301, *ids[ids.index(7) + 1 : ids.index(8)], *ids[ids.index(8) + 1 : -1]]
@@ -293,11 +293,10 @@ def test_a_prompt_with_a_prefix_is_seen_in_both_directions(made):
     run, _ = made["prefix"]
     trained = load_trained(run)
     text = generate(run, "abc def gh", Sampling(tokens=1, temperature=0.0))
-    from tokenizer.encode import Encoder
-    from trainers.inference.prompt import framed, read_prompt, text_frame
+    from trainers.inference.prompt import framed, read_prompt
 
     encoder = Encoder.load(str(trained.tokenizer))
-    ids = framed(read_prompt("abc def gh", encoder, ()), text_frame(trained.config), encoder)
+    ids = framed(read_prompt("abc def gh", encoder, ()), trained.config.objective.text_frame("decoder"), encoder)
     mask = torch.ones(1, 1, len(ids), len(ids), dtype=torch.bool)
     architecture = MODELS[trained.config.model.architecture]
     with torch.no_grad():
@@ -340,3 +339,37 @@ def test_a_mixtures_model_reads_a_prompt_as_the_part_that_it_is_for(
     assert seen["given"][one_stack] == mode
     assert ("past_key_values" in seen) == (prefix and one_stack)
     assert (7 in seen["suppress_tokens"]) == (not gaps)
+
+
+@dataclass(frozen=True)
+class Backwards(Causal):
+    """An objective with a prompt of its own: a gap named `<sep>`, and an answer that is read from its end."""
+
+    @property
+    def prompt_format(self):
+        return PromptFormat(("<sep>",), "<sep>", closed=True, generated=("<cls>",), answer=self.read)
+
+    @staticmethod
+    def read(text, generated, specials):
+        return [*text[: text.index(specials["<sep>"])], *(token for token in reversed(generated) if token >= 128)]
+
+
+def test_an_objective_alone_decides_what_a_prompt_looks_like(made, monkeypatch):
+    run, _ = made["gpt"]
+    trained, seen = load_trained(run), {}
+    trained = replace(trained, config=replace(trained.config, objective=Backwards()))
+
+    def answer(given, **options):
+        seen.update(options, given=given[0].tolist())
+        return torch.cat([given[0], torch.tensor([300, 5, 301, 2])])[None]
+
+    monkeypatch.setattr(trained.model, "generate", answer)
+    monkeypatch.setattr("trainers.inference.model_export.load_trained", lambda path: trained)
+    encoder = Encoder.load(str(trained.tokenizer))
+    specials = encoder.specials
+    text = generate(run, "abc", Sampling())
+    ends = [specials[name] for name in ("<bos>", "<sep>", "<eos>")]
+    assert [token for token in seen["given"] if token < 128] == ends
+    assert specials["<cls>"] not in seen["suppress_tokens"]
+    assert {specials["<sep>"], specials["<mask>"]} <= set(seen["suppress_tokens"])
+    assert text == encoder.decode([*seen["given"][1:-2], 301, 300])

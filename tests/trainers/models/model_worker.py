@@ -8,7 +8,8 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from trainers.config.pretraining import BatchSize, Pretraining
+from trainers.config.job import BatchSize
+from trainers.config.pretraining import Pretraining
 from trainers.data.packed_corpus import TrainingData, corpus_of, training_data
 from trainers.models import build_model
 from trainers.objectives.denoising import Denoising
@@ -47,7 +48,8 @@ def prepared(name: str, corpus: str, stage: int = 0) -> tuple[Pretraining, Train
 
 def main() -> None:
     corpus, output = sys.argv[1], Path(sys.argv[2])
-    from trainers.engine.engine import Engine, leave, start_group
+    from trainers.engine.engine import Engine, hard_exit, start_group
+    from trainers.engine.forward import forward_of
 
     rank, world = start_group()
     size = SEQUENCES // world
@@ -55,7 +57,7 @@ def main() -> None:
     for name in MODELS:
         for stage in range(4):
             config, data, model = prepared(name, corpus, stage)
-            engine = Engine(model, config, size, 1)
+            engine = Engine(forward_of(model, config), config, size, 1)
             losses = []
             for step in range(STEPS):
                 batches = list(data.micro_batches(step * SEQUENCES, SEQUENCES, size, rank, world))
@@ -64,7 +66,7 @@ def main() -> None:
             found.setdefault(name, {})[stage] = losses
     if rank == 0:
         output.write_text(json.dumps(found))
-    leave(0)
+    hard_exit(0)
 
 
 if __name__ == "__main__":

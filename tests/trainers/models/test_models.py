@@ -6,10 +6,13 @@ import numpy as np
 import pytest
 import torch
 
+from gristmill.config import override, parse, plain
 from gristmill.errors import ConfigError
 from tokenizer.vocabulary.specials import SPECIAL_IDS
-from trainers.config.architecture import FAMILY, Model, fill
+from trainers.config.architecture import Model, fill
+from trainers.config.pretraining import Pretraining
 from trainers.engine.forward import Forward, attention_mask, tensors
+from trainers.engine.losses import losses_of
 from trainers.models import MODELS, build_model, not_stock
 from trainers.models.interface import Inputs
 from trainers.recipes import RECIPES
@@ -55,7 +58,14 @@ def build(name, seed=0):
 
 
 def test_every_architecture_is_tested():
-    assert {model.architecture for model in TINY.values()} == set(MODELS) == set(FAMILY)
+    assert {model.architecture for model in TINY.values()} == set(MODELS)
+
+
+def test_an_unknown_architecture_is_refused_with_its_near_match():
+    names = ", ".join(map(repr, MODELS))
+    message = f"model.architecture: got 'modern_bert', expected one of {names}; did you mean 'modernbert'"
+    with pytest.raises(ConfigError, match=message):
+        parse(Pretraining, override(plain(RECIPES["tiny_bert"]()), ["model.architecture=modern_bert"]), "x.yaml")
 
 
 @pytest.mark.parametrize("name", TINY)
@@ -114,14 +124,14 @@ def stock(network, batch, segment):
 @pytest.mark.parametrize("name", TINY)
 def test_a_packed_documents_logits_are_those_of_the_stock_model_on_the_document_alone(name):
     architecture, network = MODELS[TINY[name].architecture], build(name)
-    batch = packed(FAMILY[TINY[name].architecture])
+    batch = packed(TINY[name].family)
     given, arguments = tensors(batch, "cpu"), {}
     segments = given["segments"]
     if batch.decoder is not None:
         own = given["decoder_segments"]
         decoder = Inputs(given["decoder_inputs"], given["decoder_positions"], attention_mask(own, own, True))
         arguments = {"decoder": decoder, "cross": attention_mask(own, segments, False)}
-    causal = FAMILY[TINY[name].architecture] == "decoder"
+    causal = TINY[name].family == "decoder"
     mask = attention_mask(segments, segments, causal)
     with torch.no_grad():
         states = architecture.hidden(network, Inputs(given["inputs"], given["positions"], mask, **arguments))
@@ -133,9 +143,9 @@ def test_a_packed_documents_logits_are_those_of_the_stock_model_on_the_document_
 
 @pytest.mark.parametrize("name", TINY)
 def test_the_nats_of_targets_are_those_of_the_stock_model_and_there_are_none_elsewhere(name):
-    network, batch = build(name), packed(FAMILY[TINY[name].architecture])
+    network, batch = build(name), packed(TINY[name].family)
     with torch.no_grad():
-        nats, pairs = Forward(network, TINY[name].architecture)(**tensors(batch, "cpu"))
+        found = Forward(network, TINY[name].architecture)(**tensors(batch, "cpu"))
         expected = torch.zeros(batch.targets.shape)
         for segment in range(4):
             place = batch.target_segments == segment
@@ -143,7 +153,8 @@ def test_the_nats_of_targets_are_those_of_the_stock_model_and_there_are_none_els
             expected[place] = torch.nn.functional.cross_entropy(
                 stock(network, batch, segment), targets, ignore_index=IGNORED, reduction="none"
             )
-    assert pairs is None
+    assert list(found) == ["loss"]
+    nats = found["loss"]
     torch.testing.assert_close(nats, expected, atol=2e-5, rtol=0)
     assert (nats[torch.from_numpy(batch.targets == IGNORED)] == 0).all()
 
@@ -151,13 +162,13 @@ def test_the_nats_of_targets_are_those_of_the_stock_model_and_there_are_none_els
 @pytest.mark.parametrize("name", TINY)
 def test_weights_in_bf16_give_nearly_the_same_nats(name):
     """As DeepSpeed does it: parameters become bf16, what is no parameter stays fp32."""
-    network, batch = build(name), packed(FAMILY[TINY[name].architecture])
+    network, batch = build(name), packed(TINY[name].family)
     forward = Forward(network, TINY[name].architecture)
     with torch.no_grad():
-        exact = forward(**tensors(batch, "cpu"))[0]
+        exact = forward(**tensors(batch, "cpu"))["loss"]
         for parameter in network.parameters():
             parameter.data = parameter.data.bfloat16()
-        rounded = forward(**tensors(batch, "cpu"))[0]
+        rounded = forward(**tensors(batch, "cpu"))["loss"]
     assert rounded.dtype == torch.float32
     assert not torch.equal(rounded, exact)
     assert float(rounded.sum()) == pytest.approx(float(exact.sum()), rel=0.02)
@@ -165,10 +176,10 @@ def test_weights_in_bf16_give_nearly_the_same_nats(name):
 
 @pytest.mark.parametrize("name", TINY)
 def test_without_isolation_documents_of_a_row_see_one_another(name):
-    network, batch = build(name), packed(FAMILY[TINY[name].architecture])
+    network, batch = build(name), packed(TINY[name].family)
     with torch.no_grad():
         apart, shared = (
-            Forward(network, TINY[name].architecture, isolation)(**tensors(batch, "cpu"))[0]
+            Forward(network, TINY[name].architecture, isolation)(**tensors(batch, "cpu"))["loss"]
             for isolation in (True, False)
         )
     last = torch.from_numpy((batch.target_segments == 2) & (batch.targets != IGNORED))
@@ -184,7 +195,7 @@ def test_a_prefix_sees_itself_in_both_directions_and_nothing_of_what_follows():
         def nats(change, forward=forward):
             inputs = batch.inputs.copy()
             inputs[(batch.segments == 2) & (batch.positions == change)] = 130
-            return forward(**tensors(replace(batch, inputs=inputs, prefix=prefix), "cpu"))[0].detach().numpy()
+            return forward(**tensors(replace(batch, inputs=inputs, prefix=prefix), "cpu"))["loss"].detach().numpy()
 
         target = (batch.segments == 2) & (batch.positions == 14)
         assert batch.targets[target] != IGNORED
@@ -204,7 +215,8 @@ def test_a_sentence_pairs_nats_are_those_of_the_stock_model():
     row = np.zeros(3, dtype=np.int64)
     batch = Batch(inputs, targets, positions, zeros, row, row, row, row, token_types=types, labels=labels)
     with torch.no_grad():
-        nats, pairs = Forward(network, "bert")(**tensors(batch, "cpu"))
+        losses = losses_of({"loss": 1.0, "sentence_loss": 1.0})
+        nats, pairs = Forward(network, "bert", losses=losses)(**tensors(batch, "cpu")).values()
         both = network(
             input_ids=torch.from_numpy(inputs),
             token_type_ids=torch.from_numpy(types),
@@ -237,7 +249,7 @@ def test_an_untied_output_layer_of_t5_is_its_own_and_learns():
     network, batch = build("t5 1.1"), packed("encoder_decoder")
     assert network.lm_head.weight is not network.shared.weight
     assert {"lm_head.weight", "shared.weight"} <= {name for name, _ in network.named_parameters()}
-    Forward(network, "t5")(**tensors(batch, "cpu"))[0].sum().backward()
+    Forward(network, "t5")(**tensors(batch, "cpu"))["loss"].sum().backward()
     assert network.lm_head.weight.grad.abs().max() > 0
 
 
@@ -253,12 +265,12 @@ def test_tied_stacks_are_one_set_of_parameters_with_the_gradients_of_both(name):
     embeddings = apart.get_input_embeddings().weight.numel()
     assert saved == sum(p.numel() for p in apart.get_encoder().parameters()) - embeddings
     batch = packed("encoder_decoder")
-    Forward(together, name)(**tensors(batch, "cpu"))[0].sum().backward()
+    Forward(together, name)(**tensors(batch, "cpu"))["loss"].sum().backward()
     gradient = {key: parameter.grad.clone() for key, parameter in together.named_parameters()}
     # The same weights in two stacks: the gradient of a tied weight is the sum of theirs.
     state = together.state_dict()
     apart.load_state_dict({key: state[key] for key in apart.state_dict()})
-    Forward(apart, name)(**tensors(batch, "cpu"))[0].sum().backward()
+    Forward(apart, name)(**tensors(batch, "cpu"))["loss"].sum().backward()
     for key, parameter in apart.get_encoder().named_parameters():
         twin = apart.get_decoder().get_parameter(MODELS[name].decoder_name(key))
         expected = parameter.grad if parameter is twin else parameter.grad + twin.grad

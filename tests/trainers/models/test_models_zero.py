@@ -12,7 +12,7 @@ import torch
 from tests.trainers.launching import ROOT, environment, torchrun
 from tests.trainers.models.model_worker import MODELS, RATE, SEQUENCES, STEPS, prepared
 from trainers.engine.engine import parameter_groups
-from trainers.engine.forward import Forward, tensors
+from trainers.engine.forward import forward_of, tensors
 from trainers.rows.batch import IGNORED
 
 pytestmark = [pytest.mark.deepspeed, pytest.mark.slow]
@@ -30,17 +30,17 @@ def found(corpus_directory, tmp_path_factory):
 @pytest.mark.parametrize("name", MODELS)
 def test_every_stage_has_the_losses_of_plain_torch(name, found, corpus_directory):
     config, data, model = prepared(name, str(corpus_directory))
-    forward = Forward(model, config.model.architecture, config.data.isolation)
+    forward = forward_of(model, config)
     groups = parameter_groups(model, config.optimizer)
     groups = [{**group, "lr": RATE} for group in groups]
     optimizer = torch.optim.AdamW(groups, betas=config.optimizer.betas, eps=config.optimizer.epsilon)
     expected = []
     for step in range(STEPS):
         (batch,) = data.micro_batches(step * SEQUENCES, SEQUENCES, SEQUENCES, 0, 1)
-        nats, pair_nats = forward(**tensors(batch, "cpu"))
-        loss = nats.sum() / int((batch.targets != IGNORED).sum())
+        nats = forward(**tensors(batch, "cpu"))
+        loss = nats["loss"].sum() / int((batch.targets != IGNORED).sum())
         if batch.labels is not None:
-            loss = loss + pair_nats.sum() / int((batch.labels != IGNORED).sum())
+            loss = loss + nats["sentence_loss"].sum() / int((batch.labels != IGNORED).sum())
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), config.optimizer.gradient_clipping)
         optimizer.step()

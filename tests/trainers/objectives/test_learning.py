@@ -7,7 +7,7 @@ import pytest
 
 from tests.trainers.objectives.packed import FIRST, VOCABULARY, context, packed
 from tokenizer.vocabulary.specials import SPECIAL_IDS
-from trainers.config.architecture import DECODER_START, FAMILY, Model, fill
+from trainers.config.architecture import ARCHITECTURES, Model, fill
 from trainers.config.pretraining import Data
 from trainers.data.packed_corpus import corpus_of, stream_length, training_data, validation_data
 from trainers.data.sequence_documents import ids_of
@@ -41,7 +41,7 @@ def nats(forward, batch):
     from trainers.engine.forward import tensors
 
     with torch.no_grad():
-        return forward(**tensors(batch, "cpu"))[0].numpy()
+        return forward(**tensors(batch, "cpu"))["loss"].numpy()
 
 
 PAIRS = [("t5", SpanCorruption()), ("bart", INFILLING), ("llama", SpanCorruption(bidirectional_prefix=True))]
@@ -52,8 +52,8 @@ PAIRS += [("llama", PrefixLM()), ("t5", PrefixLM()), ("llama", FillInTheMiddle()
 def test_a_document_has_the_losses_that_it_has_alone(architecture, objective):
     rng = np.random.default_rng(0)
     texts = [rng.integers(FIRST, VOCABULARY, size).tolist() for size in (40, 1, 23, 57)]
-    frame, start = objective.frame.before is not None, DECODER_START.get(architecture)
-    here = replace(context(FAMILY[architecture]), decoder_start=start)
+    frame, start = objective.frame.before is not None, ARCHITECTURES[architecture].decoder_start
+    here = replace(context(ARCHITECTURES[architecture].family), decoder_start=start)
     made = objective.apply(packed([texts, texts[2:3]], frame=frame), here)
     forward = network(architecture)
     together = nats(forward, made)
@@ -118,7 +118,7 @@ def test_losses_fall(recipe, objective, corpus_directory):
     before = nats(forward.eval(), held_out).sum() / many
     for step in range(50):
         batch = read.rows(read.order.take(step * 8, 8))
-        losses = forward.train()(**tensors(batch, "cpu"))[0]
+        losses = forward.train()(**tensors(batch, "cpu"))["loss"]
         loss = losses.sum() / (batch.targets != IGNORED).sum()
         optimizer.zero_grad()
         loss.backward()

@@ -9,6 +9,7 @@ import torch
 from tokenizer.vocabulary.specials import SPECIAL_IDS
 from trainers.config.architecture import Model, fill
 from trainers.engine.forward import Forward, tensors
+from trainers.engine.losses import losses_of
 from trainers.models import build_model
 from trainers.objectives.next_sentence import NextSentence
 from trainers.objectives.sentence_order import SentenceOrder
@@ -53,11 +54,12 @@ def learned(objective, write, steps):
 
     sizes = Model("bert", layers=2, width=64, heads=4, positions=LENGTH, sentence_head=True, initializer_range=0.06)
     model = build_model(fill(sizes, VOCABULARY), SPECIAL_IDS, 0)
-    forward, optimizer = Forward(model, "bert", isolation=False), torch.optim.AdamW(model.parameters(), lr=2e-3)
+    forward = Forward(model, "bert", isolation=False, losses=losses_of(objective.losses))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
     rng = np.random.default_rng(1)
     for step in range(steps):
         batch = rows(rng.integers(0, len(packing.sizes), 32), step % max(1, exchanges - 1), step * 32)
-        nats, pair_nats = forward(**tensors(batch, "cpu"))
+        nats, pair_nats = forward(**tensors(batch, "cpu")).values()
         loss = nats.sum() / (batch.targets != IGNORED).sum() + pair_nats.sum() / (batch.labels != IGNORED).sum()
         optimizer.zero_grad()
         loss.backward()
@@ -65,7 +67,7 @@ def learned(objective, write, steps):
         optimizer.step()
     with torch.no_grad():
         batch = rows(np.arange(len(packing.sizes)), exchanges - 1, 10**6)
-        return float(forward(**tensors(batch, "cpu"))[1].sum()) / (batch.labels != IGNORED).sum()
+        return float(forward(**tensors(batch, "cpu"))["sentence_loss"].sum()) / (batch.labels != IGNORED).sum()
 
 
 def topics(rng, count):

@@ -14,7 +14,8 @@ from tests.trainers.conftest import build_corpus
 from tokenizer.vocabulary.add_reserved import add_reserved
 from tokenizer.vocabulary.definition import characters_of_bytes, read_definition
 from tokenizer.vocabulary.specials import NEEDED_BY, SPECIALS
-from trainers.config.pretraining import BatchSize, Checkpoints, Execution, Schedule, TrainingBudget, Validation
+from trainers.config.job import BatchSize, Checkpoints, Execution, Schedule, TrainingBudget
+from trainers.config.pretraining import Validation
 from trainers.data.packed_corpus import corpus_of
 from trainers.objectives import OBJECTIVES
 from trainers.objectives.fill_in_the_middle import FillInTheMiddle

@@ -10,8 +10,9 @@ from gristmill.config import parse, plain
 from gristmill.errors import ConfigError
 from tokenizer.vocabulary.specials import SPECIAL_IDS
 from trainers.config.architecture import Model
-from trainers.config.pretraining import BatchSize as Size
-from trainers.config.pretraining import Data, LengthPhase, Pretraining, TrainingBudget
+from trainers.config.job import BatchSize as Size
+from trainers.config.job import TrainingBudget
+from trainers.config.pretraining import Data, LengthPhase, Pretraining
 from trainers.data.packed_corpus import corpus_of, training_data, validation_data
 from trainers.data.sequence_documents import documents_of, ids_of
 from trainers.objectives.masked import Masked
@@ -36,7 +37,14 @@ def configured(directory, objective=NextSentence(exchanges=3), packing="segment_
         corpora=(str(directory),), sequence_length=LENGTH, packing=packing, isolation=False, weights="proportional"
     )
     model = Model("bert", layers=1, width=16, heads=2, positions=LENGTH, sentence_head=True)
-    config = Pretraining("pairs", model, Size(sequences=8), TrainingBudget(steps=40), objective=objective, data=read)
+    config = Pretraining(
+        name="pairs",
+        model=model,
+        batch=Size(sequences=8),
+        budget=TrainingBudget(steps=40),
+        objective=objective,
+        data=read,
+    )
     return replace(config, **fields)
 
 

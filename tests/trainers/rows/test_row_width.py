@@ -10,8 +10,9 @@ import pytest
 
 from tests.trainers.conftest import build_corpus
 from tokenizer.vocabulary.specials import SPECIAL_IDS
-from trainers.config.architecture import FAMILY, Model
-from trainers.config.pretraining import BatchSize, Data, Pretraining, TrainingBudget
+from trainers.config.architecture import ARCHITECTURES, Model
+from trainers.config.job import BatchSize, TrainingBudget
+from trainers.config.pretraining import Data, Pretraining
 from trainers.data.packed_corpus import corpus_of, training_data
 from trainers.data.sequence_documents import ids_of
 from trainers.objectives.causal import Causal
@@ -55,7 +56,7 @@ CASES = [
     (objective, architecture)
     for objective in OBJECTIVES
     for architecture in ("t5", "llama")
-    if FAMILY[architecture] in objective.families
+    if ARCHITECTURES[architecture].family in objective.families
 ]
 PACKINGS = ("concatenate", "best_fit", "documents", "full_sentences", "doc_sentences")
 
@@ -80,7 +81,12 @@ def read(directory, objective, architecture="t5", length=64, packing="concatenat
     data = Data(corpora=(str(directory),), sequence_length=length, packing=packing, weights={source: 1.0})
     model = Model(architecture, layers=1, width=16, heads=2, positions=length)
     config = Pretraining(
-        "rows", model, BatchSize(sequences=8), TrainingBudget(steps=40), objective=objective, data=data
+        name="rows",
+        model=model,
+        batch=BatchSize(sequences=8),
+        budget=TrainingBudget(steps=40),
+        objective=objective,
+        data=data,
     )
     return training_data(corpus_of(config), config)
 

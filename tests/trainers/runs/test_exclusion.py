@@ -90,7 +90,7 @@ def test_what_an_excluded_document_says_reaches_no_other(corpus, isolation):
     said = replace(batch, inputs=np.where(out, 300, batch.inputs))
     assert (said.inputs != batch.inputs).any()
     with torch.no_grad():
-        one, other, kept = (forward(**tensors(b, "cpu"))[0] for b in (batch, said, whole.rows(samples)))
+        one, other, kept = (forward(**tensors(b, "cpu"))["loss"] for b in (batch, said, whole.rows(samples)))
     torch.testing.assert_close(one, other, atol=0, rtol=0)
     assert not one[torch.from_numpy(out)].any()
     rest = torch.from_numpy(~out)

@@ -8,7 +8,8 @@ import pytest
 
 from gristmill.config import override, parse, plain
 from gristmill.errors import ConfigError
-from trainers.config.pretraining import Init, Pretraining, TrainingBudget
+from trainers.config.job import Init, TrainingBudget
+from trainers.config.pretraining import Pretraining
 from trainers.data.packed_corpus import corpus_of, open_corpus, training_data
 from trainers.objectives.masked import Masked
 from trainers.recipes import RECIPES, llama_tiny

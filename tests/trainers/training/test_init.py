@@ -11,7 +11,8 @@ from gristmill.errors import ConfigError, UserError
 from gristmill.events import read_events
 from trainers.__main__ import main
 from trainers.config.architecture import fill
-from trainers.config.pretraining import BatchSize, Checkpoints, Data, Init, Schedule, TrainingBudget, Validation
+from trainers.config.job import BatchSize, Checkpoints, Init, Schedule, TrainingBudget
+from trainers.config.pretraining import Data, Validation
 from trainers.data.packed_corpus import open_corpus
 from trainers.models import build_model, stock_class
 from trainers.recipes import RECIPES, llama_tiny

@@ -14,6 +14,7 @@ longer than the sequence length. A batch is as wide as its longest row, rounded 
 """
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numba
 import numpy as np
@@ -21,6 +22,7 @@ import numpy as np
 from gristmill.errors import ConfigError
 from trainers.objectives.shared.context import Context
 from trainers.objectives.shared.ragged import Ragged
+from trainers.objectives.shared.training_objective import TrainingObjective
 from trainers.rows.batch import IGNORED, PADDING, Batch, Decoder, Room
 from trainers.rows.random import uniforms
 
@@ -90,7 +92,7 @@ def documents_of(batch: Batch, context: Context) -> Documents:
     return Documents(content, rows[:count], segments[:count], following[:count], text, batch.sample)
 
 
-class PairObjective:
+class PairObjective(TrainingObjective):
     """What the objectives that make pairs have in common.
 
     On a decoder `bidirectional_prefix` lets the positions of the input see one another in both directions, and
@@ -99,6 +101,12 @@ class PairObjective:
 
     bidirectional_prefix: bool = False
     loss_on_prefix: bool = False
+    rewrites_rows: ClassVar[bool] = True
+
+    @property
+    def sees_prefix(self) -> bool:
+        """The field `bidirectional_prefix`."""
+        return self.bidirectional_prefix
 
     def pairs(self, batch: Batch, context: Context) -> Pairs:
         """An input and a target for every document."""

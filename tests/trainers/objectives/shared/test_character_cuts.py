@@ -14,7 +14,7 @@ from tokenizer.encode import Encoder
 from tokenizer.kinds.train import train
 from tokenizer.vocabulary.definition import Definition, characters_of_bytes
 from tokenizer.vocabulary.specials import FIM_MIDDLE, FIM_PREFIX, FIM_SUFFIX, SPECIAL_IDS
-from trainers.inference.prompt import read_prompt, writable
+from trainers.inference.prompt import read_prompt
 from trainers.objectives.fill_in_the_middle import FillInTheMiddle
 from trainers.objectives.shared.character_cuts import GROWTH, TokenTexts
 from trainers.objectives.shared.ragged import Ragged
@@ -145,7 +145,7 @@ def test_a_prompt_has_the_ids_of_the_parts_that_were_learned():
     for parts in parts_of(name, encode(name, TEXTS * 10)):
         before, _, after = (text(name, part).decode() for part in parts)
         prompt = f"{FIM_PREFIX}{before}{FIM_SUFFIX}{after}{FIM_MIDDLE}"
-        ids = read_prompt(prompt, made, writable(FillInTheMiddle()))
+        ids = read_prompt(prompt, made, FillInTheMiddle().prompt_format.names)
         assert ids == [prefix, *parts[0], suffix, *parts[2], middle]
         spaces += before.endswith(" ")
     assert spaces

@@ -1,0 +1,90 @@
+"""Losses by name: what a forward pass computes, training minimises, and logs, reports and evaluations show.
+
+A step minimises the sum over its losses of weight x nats / targets. Nats and targets are summed over all workers and
+micro-batches, so how a step is split changes nothing but rounding. That needs the number of targets before the first
+backward pass: it follows from the batch alone, not from the model.
+
+An objective names its losses and their weights (`objectives/`); the first one is called `loss`, the others `..._loss`, and
+those are their names in `log.jsonl`. To add a loss: an entry in LOSSES, and its name in the objective that needs it. A
+job with losses that are no objective's (the head of a task, a teacher's) hands its own to `engine.forward.Forward`.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from trainers.engine.cross_entropy import cross_entropy
+from trainers.models.interface import Architecture, Inputs
+from trainers.rows.batch import IGNORED, Batch
+
+
+@dataclass(frozen=True)
+class ForwardPass:
+    """One pass through a `transformers` model of an architecture, up to its output layer.
+
+    `states` [rows, length, width] is the state of every position that has a target, which in an encoder-decoder are the
+    decoder's. `arrays` are those of the batch as tensors (`engine.forward.tensors`).
+    """
+
+    network: Any
+    architecture: Architecture
+    inputs: Inputs
+    states: Any
+    arrays: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Loss:
+    """One loss. `targets` says where in a batch its targets are, bool, of the shape of `Batch.targets` or [rows]. `nats` is
+    what each of them costs: fp32 of that shape, 0 where there is none.
+    """
+
+    name: str
+    targets: Callable[[Batch], np.ndarray]
+    nats: Callable[[ForwardPass], Any]
+    weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        assert self.name == "loss" or self.name.endswith("_loss"), self.name
+
+
+def _token_targets(batch: Batch) -> np.ndarray:
+    return batch.targets != IGNORED
+
+
+def _token_nats(made: ForwardPass) -> Any:
+    """Nats of every target token. Logits are computed at the targets alone, where these are not everywhere."""
+    import torch
+
+    targets, chosen = made.arrays["targets"], made.arrays.get("chosen")
+    if chosen is None:
+        return cross_entropy(made.architecture.logits(made.network, made.states), targets)
+    logits = made.architecture.logits(made.network, made.states.flatten(0, 1)[chosen])
+    nats = cross_entropy(logits[None], targets.flatten()[chosen][None])[0]
+    everywhere = torch.zeros(targets.numel(), dtype=nats.dtype, device=nats.device)
+    return everywhere.index_copy(0, chosen, nats).view(targets.shape)
+
+
+def _label_targets(batch: Batch) -> np.ndarray:
+    assert batch.labels is not None
+    return batch.labels != IGNORED
+
+
+def _label_nats(made: ForwardPass) -> Any:
+    """Nats of every row's label."""
+    assert made.architecture.sentence is not None
+    logits = made.architecture.sentence(made.network, made.states)
+    return cross_entropy(logits[None], made.arrays["labels"][None])[0]
+
+
+LOSSES: dict[str, Loss] = {
+    loss.name: loss
+    for loss in (Loss("loss", _token_targets, _token_nats), Loss("sentence_loss", _label_targets, _label_nats))
+}
+
+
+def losses_of(weights: Mapping[str, float]) -> tuple[Loss, ...]:
+    """The losses of an objective, in the order of its `losses`."""
+    return tuple(replace(LOSSES[name], weight=weight) for name, weight in weights.items())

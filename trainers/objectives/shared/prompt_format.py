@@ -1,0 +1,57 @@
+"""Prompts: what a text typed by a user looks like to a model of an objective, and how the model's answer is read."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from tokenizer.vocabulary.specials import SENTINELS, with_stand_ins
+
+Answer = Callable[[list[int], list[int], Mapping[str, int]], list[int]]
+"""(ids of the prompt's text, generated ids without `<eos>`, the tokenizer's specials) to the ids of the text to show."""
+
+
+def continue_text(text: list[int], generated: list[int], specials: Mapping[str, int]) -> list[int]:
+    """The prompt, then what the model wrote."""
+    return [*text, *generated]
+
+
+def replace_text(text: list[int], generated: list[int], specials: Mapping[str, int]) -> list[int]:
+    """What the model wrote in place of the prompt, without `<bos>`."""
+    bos = with_stand_ins(specials)["<bos>"]
+    return [token for token in generated if token != bos]
+
+
+def fill_sentinels(text: list[int], generated: list[int], specials: Mapping[str, int]) -> list[int]:
+    """The prompt with each sentinel replaced by what follows it in the model's answer. Tokens before the answer's first
+    sentinel belong to the prompt's first one. A prompt without sentinels is replaced.
+    """
+    sentinels = {specials[name] for name in SENTINELS if name in specials}
+    first = next((token for token in text if token in sentinels), None)
+    if first is None:
+        return replace_text(text, generated, specials)
+    spans: dict[int, list[int]] = {}
+    current = spans.setdefault(first, [])
+    for token in generated:
+        if token in sentinels:
+            current = spans.setdefault(token, [])
+        else:
+            current.append(token)
+    return [piece for token in text for piece in (spans.get(token, []) if token in sentinels else [token])]
+
+
+@dataclass(frozen=True)
+class PromptFormat:
+    """What a prompt for a model of an objective looks like.
+
+    `names` are the specials that a prompt may spell out, as `<mask>`; `gap` is appended to a prompt that spells out none.
+    `plain_text` says that the objective trains on inputs without gaps: a mixture's model then reads such a prompt as
+    this objective's. With `closed` the input ends with `<eos>` on a decoder too, because the answer is a target of its own
+    and not the rest of the input. `generated` are the specials that an answer may hold besides `<eos>`; `answer` makes the
+    text to show of it.
+    """
+
+    names: tuple[str, ...] = ()
+    gap: str | None = None
+    plain_text: bool = False
+    closed: bool = False
+    generated: tuple[str, ...] = ()
+    answer: Answer = continue_text

@@ -1,0 +1,109 @@
+"""The protocol of objectives: everything that the rest of trainers asks of one."""
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from tokenizer.vocabulary.specials import CLS, SEP
+from trainers.objectives.shared.context import Context
+from trainers.objectives.shared.prompt_format import PromptFormat
+from trainers.rows.batch import Batch, Frame, Room
+
+
+class TrainingObjective(Protocol):
+    """What a batch of packed documents becomes for a model to learn from.
+
+    An objective is a frozen dataclass, whose fields are the keys of `objective:` in a recipe. It inherits the answers given
+    here and overrides those that differ.
+    """
+
+    @property
+    def kind(self) -> str:
+        """Its name in a recipe."""
+        ...
+
+    @property
+    def frame(self) -> Frame:
+        """The specials around every document of the stream."""
+        ...
+
+    @property
+    def families(self) -> tuple[str, ...]:
+        """The families of models that it trains."""
+        ...
+
+    def apply(self, batch: Batch, context: Context) -> Batch:
+        """The inputs and targets of a model; a pure function of batch and context."""
+        ...
+
+    @property
+    def losses(self) -> Mapping[str, float]:
+        """The losses that training minimises, by their names in `trainers.engine.losses`, and their weights; `loss` is first."""
+        return {"loss": 1.0}
+
+    @property
+    def predicts_text(self) -> bool:
+        """Whether every token of the text is a target once: only then the loss can be given in bits per byte."""
+        return False
+
+    @property
+    def gives_likelihood(self) -> bool:
+        """Whether a model learns the likelihood of text given the text before it."""
+        return False
+
+    @property
+    def sees_prefix(self) -> bool:
+        """Whether positions of a prefix see one another in both directions on a decoder."""
+        return False
+
+    @property
+    def rewrites_rows(self) -> bool:
+        """Whether it makes rows of its own, an input and a target for each document, instead of keeping those of the stream."""
+        return False
+
+    @property
+    def sentence_pairs(self) -> bool:
+        """Whether rows are pairs of sentences, and the model classifies them."""
+        return False
+
+    @property
+    def exchanges(self) -> int:
+        """How many ways to exchange the second parts of sentence pairs are prepared; 0 for none."""
+        return 0
+
+    @property
+    def needs_sentences(self) -> bool:
+        """Whether `apply` needs the batch's `sentence_starts`."""
+        return False
+
+    @property
+    def needs_words(self) -> bool:
+        """Whether `apply` needs the context's `word_marks`."""
+        return False
+
+    @property
+    def needs_texts(self) -> bool:
+        """Whether `apply` needs the context's `texts`."""
+        return False
+
+    def stream_length(self, sequence_length: int, family: str) -> int:
+        """Tokens of the stream that a row of a model of the family takes."""
+        return sequence_length
+
+    def room(self, sequence_length: int, family: str, lead: int = 0) -> Room | None:
+        """What a row has room for, with `lead` tokens before every input; None where rows are those of the stream."""
+        return None
+
+    def members(self) -> Sequence[tuple["TrainingObjective", str | None]]:
+        """The objectives that rows are given to, each with the special that leads its inputs, if any. A mixture has several."""
+        return ((self, None),)
+
+    def text_frame(self, family: str) -> Frame:
+        """The specials around a text alone, as a model of the family reads it."""
+        if family == "encoder":
+            return Frame(CLS, SEP)
+        return Frame("<bos>", None) if family == "decoder" else Frame(None, "<eos>")
+
+    @property
+    def prompt_format(self) -> PromptFormat:
+        """What a prompt looks like and how the answer is read."""
+        return PromptFormat()
