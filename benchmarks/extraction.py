@@ -31,7 +31,7 @@ from pipelines.reading.entries.archives import open_entries
 from pipelines.reading.entries.records import TextRecord, WebPage
 from pipelines.reading.registry import read_records
 from pipelines.reading.web.extraction import Extractor
-from pipelines.reading.web.page_worker import by_resiliparse, by_trafilatura
+from pipelines.reading.web.page_worker import extract_with_resiliparse, extract_with_trafilatura
 
 _COPIES = 3  # of the file, read by one process as a crawl's larger files are: starting it takes 0.2 s
 Snippets = list[tuple[list[str], list[str]]]
@@ -50,7 +50,10 @@ def main() -> None:
     snippets = [(page["with"], page["without"]) for page in judged.values()][: options.pages]
     print(machine())
     print(f"{len(snippets)} pages of {path.name}   precision  recall      F    texts equal to bare")
-    bare_calls: dict[str, Callable[[bytes], str]] = {"resiliparse": bare_resiliparse, "trafilatura": by_trafilatura}
+    bare_calls: dict[str, Callable[[bytes], str]] = {
+        "resiliparse": bare_resiliparse,
+        "trafilatura": extract_with_trafilatura,
+    }
     for extract, call in bare_calls.items():
         reader = list(itertools.islice(by_reader(path, extract), options.pages))
         bare = [call(payload) or "" for payload in itertools.islice(payloads(path), options.pages)]
@@ -67,7 +70,7 @@ def by_reader(path: Path, extract: str) -> Iterator[str]:
     with Extractor(source) as extractor:
         for entry in open_entries(file, source):
             pages = (record for record in read_records(entry, source) if isinstance(record, WebPage))
-            for record in extractor.extracted(entry.path, 0, pages):
+            for record in extractor.extract(entry.path, 0, pages):
                 yield record.text if isinstance(record, TextRecord) else ""
 
 
@@ -82,7 +85,7 @@ def payloads(path: Path) -> Iterator[bytes]:
 def bare_resiliparse(payload: bytes) -> str:
     from resiliparse.parse.encoding import bytes_to_str, detect_encoding
 
-    return by_resiliparse(bytes_to_str(payload, detect_encoding(payload, from_html_meta=True)))
+    return extract_with_resiliparse(bytes_to_str(payload, detect_encoding(payload, from_html_meta=True)))
 
 
 def score(texts: list[str], snippets: Snippets) -> str:

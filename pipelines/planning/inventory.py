@@ -17,7 +17,7 @@ from pipelines.contracts.stage import Stage, library_versions
 from pipelines.planning.corpus import Source
 from pipelines.reading import documents as read
 from pipelines.reading.documents import SourceFile, checksum_of, list_files, read_units
-from pipelines.reading.entries.files import unreadable
+from pipelines.reading.entries.files import read_error
 from pipelines.reading.registry import PAGES
 from pipelines.reading.web import extraction
 
@@ -118,7 +118,7 @@ def _cached_checksum(file: SourceFile, source: Source, cache: dict[str, list[Any
     try:
         version = file.version if file.remote else _times(file.location)
     except OSError as error:
-        raise unreadable(file.location, error) from None
+        raise read_error(file.location, error) from None
     known = cache.get(digest(file.location))  # a name may be no Unicode
     if known and version is not None and known[:2] == [file.size, version]:
         return known

@@ -1,8 +1,8 @@
-"""Reading: from the files of a source to parts of documents.
+"""Read the files of a source into parts of documents.
 
 entries/    files and globs -> members of archives -> decompressed bytes
 formats/    bytes -> records (JSON lines, Parquet, MediaWiki, ...)
-web/        WARC and HTML -> pages -> text, in a process of its own
+web/        WARC and HTML -> pages -> text, extracted in a child process
 documents   records -> normalised documents, or quarantined with a reason
 part_writer documents -> tables of bounded size
 """

@@ -1,11 +1,11 @@
-"""Reading: from the files of a source to document parts. The first step of every source.
+"""Read the files of a source into document parts. The first step of every source.
 
-A record is a file (text, message, markdown, html), a line that is not blank (jsonl), a row (csv, parquet, arrow,
-hf_dataset), an element (json), a page (mediawiki) or a record of a web archive (warc). Records are numbered from 0 in
-the order they stand in their file, or archive member; every number is a document or a quarantined record, and nothing
-else is. What no record could be told from (the rest of a truncated file, an encrypted member) counts as one quarantined
-record. A document that is split gives one record per piece. A name that stands twice in an archive goes on counting
-where it left off.
+A record is a file (text, message, markdown, html), a non-blank line (jsonl), a row (csv, parquet, arrow,
+hf_dataset), an element (json), a page (mediawiki) or a record of a web archive (warc). Records are numbered
+from 0 in the order in which they occur in their file or archive member. Every number belongs to exactly one
+document or quarantined record. Bytes that cannot be divided into records (the rest of a truncated file, an
+encrypted member) count as one quarantined record. A split document yields one record per piece. When a name
+occurs twice in an archive, the second occurrence continues the numbering of the first.
 """
 
 import unicodedata
@@ -42,14 +42,16 @@ __all__ = [
 ]
 
 VERSION = 4
-"""Raise it whenever the same files would give other documents."""
+"""Increment when a change makes the same files yield different documents."""
 
-_FREE_RECORDS = 1 << 20  # of a file, whatever its size
-_RECORDS_PER_BYTE = 4  # beyond; records that cost next to nothing (`1` a line, nulls in Parquet) reach 30,000 and more
+_FREE_RECORDS = 1 << 20  # records allowed in a file of any size
+_RECORDS_PER_BYTE = 4  # allowed in larger files; near-empty records (`1` per line, Parquet nulls) reach 30,000 and more
 
 
 def depends() -> dict[str, str]:
-    """What the documents depend on beside the source's fields and files: the Unicode version that normalises them."""
+    """What the documents depend on apart from the source's fields and files: the Unicode version that
+    normalises them.
+    """
     return {"unicode": unicodedata.unidata_version}
 
 
@@ -60,18 +62,19 @@ def read_documents(
     poison: Collection[str] = (),
     forgotten: Collection[str] = (),
 ) -> Iterator[ReadPart]:
-    """Read files of a source, in the order given, as a stream of parts; at least one, the last possibly without
+    """Read files of a source, in the given order, as a stream of at least one part; the last may have no
     documents.
 
-    A part holds at most `part_bytes` bytes of text, URLs, `meta` and bookkeeping, or one larger document. Memory is
-    bounded by `part_bytes` and a few times `max_document_bytes`, whatever the files hold. The parts are a function of
-    (source, the bytes of the files, `part_bytes`).
+    A part holds at most `part_bytes` bytes of text, URLs, `meta` and bookkeeping, or one larger document.
+    Memory is bounded by `part_bytes` plus a few times `max_document_bytes`, regardless of what the files
+    hold. The parts are a function of (source, bytes of the files, `part_bytes`).
 
-    SourceError where a file cannot be opened or a Parquet file lacks the text column; everything else that is wrong
-    with the bytes is a quarantined record with a reason of REASONS. A record that is listed in `poison`, as
-    `path#record`, is set aside without being parsed; PoisonError names one that its parser does not survive. What is listed in
-    `forgotten`, likewise, is set aside too: the user has had it taken out of the corpus. TaskMemoryError says at which record
-    memory ran out.
+    `poison` and `forgotten` list records as `path#record`. Poison records are set aside without being parsed;
+    forgotten ones were removed from the corpus by the user and are set aside too.
+
+    Raises SourceError if a file cannot be opened or a Parquet file lacks the text column, PoisonError for a
+    record that crashes its parser, and TaskMemoryError with the record at which memory ran out. Any other
+    fault in the bytes yields a quarantined record with a reason of REASONS.
     """
     builder = PartBuilder(source, part_bytes, forgotten)
     with Extractor(source) as extractor:
@@ -81,12 +84,12 @@ def read_documents(
             for entry in open_entries(file, source):
                 key = file_key(source.name, entry.path)
                 first = next_record.get(key, 0)
-                records = extractor.extracted(entry.path, first, _bounded(read_records(entry, source), left), poison)
+                records = extractor.extract(entry.path, first, _bounded(read_records(entry, source), left), poison)
                 try:
                     yield from builder.extend(entry.path, first, records)
                 except MemoryError as error:
-                    place = f"record {source.name}/{entry.path}#{builder.next_record} or soon after"
-                    raise TaskMemoryError(place) from error
+                    position = f"record {source.name}/{entry.path}#{builder.next_record} or soon after"
+                    raise TaskMemoryError(position) from error
                 next_record[key] = builder.next_record
                 left = max(0, left - (builder.next_record - first))
             if not next_record:
@@ -95,5 +98,5 @@ def read_documents(
 
 
 def _bounded(records: Iterator[Any], left: int) -> Iterator[Any]:
-    """At most `left` records; where there are more, what is beyond counts as one."""
+    """At most `left` records; all further ones count as a single bad record."""
     return chain(islice(records, left), (Bad("record_limit") for _ in islice(records, 1)))

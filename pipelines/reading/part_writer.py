@@ -1,5 +1,5 @@
-"""Document parts as they come out of reading: documents, quarantined records and the rows that say which file they are
-of.
+"""Assemble document parts: documents, quarantined records, and one row per file that says which of them it
+holds.
 """
 
 from collections.abc import Collection, Iterator
@@ -16,8 +16,8 @@ from pipelines.reading.entries.source import SourceSpec
 
 _BATCH_CHARACTERS = 1 << 20
 _BATCH_RECORDS = 1 << 12
-_BATCH_WORTHWHILE = 8  # fewer records are cheaper one by one
-_ROW_BYTES = 128  # about what a row costs in memory beside its strings
+_MIN_BATCH_RECORDS = 8  # fewer are cheaper one by one
+_ROW_BYTES = 128  # approximate memory of a row without its strings
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class _Share:
     key: int
     first_record: int
     first_row: int
-    continued: bool = False  # earlier parts have a share of this entry too
+    continued: bool = False  # earlier parts hold records of this entry too
     records: int = 0
     quarantined: int = 0
     decoded_bytes: int = 0
@@ -63,30 +63,33 @@ class _Rows:
 
 
 class PartBuilder:
-    """Collects the records of entries into parts of at most `part_bytes` bytes of memory, or of one larger document.
+    """Collects the records of entries into parts of at most `part_bytes` bytes of memory, or of one larger
+    document.
 
-    Records are normalised and stored about a megabyte at a time, which is what makes short documents cheap.
+    Records are normalised and stored about a megabyte at a time, which keeps short documents cheap.
     """
 
     def __init__(self, source: SourceSpec, part_bytes: int, forgotten: Collection[str] = ()) -> None:
-        """`forgotten` names records, as `path#record`, that must not be given again: they are set aside."""
+        """`forgotten`: records, as `path#record`, to set aside because the user removed them from the corpus."""
         self._source = source
         self._forgotten: dict[str, set[int]] = {}
         for name in forgotten:
             path, _, record = name.rpartition("#")
             self._forgotten.setdefault(path, set()).add(int(record))
-        self._gone: set[int] = set()  # of the open entry
+        self._removed: set[int] = set()  # of the open entry
         self._part_bytes = part_bytes
         self._rows = _Rows()
-        self._given = 0
+        self._yielded = 0
         self._share = _Share("", 0, 0, 0)
         self._reading = False
 
     def extend(self, path: str, first_record: int, records: Iterator[TextRecord | Bad]) -> Iterator[ReadPart]:
-        """Add an entry whose first record has the number `first_record`; the parts that fill up on the way."""
+        """Add an entry whose first record has the number `first_record`; yield the parts that fill up
+        meanwhile.
+        """
         self._share = _Share(path, file_key(self._source.name, path), first_record, len(self._rows.lengths))
         self._reading = True
-        self._gone = self._forgotten.get(path, set())
+        self._removed = self._forgotten.get(path, set())
         batch: list[TextRecord] = []
         characters = 0
         for record in records:
@@ -108,16 +111,18 @@ class PartBuilder:
 
     @property
     def next_record(self) -> int:
-        """The number that one more record of the last entry would have."""
+        """The number that the next record of the current entry would get."""
         return self._share.first_record + self._share.records
 
     def finish(self) -> Iterator[ReadPart]:
-        """The last part, which may hold no document; none where parts were given and nothing is left."""
-        if self._rows.files or not self._given:
-            yield self._take()
+        """Yield the last part, possibly without documents; nothing if all records are in parts already
+        yielded.
+        """
+        if self._rows.files or not self._yielded:
+            yield self._close_part()
 
     def _store(self, batch: list[TextRecord]) -> Iterator[ReadPart]:
-        if len(batch) < _BATCH_WORTHWHILE or self._gone:
+        if len(batch) < _MIN_BATCH_RECORDS or self._removed:
             for record in batch:
                 yield from self._store_one(record)
             return
@@ -125,7 +130,7 @@ class PartBuilder:
         try:
             urls = [None if record.url is None else record.url.encode() for record in batch]
             texts = normalise_all([record.text for record in batch], self._source.unicode_form)
-        except UnicodeEncodeError:  # a lone surrogate; find out whose
+        except UnicodeEncodeError:  # a lone surrogate: storing one by one finds the record
             texts = None
         rows, share = self._rows, self._share
         if texts is not None and max(texts.lengths) <= self._source.max_document_bytes and not _any_empty(texts):
@@ -159,11 +164,11 @@ class PartBuilder:
         else:
             size = record.size
             for piece in cut(data, limit):
-                if self.next_record in self._gone:
+                if self.next_record in self._removed:
                     yield from self._set_aside("forgotten", size)
                     size = 0
                     continue
-                yield from self._room(len(piece) + _ROW_BYTES + len(url or b"") + len(record.meta or b""))
+                yield from self._make_room(len(piece) + _ROW_BYTES + len(url or b"") + len(record.meta or b""))
                 rows = self._rows
                 rows.text += piece
                 rows.lengths.append(len(piece))
@@ -171,26 +176,26 @@ class PartBuilder:
                 rows.urls.append(url)
                 rows.metas.append(record.meta)
                 self._share.records += 1
-                # Counted once the piece is in: making room may have opened another part, with another share.
+                # Counted after _make_room, which may have started another part, with another share.
                 self._share.decoded_bytes += size
                 size = 0
         self._share.control_characters += controls
 
     def _set_aside(self, reason: str, size: int | None) -> Iterator[ReadPart]:
-        yield from self._room(_ROW_BYTES + len(self._share.path))
+        yield from self._make_room(_ROW_BYTES + len(self._share.path))
         self._rows.quarantine.append((self._share.path, self.next_record, reason, size))
         self._share.records += 1
         self._share.quarantined += 1
         self._share.decoded_bytes += size or 0
 
-    def _room(self, cost: int) -> Iterator[ReadPart]:
-        """Make room for something that costs this many bytes: where the part has none, the part is given out."""
+    def _make_room(self, cost: int) -> Iterator[ReadPart]:
+        """Reserve `cost` bytes in the part; if they do not fit, yield it and start another."""
         if self._rows.cost and self._rows.cost + cost > self._part_bytes:
-            yield self._take()
+            yield self._close_part()
         self._rows.cost += cost
 
-    def _take(self) -> ReadPart:
-        """The part so far; the entry that is open goes on in the next one."""
+    def _close_part(self) -> ReadPart:
+        """Close the part and return it; the open entry continues in the next one."""
         rows, share = self._rows, self._share
         if self._reading:
             if share.records:
@@ -198,7 +203,7 @@ class PartBuilder:
             continued = share.continued or share.records > 0
             self._share = _Share(share.path, share.key, share.first_record + share.records, 0, continued)
         self._rows = _Rows()
-        self._given += 1
+        self._yielded += 1
         return ReadPart(_documents(rows, self._source.name), _quarantine(rows), _files(rows))
 
 

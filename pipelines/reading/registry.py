@@ -1,4 +1,4 @@
-"""The formats that a corpus file may name, and the way from an entry to its records."""
+"""Formats that a corpus file may name, and the reader of each."""
 
 import codecs
 from collections.abc import Callable, Iterator
@@ -30,15 +30,16 @@ FORMATS: dict[str, Callable[[Entry, SourceSpec], Iterator[TextRecord | Bad | Web
     "warc": read_warc,
     "html": read_html,
 }
-"""Each yields a Found, a Bad or a Page per record, in order, and lets BrokenInput pass."""
+"""Each reader yields a TextRecord, a Bad or a WebPage per record, in order, and lets BrokenInput propagate.
+"""
 
 PAGES = ("warc", "html")
 """The formats whose records can be pages."""
 
 
 def read_records(entry: Entry, source: SourceSpec) -> Iterator[TextRecord | Bad | WebPage]:
-    """The records of an entry. What a broken stream gave before it broke stands; the broken rest is one more record, a
-    Bad.
+    """The records of an entry. If its stream breaks, the records before the break are kept and one Bad
+    follows them.
     """
     try:
         yield from FORMATS[source.format](entry, source)
@@ -47,7 +48,7 @@ def read_records(entry: Entry, source: SourceSpec) -> Iterator[TextRecord | Bad 
 
 
 def check_format(source: SourceSpec) -> None:
-    """ValueError("field: ...") for a combination of fields that no file could be read with."""
+    """Raise ValueError("field: ...") for a combination of fields with which no file can be read."""
     if source.format not in FORMATS:
         raise ValueError(f"format: got {source.format!r}, expected one of {', '.join(FORMATS)}")
     try:
@@ -65,8 +66,8 @@ def check_format(source: SourceSpec) -> None:
     if source.format in PAGES:
         if codecs.lookup(source.encoding).name != "utf-8":
             raise ValueError(
-                f"encoding: got {source.encoding!r}; in format {source.format} every page has its own, which is found from "
-                "what is declared and from its bytes, so leave `encoding` out"
+                f"encoding: got {source.encoding!r}; in format {source.format} every page has its own encoding, detected "
+                "from its declarations and its bytes, so leave `encoding` out"
             )
     elif source.extract != "resiliparse":
         raise ValueError(

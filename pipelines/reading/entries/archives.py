@@ -1,7 +1,7 @@
 """Files and archive members as named byte streams. Members are streamed one by one and never extracted.
 
-A member's name is only a name: `../../x` gives the document path `archive.tar!../../x` and touches no file of that
-name.
+A member's name is only a name: `../../x` gives the document path `archive.tar!../../x` and touches no file of
+that name.
 """
 
 import stat
@@ -15,12 +15,12 @@ from lzma import LZMAError
 from pathlib import PurePosixPath
 from typing import IO, Any, Self, cast
 
-from pipelines.reading.entries.decompress import DecodeBudget, broken, decoded, decoded_bound
-from pipelines.reading.entries.files import SourceFile, file_chunks, printable_name, readable
+from pipelines.reading.entries.decompress import DecodeBudget, broken_stream, decoded_bound, decompress
+from pipelines.reading.entries.files import SourceFile, attribute_os_errors, file_chunks, printable_name
 from pipelines.reading.entries.globs import matches
 from pipelines.reading.entries.source import CHUNK_BYTES, BrokenInput, SourceSpec
 
-_TAR_HEADER_BYTES = 1 << 20  # a longer block of extended headers is an attack; tarfile would hold it in memory whole
+_TAR_HEADER_BYTES = 1 << 20  # longer extended headers are an attack; tarfile would hold them in memory
 _EXTENDED = (
     tarfile.XHDTYPE,
     tarfile.XGLTYPE,
@@ -36,8 +36,8 @@ _END_MARK = tarfile.EOFHeaderError  # type: ignore[attr-defined]
 class Entry:
     """A named stream of decoded bytes: a file, or a member of an archive.
 
-    `chunks` raises BrokenInput where the bytes end early. `file` is the file itself where it is neither compressed
-    nor an archive; None for every other. `size` is the length in bytes where it is known before reading.
+    `chunks` raises BrokenInput if the bytes end early. `file` is the file itself if it is neither compressed
+    nor an archive, else None. `size` is the length in bytes if it is known before reading, else None.
     """
 
     path: str
@@ -47,19 +47,23 @@ class Entry:
 
 
 def open_entries(file: SourceFile, source: SourceSpec) -> Iterator[Entry]:
-    """The entries of a file, in the order they stand in it; each must be read, or left, before the next is asked for.
+    """The entries of a file, in order. The stream of an entry is valid only until the next entry is
+    requested.
 
-    Directories, and members that `source.members` does not match, are no entries. What cannot be read is an entry whose
-    stream is broken from the start; damage between members is one under the name of the archive itself.
+    Directories and members that `source.members` does not match are skipped. An unreadable member is an entry
+    whose stream is broken from the start; damage between members is reported by such an entry named after the
+    archive itself.
     """
     budget = DecodeBudget(decoded_bound(file.size, source.max_decoded_bytes))
     with closing(file_chunks(file)) as raw:
-        head, chunks, layers = decoded(file.path, raw, budget)
+        head, chunks, layers = decompress(file.path, raw, budget)
         if _is_tar(file.path, head):
             yield from _TarReader(file.path, chunks, source, budget).entries()
         elif _is_zip(head):
             yield from (
-                _zip_members(file, source, budget) if layers == 0 else [Entry(file.path, broken("nested_archive"))]
+                _zip_members(file, source, budget)
+                if layers == 0
+                else [Entry(file.path, broken_stream("nested_archive"))]
             )
         elif layers:
             yield Entry(file.path, chunks)
@@ -81,13 +85,13 @@ def _is_zip(head: bytes) -> bool:
 
 def _member(archive: str, name: str, chunks: Iterator[bytes], size: int, budget: DecodeBudget) -> Entry:
     path = f"{archive}!{printable_name(name)}"
-    head, chunks, layers = decoded(name, chunks, budget)
+    head, chunks, layers = decompress(name, chunks, budget)
     if _is_zip(head) or _is_tar(name, head):
-        chunks = broken("nested_archive")
+        chunks = broken_stream("nested_archive")
     return Entry(path, chunks, size=None if layers else size)
 
 
-def _wanted(name: str, source: SourceSpec) -> bool:
+def _is_selected(name: str, source: SourceSpec) -> bool:
     return not source.members or matches(name, source.members)
 
 
@@ -95,7 +99,9 @@ def _wanted(name: str, source: SourceSpec) -> bool:
 
 
 class _Input:
-    """What tarfile reads. A broken stream looks as if it ended, so that tarfile hands over all that came before."""
+    """Input of tarfile. A broken stream looks as if it ended, so that tarfile delivers everything before the
+    break.
+    """
 
     def __init__(self, chunks: Iterator[bytes]) -> None:
         self._chunks = chunks
@@ -116,7 +122,9 @@ class _Input:
 
 
 class _Header(tarfile.TarInfo):
-    """A member's header that refuses sizes which only an attack has, and tells its archive when the end mark came."""
+    """A member's header that rejects sizes found only in attacks, and tells its archive that the end mark was
+    read.
+    """
 
     @classmethod
     def frombuf(cls, buf: Any, encoding: str, errors: str) -> Self:
@@ -135,15 +143,17 @@ class _Header(tarfile.TarInfo):
 
 
 class _Archive(tarfile.TarFile):
-    """An archive that knows whether its end mark was read: tarfile takes a damaged header for the end, silently."""
+    """An archive that knows whether its end mark was read: tarfile takes a damaged header for the end,
+    silently.
+    """
 
     tarinfo = _Header
     complete = False
 
 
 class _TarReader:
-    """The members of one tar. Damage is reported once: by the entry of the member that it hit, else by the archive's
-    own.
+    """The members of one tar. Damage is reported once: by the damaged member's entry, or else by the
+    archive's own.
     """
 
     def __init__(self, path: str, chunks: Iterator[bytes], source: SourceSpec, budget: DecodeBudget) -> None:
@@ -154,32 +164,32 @@ class _TarReader:
         self._reported = False
 
     def entries(self) -> Iterator[Entry]:
-        """The wanted members in order, then, where something is wrong between or after them, the archive itself."""
+        """The selected members in order, then the archive itself if there is damage between or after them."""
         stream = cast("IO[bytes]", self._input)
         after = b""
         try:
             archive = _Archive.open(fileobj=stream, mode="r|", bufsize=_TAR_BUFFER, encoding="utf-8")
             while not self._reported and (member := archive.next()) is not None:
                 archive.members.clear()  # type: ignore[attr-defined]  # tarfile keeps every header it has seen
-                if not member.isdir() and _wanted(member.name, self._source):
+                if not member.isdir() and _is_selected(member.name, self._source):
                     yield self._entry(archive, member)
                 self._pass_over(archive)
-            # On to the end of the file: only there does a compressed stream show whether its checksum is right.
+            # Read to the end of the file: the checksum of a compressed stream is verified only there.
             while archive.complete and not after and (block := archive.fileobj.read(CHUNK_BYTES)):
                 after = block.strip(b"\0")
             complete = archive.complete
         except (tarfile.TarError, ValueError):
             complete = False
         if not self._reported and (self._input.failure or after or not complete):
-            yield Entry(self._path, broken("trailing_bytes" if after else self._damage()))
+            yield Entry(self._path, broken_stream("trailing_bytes" if after else self._damage()))
 
     def _entry(self, archive: Any, member: tarfile.TarInfo) -> Entry:
         if not member.isreg():
-            return Entry(f"{self._path}!{printable_name(member.name)}", broken("not_regular"))
-        if member.issparse():  # its holes are not in the stream that the budget has been charged for
+            return Entry(f"{self._path}!{printable_name(member.name)}", broken_stream("not_regular"))
+        if member.issparse():  # the budget was charged for the stream, which does not contain the holes
             data = self._budget.bound(self._contents(archive.extractfile(member), member.size))
         else:
-            # Not through extractfile, which keeps back the beginning of a read that it cannot fill.
+            # Not through extractfile, which discards a partial read at the end of the stream.
             archive.fileobj.seek(member.offset_data)
             data = self._contents(archive.fileobj, member.size)
         return _member(self._path, member.name, data, member.size, self._budget)
@@ -197,7 +207,9 @@ class _TarReader:
             yield chunk
 
     def _pass_over(self, archive: Any) -> None:
-        """On to the next header. tarfile's own way does not stop at the end of the file, whatever size a header claims."""
+        """Skip to the next header. tarfile's own skipping does not stop at the end of the file if a header
+        claims more.
+        """
         while not self._reported and (left := archive.offset - archive.fileobj.tell()) > 0:
             if not archive.fileobj.read(min(CHUNK_BYTES, left)):
                 raise tarfile.ReadError("the file ends within a member")
@@ -211,20 +223,20 @@ class _TarReader:
 
 def _zip_members(file: SourceFile, source: SourceSpec, budget: DecodeBudget) -> Iterator[Entry]:
     try:
-        with readable(file):
+        with attribute_os_errors(file):
             archive = zipfile.ZipFile(file.handle())
     except (zipfile.BadZipFile, NotImplementedError, ValueError):
-        # The directory of a zip stands at its end, so a zip that was cut off gives nothing.
-        yield Entry(file.path, broken("corrupt" if zipfile.is_zipfile(file.handle()) else "truncated"))
+        # The directory of a zip is at its end, so a truncated zip yields nothing.
+        yield Entry(file.path, broken_stream("corrupt" if zipfile.is_zipfile(file.handle()) else "truncated"))
         return
     with archive:
         for info in archive.infolist():
-            if (info.filename.endswith("/") and not info.file_size) or not _wanted(info.filename, source):
+            if (info.filename.endswith("/") and not info.file_size) or not _is_selected(info.filename, source):
                 continue
             if stat.S_IFMT(info.external_attr >> 16) not in (0, stat.S_IFREG):
-                chunks = broken("not_regular")
+                chunks = broken_stream("not_regular")
             elif info.flag_bits & 1:
-                chunks = broken("encrypted")
+                chunks = broken_stream("encrypted")
             else:
                 chunks = budget.bound(_zip_contents(archive, info, file))
             yield _member(file.path, info.filename, chunks, info.file_size, budget)
@@ -232,7 +244,7 @@ def _zip_members(file: SourceFile, source: SourceSpec, budget: DecodeBudget) -> 
 
 def _zip_contents(archive: zipfile.ZipFile, info: zipfile.ZipInfo, file: SourceFile) -> Iterator[bytes]:
     try:
-        with readable(file), archive.open(info) as member:
+        with attribute_os_errors(file), archive.open(info) as member:
             while chunk := member.read(CHUNK_BYTES):
                 yield chunk
     except NotImplementedError:

@@ -1,9 +1,9 @@
-"""Compressed bytes as streams of decoded chunks: gzip, bzip2, xz and zstd, in any number of members or frames.
+"""Decompress streams of gzip, bzip2, xz and zstd with any number of members or frames.
 
-A stream is an iterator of bytes. It delivers everything that can be decoded and then, where the input ends early or is
-broken, raises BrokenInput. No chunk is longer than about 64 MiB, whatever the input: decompressors are asked for
-bounded output, and zstd, whose Python interface cannot bound it, is fed 2 KiB at a time (a zstd block of 4 bytes
-decodes to at most 128 KiB).
+A stream is an iterator of bytes. It delivers everything that can be decoded, then raises BrokenInput if the
+input is damaged or ends early. No chunk exceeds about 64 MiB for any input: decompressors are asked for
+bounded output, and zstd, whose Python interface cannot bound it, is fed 2 KiB at a time (a zstd block of 4
+bytes decodes to at most 128 KiB).
 """
 
 import bz2
@@ -17,10 +17,8 @@ from pipelines.reading.entries.source import CHUNK_BYTES, BrokenInput
 
 HEAD_BYTES = 512  # enough to know every format by its first bytes; tar's mark is at 257
 MAX_LAYERS = 2
-_FREE_BYTES = 1 << 30  # that a file may decode to whatever its size
-_RATIO = (
-    1000  # to one, beyond them: gzip reaches 1,032, zstd 33,000, Parquet 2,000,000, and text that says anything 100
-)
+_FREE_BYTES = 1 << 30  # a file of any size may decode to this many
+_EXPANSION_RATIO = 1000  # bound beyond _FREE_BYTES: gzip reaches 1,032, zstd 33,000, Parquet 2,000,000, real text 100
 _ZSTD_FEED_BYTES = 2048
 _SALVAGE_BYTES = 64
 _LZMA_MEMORY_BYTES = 256 << 20  # xz -9 needs 65 MiB to decode
@@ -33,8 +31,10 @@ _SUFFIXES = {
 
 
 def decoded_bound(size: int, limit: int) -> int:
-    """Bytes that a file of `size` bytes may decode to: `limit`, and beyond 1 GiB no more than 1,000 times its size."""
-    return min(limit, max(_FREE_BYTES, _RATIO * size))
+    """Bytes that a file of `size` bytes may decode to: at most `limit`, and beyond 1 GiB at most 1,000 times
+    `size`.
+    """
+    return min(limit, max(_FREE_BYTES, _EXPANSION_RATIO * size))
 
 
 class DecodeBudget:
@@ -55,7 +55,7 @@ class DecodeBudget:
 
 
 def codec_of(head: bytes) -> str | None:
-    """The compression that the first bytes of a stream show, or None."""
+    """The compression indicated by the first bytes of a stream, or None."""
     if head.startswith(b"\x1f\x8b\x08"):
         return "gzip"
     if head.startswith(b"BZh") and head[4:10] in (b"1AY&SY", b"\x17rE8P\x90"):
@@ -67,35 +67,37 @@ def codec_of(head: bytes) -> str | None:
     return None
 
 
-def decoded(path: str, chunks: Iterator[bytes], budget: DecodeBudget) -> tuple[bytes, Iterator[bytes], int]:
-    """Take the compression off a stream: (its first bytes, all its bytes, layers taken off).
+def decompress(path: str, chunks: Iterator[bytes], budget: DecodeBudget) -> tuple[bytes, Iterator[bytes], int]:
+    """Decompress a stream: (its first bytes, all its bytes, layers of compression removed).
 
-    The bytes decide. A name that promises a compression must keep the promise, else the stream raises BrokenInput with
-    `wrong_suffix`, or `truncated` where it has no bytes at all.
+    The bytes decide which compression it is. If the file name has the suffix of another one, the stream
+    raises BrokenInput("wrong_suffix"), or BrokenInput("truncated") if it is empty.
     """
     head, chunks = peek(chunks, HEAD_BYTES)
     promised = _SUFFIXES.get(PurePosixPath(path).suffix.lower())
     layers = 0
     if promised and codec_of(head) != promised:
-        return head, broken("wrong_suffix" if head else "truncated"), 0
+        return head, broken_stream("wrong_suffix" if head else "truncated"), 0
     while codec := codec_of(head):
         if layers == MAX_LAYERS:
-            return head, broken("nested_archive"), layers
+            return head, broken_stream("nested_archive"), layers
         layers += 1
-        head, chunks = peek(budget.bound(_DECODERS[codec](in_pieces(chunks))), HEAD_BYTES)
+        head, chunks = peek(budget.bound(_DECODERS[codec](rechunk(chunks))), HEAD_BYTES)
     return head, chunks, layers
 
 
-def in_pieces(chunks: Iterator[bytes]) -> Iterator[bytes]:
-    """The same stream in small chunks, for work that copies what is left of a chunk, or keeps many objects for it."""
+def rechunk(chunks: Iterator[bytes]) -> Iterator[bytes]:
+    """The same stream in small chunks, for callers that copy the rest of a chunk or create many objects per
+    chunk.
+    """
     for chunk in chunks:
         for start in range(0, len(chunk), CHUNK_BYTES):
             yield chunk[start : start + CHUNK_BYTES]
 
 
 def peek(chunks: Iterator[bytes], size: int) -> tuple[bytes, Iterator[bytes]]:
-    """The first chunks of a stream joined, at least `size` bytes where it has them, and the stream as if it were
-    untouched.
+    """At least the first `size` bytes of a stream, fewer if it is shorter, and an equal stream that still has
+    them.
     """
     held: list[bytes] = []
     total = 0
@@ -120,7 +122,7 @@ def peek(chunks: Iterator[bytes], size: int) -> tuple[bytes, Iterator[bytes]]:
     return head, whole()
 
 
-def broken(reason: str) -> Iterator[bytes]:
+def broken_stream(reason: str) -> Iterator[bytes]:
     """A stream that is broken from its first byte."""
     raise BrokenInput(reason)
     yield b""
@@ -142,7 +144,7 @@ def _gunzip(chunks: Iterator[bytes]) -> Iterator[bytes]:
             try:
                 out = member.decompress(data, CHUNK_BYTES)
             except zlib.error:
-                yield from _up_to_the_damage(before, data)
+                yield from _salvage(before, data)
                 raise BrokenInput("corrupt") from None
             if out:
                 yield out
@@ -156,8 +158,8 @@ def _gunzip(chunks: Iterator[bytes]) -> Iterator[bytes]:
         raise BrokenInput("truncated")
 
 
-def _up_to_the_damage(member: Any, data: bytes) -> Iterator[bytes]:
-    """What a gzip stream gives before its damage: zlib withholds the output of a call that meets it."""
+def _salvage(member: Any, data: bytes) -> Iterator[bytes]:
+    """The output of a gzip stream up to its damage; zlib withholds the output of the call that reaches it."""
     from zlib_ng import zlib_ng as zlib
 
     with suppress(zlib.error):
@@ -166,8 +168,8 @@ def _up_to_the_damage(member: Any, data: bytes) -> Iterator[bytes]:
             data = member.unconsumed_tail
 
 
-def _bounded(make: Callable[[], Any], errors: type[Exception]) -> Callable[[Iterator[bytes]], Iterator[bytes]]:
-    """A decoder on top of the interface that bz2 and lzma share."""
+def _make_decoder(make: Callable[[], Any], errors: type[Exception]) -> Callable[[Iterator[bytes]], Iterator[bytes]]:
+    """A decoder for the interface that bz2 and lzma share."""
 
     def decode(chunks: Iterator[bytes]) -> Iterator[bytes]:
         stream, started = make(), False
@@ -220,7 +222,7 @@ def _unzstd(chunks: Iterator[bytes]) -> Iterator[bytes]:
 
 _DECODERS: dict[str, Callable[[Iterator[bytes]], Iterator[bytes]]] = {
     "gzip": _gunzip,
-    "bz2": _bounded(bz2.BZ2Decompressor, OSError),
-    "xz": _bounded(lambda: lzma.LZMADecompressor(memlimit=_LZMA_MEMORY_BYTES), lzma.LZMAError),
+    "bz2": _make_decoder(bz2.BZ2Decompressor, OSError),
+    "xz": _make_decoder(lambda: lzma.LZMADecompressor(memlimit=_LZMA_MEMORY_BYTES), lzma.LZMAError),
     "zstd": _unzstd,
 }

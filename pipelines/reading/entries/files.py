@@ -1,4 +1,4 @@
-"""The files of a source, local or remote: how they are opened, grouped into units of work and known again."""
+"""Files of a source, local or remote: open them, group them into units of work, detect changes."""
 
 import errno
 import io
@@ -15,7 +15,7 @@ from gristmill.storage.remote import Facts, Remote, RemoteFile, open_url, shown,
 from gristmill.storage.store import file_checksum
 from pipelines.reading.entries.source import CHUNK_BYTES
 
-_MENDABLE = (
+_USER_ERRNOS = (
     errno.ENOENT, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG,
 )  # fmt: skip
 
@@ -24,9 +24,10 @@ _MENDABLE = (
 class SourceFile:
     """One file of a source.
 
-    `path` is relative to the source's root, with slashes; bytes of a name that are not UTF-8 stand as `\\xNN`, so that
-    it is always text. `size` is in bytes. `location` is the absolute path that opens the file, or its URL where
-    `remote` says how URLs are opened; `version` is then the ETag, hash or time that the listing has for it, if any.
+    `path` is relative to the source's root, with slashes; bytes of a name that are not UTF-8 are written
+    `\\xNN`, so it is always valid text. `size` is in bytes. `location` is the absolute path of a local file,
+    or the URL of a remote one; `remote` then says how URLs are opened, and `version` is the ETag, hash or
+    time in the listing, if any.
     """
 
     path: str
@@ -36,7 +37,7 @@ class SourceFile:
     remote: Remote | None = None
 
     def handle(self) -> str | RemoteFile:
-        """What libraries open at any place: the path of a local file, an open remote one."""
+        """What libraries can open: the path of a local file, or an open remote file."""
         return self.location if self.remote is None else open_url(self.location, self.remote)
 
     def open(self) -> io.RawIOBase | io.BufferedReader:
@@ -45,10 +46,11 @@ class SourceFile:
 
 
 def read_units(files: Sequence[SourceFile], unit_bytes: int) -> list[list[SourceFile]]:
-    """Neighbouring files grouped into units of at most `unit_bytes` bytes; a larger file is a unit of its own.
+    """Neighbouring files grouped into units of at most `unit_bytes` bytes; a larger file is a unit of its
+    own.
 
-    The grouping follows from the list alone. A file is never divided: an archive or a compressed file has no second
-    entrance.
+    The grouping depends on the list alone. A file is never divided, because archives and compressed files can
+    only be read from the start.
     """
     units: list[list[SourceFile]] = []
     filled = 0
@@ -62,17 +64,17 @@ def read_units(files: Sequence[SourceFile], unit_bytes: int) -> list[list[Source
 
 
 def file_chunks(file: SourceFile) -> Generator[bytes, None, None]:
-    """The bytes of a file. SourceError where it is missing or forbidden, StorageError where the disk fails."""
+    """The bytes of a file. SourceError if it is missing or access is denied, StorageError if the disk fails."""
     try:
         with file.open() as opened:
             while chunk := opened.read(CHUNK_BYTES):
                 yield chunk
     except OSError as error:
-        raise unreadable(file.location, error) from None
+        raise read_error(file.location, error) from None
 
 
 def checksum_of(file: SourceFile) -> str:
-    """xxh3_128 of a file's bytes, in hex: 32 digits."""
+    """xxh3_128 of a file's bytes as 32 hex digits."""
     if file.remote is None:
         return content_checksum(file.location)
     digest = xxhash.xxh3_128()
@@ -82,9 +84,10 @@ def checksum_of(file: SourceFile) -> str:
 
 
 def has_changed(file: SourceFile, checksum: str) -> bool:
-    """Whether a file is no longer what it was when it was listed, or when its content had this checksum.
+    """Whether a file's content no longer has this checksum.
 
-    A remote file is asked for its size and version, where it has one, and not fetched again.
+    A remote file with a version is not fetched again: its size and version are compared with those of the
+    listing.
     """
     if file.remote is None or file.version is None:
         return checksum_of(file) != checksum
@@ -92,32 +95,35 @@ def has_changed(file: SourceFile, checksum: str) -> bool:
 
 
 def content_checksum(path: str | os.PathLike[str]) -> str:
-    """xxh3_128 of a file's bytes, in hex: 32 digits. Errors as `file_chunks`."""
+    """xxh3_128 of a file's bytes as 32 hex digits. Errors as in `file_chunks`."""
     try:
         return file_checksum(Path(path))
     except OSError as error:
-        raise unreadable(os.fspath(path), error) from None
+        raise read_error(os.fspath(path), error) from None
 
 
-def unreadable(location: str, error: OSError) -> SourceError | StorageError:
-    """The error for a source file that the system will not give us: the user's to mend where it is missing or forbidden."""
+def read_error(location: str, error: OSError) -> SourceError | StorageError:
+    """The error for a source file that cannot be read: SourceError if the user can fix it, else StorageError."""
     number = errno_of(error)
     reason = error.strerror if number is None else os.strerror(number)
     where = f"{printable_name(shown(location))}: cannot be read ({reason or type(error).__name__})"
-    if number in _MENDABLE:
+    if number in _USER_ERRNOS:
         return SourceError(f"{where}; check that it exists and that you may read it")
     return StorageError(where)
 
 
 @contextmanager
-def readable(file: SourceFile) -> Iterator[None]:
-    """What the system refuses in here is no damage to the file. An OSError without a number is what a library found in it."""
+def attribute_os_errors(file: SourceFile) -> Iterator[None]:
+    """Turn OSErrors of the system into SourceError or StorageError.
+
+    An OSError without errno comes from a library that found the file damaged; it propagates unchanged.
+    """
     try:
         yield
     except OSError as error:
         if errno_of(error) is None:
             raise
-        raise unreadable(file.location, error) from None
+        raise read_error(file.location, error) from None
 
 
 def printable_name(name: str) -> str:

@@ -1,7 +1,7 @@
 """Globs over relative paths, with the rules of a shell: `*` stays within a name, `**` crosses directories.
 
-`*`, `?` and `[abc]` do not match a leading dot, and neither does a name that `**` skips, so hidden files are read only
-where a pattern spells the dot. `**/` may match nothing: `**/*.py` also finds `setup.py` at the top.
+`*`, `?` and `[abc]` do not match a leading dot, and neither does a name that `**` skips, so hidden files are
+read only where a pattern spells the dot. `**/` may match nothing: `**/*.py` also finds `setup.py` at the top.
 """
 
 import re
@@ -17,7 +17,7 @@ def matches(path: str, patterns: Sequence[str]) -> bool:
 
 
 def may_contain(directory: str, patterns: Sequence[str]) -> bool:
-    """Whether a file somewhere below a relative directory could match: lets a walk leave out whole trees."""
+    """Whether any file below a relative directory could match; lets a walk skip whole trees."""
     names = directory.split("/")
     return any(_may_contain(names, pattern.split("/")) for pattern in patterns)
 
@@ -40,7 +40,7 @@ def _may_contain(names: list[str], segments: list[str]) -> bool:
 
 @lru_cache(maxsize=1024)
 def compile_glob(pattern: str) -> re.Pattern[str]:
-    """The regular expression of a glob over a whole relative path."""
+    """The regular expression that matches the whole relative paths that a glob matches."""
     segments = pattern.split("/")
     parts = []
     for position, segment in enumerate(segments):

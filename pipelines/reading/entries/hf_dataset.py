@@ -1,4 +1,6 @@
-"""Hugging Face datasets as `save_to_disk` leaves them: Arrow streams in directories, listed in each one's state.json."""
+"""Hugging Face datasets as `save_to_disk` leaves them: Arrow streams in directories, listed in each one's
+state.json.
+"""
 
 import json
 from collections.abc import Sequence
@@ -10,18 +12,18 @@ from pipelines.reading.entries.globs import matches
 from pipelines.reading.entries.source import SourceSpec
 
 _STATE = "state.json"
-_STATE_BYTES = 64 << 20  # lists half a million files
+_STATE_BYTES = 64 << 20  # enough to list half a million files
 
 
-def saved_files(files: Sequence[SourceFile], source: SourceSpec) -> list[SourceFile]:
+def select_saved_files(files: Sequence[SourceFile], source: SourceSpec) -> list[SourceFile]:
     """The files of a source that hold the rows of a saved Dataset, or of the splits of a DatasetDict.
 
-    What else lies there (caches of `map`, descriptions) is left out. SourceError where nothing was saved, where a listed
-    file is missing, and for a dataset that was saved with a selection of rows beside its files.
+    Other files there (caches of `map`, descriptions) are left out. SourceError if no dataset was saved, a
+    listed file is missing, or the dataset was saved with a separate selection of rows.
     """
     where = f"source {source.name!r}"
     by_path = {file.path: file for file in files}
-    found: dict[str, SourceFile] = {}  # a file that two lists name holds its rows once
+    selected: dict[str, SourceFile] = {}  # by path, so that a file listed twice is read once
     for state in (file for file in files if PurePosixPath(file.path).name == _STATE):
         directory = state.path.removesuffix(_STATE)
         try:
@@ -40,12 +42,12 @@ def saved_files(files: Sequence[SourceFile], source: SourceSpec) -> list[SourceF
         for name in names:
             path = directory + name
             if path in by_path:
-                found[path] = by_path[path]
+                selected[path] = by_path[path]
             elif matches(path, source.include) and not matches(path, source.exclude):
                 raise SourceError(f"{where}: {state.path} lists {name!r}, which is not there; save the dataset again")
-    if not found:
+    if not selected:
         raise SourceError(
             f"{where}: there is no state.json under {source.root!r} that lists Arrow files; format hf_dataset reads what "
             "Dataset.save_to_disk wrote; `include` must match both"
         )
-    return [found[path] for path in sorted(found)]
+    return [selected[path] for path in sorted(selected)]

@@ -1,4 +1,4 @@
-"""Listing the files of a source, below a directory or a URL."""
+"""List the files of a source below a directory or a URL."""
 
 import os
 import stat
@@ -8,9 +8,9 @@ from pathlib import Path
 from gristmill.errors import SourceError, UserError
 from gristmill.storage.paths import is_url
 from gristmill.storage.remote import file_name, has_query, list_urls, shown
-from pipelines.reading.entries.files import SourceFile, printable_name, unreadable
+from pipelines.reading.entries.files import SourceFile, printable_name, read_error
 from pipelines.reading.entries.globs import covers, matches, may_contain
-from pipelines.reading.entries.hf_dataset import saved_files
+from pipelines.reading.entries.hf_dataset import select_saved_files
 from pipelines.reading.entries.source import SourceSpec
 
 _Listing = tuple[Iterable[str], Callable[[str], SourceFile | None]]
@@ -19,14 +19,14 @@ _Listing = tuple[Iterable[str], Callable[[str], SourceFile | None]]
 def list_files(source: SourceSpec) -> list[SourceFile]:
     """Files under the source's root that match `include` and not `exclude`, sorted by relative path.
 
-    The root may be a directory, a symbolic link to one, or a single file, whose relative path is its name. Links to
-    files and directories are followed; a directory that is its own ancestor through a link is not entered again. Pipes,
-    sockets and devices are passed over. The root may also be a URL, of a prefix or of one file. SourceError where the
-    root is missing, a directory or link cannot be read, an `include` pattern matches nothing, or two names become the
-    same path.
+    The root may be a directory, a symbolic link to one, or a single file, whose relative path is its name.
+    Links to files and directories are followed; a directory that is its own ancestor through a link is not
+    entered again. Pipes, sockets and devices are skipped. The root may also be the URL of a prefix or of one
+    file. SourceError if the root is missing, a directory or link cannot be read, an `include` pattern matches
+    nothing, or two names map to the same path.
     """
     where = f"source {source.name!r}"
-    names, describe = _remote(source, where) if is_url(source.root) else _local(source, where)
+    names, describe = _list_remote(source, where) if is_url(source.root) else _list_local(source, where)
     found: dict[str, SourceFile] = {}
     unmatched = set(source.include)
     for raw in names:
@@ -51,11 +51,13 @@ def list_files(source: SourceSpec) -> list[SourceFile]:
             f"{where}: exclude {list(source.exclude)} leaves no file under {shown(source.root)!r}; narrow it"
         )
     files = [found[path] for path in sorted(found)]
-    return saved_files(files, source) if source.format == "hf_dataset" else files
+    return select_saved_files(files, source) if source.format == "hf_dataset" else files
 
 
-def _local(source: SourceSpec, where: str) -> _Listing:
-    """The names of local files, and what gives one that is a regular file."""
+def _list_local(source: SourceSpec, where: str) -> _Listing:
+    """The names of local files, and a function from a name to its SourceFile, or to None if it is no regular
+    file.
+    """
     root = Path(source.root)
     if not root.exists():
         raise SourceError(
@@ -75,8 +77,8 @@ def _local(source: SourceSpec, where: str) -> _Listing:
     return _walk(source, source.root, "", ((status.st_dev, status.st_ino),), where), describe
 
 
-def _remote(source: SourceSpec, where: str) -> _Listing:
-    """The same below a URL."""
+def _list_remote(source: SourceSpec, where: str) -> _Listing:
+    """As `_list_local`, below a URL."""
     root = source.root if has_query(source.root) else source.root.rstrip("/")
     try:
         facts = list_urls(root, source.remote)
@@ -85,7 +87,7 @@ def _remote(source: SourceSpec, where: str) -> _Listing:
     if not facts:
         raise SourceError(f"{where}: there is no file at {shown(source.root)!r}; correct `root`")
     alone = "" in facts
-    if alone:  # the root is a file; what has it as a prefix of its key is no part of it
+    if alone:  # the root is a file; other keys that merely begin with its URL do not belong to it
         facts = {file_name(root): facts[""]}
 
     def describe(raw: str) -> SourceFile:
@@ -101,7 +103,7 @@ def _walk(
     try:
         entries = list(os.scandir(directory))
     except OSError as error:
-        raise SourceError(f"{where}: {unreadable(directory, error)}") from None
+        raise SourceError(f"{where}: {read_error(directory, error)}") from None
     for entry in entries:
         relative = prefix + entry.name
         if not entry.is_dir():
@@ -117,4 +119,4 @@ def _stat(location: str, where: str) -> os.stat_result:
     try:
         return os.stat(location)
     except OSError as error:
-        raise SourceError(f"{where}: {unreadable(location, error)}") from None
+        raise SourceError(f"{where}: {read_error(location, error)}") from None

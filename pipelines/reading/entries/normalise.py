@@ -1,4 +1,4 @@
-"""Normalisation of text as it is read: line ends, control characters, Unicode form. Idempotent."""
+"""Normalise text when it is read: line ends, control characters, Unicode form. Idempotent."""
 
 import re
 import unicodedata
@@ -18,13 +18,15 @@ _LEADS = (0xC2, 0xE2)  # first bytes of C1 characters and of separators
 
 
 def _windows_1252() -> dict[bytes, bytes]:
-    """A C1 character to the one that Windows-1252 has at its place; to nothing where it has none."""
+    """Maps each C1 character to the Windows-1252 character of the same code; to nothing if there is none.
+    UTF-8.
+    """
     return {chr(code).encode(): bytes([code]).decode("cp1252", "ignore").encode() for code in range(0x80, 0xA0)}
 
 
-_C1_MEANS = _windows_1252()
+_C1_REPLACEMENTS = _windows_1252()
 
-# What a byte of UTF-8 may be a sign of. Bytes below 0xcc spell only code points below U+0300, which compose with
+# What a UTF-8 byte may indicate. Bytes below 0xcc encode only code points below U+0300, which compose with
 # nothing.
 _CONTROL, _LEAD, _COMBINING = 1, 2, 4
 _CLASSES = bytes(
@@ -36,18 +38,20 @@ _CLASSES = bytes(
 
 
 def normalise(text: str, unicode_form: str = "NFC") -> tuple[bytes, int]:
-    """UTF-8 of the normalised text, and the number of control characters (Unicode category Cc) that were removed or
-    replaced, tab and the usual line ends aside.
+    """UTF-8 of the normalised text, and the number of control characters (Unicode category Cc, except tab and
+    the usual line ends) that were removed or replaced.
 
     - CR LF, CR, vertical tab, form feed, U+2028 and U+2029 become LF.
-    - U+0080 to U+009F become what Windows-1252 has at their place, as the HTML standard reads `&#146;` ("numeric character
-      reference end state"): they are bytes of that encoding that were taken for Latin-1. The five that it leaves open are
-      removed. U+0085 is the ellipsis of Windows-1252, and in Unicode the line end of texts from mainframes: it becomes LF in
-      a text without any other line break and without another of these characters, else the ellipsis.
-    - Every other control character but tab and LF is removed.
+    - U+0080 to U+009F become the Windows-1252 characters of the same code, as the HTML standard reads
+      `&#146;` ("numeric character reference end state"): they are Windows-1252 bytes that were decoded as
+      Latin-1. The five codes that are undefined there are removed. U+0085 is ambiguous: the ellipsis in
+      Windows-1252, the line end of mainframe texts in Unicode. It becomes LF if the text has no other line
+      break and no other of these characters, else the ellipsis.
+    - All other control characters except tab and LF are removed.
     - The text is brought to `unicode_form`, "NFC" or "none".
 
-    Format characters (direction marks, joiners of emoji) stay. Raises UnicodeEncodeError for a lone surrogate.
+    Format characters (direction marks, joiners of emoji) are kept. Raises UnicodeEncodeError for a lone
+    surrogate.
     """
     data = before = text.encode("utf-8")
     if b"\r" in data:
@@ -62,7 +66,7 @@ def normalise(text: str, unicode_form: str = "NFC") -> tuple[bytes, int]:
         for separator in _SEPARATORS:
             data = data.replace(separator, b"\n")
     if b"\xc2" in data:
-        data, further = _without_c1(data)
+        data, further = _replace_c1(data)
         controls += further
     if unicode_form != "none":
         kept = text if data == before else data.decode("utf-8")
@@ -71,16 +75,16 @@ def normalise(text: str, unicode_form: str = "NFC") -> tuple[bytes, int]:
     return data, controls
 
 
-def _without_c1(data: bytes) -> tuple[bytes, int]:
+def _replace_c1(data: bytes) -> tuple[bytes, int]:
     found = set(_C1.findall(data))
     if found == {_NEL} and b"\n" not in data:
         return data.replace(_NEL, b"\n"), data.count(_NEL)
-    return _C1.subn(lambda match: _C1_MEANS[match[0]], data) if found else (data, 0)
+    return _C1.subn(lambda match: _C1_REPLACEMENTS[match[0]], data) if found else (data, 0)
 
 
 class Normalised(NamedTuple):
-    """Several texts: their normalised UTF-8 end to end, the length of each, and the control characters that were removed or
-    replaced in all.
+    """Several normalised texts: their UTF-8 concatenated, the length of each in bytes, and the total number
+    of control characters that were removed or replaced.
     """
 
     data: bytes | memoryview
@@ -89,14 +93,12 @@ class Normalised(NamedTuple):
 
 
 def normalise_all(texts: Sequence[str], unicode_form: str = "NFC") -> Normalised:
-    """What `normalise` gives for each of at least one text, at once: only texts with a suspicious byte are looked at
-    alone.
-    """
+    """`normalise` for one or more texts at once: only texts with suspicious bytes are examined one by one."""
     _, offset_buffer, data_buffer = pa.array(texts, pa.large_string()).buffers()
     offsets = np.frombuffer(offset_buffer, np.int64)[: len(texts) + 1]
     lengths = np.diff(offsets)
     if not lengths.all():  # reduceat has no empty segments
-        return _joined([normalise(text, unicode_form) for text in texts])
+        return _join([normalise(text, unicode_form) for text in texts])
     data = memoryview(data_buffer)[: offsets[-1]]
     classes = np.bitwise_or.reduceat(np.frombuffer(bytes(data).translate(_CLASSES), np.uint8), offsets[:-1])
     pieces: list[bytes | memoryview] = []
@@ -115,22 +117,22 @@ def normalise_all(texts: Sequence[str], unicode_form: str = "NFC") -> Normalised
 
 
 def _is_normal(text: str, data: memoryview, classes: int, unicode_form: str) -> bool:
-    """Whether a text with suspicious bytes of these classes is normalised all the same."""
+    """Whether a text with suspicious bytes of these classes is already normalised."""
     if classes & _CONTROL or (classes & _LEAD and (_C1.search(data) or any(mark in text for mark in "\u2028\u2029"))):
         return False
     return not classes & _COMBINING or unicode_form == "none" or unicodedata.is_normalized("NFC", text)
 
 
-def _joined(texts: list[tuple[bytes, int]]) -> Normalised:
+def _join(texts: list[tuple[bytes, int]]) -> Normalised:
     data = [text for text, _ in texts]
     return Normalised(b"".join(data), [len(text) for text in data], sum(count for _, count in texts))
 
 
 def cut(data: bytes, limit: int) -> list[bytes]:
-    """UTF-8 bytes in pieces of at most `limit` bytes that join to the whole.
+    """Cut UTF-8 bytes into pieces of at most `limit` bytes; concatenated, they give `data` again.
 
-    A piece ends after its last line feed; where it has none, at the last code point that fits. A code point longer than
-    `limit` is a piece of its own.
+    A piece ends after its last line feed or, if it has none, after the last code point that fits. A code
+    point longer than `limit` is a piece of its own.
     """
     pieces = []
     start = 0

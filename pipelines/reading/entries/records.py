@@ -1,4 +1,4 @@
-"""What a format yields: records found and records set aside; and the JSON of their other fields."""
+"""Record types that the format readers yield, and the JSON of a record's other fields."""
 
 import json
 from typing import Any, NamedTuple
@@ -16,8 +16,8 @@ class TextRecord(NamedTuple):
 
 
 class Bad(NamedTuple):
-    """A record to quarantine for a reason of REASONS. `size`: its bytes, None where they were not all read. `fields`: the names
-    it has, where it lacks its text.
+    """A record to quarantine for a reason of REASONS. `size`: its bytes, None if they were not all read.
+    `fields`: its field names, if its text is missing.
     """
 
     reason: str
@@ -26,8 +26,8 @@ class Bad(NamedTuple):
 
 
 class WebPage(NamedTuple):
-    """A record whose text has yet to be extracted: bytes of HTML, the charset that HTTP declares (or ""), and the rest as
-    Found has it, `meta` still without the charset.
+    """A record whose text has yet to be extracted: bytes of HTML and the charset that HTTP declares (or "").
+    The other fields are those of TextRecord, but `meta` does not yet hold the charset.
     """
 
     content: bytes | memoryview
@@ -38,7 +38,7 @@ class WebPage(NamedTuple):
 
 
 def to_json(value: Any) -> bytes:
-    """A record's other fields as JSON in UTF-8; a lone surrogate stays as its escape."""
+    """A record's other fields as JSON in UTF-8; with a lone surrogate among them, as ASCII JSON with escapes."""
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=str)
     try:
         return text.encode()

@@ -1,4 +1,4 @@
-"""What reading needs to know of a source, and the reasons for which a record is set aside."""
+"""The fields of a source that reading needs, and the reasons for quarantining a record."""
 
 from typing import Protocol
 
@@ -6,33 +6,33 @@ from gristmill.storage.remote import Remote
 
 # ruff: noqa: D102 -- the fields of SourceSpec are described where they are defined, in pipelines.planning.corpus
 
-CHUNK_BYTES = 1 << 18  # bytes asked of a file, a decompressor or an archive member at a time
+CHUNK_BYTES = 1 << 18  # bytes requested at a time from a file, a decompressor or an archive member
 
 REASONS = {
     "bad_coding": "a transfer or content coding of an HTTP response cannot be undone",
     "bad_header": "the header block of a message has a line that is neither `Name: value` nor a continuation",
-    "bad_http": "the record is declared an HTTP response and does not begin with a status line and headers",
-    "bad_quotes": "a CSV row has a quote, or a carriage return alone, where RFC 4180 allows none",
+    "bad_http": "the record is declared an HTTP response but does not begin with a status line and headers",
+    "bad_quotes": "a CSV row has a quote or a lone carriage return where RFC 4180 allows none",
     "corrupt": "the bytes are not what the compression, archive or Parquet format allows; what came before is kept",
     "decoded_limit": "the file decodes to more than max_decoded_bytes or 1,000 times its size; what came before is kept",
-    "dns": "a look-up of a name",
-    "empty": "no text is left: what normalisation leaves of the record has no character, or only invisible ones",
+    "dns": "a DNS lookup",
+    "empty": "after normalisation the record has no characters, or only invisible ones",
     "encrypted": "the archive member or Parquet file is encrypted",
     "field_count": "a CSV row has more or fewer fields than the first row",
-    "html_bytes": "the page, as transferred or without codings, is longer than max_html_bytes",
+    "html_bytes": "the page, as transferred or decoded, is longer than max_html_bytes",
     "html_depth": "an element of the page has more than max_html_depth ancestors",
     "html_nodes": "the page has more than max_html_nodes elements",
     "http_status": "an HTTP response with another status than 200",
     "large_batch": "a record batch of an Arrow file takes more than 512 MiB of memory; what came before is kept",
     "large_page": "a page of a Parquet file takes more than 256 MiB of memory; what came before is kept",
     "lone_surrogate": "the text or the URL holds half of a surrogate pair, which no Unicode encoding can represent",
-    "malformed_record": "bytes of a web archive up to its next record that are no record: no header, or a wrong length",
+    "malformed_record": "bytes of a web archive that form no record (no header, or a wrong length), up to the next record",
     "metadata": "a metadata record of a web archive (in WAT files, all)",
     "nested_archive": "an archive inside an archive, or more than two layers of compression; it is not opened",
     "no_text": "the record has no text field, or it is null",
-    "no_text_extracted": "the page holds no text, or none that the extractor takes for content",
+    "no_text_extracted": "the page holds no text, or none that the extractor considers content",
     "not_arrow": "not an Arrow IPC file or stream",
-    "not_article": "the page of a MediaWiki dump is outside of the namespace of articles",
+    "not_article": "the page of a MediaWiki dump is outside the namespace of articles",
     "not_html": "a payload of a web archive that is neither HTML nor a conversion to plain text",
     "not_json": "the line, element or document is not JSON",
     "not_mediawiki": "not the XML of a MediaWiki dump",
@@ -41,26 +41,26 @@ REASONS = {
     "not_regular": "the archive member is a link, a device or a pipe",
     "not_wikitext": "the page of a MediaWiki dump is not wikitext",
     "oversized": "the record is longer than max_document_bytes",
-    "forgotten": "the user had the document taken out of the corpus",
-    "poison": "the user set the record aside, because its parser did not survive it",
-    "record_limit": "the file holds more than a million records and 4 for each of its bytes; the records before are kept",
+    "forgotten": "the user had the document removed from the corpus",
+    "poison": "the user set the record aside because it crashes its parser",
+    "record_limit": "the file holds more than a million records and more than 4 per byte; the records before are kept",
     "redirect": "the page of a MediaWiki dump is a redirect",
-    "request": "the request that a crawler sent",
-    "revisit": "a page that the crawler found as it was at an earlier visit; the record holds no copy of it",
-    "segmented": "a segment of a record that was divided over several",
+    "request": "a request that the crawler sent",
+    "revisit": "a page unchanged since the crawler's earlier visit; the record holds no copy of it",
+    "segmented": "one segment of a record that was divided into several",
     "text_not_string": "the text field is not a string",
     "too_many_values": "the JSON record holds more than 1,048,576 values and names",
     "trailing_bytes": "bytes follow the end of the archive or JSON document; they are not read",
     "truncated": "the file ends within compressed data, an archive, a member or a document; what came before is kept",
     "unclosed_quote": "a quoted field of a CSV row does not end within max_document_bytes",
-    "undecodable": "the bytes are not valid in the declared encoding; of a page, those of over a tenth of its text",
-    "unknown_record_type": "the record is of no type that the WARC standard knows",
-    "unsupported_compression": "the archive member is compressed in a way that Python cannot read",
+    "undecodable": "the bytes are invalid in the declared encoding; for a page, those of over a tenth of its text",
+    "unknown_record_type": "the WARC standard does not know the type of the record",
+    "unsupported_compression": "the archive member uses a compression that Python cannot read",
     "warcinfo": "a record about the web archive itself",
-    "wrong_suffix": "the name promises a compression that the bytes do not have",
+    "wrong_suffix": "the file name has the suffix of a compression that the bytes do not have",
     "xml_doctype": "the XML declares a document type or entities, which are not expanded; what came before is kept",
 }
-"""Every reason a record can be quarantined for, and what it says to a person."""
+"""Every reason for quarantining a record, and its explanation for users."""
 
 STRUCTURAL = frozenset(
     {
@@ -68,13 +68,13 @@ STRUCTURAL = frozenset(
         "redirect", "request", "revisit", "segmented", "unknown_record_type", "warcinfo",
     }
 )  # fmt: skip
-"""The reasons that lie in what a source holds beside its documents, or in what the user asked for: however many there are, they
-are no sign that it is read wrongly.
+"""Reasons that are expected: records that are no documents, and those the user set aside. Any number of them
+is fine; many records with another reason suggest that the source is read with the wrong settings.
 """
 
 
 class BrokenInput(Exception):
-    """The bytes of one file or member end early, for a reason of REASONS. Whatever was decoded before has been
+    """The bytes of a file or member end early, for a reason of REASONS. Everything decoded before has been
     delivered.
     """
 
@@ -84,7 +84,7 @@ class BrokenInput(Exception):
 
 
 class SourceSpec(Protocol):
-    """The fields of a source that reading looks at; `pipelines.planning.corpus.Source` says what each means."""
+    """The fields of a source that reading uses; `pipelines.planning.corpus.Source` documents them."""
 
     @property
     def name(self) -> str: ...

@@ -1,7 +1,7 @@
-"""Arrow IPC files and streams: one record per row, read message by message as the bytes come.
+"""Arrow IPC files and streams: one record per row, read message by message.
 
-An IPC file is an IPC stream behind a magic number, with a footer after its end mark, so both are read alike, from
-archives and under compression too, and a file that was cut off still gives its first batches.
+An IPC file is an IPC stream between a magic number and a footer. Both are read as streams, so archives and
+compression work, and a truncated file still yields its first batches.
 """
 
 import io
@@ -21,10 +21,10 @@ from pipelines.reading.formats.table_rows import batch_records, check_text_colum
 _MAGIC = b"ARROW1\0\0"
 _CONTINUATION = b"\xff\xff\xff\xff"
 _METADATA_BYTES = 64 << 20
-_BATCH_BYTES = 512 << 20  # of one batch in memory; writers' batches are 64 MiB or smaller unless asked
-_SLICE_ROWS = 1 << 10  # rows that are Python objects at a time
+_BATCH_BYTES = 512 << 20  # of one batch in memory; writers' default batches are 64 MiB or smaller
+_SLICE_ROWS = 1 << 10  # rows converted to Python objects at a time
 
-# Positions of fields in the tables of Message.fbs and Schema.fbs of the Arrow format.
+# Field numbers in the tables of Message.fbs and Schema.fbs of the Arrow format.
 _HEADER_TYPE, _HEADER, _BODY_LENGTH = 1, 2, 3
 _RECORD_BATCH, _DICTIONARY_BATCH = 3, 2
 _DICTIONARY_DATA = 1
@@ -34,8 +34,8 @@ _BUFFERS, _COMPRESSION = 2, 3
 def read_arrow(entry: Entry, source: SourceSpec) -> Iterator[TextRecord | Bad]:
     """One record per row of an IPC file or stream; columns as in Parquet.
 
-    A record batch is held whole, so one that is over 512 MiB in memory ends the file as `large_batch`: writing it with
-    smaller batches helps. It ends as `corrupt` at the first batch whose offsets or lengths are wrong.
+    A record batch is held in memory whole. One over 512 MiB ends the file as `large_batch`; write smaller
+    batches then. The first batch with wrong offsets or lengths ends the file as `corrupt`.
     """
     head, chunks = peek(entry.chunks, len(_MAGIC))
     if not head.startswith((_MAGIC, _CONTINUATION)):
@@ -64,11 +64,11 @@ def read_arrow(entry: Entry, source: SourceSpec) -> Iterator[TextRecord | Bad]:
 
 
 def _next(reader: Any, messages: "_Messages") -> pa.RecordBatch | None:
-    """The next batch, with nothing in it that points outside of it; None at the end."""
+    """The next batch, validated so that nothing in it points outside it; None at the end."""
     try:
         batch = reader.read_next_batch()
-        columns = [column.cast(_as_bytes(column.type)) for column in batch.columns]
-        # As bytes, so that a string that is not UTF-8 costs its row alone.
+        # Strings as bytes, so that invalid UTF-8 costs only its row.
+        columns = [column.cast(_bytes_type(column.type)) for column in batch.columns]
         batch = pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
         batch.validate(full=True)
     except StopIteration:
@@ -77,20 +77,22 @@ def _next(reader: Any, messages: "_Messages") -> pa.RecordBatch | None:
         return None
     except (pa.ArrowException, OSError, ValueError):
         raise BrokenInput(messages.failure or "corrupt") from None
-    if sum(map(_viewed, batch.columns)) > _BATCH_BYTES:
+    if sum(map(_view_bytes, batch.columns)) > _BATCH_BYTES:
         raise BrokenInput("large_batch")
     return batch
 
 
-def _viewed(column: pa.Array) -> int:
-    """Bytes of the values of a column of views: any number of them may share theirs in the file, and do not once read."""
+def _view_bytes(column: pa.Array) -> int:
+    """Bytes of the values of a view column. Values may share bytes in the file, but no longer once they are
+    read.
+    """
     if column.type not in (pa.string_view(), pa.binary_view()):
         return 0
     lengths = np.frombuffer(column.buffers()[1], np.int32)[::4]  # the first of the four numbers of a view
     return int(lengths[column.offset : column.offset + len(column)].sum(dtype=np.int64))
 
 
-def _as_bytes(kind: pa.DataType) -> pa.DataType:
+def _bytes_type(kind: pa.DataType) -> pa.DataType:
     return {
         pa.string(): pa.binary(), pa.large_string(): pa.large_binary(), pa.string_view(): pa.binary_view(),
     }.get(kind, kind)  # fmt: skip
@@ -122,9 +124,10 @@ class _Bytes:
 
 
 class _Messages(io.RawIOBase):
-    """What Arrow reads: whole messages, each looked at before Arrow allocates what it claims to need.
+    """Input of Arrow: whole messages, each checked before Arrow allocates the memory that the message claims
+    to need.
 
-    A stream that breaks looks as if it ended; `failure` says why.
+    A broken stream looks as if it ended; `failure` then holds the reason.
     """
 
     def __init__(self, file: _Bytes) -> None:
@@ -150,11 +153,11 @@ class _Messages(io.RawIOBase):
         return size
 
     def _message(self) -> bytes:
-        """One message as it stands in the stream; empty at the end mark, or where a stream ends without one."""
+        """The next message, unchanged; empty at the end mark, or if the stream ends without one."""
         mark = self._file.take(4)
         if not mark:
             return b""
-        length = self._file.take(4) if mark == _CONTINUATION else mark  # before Arrow 0.15 there was no mark
+        length = self._file.take(4) if mark == _CONTINUATION else mark  # Arrow before 0.15 wrote no mark
         size = struct.unpack("<i", length)[0] if len(length) == 4 else -1
         if size == 0:
             return b""
@@ -171,13 +174,13 @@ class _Messages(io.RawIOBase):
         body = self._file.take(body_size)
         if len(body) < body_size:
             raise BrokenInput("truncated")
-        if _expanded(metadata, message, body) > _BATCH_BYTES:
+        if _decompressed_bytes(metadata, message, body) > _BATCH_BYTES:
             raise BrokenInput("large_batch")
         return b"".join([_CONTINUATION, length, metadata, body])
 
 
-def _expanded(metadata: bytes, message: int, body: bytes) -> int:
-    """Bytes that a message's buffers take in memory: those of compressed ones stand before each of them."""
+def _decompressed_bytes(metadata: bytes, message: int, body: bytes) -> int:
+    """Bytes of a message's buffers in memory. Each compressed buffer is preceded by its decompressed size."""
     kind_at, header_at = _field(metadata, message, _HEADER_TYPE), _field(metadata, message, _HEADER)
     kind = metadata[kind_at] if kind_at else 0
     if kind not in (_RECORD_BATCH, _DICTIONARY_BATCH) or not header_at:
@@ -201,12 +204,12 @@ def _expanded(metadata: bytes, message: int, body: bytes) -> int:
 
 
 def _table(data: bytes, at: int) -> int:
-    """Where the flatbuffer object begins that the offset at `at` points to."""
+    """Position of the flatbuffer object that the offset at `at` points to."""
     return at + int(struct.unpack_from("<I", data, at)[0])
 
 
 def _field(data: bytes, table: int, number: int) -> int:
-    """Where a field of a flatbuffer table stands; 0 where it is left out."""
+    """Position of a field of a flatbuffer table; 0 if the field is absent."""
     vtable = table - struct.unpack_from("<i", data, table)[0]
     if vtable < 0 or 4 + 2 * number >= struct.unpack_from("<H", data, vtable)[0]:
         return 0

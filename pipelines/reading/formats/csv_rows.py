@@ -1,4 +1,4 @@
-"""CSV and TSV: one record per row, quoted as RFC 4180 says; the first row names the fields."""
+"""CSV and TSV: one record per row, quoted by RFC 4180; the first row names the fields."""
 
 import csv
 from collections.abc import Iterator
@@ -13,23 +13,28 @@ from pipelines.reading.formats.json_lines import LongRecord, lines
 
 _DELIMITERS = ",\t;|"
 _BLANK = (b"", b"\r")
-_RETRIES = 16  # per file, so that a file full of stray quotes costs no more than a few times its own length
+_RETRIES = 16  # per file; bounds the cost of a file full of stray quotes
 
 
 class _Unfinished(Exception):
-    """A quoted field goes on beyond the limit or the end of the file."""
+    """A quoted field does not end within the limit or the file."""
 
 
 def read_csv(entry: Entry, source: SourceSpec) -> Iterator[TextRecord | Bad]:
-    """One record per row that is not blank. `text_field` and `url_field` are fields of the first row, which is no
-    record; all other fields are strings in `meta`.
+    """One record per non-blank row after the first, which names the fields. `text_field` is the text,
+    `url_field` the URL; all other fields are strings in `meta`.
 
-    The delimiter is the first of comma, tab, semicolon and bar (tab comes first for .tsv and .tab) with which the first
-    row has the field `text_field`. A row with more or fewer fields than the first is `field_count`; one with a quote
-    where RFC 4180 has none is `bad_quotes`; one with a quoted field that does not end within `max_document_bytes` is
-    `unclosed_quote`: its first line is set aside, and reading goes on with the second, 16 times in a file; after that
-    all that was read goes with it. A longer line is `oversized`, for rows are never split while they are read.
-    SourceError where the first row has no field `text_field`.
+    The delimiter is the first of comma, tab, semicolon and bar (for .tsv and .tab, tab is tried first) with
+    which the first row has the field `text_field`. Rows set aside:
+
+    - `field_count`: a row with more or fewer fields than the first.
+    - `bad_quotes`: a row with a quote where RFC 4180 allows none.
+    - `unclosed_quote`: a row with a quoted field that does not end within `max_document_bytes`. Only its
+      first line is set aside and reading resumes at the second; after 16 such rows in a file, everything read
+      for the row is.
+    - `oversized`: a line longer than `max_document_bytes`; rows are never split.
+
+    SourceError if the first row has no field `text_field`.
     """
     rows = _Rows(lines(entry.chunks, source.max_document_bytes), source)
     first = rows.first_line()
@@ -78,7 +83,7 @@ class _Rows:
     def __init__(self, stream: Iterator[bytes | LongRecord], source: SourceSpec) -> None:
         self._stream = stream
         self._source = source
-        self._held: list[bytes] = []  # the lines of the row that is being read
+        self._held: list[bytes] = []  # lines of the current row
         self._size = 0
         self._undecodable = False
         self._long: LongRecord | None = None
@@ -98,7 +103,7 @@ class _Rows:
 
     def read(self, delimiter: str) -> Iterator[tuple[list[str], int] | Bad]:
         """Rows as (fields, bytes)."""
-        csv.field_size_limit(1 << 30)  # of the whole process; the bound on a row is kept by _lines
+        csv.field_size_limit(1 << 30)  # applies to the whole process; _lines bounds the rows
         retries = _RETRIES
         reader = csv.reader(self._lines(), delimiter=delimiter, strict=True)
         while True:
@@ -129,7 +134,7 @@ class _Rows:
                     yield row, self._size
 
     def _lines(self) -> Iterator[str]:
-        """Lines for the parser. A long line looks blank to it; within a row it ends the row, as the limit does."""
+        """Lines for the parser. A long line is passed as a blank one; within a row it raises _Unfinished."""
         for line in self._stream:
             within = bool(self._held)
             if isinstance(line, LongRecord):

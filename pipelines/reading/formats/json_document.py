@@ -1,4 +1,4 @@
-"""JSON: one document, an array of objects or one object, divided into records while it streams by."""
+"""JSON: one document, an array of objects or a single object, divided into records as a stream."""
 
 import re
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from pipelines.reading.formats.json_lines import LongRecord, json_records
 
 _SPACE = b" \t\r\n"
 _STRING = rb'"(?:[^"\\]++|\\.)*+"'
-# What divides nothing: between the elements of the array, where a comma ends one, and inside of an element.
+# Bytes that divide nothing: between elements, where a comma ends one, and inside an element.
 _OUTER = re.compile(rb'(?:[^"\[\]{},]++|' + _STRING + rb")*+", re.DOTALL)
 _INNER = re.compile(rb'(?:[^"\[\]{}]++|' + _STRING + rb")*+", re.DOTALL)
 _REST_OF_STRING = re.compile(rb'(?:[^"\\]++|\\.)*+', re.DOTALL)
@@ -20,31 +20,31 @@ _REST_OF_STRING = re.compile(rb'(?:[^"\\]++|\\.)*+', re.DOTALL)
 def read_json(entry: Entry, source: SourceSpec) -> Iterator[TextRecord | Bad]:
     """One record per element of the array, or one for the object; fields, bounds and reasons as in jsonl.
 
-    No more than `max_document_bytes` of an element is held. An array that does not end is `truncated`; what follows the
-    document is one more record, `trailing_bytes`.
+    At most `max_document_bytes` of an element are held. An array without an end is `truncated`; bytes after
+    the document are one more record, `trailing_bytes`.
     """
     head, chunks = peek(entry.chunks, len(BOM))
     mark = BOM
     while not (start := head.removeprefix(mark).lstrip(_SPACE)):
-        mark = b""  # there is one
-        head, chunks = peek(_without(chunks, len(head)), 1)
+        mark = b""  # a file has at most one byte order mark
+        head, chunks = peek(_skip_bytes(chunks, len(head)), 1)
         if not head:
             return
-    chunks = _without(chunks, len(head) - len(start))
+    chunks = _skip_bytes(chunks, len(head) - len(start))
     if start[:1] not in (b"[", b"{"):
         yield Bad("not_json", sum(map(len, chunks)))
         return
     yield from json_records(_elements(_Divider(chunks), source.max_document_bytes), source)
 
 
-def _without(chunks: Iterator[bytes], size: int) -> Iterator[bytes]:
-    """A stream without its first bytes, which its first chunk holds."""
+def _skip_bytes(chunks: Iterator[bytes], size: int) -> Iterator[bytes]:
+    """The stream without its first `size` bytes, all of which are in its first chunk."""
     yield next(chunks, b"")[size:]
     yield from chunks
 
 
 def _elements(divider: "_Divider", limit: int) -> Iterator[bytes | LongRecord]:
-    """The elements of the array, each held whole if it fits into `limit` bytes."""
+    """The elements of the array: bytes if they fit into `limit`, else a LongRecord."""
     held: list[bytes] = []
     size = count = 0
     for piece in divider:
@@ -56,7 +56,7 @@ def _elements(divider: "_Divider", limit: int) -> Iterator[bytes | LongRecord]:
             if not element.isspace() and element:
                 count += 1
                 yield element if len(element) <= limit else LongRecord(iter([element]))
-            elif not (divider.ended and not count):  # nothing between two commas; `[]` is an array without elements
+            elif not (divider.ended and not count):  # nothing between two commas; the empty array `[]` is allowed
                 raise BrokenInput("not_json")
         elif size > limit:
             long = LongRecord(_rest(held, divider))
@@ -74,10 +74,10 @@ def _rest(held: list[bytes], divider: "_Divider") -> Iterator[bytes]:
 
 
 class _Divider:
-    """The pieces of the elements of a JSON array, or of the one object. After a piece that ends its element `between` is
-    true, and after the last one `ended`.
+    """The pieces of the elements of a JSON array, or of a single object.
 
-    Brackets are counted, not told apart: that is left to the parser of the element.
+    `between` is true after a piece that ends its element, `ended` after the last piece. Brackets are only
+    counted; whether they match is left to the parser of the element.
     """
 
     def __init__(self, chunks: Iterator[bytes]) -> None:
@@ -89,7 +89,7 @@ class _Divider:
 
     def _divide(self, chunks: Iterator[bytes]) -> Iterator[bytes]:
         first = next(chunks)
-        base = 1 if first[:1] == b"[" else 0  # how deep the elements stand
+        base = 1 if first[:1] == b"[" else 0  # bracket depth of the elements
         depth, in_string, rest = base, False, first[base:]
         while not self.ended:
             position = begin = 0
@@ -97,7 +97,7 @@ class _Divider:
                 if in_string:
                     position = _end(_REST_OF_STRING, rest, position)
                     if rest[position : position + 1] != b'"':
-                        break  # the chunk ends, within an escape or before one
+                        break  # the chunk ends within or just before an escape
                     position, in_string = position + 1, False
                 position = _end(_OUTER if depth == base == 1 else _INNER, rest, position)
                 mark = rest[position : position + 1]

@@ -1,4 +1,4 @@
-"""JSON Lines: one record per line, read line by line with a bound on the length of a line."""
+"""JSON Lines: one record per line of bounded length."""
 
 import codecs
 import json
@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from pipelines.reading.entries.archives import Entry
-from pipelines.reading.entries.decompress import in_pieces
+from pipelines.reading.entries.decompress import rechunk
 from pipelines.reading.entries.records import BOM, Bad, TextRecord, to_json
 from pipelines.reading.entries.source import SourceSpec
 from pipelines.reading.formats.split_json import split_record
@@ -24,7 +24,7 @@ class LongRecord:
         return self._pieces
 
     def drain(self) -> int:
-        """Read to its end; the number of bytes that were left."""
+        """Read to the end and return the number of bytes that were left."""
         return sum(len(piece) for piece in self._pieces)
 
 
@@ -33,7 +33,7 @@ class _LongLine(LongRecord):
 
     def __init__(self, pieces: list[bytes], chunks: Iterator[bytes]) -> None:
         super().__init__(self._stream(pieces, chunks))
-        self.rest = b""  # what follows the line in the last chunk read, once the line has been drained
+        self.rest = b""  # bytes after the line in the last chunk; valid once the line is drained
 
     def _stream(self, pieces: list[bytes], chunks: Iterator[bytes]) -> Iterator[bytes]:
         yield from pieces
@@ -46,9 +46,11 @@ class _LongLine(LongRecord):
 
 
 def lines(chunks: Iterator[bytes], limit: int) -> Iterator[bytes | LongRecord]:
-    """The lines of a stream without their line feeds, the last one with or without; a longer one as a LongRecord."""
-    chunks = in_pieces(chunks)  # a line of one byte takes 50 of memory
-    held: list[bytes] = []  # the pieces of a line whose end has not been seen
+    """The lines of a stream without their line feeds; the last may lack one. A line over `limit` is a
+    LongRecord.
+    """
+    chunks = rechunk(chunks)  # a one-byte line takes 50 bytes of memory
+    held: list[bytes] = []  # pieces of the line that has not ended yet
     size = 0
     rest = b""
     while chunk := rest or next(chunks, b""):
@@ -71,31 +73,33 @@ def lines(chunks: Iterator[bytes], limit: int) -> Iterator[bytes | LongRecord]:
         yield b"".join(held) if size <= limit else LongRecord(iter(held))
 
 
-_MOST_VALUES = 1 << 20  # of a record; 45 MB of empty lists would be 15 million objects, more than 800 MB
+_MOST_VALUES = 1 << 20  # per record; 45 MB of empty lists would be 15 million objects, more than 800 MB
 _STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
 _BLANK_BYTES = 8
 _BLANK = re.compile(rb"\n(?:\n+|[ \t\r\v\f]{1,%d}\n)+" % _BLANK_BYTES)
 
 
-def _without_blank(chunks: Iterator[bytes]) -> Iterator[bytes]:
-    """The same stream without most of its blank lines, which would take a hundred times as long one by one."""
-    return (_BLANK.sub(b"\n", chunk) for chunk in in_pieces(chunks))
+def _drop_blank_lines(chunks: Iterator[bytes]) -> Iterator[bytes]:
+    """The same stream without most of its blank lines; handling them one by one takes a hundred times as
+    long.
+    """
+    return (_BLANK.sub(b"\n", chunk) for chunk in rechunk(chunks))
 
 
 def read_jsonl(entry: Entry, source: SourceSpec) -> Iterator[TextRecord | Bad]:
-    """One record per line that is not blank. `text_field` is the text, `url_field` the URL where it is a string, and
-    all other fields are kept as JSON in `meta`. A line over `max_document_bytes` is not held beyond that bound: it is
+    """One record per non-blank line. `text_field` is the text, `url_field` the URL if it is a string, and all
+    other fields are kept as JSON in `meta`. A line over `max_document_bytes` is never held whole: it is
     `oversized`, or split by `split_record`.
 
-    NaN, Infinity and numbers beyond a double, which other readers choke on, become null in `meta`.
+    NaN, Infinity and numbers beyond a double become null in `meta`, because other readers reject them.
     """
-    chunks = entry.chunks if source.max_document_bytes < _BLANK_BYTES else _without_blank(entry.chunks)
+    chunks = entry.chunks if source.max_document_bytes < _BLANK_BYTES else _drop_blank_lines(entry.chunks)
     yield from json_records(lines(chunks, source.max_document_bytes), source)
 
 
 def json_records(texts: Iterator[bytes | LongRecord], source: SourceSpec) -> Iterator[TextRecord | Bad]:
-    """The records of JSON texts; blank ones are none. `too_many_values` is one whose values would take more memory than its text
-    by far; orjson does not survive an allocation that fails.
+    """One record per non-blank JSON text. A text whose values would take far more memory than the text itself
+    is `too_many_values`, because orjson crashes when an allocation fails.
     """
     import orjson
 
@@ -112,20 +116,23 @@ def json_records(texts: Iterator[bytes | LongRecord], source: SourceSpec) -> Ite
         else:
             if first and utf8:
                 text = text.removeprefix(BOM)
-            if len(text) > _MOST_VALUES and _values(text, encoding) > _MOST_VALUES:
+            if len(text) > _MOST_VALUES and _count_values(text, encoding) > _MOST_VALUES:
                 yield Bad("too_many_values", len(text))
             elif text and not text.isspace():
                 try:
                     value = loads(text if utf8 else text.decode(source.encoding))
-                    found = None if _lost_digits(value) else _record(value, len(text), source, dumps)
-                except (ValueError, TypeError, RecursionError):  # orjson refuses to write what is nested too deeply
-                    found = None
-                yield found or _read_exactly(text, source)
+                    record = None if _may_have_lost_digits(value) else _record(value, len(text), source, dumps)
+                except (ValueError, TypeError, RecursionError):  # orjson does not write deeply nested values
+                    record = None
+                yield record or _read_exactly(text, source)
         first = False
 
 
-def _values(text: bytes, encoding: str) -> int:
-    """How many values and names a JSON text holds, to within the number of its colons; of anything else some number."""
+def _count_values(text: bytes, encoding: str) -> int:
+    """Approximate number of values and names in a JSON text; the error is at most the number of its colons.
+
+    For anything that is not JSON the number is meaningless.
+    """
     if encoding != "utf-8":
         text = text.decode(encoding, "replace").encode(errors="replace")
     outside = _STRING.sub(b"", text)
@@ -133,7 +140,7 @@ def _values(text: bytes, encoding: str) -> int:
 
 
 def _read_exactly(line: bytes, source: SourceSpec) -> TextRecord | Bad:
-    """One text by the standard library: slower, exact about integers, and it tells the ways of being wrong apart."""
+    """Read one text with the standard library: slower, but exact for integers and specific about errors."""
     try:
         return _record(_EXACT.decode(line.decode(source.encoding)), len(line), source, to_json)
     except UnicodeError:
@@ -155,8 +162,8 @@ def _record(value: Any, size: int, source: SourceSpec, write: Callable[[Any], by
     return TextRecord(text, size, url, write(value) if value else None)
 
 
-def _lost_digits(value: Any) -> bool:
-    """Whether a number may have lost digits when orjson read it: it makes floats of integers beyond 64 bits."""
+def _may_have_lost_digits(value: Any) -> bool:
+    """Whether a number may have lost digits in orjson, which turns integers beyond 64 bits into floats."""
     kind = type(value)
     if kind is float:
         return not -(2**63) < value < 2**63
@@ -166,14 +173,14 @@ def _lost_digits(value: Any) -> bool:
         return False
     for item in value:
         kind = type(item)
-        if kind is not str and kind is not int and _lost_digits(item):
+        if kind is not str and kind is not int and _may_have_lost_digits(item):
             return True
     return False
 
 
-def _finite(digits: str) -> float | None:
+def _parse_float(digits: str) -> float | None:
     number = float(digits)
     return number if math.isfinite(number) else None
 
 
-_EXACT = json.JSONDecoder(parse_constant=lambda name: None, parse_float=_finite)
+_EXACT = json.JSONDecoder(parse_constant=lambda name: None, parse_float=_parse_float)

@@ -1,4 +1,4 @@
-"""Markdown: a file is a document as it stands, but for YAML front matter, which is kept as `meta`."""
+"""Markdown: a file is a document with its markup; YAML front matter is kept as `meta`."""
 
 import re
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ _FRONT_MATTER = re.compile(r"---[ \t]*\r?\n(.*?)^(?:---|\.\.\.)[ \t]*(?:\r?\n|\Z
 
 
 class _Loader(yaml.BaseLoader):
-    """Strings, lists and mappings of them; no aliases, with which a few lines can stand for gigabytes."""
+    """Loads strings, lists and mappings; rejects aliases, with which a few lines can expand to gigabytes."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.events.AliasEvent):
@@ -25,12 +25,11 @@ class _Loader(yaml.BaseLoader):
 
 
 def read_markdown(entry: Entry, source: SourceSpec) -> Iterator[TextRecord | Bad]:
-    """The whole file as one document, markup and all, as in text.
+    """The whole file as one document including its markup, read as in text.
 
-    Front matter is a block that the first line `---` opens, a line `---` or `...` closes within 64 KiB, and that is a
-    YAML mapping without aliases. Its fields are `meta`, values as they are written (`true` is the string "true"), and
-    the one that `url_field` names is the URL. A block that is anything else, a rule between two lines for example,
-    stays in the text.
+    Front matter is a YAML mapping without aliases between a first line `---` and a line `---` or `...` within
+    64 KiB. Its fields become `meta`, with values as written (`true` is the string "true"); the field named by
+    `url_field` is the URL. Any other block, such as text between two horizontal rules, stays in the text.
     """
     fields: dict[str, Any] = {}
     for number, record in enumerate(read_text(entry, source)):

@@ -1,4 +1,6 @@
-"""MediaWiki XML dumps (https://www.mediawiki.org/wiki/Help:Export): a page is a record, streamed through expat."""
+"""MediaWiki XML dumps (https://www.mediawiki.org/wiki/Help:Export): one record per page, streamed through
+expat.
+"""
 
 from collections.abc import Iterator
 from typing import Any
@@ -10,23 +12,24 @@ from pipelines.reading.entries.records import Bad, TextRecord, to_json
 from pipelines.reading.entries.source import CHUNK_BYTES, BrokenInput, SourceSpec
 from pipelines.reading.formats.wikitext import plain_text
 
-_TOKEN_BYTES = 16 << 20  # expat holds a tag or comment whole; no dump has one of a megabyte
+_TOKEN_BYTES = 16 << 20  # expat holds a tag or comment whole; those of dumps are under a megabyte
 _ARTICLES, _FILES, _CATEGORIES = "0", "6", "14"
 _FIELDS = {
     ("siteinfo", "base"), ("page", "title"), ("page", "ns"), ("page", "id"), ("revision", "id"),
     ("revision", "timestamp"), ("revision", "model"), ("revision", "text"),
 }  # fmt: skip
 _FIELD_BYTES = 1 << 16
-_URL_SAFE = ":/@!$*(),;'"  # what MediaWiki leaves as it is in the URL of a page
+_URL_SAFE = ":/@!$*(),;'"  # characters that MediaWiki does not escape in the URL of a page
 
 
 def read_mediawiki(entry: Entry, source: SourceSpec) -> Iterator[TextRecord | Bad]:
-    """One record per page: the plain text of its last revision in the dump, see `pipelines.reading.formats.wikitext`.
+    """One record per page: the plain text of its last revision in the dump, see
+    `pipelines.reading.formats.wikitext`.
 
-    Redirects, pages outside of the namespace of articles and pages that are no wikitext are `redirect`, `not_article`
-    and `not_wikitext`. The URL is made of the dump's `base` and the title; title, page id, revision id and timestamp
-    are `meta`. XML that declares a document type or entities, which no dump does, is refused as `xml_doctype` before
-    anything is expanded.
+    Redirects are set aside as `redirect`, pages outside the namespace of articles as `not_article`, pages in
+    another markup as `not_wikitext`. The URL is built from the dump's `base` and the title; title, page id,
+    revision id and timestamp are `meta`. XML with a document type or entities, which no dump has, is rejected
+    as `xml_doctype` before anything is expanded.
     """
     dump = _Dump(source)
     for chunk in entry.chunks:
@@ -36,7 +39,7 @@ def read_mediawiki(entry: Entry, source: SourceSpec) -> Iterator[TextRecord | Ba
 
 
 class _Dump:
-    """The state of the parser: the path of open elements, and what is known of the page that is open."""
+    """The state of the parser: the path of open elements and the fields of the open page."""
 
     def __init__(self, source: SourceSpec) -> None:
         self._source = source
@@ -45,7 +48,7 @@ class _Dump:
         self._hidden: list[str] = []
         self._page: dict[str, str] = {}
         self._redirect = self._oversized = False
-        self._pieces: list[str] | None = None  # the contents of an element that is wanted
+        self._pieces: list[str] | None = None  # contents of the open element, if it is one of _FIELDS
         self._size = 0
         self._fed = 0
         self._found: list[TextRecord | Bad] = []
@@ -58,7 +61,9 @@ class _Dump:
         self._parser.EntityDeclHandler = self._refuse
 
     def feed(self, chunk: bytes, *, last: bool = False) -> Iterator[TextRecord | Bad]:
-        """The pages that end within a chunk, then BrokenInput where the XML breaks in it, or ends too early."""
+        """The pages that end within a chunk, then BrokenInput if the XML is malformed in it or ends too
+        early.
+        """
         self._fed += len(chunk)
         failure = None
         try:

@@ -9,37 +9,36 @@ import pyarrow as pa
 from gristmill.errors import errno_of
 from pipelines.reading.entries.archives import Entry
 from pipelines.reading.entries.decompress import decoded_bound
-from pipelines.reading.entries.files import SourceFile, file_chunks, readable
+from pipelines.reading.entries.files import SourceFile, attribute_os_errors, file_chunks
 from pipelines.reading.entries.records import Bad, TextRecord
 from pipelines.reading.entries.source import BrokenInput, SourceSpec
-from pipelines.reading.formats.parquet_pages import look_at_pages
+from pipelines.reading.formats.parquet_pages import scan_pages
 from pipelines.reading.formats.table_rows import batch_records, check_text_column, is_text, record_bytes
 
 _BATCH_BYTES = 8 << 20
 _EXPANDED_BYTES = 64 << 20
 _BATCH_ROWS = 1 << 13
-_PAGE_BYTES = 256 << 20  # of one page, which Arrow holds up to four times; writers' pages are 1 MiB unless asked
+_PAGE_BYTES = 256 << 20  # of one page, which Arrow holds up to four times; writers' default is 1 MiB
 
 
 def read_parquet(entry: Entry, source: SourceSpec) -> Iterator[TextRecord | Bad]:
     """One record per row; `text_field` and `url_field` as in jsonl, all other columns as JSON in `meta`.
 
-    Values JSON does not have are written as Python prints them (dates in ISO form), NaN as null. Only a plain file can
-    be read, for Parquet is read from its end; in an archive or under gzip it is `not_parquet`. It ends as
-    `decoded_limit` where its footer announces more than it may decode to, or its records add up to more. Text that
-    is stored dictionary-encoded is expanded a batch at a time. A page is decompressed whole, so one that takes more than
-    256 MiB ends the file as `large_page`. SourceError where the text column is missing or is
-    neither string nor binary.
+    Values that JSON lacks are written as Python prints them (dates in ISO form), NaN as null. Parquet is read
+    from its end, so only a plain file can be read; in an archive or under gzip it is `not_parquet`. A file
+    ends as `decoded_limit` if its footer announces, or its records add up to, more than it may decode to.
+    Dictionary-encoded text is expanded a batch at a time. A page is decompressed whole, so one over 256 MiB
+    ends the file as `large_page`. SourceError if the text column is missing or neither string nor binary.
     """
     import pyarrow.parquet as pq
 
-    next(entry.chunks, b"")  # a stream that is broken from the start has a better reason to give
+    next(entry.chunks, b"")  # a stream that is broken from the start raises a more specific reason
     if entry.file is None:
         yield Bad("not_parquet", entry.size)
         return
     options = {"buffer_size": 1 << 20, "pre_buffer": False, "page_checksum_verification": True}
     try:
-        with readable(entry.file):
+        with attribute_os_errors(entry.file):
             schema = pq.read_schema(entry.file.handle())
             names = [field.name for field in schema if is_text(field.type)]
             file = pq.ParquetFile(entry.file.handle(), **options)
@@ -49,7 +48,7 @@ def read_parquet(entry: Entry, source: SourceSpec) -> Iterator[TextRecord | Bad]
         return
     with file, probe:
         check_text_column(schema, entry, source)
-        with readable(entry.file), entry.file.open() as headers:
+        with attribute_os_errors(entry.file), entry.file.open() as headers:
             yield from _rows(file, probe, headers, source, decoded_bound(entry.file.size, source.max_decoded_bytes))
 
 
@@ -60,7 +59,7 @@ def _rows(file: Any, probe: Any, headers: Any, source: SourceSpec, limit: int) -
         if announced > limit:
             raise BrokenInput("decoded_limit")
         try:
-            pages = look_at_pages(headers, file.metadata.row_group(group))
+            pages = scan_pages(headers, file.metadata.row_group(group))
             if pages.largest > _PAGE_BYTES:
                 raise BrokenInput("large_page")
             rows = _batch_rows(file, probe, group, pages.shared)
@@ -72,16 +71,17 @@ def _rows(file: Any, probe: Any, headers: Any, source: SourceSpec, limit: int) -
                     yield record
         except (pa.ArrowException, OSError) as error:
             if errno_of(error) is not None:
-                raise  # the disk's, not the file's
+                raise  # an error of the disk, not of the file
             raise BrokenInput("corrupt") from None
 
 
 def _batch_rows(file: Any, probe: Any, group: int, shared: Mapping[str, int]) -> int:
     """How many rows of a row group to read at once, so that a batch stays small.
 
-    Three measures: the mean size of a row; the longest value in the dictionaries of the row group's columns, which every
-    row might repeat; and the pages of the columns in `shared`, whose values may repeat others' beginnings. Reading one row
-    as a dictionary shows the dictionaries whole; Arrow cannot read the columns in `shared` so.
+    Three measures bound it: the mean size of a row; the longest values of the columns' dictionaries, which
+    every row might repeat; and the largest pages of the columns in `shared`, whose values may repeat the
+    prefixes of others. Reading one row as a dictionary shows whole dictionaries; Arrow cannot read the
+    columns in `shared` that way.
     """
     import pyarrow.compute as pc
 

@@ -1,32 +1,36 @@
-"""What the pages of a Parquet row group claim to take in memory, from their headers alone, before Arrow makes room for them.
+"""Read from page headers how much memory the pages of a Parquet row group claim, before Arrow allocates it.
 
-A page is decompressed whole, and neither its size nor its encoding need be what the footer says. Headers are structs of Thrift's
-compact protocol (thrift-compact-protocol.md); their fields are those of PageHeader in parquet.thrift.
+A page is decompressed whole, and its size and encoding may differ from what the footer says. Headers are
+structs of Thrift's compact protocol (thrift-compact-protocol.md) with the fields of PageHeader in
+parquet.thrift.
 """
 
 from typing import Any, NamedTuple
 
-_FIRST_READ = 1 << 12  # bytes of a header; statistics make some longer
-_HEADER_BYTES = 1 << 24  # Arrow reads no longer one
+_FIRST_READ = 1 << 12  # enough for most headers; statistics make some longer
+_HEADER_BYTES = 1 << 24  # Arrow's limit
 _NESTED = 16  # levels of structs and lists; PageHeader has three
 _UNCOMPRESSED, _COMPRESSED = 2, 3
-_ENCODINGS = ((5, 2), (8, 4))  # of data pages of version 1 and 2: field of the header, field of the encoding in it
+_ENCODINGS = ((5, 2), (8, 4))  # (field of the data page header, field of the encoding in it) for versions 1 and 2
 _DELTA_BYTE_ARRAY = 7
 
 
 class Pages(NamedTuple):
-    """Of the pages of a row group: bytes of the largest one when decompressed; and by name of the column, where values repeat
-    the beginnings of others (DELTA_BYTE_ARRAY), so that each may be as long as the page, the bytes of the column's largest.
+    """Sizes of the pages of a row group, decompressed, in bytes.
+
+    `largest`: the largest page. `shared`: the largest page of each column in which values share prefixes
+    (DELTA_BYTE_ARRAY), so that every value may be as long as a page; by name of the column.
     """
 
     largest: int
     shared: dict[str, int]
 
 
-def look_at_pages(handle: Any, group: Any) -> Pages:
-    """The pages of a row group of a file that is open for reading; `group` is its metadata.
+def scan_pages(handle: Any, group: Any) -> Pages:
+    """Scan the pages of a row group. `handle`: the file, open for reading; `group`: metadata of the row
+    group.
 
-    Ends a column at a header that cannot be read: Arrow gets no further.
+    A column is scanned up to the first unreadable header; Arrow gets no further either.
     """
     every, shared = 0, {}
     for number in range(group.num_columns):
@@ -53,7 +57,7 @@ def _inner(header: dict[int, Any], field: int) -> dict[int, Any]:
 
 
 def _header(handle: Any, at: int) -> tuple[dict[int, Any], int] | None:
-    """The header of a page that begins at `at`, and its length; None where there is none."""
+    """The page header at `at` and its length in bytes; None if there is no valid header."""
     size = _FIRST_READ
     while size <= _HEADER_BYTES:
         handle.seek(at)
@@ -75,14 +79,16 @@ def _header(handle: Any, at: int) -> tuple[dict[int, Any], int] | None:
 
 
 class _Compact:
-    """Structs of Thrift's compact protocol. IndexError where the bytes end early, ValueError where they are no struct."""
+    """Reader of structs of Thrift's compact protocol. IndexError if the bytes end early, ValueError if they
+    are no struct.
+    """
 
     def __init__(self, data: bytes) -> None:
         self._data = data
         self.at = 0
 
     def struct(self, depth: int) -> dict[int, Any]:
-        """Values by the number of their field."""
+        """Values by field number."""
         fields: dict[int, Any] = {}
         number = 0
         while byte := self._byte():
@@ -96,7 +102,7 @@ class _Compact:
             raise ValueError("nested too deeply")
         if kind in (4, 5, 6):
             return self._zigzag()
-        if kind in (1, 2, 3):  # a boolean in a list takes a byte
+        if kind in (1, 2, 3):  # a byte, or a boolean in a list
             return self._byte()
         if kind in (7, 8):
             return self._skip(8 if kind == 7 else self._varint())

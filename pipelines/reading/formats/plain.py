@@ -1,4 +1,4 @@
-"""The formats in which a whole file is one document: text, and message (header lines, an empty line, the body)."""
+"""Formats in which a whole file is one document: text, and message (header lines, an empty line, the body)."""
 
 import codecs
 import re
@@ -14,8 +14,8 @@ _LINE_END = re.compile(r"\r\n|\r|\n")
 
 
 def read_text(entry: Entry, source: SourceSpec) -> Iterator[TextRecord | Bad]:
-    """The whole stream as one document; with `oversized: split` one document per `max_document_bytes`, read piece by
-    piece.
+    """The whole stream as one document; a longer one with `oversized: split` as documents of
+    `max_document_bytes`.
     """
     held = bytearray()
     for chunk in entry.chunks:
@@ -37,11 +37,11 @@ def read_text(entry: Entry, source: SourceSpec) -> Iterator[TextRecord | Bad]:
 def split_text(
     first: bytes, chunks: Iterator[bytes], encoding: str, limit: int, errors: str = "strict"
 ) -> Iterator[TextRecord | Bad]:
-    """Documents of at most `limit` bytes of UTF-8, cut at line ends where there are any."""
+    """Documents of at most `limit` bytes of UTF-8, cut at line ends where possible."""
     decoder = codecs.getincrementaldecoder(encoding)(errors)
-    rest = b""  # UTF-8 not given out yet, at most `limit` bytes
+    rest = b""  # UTF-8 not yielded yet, at most `limit` bytes
     try:
-        for held, final in _gathered(first, chunks, limit):
+        for held, final in _regroup(first, chunks, limit):
             pieces = cut(rest + decoder.decode(held, final).removeprefix("\ufeff").encode(), limit)
             rest = b"" if final or not pieces else pieces.pop()
             for piece in pieces:
@@ -50,8 +50,8 @@ def split_text(
         yield Bad("undecodable")
 
 
-def _gathered(first: bytes, chunks: Iterator[bytes], size: int) -> Iterator[tuple[bytes, bool]]:
-    """A stream in steps of about `size` bytes, each with whether it is the last."""
+def _regroup(first: bytes, chunks: Iterator[bytes], size: int) -> Iterator[tuple[bytes, bool]]:
+    """The stream in blocks of about `size` bytes, each with a flag that marks the last."""
     held = bytearray(first)
     for chunk in chunks:
         if len(held) >= size:
@@ -64,11 +64,11 @@ def _gathered(first: bytes, chunks: Iterator[bytes], size: int) -> Iterator[tupl
 def read_message(entry: Entry, source: SourceSpec) -> Iterator[TextRecord | Bad]:
     """A header block and a body, as in e-mail and in the METADATA of a Python package; the body is the text.
 
-    Headers become `meta`: a name that stands once gives a string, one that stands several times a list; the header that
-    `source.url_field` names, in any case, is the URL. Continuation lines (they begin with a space or tab) are joined to
-    their header with a line feed. A line of the header block that is neither is `bad_header`: the message is set aside
-    whole. No empty line means no body, which is `empty`. A message over `max_document_bytes` is `oversized` and never
-    split.
+    Headers become `meta`: a string for a name that occurs once, a list for one that is repeated. The header
+    named by `source.url_field`, case ignored, is the URL. Continuation lines (which begin with a space or
+    tab) are joined to their header with a line feed. A message with any other line in its header block is set
+    aside as `bad_header`, one without an empty line, hence without a body, as `empty`, one over
+    `max_document_bytes` as `oversized`: messages are never split.
     """
     held = bytearray()
     for chunk in entry.chunks:
@@ -92,7 +92,7 @@ def read_message(entry: Entry, source: SourceSpec) -> Iterator[TextRecord | Bad]
 
 
 def _headers(block: str) -> dict[str, list[str]] | None:
-    headers: dict[str, list[list[str]]] = {}  # by name the lines of each value
+    headers: dict[str, list[list[str]]] = {}  # lines of each value, by name
     last: list[str] | None = None
     for line in block.split("\n") if block else ():
         if line[:1] in (" ", "\t"):

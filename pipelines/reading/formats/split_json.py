@@ -1,4 +1,4 @@
-"""A JSON record too long to hold, cut into documents while it streams by."""
+"""Cut a JSON record that is too long to hold into documents, as a stream."""
 
 import codecs
 import json
@@ -11,7 +11,8 @@ from pipelines.reading.entries.normalise import cut
 from pipelines.reading.entries.records import Bad, TextRecord, to_json
 from pipelines.reading.entries.source import SourceSpec
 
-# The inside of a JSON string as far as it is whole: no half escape, no half of a surrogate pair, nothing JSON forbids.
+# Complete contents of a JSON string: no partial escape, no half of a surrogate pair, no character that JSON
+# forbids.
 _WHOLE = re.compile(
     r'(?:[^"\\\x00-\x1f]++|\\["\\/bfnrt]|\\u(?![dD][89a-fA-F])[0-9a-fA-F]{4}'
     r"|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})*+"
@@ -22,13 +23,13 @@ _DECODER = json.JSONDecoder(parse_constant=lambda name: None)
 
 
 def split_record(pieces: Iterator[bytes], source: SourceSpec) -> Iterator[TextRecord | Bad]:
-    """The text of one record as documents of at most `max_document_bytes` bytes of UTF-8, cut at line ends where it
-    can.
+    """The text of one record as documents of at most `max_document_bytes` bytes of UTF-8, cut at line ends
+    where possible.
 
-    `pieces` are the bytes of the line; no more than a few times `max_document_bytes` of them is held. All documents
-    carry the fields that stand before the text, the last one also those after it. Where the text does not begin within
-    `max_document_bytes` the record is `oversized`; where it turns out to be no JSON the documents so far stand, and the
-    rest is one more record, set aside.
+    `pieces` are the bytes of the line; at most a few times `max_document_bytes` of them are held. All
+    documents carry the fields before the text, the last one also those after it. A record whose text does not
+    begin within `max_document_bytes` is `oversized`. If the rest turns out not to be JSON, the documents so
+    far are kept and the rest is one more record, set aside.
     """
     try:
         yield from _split(pieces, source)
@@ -50,7 +51,7 @@ def _split(pieces: Iterator[bytes], source: SourceSpec) -> Iterator[TextRecord |
         yield Bad("oversized", size + sum(len(piece) for piece in pieces))
         return
     raw = raw.removeprefix("\ufeff")[start:]
-    held: list[bytes] = []  # UTF-8 of text not given out yet
+    held: list[bytes] = []  # UTF-8 of text not yielded yet
     while True:
         end = _WHOLE.match(raw).end()  # type: ignore[union-attr]  # it matches the empty string
         held.append(json.loads(f'"{raw[:end]}"').encode())
@@ -86,7 +87,9 @@ def _document(text: bytes, fields: dict[str, Any], source: SourceSpec) -> TextRe
 
 
 def _before_text(line: str, text_field: str) -> tuple[dict[str, Any], int]:
-    """The fields before the text, and where the inside of its string begins; -1 where it does not begin in `line`."""
+    """The fields before the text, and where the contents of its string begin; -1 if they do not begin in
+    `line`.
+    """
     fields: dict[str, Any] = {}
     position = _skip(line, 0, "{")
     try:
@@ -97,12 +100,14 @@ def _before_text(line: str, text_field: str) -> tuple[dict[str, Any], int]:
                 return fields, position + 1 if line[position] == '"' else -1
             fields[name], position = _DECODER.raw_decode(line, position)
             position = _skip(line, position, ",")
-    except (json.JSONDecodeError, IndexError):  # the end of `line` came first
+    except (json.JSONDecodeError, IndexError):  # `line` ends before the text
         return fields, -1
 
 
 def _after_text(tail: str) -> dict[str, Any]:
-    """The fields after the text, whose closing quote `tail` follows. ValueError where the record does not end well."""
+    """The fields after the text; `tail` begins after its closing quote. ValueError if the record ends
+    wrongly.
+    """
     position = _space(tail, 0)
     if tail[position] == "}":
         return dict(_DECODER.decode("{" + tail[position:]))
@@ -118,7 +123,7 @@ def _space(line: str, position: int) -> int:
 
 
 def _skip(line: str, position: int, expected: str) -> int:
-    """The position after white space and one expected character; ValueError where another stands there."""
+    """The position after white space and the expected character; ValueError if another character follows."""
     position = _space(line, position)
     if line[position] != expected:
         raise ValueError(f"no {expected}")

@@ -1,4 +1,4 @@
-"""Rows of Arrow record batches as records: what Parquet and Arrow files share."""
+"""Turn rows of Arrow record batches into records, for Parquet and Arrow files."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -15,7 +15,7 @@ from pipelines.reading.entries.source import SourceSpec
 def batch_records(batch: pa.RecordBatch, source: SourceSpec) -> Iterator[TextRecord | Bad]:
     """One record per row: `text_field` and `url_field` as in jsonl, all other columns as JSON in `meta`.
 
-    Values JSON does not have are written as Python prints them (dates in ISO form), NaN as null.
+    Values that JSON lacks are written as Python prints them (dates in ISO form), NaN as null.
     """
     columns = {name: _values(batch.column(name)) for name in batch.schema.names}
     texts = columns.pop(source.text_field)
@@ -31,14 +31,14 @@ def batch_records(batch: pa.RecordBatch, source: SourceSpec) -> Iterator[TextRec
             decoded = text.decode(source.encoding)
             url = urls[row].decode("utf-8") if urls is not None and urls[row] is not None else None
             meta = {name: _plain(values[row]) for name, values in columns.items()}
-        except (ValueError, OverflowError):  # a string that is not UTF-8, a nested time that Python cannot hold
+        except (ValueError, OverflowError):  # invalid UTF-8, or a nested time that Python cannot represent
             yield Bad("undecodable", len(text))
             continue
         yield TextRecord(decoded, len(text), url, to_json(meta) if meta else None)
 
 
 def record_bytes(record: TextRecord | Bad) -> int:
-    """Bytes of a record, its other fields included, as they count against `max_decoded_bytes`."""
+    """Bytes of a record including its `meta`, as counted against `max_decoded_bytes`."""
     return (record.size or 0) + (len(record.meta or b"") if isinstance(record, TextRecord) else 0)
 
 
@@ -57,7 +57,7 @@ def is_text(kind: pa.DataType) -> bool:
 
 
 def check_text_column(schema: pa.Schema, entry: Entry, source: SourceSpec) -> None:
-    """SourceError where the text column is missing or is neither string nor binary."""
+    """SourceError if the text column is missing or neither string nor binary, or a column name occurs twice."""
     name = source.text_field
     if name not in schema.names:
         raise SourceError(
@@ -78,11 +78,11 @@ def check_text_column(schema: pa.Schema, entry: Entry, source: SourceSpec) -> No
 
 
 def _values(column: pa.Array) -> Sequence[Any]:
-    """The values of a column, as Arrow has them where they are nested; those of strings as bytes, for files do not always
-    hold valid UTF-8.
+    """The values of a column as Python objects; strings as bytes, since files may hold invalid UTF-8, and
+    nested values still as Arrow scalars.
     """
     if isinstance(column, pa.DictionaryArray):
-        # The dictionary holds the values of the whole row group, so only those of this batch are turned into objects.
+        # The dictionary holds the values of the whole row group; convert only those of this batch.
         used = column.indices.unique().drop_null()
         values = column.dictionary.take(used)
         objects = _values(values) if is_text(values.type) else values.to_pylist()
@@ -90,10 +90,10 @@ def _values(column: pa.Array) -> Sequence[Any]:
         return [words.get(index) for index in column.indices.to_pylist()]
     if is_text(column.type):
         return column.cast(pa.large_binary()).to_pylist()
-    if pa.types.is_timestamp(column.type):  # Arrow writes every year there is; Python stops at 9999
+    if pa.types.is_timestamp(column.type):  # Arrow formats any year; Python stops at 9999
         return column.cast(pa.string()).to_pylist()
     if pa.types.is_nested(column.type):
-        return column  # turned into objects row by row: rows may share what they hold, and one may not be expressible
+        return column  # converted row by row: rows may share values, and a single one may not be representable
     try:
         return column.to_pylist()
     except (ValueError, OverflowError):
@@ -101,7 +101,7 @@ def _values(column: pa.Array) -> Sequence[Any]:
 
 
 def _plain(value: Any) -> Any:
-    """A value as JSON has it. UnicodeDecodeError for a scalar with a string that is not UTF-8."""
+    """Convert a value to types of JSON. UnicodeDecodeError for a scalar with invalid UTF-8."""
     if isinstance(value, pa.Scalar):
         value = value.as_py()
     if isinstance(value, bytes):

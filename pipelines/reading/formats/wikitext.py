@@ -1,9 +1,9 @@
-"""Wikitext to plain text, as far as that goes without the wiki's own templates.
+"""Convert wikitext to plain text without expanding the wiki's templates.
 
-What stays: paragraphs, headings over text, list items as lines, labels of links, contents of formatting and code, LaTeX
-source of formulas. What goes: templates with all that they would expand to, tables, references, galleries, files,
-categories, comments, magic words. The grammar is https://www.mediawiki.org/wiki/Markup_spec as far as real pages use
-it; what is left unclosed stands as it is, as it does in MediaWiki. Every pass is linear in the length of the page.
+Kept: paragraphs, headings with text below them, list items as lines, labels of links, contents of formatting
+and code, LaTeX source of formulas. Removed: templates, tables, references, galleries, files, categories,
+comments, magic words. The grammar is https://www.mediawiki.org/wiki/Markup_spec as far as real pages use it;
+unclosed markup is kept as written, as in MediaWiki. Every pass is linear in the length of the page.
 """
 
 import html
@@ -11,15 +11,17 @@ import re
 from collections.abc import Callable
 
 FILES_AND_CATEGORIES = ("file", "image", "media", "category")
-"""Namespaces whose links are not text, by the names that every wiki understands."""
+"""Namespaces whose links are not text, by the English names that every wiki understands."""
 
 _COMMENT = re.compile(r"<!--.*?(?:-->|\Z)", re.DOTALL)
-# Elements whose contents are no wikitext, and are kept as they stand; elements that are left out with their contents.
+# Elements whose contents are not wikitext and are kept verbatim.
 _LITERAL = ("nowiki", "pre", "code", "syntaxhighlight", "source", "math", "chem", "ce")
+# Elements that are removed with their contents.
 _DROPPED = (
     "ref", "references", "gallery", "timeline", "imagemap", "score", "graph", "mapframe", "maplink", "templatestyles",
     "templatedata", "indicator", "inputbox", "categorytree", "table", "style", "script",
 )  # fmt: skip
+# Elements that are removed, but not their contents.
 _PLAIN = (
     "abbr", "b", "bdi", "bdo", "big", "blockquote", "br", "caption", "center", "cite", "data", "dd", "del", "dfn",
     "div", "dl", "dt", "em", "font", "h1", "h2", "h3", "h4", "h5", "h6", "hr", "i", "includeonly", "ins", "kbd",
@@ -34,8 +36,8 @@ def _tags(names: tuple[str, ...]) -> re.Pattern[str]:
 
 _LITERAL_TAGS, _DROPPED_TAGS, _PLAIN_TAGS = _tags(_LITERAL), _tags(_DROPPED), _tags(_PLAIN)
 _BRACES = re.compile(r"\{\{|\}\}|^[ \t:]*\{\||^[ \t]*\|\}(?!\}(?!\}))", re.MULTILINE)
-_BRACKETS = re.compile(r"\[\[|\]\](?!\](?!\]))")  # of three that close, the first belongs to what is inside
-_LINK_DEPTH = 16  # links nest where a file's caption holds some; deeper ones are no links
+_BRACKETS = re.compile(r"\[\[|\]\](?!\](?!\]))")  # of `]]]`, the first bracket belongs to the label
+_LINK_DEPTH = 16  # links nest in captions of files; deeper ones are not treated as links
 _EXTERNAL = re.compile(r"\[(?:https?:|ftps?:|mailto:|news:|irc:)?(?://)?[^\s\[\]]++[ \t]++([^\[\]\n]*+)\]")
 _BARE_EXTERNAL = re.compile(r"\[(?:https?:|ftps?:)//[^\s\[\]]+\]")
 _EXTERNAL_START = ("http:", "https:", "ftp:", "ftps:", "mailto:", "news:", "irc:", "//")
@@ -51,29 +53,31 @@ _MARK = re.compile("\x7f([0-9]+)\x7f")
 
 
 def plain_text(wikitext: str, hidden: tuple[str, ...] = ()) -> str:
-    """The text of a page. `hidden` are names of the file and category namespaces in the wiki's language, lower case."""
+    """The text of a page. `hidden` are names of the file and category namespaces in the wiki's language,
+    lower case.
+    """
     kept: list[str] = []
 
     def keep(content: str) -> str:
         kept.append(html.unescape(content))
         return f"\x7f{len(kept) - 1}\x7f"
 
-    # A mark that text cannot hold stands for literal contents, as MediaWiki does it with the same character.
+    # Literal contents are replaced by marks of U+007F, which is removed from the text, as MediaWiki does it.
     text = _COMMENT.sub("", wikitext.replace("\x7f", ""))
-    text = _elements(text, _LITERAL_TAGS, keep)
-    text = _elements(text, _DROPPED_TAGS, lambda content: "")
-    text = _without_braces(text)
-    text = _links(text, {*FILES_AND_CATEGORIES, *hidden})
+    text = _replace_elements(text, _LITERAL_TAGS, keep)
+    text = _replace_elements(text, _DROPPED_TAGS, lambda content: "")
+    text = _remove_templates(text)
+    text = _replace_links(text, {*FILES_AND_CATEGORIES, *hidden})
     text = _BARE_EXTERNAL.sub("", text)
     text = _EXTERNAL.sub(lambda match: match[1] if match[0][1:].lower().startswith(_EXTERNAL_START) else match[0], text)
     text = _PLAIN_TAGS.sub(lambda match: "\n" if match[2].lower() in ("br", "hr", "li", "p") else "", text)
     text = _QUOTES.sub(lambda match: "'" * (1 if len(match[0]) == 4 else max(0, len(match[0]) - 5)), text)
-    text = _lines(html.unescape(_MAGIC.sub("", text)))
+    text = _tidy_lines(html.unescape(_MAGIC.sub("", text)))
     return _MARK.sub(lambda match: kept[int(match[1])], text).strip("\n")
 
 
-def _elements(text: str, tags: re.Pattern[str], replaced: Callable[[str], str]) -> str:
-    """The text with each outermost closed element replaced by what `replaced` makes of its contents."""
+def _replace_elements(text: str, tags: re.Pattern[str], replaced: Callable[[str], str]) -> str:
+    """The text with each outermost closed element replaced by `replaced(its contents)`."""
     last_end = {tag[2].lower(): tag.start() for tag in tags.finditer(text) if tag[1]}
     pieces, position = [], 0
     name, depth, opened, inside = "", 0, 0, 0
@@ -92,8 +96,8 @@ def _elements(text: str, tags: re.Pattern[str], replaced: Callable[[str], str]) 
     return "".join([*pieces, text[position:]])
 
 
-def _without_braces(text: str) -> str:
-    """The text without templates, `{{...}}`, and tables, `{|` to `|}`, however they nest."""
+def _remove_templates(text: str) -> str:
+    """The text without templates, `{{...}}`, and tables, `{|` to `|}`, nested or not."""
     spans: list[tuple[int, int]] = []
     open_at: list[tuple[str, int]] = []
     for token in _BRACES.finditer(text):
@@ -103,7 +107,7 @@ def _without_braces(text: str) -> str:
             continue
         opener = "{{" if kind == "}}" else "{|"
         while open_at and open_at[-1][0] != opener and any(kind == opener for kind, _ in open_at[-64:]):
-            open_at.pop()  # unclosed within what closes here
+            open_at.pop()  # unclosed inside the construct that closes here
         if open_at and open_at[-1][0] == opener:
             start = open_at.pop()[1]
             while spans and spans[-1][0] > start:
@@ -116,10 +120,10 @@ def _without_braces(text: str) -> str:
     return "".join([*pieces, text[position:]])
 
 
-def _links(text: str, hidden: set[str]) -> str:
+def _replace_links(text: str, hidden: set[str]) -> str:
     """The text with each `[[link]]` replaced by its label, and links to files and categories left out.
 
-    Of more than _LINK_DEPTH that are open, the outermost stands as it is: each that closes costs a copy of its label.
+    Beyond _LINK_DEPTH open links, the outermost is kept as written, because each closing copies its label.
     """
     pieces: list[list[str]] = [[]]
     position = 0
@@ -147,21 +151,23 @@ def _label(content: str, hidden: set[str]) -> str:
     return label or target.strip().removeprefix(":")
 
 
-def _lines(text: str) -> str:
-    """Headings over nothing, list marks and rules taken away, white space put in order."""
-    found: list[tuple[int, str]] = []  # (level of a heading, 0 for text; line)
+def _tidy_lines(text: str) -> str:
+    """The text without list marks, rules and headings that have no text below them, with white space
+    normalised.
+    """
+    lines: list[tuple[int, str]] = []  # (level of a heading, 0 for text; line)
     for raw in text.split("\n"):
         line = _EMPTY_PARENTHESES.sub("", _SPACES.sub(" ", raw)).strip()
         heading = _HEADING.fullmatch(line)
         if heading:
-            found.append((len(heading[1]), heading[2]))
+            lines.append((len(heading[1]), heading[2]))
         else:
             line = _LIST_MARK.sub("", line, count=1) if line[:1] in ("*", "#", ":", ";") else line
-            found.append((0, "" if _RULE.fullmatch(line) else line))
+            lines.append((0, "" if _RULE.fullmatch(line) else line))
     kept: list[str] = []
-    below = 7  # level of the heading that comes next; 0 where text does; 1 to 6 are headings
+    below = 7  # what follows: 1 to 6 a heading of that level, 0 text, 7 the end
     end = True
-    for level, line in reversed(found):
+    for level, line in reversed(lines):
         if level and (end or 0 < below <= level):
             continue
         kept.append(line)

@@ -1,22 +1,24 @@
-"""The characters of a page: which encoding its bytes are in, and the text they spell.
+"""Find the encoding of a page and decode it.
 
-In this order: a byte order mark, or a first tag in UTF-16, by which XML 1.0, appendix F.1, tells UTF-16 without a mark; the
-charset of the HTTP header; the charset that the page's own `<meta>` or XML
-declaration names; detection from the bytes. Labels mean what https://encoding.spec.whatwg.org says they mean (`latin1` is
-windows-1252, `gb2312` is gb18030). Two rules correct what is declared, because declarations are often wrong:
+Candidates, in this order: a byte order mark, or a first tag in UTF-16, by which XML 1.0, appendix F.1,
+recognises UTF-16 without a mark; the charset of the HTTP header; the charset in the page's `<meta>` or XML
+declaration; detection from the bytes. Labels have the meaning that https://encoding.spec.whatwg.org gives
+them (`latin1` is windows-1252, `gb2312` is gb18030). Declarations are often wrong, so two rules override
+them:
 
-- Bytes that are valid UTF-8 with at least _CONTINUATION_BYTES continuation bytes are UTF-8, and with fewer where nothing is
-  declared. Text of another encoding has that form by accident about as often as noise has it.
-- An encoding for which more than _BAD_SHARE of the bytes beyond ASCII have no meaning is passed over for the next one in
-  the order. So is windows-1252, which gives every byte a meaning and which servers declare for whatever they send, where fewer
-  than _ALONE_SHARE of at least _ENOUGH bytes beyond ASCII stand alone, as letters with accents do.
+- Valid UTF-8 with at least _CONTINUATION_BYTES continuation bytes is UTF-8; with fewer it is if nothing is
+  declared. Text in another encoding is valid UTF-8 about as often as noise is.
+- An encoding in which more than _BAD_SHARE of the non-ASCII bytes are invalid is skipped. So is windows-1252,
+  in which every byte is valid and which servers declare by default, if fewer than _ALONE_SHARE of at least
+  _ENOUGH non-ASCII bytes are isolated, as accented letters are.
 
-Detection is resiliparse's, which is right for most encodings (benchmarks/charsets.py) and knows no EUC-KR: it takes that for
-UTF-8. Where its answer does not fit, the bytes are Korean if most of what they spell as such are Hangul, and windows-1252 if
-enough of them stand alone. KOI8-R is read as KOI8-U, which has Ukrainian letters at the place of eight box-drawing characters.
+Detection is resiliparse's, which is right for most encodings (benchmarks/charsets.py) but takes EUC-KR for
+UTF-8. If the detected encoding does not fit, the bytes are Korean if most non-ASCII characters decoded as
+Korean are Hangul, and windows-1252 if enough of them are isolated. KOI8-R is read as KOI8-U, which has
+Ukrainian letters instead of eight box-drawing characters.
 
-Where nothing fits, the encoding with the fewest replacements is taken. Bytes without a meaning become U+FFFD. `replaced` counts
-these marks; `is_undecodable` says where they are too many.
+If no encoding fits, the one with the fewest replacements is used. Invalid bytes become U+FFFD; `replaced`
+counts these marks, and `is_undecodable` says whether there are too many.
 """
 
 import codecs
@@ -27,15 +29,16 @@ from typing import NamedTuple
 
 _CONTINUATION_BYTES = 4
 _BAD_SHARE = 0.1
-# Of five sentences of nine languages of the Latin alphabet 0.43 and more stand alone, but for one sample. In Cyrillic, Greek,
-# Arabic, Hebrew, Thai, Korean, Chinese and Japanese 0.10 and fewer do; in Big5, with second bytes from ASCII, up to 0.35.
+# Share of non-ASCII bytes between ASCII bytes. In five sentences each of nine languages in the Latin alphabet
+# it is 0.43 or more, but for one sample; in Cyrillic, Greek, Arabic, Hebrew, Thai, Korean, Chinese and
+# Japanese 0.10 or less; in Big5, whose second bytes may be ASCII, up to 0.35.
 _ALONE_SHARE = 0.25
-_HANGUL_SHARE = 0.75  # of the characters that a Korean page spells beyond ASCII; the others are punctuation and hanja
-_ENOUGH = 64  # bytes beyond ASCII; fewer say little about the language
+_HANGUL_SHARE = 0.75  # of a Korean page's non-ASCII characters; the others are punctuation and hanja
+_ENOUGH = 64  # non-ASCII bytes; fewer say little about the language
 _PRESCAN_BYTES = 4096  # browsers look for a declaration in the first 1,024 bytes; pages with scripts first need more
 _DETECTION_BYTES = 1 << 17
 _MARK = "\ufffd"
-_SEVEN_BIT = re.compile(rb"[\x1b\0]")  # ISO-2022-JP and UTF-16 spell other characters with bytes of ASCII
+_SEVEN_BIT = re.compile(rb"[\x1b\0]")  # ISO-2022-JP and UTF-16 encode other characters in ASCII bytes
 _ASCII = bytes(range(128))
 _ALONE = re.compile(rb"(?<![\x80-\xff])[\x80-\xff](?![\x80-\xff])")
 _HANGUL = re.compile("[\uac00-\ud7a3]")
@@ -47,14 +50,16 @@ _TAGS = (
 _META = re.compile(rb"<meta\b[^>]*?charset\s*+=\s*+[\"']?+\s*+([\w.:-]+)", re.IGNORECASE)
 _XML = re.compile(rb"\s*<\?xml\b[^>]*?encoding\s*=\s*[\"']([\w.:-]+)", re.IGNORECASE)
 
-# Where Python's codec of that name is narrower than the decoder that the standard prescribes.
+# Codecs to use instead of those whose Python version is narrower than the decoder in the standard.
 _WIDER = {
     "gbk": "gb18030", "big5": "big5hkscs", "shift_jis": "cp932", "euc_kr": "cp949", "iso8859-11": "cp874",
 }  # fmt: skip
 
 
 class Decoded(NamedTuple):
-    """A page's text, the Python name of the encoding it was in, and the replacement marks that were put in."""
+    """A page's text, the Python name of its encoding, and the number of replacement marks that decoding
+    inserted.
+    """
 
     text: str
     charset: str
@@ -62,14 +67,14 @@ class Decoded(NamedTuple):
 
 
 def decode_page(data: bytes, http_charset: str = "") -> Decoded:
-    """The text of a page. `http_charset`: the label in its HTTP header, empty where there is none."""
+    """Decode a page. `http_charset`: the label in its HTTP header, empty if there is none."""
     for bom, encoding in _BOMS:
         if data.startswith(bom):
             return decode(data[len(bom) :], encoding)
     for tag, encoding in _TAGS:
         if tag.match(data):
             return decode(data, encoding)
-    declared = list(_declared(data, http_charset))
+    declared = list(_declared_codecs(data, http_charset))
     try:
         text = data.decode()
         continuation = len(data) - len(text)
@@ -77,11 +82,11 @@ def decode_page(data: bytes, http_charset: str = "") -> Decoded:
             return Decoded(text, "utf-8", 0)
     except UnicodeDecodeError:
         pass
-    return _best(data, declared)
+    return _decode_best(data, declared)
 
 
 def codec_of_label(label: str) -> str | None:
-    """The Python codec for a label of the standard; None for an unknown one and for those that browsers refuse."""
+    """The Python codec for a label of the standard; None for unknown labels and those that browsers refuse."""
     from resiliparse.parse.encoding import map_encoding_to_html5
 
     label = label.strip().lower()
@@ -91,8 +96,8 @@ def codec_of_label(label: str) -> str | None:
     return _WIDER.get(codec, codec) if codec else None
 
 
-def _declared(data: bytes, http_charset: str) -> Iterator[str]:
-    """The codecs that are declared, in order. UTF-16 needs NUL bytes to be believed: declarations of it are read as ASCII."""
+def _declared_codecs(data: bytes, http_charset: str) -> Iterator[str]:
+    """The declared codecs, in order. A declared UTF-16 without NUL bytes is wrong and counts as UTF-8."""
     seen = set()
     head = data[:_PRESCAN_BYTES]
     inside = _META.search(head) or _XML.match(head)
@@ -110,23 +115,23 @@ def is_undecodable(text: str) -> bool:
     return text.count(_MARK) > _BAD_SHARE * sum(map(len, text.split()))
 
 
-def _best(data: bytes, declared: list[str]) -> Decoded:
+def _decode_best(data: bytes, declared: list[str]) -> Decoded:
     high = len(data.translate(None, _ASCII))
     latin = len(_ALONE.findall(data)) >= _ALONE_SHARE * high
     best: Decoded | None = None
-    for codec in chain(declared, _detected(data, latin)):
+    for codec in chain(declared, _likely_codecs(data, latin)):
         if codec == "cp1252" and not latin and high >= _ENOUGH and best is None and codec in declared:
             continue
-        found = decode(data, codec)
-        if found.replaced <= _BAD_SHARE * high:
-            return found
-        if best is None or found.replaced < best.replaced:
-            best = found
+        candidate = decode(data, codec)
+        if candidate.replaced <= _BAD_SHARE * high:
+            return candidate
+        if best is None or candidate.replaced < best.replaced:
+            best = candidate
     return best or decode(data, declared[0])
 
 
-def _detected(data: bytes, latin: bool) -> Iterator[str]:
-    """What the bytes may be in, the likeliest first."""
+def _likely_codecs(data: bytes, latin: bool) -> Iterator[str]:
+    """Codecs that the bytes suggest, the likeliest first."""
     from resiliparse.parse.encoding import detect_encoding
 
     codec = codec_of_label(detect_encoding(data[:_DETECTION_BYTES]) or "") or "cp1252"
@@ -140,7 +145,7 @@ def _detected(data: bytes, latin: bool) -> Iterator[str]:
 
 
 def decode(data: bytes, codec: str) -> Decoded:
-    """Decode by a Python codec, with bytes that have no meaning replaced."""
+    """Decode with a Python codec; invalid bytes are replaced."""
     try:
         return Decoded(data.decode(codec), codec, 0)
     except UnicodeDecodeError:

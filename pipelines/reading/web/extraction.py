@@ -1,11 +1,11 @@
-"""Text from pages, in a process of its own: the reader's side.
+"""Extract text from pages in a child process: the parent's side. `page_worker` is the child's.
 
-One child process belongs to one run of `read_documents` and is started by the first page. Pages travel in batches, of
-which one is parsed while the next is read; the child answers each page as it is done, so what was done before a failure
-stays. A page at which the child dies is tried
-once more, alone, in a fresh child: only a page that fails there too is named (what pages leave behind in a process, such
-as fragmented memory, is never held against one of them). Then reading stops with PoisonError, and only the user sets
-the page aside. No clock is involved: the limits are CPU time and memory of the child, set in the kernel.
+Each run of `read_documents` has one child, started by the first page. Pages are sent in batches; one batch is
+parsed while the next is read. The child answers page by page, so the work done before a failure is kept.
+
+A page on which the child dies is retried alone in a fresh child, because memory fragmented by earlier pages
+may have caused the failure. If it fails again, reading stops with PoisonError naming the page; only the user
+sets it aside. The limits are CPU time and memory of the child, enforced by the kernel; no clock is involved.
 """
 
 import json
@@ -31,9 +31,9 @@ from pipelines.reading.entries.source import SourceSpec
 from pipelines.reading.web.page_worker import MEMORY_EXIT, PageLimits
 
 _BATCH_BYTES = 1 << 22
-_HALF = 1 << 40  # where the second half of the shared memory begins, in addresses; what is not written takes no memory
+_HALF = 1 << 40  # offset of the second half of the shared memory; unwritten ranges take no memory
 _BATCH_RECORDS = 256
-_PIPE_BYTES = 1 << 20  # the largest pipe that Linux gives without privileges
+_PIPE_BYTES = 1 << 20  # the largest pipe that Linux allows without privileges
 _ROOT = Path(__file__).parents[3]
 _START = "import sys; sys.path.insert(0, {root!r}); from {module} import main; main()"
 _EXTRA = "trafilatura"
@@ -41,7 +41,7 @@ _LIBRARIES = {"resiliparse": ("resiliparse",), "trafilatura": ("resiliparse", "t
 
 
 def libraries(source: SourceSpec) -> dict[str, str]:
-    """Versions of what turns the pages of a source into text. SourceError where it is not installed."""
+    """Versions of the libraries that extract text from a source's pages. SourceError if one is not installed."""
     try:
         return library_versions(*_LIBRARIES[source.extract])
     except PackageNotFoundError as missing:
@@ -49,15 +49,15 @@ def libraries(source: SourceSpec) -> dict[str, str]:
 
 
 def library_of_extractor(extract: str) -> tuple[str, str] | None:
-    """The module beyond the required ones that an extractor imports, and the command that installs it."""
+    """The optional module that an extractor imports and the command that installs it; None if it needs none."""
     return (_EXTRA, install_extra(_EXTRA)) if extract == _EXTRA else None
 
 
 def _unavailable(source: SourceSpec, reason: str) -> SourceError:
     library = library_of_extractor(source.extract)
-    mend = f"run: {library[1]}, or take `extract: resiliparse`" if library else "install gristmill again"
+    remedy = f"run: {library[1]}, or take `extract: resiliparse`" if library else "install gristmill again"
     return SourceError(
-        f"source {source.name!r}: extract: got {source.extract!r}, which cannot be used ({reason}); {mend}"
+        f"source {source.name!r}: extract: got {source.extract!r}, which cannot be used ({reason}); {remedy}"
     )
 
 
@@ -68,8 +68,8 @@ class _Answer(NamedTuple):
 
 @dataclass
 class _Batch:
-    """Neighbouring records of an entry, from the one with `number` on. `sent_to`: the child that was given its pages
-    last; `first`: the number that the first of them had, counted over all pages that were sent.
+    """Consecutive records of an entry, the first with `number`. `sent_to`: the child that its pages were last
+    sent to; `first`: the number of the first of those pages among all pages ever sent.
     """
 
     number: int
@@ -94,7 +94,7 @@ class _Batch:
 class Extractor:
     """Turns the pages of one source into documents. A context manager: leaving it ends the child."""
 
-    module = "pipelines.reading.web.page_worker"  # tests put a worker here that fails as they want
+    module = "pipelines.reading.web.page_worker"  # tests substitute a worker that fails on purpose
 
     def __init__(self, source: SourceSpec) -> None:
         self._source = source
@@ -106,9 +106,9 @@ class Extractor:
             source.page_memory_bytes,
         )
         self._child: subprocess.Popen[bytes] | None = None
-        self._shared = os.memfd_create("pages")  # pages go through memory that the child sees too: a pipe takes longer
+        self._shared = os.memfd_create("pages")  # shared with the child; faster than a pipe
         self._sent = 0
-        self._half = 0  # the half that was written last: one batch is parsed while the next is written
+        self._half = 0  # the half written last; one batch is parsed while the next is written to the other
 
     def __enter__(self) -> Self:
         return self
@@ -119,13 +119,13 @@ class Extractor:
         self._stop()
         os.close(self._shared)
 
-    def extracted(
+    def extract(
         self, path: str, first_record: int, records: Iterator[TextRecord | Bad | WebPage], poison: Collection[str] = ()
     ) -> Iterator[TextRecord | Bad]:
         """The records of an entry, in order, with pages turned into documents or set aside.
 
-        A record whose `path#number` is in `poison` is set aside without being parsed. PoisonError names the page that its
-        parser does not survive.
+        A record whose `path#number` is in `poison` is set aside without being parsed. Raises PoisonError for
+        a page that crashes its parser.
         """
         waiting: _Batch | None = None  # its pages are being parsed while the next batch is read
         batch = _Batch(first_record)
@@ -140,14 +140,14 @@ class Extractor:
             if batch.bytes >= _BATCH_BYTES or len(batch.records) >= _BATCH_RECORDS:
                 self._send_after(waiting, batch)
                 if waiting:
-                    yield from self._finished(path, waiting)
+                    yield from self._results(path, waiting)
                 waiting, batch = batch, _Batch(batch.next_number)
         self._send_after(waiting, batch)
         if waiting:
-            yield from self._finished(path, waiting)
-        yield from self._finished(path, batch)
+            yield from self._results(path, waiting)
+        yield from self._results(path, batch)
 
-    def _finished(self, path: str, batch: _Batch) -> Iterator[TextRecord | Bad]:
+    def _results(self, path: str, batch: _Batch) -> Iterator[TextRecord | Bad]:
         answers = self._answers(batch)
         for number, record in enumerate(batch.records, batch.number):
             if isinstance(record, WebPage):
@@ -183,24 +183,24 @@ class Extractor:
             return 0
 
     def _answers(self, batch: _Batch) -> Iterator[_Answer | str]:
-        """An answer per page, in order; in its place what killed the child, in words, if that page does so twice."""
+        """An answer per page, in order; for a page that kills the child twice, the cause as text instead."""
         left = batch.pages
         while left:
             if batch.sent_to is not self._child:  # the child died of an earlier page
                 self._send(batch, left)
-            for answer in self._received(batch, len(left)):
+            for answer in self._receive_answers(batch, len(left)):
                 yield answer
                 left = left[1:]
             if left:
                 self._stop()
                 self._send(batch, left[:1])
-                answers = list(self._received(batch, 1))
-                yield answers[0] if answers else self._death()
+                answers = list(self._receive_answers(batch, 1))
+                yield answers[0] if answers else self._cause_of_death()
                 left = left[1:]
                 batch.sent_to = None
 
     def _send_after(self, waiting: _Batch | None, batch: _Batch) -> None:
-        """Send a batch, and before it the one that waits, if the child that was given that one has died."""
+        """Send `batch`; if the child that had `waiting` has died, send `waiting` again first."""
         if waiting and waiting.sent_to is not self._child:
             self._send(waiting, waiting.pages)
         self._send(batch, batch.pages)
@@ -216,22 +216,23 @@ class Extractor:
         batch.sent_to, batch.first, self._sent = self._child, self._sent, self._sent + len(pages)
         for page in pages:
             at += os.pwrite(self._shared, page.content, at)
-            # No label has other characters, and a line of them must fit into the pipe: nobody reads while both write.
+            # No valid label has other characters. The line must fit into the pipe: if both sides wrote,
+            # neither would read.
             label = page.charset if page.charset.isascii() and page.charset.isprintable() else ""
             lines.append([label, len(page.content)])
         assert self._child.stdin is not None
         with suppress(BrokenPipeError):  # a child that has died is noticed when its answers are read
             self._child.stdin.write(json.dumps(lines).encode() + b"\n")
 
-    def _received(self, batch: _Batch, count: int) -> Iterator[_Answer | str]:
-        """The answers for the pages of a batch that were sent last, up to `count`; fewer where the child has died."""
+    def _receive_answers(self, batch: _Batch, count: int) -> Iterator[_Answer | str]:
+        """Up to `count` answers for the pages of a batch that were sent last; fewer if the child has died."""
         assert self._child is not None
         assert self._child.stdout is not None
         for number in range(batch.first, batch.first + count):
             answer = _receive(self._child.stdout)
             if answer is None:
                 return
-            assert answer.head["page"] == number, "answers and pages are out of step"
+            assert answer.head["page"] == number, "answers and pages are out of sync"
             failed = answer.head.get("failed")
             yield f"raised {failed}" if failed else answer
 
@@ -241,7 +242,7 @@ class Extractor:
             [sys.executable, "-c", code, self._limits.to_json(), str(self._shared)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,  # libraries log what they choke on
+            stderr=subprocess.DEVNULL,  # libraries log their parsing errors
             pass_fds=[self._shared],
             bufsize=0,
         )
@@ -255,8 +256,8 @@ class Extractor:
             raise RuntimeError(f"the process that parses pages does not start: {sys.executable} -c {code!r}")
         return child
 
-    def _death(self) -> str:
-        """Wait for the child that has died; what ended it."""
+    def _cause_of_death(self) -> str:
+        """Wait for the child that has died and say what ended it."""
         assert self._child is not None
         status = self._child.wait()
         self._stop()

@@ -1,4 +1,4 @@
-"""What an HTTP response in an archive holds: status, headers, and the payload without its codings."""
+"""Parse HTTP responses in web archives: status, headers, and the decoded payload."""
 
 import re
 import zlib
@@ -6,20 +6,22 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from io import BytesIO
 
-from pipelines.reading.entries.decompress import DecodeBudget, decoded
+from pipelines.reading.entries.decompress import DecodeBudget, decompress
 from pipelines.reading.entries.source import BrokenInput
 
-HEAD_BYTES = 1 << 16  # a longer header block is an attack or no header block
+HEAD_BYTES = 1 << 16  # a longer header block is an attack or not a header block
 _STATUS = re.compile(rb"HTTP/\d(?:\.\d)?[ \t]+(\d{3})\b")
 _HEAD_END = re.compile(rb"\r?\n\r?\n")
 _CHUNK_SIZE = re.compile(rb"[ \t]*([0-9A-Fa-f]{1,15})[ \t]*(?:;[^\n]*)?\r?\n")
 _CHARSET = re.compile(r"charset\s*+=\s*+[\"']?+\s*+([^\s\"';,]{1,40})", re.IGNORECASE)
-_MAX_CODINGS = 4  # content codings, one on the other: each that is undone costs a copy of the body
+_MAX_CODINGS = 4  # nested content codings; decoding each costs a copy of the body
 
 
 @dataclass(frozen=True)
 class Response:
-    """The head of a response. `headers`: the first value of each, names in lower case. `body`: where the body begins."""
+    """The head of a response. `headers`: the first value of each name, in lower case. `body`: where the body
+    begins.
+    """
 
     status: int
     headers: dict[str, str]
@@ -27,12 +29,12 @@ class Response:
 
     @property
     def content_type(self) -> str:
-        """Media type in lower case, without parameters; empty where none is declared."""
+        """Media type in lower case, without parameters; empty if none is declared."""
         return media_type(self.headers.get("content-type", ""))
 
     @property
     def charset(self) -> str:
-        """The charset parameter of the content type, as declared; else empty."""
+        """The charset parameter of the content type as declared, or empty."""
         return charset_of(self.headers.get("content-type", ""))
 
 
@@ -48,7 +50,9 @@ def charset_of(content_type: str) -> str:
 
 
 def read_fields(lines: bytes) -> dict[str, str]:
-    """`Name: value` lines, the first of each name, in lower case. Continuation lines are joined; other lines are ignored."""
+    """Parse `Name: value` lines: the first value of each name, names in lower case. Continuation lines are
+    joined; other lines are ignored.
+    """
     fields: dict[str, str] = {}
     last: str | None = None
     for line in lines.split(b"\n"):
@@ -73,7 +77,7 @@ def _text(value: bytes) -> str:
 
 
 def read_head(block: bytes) -> Response | None:
-    """The head of a response; None where the block does not begin with one."""
+    """The head of a response; None if the block does not begin with one."""
     status = _STATUS.match(block)
     if status is None:
         return None
@@ -83,16 +87,17 @@ def read_head(block: bytes) -> Response | None:
     return Response(int(status[1]), read_fields(block[status.end() : end.start()].partition(b"\n")[2]), end.end())
 
 
-def payload(response: Response, block: bytes, limit: int, clipped: bool) -> bytes | memoryview | str:
-    """The payload without transfer and content codings, or the reason (`html_bytes`, `bad_coding`) why there is none.
+def decode_payload(response: Response, block: bytes, limit: int, clipped: bool) -> bytes | memoryview | str:
+    """The payload without transfer and content codings, or the reason (`html_bytes`, `bad_coding`) why there
+    is none.
 
-    Crawlers take codings off and leave their headers, so a payload that does not have the form of the coding that is
-    declared is taken as it is. `clipped`: the crawler says that it cut the response off, so an end within a coding is no
-    damage and what came before it is the payload.
+    Crawlers decode payloads but keep the headers, so a payload that does not have the form of its declared
+    coding is used unchanged. `clipped`: the crawler declared the response truncated, so a coding that ends
+    early is no damage and the part before the end is the payload.
     """
     body: bytes | memoryview = memoryview(block)[response.body :]
     if "chunked" in response.headers.get("transfer-encoding", "").lower() and _CHUNK_SIZE.match(body):
-        chunks = _without_chunks(body, clipped)
+        chunks = _dechunk(body, clipped)
         if chunks is None:
             return "bad_coding"
         body = chunks
@@ -110,8 +115,8 @@ def payload(response: Response, block: bytes, limit: int, clipped: bool) -> byte
     return body if len(body) <= limit else "html_bytes"
 
 
-def _without_chunks(body: bytes | memoryview, clipped: bool) -> bytes | None:
-    """RFC 9112, section 7.1. None where the sizes do not fit."""
+def _dechunk(body: bytes | memoryview, clipped: bool) -> bytes | None:
+    """Join the chunks of a chunked body (RFC 9112, section 7.1). None if the sizes do not add up."""
     pieces: list[bytes | memoryview] = []
     at = 0
     while match := _CHUNK_SIZE.match(body, at):
@@ -127,11 +132,11 @@ def _without_chunks(body: bytes | memoryview, clipped: bool) -> bytes | None:
     return b"".join(pieces) if clipped or at == len(body) else None
 
 
-def _stream(body: bytes, limit: int, clipped: bool) -> bytes:
-    """gzip and zstd, known by their first bytes."""
+def _decode_stream(body: bytes, limit: int, clipped: bool) -> bytes:
+    """Decode gzip or zstd, recognised by the first bytes."""
     pieces = []
     try:
-        for piece in decoded("", iter([body]), DecodeBudget(limit))[1]:
+        for piece in decompress("", iter([body]), DecodeBudget(limit))[1]:
             pieces.append(piece)
     except BrokenInput as broken:
         if broken.reason == "decoded_limit":
@@ -141,8 +146,8 @@ def _stream(body: bytes, limit: int, clipped: bool) -> bytes:
     return b"".join(pieces)
 
 
-def _deflate(body: bytes, limit: int, clipped: bool) -> bytes:
-    """`deflate` is zlib by the standard and raw deflate by the habit of some servers."""
+def _decode_deflate(body: bytes, limit: int, clipped: bool) -> bytes:
+    """Decode `deflate`: zlib according to the standard, raw deflate from some servers."""
     for wbits in (zlib.MAX_WBITS, -zlib.MAX_WBITS):
         stream = zlib.decompressobj(wbits)
         try:
@@ -153,10 +158,10 @@ def _deflate(body: bytes, limit: int, clipped: bool) -> bytes:
             raise BrokenInput("html_bytes")
         if stream.eof or clipped:
             return out
-    return _as_it_is(body)
+    return _accept_uncoded(body)
 
 
-def _brotli(body: bytes, limit: int, clipped: bool) -> bytes:
+def _decode_brotli(body: bytes, limit: int, clipped: bool) -> bytes:
     from fastwarc.stream_io import BrotliReader
 
     pieces, left = [], limit + 1
@@ -167,23 +172,25 @@ def _brotli(body: bytes, limit: int, clipped: bool) -> bytes:
             left -= len(piece)
     except OSError:
         if not (clipped and pieces):
-            return _as_it_is(body)
+            return _accept_uncoded(body)
     if not left:
         raise BrokenInput("html_bytes")
     return b"".join(pieces)
 
 
-def _as_it_is(body: bytes) -> bytes:
-    """A body whose coding cannot be undone, if it was never applied: if it begins as markup does."""
+def _accept_uncoded(body: bytes) -> bytes:
+    """The body unchanged if it begins like markup, so its declared coding was never applied; else
+    `bad_coding`.
+    """
     if not body.lstrip(b"\xef\xbb\xbf\r\n\t ").startswith(b"<"):
         raise BrokenInput("bad_coding")
     return body
 
 
 _CODINGS: dict[str, Callable[[bytes, int, bool], bytes]] = {
-    "gzip": _stream,
-    "x-gzip": _stream,
-    "zstd": _stream,
-    "deflate": _deflate,
-    "br": _brotli,
+    "gzip": _decode_stream,
+    "x-gzip": _decode_stream,
+    "zstd": _decode_stream,
+    "deflate": _decode_deflate,
+    "br": _decode_brotli,
 }

@@ -1,4 +1,4 @@
-"""HTML markup in texts that are read as plain text."""
+"""Detect HTML markup in plain text."""
 
 import pyarrow as pa
 import pyarrow.compute as pc

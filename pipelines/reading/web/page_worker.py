@@ -1,14 +1,19 @@
-"""The process in which pages are parsed, so that a parser that crashes, hangs or takes all memory takes nothing else along.
+"""Child process that parses pages, so that a parser that crashes, hangs or exhausts memory harms nothing
+else.
 
-Started by pipelines.reading.web.extraction, which puts the pages of a batch end to end into shared memory and writes one line
-of JSON: where they begin, the number of the first, and [charset label, length] of each. Each page is answered on the
-standard output as soon as it is done: the lengths of head and text (two little-endian uint32), head (JSON), text (UTF-8).
-A first answer without text says that the libraries are loaded, or {"unavailable": why not}. The head is
-{"page": its number} and {"charset", "replaced"} with a text, {"reason"} for a page over a deterministic limit or without
-text, or {"failed"} with the type of an exception.
+Protocol: `pipelines.reading.web.extraction` starts this process, writes the pages of a batch end to end into
+shared memory, and sends one line of JSON: their offset, the number of the first page, and [charset label,
+length] per page. Each page is answered on standard output as soon as it is done: the lengths of head and text
+(two little-endian uint32), the head (JSON), the text (UTF-8). A head is {"page": its number} plus
 
-CPU time and memory are limits of the kernel on this process (RLIMIT_CPU, renewed for each page, and RLIMIT_AS), which
-no parser can outlive. Nothing here looks at a clock.
+- {"charset", "replaced"} with a text,
+- {"reason"} for a page over a deterministic limit or without text, or
+- {"failed"} with the type of an exception.
+
+A first answer without a page says that the libraries are loaded, or {"unavailable": why not}.
+
+The kernel limits CPU time and memory of this process (RLIMIT_CPU, renewed for each page, and RLIMIT_AS).
+Nothing here looks at a clock.
 """
 
 import json
@@ -29,7 +34,9 @@ MEMORY_EXIT = 3  # exit status for a MemoryError
 
 @dataclass(frozen=True)
 class PageLimits:
-    """How pages are extracted, and the limits: counts of the page's elements, CPU seconds and bytes of this process."""
+    """The extractor and its limits: number and depth of a page's elements, CPU seconds and bytes of this
+    process.
+    """
 
     extract: str
     nodes: int
@@ -63,24 +70,29 @@ def page_text(data: bytes, label: str, limits: PageLimits) -> tuple[dict[str, ob
 
 @cache
 def _deeper_than(depth: int) -> str:
-    """The selector of elements with more than `depth` - 1 ancestors; it looks at no more than `depth` of each element.
+    """A CSS selector of elements with more than `depth` - 1 ancestors; it checks at most `depth` ancestors of
+    each.
 
-    Only first children are looked at: where any element lies so deep, so does the first child of its parent.
+    It matches only first children: if any element is that deep, so is the first child of its parent.
     """
     return ">".join([*("*" * depth), ":first-child"])
 
 
-def by_resiliparse(html: str, tree: object = None) -> str:
-    """The main content of a page, without image texts and comments: of the library's options, those with the highest F on
-    the pages that trafilatura is evaluated on (benchmarks/extraction.py): 0.860, and 0.840 with its defaults.
+def extract_with_resiliparse(html: str, tree: object = None) -> str:
+    """The main content of a page, without image texts and comments.
+
+    Of the library's options these have the highest F on the pages that trafilatura is evaluated on
+    (benchmarks/extraction.py): 0.860, against 0.840 with the defaults.
     """
     from resiliparse.extract.html2text import extract_plain_text
 
     return extract_plain_text(html if tree is None else tree, main_content=True, alt_texts=False, comments=False)
 
 
-def by_trafilatura(html: str, tree: object = None) -> str:
-    """trafilatura with its default recall and its fallbacks, without comments; nothing is remembered between pages."""
+def extract_with_trafilatura(html: str, tree: object = None) -> str:
+    """trafilatura with its default recall and its fallbacks, without comments; its caches are reset after
+    each page.
+    """
     import trafilatura
     from trafilatura.meta import reset_caches
 
@@ -89,7 +101,10 @@ def by_trafilatura(html: str, tree: object = None) -> str:
     return text or ""
 
 
-EXTRACTORS: dict[str, Callable[[str, object], str]] = {"resiliparse": by_resiliparse, "trafilatura": by_trafilatura}
+EXTRACTORS: dict[str, Callable[[str, object], str]] = {
+    "resiliparse": extract_with_resiliparse,
+    "trafilatura": extract_with_trafilatura,
+}
 
 
 def _renew_cpu_limit(seconds: int) -> None:
@@ -100,7 +115,7 @@ def _renew_cpu_limit(seconds: int) -> None:
 
 
 def _limit_memory(size: int) -> None:
-    """`size` bytes of addresses beyond what the libraries have mapped."""
+    """Limit the address space to `size` bytes more than the libraries have mapped."""
     mapped = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     _, most = resource.getrlimit(resource.RLIMIT_AS)
     soft = mapped + size
@@ -119,11 +134,11 @@ def serve(
     shared: int,
     parse: Callable[[bytes, str, PageLimits], tuple[dict[str, object], str]] = page_text,
 ) -> None:
-    """Answer batches until the input ends. `parse` is a parameter for tests, which plant failures in it."""
+    """Answer batches until the input ends. Tests pass a `parse` that fails on purpose."""
     source, out = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # whatever a library prints must not stand among the answers
+    os.dup2(2, 1)  # output of libraries must not mix with the answers
     most = resource.getrlimit(resource.RLIMIT_DATA)[1]
-    resource.setrlimit(resource.RLIMIT_DATA, (most, most))  # the ceiling of the task is not this process's
+    resource.setrlimit(resource.RLIMIT_DATA, (most, most))  # the memory limit of the task does not apply here
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     try:
         parse(b"<p>Libraries are loaded before memory is limited.", "", limits)
@@ -148,5 +163,5 @@ def serve(
 
 
 def main() -> None:
-    """The command line: PageLimits as JSON, and the number of the file that holds the pages."""
+    """Arguments of the command line: PageLimits as JSON, and the file descriptor of the shared memory."""
     serve(PageLimits(**json.loads(sys.argv[1])), int(sys.argv[2]))

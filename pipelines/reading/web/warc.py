@@ -1,8 +1,8 @@
-"""The formats of the web: warc (WARC and ARC files, WET among them) and html (a file is a page).
+"""Web formats: warc (WARC and ARC files, including WET) and html (one page per file).
 
-Of a web archive, two kinds of records become documents: HTTP responses (and resources) whose payload is HTML, and
-conversion records of plain text, which are what WET files hold. Every other record is set aside under a reason that says
-what it is, so that the records of a file add up. Records are numbered by their position in the file.
+Two kinds of records of a web archive become documents: HTTP responses (and resources) with an HTML payload,
+and conversion records of plain text, which WET files hold. Every other record is set aside with a reason that
+says what it is, so that the records of a file add up. Records are numbered by their position in the file.
 """
 
 import re
@@ -13,7 +13,7 @@ from pipelines.reading.entries.records import Bad, TextRecord, WebPage, to_json
 from pipelines.reading.entries.source import SourceSpec
 from pipelines.reading.formats.plain import split_text
 from pipelines.reading.web.charset import codec_of_label, decode, is_undecodable
-from pipelines.reading.web.http_payload import HEAD_BYTES, charset_of, media_type, payload, read_head
+from pipelines.reading.web.http_payload import HEAD_BYTES, charset_of, decode_payload, media_type, read_head
 from pipelines.reading.web.web_archives import Malformed, Record, read_archive
 
 _HTML = ("text/html", "application/xhtml+xml")
@@ -26,9 +26,9 @@ _PAYLOAD_TYPES = ("response", "resource", "conversion")
 def read_warc(entry: Entry, source: SourceSpec) -> Iterator[TextRecord | Bad | WebPage]:
     """The records of a WARC or ARC stream.
 
-    The URL is WARC-Target-URI. `meta` holds `date`, `record_id`, `content_type` (of the payload, as declared), `status`,
-    `truncated` (why the crawler cut the record off) and `languages` (as a WET file names them), where there are such, and
-    for pages `charset` and `replaced` (marks put in for bytes without a meaning).
+    The URL is WARC-Target-URI. `meta` holds, if present, `date`, `record_id`, `content_type` (of the payload,
+    as declared), `status`, `truncated` (why the crawler truncated the record) and `languages` (as named in a
+    WET file), and for pages `charset` and `replaced` (the number of invalid bytes replaced by U+FFFD).
     """
 
     def bound(fields: dict[str, str]) -> int:
@@ -40,7 +40,7 @@ def read_warc(entry: Entry, source: SourceSpec) -> Iterator[TextRecord | Bad | W
             if not record.whole and not (text and source.oversized == "split"):
                 for _ in record.rest:
                     pass
-                if record.rest.left:  # what comes next says that it was cut off, and counts it
+                if record.rest.left:  # the Cut that follows counts this record
                     continue
             if text:
                 yield from _text(record, source)
@@ -120,7 +120,7 @@ def _page(record: Record, source: SourceSpec) -> Bad | WebPage:
         return Bad("html_bytes", record.size)
     content: bytes | memoryview | str = record.block
     if response:
-        content = payload(response, record.block, source.max_html_bytes, "truncated" in meta)
+        content = decode_payload(response, record.block, source.max_html_bytes, "truncated" in meta)
     if isinstance(content, str):
         return Bad(content, record.size)
     if not declared and content and not _LOOKS_LIKE_HTML.search(content, 0, _SNIFF_BYTES):
@@ -135,16 +135,16 @@ def _page(record: Record, source: SourceSpec) -> Bad | WebPage:
 
 
 def _url(fields: dict[str, str]) -> str | None:
-    """Some writers put the URL between angle brackets, as the grammar of WARC 1.0 says."""
+    """The target URL without the angle brackets that some writers add, following the grammar of WARC 1.0."""
     return fields.get("warc-target-uri", "").removeprefix("<").removesuffix(">") or None
 
 
 def _meta(fields: dict[str, str]) -> dict[str, str | int]:
-    found = {
+    values = {
         "date": fields.get("warc-date"),
         "record_id": fields.get("warc-record-id", "").removeprefix("<").removesuffix(">"),
         "content_type": fields.get("content-type"),
         "truncated": fields.get("warc-truncated"),
         "languages": fields.get("warc-identified-content-language"),
     }
-    return {name: value for name, value in found.items() if value}
+    return {name: value for name, value in values.items() if value}

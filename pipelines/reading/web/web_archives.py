@@ -1,9 +1,8 @@
-"""The frame of web archives: the records of a WARC (ISO 28500) or an ARC stream, each accounted for.
+"""Divide a WARC (ISO 28500) or ARC stream into records and account for every byte.
 
-FastWARC, the fastest reader there is, ends a file at the first header that it cannot read, hands out a record that the end
-of the file cuts short as if it were whole, and does not know ARC. Here a stretch that is no record is one malformed
-record, reading goes on at the next record header, and a cut is told. `test_warc_samples.py` holds the two
-against each other.
+FastWARC, the fastest reader, stops at the first unreadable header, returns a truncated last record as if it
+were whole, and does not support ARC. Here bytes that form no record become one malformed record, reading
+resumes at the next record header, and truncation is reported. `test_warc_samples.py` compares the two.
 """
 
 import re
@@ -16,9 +15,9 @@ from pipelines.reading.web.http_payload import read_fields
 
 _LINE_BYTES = 1 << 16  # a longer line is no header line
 _HEADER_BYTES = 1 << 18
-_REREAD_BYTES = 1 << 28  # of one stream: blocks that were read twice because no record followed them
+_REREAD_BYTES = 1 << 28  # per stream: blocks read twice because no record followed them
 _WARC = re.compile(rb"WARC/\d+\.\d+[ \t]*\r?\n")
-# Version 1 has 5 fields, 2 has 10. The first date is the one that counts, whatever follows: no line costs more than a pass.
+# Version 1 has 5 fields, version 2 has 10. The first date counts; the atomic group keeps matching linear.
 _ARC = re.compile(rb"(?>([A-Za-z][\w+.-]*:\S.*?) (\S++) (\d{8,17}) (\S++))(?: .*)? (\d+)\r?\n")
 _BLANK = (b"\r\n", b"\n")
 _LENGTH = re.compile(r"\d{1,18}")
@@ -38,9 +37,9 @@ class Cut(NamedTuple):
 
 @dataclass(frozen=True)
 class Record:
-    """A record. `fields`: the WARC header, names in lower case (of an ARC record, what its header line says, by the names
-    of WARC). `block`: its first bytes. `whole`: they are all, else the others are in `rest`. `size`: bytes of header and
-    block.
+    """A record. `fields`: the WARC header, names in lower case; for an ARC record, its header line under the
+    names of WARC. `block`: the first bytes of the block; if `whole`, all of them, else `rest` yields the
+    others. `size`: bytes of header and block.
     """
 
     fields: dict[str, str]
@@ -51,7 +50,9 @@ class Record:
 
 
 class _Stream:
-    """Chunks of bytes read by line and by count. Damage looks like the end; `failure` then says what it was."""
+    """A stream of chunks, read by line or by count. Damage looks like the end; `failure` then holds the
+    error.
+    """
 
     def __init__(self, chunks: Iterator[bytes]) -> None:
         self._chunks = chunks
@@ -68,7 +69,7 @@ class _Stream:
         return bool(chunk)
 
     def line(self) -> bytes:
-        """Up to and with the next line feed; _LINE_BYTES bytes where there is none before; empty at the end."""
+        """The next line with its line feed; _LINE_BYTES bytes of a longer one; empty at the end."""
         searched = 0
         while (end := self._held.find(b"\n", self._at + searched, self._at + _LINE_BYTES)) < 0:
             searched = len(self._held) - self._at
@@ -88,14 +89,16 @@ class _Stream:
             yield piece
 
     def unread(self, data: bytes) -> None:
-        """Put bytes back before all others."""
-        if self._held[max(self._at - len(data), 0) : self._at] == data:  # still here: what is held need not be copied
+        """Put bytes back in front of all others."""
+        if self._held[max(self._at - len(data), 0) : self._at] == data:  # still in the buffer: no copy needed
             self._at -= len(data)
         else:
             self._held, self._at = data + self._held[self._at :], 0
 
     def next_line(self) -> tuple[bytes, int]:
-        """The next line that is not blank, which stays, empty at the end; and how many blank ones were passed over."""
+        """Skip blank lines; return the next line, without consuming it (empty at the end), and how many were
+        skipped.
+        """
         blank = 0
         while (line := self.line()) in _BLANK:
             blank += 1
@@ -104,7 +107,7 @@ class _Stream:
 
 
 class _Rest:
-    """The bytes of a block that are not held. `left`: how many have not been read."""
+    """The bytes of a block beyond those held. `left`: how many have not been read yet."""
 
     def __init__(self, stream: _Stream, size: int) -> None:
         self._pieces = stream.pieces(size)
@@ -120,12 +123,13 @@ class _Rest:
 
 
 def read_archive(chunks: Iterator[bytes], bound: Callable[[dict[str, str]], int]) -> Iterator[Record | Malformed | Cut]:
-    """The records of a WARC or ARC stream in order; its first line says which of the two it is.
+    """The records of a WARC or ARC stream in order; the first line says which of the two it is.
 
-    `bound(fields)` says how many bytes of a block are held; what is beyond them is in `rest`, which is passed over
-    unless the caller reads it before the next record. A record whose block is held whole is given only where it can end:
-    before another record, the end of the stream or, in a WARC, two blank lines. Else its length is wrong, its header is
-    malformed and reading goes on within the block. Lets BrokenInput pass once everything before the damage is given.
+    `bound(fields)` is the number of bytes of a block to hold; `rest` yields the others, and is skipped unless
+    the caller reads it before the next record. A record held whole must be followed by another record, the
+    end of the stream or, in a WARC, two blank lines. If it is not, its length is wrong: its header is
+    malformed and reading resumes inside the block. Raises BrokenInput after everything before the damage has
+    been yielded.
     """
     stream = _Stream(chunks)
     pattern, parse = (_ARC, _arc_header) if _ARC.fullmatch(stream.next_line()[0]) else (_WARC, _warc_header)
@@ -133,15 +137,15 @@ def read_archive(chunks: Iterator[bytes], bound: Callable[[dict[str, str]], int]
     while line := stream.line():
         if not skipped and line in _BLANK:
             continue
-        found = parse(stream, line) if pattern.fullmatch(line) else None
-        if found is None:
+        header = parse(stream, line) if pattern.fullmatch(line) else None
+        if header is None:
             skipped += len(line)
             continue
-        fields, length, size = found
+        fields, length, size = header
         wanted = min(length, bound(fields))
         held = b"".join(stream.pieces(wanted))
         left = length - len(held)
-        if not left and not _ends_here(stream, pattern):
+        if not left and not _record_can_end(stream, pattern):
             reread += length
             if reread <= _REREAD_BYTES:
                 stream.unread(held)
@@ -164,13 +168,15 @@ def read_archive(chunks: Iterator[bytes], bound: Callable[[dict[str, str]], int]
         yield Malformed(skipped)
 
 
-def _ends_here(stream: _Stream, pattern: re.Pattern[bytes]) -> bool:
+def _record_can_end(stream: _Stream, pattern: re.Pattern[bytes]) -> bool:
     line, blank = stream.next_line()
     return not line or pattern.fullmatch(line) is not None or (pattern is _WARC and blank >= 2)
 
 
 def _warc_header(stream: _Stream, first: bytes) -> tuple[dict[str, str], int, int] | None:
-    """(fields, length of the block, bytes of the header), or None: then only the first line has been read."""
+    """(fields, length of the block, bytes of the header); None if it is malformed, with only the first line
+    consumed.
+    """
     lines: list[bytes] = []
     size = 0
     while (line := stream.line()) not in _BLANK:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 import zstandard
 
-from pipelines.reading.entries.decompress import DecodeBudget, decoded, peek
+from pipelines.reading.entries.decompress import DecodeBudget, decompress, peek
 from pipelines.reading.entries.source import BrokenInput
 
 TEXT = b"".join(b"line %d of some text that compresses\n" % i for i in range(10_000))
@@ -36,7 +36,7 @@ def take(stream: Iterator[bytes]) -> tuple[bytes, str | None]:
 
 
 def decode(data: bytes, name: str = "a", limit: int = 1 << 40, size: int = 1000) -> tuple[bytes, str | None]:
-    head, stream, _ = decoded(name, chunked(data, size), DecodeBudget(limit))
+    head, stream, _ = decompress(name, chunked(data, size), DecodeBudget(limit))
     found, reason = take(stream)
     assert found.startswith(head) or reason in ("wrong_suffix", "nested_archive")
     return found, reason
@@ -110,7 +110,7 @@ def test_bomb_stops_at_the_limit(codec: str) -> None:
 @pytest.mark.parametrize("codec", ["gzip", "zstd"])
 def test_chunks_of_a_bomb_are_bounded(codec: str) -> None:
     _, compress = CODECS[codec]
-    _, stream, _ = decoded("a", chunked(compress(bytes(80_000_000)), 1 << 20), DecodeBudget(1 << 40))
+    _, stream, _ = decompress("a", chunked(compress(bytes(80_000_000)), 1 << 20), DecodeBudget(1 << 40))
     assert max(len(chunk) for chunk in stream) <= 64 << 20
 
 

@@ -12,7 +12,7 @@ import pytest
 from gristmill.errors import SourceError
 from pipelines.planning.corpus import Source
 from pipelines.reading.documents import list_files, read_documents
-from pipelines.reading.formats.parquet_pages import _header, look_at_pages
+from pipelines.reading.formats.parquet_pages import _header, scan_pages
 
 
 def parquet(table: pa.Table, **options: object) -> bytes:
@@ -147,7 +147,7 @@ def test_pages_are_known_by_their_headers(tmp_path: Path, version: str) -> None:
     group = pq.ParquetFile(path).metadata.row_group(0)
     column = group.column(0)
     with path.open("rb") as handle:
-        found = look_at_pages(handle, group)
+        found = scan_pages(handle, group)
         at, sizes = column.data_page_offset, []
         end = at + column.total_compressed_size
         while at < end:

@@ -84,7 +84,7 @@ def test_what_was_done_before_the_failure_stays(failing: None) -> None:
 
     done: list[str] = []
     with Extractor(Source(name="web", root="x", format="warc")) as extractor:
-        found = extractor.extracted("p", 0, records())
+        found = extractor.extract("p", 0, records())
         with pytest.raises(PoisonError, match="p#450"):
             done.extend(record.text for record in found)
     assert done == [TEXT.format(number) for number in range(450)]
@@ -103,7 +103,7 @@ def test_labels_without_sense_do_not_fill_the_pipe(label: str) -> None:
     """Of 256 of these, escaped, more than a pipe holds: both sides would write, and none read."""
     pages = (WebPage(page(i, "<p>more</p>" * 50), label, 9, None, {}) for i in range(800))
     with Extractor(Source(name="web", root="x", format="warc")) as extractor:
-        found = list(extractor.extracted("p", 0, pages))
+        found = list(extractor.extract("p", 0, pages))
     assert [record.text.splitlines()[0] for record in found] == [TEXT.format(i) for i in range(800)]
 
 
@@ -160,9 +160,9 @@ def test_results_depend_on_nothing_but_the_page(tmp_path: Path, shared_data: Pat
     records = [r for e in open_entries(list_files(source)[0], source) for r in read_records(e, source)]
     pages = [record for record in records if isinstance(record, WebPage)][:40]
     with Extractor(source) as extractor:
-        there = [record.text for record in extractor.extracted("p", 0, iter(pages + pages))]
+        there = [record.text for record in extractor.extract("p", 0, iter(pages + pages))]
     with Extractor(source) as extractor:
-        back = [record.text for record in extractor.extracted("p", 0, iter(pages[::-1]))]
+        back = [record.text for record in extractor.extract("p", 0, iter(pages[::-1]))]
     assert there == back[::-1] * 2
     assert there[:40] == [
         EXTRACTORS[extract](decode_page(bytes(page.content), page.charset).text, None) for page in pages

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipelines.reading.web.charset import decode_page
-from pipelines.reading.web.http_payload import Response, payload, read_head
+from pipelines.reading.web.http_payload import Response, decode_payload, read_head
 from pipelines.reading.web.web_archives import Record, read_archive
 
 BLOCK = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n\r\n<p>mill"
@@ -54,7 +54,7 @@ def test_damaged_archives_are_read_to_their_end(record: bytes, edits: list, chun
 )
 def test_payloads_are_bounded_bytes_or_a_reason(body: bytes, edits: list, coding: str, clipped: bool) -> None:
     headers = {"content-encoding": coding, "transfer-encoding": "chunked" if "x" in coding else coding}
-    found = payload(Response(200, headers, 0), damaged(body, edits), 100, clipped)
+    found = decode_payload(Response(200, headers, 0), damaged(body, edits), 100, clipped)
     assert found in ("bad_coding", "html_bytes") if isinstance(found, str) else len(found) <= 100
     read_head(damaged(BLOCK, edits))
 

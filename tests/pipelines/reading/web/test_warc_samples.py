@@ -13,7 +13,7 @@ import pytest
 
 from pipelines.planning.corpus import Source
 from pipelines.reading.documents import list_files, read_documents
-from pipelines.reading.entries.decompress import DecodeBudget, decoded
+from pipelines.reading.entries.decompress import DecodeBudget, decompress
 from pipelines.reading.entries.source import REASONS, BrokenInput
 from pipelines.reading.web.web_archives import Record, read_archive
 
@@ -136,7 +136,7 @@ def chunks(data: bytes, size: int) -> Iterator[bytes]:
 def test_the_size_of_chunks_changes_nothing(samples: Path, name: str) -> None:
     def records(size: int) -> list:
         try:
-            stream = decoded(name, chunks((samples / name).read_bytes(), size), DecodeBudget(1 << 30))[1]
+            stream = decompress(name, chunks((samples / name).read_bytes(), size), DecodeBudget(1 << 30))[1]
             return [
                 (record.size, record.block) if isinstance(record, Record) else record
                 for record in read_archive(stream, lambda fields: 1 << 20)
