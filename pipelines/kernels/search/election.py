@@ -1,21 +1,23 @@
-"""Greedy elections among near-copies: who stays, if nobody may who is like enough others that stay.
+"""Greedy elections among near-copies: a document stays unless it is similar to enough documents that stay.
 
-Evidence is a ragged array of uint32: of each document a signature, compared place by place, or its set of shingle hashes,
-ascending.
+Documents are compared by a ragged array of uint32, which holds for each its signature, compared element by
+element, or its set of shingle hashes, ascending.
 """
 
 import numpy as np
 from numba import njit
 
 STAYS, OF_THE_FIRST = -1, -2
-"""In place of the number of a document: nobody, or the preferred document of the cluster, which is not among those here."""
+"""Values of `winner` other than the index of a document: the document stays; or it loses to the preferred
+document of its cluster, which is not among the documents here.
+"""
 
 
 @njit(cache=True)
 def _similarity(
     values: np.ndarray, i: int, end: int, others: np.ndarray, j: int, other_end: int, sets: bool, least: np.float32
 ) -> np.float32:
-    """Share of equal values of two signatures, or Jaccard similarity of two sets; 0 where it cannot reach `least`."""
+    """Share of equal values of two signatures, or Jaccard similarity of two sets; 0 if it cannot reach `least`."""
     common = 0
     if not sets:
         for k in range(end - i):
@@ -49,15 +51,15 @@ def _decide(
     enough: int,
     least: np.float32,
 ) -> tuple[int, np.float32]:
-    """(what `winner` becomes, similarity to the first that it is like) for document i beside the others at `rows`."""
+    """(value for `winner`, similarity to the first match) for document i, compared with the others at `rows`."""
     like, first, similarity = begun, STAYS, np.float32(0)
     for r in rows:
-        found = _similarity(
+        value = _similarity(
             values, offsets[i], offsets[i + 1], other_values, other_offsets[r], other_offsets[r + 1], sets, least
         )
-        if found >= least:
+        if value >= least:
             if first == STAYS:
-                first, similarity = r, found
+                first, similarity = r, value
             like += enough if decisive[r] else 1
             if like >= enough:
                 break
@@ -80,11 +82,14 @@ def elect(
     winner: np.ndarray,
     similarity: np.ndarray,
 ) -> None:
-    """Decide on all documents, in their order, cluster c being those from starts[c] to starts[c + 1].
+    """Decide on all documents in order; cluster c has the documents starts[c] to starts[c + 1] - 1.
 
-    A document goes if `enough` of those that stay are at or above `least`; begun[i] says how many of them it was found like
-    before. One with always[i] stays; being like one with decisive[i] is enough. winner[i] becomes STAYS, OF_THE_FIRST where
-    begun[i] is not 0, or the first document that i is like; similarity[i] is that to the first document that i is like.
+    A document is dropped if its similarity to `enough` documents that stay is at least `least`. begun[i]
+    counts matches found before this call; a match with decisive[i] counts as enough; a document with
+    always[i] stays in any case.
+
+    Fills winner[i] with STAYS, with OF_THE_FIRST if begun[i] is not 0, or with the first document that i
+    matches, and similarity[i] with the similarity to that document.
     """
     chosen = np.empty(len(begun), np.int64)
     for c in range(len(starts) - 1):
@@ -115,7 +120,9 @@ def follow(
     winner: np.ndarray,
     similarity: np.ndarray,
 ) -> None:
-    """As `elect`, for documents that are compared with the others from low[i] to high[i] alone; decisive[r] is of the others."""
+    """As `elect`, but document i is compared only with the others from low[i] to high[i] - 1; decisive[r]
+    refers to them.
+    """
     every = np.arange(len(other_offsets) - 1)
     for i in range(len(low)):
         winner[i], similarity[i] = _decide(

@@ -1,11 +1,12 @@
-"""Labels of supervised fastText models, from bytes to the best labels without a Python object per document or word.
+"""Predict labels of supervised fastText models without creating a Python object per document or word.
 
-The features of a text, their order and the arithmetic are those of fastText 0.9 (`Dictionary::getLine`, `computeSubwords`,
-`addWordNgrams`; Joulin et al. 2016, "Bag of Tricks for Efficient Text Classification"), so labels are the library's and
-scores differ by the last bits of an exponential. Tests compare both.
+The features of a text, their order and the arithmetic are those of fastText 0.9 (`Dictionary::getLine`,
+`computeSubwords`, `addWordNgrams`; Joulin et al. 2016, "Bag of Tricks for Efficient Text Classification").
+Labels equal the library's; scores differ in the last bits of an exponential. Tests compare both.
 
-A **token** is a run of bytes other than NUL, tab, line feed, vertical tab, form feed, carriage return and space. Tokens that
-begin with `__label__` are labels, not text, and a token `</s>` ends the text: the library does the same.
+A **token** is a run of bytes other than NUL, tab, line feed, vertical tab, form feed, carriage return and
+space. As in the library, tokens that begin with `__label__` are labels, not text, and a token `</s>` ends the
+text.
 """
 
 import math
@@ -16,45 +17,45 @@ from numba import njit
 
 _OFFSET_BASIS, _PRIME = np.uint32(2166136261), np.uint32(16777619)
 _WORD_PRIME = np.uint64(116049371)
-_FIRST, _LAST = np.uint8(60), np.uint8(62)  # < and > stand around a word when its n-grams are taken
+_FIRST, _LAST = np.uint8(60), np.uint8(62)  # < and > enclose a word when its n-grams are taken
 _LABEL = np.frombuffer(b"__label__", np.uint8)
 _END = np.frombuffer(b"</s>", np.uint8)
-# The library looks sigmoids up in this table, whose steps of 1/32 are seen in the third digit of its probabilities.
+# The library's table of sigmoids; its steps of 1/32 show in the third digit of the probabilities.
 _SIGMOID = (1.0 / (1.0 + np.exp(-(np.arange(513, dtype=np.float32) / np.float32(32) - np.float32(8))))).astype(
     np.float32
 )
-_LEAST = np.float32(math.log(1e-5))  # of a hierarchical softmax the library gives no label with a smaller probability
+_LEAST = np.float32(math.log(1e-5))  # the library returns no label of a hierarchical softmax below this probability
 HIERARCHICAL, SOFTMAX, INDEPENDENT = 0, 1, 2
 
 
 class Features(NamedTuple):
-    """What turns a text into rows of the input matrix."""
+    """The dictionary that maps a text to rows of the input matrix."""
 
-    words: np.ndarray  # uint8: the entries of the dictionary, one after the other
+    words: np.ndarray  # uint8: the entries of the dictionary, concatenated
     bounds: np.ndarray  # int64 [entries + 1], into words
-    slots: np.ndarray  # int32 [power of two]: entry by FNV-1a hash, linear probing; -1 where free
+    slots: np.ndarray  # int32 [power of two]: entry by FNV-1a hash, linear probing; -1 if free
     numbers: np.ndarray  # int64 [6]: words in the dictionary, buckets, minn, maxn, wordNgrams, pruned (0 or 1)
-    pruned: np.ndarray  # int32 [buckets or 0]: row of a bucket that survived pruning
-    kept: np.ndarray  # uint8 [buckets / 8 or 0]: bits of the buckets that did; small enough for a cache
+    pruned: np.ndarray  # int32 [buckets or 0]: row of each bucket that survived pruning
+    kept: np.ndarray  # uint8 [buckets / 8 or 0]: bit mask of those buckets; small enough for a cache
 
 
 class Layers(NamedTuple):
-    """The two matrices, and the tree of a hierarchical softmax (else empty)."""
+    """The two matrices, and the tree of a hierarchical softmax (empty for other losses)."""
 
     rows: np.ndarray  # float32 [words + buckets, dim]
     output: np.ndarray  # float32 [labels, dim]
-    children: np.ndarray  # int32 [2 * labels - 1, 2]: left, right; -1 of a leaf
+    children: np.ndarray  # int32 [2 * labels - 1, 2]: left, right; -1 for a leaf
 
 
 @njit(cache=True, inline="always")
 def _step(value: np.uint32, byte: np.uint8) -> np.uint32:
-    """FNV-1a, 32 bits. The library takes bytes as signed: one above 127 flips the upper 24 bits as well."""
+    """FNV-1a, 32 bits. The library reads bytes as signed, so one above 127 also flips the upper 24 bits."""
     return np.uint32((value ^ np.uint32(np.int32(np.int8(byte)))) * _PRIME)
 
 
 @njit(cache=True)
 def index_words(words: np.ndarray, bounds: np.ndarray, slots: np.ndarray) -> None:
-    """Fill `slots`, all -1 before, from the entries."""
+    """Fill `slots`, which must all be -1, with the entries."""
     mask = len(slots) - 1
     for entry in range(len(bounds) - 1):
         value = _OFFSET_BASIS
@@ -68,7 +69,7 @@ def index_words(words: np.ndarray, bounds: np.ndarray, slots: np.ndarray) -> Non
 
 @njit(cache=True)
 def _find(words: np.ndarray, bounds: np.ndarray, slots: np.ndarray, value: np.uint32, token: np.ndarray) -> int:
-    """The entry that is this token, or -1. `value` is its hash."""
+    """The entry that equals the token, or -1. `value` is the token's hash."""
     mask = len(slots) - 1
     slot = np.int64(value) & mask
     while slots[slot] >= 0:
@@ -93,7 +94,10 @@ def _add_character_ngrams(
     word: np.ndarray,
     hidden: np.ndarray,
 ) -> int:
-    """Add the n-grams of `<word>`, minn to maxn characters; how many. `<` and `>` alone are none."""
+    """Add the rows of the n-grams of `<word>`, minn to maxn characters, to `hidden`; return how many.
+
+    `<` and `>` alone are no n-grams.
+    """
     words, buckets, least, most = numbers[0], np.uint32(numbers[1]), numbers[2], numbers[3]
     any_pruned, size, dim, count = numbers[5] > 0, len(word), len(hidden), 0
     for start in range(size):
@@ -127,7 +131,7 @@ def _add_word_ngrams(
     hashes: np.ndarray,
     hidden: np.ndarray,
 ) -> int:
-    """Add the n-grams of 2 to wordNgrams tokens; how many."""
+    """Add the rows of the n-grams of 2 to wordNgrams tokens to `hidden`; return how many."""
     words, buckets, most = numbers[0], np.uint64(numbers[1]), numbers[4]
     any_pruned, dim, count = numbers[5] > 0, len(hidden), 0
     for start in range(len(hashes)):
@@ -161,7 +165,7 @@ def _begins(data: np.ndarray, start: int, end: int, what: np.ndarray) -> bool:
 def _embed(
     features: Features, rows: np.ndarray, data: np.ndarray, i: int, end: int, scratch: tuple, hidden: np.ndarray
 ) -> int:
-    """Sum the rows of a text's features into `hidden`; how many rows."""
+    """Sum the rows of a text's features into `hidden`; return the number of rows."""
     word, hashes = scratch
     pruned, kept, numbers = features.pruned, features.kept, features.numbers
     words = count = 0
@@ -210,14 +214,14 @@ def _log(value: float) -> np.float32:
 
 @njit(cache=True)
 def _offer(label: int, score: np.float32, labels: np.ndarray, scores: np.ndarray) -> None:
-    """Keep a label if it is among the best so far; the earlier of two equal ones stays first."""
-    place = len(scores)
-    while place > 0 and (labels[place - 1] < 0 or score > scores[place - 1]):
-        place -= 1
-    for i in range(len(scores) - 1, place, -1):
+    """Insert a label if it is among the best so far; of equal scores the earlier label stays first."""
+    rank = len(scores)
+    while rank > 0 and (labels[rank - 1] < 0 or score > scores[rank - 1]):
+        rank -= 1
+    for i in range(len(scores) - 1, rank, -1):
         labels[i], scores[i] = labels[i - 1], scores[i - 1]
-    if place < len(scores):
-        labels[place], scores[place] = label, score
+    if rank < len(scores):
+        labels[rank], scores[rank] = label, score
 
 
 @njit(cache=True)
@@ -230,7 +234,9 @@ def _walk(
     labels: np.ndarray,
     scores: np.ndarray,
 ) -> None:
-    """The best leaves by the sum of the logarithms on their way; branches that cannot be among them are not entered."""
+    """Find the best leaves by the sum of log probabilities on their path; skip branches that cannot hold any
+    of them.
+    """
     leaves, last = len(output), len(scores) - 1
     stack[0], sums[0], depth = 2 * leaves - 2, 0, 1
     while depth:
@@ -252,7 +258,7 @@ def _walk(
 
 @njit(cache=True)
 def _rank(output: np.ndarray, loss: int, hidden: np.ndarray, labels: np.ndarray, scores: np.ndarray) -> None:
-    """The best labels by the logarithm of a softmax, or of a sigmoid each."""
+    """Find the best labels by the logarithm of a softmax, or of one sigmoid per label."""
     values = np.zeros(len(output), np.float32)
     for label in range(len(values)):
         for i in range(len(hidden)):
@@ -266,8 +272,8 @@ def _rank(output: np.ndarray, loss: int, hidden: np.ndarray, labels: np.ndarray,
             values[label] /= total
     else:
         for label in range(len(values)):
-            place = int((min(np.float32(8), max(np.float32(-8), values[label])) + np.float32(8)) * np.float32(32))
-            values[label] = _SIGMOID[place] if abs(values[label]) <= 8 else np.float32(values[label] > 0)
+            step = int((min(np.float32(8), max(np.float32(-8), values[label])) + np.float32(8)) * np.float32(32))
+            values[label] = _SIGMOID[step] if abs(values[label]) <= 8 else np.float32(values[label] > 0)
     for label in range(len(values)):
         _offer(label, _log(values[label]), labels, scores)
 
@@ -283,7 +289,8 @@ def predict(
     labels: np.ndarray,
     scores: np.ndarray,
 ) -> None:
-    """Fill `labels` (int32 [n, k]) and `scores` (float32 [n, k]), best first, for the texts data[starts[n]:ends[n]].
+    """Fill `labels` (int32 [n, k]) and `scores` (float32 [n, k]), best first, for the texts
+    data[starts[n]:ends[n]].
 
     A score is a probability from 0 to 1. A text without any feature gets labels of -1 and scores of 0.
     """
@@ -305,6 +312,6 @@ def predict(
             _walk(layers.output, layers.children, hidden, stack, sums, labels[text], scores[text])
         else:
             _rank(layers.output, loss, hidden, labels[text], scores[text])
-        for place in range(len(scores[text])):
-            if labels[text, place] >= 0:
-                scores[text, place] = min(np.float32(1), np.float32(math.exp(scores[text, place])))
+        for rank in range(len(scores[text])):
+            if labels[text, rank] >= 0:
+                scores[text, rank] = min(np.float32(1), np.float32(math.exp(scores[text, rank])))

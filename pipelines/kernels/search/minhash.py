@@ -1,7 +1,8 @@
-"""MinHash signatures over word or character shingles, bit-identical to datasketch's "affine32" scheme with xxh32.
+"""MinHash signatures over word or character shingles, bit-identical to datasketch's "affine32" scheme with
+xxh32.
 
-From bytes to signature nothing becomes a Python object: words are lower-cased and joined by one space
-(`characters.lower_runs`), a shingle is then a slice of those bytes, hashed by xxh32 (seed 0), mixed once by
+No Python object is created between bytes and signature. Words are lower-cased and joined by one space
+(`characters.lower_runs`); a shingle is a slice of those bytes, hashed with xxh32 (seed 0), mixed with
 MurmurHash3's finalizer, and permuted by a * h + b modulo 2^32.
 """
 
@@ -20,7 +21,7 @@ _PRIME1, _PRIME2, _PRIME3 = np.uint64(2654435761), np.uint64(2246822519), np.uin
 _PRIME4, _PRIME5 = np.uint64(668265263), np.uint64(374761393)
 _BATCH = 512
 
-# What units weigh by their kind: six letters of a script without spaces between words make a shingle where five words do.
+# Weights of units by kind: six letters of a script without spaces between words count as much as five words.
 WEIGHTS = np.array([6, 5, 5], np.int64)
 WEIGHTS.flags.writeable = False
 
@@ -30,16 +31,17 @@ def signatures(
 ) -> tuple[np.ndarray, np.ndarray]:
     """(signatures uint32 [n, num_perm], shingles int64 [n]) of documents given as Arrow buffers.
 
-    A document is its runs of `characters.lower_runs`, the units, joined by one space; a shingle is `ngram` neighbouring words of
-    that, as `WEIGHTS` counts them, or `ngram` characters. `permutations` is uint32 [2, num_perm]: the factors and the summands. A
-    document of fewer words, or characters, but at least one, is a single shingle of all it has; one without words has no
-    shingle and the signature 0xFFFFFFFF throughout, which is datasketch's empty one.
+    A document is its units, the runs of `characters.lower_runs`, joined by one space. A shingle is `ngram`
+    consecutive units weighted by `WEIGHTS`, or `ngram` characters. A document with fewer units or characters,
+    but at least one, is a single shingle; a document without words has no shingle and a signature of
+    0xFFFFFFFF throughout, datasketch's empty signature. `permutations` is uint32 [2, num_perm]: the factors
+    and the summands.
     """
     n = len(offsets) - 1
     out = np.full((n, permutations.shape[1]), 0xFFFFFFFF, np.uint32)
     shingles = np.zeros(n, np.int64)
     factors, summands = np.ascontiguousarray(permutations[0]), np.ascontiguousarray(permutations[1])
-    for first, last, units in _units(offsets, data, unit, keep):
+    for first, last, units in _iterate_units(offsets, data, unit, keep):
         _sign(*units, WEIGHTS, ngram * WEIGHTS[0], factors, summands, out[first:last], shingles[first:last])
     return out, shingles
 
@@ -49,33 +51,36 @@ def shingle_sets(
 ) -> tuple[np.ndarray, np.ndarray]:
     """(offsets int64 [n + 1], hashes uint32): the distinct hashes of each document's shingles, ascending.
 
-    The shingles and the hash are those of `signatures`. Two shingles of documents with k shingles share a hash by chance with
-    probability k / 2^32: below one in 40,000 for documents of up to 100,000.
+    Shingles and hash are those of `signatures`. The probability that a shingle collides with one of k others is
+    k / 2^32: below one in 40,000 for documents of up to 100,000 shingles.
     """
     sizes, sets = [np.zeros(1, np.int64)], [np.zeros(0, np.uint32)]
-    for first, last, units in _units(offsets, data, unit, keep):
-        found, size = np.empty(len(units[2]), np.uint32), np.zeros(last - first, np.int64)
-        total = _collect(*units, WEIGHTS, ngram * WEIGHTS[0], found, size)
-        sets.append(found[:total])
+    for first, last, units in _iterate_units(offsets, data, unit, keep):
+        hashes, size = np.empty(len(units[2]), np.uint32), np.zeros(last - first, np.int64)
+        total = _collect_hashes(*units, WEIGHTS, ngram * WEIGHTS[0], hashes, size)
+        sets.append(hashes[:total])
         sizes.append(size)
     return np.cumsum(np.concatenate(sizes)), np.concatenate(sets)
 
 
 def jaccard(
-    offsets: np.ndarray, hashes: np.ndarray, other_offsets: np.ndarray, other_hashes: np.ndarray, places: np.ndarray
+    offsets: np.ndarray, hashes: np.ndarray, other_offsets: np.ndarray, other_hashes: np.ndarray, partners: np.ndarray
 ) -> np.ndarray:
-    """Jaccard similarity of set i to set places[i] of the others, float32; sets ascending, as by `shingle_sets`."""
-    out = np.empty(len(places), np.float32)
-    _jaccard(offsets, hashes, other_offsets, other_hashes, places, out)
+    """Jaccard similarity of set i to the other set partners[i], float32 [n]; sets are ascending, as from
+    `shingle_sets`.
+    """
+    out = np.empty(len(partners), np.float32)
+    _jaccard(offsets, hashes, other_offsets, other_hashes, partners, out)
     return out
 
 
 _Block = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, int]
 
 
-def _units(offsets: np.ndarray, data: np.ndarray, unit: str, keep: int) -> Iterator[tuple[int, int, _Block]]:
-    """Blocks of documents: (first, last + 1, (bytes, offsets, where units start, offsets into that, kinds of units, bytes
-    between two units))."""
+def _iterate_units(offsets: np.ndarray, data: np.ndarray, unit: str, keep: int) -> Iterator[tuple[int, int, _Block]]:
+    """Blocks of documents: (first, last + 1, (bytes, offsets, starts of units, offsets into the starts, kinds
+    of units, bytes between two units)).
+    """
     for first, last, block_offsets, block in blocks(offsets, data):
         runs = lower_runs(block_offsets, block, keep)
         if unit == "word":
@@ -83,12 +88,12 @@ def _units(offsets: np.ndarray, data: np.ndarray, unit: str, keep: int) -> Itera
             yield first, last, (runs.data, runs.offsets, runs.starts, runs.run_offsets, kinds, 1)
         else:
             starts = np.flatnonzero((runs.data & 0xC0) != 0x80).astype(np.int32)
-            places, kinds = np.searchsorted(starts, runs.offsets).astype(np.int64), np.zeros(len(starts), np.uint8)
-            yield first, last, (runs.data, runs.offsets, starts, places, kinds, 0)
+            unit_offsets = np.searchsorted(starts, runs.offsets).astype(np.int64)
+            yield first, last, (runs.data, runs.offsets, starts, unit_offsets, np.zeros(len(starts), np.uint8), 0)
 
 
 def xxh32(data: bytes) -> int:
-    """The kernel's xxh32 of some bytes, seed 0: for tests against the library."""
+    """The kernel's xxh32 of `data`, seed 0, for tests against the library."""
     return int(_xxh32(np.frombuffer(data, np.uint8), 0, len(data)))
 
 
@@ -137,7 +142,7 @@ def _xxh32(data: np.ndarray, i: int, end: int) -> np.uint32:
 
 @njit(cache=True)
 def _finalize(value: np.uint64) -> np.uint32:
-    """MurmurHash3's 32-bit finalizer: datasketch mixes every hash by it before the permutations."""
+    """MurmurHash3's 32-bit finalizer, which datasketch applies to every hash before the permutations."""
     value = ((value ^ (value >> np.uint64(16))) * np.uint64(0x85EBCA6B)) & _MASK
     value = ((value ^ (value >> np.uint64(13))) * np.uint64(0xC2B2AE35)) & _MASK
     return np.uint32(value ^ (value >> np.uint64(16)))
@@ -153,8 +158,8 @@ def _take_minimum(hashes: np.ndarray, count: int, factors: np.ndarray, summands:
 
 
 @njit(cache=True, inline="always")
-def _shingle(data: np.ndarray, starts: np.ndarray, k: int, after: int, gap: int, last: int, end: int) -> np.uint32:
-    """The hash of the units k to after - 1; `gap` bytes between units are no part of it."""
+def _hash_shingle(data: np.ndarray, starts: np.ndarray, k: int, after: int, gap: int, last: int, end: int) -> np.uint32:
+    """The hash of the units k to after - 1, without the `gap` bytes that separate them from the next unit."""
     return _finalize(np.uint64(_xxh32(data, starts[k], starts[after] - gap if after < last else end)))
 
 
@@ -183,7 +188,7 @@ def _sign(
                 after += 1
             if weight < least and shingles[d] > 0:
                 break
-            hashes[filled] = _shingle(data, starts, k, after, gap, last, offsets[d + 1])
+            hashes[filled] = _hash_shingle(data, starts, k, after, gap, last, offsets[d + 1])
             weight -= weights[kinds[k]]
             shingles[d] += 1
             filled += 1
@@ -194,7 +199,7 @@ def _sign(
 
 
 @njit(cache=True)
-def _collect(
+def _collect_hashes(
     data: np.ndarray,
     offsets: np.ndarray,
     starts: np.ndarray,
@@ -217,7 +222,7 @@ def _collect(
                 after += 1
             if weight < least and count > 0:
                 break
-            hashes[count] = _shingle(data, starts, k, after, gap, last, offsets[d + 1])
+            hashes[count] = _hash_shingle(data, starts, k, after, gap, last, offsets[d + 1])
             weight -= weights[kinds[k]]
             count += 1
         hashes = np.sort(hashes[:count])
@@ -235,12 +240,12 @@ def _jaccard(
     hashes: np.ndarray,
     other_offsets: np.ndarray,
     other_hashes: np.ndarray,
-    places: np.ndarray,
+    partners: np.ndarray,
     out: np.ndarray,
 ) -> None:
-    for d in range(len(places)):
+    for d in range(len(partners)):
         i, end = offsets[d], offsets[d + 1]
-        j, other_end = other_offsets[places[d]], other_offsets[places[d] + 1]
+        j, other_end = other_offsets[partners[d]], other_offsets[partners[d] + 1]
         size = end - i + other_end - j
         common = 0
         while i < end and j < other_end:

@@ -1,6 +1,6 @@
-"""Where in a text personal data can be at all: passes over the bytes that find the few places worth a closer look.
+"""Scan bytes for the few positions where personal data is possible, so that only these are examined closely.
 
-A hit is necessary, never sufficient: every match of Presidio's pattern of an entity lies around a hit of its kind, and
+A hit is necessary, never sufficient: every match of Presidio's pattern of an entity contains a hit of its kind.
 pipelines/stages/pii/windows.py turns hits into windows.
 """
 
@@ -14,16 +14,16 @@ from numba import njit
 
 Kind = Literal["at", "quad", "colons", "iban", "wallet", "hardware", "fiscal", "userinfo", "secret", "private"]
 
-# The punctuation that phonenumbers allows between the digits of a number; in a number it also allows x and X.
+# Punctuation that phonenumbers allows between the digits of a number; it also allows x and X.
 PHONE_PUNCTUATION = (
     "-\u2010\u2011\u2012\u2013\u2014\u2015\u2212\u30fc\uff0d\uff0e\uff0f \xa0\xad\u200b\u2060\u3000"
     "()\uff08\uff09\uff3b\uff3d.[]/~\u2053\u223c\uff5e"
 )
-PHONE_GAP = 4  # how many punctuation characters phonenumbers allows between two digits
-CODE_GAP = 1  # how many letters or separators Presidio's patterns of identity numbers have between two digits
+PHONE_GAP = 4  # punctuation characters that phonenumbers allows between two digits
+CODE_GAP = 1  # letters or separators between two digits in Presidio's patterns of identity numbers
 
 _DIGIT, _PUNCTUATION, _HEX, _CAPITAL, _ALNUM, _LOCAL, _HOST, _LINK = 1, 2, 4, 8, 16, 32, 64, 128
-_CODE_POINTS = 0x20000  # no decimal digit and no phone punctuation lies beyond
+_CODE_POINTS = 0x20000  # all decimal digits and phone punctuation are below
 _CAPITALS, _SMALL, _DECIMALS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ", "abcdefghijklmnopqrstuvwxyz", "0123456789"
 _AT, _DOT, _COLON, _HYPHEN, _SPACE, _ZERO, _ONE, _THREE, _NINE, _SLASH, _LOW = b"@.:- 0139/_"
 _NOT_IN_USERINFO = tuple(b"/?#\"'<>{}|\\^`")
@@ -35,7 +35,7 @@ def _classes() -> np.ndarray:
     """uint8 [0x20000]: the classes of each code point as bits. Read-only."""
     table: np.ndarray = np.zeros(_CODE_POINTS, np.uint8)
     every = "".join(map(chr, (*range(0xD800), *range(0xE000, _CODE_POINTS))))
-    # Presidio matches with `regex`, phonenumbers with `re`: their Unicode tables differ by some years.
+    # Presidio matches with `regex`, phonenumbers with `re`; their Unicode versions differ.
     digits = {*regex.findall(r"\d", every), *(character for character in every if character.isdecimal())}
     for bit, characters in (
         (_DIGIT, digits),
@@ -45,35 +45,45 @@ def _classes() -> np.ndarray:
         (_ALNUM, _DECIMALS + _SMALL + _CAPITALS),
         (_LOCAL, "!#$%&'*+-/=?^_`{|}~" + _DECIMALS + _SMALL + _CAPITALS),
         (_HOST, "_" + _DECIMALS + _SMALL + _CAPITALS),
-        # Long s and the Kelvin sign equal s and k where case is ignored.
+        # Long s and the Kelvin sign equal s and k if case is ignored.
         (_LINK, {*regex.findall(r"\s", every), *"-+:_\u017f\u212a", *_SMALL, *_CAPITALS}),
     ):
         for character in characters:
             table[ord(character)] |= bit
-    table[128:256] |= _LOCAL | _HOST  # for bytes of other characters, which any kernel but the one for digits looks up
+    table[128:256] |= _LOCAL | _HOST  # all kernels but _find_chains look up single bytes, of non-ASCII characters too
     table.flags.writeable = False
     return table
 
 
 def find_hits(kind: Kind, offsets: np.ndarray, data: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Every hit in order: its row, and its byte offset within the document, both int64.
+    """Every hit in order: its row and its byte offset within the document, both int64.
 
-    A hit is the byte of: `at` an @ with a character of an address on both sides; `quad` the third dot of a dotted
-    quad; `colons` the first of two colons, or the sixth between hexadecimal groups of one to four; `iban` the second
-    check digit after two capitals, with two groups of four to follow; `wallet` the 26th letter or digit of a run
-    since its first 1 or 3; `hardware` the fifth separator between pairs of hexadecimal digits, or the second dot
-    after groups of four; `fiscal` every 16th character in a run of letters and digits and of characters beyond ASCII,
-    once 9 of the run are ASCII; `userinfo` the colon of :// with a colon and an @ before the host ends; `secret`
-    where a run of [A-Za-z0-9_.-] has 20 characters, 10 of them letters or digits; `private` the P of PRIVATE KEY.
-    `offsets` int64 [n + 1] and `data` uint8 are the buffers of a large_string array and hold UTF-8.
+    `offsets` int64 [n + 1] and `data` uint8 are the buffers of a large_string array of UTF-8. The byte of a
+    hit, by kind:
+
+    - `at`: an @ with a character of an address on both sides.
+    - `quad`: the third dot of a dotted quad.
+    - `colons`: the first of two colons, or the sixth colon between hexadecimal groups of one to four.
+    - `iban`: the second check digit after two capitals, followed by two groups of four.
+    - `wallet`: the 26th letter or digit of a run, counted from its first 1 or 3.
+    - `hardware`: the fifth separator between pairs of hexadecimal digits, or the second dot after groups of
+      four.
+    - `fiscal`: every 16th character in a run of letters, digits and non-ASCII characters, once 9 of the run
+      are ASCII.
+    - `userinfo`: the colon of ://, with a colon and an @ before the host ends.
+    - `secret`: the 20th character of a run of [A-Za-z0-9_.-], or a later one, once 10 of the run are letters
+      or digits.
+    - `private`: the P of PRIVATE KEY.
     """
-    places = _collect(_KERNELS[kind], offsets, data)
-    rows = np.asarray(np.searchsorted(offsets, places, side="right") - 1)
-    return rows, places - offsets[rows]
+    positions = _collect(_KERNELS[kind], offsets, data)
+    rows = np.asarray(np.searchsorted(offsets, positions, side="right") - 1)
+    return rows, positions - offsets[rows]
 
 
 class Chains(NamedTuple):
-    """Chains of digits in order: row, start and end in bytes within the document, number of digits; each int64 [n]."""
+    """Chains of digits in order: row, start and end in bytes within the document, number of digits; each
+    int64 [n].
+    """
 
     rows: np.ndarray
     starts: np.ndarray
@@ -82,18 +92,21 @@ class Chains(NamedTuple):
 
 
 def find_chains(offsets: np.ndarray, data: np.ndarray, least: int, codes: bool = False) -> Chains:
-    """Every chain of at least `least` digits with no gap wider than in a phone number. Buffers as for find_hits.
+    """Every chain of at least `least` digits without a gap wider than in a phone number. Buffers as for
+    `find_hits`.
 
-    With `codes`, a gap is what identity numbers have: one letter, white space, or one of -+:_ instead.
+    With `codes`, gaps are those of identity numbers instead: one letter, one white space, or one of -+:_.
     """
     link, gap = (_LINK, CODE_GAP) if codes else (_PUNCTUATION, PHONE_GAP)
-    starts, ends, digits = _collect(_chains, offsets, data, least, link, gap).reshape(-1, 3).T
+    starts, ends, digits = _collect(_find_chains, offsets, data, least, link, gap).reshape(-1, 3).T
     rows = np.asarray(np.searchsorted(offsets, starts, side="right") - 1)
     return Chains(rows, starts - offsets[rows], ends - offsets[rows], digits)
 
 
 def _collect(kernel: Callable[..., int], offsets: np.ndarray, data: np.ndarray, *more: int) -> np.ndarray:
-    """What a kernel finds; it counts all and writes as far as the array reaches."""
+    """All hits of a kernel. A kernel counts every hit but writes only those that fit; retry if the array was
+    too short.
+    """
     out: np.ndarray = np.empty(3 * max(1024, len(data) // 512), np.int64)
     while (count := kernel(offsets, data, _classes(), out, *more)) > len(out):
         out = np.empty(count, np.int64)
@@ -101,16 +114,16 @@ def _collect(kernel: Callable[..., int], offsets: np.ndarray, data: np.ndarray, 
 
 
 @njit(cache=True, nogil=True)
-def _chains(
+def _find_chains(
     offsets: np.ndarray, data: np.ndarray, classes: np.ndarray, out: np.ndarray, least: int, link: int, widest: int
 ) -> int:
-    """Start, end and digits of each, in turn."""
+    """Write start, end and number of digits of each chain; return how many numbers there are."""
     count = 0
     for row in range(len(offsets) - 1):
         at, end = offsets[row], offsets[row + 1]
-        digits, gap, start, stop = 0, 0, at, at  # of the chain; characters of a gap since its last digit
+        digits, gap, start, stop = 0, 0, at, at  # gap: characters since the last digit of the chain
         while at <= end:
-            place = at
+            first = at
             code = np.int64(data[at]) if at < end else 0  # a NUL after the last character ends its chain
             at += 1
             if code >= 0xC0:
@@ -122,7 +135,7 @@ def _chains(
             kind = classes[code] if code < _CODE_POINTS else 0
             if kind & _DIGIT:
                 if digits == 0:
-                    start = place
+                    start = first
                 digits += 1
                 gap = 0
                 stop = at
@@ -138,7 +151,7 @@ def _chains(
 
 
 @njit(cache=True, nogil=True)
-def _ats(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray, out: np.ndarray) -> int:
+def _find_ats(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray, out: np.ndarray) -> int:
     count = 0
     for row in range(len(offsets) - 1):
         for at in range(offsets[row] + 1, offsets[row + 1] - 1):
@@ -150,7 +163,7 @@ def _ats(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray, out: np.nda
 
 
 @njit(cache=True, nogil=True)
-def _quads(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray, out: np.ndarray) -> int:
+def _find_quads(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray, out: np.ndarray) -> int:
     count = 0
     for row in range(len(offsets) - 1):
         start = offsets[row]
@@ -175,7 +188,7 @@ def _quads(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray, out: np.n
 
 
 @njit(cache=True, nogil=True)
-def _colons(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray, out: np.ndarray) -> int:
+def _find_colons(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray, out: np.ndarray) -> int:
     count = 0
     for row in range(len(offsets) - 1):
         start, end = offsets[row], offsets[row + 1]
@@ -200,7 +213,7 @@ def _colons(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray, out: np.
 
 
 @njit(cache=True, nogil=True)
-def _ibans(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray, out: np.ndarray) -> int:
+def _find_ibans(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray, out: np.ndarray) -> int:
     count = 0
     for row in range(len(offsets) - 1):
         end = offsets[row + 1]
@@ -225,7 +238,7 @@ def _ibans(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray, out: np.n
 
 
 @njit(cache=True, nogil=True)
-def _wallets(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray, out: np.ndarray) -> int:
+def _find_wallets(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray, out: np.ndarray) -> int:
     count = 0
     for row in range(len(offsets) - 1):
         run = 0  # letters and digits since the first 1 or 3 of the run
@@ -243,11 +256,11 @@ def _wallets(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray, out: np
 
 
 @njit(cache=True, nogil=True)
-def _hardware(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray, out: np.ndarray) -> int:
+def _find_hardware(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray, out: np.ndarray) -> int:
     count = 0
     for row in range(len(offsets) - 1):
-        digits = 0  # hexadecimal digits that end here
-        pairs, fours = 0, 0  # separators so far after groups of two, after groups of four
+        digits = 0  # length of the run of hexadecimal digits that ends here
+        pairs, fours = 0, 0  # separators so far after groups of two, and of four
         for at in range(offsets[row], offsets[row + 1]):
             byte = data[at]
             if classes[byte] & _HEX:
@@ -265,10 +278,10 @@ def _hardware(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray, out: n
 
 
 @njit(cache=True, nogil=True)
-def _fiscals(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray, out: np.ndarray) -> int:
+def _find_fiscals(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray, out: np.ndarray) -> int:
     count = 0
     for row in range(len(offsets) - 1):
-        run, ascii_ = 0, 0  # characters since the last hit of the run; letters and digits of ASCII in the run
+        run, ascii_ = 0, 0  # characters since the last hit of the run; ASCII letters and digits in the run
         for at in range(offsets[row], offsets[row + 1]):
             byte = data[at]
             if byte < 0x80 and not classes[byte] & _ALNUM:
@@ -285,18 +298,18 @@ def _fiscals(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray, out: np
 
 
 @njit(cache=True, nogil=True)
-def _userinfos(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray, out: np.ndarray) -> int:
+def _find_userinfos(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray, out: np.ndarray) -> int:
     count = 0
     for row in range(len(offsets) - 1):
         end = offsets[row + 1]
         for at in range(offsets[row] + 1, end - 4):
             if data[at] != _COLON or data[at + 1] != _SLASH or data[at + 2] != _SLASH:
                 continue
-            place, colons = at + 3, 0
-            while place < end and data[place] > _SPACE and data[place] != _AT and data[place] not in _NOT_IN_USERINFO:
-                colons += data[place] == _COLON
-                place += 1
-            if colons and place < end and data[place] == _AT:
+            i, colons = at + 3, 0
+            while i < end and data[i] > _SPACE and data[i] != _AT and data[i] not in _NOT_IN_USERINFO:
+                colons += data[i] == _COLON
+                i += 1
+            if colons and i < end and data[i] == _AT:
                 if count < len(out):
                     out[count] = at
                 count += 1
@@ -304,7 +317,7 @@ def _userinfos(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray, out: 
 
 
 @njit(cache=True, nogil=True)
-def _secrets(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray, out: np.ndarray) -> int:
+def _find_secrets(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray, out: np.ndarray) -> int:
     count = 0
     for row in range(len(offsets) - 1):
         run, alnum = 0, 0
@@ -320,12 +333,12 @@ def _secrets(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray, out: np
                 if count < len(out):
                     out[count] = at
                 count += 1
-                run = -(1 << 62)  # one hit for each run
+                run = -(1 << 62)  # one hit per run
     return count
 
 
 @njit(cache=True, nogil=True)
-def _privates(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray, out: np.ndarray) -> int:
+def _find_private_keys(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray, out: np.ndarray) -> int:
     count = 0
     for row in range(len(offsets) - 1):
         for at in range(offsets[row], offsets[row + 1] - len(_PRIVATE_KEY) + 1):
@@ -340,14 +353,14 @@ def _privates(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray, out: n
 
 
 _KERNELS: dict[str, Callable[..., int]] = {
-    "at": _ats,
-    "quad": _quads,
-    "colons": _colons,
-    "iban": _ibans,
-    "wallet": _wallets,
-    "hardware": _hardware,
-    "fiscal": _fiscals,
-    "userinfo": _userinfos,
-    "secret": _secrets,
-    "private": _privates,
+    "at": _find_ats,
+    "quad": _find_quads,
+    "colons": _find_colons,
+    "iban": _find_ibans,
+    "wallet": _find_wallets,
+    "hardware": _find_hardware,
+    "fiscal": _find_fiscals,
+    "userinfo": _find_userinfos,
+    "secret": _find_secrets,
+    "private": _find_private_keys,
 }

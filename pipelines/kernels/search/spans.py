@@ -1,5 +1,5 @@
-"""Lines, paragraphs and sentences as spans that can be compared and cut: a hash of each one's normalised text, its words, and
-the white space between it and the span before it.
+"""Find lines, paragraphs and sentences as spans to compare and cut, with a hash of the normalised text, the
+number of words and the line feed before each.
 """
 
 from typing import NamedTuple
@@ -18,18 +18,18 @@ _LINE_FEED = 10
 
 
 class Units(NamedTuple):
-    """The units of a block in order, int64 [units] but for `hashes`, with offsets into its documents."""
+    """The units of a block in order, int64 [units] except `hashes`; positions are bytes within the document."""
 
-    documents: np.ndarray  # which document of the block
+    documents: np.ndarray  # index of the document in the block
     starts: np.ndarray
     ends: np.ndarray  # without white space
-    feeds: np.ndarray  # behind the last line feed between the unit before and this one; -1 where there is none
+    feeds: np.ndarray  # position after the last line feed between the previous unit and this one; -1 if there is none
     words: np.ndarray
     hashes: np.ndarray  # uint64, xxh64 (seed 0) of `" ".join(unit.lower().split())` in UTF-8
 
 
 def find_units(offsets: np.ndarray, data: np.ndarray, unit: str) -> Units:
-    """The lines, paragraphs or sentences of a block; pipelines/kernels/text/segment.py says what they are."""
+    """The lines, paragraphs or sentences of a block, as defined in pipelines/kernels/text/segment.py."""
     classes = classify(offsets, data)
     if unit == "sentence":
         spans = find_sentences(offsets, data, classes)
@@ -39,7 +39,7 @@ def find_units(offsets: np.ndarray, data: np.ndarray, unit: str) -> Units:
     starts, ends = spans.starts.astype(np.int64), spans.ends.astype(np.int64)
     feeds = np.empty(len(starts), np.int64)
     _trim(data, classes, offsets, documents, starts, ends, feeds)
-    # White space alone stands between two units, so that the text up to the next unit has the same normalised form.
+    # Only white space separates units, so the text up to the next unit has the same normalised form.
     bounds = np.append(starts, len(data)) if len(starts) else np.zeros(1, np.int64)
     bounds.flags.writeable = False
     runs = lower_runs(bounds, data, IN_TOKEN)
@@ -57,9 +57,11 @@ def hash_spans(offsets: np.ndarray, data: np.ndarray) -> np.ndarray:
 
 
 def hash_windows(hashes: np.ndarray, documents: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
-    """(first unit, hash) of every window of `size` units of one document; one of all its units where it has fewer.
+    """(first unit, hash) of every window of `size` units of one document; a document with fewer units is one
+    window.
 
-    The hash of a window is that of its units' hashes, little-endian, one after the other; of one unit, its own.
+    The hash of a window is the xxh64 of its units' hashes, little-endian and concatenated; with `size` 1, the
+    unit's own hash.
     """
     counts = np.bincount(documents)
     left = np.repeat(np.cumsum(counts), counts) - np.arange(len(documents))
@@ -82,7 +84,7 @@ def _trim(
     ends: np.ndarray,
     feeds: np.ndarray,
 ) -> None:
-    """Take white space off the ends, and find the line feeds between units."""
+    """Remove white space from the ends of units, and find the line feeds between units."""
     for k in range(len(starts)):
         while ends[k] > starts[k] and classes[ends[k] - 1] & SPACE:
             ends[k] -= 1

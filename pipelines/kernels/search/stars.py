@@ -1,4 +1,4 @@
-"""Union-find over numbered nodes: what each node is connected to, by the lowest node of its component."""
+"""Union-find over numbered nodes; a component is represented by its lowest node."""
 
 import numpy as np
 from numba import njit
@@ -21,11 +21,13 @@ def _unite(first: np.ndarray, second: np.ndarray, lowest: np.ndarray) -> None:
         elif b < a:
             lowest[a] = b
     for node in range(len(lowest)):
-        lowest[node] = lowest[lowest[node]]  # what a node points to is lower, so it points to its root by now
+        lowest[node] = lowest[lowest[node]]  # parents are lower, so each already points to its root
 
 
 def lowest_connected(first: np.ndarray, second: np.ndarray, nodes: int) -> np.ndarray:
-    """For each of `nodes` nodes the lowest node of its component, int64 [nodes]; edges are int64 [edges] each."""
+    """The lowest node of each node's component, int64 [nodes]; `first` and `second` are the edges, int64
+    [edges].
+    """
     lowest = np.arange(nodes, dtype=np.int64)
     _unite(first, second, lowest)
     return lowest

@@ -1,8 +1,8 @@
-"""Where the entries of a word list occur in texts.
+"""Find the entries of a word list in texts.
 
-Both entries and texts are `characters.lower_runs`: lower-cased words joined by one space. An occurrence begins and ends where a
-word does, or beside a character of a script that is written without spaces (Thai to Khmer, kana, Han). Of entries that begin at
-one place the longest counts, and the search goes on behind it.
+Entries and texts are `characters.lower_runs`: lower-cased words joined by one space. An occurrence begins and
+ends at a word boundary, or next to a character of a script written without spaces (Thai to Khmer, kana, Han).
+Of entries that begin at the same position the longest counts; the search resumes after it.
 """
 
 import numpy as np
@@ -19,7 +19,9 @@ def _step(value: np.uint64, byte: np.uint8) -> np.uint64:
 
 @njit(cache=True)
 def index_entries(data: np.ndarray, offsets: np.ndarray, slots: np.ndarray) -> None:
-    """Fill `slots` (int32, all -1, a power of two, more than entries) with the entries data[offsets[e]:offsets[e + 1]]."""
+    """Fill the hash table `slots` (int32, all -1; a power of two above the number of entries) with the entries
+    data[offsets[e]:offsets[e + 1]].
+    """
     mask = np.uint64(len(slots) - 1)
     for entry in range(len(offsets) - 1):
         value = _BASIS
@@ -33,7 +35,7 @@ def index_entries(data: np.ndarray, offsets: np.ndarray, slots: np.ndarray) -> N
 
 @njit(cache=True)
 def _has_space_free_script(data: np.ndarray, i: int) -> bool:
-    """Whether the character at byte i is of a script without spaces between words."""
+    """Whether the character at byte i belongs to a script without spaces between words."""
     if data[i] < 0xE0:
         return False
     if data[i] >= 0xF0:
@@ -72,9 +74,11 @@ def _is_entry(
 def find_entries(
     entries: np.ndarray, bounds: np.ndarray, slots: np.ndarray, data: np.ndarray, offsets: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(occurrences, bytes in occurrences, bytes) int64 [n] of the texts data[offsets[n]:offsets[n + 1]]; spaces are no bytes."""
+    """(occurrences, bytes in occurrences, bytes) int64 [n] of the texts data[offsets[n]:offsets[n + 1]],
+    without counting spaces.
+    """
     count = len(offsets) - 1
-    found, covered, total = np.zeros(count, np.int64), np.zeros(count, np.int64), np.zeros(count, np.int64)
+    occurrences, covered, total = np.zeros(count, np.int64), np.zeros(count, np.int64), np.zeros(count, np.int64)
     longest = 0
     for entry in range(len(bounds) - 1):
         longest = max(longest, bounds[entry + 1] - bounds[entry])
@@ -99,7 +103,7 @@ def find_entries(
                     if ends and _is_entry(entries, bounds, slots, value, data, i, j):
                         best, best_spaces = j, spaces
                 if best > i:
-                    found[text] += 1
+                    occurrences[text] += 1
                     covered[text] += best - i - best_spaces
                     total[text] += best - i - best_spaces
                     free_before = True
@@ -111,4 +115,4 @@ def find_entries(
             while i < last and data[i] & 0xC0 == 0x80:
                 total[text] += 1
                 i += 1
-    return found, covered, total
+    return occurrences, covered, total

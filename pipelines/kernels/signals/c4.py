@@ -1,9 +1,9 @@
-"""C4's rules, line by line, as its paper words them and as two codes apply them.
+"""C4's rules for lines, as stated in its paper and as implemented in tfds and datatrove.
 
-Every line ends at the first test that it meets, so that a line already dropped drops no page. The order of tests, the
-ends that a line may have and what a line is differ: `tests/pipelines/kernels/reference_signals.py` states them in plain Python.
-Lines that hold citation markers ([1], [edit], [citation needed]) are judged without them, as documents of a block of
-their own.
+The first test that a line fails decides about it, so a line that is already dropped cannot drop its page. The
+variants differ in the order of tests, in the marks that may end a line and in what a line is;
+`tests/pipelines/kernels/reference_signals.py` states them in plain Python. Citation markers ([1], [edit],
+[citation needed]) are removed from lines before these are judged, as documents of a separate block.
 """
 
 from typing import NamedTuple
@@ -22,7 +22,7 @@ from pipelines.kernels.text.words import Spans, find_words
 
 VARIANTS = ("paper", "tfds", "datatrove")
 _PAPER, _TFDS, _DATATROVE = range(3)
-# What became of a line.
+# Verdicts on a line.
 NO_LINE, KEPT, NO_END_MARK, FEW_WORDS, LONG_WORD, SAYS_JAVASCRIPT, SAYS_POLICY, DROPS_LOREM, DROPS_CURLY = range(9)
 DROPPED = {  # the tests that drop a line
     NO_END_MARK: "terminal_punctuation",
@@ -32,7 +32,7 @@ DROPPED = {  # the tests that drop a line
     SAYS_POLICY: "policy",
 }
 CITATION = 9
-TESTS = {  # what may be left out, by the number that stands for it in `without`
+TESTS = {  # tests that can be disabled, with their bit in `without`
     **{name: test for test, name in DROPPED.items()},
     "lorem_ipsum": DROPS_LOREM,
     "curly_bracket": DROPS_CURLY,
@@ -44,8 +44,8 @@ _MOST_WORDS = 5
 _LEAST_WORDS = (5, 5, 3)  # "at least 5 words" (paper, tfds); datatrove has 3
 
 
-class Judged(NamedTuple):
-    """Rows, what became of each for each of VARIANTS, and the sentences of those kept."""
+class LineVerdicts(NamedTuple):
+    """Rows, their verdicts by VARIANTS, and the sentences of those kept."""
 
     rows: StrippedLines
     verdicts: np.ndarray  # uint8 [rows, 3]
@@ -55,38 +55,44 @@ class Judged(NamedTuple):
 def page_counts(
     segments: Segments, tokens: Tokens, hits: Hits, rows: StrippedLines, feed_rows: StrippedLines
 ) -> dict[str, np.ndarray]:
-    """What the page rules look at, int64 [documents] each: sentences of the lines kept, lines that drop the page.
+    """Inputs of the page rules, int64 [documents] each: sentences of the lines kept, and lines that drop the
+    page.
 
-    `rows` and `feed_rows` are those of `rows.find_rows`. In the paper a page rule looks at every line.
+    `rows` and `feed_rows` come from `line_variants.find_stripped_lines`. In the paper's variant, dropped
+    lines count too.
     """
     documents = len(segments.offsets) - 1
     counts = {f"c4_{name}_{variant}": np.zeros(documents, np.int64) for name in _PAGE for variant in VARIANTS}
     for some in (rows, feed_rows):
         judged = judge(segments, tokens, hits, some)
         for column, variant in enumerate(VARIANTS):
-            counts[f"c4_sentences_{variant}"] += _added(some, judged.sentences[:, column], documents)
-            counts[f"c4_lorem_ipsum_{variant}"] += _added(some, judged.verdicts[:, column] == DROPS_LOREM, documents)
-            counts[f"c4_curly_{variant}"] += _added(some, judged.verdicts[:, column] == DROPS_CURLY, documents)
-    lorem, curly = lines_that_hold(segments, hits)
+            counts[f"c4_sentences_{variant}"] += _sum_by_document(some, judged.sentences[:, column], documents)
+            counts[f"c4_lorem_ipsum_{variant}"] += _sum_by_document(
+                some, judged.verdicts[:, column] == DROPS_LOREM, documents
+            )
+            counts[f"c4_curly_{variant}"] += _sum_by_document(
+                some, judged.verdicts[:, column] == DROPS_CURLY, documents
+            )
+    lorem, curly = count_page_lines(segments, hits)
     return counts | {"c4_lorem_ipsum_paper": lorem, "c4_curly_paper": curly}
 
 
-def lines_that_hold(segments: Segments, hits: Hits) -> tuple[np.ndarray, np.ndarray]:
-    """How many lines of each document hold "lorem ipsum", and a curly bracket, int64 [documents] each."""
-    holding = np.zeros((len(segments.offsets) - 1, 2), np.int64)
-    _holding(*segments.lines, hits.places, hits.kinds, holding)
-    return holding[:, 0], holding[:, 1]
+def count_page_lines(segments: Segments, hits: Hits) -> tuple[np.ndarray, np.ndarray]:
+    """Number of lines of each document with "lorem ipsum", and with a curly bracket, int64 [documents] each."""
+    counts = np.zeros((len(segments.offsets) - 1, 2), np.int64)
+    _count_page_lines(*segments.lines, hits.places, hits.kinds, counts)
+    return counts[:, 0], counts[:, 1]
 
 
-def _added(rows: StrippedLines, values: np.ndarray, documents: int) -> np.ndarray:
+def _sum_by_document(rows: StrippedLines, values: np.ndarray, documents: int) -> np.ndarray:
     return np.bincount(rows.documents, values, documents).astype(np.int64)
 
 
-def judge(segments: Segments, tokens: Tokens, hits: Hits, rows: StrippedLines, without: int = 0) -> Judged:
-    """Judge the rows of a block; bit k of `without` leaves out the test that TESTS numbers k."""
+def judge(segments: Segments, tokens: Tokens, hits: Hits, rows: StrippedLines, without: int = 0) -> LineVerdicts:
+    """Judge the rows of a block; bit k of `without` disables the test with number k in TESTS."""
     count = len(rows.starts)
     chunks, said = np.zeros(count, np.int32), np.zeros(count, np.uint8)
-    judged = Judged(rows, np.zeros((count, 3), np.uint8), np.zeros((count, 3), np.int64))
+    judged = LineVerdicts(rows, np.zeros((count, 3), np.uint8), np.zeros((count, 3), np.int64))
     _judge(segments.data, segments.classes, chunks, False, said, segments.words, tokens, hits, judged, without)
     which = np.flatnonzero(said & MARKER)
     if len(which) and not without >> CITATION & 1:
@@ -100,19 +106,19 @@ def _judge_unmarked(
     rows: StrippedLines,
     chunks: np.ndarray,
     hits: Hits,
-    judged: Judged,
+    judged: LineVerdicts,
     which: np.ndarray,
     without: int,
 ) -> None:
-    """Judge rows that hold citation markers without these."""
+    """Judge rows with citation markers as if the markers were not there."""
     data = np.empty(int((rows.ends - rows.starts).sum()), np.uint8)
     offsets = np.zeros(len(rows.starts) + 1, np.int64)
-    _remove(segments.data, *rows[:2], *hits[:3], data, offsets)
+    _remove_markers(segments.data, *rows[:2], *hits[:3], data, offsets)
     data = data[: offsets[-1]]
     data.flags.writeable = offsets.flags.writeable = False
     classes = classify(offsets, data)
     starts, ends = offsets[:-1].astype(np.int32), offsets[1:].astype(np.int32)
-    clean = Judged(
+    clean = LineVerdicts(
         rows._replace(starts=starts, ends=ends),
         np.zeros((len(which), 3), np.uint8),
         np.zeros((len(which), 3), np.int64),
@@ -125,9 +131,9 @@ def _judge_unmarked(
 
 def _judge(
     data: np.ndarray, classes: np.ndarray, chunks: np.ndarray, given: bool, said: np.ndarray, words: Spans,
-    tokens: Tokens, hits: Hits, judged: Judged, without: int,
+    tokens: Tokens, hits: Hits, judged: LineVerdicts, without: int,
 ) -> None:  # fmt: skip
-    # Without the white space at their ends, which a row has where a marker stood there.
+    # Kernels trim copies: a row ends in white space if a marker was removed there.
     rows = judged.rows
     starts, ends = rows.starts.copy(), rows.ends.copy()
     _verdicts(
@@ -157,7 +163,7 @@ def _judge(
 
 
 @njit(cache=True)
-def _holding(
+def _count_page_lines(
     starts: np.ndarray, ends: np.ndarray, offsets: np.ndarray, places: np.ndarray, hit_kinds: np.ndarray,
     out: np.ndarray,
 ) -> None:  # fmt: skip
@@ -173,7 +179,7 @@ def _holding(
 
 
 @njit(cache=True)
-def _remove(
+def _remove_markers(
     data: np.ndarray, starts: np.ndarray, ends: np.ndarray, places: np.ndarray, marker_ends: np.ndarray,
     hit_kinds: np.ndarray, out: np.ndarray, offsets: np.ndarray,
 ) -> None:  # fmt: skip
@@ -231,11 +237,12 @@ def _verdict(variant: int, ends_well: bool, long: bool, words: int, said: int, w
 
 
 @njit(cache=True)
-def _chunks_of(
+def _count_chunks(
     data: np.ndarray, starts: np.ndarray, ends: np.ndarray, kinds: np.ndarray, token: int, begin: int, end: int
 ) -> int:
-    """How many chunks between white space a row holds from its first token on, but no more than the rules ask for; the
-    negative of it if one is too long."""
+    """Number of white-space-separated chunks of a row from its first token on, at most _MOST_WORDS; negative
+    if one of them is too long.
+    """
     count, sign, last = 0, 1, len(starts)
     while token < last and starts[token] < end and (count < _MOST_WORDS or end - begin > _LONGEST_WORD):
         opened = starts[token]
@@ -253,16 +260,16 @@ def _chunks_of(
 
 
 @njit(cache=True)
-def _sentences_of(starts: np.ndarray, kinds: np.ndarray, token: int, end: int) -> int:
-    """A token that is no punctuation begins a sentence if a terminal mark came since the last one did."""
-    found, ended = 1, False
+def _count_sentences(starts: np.ndarray, kinds: np.ndarray, token: int, end: int) -> int:
+    """Number of sentences of a row: a token other than punctuation begins one if a terminal mark came before it."""
+    sentences, ended = 1, False
     while token < len(starts) and starts[token] < end:
         if kinds[token] & ENDS_SENTENCE:
             ended = True
         elif ended and not kinds[token] & IS_PUNCTUATION:
-            found, ended = found + 1, False
+            sentences, ended = sentences + 1, False
         token += 1
-    return found
+    return sentences
 
 
 @njit(cache=True)
@@ -272,7 +279,9 @@ def _verdicts(
     token_starts: np.ndarray, token_ends: np.ndarray, token_kinds: np.ndarray, places: np.ndarray,
     hit_kinds: np.ndarray, verdicts: np.ndarray, sentences: np.ndarray, without: int,
 ) -> None:  # fmt: skip
-    """`original_chunks` is found for rows as they stand in the text, and given for rows without their markers."""
+    """Fill `verdicts` and `sentences`. `original_chunks` is an output for unchanged rows, and an input
+    (`given`) for rows without their markers.
+    """
     word, token, hit = 0, 0, 0
     for row in range(len(starts)):
         raw_start, raw_end = starts[row], raw_ends[row]
@@ -289,7 +298,7 @@ def _verdicts(
             word += 1
         while token < len(token_starts) and token_starts[token] < raw_start:
             token += 1
-        chunks = _chunks_of(data, token_starts, token_ends, token_kinds, token, raw_start, raw_end)
+        chunks = _count_chunks(data, token_starts, token_ends, token_kinds, token, raw_start, raw_end)
         if not given:
             original_chunks[row] = chunks
         long = original_chunks[row] < 0
@@ -304,4 +313,4 @@ def _verdicts(
             well = _ends_line(data, raw_start, raw_end, _DATATROVE)
             verdicts[row, _DATATROVE] = _verdict(_DATATROVE, well, long, abs(original_chunks[row]), said[row], without)
         if verdicts[row, _DATATROVE] == KEPT:
-            sentences[row, _DATATROVE] = _sentences_of(token_starts, token_kinds, token, raw_end)
+            sentences[row, _DATATROVE] = _count_sentences(token_starts, token_kinds, token, raw_end)

@@ -1,21 +1,21 @@
-"""Counts over segmented documents, from which quality signals are computed. Counts are integers: ratios are the
-stage's.
+"""Counts over segmented documents, from which the stage computes quality signals. Counts are integers; the
+stage computes the ratios.
 
-To add a signal: a name in the tuple of the kernel that already walks those spans, the line that counts it there, and
-the formula in pipelines/stages/measure/signal_columns.py. Repeated spans are counted by `repetition`, lines by `line_signals`,
-C4's tests by `c4`.
+To add a signal, add a name to the tuple of the kernel that walks those spans, the line that counts it there,
+and the formula in pipelines/stages/measure/signal_columns.py. `repetition` counts repeated spans,
+`line_signals` lines, and `c4` C4's tests.
 """
 
 import numpy as np
 from numba import njit
 
 from pipelines.kernels.signals.c4 import page_counts
-from pipelines.kernels.signals.distinct import Numbered, number
+from pipelines.kernels.signals.distinct import SpanNumbers, number_spans
 from pipelines.kernels.signals.line_signals import count_lines
 from pipelines.kernels.signals.repetition import SIZES, greedy_ngram_chars, ngram_chars
 from pipelines.kernels.signals.token_tables import HAS_LETTER, IS_SYMBOL, OPENS_CHUNK
 from pipelines.kernels.signals.tokens import Tokens, find_tokens
-from pipelines.kernels.text.line_variants import find_rows
+from pipelines.kernels.text.line_variants import find_stripped_lines
 from pipelines.kernels.text.phrases import find_phrases
 from pipelines.kernels.text.segment import Segments, pack
 from pipelines.kernels.text.tables import LOWER
@@ -34,26 +34,28 @@ _CHARACTERS = (
 )
 _WORDS = (
     "word_chars",  # code points in words
-    "stop_words",  # of STOP_WORDS, how many occur, in any case
+    "stop_words",  # how many of STOP_WORDS occur, case ignored
     "stop_word_occurrences",
-    "capital_words",  # with a capital letter and no small one
+    "capital_words",  # words with a capital letter and no lower-case one
 )
 _TOKENS = (
     "chunks",  # maximal runs of characters that are not white space
-    "letter_chunks",  # of those, how many hold a letter
+    "letter_chunks",  # chunks with a letter
     "tokens_datatrove",
     "letter_tokens_datatrove",
-    "words_datatrove",  # tokens that are no symbols
+    "words_datatrove",  # tokens other than symbols
     "word_chars_datatrove",
-    "stop_words_datatrove",  # of STOP_WORDS, how many occur in lower case
+    "stop_words_datatrove",  # how many of STOP_WORDS occur in lower case
 )
 _ONES, _ALL, _LOWER_CASE = np.uint64(0x0101010101010101), np.uint64(0xFFFFFFFFFFFFFFFF), np.uint64(0x2020202020202020)
 _SEVEN, _PAIRS = np.uint64(0x7F7F7F7F7F7F7F7F), np.uint64(0x00FF00FF00FF00FF)
 _FLUSH = 255 * 8
 
 
-def _hashed_stop_words() -> tuple[np.ndarray, np.uint64]:
-    """(the stop words as little-endian integers, factor): the word w is at (w * factor) >> 61, and no other one."""
+def _hash_stop_words() -> tuple[np.ndarray, np.uint64]:
+    """A perfect hash of the stop words: (the words as little-endian integers, factor); word w is at (w *
+    factor) >> 61.
+    """
     packed = np.array([pack(word[::-1]) for word in STOP_WORDS], np.uint64)
     factor = 1
     while len({(int(word) * factor & 0xFFFFFFFFFFFFFFFF) >> 61 for word in packed}) < len(packed):
@@ -64,14 +66,16 @@ def _hashed_stop_words() -> tuple[np.ndarray, np.uint64]:
     return table, np.uint64(factor)
 
 
-_STOP_TABLE, _STOP_FACTOR = _hashed_stop_words()
+_STOP_TABLE, _STOP_FACTOR = _hash_stop_words()
 
 
 def count(segments: Segments) -> dict[str, np.ndarray]:
-    """The counts of every document of a block, int64 [documents] each, and `entropy`, float64 (`repetition`)."""
+    """The counts of every document of a block, int64 [documents] each, and `entropy`, float64 (see
+    `repetition`).
+    """
     offsets, data, classes, words, lines, paragraphs, sentences = segments
     tokens, hits = find_tokens(offsets, data, classes), find_phrases(offsets, data)
-    rows, feed_rows = find_rows(segments)
+    rows, feed_rows = find_stripped_lines(segments)
     counts = {
         "words": np.diff(words.offsets),
         "lines": np.diff(lines.offsets),
@@ -82,33 +86,33 @@ def count(segments: Segments) -> dict[str, np.ndarray]:
     }
     out = np.zeros((len(offsets) - 1, len(_CHARACTERS)), np.int64)
     _count_characters(offsets, data, classes, out)
-    counts |= _named(_CHARACTERS, out)
+    counts |= _split_columns(_CHARACTERS, out)
     counts["chars"] = np.diff(offsets) - counts["continuations"]
     counts |= _count_ours(segments)
-    return counts | _count_datatrove(data, tokens, number(data, tokens.spans))
+    return counts | _count_datatrove(data, tokens, number_spans(data, tokens.spans))
 
 
 def _count_ours(segments: Segments) -> dict[str, np.ndarray]:
     data, words = segments.data, segments.words
-    numbered = number(data, words)
+    numbered = number_spans(data, words)
     out = np.zeros((len(words.offsets) - 1, len(_WORDS)), np.int64)
     _count_words(data, segments.classes, words.starts, words.ends, words.offsets, numbered.chars, _STOP_TABLE, out)
-    counts = _named(_WORDS, out)
+    counts = _split_columns(_WORDS, out)
     counts["distinct_words"] = numbered.distinct
     sizes = ngram_sizes(find_kinds(data, words.starts), words.offsets, SIZES)
     ngrams, counts["entropy"] = ngram_chars(numbered.ids, numbered.chars, words.offsets, sizes)
-    return counts | _named([f"ngram{n}" for n in range(2, 11)], ngrams)
+    return counts | _split_columns([f"ngram{n}" for n in range(2, 11)], ngrams)
 
 
-def _count_datatrove(data: np.ndarray, tokens: Tokens, numbered: Numbered) -> dict[str, np.ndarray]:
+def _count_datatrove(data: np.ndarray, tokens: Tokens, numbered: SpanNumbers) -> dict[str, np.ndarray]:
     spans = tokens.spans
     out = np.zeros((len(spans.offsets) - 1, len(_TOKENS)), np.int64)
     _count_tokens(data, spans.starts, spans.ends, spans.offsets, tokens.kinds, numbered.chars, _STOP_TABLE, out)
     ngrams = greedy_ngram_chars(numbered.ids, numbered.chars, spans.offsets)
-    return _named(_TOKENS, out) | _named([f"ngram{n}_datatrove" for n in range(2, 11)], ngrams)
+    return _split_columns(_TOKENS, out) | _split_columns([f"ngram{n}_datatrove" for n in range(2, 11)], ngrams)
 
 
-def _named(names: "tuple[str, ...] | list[str]", table: np.ndarray) -> dict[str, np.ndarray]:
+def _split_columns(names: "tuple[str, ...] | list[str]", table: np.ndarray) -> dict[str, np.ndarray]:
     return {name: table[:, column] for column, name in enumerate(names)}
 
 
@@ -136,20 +140,20 @@ def _first(data: np.ndarray, i: int, size: int) -> np.uint64:
 
 @njit(cache=True, inline="always")
 def _sum(flags: np.uint64) -> int:
-    """Of eight bytes, each 0 or 1."""
+    """Sum of eight bytes, each 0 or 1."""
     return np.int64((flags * _ONES) >> np.uint64(56))
 
 
 @njit(cache=True, inline="always")
 def _wide_sum(bytes_: np.uint64) -> int:
-    """Of eight bytes of any value."""
+    """Sum of eight bytes of any value."""
     pairs = (bytes_ & _PAIRS) + ((bytes_ >> np.uint64(8)) & _PAIRS)
     return np.int64((pairs * np.uint64(0x0001000100010001)) >> np.uint64(48))
 
 
 @njit(cache=True, inline="always")
 def _equal(eight: np.uint64, byte: int) -> np.uint64:
-    """1 in each of eight bytes that equals `byte`."""
+    """Eight bytes: 1 for each that equals `byte`, else 0."""
     differs = eight ^ (_ONES * np.uint64(byte))
     return (~(((differs & _SEVEN) + _SEVEN) | differs) >> np.uint64(7)) & _ONES
 
@@ -160,7 +164,7 @@ def _count_characters(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray
         begin, end = offsets[d], offsets[d + 1]
         hashes, braces, ellipses, dots = 0, 0, 0, 0
         for first in range(begin, end, _FLUSH):
-            # Eight sums in the bytes of each integer, which hold up to 255.
+            # Each integer holds eight sums, one per byte, of up to 255.
             others, numbers, capitals, letters = np.uint64(0), np.uint64(0), np.uint64(0), np.uint64(0)
             for i in range(first, min(first + _FLUSH, end), 8):
                 size = min(end - i, 8)
@@ -177,8 +181,8 @@ def _count_characters(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray
                     hashes += _sum(hash_signs)
                     braces += _sum(brace_signs)
                 if _equal(eight, 46) | _equal(eight, 0xA6):
-                    dots, found = _ellipses(data, begin, i, i + size, dots)
-                    ellipses += found
+                    dots, new = _count_ellipses(data, begin, i, i + size, dots)
+                    ellipses += new
                 else:
                     dots = 0
             out[d, 0] += _wide_sum(others)
@@ -189,32 +193,34 @@ def _count_characters(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray
 
 
 @njit(cache=True)
-def _ellipses(data: np.ndarray, begin: int, i: int, end: int, dots: int) -> tuple[int, int]:
-    """(full stops that may begin '...', ellipses found) after some bytes, with the full stops before them."""
-    found = 0
+def _count_ellipses(data: np.ndarray, begin: int, i: int, end: int, dots: int) -> tuple[int, int]:
+    """(trailing full stops that may begin '...', ellipses) of the bytes i to end; `dots`: full stops before
+    them.
+    """
+    ellipses = 0
     for k in range(i, end):
         if data[k] == 46:
             dots += 1
             if dots == 3:
-                found += 1
+                ellipses += 1
                 dots = 0
         else:
             dots = 0
-            found += data[k] == 0xA6 and k - begin >= 2 and data[k - 1] == 0x80 and data[k - 2] == 0xE2
-    return dots, found
+            ellipses += data[k] == 0xA6 and k - begin >= 2 and data[k - 1] == 0x80 and data[k - 2] == 0xE2
+    return dots, ellipses
 
 
 @njit(cache=True, inline="always")
-def _stop_word(data: np.ndarray, start: int, size: int, lower: np.uint64, table: np.ndarray) -> int:
-    """1 shifted by the place of a stop word in the table; 0 for another word. `lower` is set in every byte first."""
+def _stop_word_bit(data: np.ndarray, start: int, size: int, lower: np.uint64, table: np.ndarray) -> int:
+    """1 shifted by the index of a stop word in the table; 0 for another word. The bits of `lower` are set first."""
     size = min(size, 8)
     packed = _first(data, start, size) | (lower & (_ALL >> np.uint64(64 - 8 * size)))
-    place = (packed * _STOP_FACTOR) >> np.uint64(61)
-    return np.int64(table[place] == packed) << np.int64(place)
+    index = (packed * _STOP_FACTOR) >> np.uint64(61)
+    return np.int64(table[index] == packed) << np.int64(index)
 
 
 @njit(cache=True)
-def _bits(value: int) -> int:
+def _count_bits(value: int) -> int:
     count = 0
     while value:
         count += value & 1
@@ -232,18 +238,18 @@ def _count_words(
         for word in range(offsets[d], offsets[d + 1]):
             i, end = np.int64(starts[word]), np.int64(ends[word])
             chars += word_chars[word]
-            stop = _stop_word(data, i, end - i, _LOWER_CASE, stop_words)
+            stop = _stop_word_bit(data, i, end - i, _LOWER_CASE, stop_words)
             seen |= stop
             occurrences += stop != 0
             any_of, capitals = np.uint64(0), np.uint64(0)
-            # Most words show a small letter in their first bytes: that settles it.
+            # Most words have a lower-case letter in their first bytes, which ends the loop.
             while i < end and not any_of & (_ONES * np.uint64(LOWER)):
                 kinds = _first(classes, i, min(end - i, 8))
                 any_of |= kinds
                 capitals |= (kinds >> np.uint64(1)) & (kinds >> np.uint64(6)) & _ONES
                 i += 8
             capital_words += capitals != 0 and not any_of & (_ONES * np.uint64(LOWER))
-        out[d, 0], out[d, 1], out[d, 2], out[d, 3] = chars, _bits(seen), occurrences, capital_words
+        out[d, 0], out[d, 1], out[d, 2], out[d, 3] = chars, _count_bits(seen), occurrences, capital_words
 
 
 @njit(cache=True)
@@ -265,6 +271,6 @@ def _count_tokens(
             words += word
             chars += word * token_chars[token]
             start = np.int64(starts[token])
-            seen |= _stop_word(data, start, ends[token] - start, np.uint64(0), stop_words)
+            seen |= _stop_word_bit(data, start, ends[token] - start, np.uint64(0), stop_words)
         out[d, 0], out[d, 1], out[d, 2], out[d, 3] = chunks, letter_chunks, offsets[d + 1] - offsets[d], with_letter
-        out[d, 4], out[d, 5], out[d, 6] = words, chars, _bits(seen)
+        out[d, 4], out[d, 5], out[d, 6] = words, chars, _count_bits(seen)

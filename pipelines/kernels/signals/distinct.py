@@ -1,7 +1,8 @@
-"""Which spans of a document are equal: every word, line or paragraph gets the number of its first occurrence.
+"""Number the distinct spans of a document: equal words, lines or paragraphs get the number of their first
+occurrence.
 
-Spans are told apart by a 64-bit hash of their bytes as they are written: two different ones of a document of a million
-are taken for one with a chance of 3 in 100 million.
+Spans are compared by a 64-bit hash of their unchanged bytes. In a document of a million spans the probability
+that two different ones collide is 3 in 100 million.
 """
 
 from typing import NamedTuple
@@ -15,18 +16,20 @@ _MIX, _ONES, _ALL = np.uint64(0xFF51AFD7ED558CCD), np.uint64(0x0101010101010101)
 _LEAST_SLOTS = 256
 
 
-class Numbered(NamedTuple):
+class SpanNumbers(NamedTuple):
     """The spans of a block, numbered from 0 within each document in the order of first occurrences."""
 
     ids: np.ndarray  # int32 [spans]
     chars: np.ndarray  # int32 [spans], code points
-    distinct: np.ndarray  # int64 [documents], different spans
+    distinct: np.ndarray  # int64 [documents], number of distinct spans
 
 
-def number(data: np.ndarray, spans: Spans) -> Numbered:
-    """Number the spans of a block. Time is linear in bytes, scratch memory at most 28 bytes per span of a document.
+def number_spans(data: np.ndarray, spans: Spans) -> SpanNumbers:
+    """Number the spans of a block. Time is linear in bytes; scratch memory is at most 28 bytes per span of a
+    document.
 
-    Hashes are seeded by what the document says, so that no list of words made to collide slows other documents that hold it.
+    Hashes are seeded with the document's bytes, so a list of colliding words cannot slow other documents that
+    contain it.
     """
     ids, chars = np.empty(len(spans.starts), np.int32), np.empty(len(spans.starts), np.int32)
     distinct = np.zeros(len(spans.offsets) - 1, np.int64)
@@ -34,7 +37,7 @@ def number(data: np.ndarray, spans: Spans) -> Numbered:
     slots = np.empty(max(_LEAST_SLOTS, 1 << (2 * most).bit_length()), np.int32)
     hashes = np.empty(most + 1, np.uint64)
     _number(data, *spans, slots, hashes, ids, chars, distinct)
-    return Numbered(ids, chars, distinct)
+    return SpanNumbers(ids, chars, distinct)
 
 
 @njit(cache=True, inline="always")
@@ -60,13 +63,13 @@ def _first(data: np.ndarray, i: int, size: int) -> np.uint64:
 
 
 @njit(cache=True, inline="always")
-def _continuations(eight: np.uint64) -> int:
-    """How many of eight bytes continue a character."""
+def _count_continuations(eight: np.uint64) -> int:
+    """Number of continuation bytes among eight bytes."""
     return np.int64((((eight >> np.uint64(7)) & ~(eight >> np.uint64(6)) & _ONES) * _ONES) >> np.uint64(56))
 
 
 @njit(cache=True, inline="always")
-def _mixed(value: np.uint64, eight: np.uint64) -> np.uint64:
+def _mix(value: np.uint64, eight: np.uint64) -> np.uint64:
     value = (value ^ eight) * _MIX
     return value ^ (value >> np.uint64(32))
 
@@ -84,10 +87,10 @@ def _refill(slots: np.ndarray, size: int, hashes: np.ndarray, count: int) -> Non
 
 @njit(cache=True, inline="always")
 def _seed(data: np.ndarray, start: int, end: int) -> np.uint64:
-    """A hash of the bytes from start to end but the last seven, or fewer."""
+    """A hash of the bytes from start to end, except the up to seven that do not fill a group of eight."""
     seed, i = _MIX, np.int64(start)
     while end - i >= 8:
-        seed = _mixed(seed, _eight(data, i))
+        seed = _mix(seed, _eight(data, i))
         i += 8
     return seed
 
@@ -109,12 +112,12 @@ def _number(
             value, inside = seed ^ (np.uint64(end - i) * _MIX), end - i
             while end - i > 8:
                 eight = _eight(data, i)
-                value = _mixed(value, eight)
-                inside -= _continuations(eight)
+                value = _mix(value, eight)
+                inside -= _count_continuations(eight)
                 i += 8
             eight = _first(data, i, end - i)
-            value = _mixed(_mixed(value, eight), np.uint64(0))
-            chars[span] = inside - _continuations(eight)
+            value = _mix(_mix(value, eight), np.uint64(0))
+            chars[span] = inside - _count_continuations(eight)
             at = value & mask
             while slots[at] >= 0 and hashes[slots[at]] != value:
                 at = (at + np.uint64(1)) & mask

@@ -1,18 +1,18 @@
-"""Counts over lines and paragraphs: bullets, ends, lengths, copies."""
+"""Counts over lines and paragraphs: bullets, endings, lengths, duplicates."""
 
 import numpy as np
 from numba import njit
 
-from pipelines.kernels.signals.distinct import Numbered, number
+from pipelines.kernels.signals.distinct import SpanNumbers, number_spans
 from pipelines.kernels.signals.token_tables import TERMINAL, token_classes
-from pipelines.kernels.text.line_variants import StrippedLines, split
+from pipelines.kernels.text.line_variants import StrippedLines, split_lines
 from pipelines.kernels.text.phrases import JAVASCRIPT, LOREM, Hits
 from pipelines.kernels.text.segment import Segments
 from pipelines.kernels.text.tables import SPACE, STOP
 from pipelines.kernels.text.words import Spans
 
-# The paper says "a bullet point" and no more. Peers: "•" and "-" (datatrove), "*" and "-" (dolma), a longer list (DCLM,
-# NeMo Curator). These are the bullets of all of them.
+# The paper says only "a bullet point". Peers: "•" and "-" (datatrove), "*" and "-" (dolma), a longer list
+# (DCLM, NeMo Curator). This is the union.
 BULLETS = "•‣⁃▶◀◦●○■□▪▫–*-"
 _BULLETS_DATATROVE = "•-"
 _SHORT = 30  # FineWeb, section 3.6: "shorter than 30 characters"; datatrove: 30 or fewer
@@ -34,24 +34,24 @@ _ROWS = ("bullet_rows_datatrove", "ellipsis_rows_datatrove")  # of str.splitline
 _ELLIPSIS, _DOTS, _RIGHT_QUOTE, _RIGHT_QUOTES = 0xE280A6, 0x2E2E2E, 0xE28099, 0xE2809D
 
 
-def _packed(bullets: str) -> np.ndarray:
+def _pack_bullets(bullets: str) -> np.ndarray:
     packed = np.array([int.from_bytes(bullet.encode(), "big") for bullet in bullets], np.uint64)
     packed.flags.writeable = False
     return packed
 
 
-_PACKED_BULLETS, _PACKED_BULLETS_DATATROVE = _packed(BULLETS), _packed(_BULLETS_DATATROVE)
+_PACKED_BULLETS, _PACKED_BULLETS_DATATROVE = _pack_bullets(BULLETS), _pack_bullets(_BULLETS_DATATROVE)
 
 
 def count_lines(segments: Segments, rows: StrippedLines, hits: Hits) -> dict[str, np.ndarray]:
-    """The counts of the lines and paragraphs of every document of a block, int64 [documents] each.
+    """Counts over the lines and paragraphs of every document of a block, int64 [documents] each.
 
-    `rows` are the lines by any break (`rows.find_rows`).
+    `rows` are the lines by any break, from `line_variants.find_stripped_lines`.
     """
     documents = len(segments.offsets) - 1
     data, classes, lines = segments.data, segments.classes, segments.lines
-    pieces, numbered = split(segments.offsets, data, classes), number(data, lines)
-    untrimmed = number(data, pieces.lines)
+    pieces, numbered = split_lines(segments.offsets, data, classes), number_spans(data, lines)
+    untrimmed = number_spans(data, pieces.lines)
     out, theirs = np.zeros((documents, len(_LINES)), np.int64), np.zeros((documents, len(_UNTRIMMED)), np.int64)
     _count(data, classes, *lines, numbered.chars, _PACKED_BULLETS, hits.places, hits.kinds, out)
     _count_untrimmed(data, classes, token_classes(), *pieces.lines, untrimmed.ids, untrimmed.chars, theirs)
@@ -61,26 +61,26 @@ def count_lines(segments: Segments, rows: StrippedLines, hits: Hits) -> dict[str
         **{name: out[:, column] for column, name in enumerate(_LINES)},
         **{name: theirs[:, column] for column, name in enumerate(_UNTRIMMED)},
         **{name: by_breaks[:, column] for column, name in enumerate(_ROWS)},
-        **_copies("line", lines, numbered),
-        **_copies("paragraph", segments.paragraphs, number(data, segments.paragraphs)),
-        **_copies("line_datatrove", pieces.lines, untrimmed),
-        **_copies("paragraph_datatrove", pieces.paragraphs, number(data, pieces.paragraphs)),
+        **_copy_counts("line", lines, numbered),
+        **_copy_counts("paragraph", segments.paragraphs, number_spans(data, segments.paragraphs)),
+        **_copy_counts("line_datatrove", pieces.lines, untrimmed),
+        **_copy_counts("paragraph_datatrove", pieces.paragraphs, number_spans(data, pieces.paragraphs)),
         "longest_line": _longest(lines, numbered),
         "lines_datatrove": np.diff(pieces.lines.offsets),
         "paragraphs_datatrove": np.diff(pieces.paragraphs.offsets),
         "feeds": pieces.feeds,
         "breaks": pieces.breaks,
-        "lorem_ipsums": _per_document(hits, LOREM),
+        "lorem_ipsums": _hits_per_document(hits, LOREM),
     }
 
 
-def _per_document(hits: Hits, kind: int) -> np.ndarray:
+def _hits_per_document(hits: Hits, kind: int) -> np.ndarray:
     before = np.concatenate([[0], np.cumsum(hits.kinds & kind != 0)])
     return np.diff(before[hits.offsets])
 
 
-def _longest(spans: Spans, numbered: Numbered) -> np.ndarray:
-    """The most code points in a span of each document, 0 where it has none."""
+def _longest(spans: Spans, numbered: SpanNumbers) -> np.ndarray:
+    """Code points of the longest span of each document; 0 if it has none."""
     filled = np.diff(spans.offsets) > 0
     out = np.zeros(len(filled), np.int64)
     if filled.any():
@@ -88,8 +88,8 @@ def _longest(spans: Spans, numbered: Numbered) -> np.ndarray:
     return out
 
 
-def _copies(name: str, spans: Spans, numbered: Numbered) -> dict[str, np.ndarray]:
-    """Spans that equal an earlier one, their characters, and those of all."""
+def _copy_counts(name: str, spans: Spans, numbered: SpanNumbers) -> dict[str, np.ndarray]:
+    """Counts of spans that equal an earlier one, of their characters, and of the characters of all spans."""
     out = np.zeros((len(spans.offsets) - 1, 3), np.int64)
     _count_copies(spans.offsets, numbered.ids, numbered.chars, out)
     return {f"{name}_copies": out[:, 0], f"{name}_chars_copied": out[:, 1], f"{name}_chars": out[:, 2]}
@@ -118,12 +118,12 @@ def _last_three(data: np.ndarray, start: int, end: int) -> np.uint64:
 @njit(cache=True)
 def _has_bullet(data: np.ndarray, start: int, end: int, bullets: np.ndarray) -> bool:
     size = 1 if data[start] < 0x80 else min(3, end - start)
-    first, found = np.uint64(0), False
+    first, equal = np.uint64(0), False
     for i in range(start, start + size):
         first = (first << np.uint64(8)) | np.uint64(data[i])
     for bullet in bullets:
-        found |= first == bullet
-    return found
+        equal |= first == bullet
+    return equal
 
 
 @njit(cache=True)
@@ -161,7 +161,7 @@ def _count_rows(
 
 @njit(cache=True)
 def _last_point(data: np.ndarray, start: int, end: int) -> int:
-    """The last code point of a span that is not empty; U+FFFD for what is not UTF-8."""
+    """The last code point of a non-empty span; U+FFFD for invalid UTF-8."""
     i = end - 1
     if data[i] < 0x80:
         return np.int64(data[i])

@@ -1,7 +1,7 @@
-"""Where n-grams of words that an index knows stand in texts.
+"""Find the n-grams of an index in texts.
 
-Words go by a hash of their lower-cased characters, n-grams by a polynomial over those of their words, modulo 2^64, that rolls
-from word to word: the cost is one look into a table for each word and each n, whatever the index holds.
+A word is represented by a hash of its lower-cased characters, an n-gram by a rolling polynomial hash over its
+words, modulo 2^64. The cost is one table lookup per word and n, independent of the size of the index.
 """
 
 import functools
@@ -19,24 +19,24 @@ _APOSTROPHE, _QUOTE = 39, 0x2019
 
 
 class Table(NamedTuple):
-    """n-grams by their keys; an n-gram's number is its place in the keys it was made from."""
+    """A hash table of n-grams by key; the number of an n-gram is the index of its key."""
 
-    slots: np.ndarray  # int32, -1 where empty; a power of two of them
+    slots: np.ndarray  # int32 [power of two], -1 if empty
     keys: np.ndarray  # uint64
-    lengths: np.ndarray  # int64, the n's that occur
+    lengths: np.ndarray  # int64, the values of n that occur
 
 
 class NgramMatches(NamedTuple):
-    """The n-grams found, in the order of the words they begin with."""
+    """The n-grams found, ordered by their first word."""
 
-    words: np.ndarray  # int64, the first word
-    ngrams: np.ndarray  # int32, their numbers
-    lengths: np.ndarray  # int32, their words
+    words: np.ndarray  # int64, index of the first word
+    ngrams: np.ndarray  # int32, number of the n-gram
+    lengths: np.ndarray  # int32, its n
 
 
 @functools.cache
 def _folding() -> np.ndarray:
-    """Lower case of every code point; both small sigmas are one, and so are both apostrophes."""
+    """Lower case of every code point; the two small sigmas are one, and so are the two apostrophes."""
     table = lower_case()[0].copy()
     table[FINAL_SIGMA], table[_QUOTE] = SMALL_SIGMA, _APOSTROPHE
     table.flags.writeable = False
@@ -44,28 +44,28 @@ def _folding() -> np.ndarray:
 
 
 def hash_words(data: np.ndarray, words: Spans) -> np.ndarray:
-    """uint64 [words], equal where two words differ in case only."""
+    """Hashes of words, uint64 [words]; words that differ only in case have the same hash."""
     out = np.empty(len(words.starts), np.uint64)
     _hash_words(data, words.starts, words.ends, _folding(), out)
     return out
 
 
 def ngram_keys(hashes: np.ndarray, n: int) -> np.ndarray:
-    """uint64 [len(hashes) - n + 1]: the key of every n-gram of one text; n at most its words."""
+    """The key of every n-gram of one text, uint64 [len(hashes) - n + 1]; n is at most the number of its words."""
     out = np.empty(len(hashes) - n + 1, np.uint64)
     _keys(hashes, n, out)
     return out
 
 
 def make_table(keys: np.ndarray, lengths: np.ndarray) -> Table:
-    """A table of different keys, uint64; `lengths` are the n's of their n-grams, each once."""
+    """A table of distinct keys, uint64; `lengths` are the distinct values of n of their n-grams."""
     slots = np.full(1 << (4 * len(keys) + 1).bit_length(), -1, np.int32)
     _fill(keys, slots)
     return Table(slots, keys, np.sort(lengths).astype(np.int64))
 
 
 def find_ngrams(hashes: np.ndarray, offsets: np.ndarray, table: Table) -> NgramMatches:
-    """The n-grams of a table in texts; text d has the words offsets[d] to offsets[d + 1] - 1."""
+    """Find the n-grams of a table in texts; text d has the words offsets[d] to offsets[d + 1] - 1."""
     return NgramMatches(*_find(hashes, offsets, *table))
 
 
@@ -87,7 +87,7 @@ def _hash_words(data: np.ndarray, starts: np.ndarray, ends: np.ndarray, lower: n
 
 
 @njit(cache=True, inline="always")
-def _finished(value: np.uint64, n: int) -> np.uint64:
+def _finish(value: np.uint64, n: int) -> np.uint64:
     value = (value ^ (value >> np.uint64(33)) ^ np.uint64(n)) * _FINISH
     return value ^ (value >> np.uint64(33))
 
@@ -108,7 +108,7 @@ def _keys(hashes: np.ndarray, n: int, out: np.ndarray) -> None:
         if k >= n:
             value -= hashes[k - n] * power
         if k >= n - 1:
-            out[k - n + 1] = _finished(value, n)
+            out[k - n + 1] = _finish(value, n)
 
 
 @njit(cache=True)
@@ -141,7 +141,7 @@ def _find(
                 values[m] = value
                 if k - offsets[d] < n - 1:
                     continue
-                key = _finished(value, n)
+                key = _finish(value, n)
                 at = key & mask
                 while slots[at] >= 0 and keys[slots[at]] != key:
                     at = (at + np.uint64(1)) & mask

@@ -1,12 +1,12 @@
-"""Repetition: duplicate lines and paragraphs, and how much of a document its repeated n-grams of words cover.
+"""How much of a document its repeated word n-grams cover.
 
-A word is known by a number, the first occurrence of each word of a document taking the next one (`words.measure`), so
-an (n + 1)-gram is known by the numbers of its two n-grams. One that occurs twice is made of n-grams that occur twice:
-each size looks only at what the size before left over, which is a small part of ordinary text. Numbers of n-grams are
-exact; only words, lines and paragraphs are told apart by 64-bit hashes.
+Distinct words of a document are numbered (`distinct.number_spans`), so an (n + 1)-gram is identified by the
+numbers of its two n-grams. An (n + 1)-gram that occurs twice consists of n-grams that occur twice, so each
+size examines only what the previous size kept, a small part of ordinary text. Numbers of n-grams are exact;
+only words are compared by 64-bit hashes.
 
-Time and memory are linear in the words of a document: tables grow with the distinct n-grams, at most about 40 bytes a
-word in all, and scratch is shared by the documents of a block.
+Time and memory are linear in the words of a document: tables grow with the distinct n-grams, to at most about
+40 bytes per word, and the documents of a block share the scratch memory.
 """
 
 import numpy as np
@@ -25,43 +25,46 @@ _LEAST_SLOTS = 1024
 def ngram_chars(
     ids: np.ndarray, chars: np.ndarray, offsets: np.ndarray, sizes: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Characters within repeated n-grams, int64 [documents, 9]: n = 2, 3, 4 of the most frequent, 5 to 10 of all. And
-    the sum of c ln c over the counts c of different words, float64 [documents].
+    """(characters within repeated n-grams, int64 [documents, 9]; sum of c ln c over the counts c of distinct
+    words, float64 [documents]).
 
-    `sizes` holds the nine n's of each document, ascending, int32 [documents, 9]: SIZES, or as many units as hold so many words
-    (`units.ngram_sizes`).
+    For n = 2, 3, 4 the characters are those of the most frequent n-gram (of several, the first), for n = 5 to
+    10 those of all n-grams that occur at least twice. All occurrences count, but every word only once, even
+    if it is part of several n-grams.
 
-    Word w of document d, offsets[d] <= w < offsets[d + 1], has the number ids[w] and chars[w] characters. Every word
-    counts once, in however many n-grams it stands. An n-gram counts, with all its occurrences, if there are two; of the
-    most frequent ones (n = 2, 3, 4) the one that comes first.
+    Word w of document d, offsets[d] <= w < offsets[d + 1], has the number ids[w] and chars[w] characters.
+    `sizes` holds the nine values of n of each document, ascending, int32 [documents, 9]: SIZES, or the
+    equivalent number of units (`units.ngram_sizes`).
     """
     out = np.zeros((len(offsets) - 1, len(_SIZES)), np.int64)
     entropy = np.zeros(len(offsets) - 1)
-    _repeated(ids, chars, offsets, sizes, *_scratch(offsets), out, entropy)
+    _count_repeated(ids, chars, offsets, sizes, *_scratch(offsets), out, entropy)
     return out, entropy
 
 
 def greedy_ngram_chars(ids: np.ndarray, chars: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-    """The same sizes as datatrove counts them, int64 [documents, 9].
+    """The same counts as in datatrove, int64 [documents, 9].
 
-    n = 2, 3, 4: characters of the most frequent n-gram, the spaces between its words included, times its occurrences,
-    even if it occurs once and where occurrences overlap. n = 5 to 10: characters of the n-grams met before, going from
-    left to right, past the whole n-gram where it was met before and by one word where not.
+    n = 2, 3, 4: characters of the most frequent n-gram, including the spaces between its words, times its
+    occurrences, even if it occurs only once or occurrences overlap. n = 5 to 10: characters of n-grams seen
+    before, in a scan from left to right that advances by the whole n-gram if it was seen before, else by one
+    word.
     """
     out = np.zeros((len(offsets) - 1, len(_SIZES)), np.int64)
-    _greedy(ids, chars, offsets, *_scratch(offsets), out)
+    _count_greedily(ids, chars, offsets, *_scratch(offsets), out)
     return out
 
 
 def _scratch(offsets: np.ndarray) -> tuple[np.ndarray, ...]:
     most = int(np.diff(offsets).max(initial=0))
     slots = max(_LEAST_SLOTS, 1 << (2 * most).bit_length())
-    # np.empty takes pages only as they are written: room for the worst case costs nothing on ordinary text.
+    # np.empty commits pages only as they are written, so room for the worst case costs nothing on ordinary
+    # text.
     return (
         np.empty(slots, np.int32),
-        np.empty(most + 1, np.uint64),  # an n-gram's key by its number
+        np.empty(most + 1, np.uint64),  # key of each n-gram, by number
         np.empty(most + 1, np.int32),  # its occurrences
-        np.empty(most + 1, np.int32),  # where the n-grams that remain begin
+        np.empty(most + 1, np.int32),  # where the remaining n-grams begin
         np.empty(most + 1, np.int32),  # their numbers
         np.empty(most + 1, np.int32),  # characters before each word
     )
@@ -74,8 +77,8 @@ def _slot(key: np.uint64, mask: np.uint64) -> np.uint64:
 
 
 @njit(cache=True)
-def _grown(slots: np.ndarray, size: int, keys: np.ndarray, count: int) -> int:
-    """Refill a table of slots at twice its size."""
+def _grow(slots: np.ndarray, size: int, keys: np.ndarray, count: int) -> int:
+    """Rebuild the hash table at twice its size; return the size."""
     size *= 2
     slots[:size] = -1
     mask = np.uint64(size - 1)
@@ -88,11 +91,11 @@ def _grown(slots: np.ndarray, size: int, keys: np.ndarray, count: int) -> int:
 
 
 @njit(cache=True)
-def _words(
+def _find_repeated_words(
     ids: np.ndarray, chars: np.ndarray, begin: int, end: int, counts: np.ndarray, places: np.ndarray,
     numbers: np.ndarray, before: np.ndarray,
 ) -> int:  # fmt: skip
-    """The words of a document that occur more than once; how many."""
+    """Keep the words of a document that occur more than once; return how many occurrences are left."""
     before[0] = 0
     for k in range(end - begin):
         counts[k] = 0
@@ -107,10 +110,10 @@ def _words(
 
 
 @njit(cache=True)
-def _longer(
+def _extend_ngrams(
     left: int, slots: np.ndarray, keys: np.ndarray, counts: np.ndarray, places: np.ndarray, numbers: np.ndarray
 ) -> tuple[int, int]:
-    """From the n-grams that occur twice to the (n + 1)-grams that may: (how many places, how many distinct)."""
+    """Extend repeated n-grams to the (n + 1)-grams that may be repeated: (occurrences, distinct ones)."""
     size, distinct, kept = _LEAST_SLOTS, 0, 0
     slots[:size] = -1
     mask = np.uint64(size - 1)
@@ -127,7 +130,7 @@ def _longer(
             keys[number], counts[number] = key, 0
             distinct += 1
             if 3 * distinct > 2 * size:
-                size = _grown(slots, size, keys, distinct)
+                size = _grow(slots, size, keys, distinct)
                 mask = np.uint64(size - 1)
         counts[number] += 1
         places[kept], numbers[kept] = places[k], number
@@ -136,7 +139,7 @@ def _longer(
 
 
 @njit(cache=True)
-def _only_repeated(left: int, counts: np.ndarray, places: np.ndarray, numbers: np.ndarray) -> int:
+def _keep_repeated(left: int, counts: np.ndarray, places: np.ndarray, numbers: np.ndarray) -> int:
     kept = 0
     for k in range(left):
         places[kept], numbers[kept] = places[k], numbers[k]
@@ -145,20 +148,20 @@ def _only_repeated(left: int, counts: np.ndarray, places: np.ndarray, numbers: n
 
 
 @njit(cache=True)
-def _repeated(
+def _count_repeated(
     ids: np.ndarray, chars: np.ndarray, offsets: np.ndarray, sizes: np.ndarray, slots: np.ndarray, keys: np.ndarray,
     counts: np.ndarray, places: np.ndarray, numbers: np.ndarray, before: np.ndarray, out: np.ndarray,
     entropy: np.ndarray,
 ) -> None:  # fmt: skip
     for d in range(len(offsets) - 1):
-        left = _words(ids, chars, offsets[d], offsets[d + 1], counts, places, numbers, before)
+        left = _find_repeated_words(ids, chars, offsets[d], offsets[d + 1], counts, places, numbers, before)
         for k in range(offsets[d + 1] - offsets[d]):
             if counts[k] > 1:
                 entropy[d] += counts[k] * np.log(counts[k])
         size = 0
         for n in range(2, sizes[d, -1] + 1):
-            left, distinct = _longer(left, slots, keys, counts, places, numbers)
-            left = _only_repeated(left, counts, places, numbers)
+            left, distinct = _extend_ngrams(left, slots, keys, counts, places, numbers)
+            left = _keep_repeated(left, counts, places, numbers)
             if left == 0:
                 break
             if n < sizes[d, size]:
@@ -176,16 +179,16 @@ def _repeated(
 
 
 @njit(cache=True)
-def _greedy(
+def _count_greedily(
     ids: np.ndarray, chars: np.ndarray, offsets: np.ndarray, slots: np.ndarray, keys: np.ndarray, counts: np.ndarray,
     places: np.ndarray, numbers: np.ndarray, before: np.ndarray, out: np.ndarray,
 ) -> None:  # fmt: skip
     for d in range(len(offsets) - 1):
         total = offsets[d + 1] - offsets[d]
-        left = _words(ids, chars, offsets[d], offsets[d + 1], counts, places, numbers, before)
+        left = _find_repeated_words(ids, chars, offsets[d], offsets[d + 1], counts, places, numbers, before)
         for n in range(2, _LAST + 1):
-            left, distinct = _longer(left, slots, keys, counts, places, numbers)
-            left = _only_repeated(left, counts, places, numbers)
+            left, distinct = _extend_ngrams(left, slots, keys, counts, places, numbers)
+            left = _keep_repeated(left, counts, places, numbers)
             if n <= _LAST_TOP:
                 if total >= n:
                     out[d, n - 2] = before[n] + n - 1

@@ -1,7 +1,7 @@
-"""The rules of datatrove's word tokens for the chunks that are not plain (`tokens`).
+"""The rules of datatrove's word tokens for chunks that are not plain (see `tokens`).
 
-Of a chunk, tokens are taken off the front, then off the back (marks, pictures, currency, full stops, n't and 's), and
-what remains is split inside (hyphens between letters, dots, slashes), unless it looks like an address of the web.
+Tokens are split off the front of a chunk, then off its back (marks, pictures, currency, full stops, n't and
+'s). The rest is split inside (hyphens between letters, dots, slashes), unless it looks like a web address.
 """
 
 import numpy as np
@@ -41,7 +41,7 @@ _PACKED_WITH_STOP.flags.writeable = False
 
 
 def apply_rules(data: np.ndarray, classes: np.ndarray, spans: Spans, kinds: np.ndarray) -> tuple[Spans, np.ndarray]:
-    """The tokens of a block, where those that need rules are replaced by what the rules make of them."""
+    """The tokens of a block, with every chunk that needs rules split by them."""
     most = len(data) + 1
     starts, ends, out = np.empty(most, np.int32), np.empty(most, np.int32), np.empty(most, np.uint8)
     counts = np.zeros(len(spans.offsets), np.int64)
@@ -52,7 +52,7 @@ def apply_rules(data: np.ndarray, classes: np.ndarray, spans: Spans, kinds: np.n
 
 @njit(cache=True)
 def _size(data: np.ndarray, i: int, end: int) -> int:
-    """Bytes of the character at i; 1 for what is not UTF-8, so that a broken buffer is never read out of bounds."""
+    """Bytes of the character at i; 1 for invalid UTF-8, so that a broken buffer is never read out of bounds."""
     lead = data[i]
     if lead < 0xC2 or lead >= 0xF5:
         return 1
@@ -62,7 +62,7 @@ def _size(data: np.ndarray, i: int, end: int) -> int:
 
 @njit(cache=True)
 def _point(data: np.ndarray, i: int, end: int) -> int:
-    """The code point at i; -1 beyond the end, U+FFFD for a byte that is not UTF-8."""
+    """The code point at i; -1 beyond the end, U+FFFD for invalid UTF-8."""
     if i >= end:
         return -1
     lead = np.int64(data[i])
@@ -78,8 +78,8 @@ def _point(data: np.ndarray, i: int, end: int) -> int:
 
 
 @njit(cache=True)
-def _previous(data: np.ndarray, begin: int, i: int) -> int:
-    """Where the character before i begins; -1 at the beginning."""
+def _previous_character(data: np.ndarray, begin: int, i: int) -> int:
+    """Position of the character before i; -1 at the beginning."""
     if i <= begin:
         return -1
     i -= 1
@@ -89,7 +89,7 @@ def _previous(data: np.ndarray, begin: int, i: int) -> int:
 
 
 @njit(cache=True)
-def _dots(data: np.ndarray, i: int, end: int) -> int:
+def _count_dots(data: np.ndarray, i: int, end: int) -> int:
     count = 0
     while i + count < end and data[i + count] == _FULL_STOP:
         count += 1
@@ -97,9 +97,9 @@ def _dots(data: np.ndarray, i: int, end: int) -> int:
 
 
 @njit(cache=True)
-def _off_front(data: np.ndarray, begin: int, end: int, table: np.ndarray) -> int:
-    """Bytes of the token at the front of a chunk; 0 where there is none."""
-    dots = _dots(data, begin, end)
+def _front_token(data: np.ndarray, begin: int, end: int, table: np.ndarray) -> int:
+    """Bytes of the token at the front of a chunk; 0 if there is none."""
+    dots = _count_dots(data, begin, end)
     if dots > 1:
         return dots
     if data[begin] == _PLUS:
@@ -108,7 +108,7 @@ def _off_front(data: np.ndarray, begin: int, end: int, table: np.ndarray) -> int
 
 
 @njit(cache=True)
-def _keeps_stop(data: np.ndarray, begin: int, end: int, with_stop: np.ndarray) -> bool:
+def _keeps_full_stop(data: np.ndarray, begin: int, end: int, with_stop: np.ndarray) -> bool:
     if end - begin > 8:
         return False
     packed = np.uint64(0)
@@ -126,7 +126,7 @@ def _keeps_stop(data: np.ndarray, begin: int, end: int, with_stop: np.ndarray) -
 
 @njit(cache=True)
 def _clitic(data: np.ndarray, begin: int, end: int) -> int:
-    """Bytes of n't, 're, 've, 'll, 's, 'm or 'd at the end of a chunk, with ' or U+2019; 0 where there is none."""
+    """Bytes of n't, 're, 've, 'll, 's, 'm or 'd at the end of a chunk, with ' or U+2019; 0 if there is none."""
     last = data[end - 1] | 0x20
     before = data[end - 2] | 0x20 if end - 2 >= begin else 0
     letters = 0
@@ -153,27 +153,27 @@ def _clitic(data: np.ndarray, begin: int, end: int) -> int:
 
 
 @njit(cache=True)
-def _off_back(data: np.ndarray, begin: int, end: int, table: np.ndarray, with_stop: np.ndarray) -> int:
-    """Bytes of the token at the end of a chunk; 0 where there is none."""
-    at = _previous(data, begin, end)
+def _back_token(data: np.ndarray, begin: int, end: int, table: np.ndarray, with_stop: np.ndarray) -> int:
+    """Bytes of the token at the end of a chunk; 0 if there is none."""
+    at = _previous_character(data, begin, end)
     last = _point(data, at, end)
-    place = _previous(data, begin, at)
-    before = _point(data, place, at) if place >= 0 else -1
-    kind, kind_before = np.int64(table[last]), np.int64(table[before]) if place >= 0 else 0
+    second = _previous_character(data, begin, at)
+    before = _point(data, second, at) if second >= 0 else -1
+    kind, kind_before = np.int64(table[last]), np.int64(table[before]) if second >= 0 else 0
     if last == _FULL_STOP:
         if before == _FULL_STOP:
             count = 2
             while end - count > begin and data[end - count - 1] == _FULL_STOP:
                 count += 1
             return count
-        if place < 0 or _keeps_stop(data, begin, end, with_stop):
+        if second < 0 or _keeps_full_stop(data, begin, end, with_stop):
             return 0
         if kind_before & (DIGIT | LOWER | MARK):
             return 1
         if (before == _PERCENT) | (before == _SQUARED) | (before == _HYPHEN) | (before == _PLUS):
             return 1
-        third = _previous(data, begin, place)
-        return kind_before & UPPER and third >= 0 and table[_point(data, third, place)] & UPPER != 0
+        third = _previous_character(data, begin, second)
+        return kind_before & UPPER and third >= 0 and table[_point(data, third, second)] & UPPER != 0
     if kind & (MARK | PICTURE) or 0x2013 <= last <= 0x2014:  # – —
         return end - at
     if kind_before & DIGIT and ((last == _PLUS) | (last == _PERCENT) | (kind & CURRENCY != 0)):
@@ -182,7 +182,7 @@ def _off_back(data: np.ndarray, begin: int, end: int, table: np.ndarray, with_st
 
 
 @njit(cache=True)
-def _after_host(data: np.ndarray, i: int, end: int, table: np.ndarray) -> int:
+def _host_end(data: np.ndarray, i: int, end: int, table: np.ndarray) -> int:
     while i < end:
         point = _point(data, i, end)
         named = (point == _HYPHEN) | (point == _UNDERSCORE) | (point == _FULL_STOP) | (point == _PLUS)
@@ -210,10 +210,10 @@ def _is_address(data: np.ndarray, begin: int, end: int, table: np.ndarray) -> bo
             break
         letters = letters and table[_point(data, i, end)] & LETTER != 0
         i += _size(data, i, end)
-    stop = _after_host(data, start, end, table)
+    stop = _host_end(data, start, end, table)
     if stop < end and data[stop] == _AT:
         start = stop + 1
-        stop = _after_host(data, start, end, table)
+        stop = _host_end(data, start, end, table)
     if stop < end:
         after = data[stop]
         if not ((after == _COLON) | (after == _SLASH) | (after == _QUESTION) | (after == _HASH)):
@@ -233,19 +233,19 @@ def _is_address(data: np.ndarray, begin: int, end: int, table: np.ndarray) -> bo
 
 
 @njit(cache=True)
-def _inside(data: np.ndarray, begin: int, i: int, end: int, table: np.ndarray) -> int:
-    """Bytes of a token at i that splits what stands before and after it; 0 where there is none."""
+def _inner_token(data: np.ndarray, begin: int, i: int, end: int, table: np.ndarray) -> int:
+    """Bytes of a token at i that splits the text around it; 0 if there is none."""
     point = _point(data, i, end)
     kind = np.int64(table[point])
     if kind & (LETTER | DIGIT):
         return 0
-    dots = _dots(data, i, end)
+    dots = _count_dots(data, i, end)
     if dots > 1:
         return dots
     size = _size(data, i, end)
     if kind & PICTURE or point == _ELLIPSIS:
         return size
-    before = np.int64(table[_point(data, _previous(data, begin, i), i)])
+    before = np.int64(table[_point(data, _previous_character(data, begin, i), i)])
     if (point == _HYPHEN) | (point == _EN_DASH) | (point == _EM_DASH) | (point == _TILDE):
         most = 3 if point == _HYPHEN else (2 if point == _EM_DASH else 1)
         length = 1
@@ -271,7 +271,7 @@ def _inside(data: np.ndarray, begin: int, i: int, end: int, table: np.ndarray) -
 
 @njit(cache=True)
 def _kind(data: np.ndarray, begin: int, end: int, table: np.ndarray) -> int:
-    """What is known about the token [begin, end). One with a letter is none of the other things."""
+    """The kind bits of the token [begin, end). With a letter in it, no other bit is set."""
     every, i, characters = 0xFFFF, begin, 0
     while i < end:
         kind = np.int64(table[_point(data, i, end)])
@@ -280,27 +280,30 @@ def _kind(data: np.ndarray, begin: int, end: int, table: np.ndarray) -> int:
         every &= kind
         i += _size(data, i, end)
         characters += 1
-    found = IS_SYMBOL if every & SYMBOL else 0
-    found |= ENDS_SENTENCE if every & TERMINAL and characters == 1 else 0
-    return found | (IS_PUNCTUATION if every & PUNCTUATION else 0)
+    bits = IS_SYMBOL if every & SYMBOL else 0
+    bits |= ENDS_SENTENCE if every & TERMINAL and characters == 1 else 0
+    return bits | (IS_PUNCTUATION if every & PUNCTUATION else 0)
 
 
 @njit(cache=True)
-def _chunk(
+def _split_chunk(
     data: np.ndarray, classes: np.ndarray, begin: int, end: int, table: np.ndarray, with_stop: np.ndarray, token: int,
     starts: np.ndarray, ends: np.ndarray, kinds: np.ndarray,
 ) -> int:  # fmt: skip
-    """Write the tokens of a chunk; the number of tokens after it. Those of the back wait at the end of the arrays."""
+    """Write the tokens of a chunk; return the number of tokens so far.
+
+    Tokens of the back are held at the end of the arrays until those before them are written.
+    """
     first, last = token, len(starts)
     while begin < end:
-        taken = _off_front(data, begin, end, table)
+        taken = _front_token(data, begin, end, table)
         if not taken:
             break
         starts[token], ends[token] = begin, begin + taken
         token += 1
         begin += taken
     while begin < end:
-        taken = _off_back(data, begin, end, table, with_stop)
+        taken = _back_token(data, begin, end, table, with_stop)
         if not taken:
             break
         last -= 1
@@ -309,10 +312,10 @@ def _chunk(
     if begin < end and not _is_address(data, begin, end, table):
         middle, i = begin, begin + _size(data, begin, end)
         while i < end:
-            if classes[i] & CLASS_LETTER:  # of every byte of a letter
+            if classes[i] & CLASS_LETTER:  # set for every byte of a letter
                 i += 1
                 continue
-            taken = _inside(data, middle, i, end, table)
+            taken = _inner_token(data, middle, i, end, table)
             if not taken:
                 i += _size(data, i, end)
                 continue
@@ -349,6 +352,8 @@ def _apply(
                 token += 1
                 continue
             first = token
-            token = _chunk(data, classes, np.int64(begin), np.int64(end), table, with_stop, token, starts, ends, kinds)
+            token = _split_chunk(
+                data, classes, np.int64(begin), np.int64(end), table, with_stop, token, starts, ends, kinds
+            )
             kinds[first] |= kind & OPENS_CHUNK
         counts[d + 1] = token

@@ -1,6 +1,6 @@
-"""Character classes for datatrove's word tokens, C4 and FineWeb: what those codes list by hand, as one table.
+"""Character classes for datatrove's word tokens, C4 and FineWeb: the lists of those codes as one table.
 
-This module imports no numba, so that planning stays light.
+This module does not import numba, which keeps planning fast.
 """
 
 import functools
@@ -11,26 +11,26 @@ import numpy as np
 from pipelines.kernels.text.tables import ASSIGNED, CODE_POINTS
 
 LETTER = 1  # L*
-UPPER = 2  # a letter other than a small one: scripts without case are both upper and lower
-LOWER = 4  # a letter other than a capital one
+UPPER = 2  # any letter but a lower-case one; letters without case are both UPPER and LOWER
+LOWER = 4  # any letter but a capital one
 DIGIT = 8  # 0 to 9
 NUMBER = 16  # N*
 MARK = 32  # punctuation and quotation marks that are tokens at either end of a chunk
 QUOTE = 64
-PICTURE = 128  # So: emoji and other pictures, a token wherever they stand
+PICTURE = 128  # So: emoji and other pictures, always a token of their own
 CURRENCY = 256
 FRONT = 512  # a token at the front of a chunk
-SYMBOL = 1024  # a token of nothing but these is no word
+SYMBOL = 1024  # a token of these alone is no word
 TERMINAL = 2048  # ends a sentence in some script
 PUNCTUATION = 4096  # P*
 
-# What is known about a token; the second to the fourth only of tokens without a letter.
+# Kind bits of a token; the second to the fourth are set only for tokens without a letter.
 HAS_LETTER = 1
 IS_SYMBOL = 2
 ENDS_SENTENCE = 4
 IS_PUNCTUATION = 8
-OPENS_CHUNK = 16  # the first one after white space
-NEEDS_RULES = 32  # no token yet: what is left of a chunk, for `token_rules`
+OPENS_CHUNK = 16  # first token after white space
+NEEDS_RULES = 32  # not a token yet: the rest of a chunk, which `token_rules` splits
 
 _TERMINAL = (
     "21 2E 3F 589 61D-61F 6D4 700-702 7F9 837 839 83D-83E 964-965 104A-104B 1362 1367-1368 166E 1735-1736 17D4-17D6 "

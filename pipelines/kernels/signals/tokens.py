@@ -1,8 +1,9 @@
-"""datatrove's word tokens: what spaCy's blank English tokenizer makes of a text, in the rules that matter.
+"""datatrove's word tokens: those of spaCy's blank English tokenizer, by the rules that matter.
 
-datatrove counts words in the tokens of spaCy, which are about 1,500 exceptions and some regular expressions. The rules
-here are those of `tests/pipelines/kernels/reference_signals.py`, which says how far they agree. Most chunks between white space
-are a run of letters and numbers, perhaps between two marks: these are split here, the others by `token_rules`.
+datatrove counts words in the tokens of spaCy, whose rules are some regular expressions and about 1,500
+exceptions. The rules here are those of `tests/pipelines/kernels/reference_signals.py`, which documents how
+closely they agree. Most chunks between white space are plain, a run of letters and numbers with or without
+marks around it, and are split here; `token_rules` splits the others.
 """
 
 from typing import NamedTuple
@@ -34,16 +35,17 @@ _FULL_STOP, _APOSTROPHE = 46, 39
 
 
 class Tokens(NamedTuple):
-    """The tokens of a block and what is known about each."""
+    """The tokens of a block."""
 
     spans: Spans
-    kinds: np.ndarray  # uint8 [tokens], bits of token_tables
+    kinds: np.ndarray  # uint8 [tokens], kind bits of token_tables
 
 
 def find_tokens(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray) -> Tokens:
-    """The tokens of a block of documents, by its bytes and the class bits of `characters.classify`."""
+    """The tokens of a block of documents; `classes` are the class bits of `characters.classify`."""
     most = len(data) + 1
-    # np.empty takes pages only as they are written, so room for the worst case costs nothing on ordinary text.
+    # np.empty commits pages only as they are written, so room for the worst case costs nothing on ordinary
+    # text.
     starts, ends, kinds = np.empty(most, np.int32), np.empty(most, np.int32), np.empty(most, np.uint8)
     counts = np.zeros(len(offsets), np.int64)
     all_plain = _scan(offsets, data, classes, token_classes(), starts, ends, kinds, counts)
@@ -64,31 +66,31 @@ def _eight(data: np.ndarray, i: int) -> np.uint64:
 
 
 @njit(cache=True, inline="always")
-def _plain(kinds: np.uint64) -> np.uint64:
+def _plain_bytes(kinds: np.uint64) -> np.uint64:
     """1 in the bytes of letters and numbers: WORD (bit 0), not EXTEND (7) and not CLOSE (6) without LETTER (1)."""
     return kinds & ~(kinds >> np.uint64(7)) & ~((kinds >> np.uint64(6)) & ~(kinds >> np.uint64(1)))
 
 
 @njit(cache=True, inline="always")
 def _leading_zeros(flags: np.uint64) -> int:
-    """How many of eight bytes, each 0 or 1, come before the first 1."""
+    """Number of zero bytes before the first 1 in eight bytes, each 0 or 1."""
     return np.int64((((flags - np.uint64(1)) & ~flags & _ONES) * _ONES) >> np.uint64(56))
 
 
 @njit(cache=True, inline="always")
 def _mark_kind(bits: int) -> int:
-    """What is known about the token of one mark."""
-    found = IS_SYMBOL if bits & SYMBOL else 0
-    found |= ENDS_SENTENCE if bits & TERMINAL else 0
-    return found | (IS_PUNCTUATION if bits & PUNCTUATION else 0)
+    """Kind bits of a token of one mark, from its class bits."""
+    kind = IS_SYMBOL if bits & SYMBOL else 0
+    kind |= ENDS_SENTENCE if bits & TERMINAL else 0
+    return kind | (IS_PUNCTUATION if bits & PUNCTUATION else 0)
 
 
 @njit(cache=True, inline="always")
 def _plain_ending(data: np.ndarray, begin: int, plain: int, end: int, table: np.ndarray) -> tuple[int, int]:
-    """Where the last two tokens of a chunk begin whose letters and numbers end at `plain`; (-1, -1) where the rules are
-    needed for that.
+    """Where the last two tokens of a chunk begin whose letters and numbers end at `plain`; (-1, -1) if the
+    rules are needed to decide.
 
-    The common endings: one or two marks, a full stop, a full stop and a mark, 's.
+    Decides the common endings: one or two marks, a full stop, a full stop and a mark, 's.
     """
     if end - plain > 2:
         return -1, -1
@@ -103,8 +105,8 @@ def _plain_ending(data: np.ndarray, begin: int, plain: int, end: int, table: np.
     if rest - plain == 1 and last < 0x80:
         if table[last] & MARK:
             return rest - 1, rest
-        # Words that keep their full stop have at most 7 letters, and begin with a capital one, have another full stop or
-        # are "co." and "vs.".
+        # Words that keep their full stop have at most 7 letters and begin with a capital or have another full
+        # stop; the exceptions are "co." and "vs.".
         loses = 97 <= before <= 122 and (rest - begin > 8 or (97 <= data[begin] <= 122 and rest - begin > 3))
         if last == _FULL_STOP and (loses or (48 <= data[begin] <= 57 and 48 <= before <= 57)):
             return rest - 1, rest
@@ -113,20 +115,20 @@ def _plain_ending(data: np.ndarray, begin: int, plain: int, end: int, table: np.
 
 @njit(cache=True, inline="always")
 def _plain_run(data: np.ndarray, classes: np.ndarray, i: int, end: int) -> tuple[int, int, bool]:
-    """(where the letters and numbers at i end, where the chunk ends, has it a letter before the first of the two)."""
+    """(end of the letters and numbers at i, end of the chunk, whether there is a letter before the former)."""
     begin, plain, letter = i, 0, np.uint64(0)
     while i + 8 <= len(data):
         eight = _eight(classes, i)
         before_space = min(_leading_zeros((eight >> np.uint64(2)) & _ONES), end - i)
         if plain == i - begin:
-            run = min(before_space, _leading_zeros(~_plain(eight) & _ONES))
+            run = min(before_space, _leading_zeros(~_plain_bytes(eight) & _ONES))
             plain += run
             letter |= eight & (_ALL >> np.uint64(64 - 8 * run) if run else np.uint64(0))
         i += before_space
         if before_space < 8:
             break
     while len(data) - 8 < i < end and not classes[i] & CLASS_SPACE:
-        if plain == i - begin and _plain(np.uint64(classes[i])) & np.uint64(1):
+        if plain == i - begin and _plain_bytes(np.uint64(classes[i])) & np.uint64(1):
             plain += 1
             letter |= np.uint64(classes[i])
         i += 1
@@ -138,7 +140,9 @@ def _scan(
     offsets: np.ndarray, data: np.ndarray, classes: np.ndarray, table: np.ndarray, starts: np.ndarray, ends: np.ndarray,
     kinds: np.ndarray, counts: np.ndarray,
 ) -> bool:  # fmt: skip
-    """The tokens of plain chunks, others as one that needs rules; are all plain?"""
+    """Write the tokens of plain chunks, and each other chunk as one token that needs rules; return whether
+    all are plain.
+    """
     token, all_plain = 0, True
     for d in range(len(offsets) - 1):
         i, end = offsets[d], offsets[d + 1]

@@ -1,4 +1,4 @@
-"""Arrow text as numpy: offsets and bytes without a copy, and blocks that keep a kernel's scratch memory small."""
+"""Arrow text as numpy arrays without a copy, and blocks that keep a kernel's scratch memory small."""
 
 from collections.abc import Iterator
 
@@ -12,10 +12,11 @@ _LIMIT = (1 << 31) - 1
 
 
 def text_buffers(text: pa.Array | pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:
-    """(offsets int64 [n + 1], bytes uint8) of a large_string column of one chunk; read-only views, nothing is copied.
+    """(offsets int64 [n + 1], bytes uint8) of a large_string column, as read-only views; only several chunks
+    are copied.
 
-    Document d is bytes[offsets[d]:offsets[d + 1]]; the array's own offset is honoured, so the first offset may not be
-    0. The slot of a null holds whatever bytes it spans (none, in arrays that Arrow builds).
+    Document d is bytes[offsets[d]:offsets[d + 1]]. The array's own offset is respected, so the first offset
+    may be above 0. A null is the bytes that its slot spans, none in arrays that Arrow builds.
     """
     if isinstance(text, pa.ChunkedArray):
         text = text.chunk(0) if text.num_chunks == 1 else pa.concat_arrays([pa.array([], text.type), *text.chunks])
@@ -27,7 +28,8 @@ def text_buffers(text: pa.Array | pa.ChunkedArray) -> tuple[np.ndarray, np.ndarr
     else:
         offsets = np.frombuffer(offsets_buffer, np.int64, len(text) + 1, offset=8 * text.offset)
     data = np.frombuffer(data_buffer, np.uint8) if data_buffer is not None else np.zeros(0, np.uint8)
-    # Kernels are compiled for one type of argument, so every view is read-only, whoever owns the buffer.
+    # Kernels are compiled for read-only arrays; make every view read-only, so that no second version is
+    # compiled.
     offsets.flags.writeable = False
     data.flags.writeable = False
     return offsets, data
@@ -36,7 +38,8 @@ def text_buffers(text: pa.Array | pa.ChunkedArray) -> tuple[np.ndarray, np.ndarr
 def blocks(
     offsets: np.ndarray, data: np.ndarray, block_bytes: int = BLOCK_BYTES
 ) -> Iterator[tuple[int, int, np.ndarray, np.ndarray]]:
-    """Runs of whole documents of about `block_bytes`, at least one document each: (first, last + 1, offsets, bytes).
+    """Runs of whole documents of about `block_bytes`, at least one document each: (first, last + 1, offsets,
+    bytes).
 
     The offsets of a block begin at 0 and its bytes are a view. Spans within a block are int32, hence the error:
     UserError for a document of 2 GiB or more.

@@ -1,7 +1,8 @@
-"""From bytes to characters: their classes, and their lower case, in kernels over Arrow buffers.
+"""Classes and lower case of characters, computed from the bytes of Arrow buffers.
 
-A rule of this package: a kernel calls only kernels of its own file. numba's cache on disk notices that a file changed,
-not that a file it calls into did. Data passes between files as arrays.
+A rule of this package: a kernel calls only kernels of its own file, and data passes between files as arrays.
+numba's disk cache is invalidated when a kernel's own file changes, but not when a file that it calls into
+does.
 """
 
 from typing import NamedTuple
@@ -27,7 +28,7 @@ _DOT_ABOVE = 0x307
 
 @njit(cache=True)
 def _size(data: np.ndarray, i: int, end: int) -> int:
-    """Bytes of the character at i; 1 for what is not UTF-8, so that a broken buffer is never read out of bounds."""
+    """Bytes of the character at i; 1 for invalid UTF-8, so that a broken buffer is never read out of bounds."""
     lead = data[i]
     if lead < 0xC2 or lead >= 0xF5:
         return 1
@@ -37,7 +38,7 @@ def _size(data: np.ndarray, i: int, end: int) -> int:
 
 @njit(cache=True)
 def _code_point(data: np.ndarray, i: int, size: int) -> int:
-    """The character of `size` bytes at i; U+FFFD for a byte that is not UTF-8."""
+    """The code point of the `size` bytes at i; U+FFFD for invalid UTF-8."""
     lead = np.int64(data[i])
     if size == 1:
         return lead if lead < 0x80 else 0xFFFD
@@ -60,7 +61,7 @@ def _classify(data: np.ndarray, offsets: np.ndarray, classes: np.ndarray, out: n
                 i += 1
                 continue
             size = _size(data, i, end)
-            # No loop over the bytes of a character: LLVM vectorises it, five times slower for two or three bytes.
+            # Unrolled: LLVM would vectorise a loop over two or three bytes, which is five times slower.
             out[i] = kind = classes[_code_point(data, i, size)]
             if size > 1:
                 out[i + 1] = kind
@@ -72,15 +73,16 @@ def _classify(data: np.ndarray, offsets: np.ndarray, classes: np.ndarray, out: n
 
 
 def classify(offsets: np.ndarray, data: np.ndarray) -> np.ndarray:
-    """The class bits of the character that each byte belongs to, uint8 [bytes], of a block of documents."""
+    """For each byte of a block of documents the class bits of the character it belongs to, uint8 [bytes]."""
     out = np.empty(len(data), np.uint8)
     _classify(data, offsets, character_classes(), out)
     return out
 
 
 class Runs(NamedTuple):
-    """Lower-cased documents: run r of document d begins at starts[r] and ends before the next space or the document's
-    end."""
+    """Lower-cased documents. Run r begins at starts[r] and ends before the next space or the end of its
+    document.
+    """
 
     data: np.ndarray  # uint8
     offsets: np.ndarray  # int64 [documents + 1], into data
@@ -89,20 +91,21 @@ class Runs(NamedTuple):
 
 
 def lower_runs(offsets: np.ndarray, data: np.ndarray, keep: int) -> Runs:
-    """Documents lower-cased, their runs of kept characters joined by one space, all else left out.
+    """Lower-case documents and keep only runs of characters with a bit of `keep`, joined by one space.
 
-    With keep=IN_WORD a document becomes exactly `" ".join(re.findall(r"\\w+", text.lower()))`, with keep=IN_TOKEN
-    exactly `" ".join(text.lower().split())`, both as the running Python does it: full lower-casing, in which İ becomes
-    i and a combining dot (no `\\w`, so it ends the word) and the capital sigma at the end of a word becomes ς.
+    - keep=IN_WORD gives exactly `" ".join(re.findall(r"\\w+", text.lower()))`.
+    - keep=IN_TOKEN gives exactly `" ".join(text.lower().split())`.
+    - CONTINUES keeps marks and joiners in the word before them; `\\w+` cuts हिन्दी into three.
+    - UNSPACED makes each letter of a script without spaces between words a run of its own, with its marks.
+    - keep=UNITS combines IN_WORD, CONTINUES and UNSPACED: the units of shingles.
 
-    With CONTINUES in `keep` marks and joiners stay in the word before them, where `\\w+` cuts हिन्दी into three. With UNSPACED
-    each letter of a script without spaces between words is a run by itself, with its marks. keep=UNITS is all three: the
-    units of shingles.
+    Lower-casing is the running Python's: İ becomes i and a combining dot (no `\\w`, so it ends the word), and
+    a capital sigma at the end of a word becomes ς.
     """
     lower, bits = lower_case()
     n = len(offsets) - 1
-    # İ, Ⱥ and Ⱦ grow from two bytes to three, a unit of three bytes by one or two spaces; nothing grows more. The kernel
-    # writes one place beyond what it keeps.
+    # İ, Ⱥ and Ⱦ grow from two bytes to three, a unit of three bytes by one or two spaces; nothing grows more.
+    # The kernel writes one byte beyond what it keeps.
     out = np.empty(2 * len(data) + 2, np.uint8)
     starts = np.empty(len(data) // 2 + n + 1, np.int32)
     out_offsets, run_offsets = np.zeros(n + 1, np.int64), np.zeros(n + 1, np.int64)
@@ -136,7 +139,7 @@ def _is_final_sigma(data: np.ndarray, begin: int, i: int, end: int, bits: np.nda
 
 @njit(cache=True)
 def _encode(code_point: int, out: np.ndarray, at: int) -> int:
-    """Write a code point as UTF-8; the position after it."""
+    """Write a code point as UTF-8; return the position after it."""
     if code_point < 0x80:
         out[at] = code_point
         return at + 1
@@ -173,8 +176,8 @@ def _lower_one(
 
 
 @njit(cache=True)
-def _after_marks(data: np.ndarray, i: int, end: int, bits: np.ndarray) -> int:
-    """The first byte from i on that is of no character that continues a word."""
+def _skip_marks(data: np.ndarray, i: int, end: int, bits: np.ndarray) -> int:
+    """The position of the first character from i on that does not continue a word."""
     while i < end and data[i] >= 0x80:
         size = _size(data, i, end)
         if not bits[_code_point(data, i, size)] & CONTINUES:
@@ -195,12 +198,14 @@ def _lower_runs(
     starts: np.ndarray,
     run_offsets: np.ndarray,
 ) -> None:
-    # Long because it is one state machine: passing its state through calls costs more than the work per byte.
+    # One long function because it is one state machine: passing its state through calls costs more than the
+    # work itself.
     at, run = 0, 0
     for d in range(len(offsets) - 1):
         i, begin, end, inside = offsets[d], offsets[d], offsets[d + 1], 0
         while i < end:
-            # What is left out right after a run becomes one space, what follows it nothing: no branch at every run.
+            # The first dropped character after a run becomes a space, later ones nothing, without a branch
+            # per run.
             if data[i] < 0x80:
                 kept = np.int64(bits[data[i]] & keep != 0)
                 starts[run] = at
@@ -219,7 +224,7 @@ def _lower_runs(
                     at += 1
                 starts[run] = at
                 run += 1
-                after = _after_marks(data, i + size, end, bits)
+                after = _skip_marks(data, i + size, end, bits)
                 for k in range(i, after):
                     out[at] = data[k]
                     at += 1

@@ -1,4 +1,6 @@
-"""Lines as other implementations split them: by every break of str.splitlines, and by runs of line feeds, untrimmed."""
+"""Lines as other implementations split them: at every break of str.splitlines, and at runs of line feeds,
+untrimmed.
+"""
 
 from typing import NamedTuple
 
@@ -9,13 +11,13 @@ from pipelines.kernels.text.segment import Segments
 from pipelines.kernels.text.tables import SPACE
 from pipelines.kernels.text.words import Spans
 
-BY_FEEDS, BY_BREAKS = 1, 2  # a line between line feeds; between any of str.splitlines' breaks
+BY_FEEDS, BY_BREAKS = 1, 2  # a line between line feeds; a line between any breaks of str.splitlines
 _LINE_FEED, _RETURN = 10, 13
 _HIGH, _TO_HIGH = np.uint64(0x8080808080808080), np.uint64(0x6060606060606060)  # 0x20 + 0x60 sets the highest bit
 
 
 class StrippedLines(NamedTuple):
-    """Lines without the white space at their ends, ascending and disjoint; none is blank."""
+    """Non-blank lines without the white space at their ends, ascending and disjoint."""
 
     starts: np.ndarray  # int32, into the block's bytes
     ends: np.ndarray  # int32
@@ -32,29 +34,31 @@ class SplitLines(NamedTuple):
     breaks: np.ndarray  # int64 [documents], lines of str.splitlines, blank ones included
 
 
-def find_rows(segments: Segments) -> tuple[StrippedLines, StrippedLines]:
-    """(lines by any break and those that are the same by line feeds, the remaining lines by line feeds)."""
+def find_stripped_lines(segments: Segments) -> tuple[StrippedLines, StrippedLines]:
+    """(lines between any breaks, of which some are lines between line feeds too; the other lines between line
+    feeds).
+    """
     lines = segments.lines
     most = len(segments.data) // 2 + len(segments.offsets)
-    found = [
+    rows = [
         StrippedLines(*(np.empty(most, kind) for kind in (np.int32, np.int32, np.int32, np.uint8))) for _ in range(2)
     ]
     counts = np.zeros(2, np.int64)
-    _rows(segments.data, segments.classes, *lines, *found[0], *found[1], counts)
+    _strip_lines(segments.data, segments.classes, *lines, *rows[0], *rows[1], counts)
     first, second = (
-        StrippedLines(*(column[:count] for column in rows)) for rows, count in zip(found, counts, strict=True)
+        StrippedLines(*(column[:count] for column in some)) for some, count in zip(rows, counts, strict=True)
     )
     return first, second
 
 
-def split(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray) -> SplitLines:
-    """Split a block of documents; an empty document has no line and no paragraph."""
+def split_lines(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray) -> SplitLines:
+    """Split a block of documents at line feeds; an empty document has no line and no paragraph."""
     lines, paragraphs = (
         Spans(np.empty(most, np.int32), np.empty(most, np.int32), np.zeros(len(offsets), np.int64))
         for most in (len(data) // 2 + 2 * len(offsets), len(data) // 3 + 2 * len(offsets))
     )
     feeds, breaks = np.zeros(len(offsets) - 1, np.int64), np.zeros(len(offsets) - 1, np.int64)
-    _split(offsets, data, classes, *lines, *paragraphs, feeds, breaks)
+    _split_lines(offsets, data, classes, *lines, *paragraphs, feeds, breaks)
     first, second = (
         Spans(spans.starts[: spans.offsets[-1]], spans.ends[: spans.offsets[-1]], spans.offsets)
         for spans in (lines, paragraphs)
@@ -65,7 +69,9 @@ def split(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray) -> SplitLi
 def find_breaks(
     data: np.ndarray, ends: np.ndarray, limits: np.ndarray, by_feeds: bool
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(start, end) of the break behind the white space of the line that ends at ends[k]; limits[k] where there is none; int64."""
+    """(start, end) of the break that follows the line that ends at ends[k] and its white space; limits[k] if
+    there is none. int64 [n] each.
+    """
     starts, past = np.zeros(len(ends), np.int64), np.zeros(len(ends), np.int64)
     _find_breaks(data, ends, limits, by_feeds, starts, past)
     return starts, past
@@ -73,7 +79,7 @@ def find_breaks(
 
 @njit(cache=True)
 def _break(data: np.ndarray, i: int, end: int) -> int:
-    """Bytes of a break of str.splitlines other than a line feed at i; 0 where there is none."""
+    """Bytes of a break of str.splitlines other than a line feed at i; 0 if there is none."""
     byte = data[i]
     if byte < 0x20:
         return (11 <= byte <= 13) | (28 <= byte <= 30)
@@ -112,13 +118,13 @@ def _eight(data: np.ndarray, i: int) -> np.uint64:
 
 @njit(cache=True, inline="always")
 def _is_plain(eight: np.uint64) -> bool:
-    """Are eight bytes ASCII and none of them a control character?"""
+    """Whether eight bytes are ASCII without control characters."""
     return (eight | ~(eight + _TO_HIGH)) & _HIGH == 0
 
 
 @njit(cache=True)
 def _next_break(data: np.ndarray, i: int, end: int) -> int:
-    """Where the next break other than a line feed is; `end` where there is none."""
+    """Position of the next break other than a line feed; `end` if there is none."""
     while i < end:
         while i + 8 <= end and _is_plain(_eight(data, i)):
             i += 8
@@ -131,7 +137,7 @@ def _next_break(data: np.ndarray, i: int, end: int) -> int:
 
 
 @njit(cache=True)
-def _rows(
+def _strip_lines(
     data: np.ndarray, classes: np.ndarray, line_starts: np.ndarray, line_ends: np.ndarray, line_counts: np.ndarray,
     starts: np.ndarray, ends: np.ndarray, documents: np.ndarray, kinds: np.ndarray, feed_starts: np.ndarray,
     feed_ends: np.ndarray, feed_documents: np.ndarray, feed_kinds: np.ndarray, counts: np.ndarray,
@@ -168,7 +174,7 @@ def _rows(
 
 
 @njit(cache=True)
-def _split(
+def _split_lines(
     offsets: np.ndarray, data: np.ndarray, classes: np.ndarray, line_starts: np.ndarray, line_ends: np.ndarray,
     line_counts: np.ndarray, paragraph_starts: np.ndarray, paragraph_ends: np.ndarray, paragraph_counts: np.ndarray,
     feeds: np.ndarray, breaks: np.ndarray,
@@ -193,7 +199,7 @@ def _split(
                 continue
             if byte != _LINE_FEED:
                 size = _break(data, i, end)
-                # A return and the line feed after it are one break.
+                # A carriage return and the line feed after it are one break.
                 if size and not (byte == _RETURN and i + 1 < end and data[i + 1] == _LINE_FEED):
                     found += 1
                     last = i + size

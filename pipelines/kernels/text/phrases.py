@@ -1,6 +1,6 @@
-"""Where the phrases, braces and citation markers that C4's rules look for stand in a block of documents.
+"""Find the phrases, braces and citation markers of C4's rules in a block of documents.
 
-Phrases are matched as bytes, in any case of ASCII letters.
+Phrases are matched as bytes; the case of ASCII letters is ignored.
 """
 
 from typing import NamedTuple
@@ -10,7 +10,8 @@ from numba import njit
 
 JAVASCRIPT, LOREM, POLICY, CURLY, MARKER = 1, 2, 4, 8, 16
 
-# (kind, phrase, where its anchor stands in it); the anchors are the rarest three letters that begin with one of five.
+# (kind, phrase, offset of its anchor); an anchor is the rarest three letters that begin with one of five
+# letters.
 _PHRASES = (
     (JAVASCRIPT, "javascript", 0),
     (LOREM, "lorem ipsum", 6),
@@ -26,15 +27,15 @@ _J, _A, _I, _P, _S, _O, _K, _V, _C, _M, _SPACE, _BRACE, _BRACKET, _BRACKET_END =
 
 
 class Hits(NamedTuple):
-    """What was found, in the order of the text."""
+    """Hits in the order of the text."""
 
-    places: np.ndarray  # int32, into the block's bytes: within the phrase
-    ends: np.ndarray  # int32, after a marker
+    places: np.ndarray  # int32, into the block's bytes; within a phrase, or at a brace or marker
+    ends: np.ndarray  # int32, the byte after a marker
     kinds: np.ndarray  # uint8
     offsets: np.ndarray  # int64 [documents + 1]
 
 
-def _rows_of(words: tuple[str, ...]) -> np.ndarray:
+def _pack_words(words: tuple[str, ...]) -> np.ndarray:
     table = np.zeros((len(words), 1 + max(map(len, words))), np.uint8)
     for row, word in zip(table, words, strict=True):
         row[0] = len(word)
@@ -43,14 +44,14 @@ def _rows_of(words: tuple[str, ...]) -> np.ndarray:
     return table
 
 
-_PHRASE_ROWS = _rows_of(tuple(phrase for _, phrase, _ in _PHRASES))
+_PHRASE_ROWS = _pack_words(tuple(phrase for _, phrase, _ in _PHRASES))
 _PHRASE_FACTS = np.array([(kind, anchor) for kind, _, anchor in _PHRASES], np.int64)
 _PHRASE_FACTS.flags.writeable = False
-_MARKER_ROWS = _rows_of(_MARKERS)
+_MARKER_ROWS = _pack_words(_MARKERS)
 
 
 def find_phrases(offsets: np.ndarray, data: np.ndarray) -> Hits:
-    """The hits of a block of documents."""
+    """The hits in a block of documents."""
     most = len(data) + 1
     places, ends, kinds = np.empty(most, np.int32), np.empty(most, np.int32), np.empty(most, np.uint8)
     counts = np.zeros(len(offsets), np.int64)
@@ -61,7 +62,7 @@ def find_phrases(offsets: np.ndarray, data: np.ndarray) -> Hits:
 
 @njit(cache=True)
 def _candidates(data: np.ndarray) -> np.ndarray:
-    """1 where a brace, a bracket or an anchor may stand. Without branches, so that LLVM vectorises it."""
+    """1 at every possible brace, bracket or anchor, uint8 [bytes]. Without branches, so that LLVM vectorises it."""
     out = np.ones(len(data), np.uint8)
     n = max(len(data) - 2, 0)
     first, second, third = data[:n], data[1 : n + 1], data[2 : n + 2]
@@ -90,7 +91,7 @@ def _matches(data: np.ndarray, begin: int, start: int, end: int, row: np.ndarray
 
 @njit(cache=True)
 def _marker_end(data: np.ndarray, begin: int, i: int, end: int, markers: np.ndarray) -> int:
-    """Where the citation marker at i ends; i where there is none. Markers are matched in their case."""
+    """End of the citation marker at i; i if there is none. Case matters."""
     at = i + 1
     while at < end and 48 <= data[at] <= 57:
         at += 1

@@ -1,16 +1,18 @@
-"""Texts within a buffer: where to cut their beginnings, whether enough is there, and how many characters they have."""
+"""Prefixes of texts in a buffer, and their lengths in characters."""
 
 import numpy as np
 from numba import njit
 
 
 @njit(cache=True)
-def beginnings(
+def cut_prefixes(
     data: np.ndarray, starts: np.ndarray, ends: np.ndarray, most: int, least: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(ends int64 [n], filled bool [n]) of the first `most` bytes of the texts data[starts[n]:ends[n]].
+    """(ends int64 [n], filled bool [n]) of prefixes of at most `most` bytes of the texts
+    data[starts[n]:ends[n]].
 
-    A cut is never within a character. A text is filled if at least `least` bytes of its beginning are not ASCII white space.
+    A prefix never ends inside a character. It is filled if at least `least` of its bytes are not ASCII white
+    space.
     """
     cuts, filled = np.zeros(len(starts), np.int64), np.zeros(len(starts), np.bool_)
     for text in range(len(starts)):
@@ -19,11 +21,11 @@ def beginnings(
             cut = starts[text] + most
             while cut > starts[text] and data[cut] & 0xC0 == 0x80:
                 cut -= 1
-        cuts[text], found = cut, 0
+        cuts[text], count = cut, 0
         for i in range(starts[text], cut):
             if data[i] != 32 and not 9 <= data[i] <= 13:
-                found += 1
-                if found >= least:
+                count += 1
+                if count >= least:
                     filled[text] = True
                     break
     return cuts, filled

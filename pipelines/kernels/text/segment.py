@@ -1,32 +1,36 @@
 """Segmentation: the words, lines, paragraphs and sentences of documents as byte spans over Arrow buffers.
 
-Characters are decoded and classed once (`characters.classify`); every segmentation below walks those classes, and every
-signal is computed from the spans, so no document is split twice and none becomes Python objects.
+Characters are decoded and classified once (`characters.classify`). Every segmentation below walks those
+classes, and every signal is computed from the spans, so no document is split twice or turned into Python
+objects.
 
-**Word**: a maximal run of letters, numbers (N*), connectors (`_`), marks and format characters that begins with none of
-the last two. An apostrophe (' or U+2019) between two letters and `.` or `,` between two ASCII digits stay inside:
-"don't" and "3.14" are one word, "well-known" is two. In scripts that put no spaces between words (Han, kana, Thai, Lao,
-Khmer, Burmese and the others of `tables`) every letter with its marks is a word: splitting words there takes a
-dictionary of the language. What such letters are worth in words: pipelines/kernels/text/units.py. Hangul has spaces. Peers
-differ: `str.split` (dolma, NeMo Curator) keeps punctuation in the word and makes a Chinese sentence one; NLTK and spaCy
-(datatrove) make punctuation marks words of their own and split "don't"; Unicode's default word boundaries (UAX 29) are
-closest, but join `U.S.A` and keep Thai characters apart.
+**Word**: a maximal run of letters, numbers (N*), connectors (`_`), marks and format characters that does not
+begin with a mark or format character. An apostrophe (' or U+2019) between two letters and `.` or `,` between
+two ASCII digits stay inside: "don't" and "3.14" are one word, "well-known" is two. In scripts without spaces
+between words (Han, kana, Thai, Lao, Khmer, Burmese and the others of `tables`) every letter with its marks is
+a word, because splitting words there takes a dictionary of the language; pipelines/kernels/text/units.py says
+how many such letters equal a word. Hangul has spaces. Peers differ: `str.split` (dolma, NeMo Curator) keeps
+punctuation in the word and takes a Chinese sentence for one word; NLTK and spaCy (datatrove) make punctuation
+marks words of their own and split "don't"; Unicode's default word boundaries (UAX 29) are closest, but join
+`U.S.A` and separate Thai characters.
 
-**Token**: a maximal run of characters that are not white space: what `str.split` calls a word. Not stored as spans.
+**Token**: a maximal run of characters other than white space, which `str.split` calls a word. Not stored as
+spans.
 
-**Line**: text between line feeds that holds a character other than white space, without the white space at its ends.
-Blank lines are no lines: peers count them, so that double spacing halves a share of lines.
+**Line**: non-blank text between line feeds, without the white space at its ends. Blank lines do not count;
+peers count them, so double spacing halves their shares of lines.
 
 **Paragraph**: consecutive lines without a blank line between them.
 
 **Sentence**: sentences cover the document; white space between two belongs to the first. A sentence ends
-- at a blank line, always; a single line feed is white space, for texts are wrapped;
-- after a run of stops (. ! ? … and those of other scripts) and closing quotes or brackets, before white space, unless a
-  lower-case letter follows, or the stop is one full stop after a title or abbreviation of `ABBREVIATIONS`, after a
-  single letter other than I (initials, "e.g.", "U.S."), or after a number that begins the sentence (list items);
-- after the stops 。！？．｡ and closing quotes or brackets, whatever follows.
-Peers use NLTK's Punkt, which learns abbreviations; this list is short on purpose: an abbreviation it does not know ends
-a sentence before a capital or a digit ("approx. 5 km").
+- at every blank line; a single line feed is white space, because texts are wrapped;
+- after a run of stops (. ! ? … and those of other scripts) and closing quotes or brackets, before white
+  space, unless a lower-case letter follows, or the stop is one full stop after a title or abbreviation of
+  `ABBREVIATIONS`, after a single letter other than I (initials, "e.g.", "U.S."), or after a number that
+  begins the sentence (list items);
+- after the stops 。！？．｡ and closing quotes or brackets, regardless of what follows. Peers use NLTK's Punkt,
+  which learns abbreviations. The list here is short on purpose: an unknown abbreviation ends a sentence
+  before a capital or a digit ("approx. 5 km").
 """
 
 from typing import NamedTuple
@@ -89,48 +93,48 @@ def segment(offsets: np.ndarray, data: np.ndarray) -> Segments:
 
 
 def sentence_starts(text: pa.LargeStringArray) -> tuple[np.ndarray, np.ndarray]:
-    """Where sentences begin: (offsets int64 [n + 1], starts int64 [sentences]).
+    """Starts of sentences: (offsets int64 [n + 1], starts int64 [sentences]).
 
-    Document d has the sentences starts[offsets[d]:offsets[d + 1]], byte offsets within the document, ascending and on
-    code-point boundaries; the first is 0. An empty document has none.
+    Document d has the sentences starts[offsets[d]:offsets[d + 1]], byte offsets within the document,
+    ascending and on code-point boundaries; the first is 0. An empty document has none.
     """
     offsets, data = text_buffers(text)
-    found = [np.zeros(0, np.int64)]
+    starts = [np.zeros(0, np.int64)]
     counts = np.zeros(len(offsets), np.int64)
     for first, last, block_offsets, block in blocks(offsets, data):
         spans = find_sentences(block_offsets, block, classify(block_offsets, block))
         per_document = np.diff(spans.offsets)
-        found.append(spans.starts - np.repeat(block_offsets[:-1], per_document))
+        starts.append(spans.starts - np.repeat(block_offsets[:-1], per_document))
         counts[first + 1 : last + 1] = per_document
-    return np.cumsum(counts), np.concatenate(found)
+    return np.cumsum(counts), np.concatenate(starts)
 
 
 def find_lines(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray) -> tuple[Spans, Spans]:
     """The lines and the paragraphs of a block."""
-    lines = _room(len(data) // 2 + len(offsets), len(offsets))
-    paragraphs = _room(len(data) // 3 + len(offsets), len(offsets))
+    lines = _allocate(len(data) // 2 + len(offsets), len(offsets))
+    paragraphs = _allocate(len(data) // 3 + len(offsets), len(offsets))
     _lines(offsets, data, classes, *lines, *paragraphs)
-    return _trimmed(lines), _trimmed(paragraphs)
+    return _trim(lines), _trim(paragraphs)
 
 
 def find_sentences(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray) -> Spans:
     """The sentences of a block."""
-    spans = _room(len(data) // 2 + len(offsets), len(offsets))
+    spans = _allocate(len(data) // 2 + len(offsets), len(offsets))
     _sentences(offsets[:-1], offsets[1:], data, classes, _PACKED_ABBREVIATIONS, *spans)
-    return _trimmed(spans)
+    return _trim(spans)
 
 
 def count_sentences(starts: np.ndarray, ends: np.ndarray, data: np.ndarray, classes: np.ndarray) -> np.ndarray:
-    """How many sentences each of some spans of a block holds by itself, int64 [spans]."""
+    """Number of sentences in each span of a block, segmented as if it were a document, int64 [spans]."""
     begins, stops = starts.astype(np.int64), ends.astype(np.int64)
     begins.flags.writeable = stops.flags.writeable = False
-    found = _room(len(data) // 2 + len(starts) + 1, len(starts) + 1)
-    _sentences(begins, stops, data, classes, _PACKED_ABBREVIATIONS, *found)
-    return np.diff(found.offsets)
+    sentences = _allocate(len(data) // 2 + len(starts) + 1, len(starts) + 1)
+    _sentences(begins, stops, data, classes, _PACKED_ABBREVIATIONS, *sentences)
+    return np.diff(sentences.offsets)
 
 
 def pack(word: str) -> int:
-    """An ASCII word of up to 8 letters as one integer: its lower-cased bytes, the first the most significant."""
+    """An ASCII word of up to 8 letters as one integer: its lower-cased bytes, big-endian."""
     assert word.isascii()
     assert len(word) <= 8
     return int.from_bytes(word.lower().encode(), "big")
@@ -140,12 +144,13 @@ _PACKED_ABBREVIATIONS = np.array([pack(word) for word in ABBREVIATIONS], np.uint
 _PACKED_ABBREVIATIONS.flags.writeable = False
 
 
-def _room(spans: int, offsets: int) -> Spans:
-    # np.empty takes pages only as they are written, so room for the worst case costs nothing on ordinary text.
+def _allocate(spans: int, offsets: int) -> Spans:
+    # np.empty commits pages only as they are written, so room for the worst case costs nothing on ordinary
+    # text.
     return Spans(np.empty(spans, np.int32), np.empty(spans, np.int32), np.zeros(offsets, np.int64))
 
 
-def _trimmed(spans: Spans) -> Spans:
+def _trim(spans: Spans) -> Spans:
     count = spans.offsets[-1]
     return Spans(spans.starts[:count], spans.ends[:count], spans.offsets)
 
@@ -163,7 +168,7 @@ def _eight(data: np.ndarray, i: int) -> np.uint64:
 
 @njit(cache=True, inline="always")
 def _before_first(flags: np.uint64) -> int:
-    """How many of eight bytes, each 0 or 1, come before the first 1."""
+    """Number of zero bytes before the first 1 in eight bytes, each 0 or 1."""
     return np.int64((((flags - np.uint64(1)) & ~flags & _ONES) * _ONES) >> np.uint64(56))
 
 
@@ -206,7 +211,7 @@ def _lines(
 
 @njit(cache=True)
 def _line_end(data: np.ndarray, i: int, end: int) -> int:
-    """Where the next line feed is; `end` where there is none."""
+    """Position of the next line feed; `end` if there is none."""
     while i + 8 <= end:
         differs = _eight(data, i) ^ (_ONES * np.uint64(_LINE_FEED))
         found = (~(((differs & _SEVEN) + _SEVEN) | differs) >> np.uint64(7)) & _ONES
@@ -220,7 +225,9 @@ def _line_end(data: np.ndarray, i: int, end: int) -> int:
 
 @njit(cache=True)
 def _is_abbreviation(data: np.ndarray, classes: np.ndarray, opening: int, stop: int, abbreviations: np.ndarray) -> bool:
-    """Does the full stop at `stop` belong to the word before it: a title, an initial, the number of a list item?"""
+    """Whether the full stop at `stop` belongs to the word before it: a title, an initial, the number of a
+    list item.
+    """
     i, packed, characters, digits = stop, np.uint64(0), 0, True
     while i > opening and classes[i - 1] & WORD and stop - i < 9:
         i -= 1
@@ -253,7 +260,7 @@ def _sentences(
     ends: np.ndarray,
     counts: np.ndarray,
 ) -> None:
-    # Long because it is one state machine over the characters of a document.
+    # One long function because it is one state machine over the characters of a document.
     sentence = 0
     for d in range(len(begins)):
         begin, end = begins[d], stops[d]
@@ -271,11 +278,11 @@ def _sentences(
                 continue
             if ending == _NONE and feeds < 2 and not kind & STOP and opening >= 0:
                 gap, feeds = False, 0
-                # Inside a sentence: on to the byte before the next stop or line feed.
+                # Inside a sentence: skip to the byte before the next stop or line feed.
                 while i + 9 <= len(data):
                     differs = _eight(data, i + 1) ^ (_ONES * np.uint64(_LINE_FEED))
                     found = (~(((differs & _SEVEN) + _SEVEN) | differs) >> np.uint64(7)) & _ONES
-                    found |= (_eight(classes, i + 1) >> np.uint64(5)) & _ONES  # the bit of STOP
+                    found |= (_eight(classes, i + 1) >> np.uint64(5)) & _ONES  # bit 5 is STOP
                     if found:
                         i += _before_first(found)
                         break

@@ -1,7 +1,7 @@
-"""What the running Python's Unicode says about every code point, as tables for the kernels: classes and lower-casing.
+"""Tables for the kernels: class and lower case of every code point, according to the running Python's Unicode.
 
-The tables come from `unicodedata`, `re` and `str.lower`, so they change with Python: stages whose output depends on
-them declare `unicode_version()`. This module imports no numba, so that planning stays light.
+The tables come from `unicodedata`, `re` and `str.lower`, so they change with Python: stages whose output
+depends on them declare `unicode_version()`. This module does not import numba, which keeps planning fast.
 """
 
 import functools
@@ -11,8 +11,8 @@ import unicodedata
 import numpy as np
 
 CODE_POINTS = 0x110000
-# The planes that Unicode assigns characters in. All others are unassigned or for private use: no letters, no spaces, no
-# case.
+# The planes in which Unicode assigns characters. The others are unassigned or for private use, without
+# letters, spaces and case.
 ASSIGNED = np.concatenate([np.arange(0x40000), np.arange(0xE0000, 0xE1000)])
 
 # Bits of a character's class.
@@ -20,15 +20,18 @@ WORD = 1  # letter, mark, number, connector (_), format character: continues a w
 LETTER = 2  # categories L*: what str.isalpha() accepts
 SPACE = 4  # what str.isspace() accepts
 LOWER = 8  # lower-case letter (Ll)
-ALONE = 16  # with WORD: of a script without spaces between words, a word by itself; with STOP: ends a sentence without a space
+# With WORD: of a script without spaces between words, a word by itself. With STOP: ends a sentence without a
+# space.
+ALONE = 16
 STOP = 32  # ends a sentence
 CLOSE = 64  # closing or quoting punctuation that may follow a STOP; with LETTER: upper-case (Lu); with WORD alone: Pc
 EXTEND = 128  # mark or format character: continues a word, never begins one
 
 _STOPS = ".!?…‼⁇⁈⁉؟۔։।॥።၊။។៕"
 _WIDE_STOPS = "。｡！？．"
-# Letters of scripts that put no spaces between words: line-breaking classes ID and CJ (Han, Kana, Bopomofo, Yi, Tangut,
-# Nushu), then SA and AK (Thai, Lao, Burmese, Khmer, the Tai scripts, Balinese, Javanese) of Unicode Standard Annex 14.
+# Letters of scripts without spaces between words: line-breaking classes ID and CJ (Han, Kana, Bopomofo, Yi,
+# Tangut, Nushu), then SA and AK (Thai, Lao, Burmese, Khmer, the Tai scripts, Balinese, Javanese) of Unicode
+# Standard Annex 14.
 _IDEOGRAPHS = (
     "\u3005-\u3007\u3021-\u3029\u3031-\u3035\u303b\u303c\u3041-\u3096\u309d-\u309f\u30a1-\u30fa\u30fc-\u30ff\u3105-\u312f"
     "\u31a0-\u31bf\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\ua000-\ua48c\uf900-\ufaff\uff66-\uff9f"
@@ -43,7 +46,7 @@ _UNSPACED = f"[{_IDEOGRAPHS}{_ABUGIDAS}]"
 _ZERO_WIDTH_SPACE = 0x200B
 _JOINERS = (0x200C, 0x200D)
 
-# Bits of a code point's lower-casing.
+# Bits used in lower-casing.
 IN_WORD = 1  # matched by the regular expression \w
 IN_TOKEN = 2  # not white space
 CASED = 4
@@ -81,10 +84,10 @@ def _table(bits: dict[int, np.ndarray], elsewhere: int = 0) -> np.ndarray:
     table[ASSIGNED] = 0
     for bit, where in bits.items():
         table[ASSIGNED[where]] |= np.uint8(bit)
-    return _frozen(table)
+    return _freeze(table)
 
 
-def _frozen(table: np.ndarray) -> np.ndarray:
+def _freeze(table: np.ndarray) -> np.ndarray:
     table.flags.writeable = False
     return table
 
@@ -94,7 +97,8 @@ def character_classes() -> np.ndarray:
     """The class bits of every code point, uint8 [0x110000]."""
     category = np.array(list(map(unicodedata.category, _assigned_characters())))
     major = category.astype("U1")
-    # A zero width space (Cf) separates words; the other format characters (joiners, soft hyphen) stand inside them.
+    # A zero width space (Cf) separates words; the other format characters (joiners, soft hyphen) are part of
+    # them.
     extend = (major == "M") | ((category == "Cf") & (ASSIGNED != _ZERO_WIDTH_SPACE))
     word = (major == "L") | (major == "N") | (category == "Pc") | extend
     wide = np.isin(ASSIGNED, list(map(ord, _WIDE_STOPS)))
@@ -114,17 +118,19 @@ def character_classes() -> np.ndarray:
 
 
 def _ends_in_final_sigma(before: str) -> np.ndarray:
-    """For every assigned character c: does str.lower() make the capital sigma of `before` c Σ a final one?"""
+    """For every assigned character c, whether str.lower() turns Σ into a final sigma in the string `before` +
+    c + Σ.
+    """
     probes = np.empty((len(ASSIGNED), 4), np.uint32)
     probes[:] = (ord(before), 0, SIGMA, ord("\n"))
     probes[:, 1] = ASSIGNED
-    probes[DOTTED_I, 1] = ord("I")  # a cased letter like it, but one that lower-cases to one character
+    probes[DOTTED_I, 1] = ord("I")  # also cased, but its lower case is one character
     lowered = probes.tobytes().decode("utf-32-le", "surrogatepass").lower().encode("utf-32-le", "surrogatepass")
     return np.frombuffer(lowered, np.uint32).reshape(-1, 4)[:, 2] == FINAL_SIGMA
 
 
-def _continues() -> np.ndarray:
-    """Variation selectors are marks too, but of symbols; enclosing marks (Me) are."""
+def _continuing_characters() -> np.ndarray:
+    """Marks of letters and joiners. Excludes variation selectors and enclosing marks (Me), which mark symbols."""
     category = np.array(list(map(unicodedata.category, _assigned_characters())))
     selectors = _matching("[\ufe00-\ufe0f\U000e0100-\U000e01ef]")
     return (np.isin(category, ["Mn", "Mc"]) & ~selectors) | np.isin(ASSIGNED, _JOINERS)
@@ -140,8 +146,9 @@ def unit_kinds() -> np.ndarray:
 def lower_case() -> tuple[np.ndarray, np.ndarray]:
     """(lower-case code point int32 [0x110000], bits uint8 [0x110000]) of every code point.
 
-    Two are the kernel's business: İ (U+0130), the only one that becomes two characters (here the first of them), and
-    the capital sigma, whose lower case depends on its neighbours (here the one inside words).
+    The kernel handles two exceptions: İ (U+0130), the only one that becomes two characters (the table has the
+    first), and the capital sigma, whose lower case depends on its neighbours (the table has the form inside
+    words).
     """
     text = _assigned_characters().replace(chr(DOTTED_I), "I").lower()
     lower = np.arange(CODE_POINTS, dtype=np.int32)
@@ -154,7 +161,7 @@ def lower_case() -> tuple[np.ndarray, np.ndarray]:
         CASED: after_nothing,
         CASE_IGNORABLE: after_cased & ~after_nothing,
         CHANGES: lower[ASSIGNED] != ASSIGNED,
-        CONTINUES: _continues(),
+        CONTINUES: _continuing_characters(),
         UNSPACED: _matching(_UNSPACED) & _matching(r"\w"),
     }
-    return _frozen(lower), _table(bits, elsewhere=IN_TOKEN)
+    return _freeze(lower), _table(bits, elsewhere=IN_TOKEN)

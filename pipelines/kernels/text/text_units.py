@@ -1,4 +1,4 @@
-"""Paragraphs and sentences of documents as byte ranges, for stages that judge less than a document at a time."""
+"""Paragraphs and sentences of documents as byte ranges, for stages that judge parts of documents."""
 
 from typing import TYPE_CHECKING, Literal
 
@@ -11,9 +11,11 @@ Unit = Literal["paragraph", "sentence"]
 def text_units(
     offsets: "np.ndarray", data: "np.ndarray", unit: Unit
 ) -> tuple["np.ndarray", "np.ndarray", "np.ndarray"]:
-    """(document, start, end), int64 each, of every unit in order; start and end are places in `data`.
+    """(document, start, end), int64 [units] each, of every unit in order; start and end are positions in
+    `data`.
 
-    pipelines/kernels/text/segment.py says what a paragraph and a sentence is. A sentence loses no white space behind it.
+    Paragraphs and sentences are defined in pipelines/kernels/text/segment.py. A sentence includes the white
+    space after it.
     """
     import numpy as np
 

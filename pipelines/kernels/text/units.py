@@ -1,7 +1,7 @@
-"""What a word of a spaced script is worth in units of a script without spaces between words.
+"""Convert numbers of words into numbers of units for scripts without spaces between words.
 
-There the units are letters with their marks (Tibetan: syllables), for nobody can split words without a dictionary. A letter
-holds less than a word, so n-grams of letters must be longer to mean the same as n-grams of words.
+In such scripts the units are letters with their marks (in Tibetan, syllables), because splitting words takes a
+dictionary. A letter carries less information than a word, so comparable n-grams need more letters than words.
 """
 
 import numpy as np
@@ -9,13 +9,14 @@ from numba import njit
 
 from pipelines.kernels.text.tables import unit_kinds
 
-# Letters in a word, by kind of unit: 1 for words themselves; Han and kana 1.6; the alphabets of Southeast Asia 3.
+# Units per word, by kind of unit: 1 for words themselves; 1.6 for Han and kana; 3 for the alphabets of
+# Southeast Asia.
 LETTERS = np.array([1.0, 1.6, 3.0])
 LETTERS.flags.writeable = False
 
 
 def find_kinds(data: np.ndarray, starts: np.ndarray) -> np.ndarray:
-    """The kind (tables.SPACED, IDEOGRAPH, ABUGIDA) of the units that begin at some bytes, uint8 [units]."""
+    """The kind (tables.SPACED, IDEOGRAPH, ABUGIDA) of the units that begin at `starts`, uint8 [units]."""
     kinds = np.zeros(len(starts), np.uint8)
     if len(data) and data.max() >= 0xE0:
         _find_kinds(data, starts, unit_kinds(), kinds)
@@ -23,10 +24,11 @@ def find_kinds(data: np.ndarray, starts: np.ndarray) -> np.ndarray:
 
 
 def ngram_sizes(kinds: np.ndarray, offsets: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """For each document how many of its units hold as much as 2, 3 ... words, int32 [documents, sizes].
+    """The number of each document's units that equals each number of words in `sizes`, int32 [documents,
+    sizes].
 
-    Document d has the units offsets[d] to offsets[d + 1] - 1. A document of words alone has the sizes themselves; one of
-    several scripts what its units hold on average.
+    Document d has the units offsets[d] to offsets[d + 1] - 1. For a document of words alone the result is
+    `sizes`; for one of several scripts it is scaled by the average of its units.
     """
     units = np.diff(offsets)
     words = np.zeros(len(units))

@@ -1,4 +1,4 @@
-"""Words as byte spans. What a word is: pipelines/kernels/text/segment.py."""
+"""Find words as byte spans. pipelines/kernels/text/segment.py defines words."""
 
 from typing import Any, NamedTuple
 
@@ -11,12 +11,15 @@ from pipelines.kernels.text.tables import ALONE, EXTEND, LETTER, WORD
 
 _FULL_STOP, _COMMA, _APOSTROPHE = 46, 44, 39
 _FIRST_OF_QUOTE, _LAST_OF_QUOTE = 0xE2, 0x99  # bytes of U+2019
-_GATHER = np.uint64(0x0102040810204080)  # times eight bytes of 0 or 1: these, as bits, in the highest byte
+_GATHER = np.uint64(
+    0x0102040810204080
+)  # multiplying eight bytes of 0 or 1 by it packs them as bits in the highest byte
 
 
 class Spans(NamedTuple):
-    """Byte spans of a block: span k is [starts[k], ends[k]), those of document d are k in offsets[d]..offsets[d + 1] -
-    1."""
+    """Byte spans of a block: span k is [starts[k], ends[k]); document d has the spans offsets[d] to offsets[d
+    + 1] - 1.
+    """
 
     starts: np.ndarray  # int32 [spans], into the block's bytes
     ends: np.ndarray  # int32 [spans]
@@ -26,7 +29,8 @@ class Spans(NamedTuple):
 def find_words(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray) -> Spans:
     """The words of a block."""
     room = len(data) // 2 + len(offsets) + 1
-    # np.empty takes pages only as they are written, so room for the worst case costs nothing on ordinary text.
+    # np.empty commits pages only as they are written, so room for the worst case costs nothing on ordinary
+    # text.
     edges, counts = np.empty(2 * room, np.int32), np.zeros(len(offsets), np.int64)
     _words(offsets, data, classes, _inside_words(data, classes), room, edges, counts)
     return Spans(edges[: counts[-1]], edges[room : room + counts[-1]], counts)
@@ -34,7 +38,7 @@ def find_words(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray) -> Sp
 
 @intrinsic
 def _trailing_zeros(typing: Any, value: Any) -> Any:
-    """Zero bits below the lowest 1 of a uint64 that is not 0: one instruction, which numba has no name for."""
+    """Number of zero bits below the lowest 1 of a non-zero uint64: one instruction, which numba does not expose."""
 
     def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 1))
@@ -55,7 +59,7 @@ def _eight(data: np.ndarray, i: int) -> np.uint64:
 
 @njit(cache=True)
 def _joiner(data: np.ndarray, classes: np.ndarray, begin: int, i: int, end: int) -> int:
-    """Bytes of an apostrophe or decimal mark at i that stays inside the word before it; 0 where there is none."""
+    """Bytes of an apostrophe or decimal mark at i that continues the word before it; 0 if there is none."""
     size = 1
     if data[i] == 0xE2 and i + 2 < end and data[i + 1] == 0x80 and data[i + 2] == 0x99:
         size = 3
@@ -72,9 +76,10 @@ def _joiner(data: np.ndarray, classes: np.ndarray, begin: int, i: int, end: int)
 
 @njit(cache=True)
 def _inside_words(data: np.ndarray, classes: np.ndarray) -> np.ndarray:
-    """1 for bytes in words, joiners included, where no character is ALONE or EXTEND and no document ends nearby.
+    """1 for bytes in words, joiners included; valid if no character is ALONE or EXTEND and no document
+    boundary is near.
 
-    64 bytes longer than the data. Without branches and wider numbers, so that LLVM vectorises it.
+    uint8 [len(data) + 64]. Without branches and wider integers, so that LLVM vectorises it.
     """
     n = len(data)
     out = np.zeros(n + 64, np.uint8)
@@ -112,23 +117,23 @@ def _words(
     edges: np.ndarray,
     counts: np.ndarray,
 ) -> None:
-    edge = 0  # even ones are starts, odd ones ends: at 0 and at room
+    edge = 0  # even edges are starts, stored from 0; odd ones are ends, stored from `room`
     for d in range(len(offsets) - 1):
         begin, end = offsets[d], offsets[d + 1]
         every = np.uint8(0)
         for i in range(begin, end):
             every |= classes[i]
         if every & (ALONE | EXTEND):
-            edge = _careful_words(data, classes, begin, end, room, edges, edge)
+            edge = _find_words_anywhere(data, classes, begin, end, room, edges, edge)
         elif begin < end:
-            _close(data, begin, end, insides)
+            _clear_outer_joiners(data, begin, end, insides)
             edge = _edges(begin, end, insides, room, edges, edge)
         counts[d + 1] = edge // 2
 
 
 @njit(cache=True)
-def _close(data: np.ndarray, begin: int, end: int, insides: np.ndarray) -> None:
-    """No joiner is the first or the last character of a document."""
+def _clear_outer_joiners(data: np.ndarray, begin: int, end: int, insides: np.ndarray) -> None:
+    """Clear joiners that are the first or last character of a document."""
     if data[begin] < 0x40 and not 48 <= data[begin] <= 57:
         insides[begin] = 0
     if data[end - 1] < 0x40 and not 48 <= data[end - 1] <= 57:
@@ -141,7 +146,7 @@ def _close(data: np.ndarray, begin: int, end: int, insides: np.ndarray) -> None:
 
 @njit(cache=True)
 def _edges(begin: int, end: int, insides: np.ndarray, room: int, edges: np.ndarray, edge: int) -> int:
-    """Where runs of 1 begin and end, 64 bytes at a time; the number of edges after it."""
+    """Write where runs of 1 begin and end, 64 bytes at a time; return the number of edges so far."""
     carry = np.uint64(0)
     for at in range(begin, end, 64):
         bits = np.uint64(0)
@@ -162,10 +167,10 @@ def _edges(begin: int, end: int, insides: np.ndarray, room: int, edges: np.ndarr
 
 
 @njit(cache=True)
-def _careful_words(
+def _find_words_anywhere(
     data: np.ndarray, classes: np.ndarray, begin: int, end: int, room: int, edges: np.ndarray, edge: int
 ) -> int:
-    """The edges of the words of one document, whatever its characters; their number after it."""
+    """Write the edges of the words of a document with any characters; return the number of edges so far."""
     begun = ended = edge >> 1
     i, inside, alone = begin, 0, 0
     while i < end:
@@ -187,7 +192,8 @@ def _careful_words(
             if inside and size:
                 i += size
                 continue
-        # Written at every byte, counted only where a word begins or ends: no branch to mispredict at every word.
+        # Written at every byte but counted only at edges, which avoids a branch that is mispredicted at every
+        # word.
         edges[begun], edges[room + ended] = i, i
         begun += word & ~inside
         ended += inside & ~word

@@ -160,7 +160,7 @@ def _judged(
 
     from pipelines.kernels.signals import c4
     from pipelines.kernels.signals.tokens import find_tokens
-    from pipelines.kernels.text.line_variants import BY_BREAKS, BY_FEEDS, StrippedLines, find_rows
+    from pipelines.kernels.text.line_variants import BY_BREAKS, BY_FEEDS, StrippedLines, find_stripped_lines
 
     table = np.full(256, _BLANK)
     for verdict, name in c4.DROPPED.items():
@@ -169,7 +169,7 @@ def _judged(
     kind, place = BY_FEEDS if variant == "paper" else BY_BREAKS, c4.VARIANTS.index(variant)
     found, rules, documents = [], [], len(segments.offsets) - 1
     counts = np.zeros((documents, len(COUNTS)), np.int64)
-    for rows in find_rows(segments):
+    for rows in find_stripped_lines(segments):
         judged = c4.judge(segments, tokens, hits, rows, without)
         verdicts, mine = judged.verdicts[:, place], rows.kinds & kind != 0
         page = (judged.sentences[:, place], verdicts == c4.DROPS_LOREM, verdicts == c4.DROPS_CURLY)
@@ -180,7 +180,7 @@ def _judged(
     order = np.argsort(np.concatenate([rows.starts for rows in found]), kind="stable")
     lines = StrippedLines(*(np.concatenate(columns)[order] for columns in zip(*found, strict=True)))
     if variant == "paper":
-        for column, lines_with in zip((1, 2), c4.lines_that_hold(segments, hits), strict=True):
+        for column, lines_with in zip((1, 2), c4.count_page_lines(segments, hits), strict=True):
             left_out = without >> c4.TESTS[COUNTS.names[column].removeprefix("c4_")] & 1
             counts[:, column] = 0 if left_out else lines_with
     return lines, np.concatenate(rules)[order], counts

@@ -143,9 +143,9 @@ class Language(MeasuresText, PartStage):
         """(ends of what was looked at, guesses) of the texts data[start:end]."""
         import numpy as np
 
-        from pipelines.kernels.text.prefixes import beginnings
+        from pipelines.kernels.text.prefixes import cut_prefixes
 
-        ends, filled = beginnings(data, starts, ends, self.max_bytes, self.min_bytes)
+        ends, filled = cut_prefixes(data, starts, ends, self.max_bytes, self.min_bytes)
         some = _resiliparse if self.model == _RESILIPARSE else self._predict
         names, places, scores = some(data, starts[filled], ends[filled])
         all_places, all_scores = np.full((len(starts), 2), -1, np.int32), np.zeros((len(starts), 2), np.float32)
