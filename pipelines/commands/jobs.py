@@ -39,7 +39,7 @@ class Client(Protocol):
 
 
 @dataclass(frozen=True)
-class Job:
+class SubmittedJob:
     """One attempt. `status` as Ray names it; `exit_code` of its command once it ended; times in seconds since 1970."""
 
     id: str
@@ -100,7 +100,7 @@ def _asking(address: str, ask: Callable[[], Any]) -> Any:
         ) from None
 
 
-def attempts(client: Client, submission: str) -> list[Job]:
+def attempts(client: Client, submission: str) -> list[SubmittedJob]:
     """All attempts with that submission id, the first first; also where `submission` is the id of one of them."""
     found = {}
     for details in client.list_jobs():
@@ -111,13 +111,13 @@ def attempts(client: Client, submission: str) -> list[Job]:
     return [found[number] for number in sorted(found)]
 
 
-def jobs(client: Client) -> list[Job]:
+def jobs(client: Client) -> list[SubmittedJob]:
     """All submitted jobs, the newest first."""
     found = [_job(details) for details in client.list_jobs() if details.submission_id]
     return sorted(found, key=lambda job: -(job.started or time.time()))
 
 
-def newest(client: Client, submission: str) -> Job:
+def newest(client: Client, submission: str) -> SubmittedJob:
     """The newest attempt of a submission. UserError where there is none."""
     found = attempts(client, submission)
     if not found:
@@ -125,15 +125,15 @@ def newest(client: Client, submission: str) -> Job:
     return found[-1]
 
 
-def _job(details: Any) -> Job:
+def _job(details: Any) -> SubmittedJob:
     started, ended = (None if at is None else at / 1000 for at in (details.start_time, details.end_time))
-    return Job(
+    return SubmittedJob(
         details.submission_id, str(getattr(details.status, "value", details.status)), details.entrypoint,
         details.message or "", details.driver_exit_code, started, ended, details.metadata or {},
     )  # fmt: skip
 
 
-def submit(client: Client, work: Work, launch: Launch, say: Say) -> Job:
+def submit(client: Client, work: Work, launch: Launch, say: Say) -> SubmittedJob:
     """The job of this work: the one that runs or has succeeded, or a new attempt.
 
     Where the same command still runs for an earlier slot, it is that job. ConflictError where it runs with other code or
@@ -159,7 +159,7 @@ def submit(client: Client, work: Work, launch: Launch, say: Say) -> Job:
     return _start(client, work, launch, len(before) + 1, say)
 
 
-def _start(client: Client, work: Work, launch: Launch, attempt: int, say: Say) -> Job:
+def _start(client: Client, work: Work, launch: Launch, attempt: int, say: Say) -> SubmittedJob:
     """Submit an attempt; where another process has just done so, attach to its job."""
     name = work.id if attempt == 1 else f"{work.id}-{attempt}"
     metadata = {"submission": work.id, "words": work.words, "work": work.key, "attempt": str(attempt)}
@@ -189,7 +189,7 @@ def _first_line(text: str) -> str:
     return next(iter(text.strip().splitlines()), "")[:300]
 
 
-def follow(client: Client, job: Job, write: Say) -> Job:
+def follow(client: Client, job: SubmittedJob, write: Say) -> SubmittedJob:
     """Hand the log of a job to `write` as it grows; the job once it has ended.
 
     A connection that breaks is made again; UserError when the cluster has not answered for five minutes.
@@ -225,7 +225,7 @@ def follow(client: Client, job: Job, write: Say) -> Job:
         time.sleep(_PAUSE_SECONDS)
 
 
-def run(client: Client, work: Work, launch: Launch, retries: int, write: Say, say: Say) -> Job:
+def run(client: Client, work: Work, launch: Launch, retries: int, write: Say, say: Say) -> SubmittedJob:
     """Submit or attach, follow to the end, and after a failure try again up to `retries` times with growing pauses."""
     job = follow(client, submit(client, work, launch, say), write)
     for retry in range(1, retries + 1):
@@ -238,7 +238,7 @@ def run(client: Client, work: Work, launch: Launch, retries: int, write: Say, sa
     return job
 
 
-def _ending(job: Job) -> str:
+def _ending(job: SubmittedJob) -> str:
     if job.status == "SUCCEEDED":
         return "succeeded"
     if job.exit_code is not None:
@@ -246,7 +246,7 @@ def _ending(job: Job) -> str:
     return f"{job.status.lower()}: {_first_line(job.message) or 'Ray gives no reason'}"
 
 
-def exit_status(job: Job) -> int:
+def exit_status(job: SubmittedJob) -> int:
     """0 for success; that of the job's command where it has one, else 1. A command killed by a signal gives 128 + signal."""
     if job.status == "SUCCEEDED":
         return 0
@@ -254,7 +254,7 @@ def exit_status(job: Job) -> int:
     return code if code > 0 else 128 - code
 
 
-def stop(client: Client, job: Job) -> Job:
+def stop(client: Client, job: SubmittedJob) -> SubmittedJob:
     """Stop a job; how it ended. UserError where it has not within a minute."""
     client.stop_job(job.id)
     before = time.monotonic()

@@ -213,11 +213,11 @@ def test_ids_that_only_look_alike_are_other_jobs():
 
 @pytest.mark.parametrize(("status", "code", "expected"), [("SUCCEEDED", 0, 0), ("FAILED", 3, 3), ("FAILED", None, 1)])
 def test_exit_status(status, code, expected):
-    assert jobs.exit_status(jobs.Job("x", status, "", "", code, None, None, {})) == expected
+    assert jobs.exit_status(jobs.SubmittedJob("x", status, "", "", code, None, None, {})) == expected
 
 
 def test_a_signal_is_an_exit_status_as_in_a_shell():
-    assert jobs.exit_status(jobs.Job("x", "FAILED", "", "", -9, None, None, {})) == 137
+    assert jobs.exit_status(jobs.SubmittedJob("x", "FAILED", "", "", -9, None, None, {})) == 137
 
 
 HEAD = """
