@@ -4,6 +4,7 @@ import ast
 import subprocess
 import sys
 from collections import Counter, defaultdict
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -47,13 +48,21 @@ HOMES = {
 }
 
 
+@cache
+def parsed(path):
+    return ast.parse(path.read_text())
+
+
+@cache
 def imports(path):
     """(dotted module, line) of every import, those inside functions and type blocks included."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    found = []
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Import):
-            yield from ((alias.name, node.lineno) for alias in node.names)
+            found += [(alias.name, node.lineno) for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module:
-            yield from ((f"{node.module}.{alias.name}", node.lineno) for alias in node.names)
+            found += [(f"{node.module}.{alias.name}", node.lineno) for alias in node.names]
+    return found
 
 
 def name_of(path):
@@ -87,6 +96,7 @@ def test_what_all_packages_share_needs_little():
             assert not outside, f"{path.name} imports {outside}"
 
 
+@cache
 def import_edges():
     """From each of our modules to those it imports anywhere: at its head, inside functions, or for type checking."""
     names = {name_of(path): path for path in MODULES}
@@ -151,7 +161,7 @@ def test_a_file_name_and_a_public_class_name_occur_once():
     classes = Counter(
         node.name
         for path in MODULES
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in ast.walk(parsed(path))
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
     )
     assert [name for name, count in classes.items() if count > 1] == []
@@ -160,7 +170,7 @@ def test_a_file_name_and_a_public_class_name_occur_once():
 @pytest.mark.parametrize("path", [p for p in MODULES if p.read_text().strip()], ids=name_of)
 def test_modules_say_what_they_are_and_stay_readable(path):
     text = path.read_text()
-    assert ast.get_docstring(ast.parse(text)), "no module docstring"
+    assert ast.get_docstring(parsed(path)), "no module docstring"
     lines = [line for line in text.splitlines() if line.strip() and not line.strip().startswith("#")]
     assert len(lines) <= 450, f"{len(lines)} lines"
 
