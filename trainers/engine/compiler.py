@@ -10,7 +10,7 @@ from trainers.config.job import Job
 
 
 def needs_compiler(config: Job) -> list[str]:
-    """The fields of a configuration that need a C++ compiler: torch.compile, and DeepSpeed's Muon, which uses it."""
+    """The fields of a configuration that need a C++ compiler; DeepSpeed's Muon uses torch.compile."""
     needs = {
         "execution.compile: true": config.execution.compile,
         "optimizer.kind: muon": config.optimizer.kind == "muon",
@@ -19,7 +19,7 @@ def needs_compiler(config: Job) -> list[str]:
 
 
 def check_compiler(config: Job) -> None:
-    """ConfigError that names the package where a run needs a C++ compiler or the headers of Python and there are none."""
+    """ConfigError that names the package where the C++ compiler or the headers of Python are missing."""
     fields = ", ".join(needs_compiler(config))
     if not fields:
         return

@@ -16,11 +16,11 @@ _PIECE = 1 << 20  # logits per piece: 4 MB in fp32
 
 
 class _CrossEntropy(torch.autograd.Function):
-    """Logits [n, vocabulary] and targets [n] to nats [n], fp32; the logits' memory becomes that of their gradient.
+    """Logits [n, vocabulary] and targets [n] to nats [n], fp32; the gradient takes the logits' memory.
 
-    The forward pass turns fp32 logits into probabilities, up to a factor for each row. Logits of half precision are kept,
-    and the backward pass computes their probabilities again: no fp32 array of their size is ever made, and the gradient
-    is rounded once.
+    The forward pass turns fp32 logits into probabilities, up to a factor for each row. Logits of half
+    precision are kept, and the backward pass computes their probabilities again: no fp32 array of their size
+    is ever made, and the gradient is rounded once.
     """
 
     @staticmethod

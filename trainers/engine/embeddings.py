@@ -1,7 +1,8 @@
 """Embedding layers whose gradients are summed in fp32.
 
-The gradient of a row of an embedding table is the sum over all its occurrences in a batch. For a table in bf16 torch sums
-in fp32 on a GPU, but in bf16 on the CPU, which loses a third of the gradient of a token that occurs thousands of times.
+The gradient of a row of an embedding table is the sum over all its occurrences in a batch. For a table in
+bf16 torch sums in fp32 on a GPU, but in bf16 on the CPU, which loses a third of the gradient of a token that
+occurs thousands of times.
 """
 
 from functools import partial
@@ -37,7 +38,7 @@ class _Lookup(torch.autograd.Function):
 
 
 def sum_in_fp32(model: Any) -> None:
-    """Make all embedding layers of `model` sum their gradients in fp32; `padding_idx` and `sparse` stay in effect."""
+    """Make all embedding layers of `model` sum their gradients in fp32, with `padding_idx` and `sparse`."""
     for module in model.modules():
         if isinstance(module, torch.nn.Embedding):
             module.forward = partial(_look_up, module)

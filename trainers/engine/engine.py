@@ -1,7 +1,7 @@
-"""The engine: a model under DeepSpeed ZeRO. This file and `trainers.engine.partitions` alone import deepspeed.
+"""The engine: a model under DeepSpeed ZeRO. Only this file and `engine.partitions` import deepspeed.
 
-Losses are weighted by targets (`trainers.engine.losses`), over all workers and micro-batches of a step. So ZeRO stage,
-world size, micro-batch and accumulation change nothing but rounding.
+Losses are weighted by targets (`trainers.engine.losses`), over all workers and micro-batches of a step. So
+ZeRO stage, world size, micro-batch and accumulation change nothing but rounding.
 """
 
 import logging
@@ -67,8 +67,8 @@ def start_group() -> tuple[int, int]:
 def hard_exit(status: int) -> NoReturn:
     """End this process; without Python's shutdown if it has joined a group of workers.
 
-    A thread of gloo may still hold tensors of a finished collective, which `destroy_process_group` does not wait for.
-    Freeing these while the interpreter shuts down aborts the process.
+    A thread of gloo may still hold tensors of a finished collective, which `destroy_process_group` does not
+    wait for. Freeing these while the interpreter shuts down aborts the process.
     """
     if not torch.distributed.is_initialized():
         sys.exit(status)
@@ -101,9 +101,9 @@ def _is_news(record: logging.LogRecord) -> bool:
 class Totals:
     """Sums over all workers.
 
-    `sums` are nats and targets as `engine.loss_metrics` has them, `loss` what they make of a step: weight x nats per target,
-    over all losses. `stops` workers asked to stop. `read` and `decoded` count the tokens that the model read, and that the
-    decoder of an encoder-decoder read.
+    `sums` are nats and targets as `engine.loss_metrics` has them, `loss` what they make of a step: weight x
+    nats per target, over all losses. `stops` workers asked to stop. `read` and `decoded` count the tokens
+    that the model read, and that the decoder of an encoder-decoder read.
     """
 
     sums: np.ndarray
@@ -122,8 +122,8 @@ class Engine:
     """A model with its optimizer state, spread over the workers as the ZeRO stage says."""
 
     def __init__(self, forward: Forward, config: Job, micro_batch: int, accumulation: int) -> None:
-        """The model of `forward` holds the initial weights in fp32, the same on every worker; a step takes `accumulation`
-        micro-batches.
+        """The model of `forward` holds the initial weights in fp32, the same on every worker; a step takes
+        `accumulation` micro-batches.
         """
         self.rank, self.world = torch.distributed.get_rank(), torch.distributed.get_world_size()
         model = forward.model
@@ -152,8 +152,8 @@ class Engine:
     ) -> tuple[Totals, float]:
         """One optimizer step over this worker's micro-batches: (sums over all workers, gradient norm).
 
-        `rate` is the learning rate of AdamW; Muon's is in proportion. Where the loss or the norm is not finite, no worker
-        changes weights or optimizer state.
+        `rate` is the learning rate of AdamW; Muon's is in proportion. Where the loss or the norm is not
+        finite, no worker changes weights or optimizer state.
         """
         *targets, read, decoded = self._sum(self._amounts(batches))
         for group in self._engine.optimizer.param_groups:
@@ -271,7 +271,8 @@ class Engine:
 def dropout_seed(seed: int, step: int, rank: int, micro_batch: int) -> int:
     """The seed of dropout for one pass: 63 bits of the xxh3_64 of `dropout/seed/step/rank/micro-batch`.
 
-    No generator's state outlives a pass, so a run resumed with as many workers and micro-batches draws the same numbers.
+    No generator's state outlives a pass, so a run resumed with as many workers and micro-batches draws the
+    same numbers.
     """
     return xxhash.xxh3_64_intdigest(f"dropout/{seed}/{step}/{rank}/{micro_batch}".encode()) >> 1
 
@@ -279,8 +280,8 @@ def dropout_seed(seed: int, step: int, rank: int, micro_batch: int) -> int:
 def prepare_blocks(model: Any, execution: Execution) -> None:
     """Set up activation checkpointing and compilation of the model's blocks, as `execution` says.
 
-    ConfigError where `transformers` gives the model no such blocks (GPT-1). Each block is compiled by itself: as they are
-    alike, one compilation serves all.
+    ConfigError where `transformers` gives the model no such blocks (GPT-1). Each block is compiled by itself:
+    as they are alike, one compilation serves all.
     """
     from transformers.modeling_layers import GradientCheckpointingLayer
 
@@ -299,8 +300,9 @@ def prepare_blocks(model: Any, execution: Execution) -> None:
 def _spare_embedding_gradients(model: Any, precision: str) -> None:
     """On the CPU, sum embedding gradients in fp32 as a GPU does, and add those of tied embeddings as rows.
 
-    Where the output layer shares the matrix of the input embeddings, theirs is added to its gradient: as rows, not as a
-    matrix of mostly zeros (4 % of a step of a small model). On a GPU rows would be added in no fixed order.
+    Where the output layer shares the matrix of the input embeddings, theirs is added to its gradient: as
+    rows, not as a matrix of mostly zeros (4 % of a step of a small model). On a GPU rows would be added in no
+    fixed order.
     """
     head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
     if head is not None and head.weight is embedding.weight:
@@ -310,7 +312,7 @@ def _spare_embedding_gradients(model: Any, precision: str) -> None:
 
 
 def _optimizer(model: Any, config: Job) -> Any:
-    """AdamW, or DeepSpeed's Muon with AdamW for all but hidden matrices; either skips steps while `skip` is set."""
+    """AdamW, or DeepSpeed's Muon with AdamW for all but hidden matrices; both have `skip`."""
     groups = parameter_groups(model, config.optimizer)
     if config.optimizer.kind == "adamw":
         return SkippingAdamW(groups, fused=True)
@@ -328,10 +330,10 @@ def _optimizer(model: Any, config: Job) -> Any:
 def _settings(config: Job, micro_batch: int, accumulation: int, world: int) -> dict[str, Any]:
     """DeepSpeed's configuration.
 
-    Clipping is explicit, because its default has changed between releases; without ZeRO the engine clips, because
-    DeepSpeed would compute the norm once more. Gradients in bf16 are summed over micro-batches and workers in fp32. Stage 1
-    then runs as stage 2: DeepSpeed 0.19.8 has another optimizer for stage 1, which cannot skip steps and holds the whole
-    gradient in fp32 on every worker.
+    Clipping is explicit, because its default has changed between releases; without ZeRO the engine clips,
+    because DeepSpeed would compute the norm once more. Gradients in bf16 are summed over micro-batches and
+    workers in fp32. Stage 1 then runs as stage 2: DeepSpeed 0.19.8 has another optimizer for stage 1, which
+    cannot skip steps and holds the whole gradient in fp32 on every worker.
     """
     half = config.precision == "bf16"
     zero: dict[str, Any] = {"stage": 2 if half and config.execution.zero_stage == 1 else config.execution.zero_stage}

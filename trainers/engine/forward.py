@@ -35,7 +35,7 @@ class Forward(torch.nn.Module):
         self._architecture, self._causal = MODELS[architecture], ARCHITECTURES[architecture].family == "decoder"
 
     def forward(self, **arrays: Any) -> dict[str, Any]:
-        """{name of a loss: nats of its targets}, all losses in their order, from the arrays of a batch (`tensors`)."""
+        """{name of a loss: nats of its targets}, in the order of the losses, from the `tensors` of a batch."""
         segments, decoder_segments = arrays["segments"], arrays.get("decoder_segments")
         mask = self._mask(segments, segments, self._causal, arrays.get("prefix"))
         inputs = Inputs(arrays["inputs"], self._positions(arrays["positions"]), mask, arrays.get("token_types"))
@@ -77,9 +77,10 @@ def attention_mask(queries: Any, keys: Any, causal: bool, prefix: Any = None) ->
 
 
 def tensors(batch: Batch, device: Any) -> dict[str, Any]:
-    """The arrays of a batch as tensors on `device`, by the names of its fields; those of its decoder as `decoder_...`.
+    """The arrays of a batch as tensors on `device`, by name of field, its decoder's as `decoder_...`.
 
-    `chosen`, int64, is where in the flattened targets the targets are; it is left out where they are everywhere.
+    `chosen`, int64, is where in the flattened targets the targets are; it is left out where they are
+    everywhere.
     """
     arrays = {field.name: getattr(batch, field.name) for field in fields(batch) if field.name != "decoder"}
     if batch.decoder is not None:

@@ -33,15 +33,17 @@ def loss_fields(
     predicts_text: bool,
     weights: Mapping[str, float] | None = None,
 ) -> dict[str, Any]:
-    """The fields of a step or validation event from the sums of its batches: each loss by its name in nats per target, of
-    those that have targets; `bits_per_byte` where the objective `predicts_text`; and all by source. The first of `names`
-    must have targets, and only sources in which it has some are listed; `tokens` is how many.
+    """The fields of a step or validation event from the sums of its batches: each loss by its name in nats
+    per target, of those that have targets; `bits_per_byte` where the objective `predicts_text`; and all by
+    source. The first of `names` must have targets, and only sources in which it has some are listed; `tokens`
+    is how many.
 
-    With `weights`, shares by source, they are those of a text that is mixed so, however much of each source was measured;
-    `uniform_loss` weighs all sources alike. Sources without a weight count in that alone; where none has one, all do.
+    With `weights`, shares by source, they are those of a text that is mixed so, however much of each source
+    was measured; `uniform_loss` weighs all sources alike. Sources without a weight count in that alone; where
+    none has one, all do.
 
-    Bits per byte = nats per target x targets / (ln 2 x UTF-8 bytes of the text), with the targets and bytes of a
-    source's whole split, of which the sequences measured are an even sample; `<eos>` is a target.
+    Bits per byte = nats per target x targets / (ln 2 x UTF-8 bytes of the text), with the targets and bytes
+    of a source's whole split, of which the sequences measured are an even sample; `<eos>` is a target.
     """
     bytes_per_target = np.array([source.text_bytes / source.tokens for source in sources])
 

@@ -1,12 +1,13 @@
 """Losses by name: what a forward pass computes, training minimises, and logs, reports and evaluations show.
 
-A step minimises the sum over its losses of weight x nats / targets. Nats and targets are summed over all workers and
-micro-batches, so how a step is split changes nothing but rounding. That needs the number of targets before the first
-backward pass: it follows from the batch alone, not from the model.
+A step minimises the sum over its losses of weight x nats / targets. Nats and targets are summed over all
+workers and micro-batches, so how a step is split changes nothing but rounding. That needs the number of
+targets before the first backward pass: it follows from the batch alone, not from the model.
 
-An objective names its losses and their weights (`objectives/`); the first one is called `loss`, the others `..._loss`, and
-those are their names in `log.jsonl`. To add a loss: an entry in LOSSES, and its name in the objective that needs it. A
-job with losses that are no objective's (the head of a task, a teacher's) hands its own to `engine.forward.Forward`.
+An objective names its losses and their weights (`objectives/`); the first one is called `loss`, the others
+`..._loss`, and those are their names in `log.jsonl`. To add a loss: an entry in LOSSES, and its name in the
+objective that needs it. A job with losses that are no objective's (the head of a task, a teacher's) hands its
+own to `engine.forward.Forward`.
 """
 
 from collections.abc import Callable, Mapping
@@ -24,8 +25,8 @@ from trainers.rows.batch import IGNORED, Batch
 class ForwardPass:
     """One pass through a `transformers` model of an architecture, up to its output layer.
 
-    `states` [rows, length, width] is the state of every position that has a target, which in an encoder-decoder are the
-    decoder's. `arrays` are those of the batch as tensors (`engine.forward.tensors`).
+    `states` [rows, length, width] is the state of every position that has a target, which in an
+    encoder-decoder are the decoder's. `arrays` are those of the batch as tensors (`engine.forward.tensors`).
     """
 
     network: Any
@@ -37,8 +38,8 @@ class ForwardPass:
 
 @dataclass(frozen=True)
 class Loss:
-    """One loss. `targets` says where in a batch its targets are, bool, of the shape of `Batch.targets` or [rows]. `nats` is
-    what each of them costs: fp32 of that shape, 0 where there is none.
+    """One loss. `targets` says where in a batch its targets are, bool, of the shape of `Batch.targets` or
+    [rows]. `nats` is what each of them costs: fp32 of that shape, 0 where there is none.
     """
 
     name: str

@@ -27,8 +27,8 @@ PEAK_TFLOPS: tuple[tuple[str, float, float], ...] = (
 class Flops:
     """Floating-point operations of training, forward and backward, per token.
 
-    `read` is for a token that an encoder or a lone decoder reads, `decoded` for one that the decoder of an encoder-decoder
-    reads (0 in other families), `predicted` for a target.
+    `read` is for a token that an encoder or a lone decoder reads, `decoded` for one that the decoder of an
+    encoder-decoder reads (0 in other families), `predicted` for a target.
     """
 
     read: float
@@ -41,13 +41,14 @@ class Flops:
 
 
 def flops_of(model: Any, config: Job, sequence_length: int) -> Flops:
-    """Operations at one sequence length: 6 N + 12 L W T for every token of a stack, and 6 N of the output layer for every target.
+    """Operations at one sequence length: 6 N + 12 L W T for every token of a stack, and 6 N of the output
+    layer for every target.
 
-    N: parameters that are multiplied, so without tables that are only looked up (position and token embeddings); L layers,
-    W the width of all heads together, T the sequence length (Chowdhery et al., 2022, appendix B). Attention counts in full,
-    as is the custom, although a causal mask and isolated documents need less than half of it; a decoder's cross-attention
-    counts as much again. A lone decoder predicts every token it reads: then `read` and `predicted` add up to the published
-    formula.
+    N: parameters that are multiplied, so without tables that are only looked up (position and token
+    embeddings); L layers, W the width of all heads together, T the sequence length (Chowdhery et al., 2022,
+    appendix B). Attention counts in full, as is the custom, although a causal mask and isolated documents
+    need less than half of it; a decoder's cross-attention counts as much again. A lone decoder predicts every
+    token it reads: then `read` and `predicted` add up to the published formula.
     """
     import torch
 

@@ -18,11 +18,11 @@ class SkippingAdamW(torch.optim.AdamW):
 
 
 def parameter_groups(model: Any, optimizer: Optimizer) -> list[dict[str, Any]]:
-    """Groups of parameters for AdamW, or for Muon and AdamW; `peak` is a group's learning rate at the schedule's peak.
+    """Groups of parameters for AdamW, or for Muon and AdamW; `peak` is a group's highest learning rate.
 
-    Vectors (norm gains, biases) never decay, embeddings only with `decay_embeddings`. Muon takes the hidden matrices: all
-    parameters of two dimensions but embeddings and the output layer (Jordan et al., 2024). Its parameters and groups are
-    marked `use_muon`, which DeepSpeed reads.
+    Vectors (norm gains, biases) never decay, embeddings only with `decay_embeddings`. Muon takes the hidden
+    matrices: all parameters of two dimensions but embeddings and the output layer (Jordan et al., 2024). Its
+    parameters and groups are marked `use_muon`, which DeepSpeed reads.
     """
     embeddings = {id(p) for m in model.modules() if isinstance(m, torch.nn.Embedding) for p in m.parameters()}
     head = model.get_output_embeddings()

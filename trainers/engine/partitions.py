@@ -17,7 +17,7 @@ class Partitions:
     """The weights and optimizer state of one engine."""
 
     def __init__(self, model: Any, optimizer: Any, zero: Any, stage: int, offloads: bool) -> None:
-        """`zero` is DeepSpeed's optimizer of this stage; `optimizer`, the inner one, steps the tensors that it holds."""
+        """`zero` is DeepSpeed's optimizer of this stage; the inner `optimizer` steps its tensors."""
         self._model, self._optimizer, self._zero, self._stage = model, optimizer, zero, stage
         self._rank, self._world = torch.distributed.get_rank(), torch.distributed.get_world_size()
         self._whole = self._whole_matrices() if stage in (1, 2) and not offloads else {}
@@ -29,8 +29,8 @@ class Partitions:
     def allocate(self, updates: int) -> None:
         """Create zero state for all tensors of the inner optimizer, as if after `updates` steps.
 
-        The optimizer itself would create it at the first step, too late: DeepSpeed then links only the state of the first
-        parameter group to the parameters, and the rest cannot be read.
+        The optimizer itself would create it at the first step, too late: DeepSpeed then links only the state
+        of the first parameter group to the parameters, and the rest cannot be read.
         """
         for tensor, is_muon in self._stepped():
             state = {key: torch.zeros_like(tensor) for key in (MUON if is_muon else ADAM)}
@@ -57,8 +57,8 @@ class Partitions:
             yield from ((flat, getattr(group[0], "use_muon", False)) for flat, group in groups)
 
     def _whole_matrices(self) -> dict[int, tuple[int, int, bool]]:
-        """{id of a parameter of Muon: (its group, where its momentum begins in this worker's buffer, -1 where it has none,
-        whether this worker is the first that has it)}.
+        """{id of a parameter of Muon: (its group, where its momentum begins in this worker's buffer, -1 where
+        it has none, whether this worker is the first that has it)}.
         """
         found = {}
         for group, parameters in enumerate(self._zero.bit16_groups):
@@ -121,7 +121,7 @@ class Partitions:
             safe_set_full_optimizer_state(parameter, value, key)
 
     def _write_part(self, parameter: Any, key: str, value: torch.Tensor) -> None:
-        """Write this worker's part at stage 3. The last part is padded, which DeepSpeed's setter for full tensors ignores."""
+        """Write this worker's part at stage 3. DeepSpeed's setter forgets that the last part is padded."""
         from deepspeed.utils import safe_set_local_fp32_param, safe_set_local_optimizer_state
 
         size = parameter.ds_tensor.numel()

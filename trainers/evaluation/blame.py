@@ -1,4 +1,4 @@
-"""Blame: the documents that an optimizer step read, worst first, each with where it comes from and how it got here."""
+"""Blame: the documents that an optimizer step read, worst first, each with its origin and history."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -28,9 +28,9 @@ from trainers.runs.run import read_config, read_run
 class Blamed:
     """A document of a step.
 
-    `losses` are nats per target of each loss in which it has targets, `tokens` its targets in the first one. `excess` is
-    how much more it adds to what the step minimises than as many targets do on average, times the step's tokens: nats,
-    where there is one loss.
+    `losses` are nats per target of each loss in which it has targets, `tokens` its targets in the first one.
+    `excess` is how much more it adds to what the step minimises than as many targets do on average, times the
+    step's tokens: nats, where there is one loss.
     """
 
     id: bytes
@@ -43,7 +43,7 @@ class Blamed:
 
 @dataclass(frozen=True)
 class History:
-    """Where a document comes from: printed id, URL (None where it has none), and one line per step of the build."""
+    """The origin of a document: printed id, URL or None, and one line per step of the build."""
 
     printed: str
     url: str | None
@@ -52,8 +52,8 @@ class History:
 
 @dataclass(frozen=True)
 class Blame:
-    """A step's documents, worst first, and its losses in nats per target, under the weights of step `weights` (0: the
-    initial ones).
+    """A step's documents, worst first, and its losses in nats per target, under the weights of step `weights`
+    (0: the initial ones).
     """
 
     step: int
@@ -91,11 +91,13 @@ def _published(directory: Path) -> lineage.Corpus:
 def blame(run: Path, step: int, warn: Callable[[str], None]) -> Blame:
     """The documents of step `step` of a run (the first is 1), worst first.
 
-    Losses are computed again, without dropout, under the newest intact checkpoint before the step; where none is kept, under
-    the first one after it: it has read the step, but the initial weights find everything equally bad. These are taken
-    where a run has no checkpoint at all.
-    Worst is not finite, then the largest excess: it weighs a document's loss by its length, so that neither a rare word
-    alone nor a long good document comes first. UserError where the run has no such step or its corpus is another by now.
+    Losses are computed again, without dropout, with the newest intact checkpoint before the step. Where none
+    is kept, the first one after it is taken: it was trained on the step, but to the initial weights all
+    documents are equally bad. These are taken where the run has no checkpoint at all.
+
+    Documents with a loss that is not finite come first, then those of the largest excess: it weighs a
+    document's loss by its length, so that neither a rare word alone nor a long good document comes first.
+    UserError where the run has no such step or its corpus has changed.
     """
     record, config = read_run(run), as_pretraining(read_config(run), run)
     if not 1 <= step <= (config.budget.steps or 0):
@@ -152,9 +154,11 @@ def _model(run: Path, config: Pretraining, found: checkpoint.Checkpoint | None) 
 def _sums(
     model: Any, config: Pretraining, data: TrainingData, step: int
 ) -> tuple[Sequence[Loss], dict[tuple[bytes, str], np.ndarray]]:
-    """The losses of a run, and nats and targets in each, float64 [losses, 2], of every document of a step by (id, source).
+    """The losses of a run, and nats and targets in each, float64 [losses, 2], of every document of a step by
+    (id, source).
 
-    A document that was read twice counts twice. The target of a whole row is shared equally by the row's documents.
+    A document that was read twice counts twice. The target of a whole row is shared equally by the row's
+    documents.
     """
     import torch
 
@@ -192,7 +196,7 @@ def _sums(
 
 
 def show(found: Blame, count: int, line: Callable[[str], None]) -> None:
-    """Print the `count` worst documents. What strangers chose (paths, URLs) is escaped, no text is shown."""
+    """Print the `count` worst documents. Untrusted paths and URLs are escaped, and no text is shown."""
     weights = f"the weights of step {found.weights}" if found.weights else "the initial weights"
     weights += ", no checkpoint before it is kept" if found.weights >= found.step else ""
     line(f"step {found.step}: {len(found.documents):,} documents, {_shown(found.losses)} with {weights}; worst first")

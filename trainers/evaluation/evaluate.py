@@ -13,16 +13,18 @@ if TYPE_CHECKING:
     from trainers.data.packed_corpus import ValidationData
     from trainers.rows.batch import Batch
 
-_UNIGRAM_TOKENS = 1 << 20  # of each source, evenly spread over its training documents
+_UNIGRAM_TOKENS = 1 << 20  # tokens per source, evenly spread over its training documents
 
 
 def evaluate(path: Path, corpora: Sequence[str] = (), tokens: int | None = None, batch: int = 8) -> dict[str, Any]:
-    """What a run logs of a validation (`loss_metrics.loss_fields`, `data.document_loss`), of an export or a run on
-    the validation split of `corpora`. Beside each loss `unigram_loss`, that of a model of the same objective which ignores
-    the context: the shares of tokens among the targets of the source's training documents, or of all sources' together.
+    """The fields of a validation (`loss_metrics.loss_fields`, `data.document_loss`) for an export or a run.
 
-    Without `corpora` those of the run are read; `tokens` per source default to the run's. UserError where the corpus
-    was made with another tokenizer than the model.
+    They are measured on the validation split of `corpora`, by default the run's, with `tokens` per source, by
+    default the run's as well. `unigram_loss` beside each `loss` is that of a model that ignores the context:
+    it knows how often each token is a target in the source's training documents, or in those of all sources
+    together.
+
+    UserError where the corpus was made with another tokenizer than the model.
     """
     import torch
 
@@ -100,8 +102,10 @@ def _target_counts(data: "ValidationData") -> dict[str, Any]:
 
 
 def unigram_loss(known: Any, targets: Any) -> float:
-    """Nats per target of a unigram model. `known` and `targets`, int64 [vocabulary], say how often each token is a target
-    where the model was learned and where it is measured. Every token counts once more than it was seen (Laplace).
+    """Nats per target of a unigram model with add-one smoothing (Laplace).
+
+    `known` and `targets`, int64 [vocabulary], count how often each token is a target where the model was
+    learned and where it is measured.
     """
     import numpy as np
 

@@ -1,4 +1,4 @@
-"""Which runs' numbers may be drawn over one another: those that measure the same thing."""
+"""Which runs share a chart: those whose numbers measure the same thing."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -9,7 +9,7 @@ from trainers.report.read_runs import Run
 
 
 def measured(run: Run, mixed: bool = True) -> dict[str, Any]:
-    """What the losses of a run are losses of; `mixed` ones are over all sources, and depend on the mixture as well."""
+    """What the losses of a run are measured on; for `mixed` losses, over all sources, also the mixture."""
     data = run.config.get("data", {})
     whole = {
         "kind": run.config.get("kind", "pretraining"),
@@ -32,7 +32,7 @@ def measured_documents(run: Run) -> dict[str, Any] | None:
 
 
 def groups(runs: Sequence[Run], what: Callable[[Run], Mapping[str, Any] | None]) -> list[list[int]]:
-    """The numbers of the runs that measure the same, in the order of `runs`; those that measure nothing are in none."""
+    """The numbers of the runs, grouped by what they measure; runs that measure nothing are left out."""
     found: dict[str, list[int]] = {}
     for number, run in enumerate(runs):
         described = what(run)
@@ -42,7 +42,7 @@ def groups(runs: Sequence[Run], what: Callable[[Run], Mapping[str, Any] | None])
 
 
 def reason(runs: Sequence[Run]) -> str:
-    """Why the losses of these runs are not all drawn over one another, as a sentence; empty where they are."""
+    """Why the losses of these runs do not share one chart, as a sentence; empty where they do."""
     found = [measured(run) for run in runs]
     differing = [name for name in found[0] if any(one[name] != found[0][name] for one in found)]
     if not differing:

@@ -1,18 +1,18 @@
-"""Curves as geometry: what the page draws as inline SVG, in pixels, with all text left to the page to escape."""
+"""The geometry of charts, in pixels: the page draws them as inline SVG and escapes all text."""
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 LEFT, RIGHT, TOP, BOTTOM = 52, 14, 8, 24  # pixels around the plot
-_BUCKETS = 240  # of a line's points, each shown by its lowest and highest
-_SETTLING = 0.1  # the first part of each run, which may reach beyond the axis
-_LOGARITHMIC = 30.0  # from this ratio of the highest to the middle value on
+_BUCKETS = 240  # parts of a long line, each drawn as its lowest and highest point
+_SETTLING = 0.1  # the first part of each run, whose points may lie beyond the axis
+_LOGARITHMIC = 30.0  # ratio of the highest to the median value above which an axis is logarithmic
 
 
 @dataclass(frozen=True)
 class Series:
-    """Points (x, y) of one run, in the order of x. `dotted` ones are few and stand for themselves: validations."""
+    """Points (x, y) of one run, in the order of x; validations are `dotted`, each point drawn as a dot."""
 
     run: int
     points: list[tuple[float, float]]
@@ -21,7 +21,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Mark:
-    """Something that happened at `x` in a run, in words."""
+    """An event at `x` in a run, in words."""
 
     run: int
     x: float
@@ -54,8 +54,10 @@ def chart(
     marks: Sequence[Mark] = (),
     zero: bool = False,
 ) -> Chart | None:
-    """The chart of `series`; None where they have no point. `zero` begins the axis there; else it may leave out what only
-    the first steps reach. `shown` is the label of a value.
+    """The chart of `series`; None where they have no point.
+
+    With `zero` the axis begins at 0; otherwise it may leave out values that only the first steps reach.
+    `shown` makes the label of a value.
     """
     series = [Series(s.run, [p for p in s.points if math.isfinite(p[1])], s.dotted) for s in series]
     series = [s for s in series if s.points]
@@ -90,7 +92,7 @@ def chart(
 
 
 def _range(series: Sequence[Series], zero: bool, logarithmic: bool) -> tuple[float, float, bool]:
-    """The axis, and whether the beginning of a run lies beyond it. The last point of a run and its validations never do."""
+    """(low, high, whether the beginning of a run lies beyond); last points and validations never do."""
     every = [y for s in series for _, y in s.points]
     ends: dict[int, float] = {}
     for s in series:
@@ -110,7 +112,7 @@ def _range(series: Sequence[Series], zero: bool, logarithmic: bool) -> tuple[flo
 
 
 def thinned(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """`points`, or where there are many the lowest and the highest of each of equal parts, so that no peak is lost."""
+    """`points`; of many, the lowest and highest of each of _BUCKETS equal parts, so that no peak is lost."""
     if len(points) <= 2 * _BUCKETS:
         return list(points)
     kept = [points[0]]
@@ -125,7 +127,7 @@ def _path(places: Sequence[tuple[float, float]]) -> str:
 
 
 def ticks(low: float, high: float, most: int) -> list[float]:
-    """Round values from `low` to `high`, about `most` at most."""
+    """Round values from `low` to `high`, at most about `most`."""
     step = (high - low) / max(1, most)
     power = 10.0 ** math.floor(math.log10(step))
     step = next(s * power for s in (1, 2, 5, 10) if s * power >= step * 0.999999)

@@ -1,4 +1,4 @@
-"""What a run's directory says: its settings, what was measured, what happened, and what it left behind."""
+"""Reading a run's directory: settings, measurements, events, files."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,8 +15,11 @@ from trainers.runs.sinks import redacted
 
 @dataclass(frozen=True)
 class Run:
-    """A run's directory, read. `events` are as logged, `steps`, `validations` and `skipped` only those that count in the
-    end; `ledger` and `finished` are None where there is none yet; `checkpoints` are (step, path, bytes).
+    """A run's directory, read.
+
+    `events` are all that were logged; `steps`, `validations` and `skipped` are without those that a resumed
+    run repeated. `ledger` and `finished` are None where there is none yet; `checkpoints` are (step, path,
+    bytes).
     """
 
     path: Path
@@ -43,7 +46,7 @@ class Run:
 
     @property
     def state(self) -> str:
-        """Whether it is finished, in words."""
+        """The state of the run, in words."""
         if self.finished:
             return "finished"
         endings = [event["event"] for event in self.events if event["event"] in ("start", "stopped", "error")]
@@ -72,7 +75,7 @@ class Run:
         return total + (last - began if began is not None else 0.0)
 
     def sources(self) -> list[str]:
-        """The sources of which something was measured, those with the most tokens first."""
+        """The sources with measurements, those with the most tokens first."""
         seen: dict[str, int] = {}
         for event in (*self.validations[-1:], *self.steps):
             for name, entry in event["sources"].items():
@@ -81,7 +84,7 @@ class Run:
 
 
 def read_runs(paths: Sequence[Path]) -> list[Run]:
-    """The runs in these directories, by the shortest ends of their paths that differ. UserError where one is no run."""
+    """The runs in these directories, named by the ends of their paths. UserError where one is no run."""
     return [_read(path, name) for path, name in zip(paths, _names(paths), strict=True)]
 
 
@@ -102,7 +105,7 @@ def _read(path: Path, name: str) -> Run:
 
 
 def _without_secrets(value: Any) -> Any:
-    """A configuration without credentials that stand in an address: a page is passed on."""
+    """A configuration without credentials in addresses: pages are shared."""
     if isinstance(value, dict):
         return {key: _without_secrets(entry) for key, entry in value.items()}
     if isinstance(value, list):

@@ -35,7 +35,7 @@ class Curves:
         self.other_losses = [name for name in names if name != "loss"]
 
     def overall(self) -> list[Chart]:
-        """Losses over all sources, with what happened on the way. Runs whose losses are of other things are apart."""
+        """Losses over all sources, with events; only comparable runs share a chart."""
         return [
             drawn
             for title, field in self._fields()
@@ -55,7 +55,7 @@ class Curves:
         return list(dict.fromkeys(name for run in self._runs for name in run.sources()))
 
     def optimization(self) -> list[Chart]:
-        """Learning rate and gradient norm, and whatever else a step records that no other chart shows."""
+        """Learning rate, gradient norm, and all other numbers of a step that no other chart shows."""
         drawn = [
             self._of_steps("Learning rate", _field("learning_rate"), lambda value: f"{value:.3g}"),
             self._of_steps("Gradient norm, before clipping", _field("gradient_norm"), compact),
@@ -80,12 +80,12 @@ class Curves:
         return [drawn] if drawn else []
 
     def _fields(self) -> list[tuple[str, str]]:
-        """Title and field of what is drawn overall and by source: losses, and bits per byte of whole documents."""
+        """Title and field of the charts overall and by source: losses, and bits per byte of documents."""
         others = [(f"{name.replace('_', ' ').capitalize()}, nats per target", name) for name in self.other_losses]
         return [("Loss, nats per target token", "loss"), ("Bits per byte of whole documents", FIELD), *others]
 
     def _losses(self, title: str, field: str, source: str | None, size: tuple[int, int]) -> list[Chart]:
-        """A chart for each group of runs that may be compared."""
+        """A chart for each group of comparable runs."""
         get = _field(field) if source is None else _of_source(field, source)
         together = self._documents if field == FIELD else self._over_all if source is None else self._of_one
         drawn = []
@@ -123,7 +123,7 @@ class Curves:
 
 
 def happened(run: Run) -> Iterator[Event]:
-    """What is not the normal course of a run, in its order."""
+    """Events that interrupt or change a run, in their order."""
     counted = {id(event) for event in run.skipped}
     for event in run.events:
         kind = event["event"]
@@ -134,7 +134,7 @@ def happened(run: Run) -> Iterator[Event]:
 
 
 def text(event: Event) -> str:
-    """What an event says."""
+    """The text of an event."""
     fields = {key: value for key, value in event.items() if key not in ("event", "time")}
     said = str(event.get("message", fields))
     return f"resumed {said}" if event["event"] == "resume" else said

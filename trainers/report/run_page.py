@@ -1,4 +1,4 @@
-"""The page: page.html filled with what runs measured. All text is escaped by jinja; the page has no script."""
+"""The page: page.html filled from the logs of runs. jinja escapes all text; the page has no script."""
 
 import json
 import re
@@ -16,7 +16,7 @@ from trainers.report.read_runs import Run, flat, read_runs
 from trainers.report.run_charts import Curves, happened, human_bytes, text
 
 _EVENTS = 200  # listed per run: the first and the last
-# Control characters, and what reorders or hides text.
+# Control characters, and characters that reorder or hide text.
 _UNSAFE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff]"
 )
@@ -64,7 +64,7 @@ def render(runs: Sequence[Run]) -> str:
 
 
 def summary(run: Run) -> dict[str, Any]:
-    """The numbers that stand for a run; None where there is none."""
+    """The key numbers of a run; None for those that it does not have."""
     validated = [event for event in run.validations if _is_finite(event.get("loss"))]
     best = min(validated, key=lambda event: event["loss"], default=None)
     speeds = [event["tokens_per_second"] for event in run.steps]
@@ -106,7 +106,7 @@ def _value(config: Mapping[str, Any], name: str) -> str:
 
 
 def ledger_rows(ledger: Mapping[str, Any] | None) -> list[dict[str, Any]]:
-    """What was read of each source beside what was asked for, those with the most tokens first."""
+    """Rows of what was read and requested of each source, those with the most tokens first."""
     sources = ledger["sources"] if ledger else {}
     total = sum(entry["tokens"] for entry in sources.values())
     rows = []
@@ -132,7 +132,7 @@ def _sources(runs: Sequence[Run], names: Sequence[str]) -> list[tuple[str, list[
 
 
 def _without_validation(runs: Sequence[Run], sources: Sequence[tuple[str, list[dict[str, Any]]]]) -> list[str]:
-    """Sources that runs which have validated were trained on, and none has validated: their corpora hold none of them out."""
+    """Sources that validated runs have read but none has validated: no documents of them are held out."""
     validated = [run for run in runs if run.validations]
     trained = [(name, [row for row in rows if row["run"] in validated and row["trained"]]) for name, rows in sources]
     return [name for name, rows in trained if rows and not any(row["validated"] for row in rows)]
@@ -146,7 +146,7 @@ def _listed(rows: list[Any]) -> tuple[list[Any], int]:
 
 
 def _harmless(value: Any) -> Any:
-    """What a placeholder shows: control characters escaped, whoever wrote them; our own markup as it is."""
+    """The text of a placeholder: control characters escaped, our own markup as it is."""
     if not isinstance(value, str) or hasattr(value, "__html__"):
         return value
     return _UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", value)

@@ -1,13 +1,14 @@
-"""Checkpoints: full fp32 weights and optimizer moments as safetensors, published atomically and verified when read.
+"""Checkpoints: fp32 weights and optimizer moments as safetensors, published atomically, verified on read.
 
-`checkpoints/step-00000100/` holds `model.safetensors`, `optimizer.safetensors` and, written last, `checkpoint.json`
-with the checksums of both, the step, and the fingerprints of code, configuration, corpus and tokenizer. Nothing in it
-depends on ZeRO stage or world size, so a run goes on under any other. The state of the data is the step: the order of
-samples is a function of their number; `order` spares going through it from the start. Generators have no state either:
-what dropout draws is a function of the step, the worker and the micro-batch.
+`checkpoints/step-00000100/` holds `model.safetensors`, `optimizer.safetensors` and, written last,
+`checkpoint.json` with the checksums of both, the step, and the fingerprints of code, configuration, corpus
+and tokenizer. Nothing in it depends on ZeRO stage or world size, so a run resumes under any other. The state
+of the data is the step: the order of samples is a function of their number, and `order` saves replaying it
+from the start. Generators have no state either: what dropout draws is a function of the step, the worker and
+the micro-batch.
 
-One rename publishes a checkpoint, and what it replaces is removed after it: at every moment the last good one is there.
-One that replaces another of its step is `step-00000100.2/`.
+One rename publishes a checkpoint, and the one it replaces is removed afterwards: the last good one exists at
+every moment. The second checkpoint of a step is `step-00000100.2/`.
 """
 
 import errno
@@ -31,7 +32,7 @@ _NAME = re.compile(r"step-(\d{8,})(?:\.(\d+))?")
 
 @dataclass(frozen=True)
 class ParallelLayout:
-    """How a step was split: workers, and sequences of a micro-batch. It decides what dropout drew."""
+    """How a step was split: workers, and sequences per micro-batch. What dropout draws depends on it."""
 
     workers: int
     micro_batch: int
@@ -42,8 +43,10 @@ ALONE = ParallelLayout(workers=1, micro_batch=1)
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A published checkpoint whose files are what its record says: steps done, how many of them were skipped because
-    they were not finite, training tokens seen, the split of its last step, and the state of `trainers.data.order`.
+    """A published checkpoint whose files match the checksums of its record.
+
+    `step` steps are done, of which `skipped` were not finite; `tokens` training tokens are read. `split` is
+    that of the last step, `order` the state of `trainers.data.order`.
     """
 
     path: Path
@@ -69,14 +72,14 @@ def save(
     order: Mapping[str, Any] = MappingProxyType({}),
     check: Callable[[], None] = lambda: None,
 ) -> Path:
-    """Publish a checkpoint after `step` steps, then remove all but the newest `keep` and multiples of `keep_every`.
+    """Publish a checkpoint after `step` steps; keep the newest `keep` and multiples of `keep_every`.
 
-    Later ones go as well: a run that is back before them found them corrupt, and they must not outlast good ones. What
-    an attempt that was killed has left is removed before, so that it takes no space.
+    Checkpoints of later steps are removed too: the run resumed before them because they are corrupt, and they
+    must not outlast good ones. The files of a killed attempt are removed first, so that they take no space.
 
-    `check` raises where other workers have taken the run over; what they write is never removed: only what was there before
-    it passed. `state` yields (parameter name, {"weight": tensor, moment: tensor, ...}). UserError where the disk is full;
-    then the checkpoints before it are untouched.
+    `check` raises where other workers have taken over the run. Only what existed before it passed is removed,
+    so never what they write. `state` yields (parameter name, {"weight": tensor, moment: tensor, ...}).
+    UserError where the disk is full; earlier checkpoints are then untouched.
     """
     from safetensors import SafetensorError
     from safetensors.torch import save_file
@@ -119,14 +122,14 @@ def save(
 
 
 def remove_replaced(run: Path, keep: int, keep_every: int) -> None:
-    """Remove what `save` leaves behind where it is killed after it has published its checkpoint, the newest one."""
+    """Remove the checkpoints that a `save` killed after publishing would have removed."""
     last = newest(run, lambda _: None)
     if last is not None:
         _remove_old(sorted(_steps(run / "checkpoints"), reverse=True), last.path, last.step, keep, keep_every)
 
 
 def _publish(attempt: Path, step: int) -> Path:
-    """Rename an attempt to the name that is free: another worker, believed to be gone, may have taken the one before it."""
+    """Rename an attempt to a free name; another worker, believed to be gone, may take names meanwhile."""
     while True:
         final = _name(attempt.parent, step)
         try:
@@ -138,7 +141,7 @@ def _publish(attempt: Path, step: int) -> Path:
 
 
 def _name(parent: Path, step: int) -> Path:
-    """Where a checkpoint goes, beside earlier ones of its step."""
+    """The free name for a checkpoint of `step`."""
     before = [attempt for its, attempt, _ in _steps(parent) if its == step]
     return parent / (f"step-{step:08d}" + (f".{max(before) + 1}" if before else ""))
 
@@ -159,10 +162,9 @@ def load(path: Path) -> Checkpoint:
 
 
 def newest(run: Path, warn: Callable[[str], None], last: int | None = None) -> Checkpoint | None:
-    """The newest intact checkpoint of a run (up to step `last`), None where it has none yet; each corrupt one is told to
-    `warn`.
+    """The newest intact checkpoint of a run (up to step `last`), None without any; `warn` gets corrupt ones.
 
-    UserError where there are checkpoints and none is intact: starting again silently would hide the loss.
+    UserError where there are checkpoints and none is intact: silently starting again would hide the loss.
     """
     found = [entry for entry in _steps(run / "checkpoints") if last is None or entry[0] <= last]
     return _first_intact(run, sorted(found, reverse=True), warn)
@@ -213,8 +215,9 @@ class _State(Mapping[str, dict[str, Any]]):
 
 
 def read_state(checkpoint: Checkpoint) -> Mapping[str, dict[str, Any]]:
-    """{parameter name: {"weight": tensor, name of its optimizer state: tensor, ...}} on the CPU. The tensors of a parameter
-    are read when they are asked for, so that no worker holds all of them a second time.
+    """{parameter name: {"weight": tensor, name of its optimizer state: tensor, ...}} on the CPU.
+
+    The tensors of a parameter are read on access, so that no worker holds all of them a second time.
     """
     return _State(checkpoint)
 
@@ -227,13 +230,13 @@ def read_weights(checkpoint: Checkpoint) -> dict[str, Any]:
 
 
 def _steps(parent: Path) -> list[tuple[int, int, Path]]:
-    """(step, which of its checkpoints, path) of all that are published."""
+    """(step, number among the checkpoints of this step, path) of all published checkpoints."""
     entries = parent.iterdir() if parent.is_dir() else iter(())
     return [(int(m[1]), int(m[2] or 1), path) for path in entries if (m := _NAME.fullmatch(path.name))]
 
 
 def _remove_old(found: Sequence[tuple[int, int, Path]], last: Path, step: int, keep: int, keep_every: int) -> None:
-    """Of `found`, the newest first, remove what `save` says."""
+    """Remove from `found`, newest first, the checkpoints that `save` names."""
     replaced = [path for its, _, path in found if its > step or (its == step and path != last)]
     older = [(its, path) for its, _, path in found if path not in replaced][keep:]
     gone = replaced + [path for its, path in older if not keep_every or its % keep_every]

@@ -1,6 +1,7 @@
-"""Documents that a run goes on without: they keep their place, isolated from the others, at loss weight 0.
+"""Excluded documents: they keep their places in the rows, isolated from the others, at loss weight 0.
 
-`excluded.json` in the run's directory holds their ids, so that every later part of the run leaves them out as well.
+`excluded.json` in the run's directory holds their ids, so that every later part of the run excludes them as
+well.
 """
 
 from pathlib import Path
@@ -26,7 +27,7 @@ def read_excluded(run: Path) -> frozenset[bytes]:
 
 
 def exclude(run: Path, file: Path, corpus: TrainingCorpus) -> int:
-    """Add the documents that `file` names to those excluded from `run`; how many there are now.
+    """Exclude the documents that `file` names from `run`; returns how many are excluded now.
 
     A line is a printed id, `source/path#record`, or 32 hex digits. UserError names a line that is neither, and a document
     that is in no training shard of the corpus.
@@ -65,7 +66,7 @@ def _identifier(name: str, where: str) -> bytes:
 
 
 def _in_shards(corpus: TrainingCorpus, wanted: dict[bytes, str]) -> set[bytes]:
-    """Those of the ids that are in a training shard."""
+    """The ids of `wanted` that are in a training shard."""
     ids, found = pa.array(list(wanted), ID), set()
     for source in corpus.train.values():
         for number in range(len(source.shards)):

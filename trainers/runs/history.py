@@ -12,7 +12,7 @@ _INTERVAL = 0.3  # seconds between two looks at a log
 
 
 def drop_superseded(events: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """`events` without measurements that a resumed run has repeated: those beyond the step that a later part starts from."""
+    """`events` without measurements that a later part of the run has repeated: those beyond its first step."""
     kept: list[dict[str, Any]] = []
     for event in events:
         if event["event"] == "start":
@@ -22,7 +22,7 @@ def drop_superseded(events: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def follow(path: Path, start: int, stop: threading.Event) -> Iterator[dict[str, Any]]:
-    """The events that are added to `path` from byte `start` on, as they come, up to the end of the file once `stop` is set."""
+    """The events after byte `start` of `path`, as they are added; ends at the end of the file once `stop` is set."""
     rest = b""
     while True:
         last = stop.wait(_INTERVAL)

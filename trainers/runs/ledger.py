@@ -1,8 +1,8 @@
-"""A run's ledger, `ledger.json`: what of each source its steps have read, beside what the mixture asked for.
+"""A run's ledger, `ledger.json`: what its steps have read of each source, and what the mixture asked for.
 
-It is written before each checkpoint, so that whatever weights a run leaves behind, all that went into them is in it.
-The sequences before the first step of a run that goes on with its parent's data are the parent's, and are counted.
-With the corpus and `resolved.yaml` it gives every sequence read: the order of samples is a function of their number.
+It is written before each checkpoint, so it covers all that went into the weights of any checkpoint. A run
+that continues its parent's data counts the parent's sequences too. With the corpus and `resolved.yaml` the
+ledger gives every sequence read, because the order of samples is a function of their number.
 """
 
 from pathlib import Path
@@ -49,7 +49,9 @@ def read_ledger(run: Path) -> dict[str, Any]:
 
 
 def line(seen: dict[str, dict[str, float]]) -> str:
-    """What was read, for a person: tokens beside the request, epochs, and the share of padding, by source."""
+    """The human line of what was read by source: tokens and how many were requested, epochs, share of
+    padding.
+    """
     return "; ".join(
         f"{name} {entry['tokens']:,} tokens of {entry['requested_tokens']:,.0f} requested, {entry['epochs']:.2f} epochs, "
         f"{entry['padding'] / max(1, entry['padding'] + entry['tokens']):.1%} padding"

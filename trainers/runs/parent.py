@@ -61,7 +61,8 @@ def checkpoint_of(run: Path, step: int | None) -> checkpoint.Checkpoint:
 
 
 def describe(config: Job, corpus: TrainingCorpus) -> dict[str, Any]:
-    """What `run.json` records of the parent of a new run: where it is, its fingerprints, and the step that the run begins at.
+    """The record of a new run's parent in `run.json`: its path, fingerprints, and the step that the run
+    begins at.
 
     ConfigError or UserError where the parent has another tokenizer or architecture, or cannot be continued.
     """
@@ -92,8 +93,9 @@ def describe(config: Job, corpus: TrainingCorpus) -> dict[str, Any]:
 
 
 def updates(run: Mapping[str, Any], step: int, skipped: int) -> int:
-    """Updates behind the moments of a run (its `run.json`) after `step` steps, of which it skipped `skipped`; those of its
-    parent are among them if it kept its optimizer state.
+    """Updates behind the moments of a run (its `run.json`) after `step` steps, of which it skipped `skipped`.
+
+    They include those of its parent if the run kept its optimizer state.
     """
     parent = run.get("parent", {"updates": 0, "first_step": 0})
     return int(parent["updates"]) + step - int(parent["first_step"]) - skipped

@@ -14,8 +14,8 @@ from trainers.runs.training_metrics import RunMetrics
 
 
 class Progress:
-    """Writes events and shows their lines; `sinks` follow the log. Only the first worker has one: the others pass `path`
-    None and stay silent.
+    """Writes events and shows their lines; `sinks` follow the log. Only the first worker has one: the others
+    pass `path` None and stay silent.
     """
 
     def __init__(self, path: Path | None, show: Callable[[str], None] | None, sinks: Sequence[Follower] = ()) -> None:

@@ -1,8 +1,9 @@
-"""A run's directory: whose it is, what it was told, whether it is finished.
+"""A run's directory: its identity, configuration and state.
 
-`run.json` (identity), `resolved.yaml`, `tokenizer.json`, `log.jsonl`, `ledger.json`, `checkpoints/`, `export/`, and
-`report.html` and `finished.json` once it is done. `excluded.json` holds the ids of documents at loss weight 0,
-`sinks.json` the names under which W&B or MLflow know the run. A file named `stop` asks a run to save a checkpoint and end.
+`run.json` (identity), `resolved.yaml`, `tokenizer.json`, `log.jsonl`, `ledger.json`, `checkpoints/`,
+`export/`, and `report.html` and `finished.json` at the end. `excluded.json` holds the ids of documents at
+loss weight 0, `sinks.json` the ids that W&B or MLflow have given the run. A file named `stop` makes a run
+save a checkpoint and end.
 """
 
 import json
@@ -44,12 +45,14 @@ _OF_CORPUS = (
     "data.shard_set",
     "batch.tokens",
     "budget.tokens",
-)  # what a corpus decides where it is open
+)  # values that the corpus decides where the configuration leaves them open
 
 
 @dataclass(frozen=True)
 class Opened:
-    """A run's directory after checks: whether it existed, is finished, and which free fields changed since it began."""
+    """A checked run directory: whether it is new, is finished, and which free fields have changed since it
+    began.
+    """
 
     path: Path
     is_new: bool
@@ -58,11 +61,12 @@ class Opened:
 
 
 def open_run(path: Path, config: Job, corpus: TrainingCorpus, another_corpus: bool = False) -> Opened:
-    """Make a run's directory, or check that an existing one began with the same configuration, corpus and tokenizer.
+    """Create a run's directory, or check that an existing one began with the same configuration, corpus and
+    tokenizer.
 
-    ConflictError names the difference. With `another_corpus` a corpus of the same tokenizer is read from the newest
-    checkpoint on, at the weights that it gives; `run.json` then says since which step. `resolved.yaml` is written unless
-    the run is finished.
+    ConflictError names the difference. With `another_corpus` a corpus of the same tokenizer is read from the
+    newest checkpoint on, at the weights that it gives; `run.json` then says since which step. `resolved.yaml`
+    is written unless the run is finished.
     """
     if not (path / "run.json").exists():
         # A run that was killed while it began may have left these; they are written again.
@@ -103,7 +107,7 @@ def open_run(path: Path, config: Job, corpus: TrainingCorpus, another_corpus: bo
     finished = read_json(path / "finished.json") if (path / "finished.json").exists() else None
     if found and finished is None:
         write_config(path, config)
-    if changes and finished is None:  # the last, so that after a kill the same command does both
+    if changes and finished is None:  # last, so that after a kill the same command does both
         _change_corpus(path, config, corpus)
     return Opened(path, False, finished, tuple(f"{name}: {old!r} -> {new!r}" for name, old, new in found))
 
@@ -149,7 +153,9 @@ def read_config(path: Path) -> Job:
 
 
 def read_resolved(path: Path) -> dict[str, Any]:
-    """What a run's `resolved.yaml` says; CorruptFileError unless it is what was written: its first line says its checksum."""
+    """A run's `resolved.yaml` as plain data; CorruptFileError unless it matches the checksum in its first
+    line.
+    """
     file = path / "resolved.yaml"
     content = file.read_bytes()
     if content != sealed(content.partition(b"\n")[2]):
@@ -192,15 +198,16 @@ def write_config(path: Path, config: Job) -> None:
 
 
 def sealed(text: bytes) -> bytes:
-    """YAML with its checksum before it, in a comment."""
+    """YAML after a comment with its checksum."""
     return b"# xxh3_128 of the lines below: " + xxhash.xxh3_128_hexdigest(text).encode() + b"\n" + text
 
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold a run's directory; ConflictError where another process trains in it, on this machine or another.
+    """Lock a run's directory; ConflictError where another process trains in it, on this machine or another.
 
-    A process that stood still for so long that another one took the directory over ends at once: two do not write one log.
+    A process that was suspended for so long that another took over the directory ends at once, so that two
+    never write one log.
     """
 
     def end() -> None:
@@ -212,12 +219,14 @@ def locked(path: Path) -> Iterator[None]:
 
 
 class SupersededError(UserError):
-    """Other workers have taken a run over from these, which were believed to be gone."""
+    """Other workers have taken over the run, because these were believed to be gone."""
 
 
 def begin_attempt(path: Path) -> str:
-    """The name of the workers that are about to be started. Those before them, of a node that was cut off or of a command
-    that was killed, may still run: from now on `check_attempt` ends them.
+    """A new name for the workers that are about to start.
+
+    Earlier ones, of a node that was cut off or a command that was killed, may still run: `check_attempt` now
+    ends them.
     """
     name = uuid.uuid4().hex
     write_atomic(path / _ATTEMPT, name.encode())
@@ -225,7 +234,7 @@ def begin_attempt(path: Path) -> str:
 
 
 def check_attempt(path: Path, name: str | None) -> None:
-    """SupersededError where workers of another name have been started since; None never is."""
+    """SupersededError where workers of another name have been started since; never for None."""
     attempt = path / _ATTEMPT
     if name is not None and retry(attempt, attempt.read_text) != name:
         raise SupersededError(f"{path}: other workers have gone on with this run since these were cut off from it")

@@ -1,11 +1,12 @@
 """Sinks: copies of the measurements in `log.jsonl` in TensorBoard, Weights & Biases or MLflow.
 
-A sink follows the log in a thread of its own, so one that is slow, hangs or fails neither delays nor changes training. It
-first gets the history of the run that it does not have yet: after a resume, one that failed or is new is complete. Where
-the libraries write to is set by their own environment variables, WANDB_PROJECT, WANDB_MODE, MLFLOW_TRACKING_URI,
-MLFLOW_EXPERIMENT_NAME and others, so no configuration holds a key.
+A sink follows the log in a thread of its own, so one that is slow, hangs or fails neither delays nor changes
+training. It first gets the history of the run that it does not have yet: after a resume, one that failed or
+is new is complete. Where the libraries write to is set by their own environment variables, WANDB_PROJECT,
+WANDB_MODE, MLFLOW_TRACKING_URI, MLFLOW_EXPERIMENT_NAME and others, so no configuration holds a key.
 
-To add a sink, write a class with the methods of `Sink` and name it in SINKS, with its extra in pyproject.toml.
+To add a sink, write a class with the methods of `Sink` and name it in SINKS, with its extra in
+pyproject.toml.
 """
 
 import hashlib
@@ -39,8 +40,8 @@ _SECRET_NAME = re.compile("KEY|TOKEN|PASSWORD|SECRET|CREDENTIAL")
 
 @dataclass(frozen=True)
 class Description:
-    """What a sink gets to know of a run: its directory, its settings by name, the identity that the sink has given it
-    (None for a new one), and the last step in its log (0 for none).
+    """What a sink gets to know of a run: its directory, its settings by name, the identity that the sink has
+    given it (None for a new one), and the last step in its log (0 for none).
     """
 
     run: Path
@@ -65,7 +66,7 @@ class Sink(Protocol):
 
 
 class TensorBoard:
-    """Event files in `tensorboard/` of the run. Each part of a run writes them anew, so no step is in them twice."""
+    """Event files in `tensorboard/` of the run, written anew by each part of it, so no step is there twice."""
 
     def __init__(self, described: Description) -> None:
         from torch.utils.tensorboard import SummaryWriter
@@ -89,7 +90,8 @@ class TensorBoard:
 class WeightsAndBiases:
     """A run of Weights & Biases. Its steps only grow: where a step is logged twice, it keeps the first.
 
-    Offline, each part of a run is a directory. Those that were not synced yet are replaced by one with the whole history.
+    Offline, each part of a run is a directory. Those that were not synced yet are replaced by one with the
+    whole history.
     """
 
     def __init__(self, described: Description) -> None:
@@ -129,7 +131,7 @@ class WeightsAndBiases:
 
 
 class MLflow:
-    """A run of MLflow, at the server or store of MLFLOW_TRACKING_URI. Where a step is logged twice, it keeps the first."""
+    """A run of MLflow at MLFLOW_TRACKING_URI. Where a step is logged twice, it keeps the first."""
 
     def __init__(self, described: Description) -> None:
         if not os.environ.get("MLFLOW_TRACKING_URI"):
@@ -231,8 +233,8 @@ def open_sinks(
 class Follower:
     """Hands the measurements in a run's log to one sink, in a thread of its own.
 
-    However far the sink is behind, the log holds what it has not got, so nothing waits for it and nothing is lost. After a
-    failure, which `failure` tells once, it gets no more until the run is resumed.
+    However far the sink is behind, the log holds what it has not got, so nothing waits for it and nothing is
+    lost. After a failure, which `failure` tells once, it gets no more until the run is resumed.
     """
 
     def __init__(self, name: str, sink: Sink | None, failure: str | None = None) -> None:
@@ -286,8 +288,8 @@ class Follower:
 
 
 def metrics(event: Mapping[str, Any]) -> dict[str, float]:
-    """The finite numbers of a step or validation event: `train/loss`, by source `train_loss/NAME`, and of what was read of
-    a source `data_FIELD/NAME`.
+    """The finite numbers of a step or validation event: `train/loss`, by source `train_loss/NAME`, and of
+    what was read of a source `data_FIELD/NAME`.
     """
     group = _GROUPS[event["event"]]
     found: dict[str, float] = {}
@@ -317,7 +319,8 @@ def _is_number(value: Any) -> bool:
 def safe(name: str) -> str:
     """A name that every sink accepts: up to 80 letters, digits, `_`, `.` and `-`.
 
-    Any other name gets `_` for other characters and ends with a digest, so that different names stay different.
+    Any other name gets `_` for other characters and ends with a digest, so that different names stay
+    different.
     """
     if _PLAIN.fullmatch(name):
         return name
@@ -339,7 +342,7 @@ def describe(error: BaseException) -> str:
 
 
 def redacted(text: str) -> str:
-    """`text` without user names, passwords and queries in addresses, and without values of secrets in the environment."""
+    """`text` without credentials and queries in addresses, and without secrets of the environment."""
     text = re.sub(r"(?<=://)[^/\s@]+@", "***@", text)
     text = re.sub(r"(://[^\s?'\"]*)\?[^\s'\")]*", r"\1?***", text)
     for name, value in os.environ.items():

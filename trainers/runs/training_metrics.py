@@ -1,4 +1,4 @@
-"""What a run tells Ray's exporter, from its first worker. See gristmill.metrics."""
+"""The metrics of a run in Ray's exporter, recorded by the first worker (`gristmill.metrics`)."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -34,13 +34,13 @@ _OF_STEP = (
 
 
 class RunMetrics:
-    """The metrics of one run, which goes by the name of its directory."""
+    """The metrics of one run, labelled with the name of its directory."""
 
     def __init__(self, run: str) -> None:
         self._exporter = Exporter(METRICS, run=run)
 
     def take(self, event: str, fields: Mapping[str, Any]) -> None:
-        """Record what an event of the run's log says."""
+        """Record the numbers of an event of the run's log."""
         if event == "step":
             self._exporter.record("training_step", fields["step"])
             self._exporter.record("training_steps", fields["steps"])

@@ -1,15 +1,16 @@
-"""The study of architectures and objectives of the T5 paper (Raffel et al., 2020, section 3.2, table 2) in small: ten runs on
-one corpus, and their validation losses in the paper's layout.
+"""A small version of the T5 paper's study of architectures and objectives (Raffel et al., 2020, section 3.2, table 2).
 
-Architectures are an encoder-decoder; one whose stacks share their weights; one with half the layers in each stack; a
-language model, one stack that sees what is before each token; and a prefix language model, one stack whose input sees
-itself in both directions. Objectives are denoising, the paper's baseline (15 % of the tokens, each run of them behind its
-sentinel), and language modelling: the second part of a text from the first, all of the text for the language model.
-A language model reads the input and the target of denoising as one text and learns the target.
+Ten runs are trained on one corpus, and their validation losses are shown in the paper's layout.
 
-The encoder-decoders are T5's, the single stacks Llama's of the same sizes. A document that fills a row has as many tokens
-in every run. Losses are nats per target, and targets differ between the objectives: so beside each is that of a unigram
-model of the same targets (`trainers.evaluation.evaluate`).
+Architectures: an encoder-decoder; one whose stacks share their weights; one with half the layers in each
+stack; a language model, one causal stack; and a prefix language model, one stack whose input sees itself in
+both directions. Objectives: denoising, the paper's baseline (15 % of the tokens, each run of them behind its
+sentinel), and language modelling: the second part of a text from the first, or all of the text for the
+language model. A language model reads the input and the target of denoising as one text and learns the target.
+
+The encoder-decoders are T5's, the single stacks are Llama's of the same sizes. A document that fills a row has
+as many tokens in every run. Losses are nats per target, and targets differ between the objectives, so each has
+the loss of a unigram model of the same targets beside it (`trainers.evaluation.evaluate`).
 """
 
 import os
@@ -35,8 +36,9 @@ from trainers.runs.run import locked, open_run
 
 @dataclass(frozen=True)
 class GridCell:
-    """A row of the paper's table: its names, the parameters and cost that the paper gives them (P parameters in one stack
-    of 12 layers, M operations of an encoder-decoder of 12 + 12), and the run that stands for it.
+    """A row of the paper's table: its names, the paper's parameters and cost, and the configuration of its run.
+
+    P are the parameters of one stack of 12 layers, M the operations of an encoder-decoder of 12 + 12.
     """
 
     architecture: str
@@ -47,14 +49,14 @@ class GridCell:
 
     @property
     def name(self) -> str:
-        """Of the run's directory."""
+        """The name of the run's directory."""
         return "_".join(f"{self.objective} {self.architecture}".lower().replace(",", "").replace("-", " ").split())
 
 
 def cells(corpora: Sequence[str] = (), overrides: Sequence[str] = ()) -> tuple[GridCell, ...]:
-    """The ten rows in the paper's order, reading `corpora`, with `overrides` (a.b=value) of both recipes they derive from.
+    """The ten rows in the paper's order, reading `corpora`, with `overrides` (a.b=value) of both base recipes.
 
-    ConfigError for an override of what the rows differ in.
+    ConfigError for an override of a field in which the rows differ.
     """
     for setting in overrides:
         if setting.partition("=")[0] in ("name", "objective", "model", "model.architecture", "model.tied_stacks"):
@@ -89,7 +91,7 @@ def _changed(config: Pretraining, corpora: Sequence[str], overrides: Sequence[st
 
 
 def _as_long(config: Pretraining) -> Pretraining:
-    """The configuration with rows for documents of as many tokens as an encoder-decoder of its sequence length denoises."""
+    """Change the sequence length so that a row takes as many tokens as an encoder-decoder of that length denoises."""
     asked = config.data.sequence_length
     wanted = SpanCorruption(noise="tokens").stream_length(asked, "encoder_decoder")
     while stream_length(config) < wanted:
@@ -105,8 +107,9 @@ def _as_long(config: Pretraining) -> Pretraining:
 def train_grid(
     corpora: Sequence[str], output: Path, overrides: Sequence[str], workers: int, show: Callable[[str], None]
 ) -> list[dict[str, Any]] | None:
-    """Train the ten runs in `output`, one after another, and write `grid.json` and `report.html` there: one entry for each
-    row. A run that is finished is not trained again; None where one was asked to stop.
+    """Train the ten runs in `output` one after another; write `grid.json`, with an entry per row, and `report.html`.
+
+    A finished run is not trained again. None where a run was stopped.
     """
     from trainers.report import write_report
     from trainers.training.launch import launch
@@ -132,7 +135,7 @@ def train_grid(
 
 
 def _result(cell: GridCell, run: Path) -> dict[str, Any]:
-    """A row's names, parameters as counted, and losses."""
+    """A row's names, counted parameters, and losses."""
     from trainers.evaluation.evaluate import evaluate
 
     counted = read_events(run / "log.jsonl", "start")[0]["parameters"]

@@ -1,6 +1,6 @@
-"""The tensors that a new run begins with (`init`): reading those of its parent, and checking that they fit its model.
+"""The tensors that a new run begins with (`init`): read from its parent and checked against its model.
 
-Only safetensors are read, and no code of a directory runs.
+Only safetensors are read, and no code of the parent's directory runs.
 """
 
 import json
@@ -19,9 +19,9 @@ from trainers.runs import checkpoint
 from trainers.runs.parent import checkpoint_of, weight_files, weights_digest
 from trainers.runs.run import read_config
 
-# What may differ from the parent's model: it changes no tensor, or changing it is the purpose (longer contexts).
+# Fields that may differ from the parent's model: they change no tensor, or changing them is the purpose (longer contexts).
 _FREE_SIZES = ("positions", "dropout", "initializer_range", "rope_base", "vocab_size", "sentence_head")
-# Fields of a Hugging Face configuration that change results without changing a tensor's shape.
+# Fields of a Hugging Face configuration that change results without changing the shape of a tensor.
 _DECISIVE = (
     *(
         "model_type",
@@ -60,10 +60,11 @@ class _Weights(Mapping[str, dict[str, Any]]):
 def read_state(
     config: Job, specials: dict[str, int], record: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]
 ) -> Mapping[str, dict[str, Any]]:
-    """{parameter name: {"weight": tensor, name of its optimizer state: tensor, ...}} to begin with, for a model whose parameters
-    have these `shapes`. `record` is what `describe` gave.
+    """Initial {parameter name: {"weight": tensor, name of its optimizer state: tensor, ...}} of a run.
 
-    UserError where the parent's files are not what they were, ConfigError that names the first tensor that does not fit.
+    `shapes` are those of the model's parameters, `record` is the parent's of `run.json`
+    (`runs.parent.describe`). UserError where the parent's files have changed, ConfigError that names the
+    first tensor that does not fit.
     """
     init = config.init
     assert init is not None
@@ -119,7 +120,7 @@ def _check_shapes(theirs: Mapping[str, tuple[int, ...]], ours: Mapping[str, tupl
 
 
 def _check_model(ours: Model, theirs: Model) -> None:
-    """ConfigError where two models compute something else from the same tensors."""
+    """ConfigError where two models compute different results from the same tensors."""
     for field in fields(Model):
         here, there = getattr(ours, field.name), getattr(theirs, field.name)
         if here != there and field.name not in _FREE_SIZES:

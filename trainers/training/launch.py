@@ -1,9 +1,9 @@
-"""Launching: in this process, under torchrun, or on several workers with Ray Train. Only this file imports ray.
+"""Launching: in this process, under torchrun, or on workers of Ray Train. Only this file imports ray.
 
-The run directory and the numbers are the same under all three. On a cluster the run directory must be on storage that
-every worker sees. A run on Ray that loses workers, with or without their nodes, goes on from its last checkpoint with
-as many as there is room for; an error that a worker raises ends it. torchrun ends all workers when it loses one, and
-restarts them up to its own `--max-restarts` times.
+The run directory and the numbers are the same under all three. On a cluster the run directory must be on
+storage that every worker sees. A run on Ray that loses workers, with or without their nodes, goes on from its
+last checkpoint with as many as there is room for; an error that a worker raises ends it. torchrun ends all
+workers when it loses one, and restarts them up to its own `--max-restarts` times.
 """
 
 import os
@@ -45,7 +45,8 @@ class LostWorkerError(UserError):
 def launch(config: Job, corpus: TrainingCorpus, run: Path, workers: int, show: Callable[[str], None]) -> None:
     """Train with the resolved `config` until it is finished or stopped. Under torchrun `workers` is not used.
 
-    LostWorkerError where another worker is gone under torchrun, or on Ray _MAX_FAILURES times without progress.
+    LostWorkerError where another worker is gone under torchrun, or on Ray _MAX_FAILURES times without
+    progress.
     """
     refuse_known("torch", "ray", "pyarrow")
     require_libraries(config.sinks)
@@ -110,7 +111,7 @@ def _lost(error: str) -> str:
 
 @contextmanager
 def _sigterm_asks_to_stop(run: Path) -> Iterator[None]:
-    """While the block runs, SIGTERM to this process creates the file that makes the workers stop after their step."""
+    """While the block runs, SIGTERM creates the file that makes the workers stop after their step."""
     before = signal.signal(signal.SIGTERM, lambda *_: (run / STOP).touch())
     try:
         yield
@@ -138,7 +139,7 @@ def _launch_on_ray(config: Job, run: Path, workers: int) -> None:
 
 
 def _train_on_what_is_left(config: Job, run: Path, workers: int, kind: str) -> None:
-    """Train on `workers` Ray workers. After the loss of one, train from the last checkpoint on as many as there is room for."""
+    """Train on `workers` Ray workers, and after a loss from the last checkpoint on as many as have room."""
     nodes = _nodes(kind)
     if sum(nodes) < workers:
         # Ray would wait for ever.
@@ -231,7 +232,7 @@ def _group(backend: str) -> Any:
 
 
 def _use_the_network_of_ray() -> None:
-    """Set gloo's interface in a worker: by default it uses the host name's address, on many machines a loopback address."""
+    """Set gloo's interface in a worker: the address of the host's name is often a loopback address."""
     import ray
 
     interface = interface_of(ray.util.get_node_ip_address())
@@ -262,7 +263,7 @@ def _work(arguments: dict[str, Any]) -> None:
 
 
 def _loss(error: Exception) -> str:
-    """Name the workers that a fit has lost, in a line. Raise any other error: that of a worker would come again."""
+    """Name the lost workers of a fit, in a line. Raise other errors: that of a worker would come again."""
     from ray.exceptions import OutOfMemoryError, RayActorError, RayError, RayTaskError
     from ray.train import ControllerError, PreemptionError
     from ray.train.v2._internal.exceptions import WorkerHealthCheckTimeoutError
@@ -318,7 +319,7 @@ def _succeeded(ray: Any, task: Any) -> bool:
 
 
 def _each(nodes: Sequence[int], workers: int) -> int:
-    """The most CPUs or GPUs that each worker can have, given those of each node; there is at least one per worker."""
+    """The most CPUs or GPUs per worker, given those of each node; there is at least one per worker."""
     return next(count for count in range(max(nodes), 0, -1) if sum(node // count for node in nodes) >= workers)
 
 

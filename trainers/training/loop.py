@@ -48,12 +48,12 @@ def train(
     show: Callable[[str], None] | None,
     attempt: str | None = None,
 ) -> None:
-    """Train from the newest checkpoint of `run`, or from the start, to the end of the budget; then export the model
-    and write the report.
+    """Train from the newest checkpoint of `run`, or from the start, to the end of the budget; then export the
+    model and write the report.
 
-    Called on every worker with the resolved configuration. `show` prints lines on the first worker. Returns early,
-    after a checkpoint, when a worker got SIGTERM. SupersededError, and nothing more is written, when another attempt than
-    `attempt` (`trainers.runs.run.begin_attempt`) has begun.
+    Called on every worker with the resolved configuration. `show` prints lines on the first worker. A worker
+    that gets SIGTERM ends the run early, after a checkpoint. SupersededError, and nothing more is written,
+    where another attempt than `attempt` (`trainers.runs.run.begin_attempt`) has begun.
     """
     began = time.perf_counter()
     check_compiler(config)
@@ -117,10 +117,10 @@ class Training:
             flops_per_token=asdict(self._flops(self.start)),
         )
 
-        self._tell_pairs()
+        self._log_pairs()
 
-    def _tell_pairs(self) -> None:
-        """The balance of the labels of sentence pairs, by source."""
+    def _log_pairs(self) -> None:
+        """Log the balance of the labels of sentence pairs, by source."""
         for source in self.data.sources:
             if isinstance(source.packing, PairPacking):
                 its = source.packing.balance()
@@ -131,18 +131,18 @@ class Training:
                 self.progress.write("pairs", step=self.start, source=source.name, **its, message=message)
 
     def run(self, began: float) -> None:
-        """The loop. The run began at `began` of the performance counter."""
+        """Train to the end of the budget or a signal; the process began at `began` (performance counter)."""
         interval = self._interval()
         with closing(self._batches()) as batches:
             for step in range(self.start, self.steps):
-                asked = time.perf_counter()
-                mine, tokens = next(batches)
-                waited = time.perf_counter()
-                totals, norm, rate = self._step(step, mine)
+                requested = time.perf_counter()
+                micro_batches, tokens = next(batches)
+                received = time.perf_counter()
+                totals, norm, rate = self._step(step, micro_batches)
                 if step == self.start:
-                    self._first(step + 1, waited - began, time.perf_counter() - waited)
+                    self._log_first(step + 1, received - began, time.perf_counter() - received)
                 self.tokens += tokens
-                interval.waited += waited - asked
+                interval.waited += received - requested
                 if math.isfinite(totals.loss) and math.isfinite(norm):
                     self.skipped_in_row = 0
                     flops = self._flops(step).of(totals.read, totals.decoded, totals.targets)
@@ -158,7 +158,7 @@ class Training:
         self._finish()
 
     def _keep(self, done: int, totals: Totals, interval: "_Interval") -> "_Interval":
-        """Log, validate and save where it is time to, after `done` steps; the interval that the next step belongs to."""
+        """Log, validate and save where due after `done` steps; returns the interval of the next step."""
         self._check()
         last = done == self.steps
         if done % self.config.log_every == 0 or last or totals.stops:
@@ -176,15 +176,15 @@ class Training:
         return _Interval(no_sums(len(self.names), len(self.data.sources)))
 
     def _flops(self, step: int) -> Flops:
-        """Operations a token in the phase of the step after `step` steps."""
+        """Operations per token in the phase of the step that follows `step` steps."""
         return self.flops[self.data.order.phase_of(step * self.sequences)]
 
     def _check(self) -> None:
-        if self.engine.rank == 0:  # which alone writes
+        if self.engine.rank == 0:  # the only one that writes
             check_attempt(self.path, self.attempt)
 
     def _batches(self) -> Generator[tuple[list[Batch], int]]:
-        """This worker's micro-batches of every step that is left, and the tokens that all workers read in it."""
+        """For every remaining step, this worker's micro-batches and the tokens that all workers read."""
         order = self.data.order.twin()  # it runs ahead of what is logged
         drawn = (order.take(step * self.sequences, self.sequences) for step in range(self.start, self.steps))
         share = (self.micro_batch, self.engine.rank, self.engine.world)
@@ -199,10 +199,10 @@ class Training:
         totals, norm = self.engine.train_step(batches, step, rate, len(self.data.sources), self._asked_to_stop())
         return totals, norm, rate
 
-    def _first(self, step: int, batch: float, took: float) -> None:
+    def _log_first(self, step: int, batch: float, seconds: float) -> None:
         compiled = ", compilation included" if needs_compiler(self.config) else ""
-        message = f"first batch after {batch:.1f} s, first step took {took:.1f} s{compiled}"
-        self.progress.write("first_step", step=step, first_batch_seconds=batch, step_seconds=took, message=message)
+        message = f"first batch after {batch:.1f} s, first step took {seconds:.1f} s{compiled}"
+        self.progress.write("first_step", step=step, first_batch_seconds=batch, step_seconds=seconds, message=message)
 
     def _skip(self, step: int, totals: Totals, norm: float) -> None:
         """Record a step that the engine has skipped; UserError after too many in a row."""
@@ -255,7 +255,7 @@ class Training:
         share = (self.micro_batch, self.engine.rank, self.engine.world)
         totals = self.engine.evaluate(self.held_out.batches(*share), len(self.held_out.sources))
         if not totals.targets:
-            return  # documents that are too short for the objective
+            return  # all documents are too short for the objective
         predicts = self.config.objective.predicts_text
         fields = loss_fields(totals.sums, self.names, self.held_out.sources, predicts, self.held_out.weights)
         fields = with_documents(fields, self._document_fields())
@@ -269,7 +269,7 @@ class Training:
         return self.documents.fields(totals.sums[0])
 
     def _save(self, step: int) -> None:
-        # All collectives come first: nobody waits in one for what the first worker then writes.
+        # All collectives come first, so that no worker waits in one while the first writes.
         state = [entry for entry in self.engine.state() if self.engine.rank == 0]
         failed: UserError | None = None
         if self.engine.rank == 0:
@@ -302,9 +302,7 @@ class Training:
             raise UserError(f"{why}; mend that and run the same command, which goes on from the last checkpoint")
 
     def _restore(self) -> tuple[int, int, int]:
-        """(steps done, tokens seen, steps skipped) after restoring the newest intact checkpoint; the first worker
-        decides which that is.
-        """
+        """Restore the newest intact checkpoint of the first worker: (steps done, tokens read, steps skipped)."""
         found, failed = None, 0
         if self.engine.rank == 0:
             try:
@@ -326,12 +324,12 @@ class Training:
         if found.fingerprints["code"] != ours:
             message = f"the checkpoint of step {step} was written by code {found.fingerprints['code']}, this is {ours}"
             self.progress.write("warning", message=message)
-        self.engine.broadcast(0)  # the slowest reader, before a collective with a time limit
-        self._tell_resume(found)
+        self.engine.broadcast(0)  # wait for the slowest reader: the next collective has a time limit
+        self._log_resume(found)
         return step, found.tokens, found.skipped
 
     def _begin(self) -> tuple[int, int, int]:
-        """As `_restore`, for a run without a checkpoint: from the weights of its parent, where it has one."""
+        """As `_restore` for a run without a checkpoint: begin from the weights of its parent, if any."""
         parent = read_run(self.path).get("parent")
         if parent is None:
             return 0, 0, 0
@@ -343,7 +341,7 @@ class Training:
         self.progress.write("init", step=step, parent=parent, message=message)
         return step, parent["tokens"], 0
 
-    def _tell_resume(self, found: Checkpoint) -> None:
+    def _log_resume(self, found: Checkpoint) -> None:
         before, now = found.split, self.split
         message = f"from step {found.step}, {found.tokens:,} tokens"
         if before != now and self.config.model.dropout > 0:
@@ -369,7 +367,7 @@ class Training:
 
 
 class _Interval:
-    """Sums since the last log line; the clock counts training alone."""
+    """Sums since the last log line. The clock counts training only, not validation and checkpoints."""
 
     def __init__(self, sums: np.ndarray) -> None:
         self.sums = sums
