@@ -6,7 +6,7 @@ _PRECISIONS = 10  # rows of the table of thresholds
 
 
 def model_card(name: str, facts: dict[str, Any]) -> str:
-    """A card from what metrics.json says."""
+    """The card, from the contents of metrics.json."""
     held = facts["held_out"]
     rows = [
         f"# {name}",
@@ -18,8 +18,8 @@ def model_card(name: str, facts: dict[str, Any]) -> str:
         "| class | corpus | source | kept documents | licence | origin |",
         "|---|---|---|---|---|---|",
     ]
-    for label, found in facts["classes"].items():
-        for source in found["sources"]:
+    for label, entry in facts["classes"].items():
+        for source in entry["sources"]:
             cells = (
                 label,
                 source["corpus"],
@@ -31,32 +31,32 @@ def model_card(name: str, facts: dict[str, Any]) -> str:
             rows.append(f"| {' | '.join(_cell(cell) for cell in cells)} |")
     rows += ["", "| class | trained on | held out |", "|---|---|---|"]
     rows += [f"| {label} | {c['train']:,} | {c['held_out']:,} |" for label, c in facts["classes"].items()]
-    if facts["trained_on"] != {label: found["train"] for label, found in facts["classes"].items()}:
+    if facts["trained_on"] != {label: entry["train"] for label, entry in facts["classes"].items()}:
         counts = " and ".join(f"{count:,} {label}" for label, count in facts["trained_on"].items())
-        rows += ["", f"balance: {facts['config']['balance']}: {counts} documents were trained on."]
+        rows += ["", f"balance: {facts['config']['balance']}: trained on {counts} documents."]
     rows += [line for warning in facts["warnings"] for line in ("", f"**Warning**: {warning}.")]
     if facts["in_both_classes"]:
         rows += ["", f"{facts['in_both_classes']:,} texts are in both classes."]
     rows += [
         "",
-        "## Measures, on the held-out documents",
+        "## Metrics on the held-out documents",
         "",
         f"ROC-AUC {held['roc_auc']:.4f}, average precision {held['average_precision']:.4f}, expected calibration error "
-        f"{held['expected_calibration_error']:.4f}. They hold for documents like these, in these proportions.",
+        f"{held['expected_calibration_error']:.4f}. They are valid for documents like these, in these proportions.",
         "",
-        "| score at least | precision | recall | kept of all |",
+        "| score at least | precision | recall | share kept |",
         "|---|---|---|---|",
     ]
     curve = held["precision_recall"]
-    for place in sorted({round(i * (len(curve) - 1) / (_PRECISIONS - 1)) for i in range(_PRECISIONS)}):
-        point = curve[place]
+    for index in sorted({round(i * (len(curve) - 1) / (_PRECISIONS - 1)) for i in range(_PRECISIONS)}):
+        point = curve[index]
         numbers = (point["threshold"], point["precision"], point["recall"], point["kept"])
         rows.append(f"| {' | '.join(f'{number:.4f}' for number in numbers)} |")
     rows += ["", "| scores | documents | mean score | share positive |", "|---|---|---|---|"]
     for row in held["calibration"]:
         share = f"{row['mean_score']:.3f} | {row['share_positive']:.3f}"
         rows.append(f"| {row['from']:.1f} to {row['to']:.1f} | {row['documents']:,} | {share} |")
-    rows += _left_out(facts)
+    rows += _leave_one_out_section(facts)
     knobs = ", ".join(f"{key} {value}" for key, value in facts["config"]["fasttext"].items())
     rows += [
         "",
@@ -72,22 +72,22 @@ def model_card(name: str, facts: dict[str, Any]) -> str:
 
 
 _VERDICTS = {
-    "unknown": "Each class comes from one source, or the others have too few documents: whether this classifier learned the "
-    "class or the source cannot be told. Add a second source to a class.",
-    "class": "Documents of a source that was not trained on are told apart, too.",
-    "source": "**This classifier learned its sources.** Without a source it loses more than half of what it tells above chance "
-    "on that source's documents: what it knows is how these sources look. Add sources to both classes.",
+    "unknown": "Each class comes from one source, or its other sources have too few documents, so it is unknown whether this "
+    "classifier learned the class or the source. Add a second source to a class.",
+    "class": "Documents of a source that it was not trained on are classified correctly, too.",
+    "source": "**This classifier learned its sources.** Trained without a source, it loses more than half of its performance "
+    "above chance on that source's documents: it recognises sources, not classes. Add sources to both classes.",
 }
 
 
-def _left_out(facts: dict[str, Any]) -> list[str]:
-    """The section on models that were trained without one source."""
-    rows = ["", "## Measures, on sources that were not trained on", "", _VERDICTS[facts["learned"]]]
+def _leave_one_out_section(facts: dict[str, Any]) -> list[str]:
+    """The section on models trained without one source."""
+    rows = ["", "## Metrics on sources left out of training", "", _VERDICTS[facts["learned"]]]
     if not facts["leave_one_source_out"]:
         return rows
     rows += [
         "",
-        f"Trained without a source; ROC-AUC on its held-out documents against the other class. All sources: "
+        f"ROC-AUC of models trained without a source, on its held-out documents and the other class. With all sources: "
         f"{facts['held_out']['roc_auc']:.4f}.",
         "",
         "| class | source left out | held out | ROC-AUC |",

@@ -1,4 +1,4 @@
-"""How well scores tell positives from negatives: ROC-AUC, precision and recall, calibration. Plain numpy."""
+"""Metrics of a binary classifier: ROC-AUC, precision and recall, calibration. Plain numpy."""
 
 from typing import Any
 
@@ -9,27 +9,28 @@ BINS = 10
 
 
 def roc_auc(scores: np.ndarray, positive: np.ndarray) -> float:
-    """The probability that a positive has a higher score than a negative, ties counted half.
+    """The probability that a positive has a higher score than a negative; ties count half.
 
-    Mann and Whitney's U divided by the number of pairs: (sum of the positives' ranks - p (p + 1) / 2) / (p n), where equal
-    scores share the mean of their ranks (Hanley and McNeil 1982).
+    Mann and Whitney's U divided by the number of pairs: (sum of the positives' ranks - p (p + 1) / 2) / (p
+    n), where equal scores share the mean of their ranks (Hanley and McNeil 1982).
     """
-    _, places, counts = np.unique(scores, return_inverse=True, return_counts=True)
+    _, groups, counts = np.unique(scores, return_inverse=True, return_counts=True)
     last = np.cumsum(counts)
-    ranks = (last - (counts - 1) / 2)[places]
+    ranks = (last - (counts - 1) / 2)[groups]
     p = int(positive.sum())
     n = len(positive) - p
     return float((ranks[positive].sum() - p * (p + 1) / 2) / (p * n))
 
 
 def precision_recall(scores: np.ndarray, positive: np.ndarray) -> list[dict[str, float]]:
-    """Points of the curve by ascending threshold: at least one per hundredth of recall where scores tell documents apart.
+    """Points of the curve by ascending threshold, at least one per hundredth of recall unless scores are tied.
 
-    At a threshold t a document counts as positive if its score is at least t. `kept` is the share of all documents.
+    At threshold t a document counts as positive if its score is at least t. `kept` is the share of documents
+    that do.
     """
     order = np.argsort(-scores, kind="stable")
     ranked, hits = scores[order], np.cumsum(positive[order])
-    ends = np.flatnonzero(np.r_[ranked[1:] != ranked[:-1], True])  # a threshold takes all documents of a score
+    ends = np.flatnonzero(np.r_[ranked[1:] != ranked[:-1], True])  # documents of equal score share a threshold
     recall = hits[ends] / hits[-1]
     wanted = np.searchsorted(recall, np.linspace(0, 1, CURVE_POINTS), side="left")
     picked = np.unique(np.minimum(wanted, len(ends) - 1))
@@ -45,7 +46,7 @@ def precision_recall(scores: np.ndarray, positive: np.ndarray) -> list[dict[str,
 
 
 def average_precision(scores: np.ndarray, positive: np.ndarray) -> float:
-    """The area under the curve as a sum of steps: of each threshold, precision times the recall it adds."""
+    """The area under the curve as a sum over thresholds of precision times the recall gained."""
     order = np.argsort(-scores, kind="stable")
     ranked, hits = scores[order], np.cumsum(positive[order])
     ends = np.flatnonzero(np.r_[ranked[1:] != ranked[:-1], True])
@@ -54,10 +55,11 @@ def average_precision(scores: np.ndarray, positive: np.ndarray) -> float:
 
 
 def calibration(scores: np.ndarray, positive: np.ndarray) -> tuple[list[dict[str, Any]], float]:
-    """(a row per tenth of the scores that is not empty, expected calibration error).
+    """(one row per non-empty tenth of the score range, expected calibration error).
 
-    The error is the mean, weighted by documents, of |share of positives - mean score| over the bins (Naeini et al. 2015; Guo
-    et al. 2017). A bin holds scores from its lower bound up to, not with, its upper; the last holds 1 too.
+    The error is the mean over bins, weighted by documents, of |share of positives - mean score| (Naeini et
+    al. 2015; Guo et al. 2017). A bin includes its lower bound and excludes its upper bound; the last bin
+    includes 1.
     """
     bins = np.minimum((scores * BINS).astype(np.int64), BINS - 1)
     rows, error = [], 0.0
@@ -75,7 +77,7 @@ def calibration(scores: np.ndarray, positive: np.ndarray) -> tuple[list[dict[str
 
 
 def evaluate(scores: np.ndarray, positive: np.ndarray) -> dict[str, Any]:
-    """All of it for held-out documents; both classes must be there."""
+    """All metrics for held-out documents, which must include both classes."""
     rows, error = calibration(scores, positive)
     return {
         "roc_auc": roc_auc(scores, positive),

@@ -1,8 +1,8 @@
-"""Training and scoring of `classifier train`: fastText on chosen documents, and once more without each source.
+"""Train and score fastText models for `classifier train`, also with each source left out.
 
-A classifier of two classes that come from different sources can learn the source instead of the class: a template, a date, a
-domain's name. Held-out documents of the same sources do not show it. A model that was trained without a source does, by the
-held-out documents of that source.
+If classes come from different sources, a classifier can learn the source instead of the class: a template, a
+date, a domain name. Held-out documents of the same sources do not reveal this. A model trained without a
+source does, when it is measured on that source's held-out documents.
 """
 
 import itertools
@@ -19,40 +19,42 @@ from pipelines.classifiers.classifier_metrics import roc_auc
 from pipelines.stages.score.fasttext_model import load_fasttext
 
 LABELS = ("positive", "negative")
-LEAST = 10
-"""Documents of each class, to train and held out: with fewer, the measures say nothing."""
-SKEW = 10
-"""Documents of the larger class for one of the smaller from which training warns."""
-_TRAININGS = 5  # that may fail before training is given up
+MIN_DOCUMENTS = 10
+"""Minimum of documents per class for training and for measuring; with fewer, metrics are meaningless."""
+MAX_RATIO = 10
+"""Ratio of the larger to the smaller class from which training warns."""
+_ATTEMPTS = 5
 
 
 @dataclass(frozen=True)
 class FastTextKnobs:
-    """Arguments of fastText's `train_supervised`; the defaults are the library's, but for word_ngrams."""
+    """Arguments of fastText's `train_supervised`; the defaults are the library's, except word_ngrams."""
 
     dim: int = 100
-    """Length of the vectors."""
+    """Dimension of the vectors."""
     epoch: int = 5
     """Passes over the training text."""
     lr: float = 0.1
-    """Learning rate at the start; it falls to 0."""
+    """Initial learning rate; it decays to 0."""
     word_ngrams: int = 2
-    """Longest n-gram of words that is a feature."""
+    """Longest word n-gram used as a feature."""
     min_count: int = 1
-    """Words that occur less often are no features."""
+    """Words that occur less often are not used as features."""
     bucket: int = 2_000_000
-    """Buckets that n-grams are hashed into; each costs dim * 4 bytes of the model."""
+    """Number of buckets that n-grams are hashed into; each takes dim * 4 bytes of the model."""
     minn: int = 0
-    """Shortest n-gram of characters that is a feature."""
+    """Shortest character n-gram used as a feature."""
     maxn: int = 0
-    """Longest; 0 for none."""
+    """Longest character n-gram used as a feature; 0 for none."""
     loss: Literal["softmax", "hs", "ova"] = "softmax"
     """Loss function."""
     thread: int = 11
-    """Threads. Below 11 this library leaves part of the input matrix uninitialised, and training fails or goes astray."""
+    """Threads. With fewer than 11 this library leaves part of the input matrix uninitialised, and training
+    fails or diverges.
+    """
 
     def check(self) -> None:
-        """Ranges."""
+        """Validate ranges."""
         for name in ("dim", "epoch", "word_ngrams", "min_count", "bucket"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}: got {getattr(self, name)}, expected 1 or more")
@@ -67,29 +69,29 @@ class FastTextKnobs:
 
 @dataclass(frozen=True)
 class Example:
-    """A document that was chosen: the hash that orders it, its place in the split, its text as one line, and the number of
-    its source among those of its class."""
+    """A sampled document."""
 
-    order: int
-    split: int
-    line: str
-    source: int
+    order: int  # hash of its id, which decides the sampling
+    split: int  # hash of its text, which decides the held-out split
+    line: str  # its text as one line
+    source: int  # index of its source among those of its class
 
 
 Examples = Mapping[str, Sequence[Example]]
 Balance = Literal["none", "downsample", "repeat"]
 
 
-def balanced(examples: Examples, balance: Balance) -> dict[str, list[Example]]:
-    """Training documents by class. `downsample` takes as many of the larger class as the smaller one has, those that come
-    first by hash; `repeat` takes those of the smaller class again, in the same order, until both are as many.
+def balance_classes(examples: Examples, balance: Balance) -> dict[str, list[Example]]:
+    """Training documents by class. `downsample` reduces the larger class to the size of the smaller one,
+    keeping the first by hash; `repeat` repeats the smaller class, in the same order, up to the size of the
+    larger one.
     """
-    sizes = [len(found) for found in examples.values()]
+    sizes = [len(documents) for documents in examples.values()]
     if balance == "none":
-        return {label: list(found) for label, found in examples.items()}
+        return {label: list(documents) for label, documents in examples.items()}
     size = min(sizes) if balance == "downsample" else max(sizes)
-    ordered = {label: sorted(found, key=lambda e: (e.order, e.split)) for label, found in examples.items()}
-    return {label: list(itertools.islice(itertools.cycle(found), size)) for label, found in ordered.items()}
+    ordered = {label: sorted(documents, key=lambda e: (e.order, e.split)) for label, documents in examples.items()}
+    return {label: list(itertools.islice(itertools.cycle(documents), size)) for label, documents in ordered.items()}
 
 
 def fit(knobs: FastTextKnobs, examples: Examples, path: Path) -> None:
@@ -97,15 +99,16 @@ def fit(knobs: FastTextKnobs, examples: Examples, path: Path) -> None:
     import fasttext
 
     lines = [(e.order, f"__label__{label} {e.line}\n") for label, found in examples.items() for e in found]
-    lines.sort()  # by hash: training goes through the file, and classes must not follow one another
+    lines.sort()  # by hash: training reads the file in order, so classes must be mixed
     text = path.with_name("train.txt")
     with text.open("w", encoding="utf-8", newline="\n") as sink:
         sink.writelines(line for _, line in lines)
     values = asdict(knobs)
     renamed = {"wordNgrams": values.pop("word_ngrams"), "minCount": values.pop("min_count")}
     failure = ""
-    # The thread that reports the loss may find that others have used up a short text; then it divides by nothing and fails.
-    for _ in range(_TRAININGS):
+    # On a short text the other threads may finish before the one that reports the loss, which then divides by
+    # 0.
+    for _ in range(_ATTEMPTS):
         try:
             model = fasttext.train_supervised(str(text), verbose=0, **values, **renamed)
         except RuntimeError as error:
@@ -113,7 +116,7 @@ def fit(knobs: FastTextKnobs, examples: Examples, path: Path) -> None:
             continue
         model.save_model(str(path))
         return
-    raise UserError(f"fasttext: training failed {_TRAININGS} times ({failure}); lower `lr`, or give it more text")
+    raise UserError(f"fasttext: training failed {_ATTEMPTS} times ({failure}); lower `lr`, or give it more text")
 
 
 def score(path: Path, checksum: str, examples: Examples) -> tuple[np.ndarray, np.ndarray]:
@@ -132,33 +135,34 @@ def leave_one_source_out(
     train: Examples,
     held_out: Examples,
     names: Mapping[str, Sequence[str]],
-    place: Path,
+    scratch: Path,
 ) -> list[dict[str, Any]]:
-    """For each source of a class with several: the ROC-AUC of a model trained without it, on its held-out documents against
-    those of the other class.
+    """For each source of a class with several sources, the ROC-AUC of a model trained without it, on its
+    held-out documents and those of the other class.
 
-    `names` are the sources of each class. An entry has `class`, `source`, `held_out` and `roc_auc`; the last is None where
-    fewer than LEAST documents would train or measure.
+    `names` are the sources of each class. An entry has `class`, `source`, `held_out` and `roc_auc`; the last
+    is None if fewer than MIN_DOCUMENTS documents are left for training or measuring.
     """
-    found: list[dict[str, Any]] = []
+    entries: list[dict[str, Any]] = []
     for label, sources in names.items():
         other = LABELS[1 - LABELS.index(label)]
         for number, source in enumerate(sources) if len(sources) > 1 else ():
             rest = [e for e in train[label] if e.source != number]
             measured = {label: [e for e in held_out[label] if e.source == number], other: held_out[other]}
             entry = {"class": label, "source": source, "held_out": len(measured[label]), "roc_auc": None}
-            if min(len(rest), len(measured[label])) >= LEAST:
-                fit(knobs, balanced({label: rest, other: train[other]}, balance), place)
-                entry["roc_auc"] = roc_auc(*score(place, file_checksum(place), measured))
-            found.append(entry)
-    return found
+            if min(len(rest), len(measured[label])) >= MIN_DOCUMENTS:
+                fit(knobs, balance_classes({label: rest, other: train[other]}, balance), scratch)
+                entry["roc_auc"] = roc_auc(*score(scratch, file_checksum(scratch), measured))
+            entries.append(entry)
+    return entries
 
 
 def verdict(roc_auc_held_out: float, left_out: Sequence[Mapping[str, Any]]) -> str:
-    """What leaving sources out says: `unknown`, `class` or `source`.
+    """What the classifier learned: `unknown`, `class` or `source`.
 
-    `source` where, over the sources left out, weighted by held-out documents, less than half of what the model tells above
-    chance (ROC-AUC - 0.5) is left.
+    It is `source` if leaving sources out costs more than half of the performance above chance (ROC-AUC -
+    0.5), averaged over the sources with their held-out documents as weights; `unknown` if no source could be
+    measured.
     """
     measured = [entry for entry in left_out if entry["roc_auc"] is not None]
     if not measured:

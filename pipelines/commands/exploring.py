@@ -61,12 +61,12 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def _inspect(options: argparse.Namespace) -> int:
-    from pipelines.explore.contamination import write_evidence
+    from pipelines.explore.contamination import write_contamination_report
     from pipelines.explore.inspect_cluster import show_cluster
     from pipelines.explore.inspect_document import show_document, show_rule
 
     if options.contamination is not None:
-        write_evidence(options.corpus, options.contamination)
+        write_contamination_report(options.corpus, options.contamination)
     elif options.cluster is not None:
         show_cluster(options.corpus, options.cluster, options.samples, raw=options.raw)
     elif options.doc is not None:
@@ -95,7 +95,7 @@ def _whatif(options: argparse.Namespace) -> int:
 
 
 def _compare_rules(options: argparse.Namespace) -> int:
-    from pipelines.explore.compare_rules import compare_rules, plain_comparison
+    from pipelines.explore.compare_rules import compare_rules, comparison_data
     from pipelines.explore.compare_table import show_comparison
 
     if options.pairs < 0:
@@ -104,6 +104,6 @@ def _compare_rules(options: argparse.Namespace) -> int:
     if options.json is not None:
         import json
 
-        options.json.write_text(json.dumps(plain_comparison(comparison, options.samples), indent=1) + "\n")
+        options.json.write_text(json.dumps(comparison_data(comparison, options.samples), indent=1) + "\n")
     show_comparison(comparison, options.samples, options.pairs)
     return 0

@@ -1,10 +1,13 @@
-"""Forget documents: take them out of everything that a corpus directory holds, and keep them out.
+"""Forget documents: remove them from all files of a corpus directory, and keep them out.
 
-A takedown is a lookup, not a rebuild: only files that hold a document are written again, no step's fingerprint changes, and
-nothing is measured again. The record becomes a quarantined one of its read step, with the reason `forgotten`, so every count
-still adds up. The tombstone (`forgotten.json`) is written first, so the same command goes on after a kill, and later reads in
-this directory honour it. What stays: verdicts about other documents (a copy that was dropped in favour of a forgotten document
-stays dropped), what was learned from many documents (the tokenizer), and ids, which are hashes of a file's name and a number.
+A takedown is a lookup, not a rebuild: only files that hold a document are rewritten, no step's fingerprint
+changes, and nothing is measured again. The record becomes a quarantined one of its read step, with the reason
+`forgotten`, so every count still adds up. The tombstone (`forgotten.json`) is written first, so the same
+command resumes after a kill, and later reads in this directory skip the records in it.
+
+Not undone: verdicts about other documents (a copy that was dropped in favour of a forgotten document stays
+dropped), what was learned from many documents (the tokenizer), and ids, which are hashes of a file's name and
+a number.
 """
 
 from collections.abc import Iterable, Sequence
@@ -36,14 +39,14 @@ from pipelines.contracts.manifest import (
     write_table,
 )
 from pipelines.contracts.shard_set import open_shard, write_shard
-from pipelines.erasure.gc import remove, unreached
+from pipelines.erasure.gc import list_unreached, remove_steps
 from pipelines.planning.tombstone import FORGOTTEN, read_tombstone, write_tombstone
 from pipelines.stages.materialise.funnel import Funnel
 
 
 @dataclass(frozen=True)
 class _Doc:
-    """A document to forget, and where it was when the tombstone was written."""
+    """A document to forget, and its position when the tombstone was written."""
 
     source: str
     path: str
@@ -56,13 +59,13 @@ class _Doc:
 def find_documents(corpus: Corpus, identifiers: Iterable[str], urls: Iterable[str]) -> list[Located]:
     """The documents with these ids (printed or hex), and all with these URLs (as stored, or in normal form).
 
-    UserError for an id that the corpus does not know; records that were set aside hold no text and are passed over.
+    UserError for an id that the corpus does not know. Records that were set aside hold no text and are skipped.
     """
-    found = {}
+    documents = {}
     for identifier in identifiers:
         located = corpus.find(identifier)
         if not isinstance(located, Quarantined):
-            found[located.id] = located
+            documents[located.id] = located
     wanted = pa.array(sorted(set(urls)), pa.string())
     for part in corpus.parts() if len(wanted) else ():
         names = ["url", *(["url_normal"] if part.has("url_normal") else [])]
@@ -73,14 +76,15 @@ def find_documents(corpus: Corpus, identifiers: Iterable[str], urls: Iterable[st
         for identifier in table.filter(hit)["id"].to_pylist():
             located = corpus.find(identifier.hex())
             assert isinstance(located, Located)
-            found[identifier] = located
-    return list(found.values())
+            documents[identifier] = located
+    return list(documents.values())
 
 
 def forget(directory: Path, identifiers: Sequence[str], urls: Sequence[str]) -> tuple[list[str], int]:
-    """Forget documents, or with neither finish what was interrupted. Returns (printed ids, files written again).
+    """Forget documents; without arguments, finish an interrupted run. Returns (printed ids, number of files
+    rewritten).
 
-    UserError where others are half forgotten, or where none of these is in the corpus.
+    UserError if a run for other documents was interrupted, or none of these documents is in the corpus.
     """
     corpus = open_corpus(directory)
     tombstone = read_tombstone(directory)
@@ -101,21 +105,23 @@ def forget(directory: Path, identifiers: Sequence[str], urls: Sequence[str]) -> 
         tombstone["before"].append(corpus.manifest.fingerprint)
     docs = [_Doc(**entry) for entry in tombstone["pending"]]
     if not docs:
-        raise UserError(f"{directory}: none of these documents is in the corpus, and none is half forgotten")
+        raise UserError(f"{directory}: none of these documents is in the corpus, and no run was interrupted")
     write_tombstone(directory, tombstone)
-    remove(unreached(directory, {step.directory.name for step in corpus.steps}))
+    remove_steps(list_unreached(directory, {step.directory.name for step in corpus.steps}))
     mark = digest(tombstone["records"])
     written = sum(_rewrite(step, docs, mark) for step in corpus.steps if step.manifest.facts.get(FORGOTTEN) != mark)
     corpus = open_corpus(directory)
-    _count_again(corpus, mark)
-    _publish(open_corpus(directory), tombstone["records"])
+    _recount(corpus, mark)
+    _publish_corpus(open_corpus(directory), tombstone["records"])
     _remove_old_files(open_corpus(directory))
     write_tombstone(directory, {**tombstone, "pending": [], "asked": ""})
     return [format_id(doc.source, doc.path, doc.record) for doc in docs], written
 
 
 def _rewrite(step: PublishedStep, docs: Sequence[_Doc], mark: str) -> int:
-    """Write the files of a step that hold the documents under new names, then switch its manifest; files written."""
+    """Rewrite the files of a step that hold the documents under new names, then switch its manifest; return
+    how many.
+    """
     if step.label == "funnel":
         return 0
     manifest = step.manifest
@@ -137,7 +143,7 @@ def _rewrite(step: PublishedStep, docs: Sequence[_Doc], mark: str) -> int:
             int(pc.sum(pc.binary_length(left["text"])).as_py() or 0) if "text" in left.column_names else part.text_bytes
         )
         parts.append(replace(part, rows=left.num_rows, text_bytes=size, file=file))
-        counts = _without(counts, part.source, table.take(pa.array(rows)), step.stage)
+        counts = _subtract(counts, part.source, table.take(pa.array(rows)), step.stage)
     files = [_rewrite_file(out, record, docs, renamed, mark) for record in manifest.files]
     facts = {**manifest.facts, FORGOTTEN: mark}
     if "shards" in facts:
@@ -148,13 +154,15 @@ def _rewrite(step: PublishedStep, docs: Sequence[_Doc], mark: str) -> int:
 
 
 def _new_name(path: str, mark: str) -> str:
-    """Files keep their name up to a mark of the tombstone, so that the old ones stand until the manifest is switched."""
+    """The name of a rewritten file, marked by the tombstone's digest, so that the old file stays until the
+    manifest changes.
+    """
     stem, dot, suffix = path.rpartition(".")
     return f"{stem.partition('~')[0]}~{mark[:12]}{dot}{suffix}"
 
 
-def _without(counts: dict[str, Any], source: str, rows: pa.Table, stage: str) -> dict[str, Any]:
-    """The counts of a step without some rows of a source; those of a read step move to the quarantine."""
+def _subtract(counts: dict[str, Any], source: str, rows: pa.Table, stage: str) -> dict[str, Any]:
+    """Subtract rows of a source from the counts of a step; in a read step they move to the quarantine."""
     entry = {
         **counts[source],
         "dropped": dict(counts[source]["dropped"]),
@@ -178,7 +186,9 @@ def _without(counts: dict[str, Any], source: str, rows: pa.Table, stage: str) ->
 def _rewrite_file(
     out: StepOutput, record: FileRecord, docs: Sequence[_Doc], renamed: dict[str, str], mark: str
 ) -> FileRecord:
-    """A file beside the parts: the index and quarantine of a read step, or any table with a column of ids."""
+    """Rewrite a file other than a part: the index and quarantine of a read step, or any table with a column
+    of ids.
+    """
     if not record.path.endswith(".arrow"):
         return record
     with pa.OSFile(str(verify(out.directory, record))) as source:
@@ -188,9 +198,9 @@ def _rewrite_file(
     if name is None and kind not in ("files", "quarantine"):
         return record
     table = read_table(out.directory, record, schema.names, schema_facts(schema))
-    if kind in ("files", "quarantine"):  # the two of one unit share a name
-        held = _held(out.directory / "files" / Path(record.path).name, docs)
-        after = _forget_in_index(table, held, renamed) if kind == "files" else _quarantined(table, held)
+    if kind in ("files", "quarantine"):  # index and quarantine of one unit have the same name
+        held = _documents_of_unit(out.directory / "files" / Path(record.path).name, docs)
+        after = _update_index(table, held, renamed) if kind == "files" else _extend_quarantine(table, held)
         touched = bool(held)
     else:
         ids = pa.array([bytes.fromhex(doc.id) for doc in docs], ID)
@@ -201,39 +211,39 @@ def _rewrite_file(
     return out.write(_new_name(record.path, mark), write_table(after.combine_chunks()))
 
 
-def _held(index: Path, docs: Sequence[_Doc]) -> list[_Doc]:
-    """The documents that the unit with this index of files read."""
+def _documents_of_unit(index: Path, docs: Sequence[_Doc]) -> list[_Doc]:
+    """The documents that were read by the unit with this index of files."""
     with pa.OSFile(str(index)) as source:
         table = pa.ipc.open_file(source).read_all().select(["key", "first_record", "records"])
-    places: dict[int, list[tuple[int, int]]] = {}
+    ranges: dict[int, list[tuple[int, int]]] = {}
     for row in table.to_pylist():
-        places.setdefault(row["key"], []).append((row["first_record"], row["first_record"] + row["records"]))
+        ranges.setdefault(row["key"], []).append((row["first_record"], row["first_record"] + row["records"]))
     return [
-        doc for doc in docs if any(first <= doc.record < after for first, after in places.get(int(doc.id[:16], 16), ()))
+        doc for doc in docs if any(first <= doc.record < after for first, after in ranges.get(int(doc.id[:16], 16), ()))
     ]
 
 
-def _forget_in_index(table: pa.Table, held: Sequence[_Doc], renamed: dict[str, str]) -> pa.Table:
-    """Documents become quarantined records; what stands behind them in their part moves up."""
+def _update_index(table: pa.Table, held: Sequence[_Doc], renamed: dict[str, str]) -> pa.Table:
+    """Turn documents into quarantined records; rows after them in their part move up."""
     by_key: dict[int, list[int]] = {}
     for doc in held:
         by_key.setdefault(int(doc.id[:16], 16), []).append(doc.record)
     rows = table.to_pylist()
-    behind: dict[str, int] = {}  # documents gone so far, by part
+    removed: dict[str, int] = {}  # documents removed so far, by part
     for row in sorted(rows, key=lambda row: row["first_row"]):
         after = row["first_record"] + row["records"]
         gone = sum(row["first_record"] <= record < after for record in by_key.get(row["key"], ()))
         part = row["part"]
-        row["first_row"] -= behind.get(part, 0)
+        row["first_row"] -= removed.get(part, 0)
         row["rows"] -= gone
         row["quarantined"] += gone
         row["part"] = renamed.get(part, part)
-        behind[part] = behind.get(part, 0) + gone
+        removed[part] = removed.get(part, 0) + gone
     return pa.Table.from_pylist(rows, schema=FILE_INDEX)
 
 
-def _quarantined(table: pa.Table, held: Sequence[_Doc]) -> pa.Table:
-    """The quarantine with the documents in it."""
+def _extend_quarantine(table: pa.Table, held: Sequence[_Doc]) -> pa.Table:
+    """Add the documents to the quarantine."""
     new = [{"path": doc.path, "record": doc.record, "reason": FORGOTTEN, "bytes": None} for doc in held]
     return pa.concat_tables([table, pa.Table.from_pylist(new, schema=QUARANTINE)])
 
@@ -241,7 +251,7 @@ def _quarantined(table: pa.Table, held: Sequence[_Doc]) -> pa.Table:
 def _rewrite_shards(
     out: StepOutput, facts: dict[str, Any], files: Sequence[FileRecord], docs: Sequence[_Doc], mark: str
 ) -> tuple[dict[str, Any], list[FileRecord]]:
-    """Shards without the documents. `facts["shards"]` name their files relative to the corpus directory."""
+    """Rewrite shards without the documents. `facts["shards"]` name their files relative to the corpus directory."""
     ids = pa.array([bytes.fromhex(doc.id) for doc in docs], ID)
     shards, changed = [], {}
     for entry in facts["shards"]:
@@ -252,10 +262,10 @@ def _rewrite_shards(
             shards.append(entry)
             continue
         left = np.flatnonzero(~hit)
-        tokens, offsets = _taken(shard.tokens, shard.offsets, left)
+        tokens, offsets = _take_lists(shard.tokens, shard.offsets, left)
         sentences = None
         if shard.sentences is not None and shard.sentence_offsets is not None:
-            sentences = _taken(shard.sentences, shard.sentence_offsets, left)
+            sentences = _take_lists(shard.sentences, shard.sentence_offsets, left)
         identifiers, n_bytes = shard.doc_ids.take(pa.array(left)), shard.n_bytes[left]
         own = {name: value for name, value in shard.facts.items() if name != "format"}
         old = record.path.removeprefix(f"{out.name}/")
@@ -281,15 +291,15 @@ def _rewrite_shards(
     return {**facts, "shards": shards}, [changed.get(record.path, record) for record in files]
 
 
-def _taken(values: np.ndarray, offsets: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Some lists of a list array, as (values, offsets)."""
+def _take_lists(values: np.ndarray, offsets: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The lists of a list array at `rows`, as (values, offsets)."""
     pieces = [values[offsets[row] : offsets[row + 1]] for row in rows.tolist()]
     ends = np.cumsum([len(piece) for piece in pieces], dtype=np.int64)
     return np.concatenate([values[:0], *pieces]), np.concatenate([np.zeros(1, np.int64), ends])
 
 
-def _count_again(corpus: Corpus, mark: str) -> None:
-    """The funnel, its histograms and its sample, over the documents that are left."""
+def _recount(corpus: Corpus, mark: str) -> None:
+    """Recompute the funnel, its histograms and its sample over the remaining documents."""
     step = next(step for step in corpus.steps if step.label == "funnel")
     knobs = step.manifest.identity["knobs"]
     stage = Funnel(tuple(knobs["steps"]), tuple(knobs["columns"]))
@@ -300,8 +310,10 @@ def _count_again(corpus: Corpus, mark: str) -> None:
     )
 
 
-def _publish(corpus: Corpus, records: dict[str, list[str]]) -> None:
-    """The corpus manifest over the steps as they are now; the next build writes the report again."""
+def _publish_corpus(corpus: Corpus, records: dict[str, list[str]]) -> None:
+    """Publish the corpus manifest of the rewritten steps, and remove the report, which the next build writes
+    again.
+    """
     by_label: dict[str, StepManifest] = {step.label: step.manifest for step in corpus.steps}
     manifest = corpus.manifest
     sources = {name: {**facts, **by_label[f"read.{name}"].counts[name]} for name, facts in manifest.sources.items()}
@@ -318,7 +330,7 @@ def _publish(corpus: Corpus, records: dict[str, list[str]]) -> None:
 
 
 def _remove_old_files(corpus: Corpus) -> None:
-    """Files of steps that their manifests do not name."""
+    """Remove files of steps that their manifests do not name."""
     for step in corpus.steps:
         known = {"manifest.json", "run.json", *(part.file.path for part in step.manifest.parts)}
         known |= {record.path for record in step.manifest.files}

@@ -1,4 +1,4 @@
-"""Garbage collection: step directories that no configuration reaches any more."""
+"""Garbage collection: find and remove step directories that no configuration uses any more."""
 
 import shutil
 from collections.abc import Collection, Sequence
@@ -16,23 +16,23 @@ from pipelines.planning.published import add_published_files
 
 
 @dataclass(frozen=True)
-class Unreached:
-    """A step directory that nothing reaches. `bytes` of all its files; `published`: it was finished."""
+class UnreachedStep:
+    """A step directory that nothing uses. `bytes`: size of all its files; `published`: whether it was finished."""
 
     path: Path
     bytes: int
     published: bool
 
 
-def find_unreached(configs: Sequence[CorpusConfig]) -> list[Unreached]:
-    """Steps in the output of the configurations that neither a plan of theirs nor the published corpus reaches.
+def find_unreached(configs: Sequence[CorpusConfig]) -> list[UnreachedStep]:
+    """Steps in the configurations' output that neither their plans nor the published corpus use.
 
-    UserError where the configurations have different outputs.
+    UserError if the configurations have different outputs.
     """
     outputs = {config.output for config in configs}
     if len(outputs) != 1:
         raise UserError(
-            f"gc: the files have different outputs ({', '.join(sorted(outputs))}); give those of one corpus"
+            f"gc: the files have different outputs ({', '.join(sorted(outputs))}); name files of one corpus"
         )
     output = configs[0].place
     reached: set[str] = set()
@@ -41,25 +41,25 @@ def find_unreached(configs: Sequence[CorpusConfig]) -> list[Unreached]:
         reached.update(step.directory for step in plan.steps)
     if (output / "manifest.json").exists():
         reached.update(step["directory"] for step in load_corpus(output).steps)
-    return unreached(output, reached)
+    return list_unreached(output, reached)
 
 
-def remove(steps: Sequence[Unreached]) -> None:
+def remove_steps(steps: Sequence[UnreachedStep]) -> None:
     """Remove step directories."""
     for step in steps:
-        (step.path / "manifest.json").unlink(missing_ok=True)  # a step without one does not exist, whatever happens now
+        (step.path / "manifest.json").unlink(missing_ok=True)  # first: a step without a manifest does not exist
         fsync_directory(step.path)
         shutil.rmtree(step.path)
 
 
-def unreached(output: Path, reached: Collection[str]) -> list[Unreached]:
-    """The step directories of an output whose names are not among `reached`."""
-    found = []
+def list_unreached(output: Path, reached: Collection[str]) -> list[UnreachedStep]:
+    """The step directories of an output whose names are not in `reached`."""
+    steps = []
     for path in sorted(output.iterdir()) if output.is_dir() else ():
         if path.is_dir() and _is_step(path) and path.name not in reached:
             size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
-            found.append(Unreached(path, size, (path / "manifest.json").exists()))
-    return found
+            steps.append(UnreachedStep(path, size, (path / "manifest.json").exists()))
+    return steps
 
 
 def _is_step(path: Path) -> bool:

@@ -1,4 +1,4 @@
-"""Scan: look for stretches of text, and for ids of documents in shards, in every file under a corpus directory."""
+"""Scan every file under a corpus directory for excerpts of texts and for ids of documents."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,33 +10,38 @@ import pyarrow.compute as pc
 from gristmill.errors import CorruptFileError
 from pipelines.contracts.document import ID
 
-_PROBE_BYTES = 48  # a stretch this long that is found again is no coincidence
+_PROBE_BYTES = 48  # long enough that a match is no coincidence
 _PROBES = 16
-_LEAST_BYTES, _LEAST_DIFFERENT = 16, 8  # what is shorter, or more monotonous, stands in manifests and vocabularies too
+_LEAST_BYTES, _LEAST_DIFFERENT = 16, 8  # shorter or more monotonous probes occur in manifests and vocabularies too
 
 
-def probes_of(texts: Sequence[str]) -> list[bytes]:
-    """Stretches spread over each text; a text that is shorter is its own probe. None is a few bytes, or a row of dashes."""
-    found = []
+def make_probes(texts: Sequence[str]) -> list[bytes]:
+    """Excerpts spread evenly over each text; a text shorter than a probe is its own. Omits short and
+    monotonous probes.
+    """
+    probes = []
     for text in texts:
         data = text.encode()
         step = max((len(data) - _PROBE_BYTES) // (_PROBES - 1), 1)
-        found += [data[at : at + _PROBE_BYTES] for at in range(0, max(len(data) - _PROBE_BYTES, 0) + 1, step)][:_PROBES]
-    return [probe for probe in found if len(probe) >= _LEAST_BYTES and len(set(probe)) >= _LEAST_DIFFERENT]
+        probes += [data[at : at + _PROBE_BYTES] for at in range(0, max(len(data) - _PROBE_BYTES, 0) + 1, step)][
+            :_PROBES
+        ]
+    return [probe for probe in probes if len(probe) >= _LEAST_BYTES and len(set(probe)) >= _LEAST_DIFFERENT]
 
 
 @dataclass(frozen=True)
 class Hit:
-    """A file that still holds something; `ids`: documents (16 bytes each) of the rows that do, where the file says."""
+    """A file that matched. `ids`: the document ids (16 bytes each) of the matching rows, if the file has ids."""
 
     path: str
     ids: tuple[bytes, ...]
 
 
 def scan(directory: Path, probes: Sequence[bytes], ids: Sequence[bytes]) -> tuple[list[Hit], int, int]:
-    """Files that hold a probe, or rows of these documents; and how many files and bytes were read.
+    """Files that hold a probe or rows of these documents, and the number of files and bytes read.
 
-    Arrow files are searched decoded, column by column, all others as they are. CorruptFileError names one that cannot be read.
+    Arrow files are decoded and searched column by column, all others byte by byte. CorruptFileError for an
+    unreadable Arrow file.
     """
     hits, files, size = [], 0, 0
     wanted = pa.array(ids, ID)
@@ -46,11 +51,11 @@ def scan(directory: Path, probes: Sequence[bytes], ids: Sequence[bytes]) -> tupl
         relative = path.relative_to(directory).as_posix()
         if path.suffix == ".arrow":
             try:
-                found = _rows(path, probes, wanted)
+                matched = _matching_ids(path, probes, wanted)
             except (pa.ArrowException, OSError) as error:
                 raise CorruptFileError(f"{path}: cannot be read, and may hold them: {error}") from error
-            if found is not None:
-                hits.append(Hit(relative, tuple(found)))
+            if matched is not None:
+                hits.append(Hit(relative, tuple(matched)))
         else:
             data = path.read_bytes()
             if any(probe in data for probe in probes):
@@ -58,8 +63,8 @@ def scan(directory: Path, probes: Sequence[bytes], ids: Sequence[bytes]) -> tupl
     return hits, files, size
 
 
-def _rows(path: Path, probes: Sequence[bytes], wanted: pa.Array) -> list[bytes] | None:
-    """The ids of rows that hold something; None where no row does."""
+def _matching_ids(path: Path, probes: Sequence[bytes], wanted: pa.Array) -> list[bytes] | None:
+    """The ids of matching rows, empty if the file has none; None if no row matches."""
     any_hit = False
     ids: list[bytes] = []
     with pa.OSFile(str(path)) as source:

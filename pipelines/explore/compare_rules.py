@@ -1,7 +1,8 @@
 """Compare rule sets on a built corpus: which documents each of them drops, and how far they agree.
 
-Rule sets of one paper differ between implementations, and a name says little about what goes. This reads stored columns,
-part by part, and looks at every document that was read, whether or not the corpus keeps it: exact, in memory for one part.
+Implementations of one paper's rules differ, and the name of a rule set says little about what it drops. The
+comparison reads stored columns part by part, holding one part in memory. It is exact and covers every
+document that was read, whether or not the corpus keeps it.
 """
 
 import heapq
@@ -32,25 +33,25 @@ Sampled = list[tuple[int, bytes, str]]  # (rank, id, reason), the lowest ranks
 
 @dataclass
 class Tally:
-    """What the rule sets do to one source. `sets` are those whose columns it has, k of them."""
+    """Counts for one source. `sets`: the k rule sets whose columns the source has."""
 
     sets: tuple[str, ...]
     documents: int
     both: np.ndarray
-    """int64 [k, k]: documents that both drop; on the diagonal, that one drops."""
+    """int64 [k, k]: documents dropped by both sets; on the diagonal, by the set."""
     dropped_by: np.ndarray
-    """int64 [k + 1]: documents that exactly so many of the sets drop."""
+    """int64 [k + 1]: documents dropped by exactly 0 to k sets."""
     alone: np.ndarray
-    """int64 [k]: documents that this set drops and no other."""
+    """int64 [k]: documents dropped by this set and no other."""
     reasons: dict[str, Counter[str]]
-    """By rule set, how many documents each rule was the first to drop."""
+    """By rule set: for each rule, the documents it was the first to drop."""
     samples: dict[str, Sampled]
-    """By rule set, documents that it drops alone; under "", documents that all k drop."""
+    """By rule set: documents that only it drops; under "", documents that all k drop."""
 
 
 @dataclass(frozen=True)
 class Pair:
-    """Two rule sets over the documents of the sources that have the columns of both."""
+    """Counts of two rule sets over the sources that have the columns of both."""
 
     one: str
     other: str
@@ -60,24 +61,24 @@ class Pair:
 
     @property
     def jaccard(self) -> float | None:
-        """Documents that both drop / documents that either drops; None where neither drops any."""
+        """Documents that both drop / documents that either drops; None if neither drops any."""
         either = self.both + self.only_one + self.only_other
         return self.both / either if either else None
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """What the rule sets do to every source of a corpus."""
+    """The comparison of rule sets on every source of a corpus."""
 
     corpus: Corpus
     names: tuple[str, ...]
     tallies: dict[str, Tally]
     missing: dict[str, dict[str, tuple[str, ...]]]
-    """By rule set and source, the columns that keep it from being applied there."""
+    """By rule set and source: the columns that the rule set reads and the source lacks."""
 
     @property
     def compared(self) -> tuple[str, ...]:
-        """The rule sets that at least one source has the columns of."""
+        """The rule sets whose columns at least one source has."""
         return tuple(name for name in self.names if any(name in tally.sets for tally in self.tallies.values()))
 
     def documents(self, name: str) -> int:
@@ -89,16 +90,18 @@ class Comparison:
         return sum(sum(tally.reasons[name].values()) for tally in self.tallies.values() if name in tally.sets)
 
     def alone(self, name: str) -> int:
-        """Documents that a rule set drops and no other."""
+        """Documents that only this rule set drops."""
         return sum(int(t.alone[t.sets.index(name)]) for t in self.tallies.values() if name in t.sets)
 
     def reasons(self, name: str) -> Counter[str]:
-        """How many documents each rule of a set was the first to drop."""
+        """For each rule of a set, the documents it was the first to drop."""
         return sum((tally.reasons[name] for tally in self.tallies.values() if name in tally.sets), Counter())
 
     @property
     def dropped_by(self) -> Counter[int]:
-        """How many documents exactly so many of the rule sets drop. What a source lacks the columns of drops nothing there."""
+        """Documents by the number of rule sets that drop them. A rule set drops nothing in a source without
+        its columns.
+        """
         counts: Counter[int] = Counter()
         for tally in self.tallies.values():
             counts.update(dict(enumerate(tally.dropped_by.tolist())))
@@ -106,16 +109,16 @@ class Comparison:
 
     @cached_property
     def pairs(self) -> tuple[Pair, ...]:
-        """Every two rule sets that share a source, those that agree most first."""
-        found = []
+        """Every pair of rule sets that share a source, those that agree most first."""
+        pairs = []
         for one, other in combinations(self.compared, 2):
             counts = [_pair(t, one, other) for t in self.tallies.values() if one in t.sets and other in t.sets]
             if counts:
-                found.append(Pair(one, other, *map(sum, zip(*counts, strict=True))))
-        return tuple(sorted(found, key=lambda pair: -(pair.jaccard or 0)))
+                pairs.append(Pair(one, other, *map(sum, zip(*counts, strict=True))))
+        return tuple(sorted(pairs, key=lambda pair: -(pair.jaccard or 0)))
 
     def samples(self, name: str, count: int) -> list[tuple[str, str]]:
-        """(printed id, reason) of some documents that a rule set drops alone, or, for "", that all drop."""
+        """(printed id, reason) of some documents that only this rule set drops; for "", that all drop."""
         tallies = [t for t in self.tallies.values() if name or len(t.sets) == len(self.compared)]
         chosen = heapq.nsmallest(count, (entry for t in tallies for entry in t.samples.get(name, ())))
         return [(self.corpus.printed_id(identifier), reason) for _, identifier, reason in chosen]
@@ -128,9 +131,9 @@ def _pair(tally: Tally, one: str, other: str) -> tuple[int, int, int]:
 
 
 def compare_rules(directory: Path, names: Sequence[str] = (), samples: int = 0) -> Comparison:
-    """Apply named rule sets (default: all) to every document of a corpus that has the columns they read.
+    """Apply rule sets (default: all) to every document of the sources that have the columns they read.
 
-    UserError for an unknown name, and for a set that is asked for by name, or all sets, where no source has the columns.
+    UserError for an unknown name, and if no source has the columns of a set given by name, or of any set.
     """
     for name in names:
         if name not in RULE_SETS:
@@ -155,7 +158,11 @@ def compare_rules(directory: Path, names: Sequence[str] = (), samples: int = 0) 
     result = Comparison(corpus, chosen, tallies, missing)
     refused = [name for name in (names or chosen) if name not in result.compared]
     if refused and (names or not result.compared):
-        lines = [f"{name} reads {'; '.join(lacking_columns(result, name, 10))}" for name in refused if name in missing]
+        lines = [
+            f"{name} reads {'; '.join(describe_missing_columns(result, name, 10))}"
+            for name in refused
+            if name in missing
+        ]
         raise UserError(
             f"compare-rules: the corpus {corpus.manifest.corpus!r} lacks columns: {'; '.join(lines) or 'it has no documents'}"
         )
@@ -180,11 +187,11 @@ def _tally(corpus: Corpus, source: str, sets: tuple[str, ...], samples: int) -> 
     for part in corpus.parts(source):
         tally.documents += part.rows
         if sets:
-            _add(tally, part, samples)
+            _count_part(tally, part, samples)
     return tally
 
 
-def _add(tally: Tally, part: Part, samples: int) -> None:
+def _count_part(tally: Tally, part: Part, samples: int) -> None:
     """Count the documents of one part."""
     table = part.table(("id", *_columns(tally.sets)))
     drops = [_filter(name).annotate(table)[DROP].combine_chunks() for name in tally.sets]
@@ -203,28 +210,30 @@ def _add(tally: Tally, part: Part, samples: int) -> None:
 
 
 def _sample(into: Sampled, ids: pa.ChunkedArray, reasons: pa.Array, rows: np.ndarray, count: int) -> None:
-    """Keep the `count` documents with the lowest hash of their id: as good as random, and always the same."""
+    """Keep the `count` documents with the lowest hash of their id: a pseudo-random but reproducible sample."""
     if count:
         at = pa.array(np.flatnonzero(rows))
-        found = zip(ids.take(at).to_pylist(), reasons.take(at).to_pylist(), strict=True)
-        ranked = ((xxhash.xxh3_64_intdigest(identifier), identifier, reason) for identifier, reason in found)
+        documents = zip(ids.take(at).to_pylist(), reasons.take(at).to_pylist(), strict=True)
+        ranked = ((xxhash.xxh3_64_intdigest(identifier), identifier, reason) for identifier, reason in documents)
         into[:] = heapq.nsmallest(count, (*into, *ranked))
 
 
-def lacking_columns(comparison: Comparison, name: str, most: int) -> list[str]:
-    """The columns that a rule set lacks in some source, by the stage that writes them: `a, b and 3 more (of STAGE)`."""
+def describe_missing_columns(comparison: Comparison, name: str, most: int) -> list[str]:
+    """The columns that a rule set lacks in any source, one text per stage that writes them: `a, b and 3 more
+    (of STAGE)`.
+    """
     by_stage: dict[str, dict[str, None]] = {}
     for column in (column for lacking in comparison.missing[name].values() for column in lacking):
         by_stage.setdefault(writers().get(column, ""), {})[column] = None
-    said = []
+    texts = []
     for stage, columns in by_stage.items():
         more = f" and {len(columns) - most} more" if len(columns) > most else ""
-        said.append(", ".join(list(columns)[:most]) + more + (f" (of {stage})" if stage else ""))
-    return said
+        texts.append(", ".join(list(columns)[:most]) + more + (f" (of {stage})" if stage else ""))
+    return texts
 
 
-def plain_comparison(comparison: Comparison, samples: int) -> dict[str, Any]:
-    """The comparison as JSON data."""
+def comparison_data(comparison: Comparison, samples: int) -> dict[str, Any]:
+    """The comparison as data for JSON."""
     sets = {}
     for name in comparison.compared:
         sources = {}

@@ -1,4 +1,4 @@
-"""What `compare-rules` prints."""
+"""Output of `compare-rules`."""
 
 from collections import Counter
 
@@ -7,16 +7,17 @@ from rich.table import Table
 
 from gristmill.console import Page, wide_console
 from gristmill.terminal import printable
-from pipelines.explore.compare_rules import Comparison, lacking_columns
+from pipelines.explore.compare_rules import Comparison, describe_missing_columns
 
-_REASONS = 4  # of a rule set, the most frequent ones,
-_COLUMNS = 3  # and the first that it lacks.
+_REASONS = 4  # most frequent reasons shown per rule set
+_COLUMNS = 3  # missing columns shown per rule set and stage
 
 
 def show_comparison(comparison: Comparison, samples: int, pairs: int) -> None:
-    """Print what each rule set drops, how often they agree, samples of where they do not, and what could not be compared.
+    """Print what each rule set drops, how often they agree, samples of disagreement, and what could not be
+    compared.
 
-    `pairs`: how many pairs of rule sets, those that judge most documents differently first; 0 is all.
+    `pairs`: number of pairs of rule sets to show, those that disagree on most documents first; 0 for all.
     """
     console = wide_console()
     corpus, compared = comparison.corpus.manifest, comparison.compared
@@ -35,27 +36,27 @@ def show_comparison(comparison: Comparison, samples: int, pairs: int) -> None:
         console.print(f"\n{_agreement(comparison)}")
     page = Page()
     for name in (*compared, "") if samples else ():
-        found = comparison.samples(name, samples)
-        if found and (name or len(compared) > 1):
+        entries = comparison.samples(name, samples)
+        if entries and (name or len(compared) > 1):
             page.heading(f"dropped by {name} alone" if name else "dropped by all of them")
-            for identifier, reason in found:
+            for identifier, reason in entries:
                 page.line(f"  {printable(identifier)}" + (f"  {reason}" if name else ""))
     lacking = [name for name in comparison.names if name not in compared and name in comparison.missing]
     if lacking:
-        console.print("\n[bold]not compared[/bold], because this corpus lacks columns that they read:")
+        console.print("\n[bold]not compared[/bold], because this corpus lacks columns they read:")
         table = Table(box=None, pad_edge=False, show_header=False)
         table.add_column(no_wrap=True)
         table.add_column(overflow="fold")
         for name in lacking:
-            table.add_row(f"  {escape(name)}", escape("; ".join(lacking_columns(comparison, name, _COLUMNS))))
+            table.add_row(f"  {escape(name)}", escape("; ".join(describe_missing_columns(comparison, name, _COLUMNS))))
         console.print(table)
 
 
 def _drops(comparison: Comparison) -> Table:
-    """One row per rule set, and one for each of its sources where there are several."""
+    """One row per rule set; with several sources, one more for each of them."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("rule set", no_wrap=True)
-    for heading in ("documents", "dropped", "share", "it alone"):
+    for heading in ("documents", "dropped", "share", "only by it"):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("first rule to fail", overflow="fold")
     several = len(comparison.tallies) > 1
@@ -79,7 +80,7 @@ def _drops(comparison: Comparison) -> Table:
 
 
 def _pairs(comparison: Comparison, most: int) -> Table:
-    """The pairs that judge most documents differently."""
+    """The pairs that disagree on most documents."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for heading in ("one", "other"):
         table.add_column(heading, no_wrap=True)
@@ -93,7 +94,7 @@ def _pairs(comparison: Comparison, most: int) -> Table:
 
 
 def _agreement(comparison: Comparison) -> str:
-    """How many documents any of the sets, and all of them, drop."""
+    """How many documents any, all and each number of the sets drop."""
     measured = sum(tally.documents for tally in comparison.tallies.values() if tally.sets)
     counts = comparison.dropped_by
     union, shared = sum(count for times, count in counts.items() if times), counts[len(comparison.compared)]
@@ -101,11 +102,13 @@ def _agreement(comparison: Comparison) -> str:
     line = (
         f"any of them drops {union:,} ({_share(union, measured)}), all of them {shared:,} ({_share(shared, measured)})"
     )
-    return f"{line}\ndropped by so many of them: {spread or 'none'}"
+    return f"{line}\ndocuments by the number of sets that drop them: {spread or 'none'}"
 
 
 def _top(name: str, reasons: Counter[str]) -> str:
-    """The most frequent reasons, without the family before them and the variant behind them, which the set's name says."""
+    """The most frequent reasons, without the family prefix and the variant suffix, which the set's name
+    already has.
+    """
     family, _, variant = name.partition("@")
     top = sorted(reasons.items(), key=lambda entry: (-entry[1], entry[0]))
     shown = ", ".join(

@@ -1,4 +1,4 @@
-"""What a corpus holds of evaluation sets, place by place: the columns of its `decontaminate` step as a file to look through."""
+"""Export the evaluation-set items found in a corpus by its `decontaminate` step, one JSON line per match."""
 
 import json
 from collections.abc import Iterator
@@ -17,12 +17,13 @@ from pipelines.contracts.lineage import Corpus, open_corpus
 _COLUMN = "contamination"
 
 
-def write_evidence(corpus: Path, output: Path) -> None:
-    """Write a JSON line for every place of an item in a document, and print how many items of each set were found.
+def write_contamination_report(corpus: Path, output: Path) -> None:
+    """Write a JSON line for every match of an item in a document, and print how many items of each set were
+    found.
 
-    A line holds item, field, document (its printed id), `start` and `end` of the place in UTF-8 bytes of the stored text, the
-    item's score there, and `drop`, the rule that dropped the document, or null. No text. UserError for a corpus without
-    a decontaminate step, and for an output that is there already.
+    A line holds item, field, document (its printed id), `start` and `end` of the match in UTF-8 bytes of the
+    stored text, the item's score there, and `drop`, the rule that dropped the document, or null. No text.
+    UserError for a corpus without a decontaminate step, and for an output that exists.
     """
     opened = open_corpus(corpus)
     facts = {}
@@ -32,27 +33,27 @@ def write_evidence(corpus: Path, output: Path) -> None:
     if not facts:
         raise UserError(f"{corpus}: no step of this corpus looked for evaluation sets; add a step `decontaminate`")
     if output.exists():
-        raise UserError(f"{output}: is there already; name another file")
-    places = documents = 0
+        raise UserError(f"{output}: exists; name another file")
+    matches = documents = 0
 
     def write(sink: BinaryIO) -> None:
-        nonlocal places, documents
-        for document, drop, found in _contaminated(opened):
+        nonlocal matches, documents
+        for document, drop, items in _contaminated_documents(opened):
             documents += 1
-            places += len(found)
-            for place in found:
-                line = {**place, "document": document, "drop": drop}
+            matches += len(items)
+            for match in items:
+                line = {**match, "document": document, "drop": drop}
                 sink.write(json.dumps(line, ensure_ascii=False).encode() + b"\n")
 
     write_atomic(output, write)
     page = Page()
     for name, fact in facts.items():
         page.field(name, f"{fact['items_found']:,} of {fact['items']:,} items found")
-    page.line(f"{places:,} places in {documents:,} documents: {printable(str(output))}")
+    page.line(f"{matches:,} matches in {documents:,} documents: {printable(str(output))}")
 
 
-def _contaminated(corpus: Corpus) -> Iterator[tuple[str, str | None, list[dict[str, Any]]]]:
-    """(printed id, drop, places) of every document that holds an item."""
+def _contaminated_documents(corpus: Corpus) -> Iterator[tuple[str, str | None, list[dict[str, Any]]]]:
+    """(printed id, drop, matches) of every document that holds an item."""
     for part in corpus.parts():
         if not part.has(_COLUMN):
             continue

@@ -1,6 +1,7 @@
-"""Inspect a cluster of duplicates: its members beside the one that is kept, with what differs between them.
+"""Inspect a cluster of duplicates: its members and how they differ from the one that is kept.
 
-As all that shows documents: escaped, edited, personal data taken out, unless the raw text is asked for.
+As in all output of documents, text is escaped, and edited with personal data redacted unless raw text is
+requested.
 """
 
 import difflib
@@ -18,16 +19,17 @@ from pipelines.contracts.lineage import Corpus, Located, Quarantined, open_corpu
 from pipelines.explore.inspect_document import winner_name
 from pipelines.stages.pii.redaction import without_personal_data
 
-_TEXT = (1500, 30)  # characters and lines shown of the kept document,
-_COMPARED = 2000  # words compared with it, from the beginning,
-_AROUND = 4  # words shown around a difference,
-_DIFFERENCES = 12  # and differences shown of a document.
+_TEXT = (1500, 30)  # characters and lines shown of the kept document
+_COMPARED = 2000  # leading words compared
+_CONTEXT = 4  # words shown before a difference
+_DIFFERENCES = 12  # differences shown per document
 
 
 def show_cluster(corpus: Path, identifier: str, samples: int, *, raw: bool) -> None:
-    """Print the clusters that a document is in: the kept one, and up to `samples` others with what differs from it.
+    """Print the clusters of a document: the kept member, and up to `samples` others with their differences
+    from it.
 
-    UserError where the corpus has no such document or it is in no cluster.
+    UserError if the corpus has no such document or it is in no cluster.
     """
     if samples < 1:
         raise UserError(f"--samples: got {samples}, expected 1 or more")
@@ -75,8 +77,8 @@ def _show(page: Page, corpus: Corpus, column: str, winner: bytes, samples: int, 
         page.field("verdict", "kept" if rule is None else f"dropped by {rule}")
         similarity = column.replace("_cluster", "_similarity")
         if other and part.has(similarity):
-            goes_for = column.replace("_cluster", "_winner")
-            compared = part.table((goes_for,))[goes_for][0].as_py() if part.has(goes_for) else None
+            winner_column = column.replace("_cluster", "_winner")
+            compared = part.table((winner_column,))[winner_column][0].as_py() if part.has(winner_column) else None
             other_name = "the kept" if compared in (None, winner) else printable(winner_name(corpus, compared))
             page.field(f"similarity to {other_name}", f"{part.table((similarity,))[similarity][0].as_py():.4f}")
         if first is None:
@@ -89,23 +91,25 @@ def _show(page: Page, corpus: Corpus, column: str, winner: bytes, samples: int, 
         page.line(f"{len(members) - samples - 1:,} more members not shown; see --samples")
 
 
-def _show_differences(page: Page, kept: list[str], mine: list[str]) -> None:
-    """What a text has otherwise than the first one shown: words of that one after -, its own after +, some around."""
-    first, second = kept[:_COMPARED], mine[:_COMPARED]
-    # Words that are more than 1 in 100 anchor nothing (autojunk): texts of few different words would take minutes.
-    found = [] if first == second else difflib.SequenceMatcher(None, first, second).get_opcodes()
-    blocks = [block for block in found if block[0] != "equal"]
+def _show_differences(page: Page, kept: list[str], other: list[str]) -> None:
+    """Print how a text differs from the kept one: words of the kept one after -, of the other after +, with
+    context.
+    """
+    first, second = kept[:_COMPARED], other[:_COMPARED]
+    # autojunk ignores words above 1 % as anchors; without it, texts of few distinct words would take minutes.
+    opcodes = [] if first == second else difflib.SequenceMatcher(None, first, second).get_opcodes()
+    blocks = [block for block in opcodes if block[0] != "equal"]
     if not blocks:
         page.line(
-            "  the same words" + ("" if len(kept) == len(mine) == len(first) else ", as far as they were compared")
+            "  the same words" + ("" if len(kept) == len(other) == len(first) else ", as far as they were compared")
         )
     for _, i, i_end, j, j_end in blocks[:_DIFFERENCES]:
-        page.line(f"  | {printable(' '.join(['...', *first[max(0, i - _AROUND) : i]]))}")
+        page.line(f"  | {printable(' '.join(['...', *first[max(0, i - _CONTEXT) : i]]))}")
         for mark, some, style in (("-", first[i:i_end], "red"), ("+", second[j:j_end], "green")):
             if some:
                 shown = " ".join(some[:40]) + (f" ... ({len(some) - 40:,} more words)" if len(some) > 40 else "")
                 page.line(f"  {mark} {printable(shown)[:2000]}", style)
     if len(blocks) > _DIFFERENCES:
         page.line(f"  {len(blocks) - _DIFFERENCES:,} more differences not shown")
-    if max(len(kept), len(mine)) > _COMPARED:
+    if max(len(kept), len(other)) > _COMPARED:
         page.line(f"  only the first {_COMPARED:,} words were compared")

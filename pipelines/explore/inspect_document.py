@@ -1,7 +1,7 @@
-"""Inspect a published corpus: the whole story of one document, or a sample of what a rule dropped.
+"""Inspect a published corpus: the full history of one document, or a sample of what a rule dropped.
 
-Everything shown is escaped, so that no document can steer the terminal, and is the edited view with personal data taken
-out, unless the raw text is asked for.
+All output is escaped, so that no document can control the terminal. It shows the edited view with personal data
+redacted, unless raw text is requested.
 """
 
 import difflib
@@ -27,16 +27,16 @@ from pipelines.contracts.parts import Part
 from pipelines.stages.decide.rules import Bound
 from pipelines.stages.pii.redaction import pii_steps, redact_texts, without_personal_data
 
-_DOCUMENT = (4000, 80)  # characters and lines shown of a document,
-_EXCERPT = (600, 10)  # of a sample,
-_EDITS = 20  # and edits of a step.
+_DOCUMENT = (4000, 80)  # characters and lines shown of a document
+_EXCERPT = (600, 10)  # characters and lines shown of a sample
+_EDITS = 20  # edits shown per step
 
 
 def show_document(corpus: Path, identifier: str, *, raw: bool) -> None:
-    """Print the story of a document: origin, what every step measured and decided, edits, shard rows, text.
+    """Print the history of a document: origin, what every step measured and decided, edits, shard rows, text.
 
-    `identifier` is `source/path#record` or 32 hex digits. `raw` shows stored text and what edits replaced. UserError
-    where the corpus has no such document.
+    `identifier` is `source/path#record` or 32 hex digits. `raw` shows the stored text and what edits replaced.
+    UserError if the corpus has no such document.
     """
     opened = open_corpus(corpus)
     found = opened.find(identifier)
@@ -46,7 +46,7 @@ def show_document(corpus: Path, identifier: str, *, raw: bool) -> None:
         page.line(f"set aside when it was read: {_reason(found.reason)}", "bold red")
         _show_origin(page, opened, found, [])
         page.field("size", "unknown" if found.bytes is None else f"{found.bytes:,} bytes")
-        page.line("  its text is not stored; it is that record of the source's file")
+        page.line("  its text is not stored; see this record in the source's file")
         return
     part = without_personal_data(opened, select_rows(found.part, [found.row]))
     rule = part.drop()[0].as_py()
@@ -58,21 +58,21 @@ def show_document(corpus: Path, identifier: str, *, raw: bool) -> None:
     documents = part.table(("text", "edited_text"))
     stored, edited = documents["text"][0].as_py(), documents["edited_text"][0].as_py()
     sizes = f"{len(stored.encode()):,} bytes stored, {len(edited.encode()):,} edited"
-    page.heading(f"text ({'as stored' if raw else _view(opened, part)}; {sizes})")
+    page.heading(f"text ({'as stored' if raw else _view_name(opened, part)}; {sizes})")
     _show_text(page, opened, part, raw, _DOCUMENT)
 
 
 def show_rule(corpus: Path, rule: str, samples: int, *, raw: bool) -> None:
-    """Print `samples` documents that a rule dropped, or that were set aside for a reason, always the same ones.
+    """Print `samples` documents that a rule dropped, or records set aside for a reason; always the same ones.
 
-    UserError with the near match and all counts for a rule that dropped nothing.
+    UserError with the nearest match and all counts for a rule that dropped nothing.
     """
     if samples < 1:
         raise UserError(f"--samples: got {samples}, expected 1 or more")
     opened = open_corpus(corpus)
-    dropped, aside = _counts(opened, "dropped"), _counts(opened, "quarantined")
+    dropped, aside = _count_by_rule(opened, "dropped"), _count_by_rule(opened, "quarantined")
     if rule not in dropped and rule not in aside:
-        raise UserError(f"--rule {rule!r}: {_no_such_rule(rule, dropped, aside)}")
+        raise UserError(f"--rule {rule!r}: {_describe_unknown_rule(rule, dropped, aside)}")
     page = Page()
     if rule in dropped:
         _title(page, rule, dropped[rule], "documents dropped", samples)
@@ -87,13 +87,13 @@ def show_rule(corpus: Path, rule: str, samples: int, *, raw: bool) -> None:
 
 
 def _note_unverified(page: Page, corpus: Corpus, rule: str) -> None:
-    """Say that a deduplication without `verify` drops whole clusters, in which documents may resemble each other little."""
+    """Note that deduplication without `verify` drops whole clusters, whose members may have little in common."""
     steps = {row["step"] for row in corpus.manifest.funnel if rule in row["dropped"]}
     for step in (step for step in corpus.steps if step.stage == "dedup_minhash" and step.label in steps):
         if step.manifest.identity["knobs"].get("verify") == "none":
             page.line(
-                "  verify: none drops whole clusters: a document is in one if it shares a band with any member, so that its "
-                "similarity to the document kept may be low; `verify: signature` with a `threshold` spares such documents"
+                "  verify: none drops whole clusters: a document is in one if it shares a band with any member, so its "
+                "similarity to the kept document may be low; `verify: signature` with a `threshold` keeps such documents"
             )
 
 
@@ -121,7 +121,7 @@ def _show_origin(page: Page, corpus: Corpus, found: Origin, fields: Sequence[tup
 
 
 def _origin_fields(corpus: Corpus, part: Part, raw: bool) -> list[tuple[str, str]]:
-    """URL and meta of a document; personal data in names and values is replaced by the source's own pii steps, unless `raw`."""
+    """URL and meta of a document. Unless `raw`, the source's pii steps redact personal data in names and values."""
     row = part.table(("url", "meta")).to_pylist()[0]
     fields = [] if row["url"] is None else [("url", row["url"])]
     if row["meta"] is not None:
@@ -132,12 +132,12 @@ def _origin_fields(corpus: Corpus, part: Part, raw: bool) -> list[tuple[str, str
     return list(zip(shown[::2], shown[1::2], strict=True))
 
 
-def _view(corpus: Corpus, part: Part) -> str:
+def _view_name(corpus: Corpus, part: Part) -> str:
     return "edited view" if pii_steps(corpus, part) else "edited view; no step looked for personal data in this source"
 
 
 def _show_steps(page: Page, corpus: Corpus, found: Located, part: Part, raw: bool) -> None:
-    """What every step wrote for the one document of a part, in order."""
+    """Print what every step wrote for the only document of a part, in order."""
     page.heading("steps")
     steps = {step.directory: step for step in corpus.steps}
     alive = True
@@ -149,7 +149,7 @@ def _show_steps(page: Page, corpus: Corpus, found: Located, part: Part, raw: boo
             rule = row.pop(DROP)
             verdict = "keeps"
             if rule is not None:
-                verdict = f"drops: {rule}{_why(corpus, steps[annotation.directory], rule, part)}"
+                verdict = f"drops: {rule}{_explain_drop(corpus, steps[annotation.directory], rule, part)}"
             elif found.id in row.values():
                 verdict = "keeps: it is the one kept of its cluster"
             page.field("verdict", verdict if alive else f"none: dropped before ({verdict})", 4)
@@ -157,15 +157,15 @@ def _show_steps(page: Page, corpus: Corpus, found: Located, part: Part, raw: boo
         edits = row.pop(EDITS_COLUMN, None)
         texts = {name: value for name, value in row.items() if isinstance(value, str) and not raw}
         row.update(zip(texts, redact_texts(corpus, part, list(texts.values())), strict=True))
-        page.fields({name: _readable(corpus, name, row[name]) for name in sorted(row)}, 4)
+        page.fields({name: _format_value(corpus, name, row[name]) for name in sorted(row)}, 4)
         if EDITS_COLUMN in annotation.schema:
             _show_edits(page, part, edits, raw)
     if not part.annotations:
-        page.line("  none of this corpus annotates documents of this source")
+        page.line("  no step of this corpus annotates documents of this source")
 
 
 def _show_edits(page: Page, part: Part, edits: list[dict[str, Any]] | None, raw: bool) -> None:
-    """Rule, place and replacement of each edit; what it replaced only if `raw`."""
+    """Print rule, position and replacement of each edit, and the replaced text if `raw`."""
     edits = edits or []
     page.field("edits", f"{len(edits)}", 4)
     stored = part.table(("text",))["text"][0].as_py().encode() if raw else b""
@@ -177,8 +177,8 @@ def _show_edits(page: Page, part: Part, edits: list[dict[str, Any]] | None, raw:
         page.line(f"      {len(edits) - _EDITS:,} more not shown")
 
 
-def _readable(corpus: Corpus | None, name: str, value: Any) -> str:
-    """A column's value for people; ids of cluster winners are printed ids."""
+def _format_value(corpus: Corpus | None, name: str, value: Any) -> str:
+    """A column's value as readable text; ids of cluster winners become printed ids."""
     if value is None:
         return "-"
     if isinstance(value, bytes):
@@ -197,11 +197,13 @@ def _readable(corpus: Corpus | None, name: str, value: Any) -> str:
 
 
 def winner_name(corpus: Corpus, identifier: bytes) -> str:
-    """The printed id of a kept document; of one of a finished corpus its name there, or its hex id where that is gone."""
+    """The printed id of a kept document. For a document of a reference corpus, its name there, or its hex id
+    if that corpus is gone.
+    """
     try:
         return corpus.printed_id(identifier)
     except UserError:
-        for directory in _finished(corpus):
+        for directory in _reference_corpora(corpus):
             try:
                 return f"{open_corpus(place_of(directory)).printed_id(identifier)} of the corpus in {directory}"
             except UserError:
@@ -209,30 +211,33 @@ def winner_name(corpus: Corpus, identifier: bytes) -> str:
         return f"{identifier.hex()} of another corpus"
 
 
-def _finished(corpus: Corpus) -> list[str]:
-    """The finished corpora that the steps were deduplicated against."""
+def _reference_corpora(corpus: Corpus) -> list[str]:
+    """The finished corpora that the steps deduplicated against."""
     knobs = [value for entry in corpus.manifest.config["steps"] for value in entry.values() if isinstance(value, dict)]
     return list(dict.fromkeys(directory for knob in knobs for directory in knob.get("against", ())))
 
 
-def _why(corpus: Corpus, step: PublishedStep, rule: str, part: Part) -> str:
-    """What a rule looked at: the test and the value, or the document that was kept instead."""
+def _explain_drop(corpus: Corpus, step: PublishedStep, rule: str, part: Part) -> str:
+    """Why a rule dropped the document: the test and the value, or the document that was kept instead."""
     test = _tests(step).get(rule)
     if test is not None:
         columns, allowed = test
         row = part.table(columns).to_pylist()[0]
-        values = ", ".join(f"{name} is {_readable(corpus, name, row[name])}" for name in columns)
+        values = ", ".join(f"{name} is {_format_value(corpus, name, row[name])}" for name in columns)
         return f": {values}, kept is {allowed}"
     names = list(step.manifest.schema)
     winners = [n for n in names if n.endswith("_winner")] or [n for n in names if n.endswith("_cluster")]
     return "".join(
-        f", in favour of {_readable(corpus, name, part.table((name,))[name][0].as_py())}" for name in winners
+        f", in favour of {_format_value(corpus, name, part.table((name,))[name][0].as_py())}" for name in winners
     )
 
 
 def _tests(step: PublishedStep) -> dict[str, tuple[tuple[str, ...], str]]:
-    """The rules of a filter step: the column each one tests, the one that its bounds are by, and what it keeps; none where
-    its rule set is gone."""
+    """The rules of a filter step: (the column tested and, if bounds differ by group, the column of groups;
+    what is kept).
+
+    Empty if the step uses a rule set that no longer exists.
+    """
     from pipelines.stages.decide.filter import Filter
 
     if step.stage != "filter":
@@ -244,24 +249,26 @@ def _tests(step: PublishedStep) -> dict[str, tuple[tuple[str, ...], str]]:
     tests = {}
     for rule in (rule for entry in entries for rule in entry.expand()):
         sides = (("at least", rule.at_least), ("at most", rule.at_most))
-        said = [f"{side} {_said_bound(bound, rule.per)}" for side, bound in sides if bound is not None]
-        said += [f"one of {', '.join(map(str, rule.one_of))}"] if rule.one_of else []
-        said += [f"none of {', '.join(map(str, rule.none_of))}"] if rule.none_of else []
+        kept = [f"{side} {_format_bound(bound, rule.per)}" for side, bound in sides if bound is not None]
+        kept += [f"one of {', '.join(map(str, rule.one_of))}"] if rule.one_of else []
+        kept += [f"none of {', '.join(map(str, rule.none_of))}"] if rule.none_of else []
         for request in rule.quantiles():
             among = f" of its {request.per}" if request.per else ""
-            said.append(f"{request.side.replace('_', ' ')} the quantile {request.q:g}{among}")
-        said += [f"judged only where {name} is {' or '.join(map(str, values))}" for name, values in rule.when.items()]
+            kept.append(f"{request.side.replace('_', ' ')} the quantile {request.q:g}{among}")
+        kept += [f"judged only where {name} is {' or '.join(map(str, values))}" for name, values in rule.when.items()]
         assert rule.signal is not None
-        tests[rule.reason()] = ((rule.signal, *([rule.per] if rule.per else [])), " and ".join(said))
+        tests[rule.reason()] = ((rule.signal, *([rule.per] if rule.per else [])), " and ".join(kept))
     return tests
 
 
-def _said_bound(bound: Bound, per: str) -> str:
-    """A bound; the bounds of a mapping with the values that they are for."""
+def _format_bound(bound: Bound, per: str) -> str:
+    """A bound as text; for a mapping, each bound with the value of the group it applies to."""
     if not isinstance(bound, Mapping):
-        return _readable(None, "", bound)
-    said = [f"{'none' if value is None else _readable(None, '', value)} for {key}" for key, value in bound.items()]
-    return f"({', '.join(said)}; by {per})"
+        return _format_value(None, "", bound)
+    bounds = [
+        f"{'none' if value is None else _format_value(None, '', value)} for {key}" for key, value in bound.items()
+    ]
+    return f"({', '.join(bounds)}; by {per})"
 
 
 def _show_shards(page: Page, corpus: Corpus, found: Located) -> None:
@@ -273,7 +280,7 @@ def _show_shards(page: Page, corpus: Corpus, found: Located) -> None:
         page.line("  none" if corpus.manifest.shard_sets else "  none: the corpus has no shards step")
 
 
-def _counts(corpus: Corpus, kind: str) -> dict[str, dict[str, int]]:
+def _count_by_rule(corpus: Corpus, kind: str) -> dict[str, dict[str, int]]:
     """Documents dropped, or records quarantined, by rule and source."""
     counts: dict[str, dict[str, int]] = {}
     rows = (
@@ -288,7 +295,7 @@ def _counts(corpus: Corpus, kind: str) -> dict[str, dict[str, int]]:
     return counts
 
 
-def _no_such_rule(rule: str, dropped: dict[str, dict[str, int]], aside: dict[str, dict[str, int]]) -> str:
+def _describe_unknown_rule(rule: str, dropped: dict[str, dict[str, int]], aside: dict[str, dict[str, int]]) -> str:
     totals = {name: sum(sources.values()) for counts in (dropped, aside) for name, sources in counts.items()}
     if not totals:
         return "this corpus dropped no document and set no record aside"
@@ -305,12 +312,14 @@ def _title(page: Page, rule: str, sources: dict[str, int], what: str, samples: i
 
 
 def _rank(identifier: bytes) -> int:
-    """The order in which documents are sampled: as good as random, and always the same."""
+    """The order in which documents are sampled: pseudo-random but reproducible."""
     return int(xxhash.xxh3_64_intdigest(identifier))
 
 
 def _show_dropped(page: Page, corpus: Corpus, rule: str, samples: int, sources: Sequence[str], raw: bool) -> None:
-    chosen = heapq.nsmallest(samples, (entry for source in sources for entry in _dropped(corpus, rule, source)))
+    chosen = heapq.nsmallest(
+        samples, (entry for source in sources for entry in _dropped_documents(corpus, rule, source))
+    )
     places: dict[tuple[str, int], list[tuple[int, int]]] = {}
     for number, (_, _, source, index, row) in enumerate(chosen):
         places.setdefault((source, index), []).append((number, row))
@@ -325,7 +334,7 @@ def _show_dropped(page: Page, corpus: Corpus, rule: str, samples: int, sources: 
         _show_sample(page, corpus, rule, found[number][1], raw)
 
 
-def _dropped(corpus: Corpus, rule: str, source: str) -> Iterator[tuple[int, bytes, str, int, int]]:
+def _dropped_documents(corpus: Corpus, rule: str, source: str) -> Iterator[tuple[int, bytes, str, int, int]]:
     """(rank, id, source, part, row) of every document of a source that a rule dropped."""
     for part in corpus.parts(source):
         rows = pc.indices_nonzero(pc.fill_null(pc.equal(part.drop(), rule), False))
@@ -336,7 +345,7 @@ def _dropped(corpus: Corpus, rule: str, source: str) -> Iterator[tuple[int, byte
 
 
 def _show_sample(page: Page, corpus: Corpus, rule: str, part: Part, raw: bool) -> None:
-    """What a rule looked at in the one document of a part, and how its text begins."""
+    """Print the values that a rule tested in the only document of a part, and the beginning of its text."""
     steps = {step.directory: step for step in corpus.steps}
     for annotation in part.annotations:
         if DROP in annotation.schema and annotation.column(DROP)[0].as_py() == rule:
@@ -346,7 +355,7 @@ def _show_sample(page: Page, corpus: Corpus, rule: str, part: Part, raw: bool) -
                 test[0] if test is not None else [n for n in step.manifest.schema if n not in (DROP, EDITS_COLUMN)]
             )
             for name in columns:
-                page.field(name, _readable(corpus, name, part.table((name,))[name][0].as_py()))
+                page.field(name, _format_value(corpus, name, part.table((name,))[name][0].as_py()))
             if test is not None:
                 page.field("kept is", test[1])
             break
@@ -354,7 +363,7 @@ def _show_sample(page: Page, corpus: Corpus, rule: str, part: Part, raw: bool) -
 
 
 def _show_text(page: Page, corpus: Corpus, part: Part, raw: bool, limits: tuple[int, int]) -> None:
-    """The text of the one document of a part; where edits left nothing of it, the text before the step that emptied it."""
+    """Print the text of the only document of a part; if edits emptied it, the text before the step that did."""
     name = "text" if raw else "edited_text"
     text = part.table((name,))[name][0].as_py()
     if not raw and is_empty(text):

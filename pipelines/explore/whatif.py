@@ -1,8 +1,9 @@
-"""What if a threshold were another one: documents, bytes and sources that changed filters would drop and keep.
+"""Estimate the effect of other thresholds: documents and bytes of each source that changed filters would keep
+and drop.
 
-A built corpus is asked, nothing is built: at once from the sample of documents whose columns it publishes, or exactly, from
-the stored columns of every document. Both look at the filters alone: what deduplication would then do with documents that are
-newly kept or dropped only a build can tell.
+The answer comes from a built corpus without building anything: instantly from the published sample of
+documents, or exactly from the stored columns of all documents. Both consider only the filters. What
+deduplication would do with documents that are newly kept or dropped takes a build to find out.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,50 +29,51 @@ from pipelines.stages.decide.rules import Quantile, group_names, values_of
 from pipelines.stages.materialise.funnel import SAMPLE, SAMPLE_ROWS, emptied_by
 
 _FIELDS = ("at_least", "at_most", "one_of", "none_of", "at_least_quantile", "at_most_quantile", "per", "null")
-_Z = 1.96  # of a normal distribution: 95 of 100 cases lie within so many standard deviations
+_Z = 1.96  # standard deviations of a normal distribution that cover 95 %
 
 
 @dataclass
 class Impact:
-    """What changed filters do to the documents of one source that no other step drops before deduplication.
+    """Effect of changed filters on the documents of one source that no other step drops before deduplication.
 
-    `seen` documents were looked at, which stand for `documents`; all other counts are of documents seen.
+    `seen` is the size of the sample that represents `documents`; all other counts but `kept` are of documents
+    seen.
     """
 
     documents: int
-    kept: int  # now, of `documents`: exact
+    kept: int  # documents kept now, exact
     seen: int = 0
     newly_dropped: int = 0
     newly_kept: int = 0
     rules_now: dict[str, int] = field(default_factory=dict)
     rules_then: dict[str, int] = field(default_factory=dict)
-    moved: list[tuple[int, bool, int, int]] = field(default_factory=list)  # (hash, newly kept?, part, row), the lowest
-    bytes_sum: float = 0.0  # UTF-8 bytes of stored text gained, and their squares, over the documents seen
-    bytes_squares: float = 0.0
+    moved: list[tuple[int, bool, int, int]] = field(default_factory=list)  # lowest (hash, newly kept?, part, row)
+    bytes_sum: float = 0.0  # UTF-8 bytes of stored text gained
+    bytes_squares: float = 0.0  # sum of their squares by document
 
     @property
     def exact(self) -> bool:
-        """Whether every document was looked at."""
+        """Whether every document was counted."""
         return self.seen == self.documents
 
     def scaled(self, count: float) -> float:
-        """A count of documents seen as a count of all."""
+        """A count of documents seen, extrapolated to all documents."""
         return count if self.exact else count * self.documents / max(self.seen, 1)
 
     def change(self) -> tuple[float, float]:
-        """Documents gained, and half the width of the interval that holds it in 95 of 100 cases (0 where exact)."""
+        """Documents gained, and half the width of the 95 % confidence interval (0 if exact)."""
         gained = self.newly_kept - self.newly_dropped
         squares = self.newly_kept + self.newly_dropped
         if not self.exact and not squares and self.seen:
-            return 0.0, 3 / self.seen * self.documents  # nothing among n: at most 3/n (the rule of three)
+            return 0.0, 3 / self.seen * self.documents  # rule of three: 0 of n observed means at most 3/n
         return self.scaled(gained), self._half_width(gained, squares)
 
     def bytes_change(self) -> tuple[float, float]:
-        """Bytes gained, likewise."""
+        """Bytes gained, and half the width of the 95 % confidence interval (0 if exact)."""
         return self.scaled(self.bytes_sum), self._half_width(self.bytes_sum, self.bytes_squares)
 
     def _half_width(self, total: float, squares: float) -> float:
-        """Of the sum over all documents: the normal approximation, with the correction for a finite population."""
+        """For the sum over all documents: normal approximation with finite population correction."""
         if self.exact or not self.seen:
             return 0.0
         variance = max(squares / self.seen - (total / self.seen) ** 2, 0.0)
@@ -81,7 +83,9 @@ class Impact:
 
 @dataclass(frozen=True)
 class WhatIf:
-    """A built corpus, the filters it was built with, and other ones. `corpus` is what `config` describes."""
+    """A built corpus with the filters it was built with (`now`) and changed ones (`then`); `config` describes
+    `corpus`.
+    """
 
     config: CorpusConfig
     corpus: Corpus
@@ -94,25 +98,27 @@ class WhatIf:
         return [name for name, stage in self.now.items() if stage != self.then[name]]
 
     def sources(self) -> list[str]:
-        """Sources that a changed filter looks at, in order."""
+        """Sources that a changed filter applies to, in order."""
         return [s.name for s in self.config.sources if any(self.applies(name, s.name) for name in self.changed)]
 
     def applies(self, step: str, source: str) -> bool:
-        """Whether a step looks at the documents of a source."""
+        """Whether a step applies to the documents of a source."""
         sources = next(entry.sources for entry in self.config.steps if entry.name == step)
         return sources is None or source in sources
 
     def run(self, *, full: bool) -> dict[str, Impact]:
-        """The flow of every source that a changed filter looks at."""
-        flows = {source: _base(self, source) for source in self.sources()}
+        """The impact on every source that a changed filter applies to."""
+        impacts = {source: _current_impact(self, source) for source in self.sources()}
         thresholds = self._thresholds(full=full)
-        for source, flow in flows.items():
+        for source, impact in impacts.items():
             for table in self._chunks(source, full=full):
-                _add(self, flow, source, table, thresholds)
-        return flows
+                _count_changes(self, impact, source, table, thresholds)
+        return impacts
 
     def _chunks(self, source: str, *, full: bool) -> Iterator[pa.Table]:
-        """The documents of a source with what the filters read: those of the sample, or all, part by part."""
+        """The columns that the filters read, for the sampled documents of a source, or with `full` all, part
+        by part.
+        """
         columns = self._columns()
         if not full:
             yield _read_sample(self.corpus, columns).filter(pc.equal(pc.field("source"), source))
@@ -129,7 +135,7 @@ class WhatIf:
         return list(names)
 
     def known(self) -> list[str]:
-        """Columns that the corpus's sample holds."""
+        """Columns that the published sample holds."""
         return [
             name
             for name in _sample_types(self.corpus)
@@ -138,12 +144,12 @@ class WhatIf:
 
     def _thresholds(self, *, full: bool) -> dict[str, Thresholds]:
         """The quantiles of every filter step, over the documents that the filters before it would keep."""
-        found: dict[str, Thresholds] = {}
+        thresholds: dict[str, Thresholds] = {}
         for position, (name, stage) in enumerate(self.then.items()):
             if stage.quantiles():
                 before = dict(list(self.then.items())[:position])
-                found[name] = self._quantiles(name, before, found, full=full)
-        return found
+                thresholds[name] = self._quantiles(name, before, thresholds, full=full)
+        return thresholds
 
     def _quantiles(
         self, step: str, before: Mapping[str, Filter], known: Mapping[str, Thresholds], *, full: bool
@@ -151,7 +157,7 @@ class WhatIf:
         requests = self.then[step].quantiles()
         gathered: dict[tuple[Quantile, str], list[tuple[np.ndarray, float]]] = {}
         for source in (s.name for s in self.config.sources if self.applies(step, s.name)):
-            base = _base(self, source)
+            base = _current_impact(self, source)
             for table in self._chunks(source, full=full):
                 table = table.filter(_eligible(self, table))
                 weight = 1.0 if full or not table.num_rows else base.documents / table.num_rows
@@ -161,38 +167,38 @@ class WhatIf:
                     for group in names.unique().to_pylist():
                         values = table.filter(pc.equal(names, group))[request.signal].drop_null()
                         numbers = values.combine_chunks().to_numpy(zero_copy_only=False)
-                        numbers = numbers[numbers == numbers]  # NaN is no value
+                        numbers = numbers[numbers == numbers]  # without NaN
                         gathered.setdefault((request, group), []).append((numbers, weight))
         result: dict[Quantile, dict[str, float]] = {request: {} for request in requests}
         for (request, group), chunks in gathered.items():
             if any(len(numbers) for numbers, _ in chunks):
-                result[request][group] = _weighted(request, chunks)
+                result[request][group] = _weighted_quantile(request, chunks)
         return result
 
 
 def what_if(config: CorpusConfig, changes: Sequence[str]) -> WhatIf:
-    """The question. UserError where the corpus is not built as configured, or a change names no rule of a filter."""
+    """Parse changes into a question. UserError if the corpus was not built as configured or a change names no
+    rule.
+    """
     corpus = open_corpus(config.place)
     if corpus.manifest.config["steps"] != without_places(plain_config(config))["steps"]:
-        raise UserError(
-            f"{config.output}: was built with other steps than this file has; build it first, then ask what if"
-        )
+        raise UserError(f"{config.output}: was built with other steps than those of this file; build it first")
     now = {entry.name: entry.stage for entry in config.steps if isinstance(entry.stage, Filter)}
     if not now:
         raise UserError(f"{config.name}: has no filter step, so there is no threshold to change")
     then = dict(now)
     for change in changes:
-        name, stage = _change(change, then)
+        name, stage = _apply_change(change, then)
         then[name] = stage
     question = WhatIf(config, corpus, now, then)
     if not question.changed:
-        raise UserError("--set: changes nothing: every rule is as the corpus was built")
+        raise UserError("--set: changes nothing: every rule equals that of the built corpus")
     _refuse_unmeasured(question)
     return question
 
 
 def _refuse_unmeasured(question: WhatIf) -> None:
-    """UserError where a filter reads what was measured only on the documents that a changed filter kept."""
+    """UserError if a filter reads a column that was measured only on documents that a changed filter kept."""
     order = [entry.name for entry in question.config.steps]
     for entry in question.config.steps:
         if entry.where is None or entry.name in question.now:
@@ -202,13 +208,13 @@ def _refuse_unmeasured(question: WhatIf) -> None:
         readers = [name for name, columns in read.items() if columns & entry.written]
         if earlier and readers:
             raise UserError(
-                f"{', '.join(earlier)}: what {entry.name} would say of newly kept documents is not known: it measured (`where: "
-                f"{entry.where}`) only those that were kept, and {', '.join(readers)} decides by it; build it to find out"
+                f"{', '.join(earlier)}: newly kept documents lack the columns of {entry.name}, which measured only kept "
+                f"documents (`where: {entry.where}`), and {', '.join(readers)} decides by them; build it to find out"
             )
 
 
-def _change(change: str, steps: Mapping[str, Filter]) -> tuple[str, Filter]:
-    """One `STEP.RULE.FIELD=value`, or `STEP=[rules]`, applied."""
+def _apply_change(change: str, steps: Mapping[str, Filter]) -> tuple[str, Filter]:
+    """Apply one `STEP.RULE.FIELD=value` or `STEP=[rules]`; return (step, its changed filter)."""
     path, equals, raw = change.partition("=")
     name, _, rest = path.partition(".")
     if not equals or name not in steps:
@@ -222,20 +228,22 @@ def _change(change: str, steps: Mapping[str, Filter]) -> tuple[str, Filter]:
         rules = value
     else:
         reasons = [rule.reason() for rule in stage.tests()]
-        reason, knob, group = _knob(rest, reasons)
+        reason, knob, group = _split_path(rest, reasons)
         if reason not in reasons:
             raise ConfigError(f"--set {change!r}: {name} has no rule {reason!r}{near_match(reason, reasons)}")
         if knob not in _FIELDS:
             raise ConfigError(f"--set {change!r}: a rule has no field {knob!r}{near_match(knob, list(_FIELDS))}")
         rule = rules[reasons.index(reason)]
         if group and not isinstance(rule[knob], dict):
-            raise ConfigError(f"--set {change!r}: {knob} of {reason} is no mapping of bounds; leave out .{group}")
+            raise ConfigError(f"--set {change!r}: {knob} of {reason} is not a mapping of bounds; leave out .{group}")
         rules[reasons.index(reason)] = {**rule, knob: {**rule[knob], group: value} if group else value}
     return name, parse(Filter, {"rules": rules}, f"--set {change!r}")
 
 
-def _knob(path: str, reasons: Sequence[str]) -> tuple[str, str, str]:
-    """(rule, field, key of a mapping or "") of RULE.FIELD or RULE.FIELD.KEY; names of rules have dots, too."""
+def _split_path(path: str, reasons: Sequence[str]) -> tuple[str, str, str]:
+    """Split RULE.FIELD or RULE.FIELD.KEY into (rule, field, key of a mapping or ""); names of rules may have
+    dots.
+    """
     reason, _, knob = path.rpartition(".")
     rule, _, field_name = reason.rpartition(".")
     if reason not in reasons and rule in reasons and field_name in ("at_least", "at_most"):
@@ -243,10 +251,12 @@ def _knob(path: str, reasons: Sequence[str]) -> tuple[str, str, str]:
     return reason, knob, ""
 
 
-def _base(question: WhatIf, source: str) -> Impact:
-    """The documents that only filters or deduplication drop, and how many of them the filters keep now."""
+def _current_impact(question: WhatIf, source: str) -> Impact:
+    """The number of documents that no step but filters and deduplication drops, and of those that the filters
+    keep.
+    """
     total = question.corpus.read_step(source).manifest.counts[source]["kept"]
-    corpus_steps = set(_elections(question))
+    corpus_steps = set(_dedup_steps(question))
     filtered = 0
     for row in question.corpus.manifest.funnel:
         if row["source"] == source and row["step"] not in corpus_steps:
@@ -256,7 +266,7 @@ def _base(question: WhatIf, source: str) -> Impact:
     return Impact(total, total - filtered)
 
 
-def _elections(question: WhatIf) -> list[str]:
+def _dedup_steps(question: WhatIf) -> list[str]:
     """The steps that deduplicate."""
     steps = question.config.steps
     return [entry.name for entry in steps if entry.stage.elects]
@@ -277,7 +287,7 @@ def _sample_types(corpus: Corpus) -> list[str]:
 
 
 def _read_sample(corpus: Corpus, columns: Sequence[str]) -> pa.Table:
-    """The published sample: where each document is, its bytes and drop, and the named columns."""
+    """The published sample: position, bytes and drop of each document, and the named columns."""
     step = _funnel_step(corpus)
     record = _sample_record(step)
     with pa.OSFile(str(verify(step.directory, record))) as source:
@@ -304,8 +314,8 @@ def _stored_columns(part: Part, columns: Sequence[str]) -> pa.Table:
 
 
 def _eligible(question: WhatIf, table: pa.Table) -> pa.Array:
-    """Documents that no step but filters and deduplication drops, boolean [n]."""
-    names = [*question.now, *_elections(question)]
+    """Whether no step but filters and deduplication drops the document, bool [n]."""
+    names = [*question.now, *_dedup_steps(question)]
     step = table["drop_step"].combine_chunks()
     return pc.or_(pc.is_null(step), pc.is_in(step, value_set=pa.array(names, pa.string())))
 
@@ -313,7 +323,7 @@ def _eligible(question: WhatIf, table: pa.Table) -> pa.Array:
 def _decide(
     question: WhatIf, filters: Mapping[str, Filter], source: str, table: pa.Table, thresholds: Mapping[str, Thresholds]
 ) -> pa.Array:
-    """The first rule of the filters that drops each document."""
+    """The first rule of the filters that drops each document, string [n]; null if it is kept."""
     drop = pa.nulls(table.num_rows, pa.string())
     for name, stage in filters.items():
         if question.applies(name, source):
@@ -321,29 +331,31 @@ def _decide(
     return drop
 
 
-def _add(question: WhatIf, flow: Impact, source: str, table: pa.Table, thresholds: Mapping[str, Thresholds]) -> None:
-    """Count the documents of a table."""
+def _count_changes(
+    question: WhatIf, impact: Impact, source: str, table: pa.Table, thresholds: Mapping[str, Thresholds]
+) -> None:
+    """Add the documents of a table to the counts."""
     table = table.filter(_eligible(question, table)).combine_chunks()
     filtered = pc.is_in(table["drop_step"].combine_chunks(), value_set=pa.array(list(question.now), pa.string()))
     now = pc.if_else(filtered, table["drop"].combine_chunks(), pa.scalar(None, pa.string()))
-    # What a filter newly keeps is dropped all the same where edits leave nothing of it.
+    # A document that a filter newly keeps is still dropped if edits leave nothing of it.
     emptied = pc.if_else(filtered, table["emptied"].combine_chunks(), pa.scalar(None, pa.string()))
     then = pc.coalesce(_decide(question, question.then, source, table, thresholds), emptied)
     was, will = (pc.is_null(drop).to_numpy(zero_copy_only=False) for drop in (now, then))
     sizes = table["text_bytes"].to_numpy().astype(np.float64)
     gained = sizes * (will.astype(np.int8) - was.astype(np.int8))
-    flow.seen += table.num_rows
-    flow.newly_dropped += int((was & ~will).sum())
-    flow.newly_kept += int((~was & will).sum())
-    flow.bytes_sum += float(gained.sum())
-    flow.bytes_squares += float((gained**2).sum())
-    for counts, drop in ((flow.rules_now, now), (flow.rules_then, then)):
+    impact.seen += table.num_rows
+    impact.newly_dropped += int((was & ~will).sum())
+    impact.newly_kept += int((~was & will).sum())
+    impact.bytes_sum += float(gained.sum())
+    impact.bytes_squares += float((gained**2).sum())
+    for counts, drop in ((impact.rules_now, now), (impact.rules_then, then)):
         for entry in pc.value_counts(drop.drop_null()).to_pylist():
             counts[entry["values"]] = counts.get(entry["values"], 0) + entry["counts"]
     moved = table.filter(pa.array(was != will)).select(["id", "part", "row"]).to_pylist()
     kept = will[was != will].tolist()
-    found = [(xxhash.xxh3_64_intdigest(m["id"]), k, m["part"], m["row"]) for m, k in zip(moved, kept, strict=True)]
-    flow.moved = sorted([*flow.moved, *found])[:SAMPLE_ROWS]
+    entries = [(xxhash.xxh3_64_intdigest(m["id"]), k, m["part"], m["row"]) for m, k in zip(moved, kept, strict=True)]
+    impact.moved = sorted([*impact.moved, *entries])[:SAMPLE_ROWS]
 
 
 def _group(table: pa.Table, request: Quantile) -> pa.Array:
@@ -352,13 +364,15 @@ def _group(table: pa.Table, request: Quantile) -> pa.Array:
     return group_names(table[request.per])
 
 
-def _weighted(request: Quantile, chunks: Sequence[tuple[np.ndarray, float]]) -> float:
-    """The quantile of values that stand for `weight` documents each; with equal weights that of Quantile.rank."""
+def _weighted_quantile(request: Quantile, chunks: Sequence[tuple[np.ndarray, float]]) -> float:
+    """The quantile of values with a weight, in documents, each; with equal weights equal to that of
+    Quantile.rank.
+    """
     values = np.concatenate([numbers for numbers, _ in chunks])
     weights = np.concatenate([np.full(len(numbers), weight) for numbers, weight in chunks])
     order = np.argsort(values, kind="stable")
     if len(set(weights.tolist())) == 1:
         return values[order][request.rank(len(values))].item()
     reached = np.cumsum(weights[order]) / weights.sum()
-    place = np.searchsorted(reached, request.q, "right" if request.side == "at_least" else "left")
-    return values[order][min(int(place), len(values) - 1)].item()
+    rank = np.searchsorted(reached, request.q, "right" if request.side == "at_least" else "left")
+    return values[order][min(int(rank), len(values) - 1)].item()

@@ -1,4 +1,6 @@
-"""What the whatif command prints: documents and bytes by source, drops by rule, and samples of what would change sides."""
+"""Output of the whatif command: documents and bytes by source, drops by rule, samples of newly dropped and
+kept documents.
+"""
 
 from collections.abc import Mapping
 
@@ -16,22 +18,22 @@ from pipelines.stages.pii.redaction import without_personal_data
 _EXCERPT = (400, 6)  # characters and lines of a sample
 
 
-def show_answer(question: WhatIf, flows: Mapping[str, Impact], samples: int) -> None:
-    """Print the flows, and up to `samples` documents of each source that would newly be dropped, and newly kept."""
+def show_answer(question: WhatIf, impacts: Mapping[str, Impact], samples: int) -> None:
+    """Print the impacts, and of each source up to `samples` documents newly dropped and as many newly kept."""
     console = wide_console()
-    console.print(_sources(flows))
-    if any(not flow.exact for flow in flows.values()):
+    console.print(_sources(impacts))
+    if any(not impact.exact for impact in impacts.values()):
         seen = ", ".join(
-            f"{flow.seen:,} of {flow.documents:,} ({name})" for name, flow in flows.items() if not flow.exact
+            f"{impact.seen:,} of {impact.documents:,} ({name})" for name, impact in impacts.items() if not impact.exact
         )
         console.print(
-            f"± holds in 95 of 100 cases; estimated from {seen} documents; --full counts them all", markup=False
+            f"±: 95 % confidence interval, estimated from {seen} documents; --full counts all of them", markup=False
         )
     console.print("Documents that filters let through, before deduplication; bytes of the stored text.\n", markup=False)
-    console.print(_rules(flows))
-    for source, flow in flows.items():
-        _show_samples(question, source, flow, samples)
-    console.print("\nTo build it, write into the corpus file:", markup=False)
+    console.print(_rules(impacts))
+    for source, impact in impacts.items():
+        _show_samples(question, source, impact, samples)
+    console.print("\nTo build this, write into the corpus file:", markup=False)
     for name in question.changed:
         changed = [plain(rule) for rule in question.then[name].rules]
         rules = [{k: v for k, v in rule.items() if v not in (None, [], {}, "")} for rule in changed]
@@ -41,45 +43,45 @@ def show_answer(question: WhatIf, flows: Mapping[str, Impact], samples: int) -> 
         console.print(text, markup=False, end="", soft_wrap=True)
 
 
-def _sources(flows: Mapping[str, Impact]) -> Table:
+def _sources(impacts: Mapping[str, Impact]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("source", no_wrap=True)
     for heading in ("kept now", "kept then", "newly dropped", "newly kept", "text"):
         table.add_column(heading, justify="right", no_wrap=True)
-    for source, flow in flows.items():
-        gained, around = flow.change()
-        size, size_around = flow.bytes_change()
+    for source, impact in impacts.items():
+        gained, around = impact.change()
+        size, size_around = impact.bytes_change()
         sign = "+" if size > 0 else "-" if size < 0 else ""
         table.add_row(
             source,
-            f"{flow.kept:,}",
-            f"{flow.kept + gained:,.0f}" + (f" ± {around:,.0f}" if around else ""),
-            f"{flow.scaled(flow.newly_dropped):,.0f}",
-            f"{flow.scaled(flow.newly_kept):,.0f}",
+            f"{impact.kept:,}",
+            f"{impact.kept + gained:,.0f}" + (f" ± {around:,.0f}" if around else ""),
+            f"{impact.scaled(impact.newly_dropped):,.0f}",
+            f"{impact.scaled(impact.newly_kept):,.0f}",
             f"{sign}{human_bytes(abs(size))}" + (f" ± {human_bytes(size_around)}" if size_around else ""),
         )
     return table
 
 
-def _rules(flows: Mapping[str, Impact]) -> Table:
+def _rules(impacts: Mapping[str, Impact]) -> Table:
     """Documents by the first rule that drops them, now and then."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("first rule that drops", no_wrap=True)
-    for source in flows:
+    for source in impacts:
         table.add_column(source, justify="right", no_wrap=True)
-    for rule in dict.fromkeys(rule for flow in flows.values() for rule in (*flow.rules_now, *flow.rules_then)):
+    for rule in dict.fromkeys(rule for impact in impacts.values() for rule in (*impact.rules_now, *impact.rules_then)):
         cells = []
-        for flow in flows.values():
-            now, then = (flow.scaled(counts.get(rule, 0)) for counts in (flow.rules_now, flow.rules_then))
+        for impact in impacts.values():
+            now, then = (impact.scaled(counts.get(rule, 0)) for counts in (impact.rules_now, impact.rules_then))
             cells.append(f"{now:,.0f}" if now == then else f"{now:,.0f} → {then:,.0f}")
         table.add_row(rule, *cells)
     return table
 
 
-def _show_samples(question: WhatIf, source: str, flow: Impact, samples: int) -> None:
+def _show_samples(question: WhatIf, source: str, impact: Impact, samples: int) -> None:
     page = Page()
     for kept, heading in ((False, "newly dropped"), (True, "newly kept")):
-        chosen = [(part, row) for _, to_kept, part, row in flow.moved if to_kept is kept][:samples]
+        chosen = [(part, row) for _, to_kept, part, row in impact.moved if to_kept is kept][:samples]
         for index, row in chosen:
             whole = next(part for part in question.corpus.parts(source) if part.index == index)
             part = without_personal_data(question.corpus, select_rows(whole, [row]))
@@ -93,7 +95,7 @@ def _show_samples(question: WhatIf, source: str, flow: Impact, samples: int) -> 
 
 
 def _signals(question: WhatIf) -> list[str]:
-    """The columns whose rules changed."""
+    """The columns tested by rules that changed."""
     changed = []
     for name in question.changed:
         now, then = question.now[name].tests(), question.then[name].tests()

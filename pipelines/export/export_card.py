@@ -1,4 +1,4 @@
-"""The dataset card of an export, README.md: what Hugging Face `load_dataset` needs to read the directory, and what people do."""
+"""The dataset card of an export, README.md, for readers and for Hugging Face `load_dataset`."""
 
 import json
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from pipelines.contracts.manifest import CorpusManifest
 
-_NAMES = {"float": "float32", "double": "float64", "halffloat": "float16"}  # where Arrow and datasets differ
+_NAMES = {"float": "float32", "double": "float64", "halffloat": "float16"}  # types that datasets names differently
 
 
 def dataset_card(
@@ -16,8 +16,8 @@ def dataset_card(
 ) -> str:
     """The card of an export of `sources` (their facts, as in export.json) with the columns of `schema`.
 
-    The front matter names the data files, and the types of all columns: from JSON lines alone a reader would have to guess the
-    type of a column that is null in the first file.
+    The front matter lists the data files and the types of all columns: from JSON lines alone a reader could
+    not know the type of a column that is null in the first file.
     """
     features = [f"  - name: {field.name}\n    dtype: {_dtype(field.type)}" for field in schema]
     rows = [
@@ -57,7 +57,7 @@ def _dtype(kind: pa.DataType) -> str:
 
 
 def _cell(value: str) -> str:
-    """A text of the corpus file inside a Markdown table."""
+    """Escape a text of the corpus file for a Markdown table."""
     for old, new in (("&", "&amp;"), ("<", "&lt;"), ("|", "&#124;"), ("\r", " "), ("\n", " ")):
         value = value.replace(old, new)
     return value

@@ -1,7 +1,7 @@
-"""The formats of an export: Parquet, and gzipped JSON lines whose every line has every key.
+"""Formats of an export: Parquet, and gzipped JSON lines with all keys in every line.
 
-Readers that guess types from the first rows, as Hugging Face datasets do with JSON lines, need the same keys in all rows: null is
-written as null, and `meta` is one JSON string, in both formats.
+Readers that infer types from the first rows, as Hugging Face datasets does for JSON lines, need the same keys
+in all rows. So null is written as null, and `meta` is a JSON string, in both formats.
 """
 
 import gzip
@@ -13,12 +13,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-_GROUP_BYTES = 32 << 20  # text of a Parquet row group, unless a single document holds more
-_GROUP_ROWS = 1 << 16  # and its documents
+_GROUP_BYTES = 32 << 20  # text per Parquet row group, unless a single document is longer
+_GROUP_ROWS = 1 << 16  # documents per Parquet row group
 
 
 def write_parquet(schema: pa.Schema, sink: BinaryIO, tables: Iterator[pa.Table]) -> None:
-    """Tables of `schema` as one Parquet file: zstd, page checksums, row groups of bounded size."""
+    """Write tables of `schema` as one Parquet file: zstd, page checksums, row groups of bounded size."""
     import pyarrow.parquet as pq
 
     with pq.ParquetWriter(sink, schema, compression="zstd", write_page_checksum=True) as writer:
@@ -28,7 +28,9 @@ def write_parquet(schema: pa.Schema, sink: BinaryIO, tables: Iterator[pa.Table])
 
 
 def _row_groups(table: pa.Table) -> Iterator[pa.Table]:
-    """Slices of a table of at most _GROUP_BYTES of text, or of one longer document, and at most _GROUP_ROWS rows."""
+    """Slices of a table of at most _GROUP_BYTES of text, or of one longer document, and at most _GROUP_ROWS
+    rows.
+    """
     ends = np.cumsum(pc.binary_length(table["text"]).to_numpy())
     first = 0
     while first < table.num_rows:
@@ -40,8 +42,8 @@ def _row_groups(table: pa.Table) -> Iterator[pa.Table]:
 
 
 def write_jsonl(schema: pa.Schema, sink: BinaryIO, tables: Iterator[pa.Table]) -> None:
-    """Tables of `schema` as gzipped JSON lines, keys in its order."""
-    # No time and no name in the header: the same documents give the same bytes.
+    """Write tables of `schema` as gzipped JSON lines, keys in the order of the schema."""
+    # Without time and name in the header, so that the same documents give the same bytes.
     with gzip.GzipFile(filename="", mode="wb", compresslevel=6, fileobj=sink, mtime=0) as packed:
         for table in tables:
             for batch in table.select(schema.names).to_batches(max_chunksize=1024):

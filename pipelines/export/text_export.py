@@ -1,10 +1,17 @@
-"""Export: the kept, edited text of a published corpus as Parquet or gzipped JSON lines, for readers that are not ours.
+"""Export the kept, edited text of a published corpus as Parquet or gzipped JSON lines, for use by other
+software.
 
-`data/` holds one or more files per source, `00000-SOURCE.parquet` or `00000-SOURCE.jsonl.gz`, numbered over the whole export and
-each written atomically, with the columns `id` (printed), `text`, `source`, `url` and `meta`, and those annotations that are asked
-for. Beside it are README.md, a dataset card with which `datasets.load_dataset` reads the directory, and, written last,
-`export.json`, which lists the files with checksums. The same corpus gives the same bytes. Until the export is complete
-`unfinished.json` says what is being exported, so that the same command can begin again. The output may be a URL.
+An export is a directory or URL prefix with
+
+- `data/`: one or more files per source, `00000-SOURCE.parquet` or `00000-SOURCE.jsonl.gz`, numbered over the
+  whole export and written atomically. Columns: `id` (printed), `text`, `source`, `url`, `meta` and requested
+  annotations.
+- `README.md`: a dataset card with which `datasets.load_dataset` reads the directory.
+- `export.json`, written last: the files with their checksums.
+- `unfinished.json`, until the export is complete: what is being exported, so that the same command can start
+  over.
+
+The same corpus gives the same bytes.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -31,7 +38,7 @@ from pipelines.export.export_card import dataset_card
 from pipelines.export.export_formats import WRITERS
 
 FORMAT = "gristmill-export/2"
-EXPORTED = pa.schema(
+EXPORT_SCHEMA = pa.schema(
     [
         pa.field("id", pa.string(), nullable=False),
         pa.field("text", pa.large_string(), nullable=False),
@@ -40,12 +47,12 @@ EXPORTED = pa.schema(
         pa.field("meta", pa.string(), nullable=False),
     ]
 )
-"""Columns before annotations. `meta` is a JSON object as a string, `{}` where a record had no other fields."""
-LEAVES_OUT = ("url", "meta")
-"""Columns that an export can do without."""
+"""Columns before annotations. `meta` is a JSON object as a string, `{}` if a record had no other fields."""
+OPTIONAL_COLUMNS = ("url", "meta")
+"""Columns that `--without` can leave out."""
 
 _UNFINISHED = "unfinished.json"
-_FILE_BYTES = 1 << 30  # stored text of the parts that share a file
+_FILE_BYTES = 1 << 30  # stored text per file
 
 
 @dataclass(frozen=True)
@@ -70,10 +77,13 @@ def export_corpus(
 ) -> list[ExportedFile]:
     """Write the kept, edited text of a corpus into the directory or prefix `output`, and `export.json` last.
 
-    `format` is parquet (zstd, page checksums) or jsonl (gzip). `sources` None means all. `columns` are annotations to write
-    beside the text, null where a step did not look at a source; `without` leaves out `url` or `meta`. Memory holds one part.
-    ConflictError where `output` holds anything but what the same export has left unfinished, UserError for an unknown
-    source, column or format, AccountingError where the documents written are not those that the corpus manifest counted.
+    `format` is parquet (zstd, page checksums) or jsonl (gzip). `sources` None means all. `columns` are
+    annotations to add, null in sources that the step does not apply to; `without` leaves out `url` or `meta`.
+    One part is held in memory.
+
+    ConflictError if `output` holds anything but an unfinished run of the same export, UserError for an
+    unknown source, column or format, AccountingError if the number of documents differs from that of the
+    corpus manifest.
     """
     if format not in WRITERS:
         raise UserError(f"--format: got {format!r}, expected one of {', '.join(WRITERS)}")
@@ -86,9 +96,9 @@ def export_corpus(
     schema = _schema(opened, columns, without)
     manifest = opened.manifest
     header = {"format": FORMAT, "corpus": manifest.corpus, "fingerprint": manifest.fingerprint, "written_as": format}
-    _claim(output, opened, header | {"sources": names, "columns": schema.names})
+    _prepare_output(output, opened, header | {"sources": names, "columns": schema.names})
     with ProgressDisplay() as display:
-        files = _write_files(opened, output, format, _typed_first(opened, names, schema), schema, display)
+        files = _write_files(opened, output, format, _sort_by_nulls(opened, names, schema), schema, display)
         totals = {name: _total(opened, name, files) for name in names}
         card = dataset_card(manifest, schema, totals, WRITERS[format][1])
         write_atomic(output / "README.md", card.encode())
@@ -103,10 +113,12 @@ def export_corpus(
 
 
 def _warnings(corpus: Corpus, sources: Sequence[str], schema: pa.Schema) -> Iterator[str]:
-    """What of `url` and `meta` leaves as it was read although steps looked for personal data in the text."""
-    fields = [name for name in LEAVES_OUT if name in schema.names]
+    """Warn of exported `url` and `meta` that no pii step searched although one searched the text."""
+    fields = [name for name in OPTIONAL_COLUMNS if name in schema.names]
     for field in fields:
-        bare = [name for name in sources if _searched(corpus, name) and f"pii_{field}" not in _searched(corpus, name)]
+        bare = [
+            name for name in sources if _pii_columns(corpus, name) and f"pii_{field}" not in _pii_columns(corpus, name)
+        ]
         if bare:
             yield (
                 f"{field} of {', '.join(bare)}: as it was read, personal data included; name it in `fields` of the pii step, or "
@@ -114,22 +126,23 @@ def _warnings(corpus: Corpus, sources: Sequence[str], schema: pa.Schema) -> Iter
             )
 
 
-def _searched(corpus: Corpus, source: str) -> frozenset[str]:
+def _pii_columns(corpus: Corpus, source: str) -> frozenset[str]:
     """The columns that pii steps wrote for a source."""
     steps = [step for step in corpus.steps if step.stage == "pii" and step.manifest.source in (None, source)]
     return frozenset(name for step in steps for name in step.manifest.schema)
 
 
 def _schema(corpus: Corpus, columns: Sequence[str], without: Sequence[str]) -> pa.Schema:
-    """EXPORTED less `without`, and the annotations `columns`; UserError for one that no step writes, or that is no value of a
-    document.
+    """EXPORT_SCHEMA minus `without` plus the annotations `columns`.
+
+    UserError for a column that no step writes or that holds no scalar value.
     """
     for name in without:
-        if name not in LEAVES_OUT:
-            raise UserError(f"--without: got {name!r}, expected some of {', '.join(LEAVES_OUT)}")
+        if name not in OPTIONAL_COLUMNS:
+            raise UserError(f"--without: got {name!r}, expected some of {', '.join(OPTIONAL_COLUMNS)}")
     first = next(corpus.parts(), None)
     written = first.types if first is not None else pa.schema([])
-    allowed = [name for name in written.names if name not in (DROP, EDITS_COLUMN, *EXPORTED.names)]
+    allowed = [name for name in written.names if name not in (DROP, EDITS_COLUMN, *EXPORT_SCHEMA.names)]
     allowed = [name for name in allowed if not pa.types.is_nested(written.field(name).type)]
     allowed = [name for name in allowed if not pa.types.is_fixed_size_binary(written.field(name).type)]
     fields = []
@@ -140,16 +153,16 @@ def _schema(corpus: Corpus, columns: Sequence[str], without: Sequence[str]) -> p
                 f"{', '.join(sorted(allowed)) or 'none'}"
             )
         fields.append(written.field(name))
-    return pa.schema([*(field for field in EXPORTED if field.name not in without), *fields])
+    return pa.schema([*(field for field in EXPORT_SCHEMA if field.name not in without), *fields])
 
 
 def kept_documents(corpus: Corpus, part: Part, schema: pa.Schema) -> pa.Table:
-    """The documents of a part that no step dropped, edited: columns of `schema`, which begins with those of EXPORTED."""
+    """The documents of a part that no step dropped, with edited text, as a table of `schema`."""
     names = [name for name in schema.names if name not in ("id", "text")]
     docs = part.table((DROP, "edited_text", *names, *(["id"] if "id" in schema.names else [])))
     kept = pc.is_null(docs[DROP])
     ids = pa.array(corpus.printed_ids(part), pa.string()).filter(kept.combine_chunks())
-    docs = _redacted(part, docs).filter(kept).combine_chunks()
+    docs = _redact_fields(part, docs).filter(kept).combine_chunks()
     columns: dict[str, Any] = {name: docs[name] for name in names} | {"id": ids, "text": docs["edited_text"]}
     columns["source"] = docs["source"].cast(pa.string())
     if "meta" in columns:
@@ -157,9 +170,11 @@ def kept_documents(corpus: Corpus, part: Part, schema: pa.Schema) -> pa.Table:
     return pa.table([columns[name] for name in schema.names], schema=schema)
 
 
-def _redacted(part: Part, docs: pa.Table) -> pa.Table:
-    """Documents with `url` and `meta` as the fields of pii steps have them, and without what was derived from such URLs."""
-    for name in LEAVES_OUT:
+def _redact_fields(part: Part, docs: pa.Table) -> pa.Table:
+    """Replace `url` and `meta` by their redacted form from pii steps; columns derived from redacted URLs
+    become null.
+    """
+    for name in OPTIONAL_COLUMNS:
         if not part.has(f"pii_{name}"):
             continue
         new = part.table((f"pii_{name}",))[f"pii_{name}"]
@@ -172,8 +187,10 @@ def _redacted(part: Part, docs: pa.Table) -> pa.Table:
     return docs
 
 
-def _typed_first(corpus: Corpus, sources: Sequence[str], schema: pa.Schema) -> list[str]:
-    """The sources, those first whose first part has a value in most columns: readers of JSON lines guess from the first file."""
+def _sort_by_nulls(corpus: Corpus, sources: Sequence[str], schema: pa.Schema) -> list[str]:
+    """Sort sources by the columns that are null in their first part: readers of JSON lines infer types from
+    the first file.
+    """
 
     def nulls(source: str) -> int:
         part = next((part for part in corpus.parts(source) if part.drop().null_count), None)
@@ -190,8 +207,8 @@ def _write_all(write: Callable[..., None], tables: Callable[[], Iterator[pa.Tabl
     write(sink, tables())
 
 
-def _claim(output: Path, corpus: Corpus, request: dict[str, Any]) -> None:
-    """Make the directory of an export, or take over what was left of the same one."""
+def _prepare_output(output: Path, corpus: Corpus, request: dict[str, Any]) -> None:
+    """Create the directory of an export, or take over an unfinished run of the same export."""
     if output.is_file():
         raise ConflictError(f"{output}: is a file, expected a directory")
     if is_within(output, corpus.directory):
@@ -203,9 +220,9 @@ def _claim(output: Path, corpus: Corpus, request: dict[str, Any]) -> None:
             raise ConflictError(f"{output}: holds another export, unfinished; remove it, or name another directory")
     elif output.is_dir() and any(not fnmatch(path.name, f".{_UNFINISHED}.*.tmp") for path in output.iterdir()):
         raise ConflictError(f"{output}: is not empty; name a directory that is empty or does not exist")
-    if not isinstance(output, RemotePath):  # where files appear whole
-        for left in output.glob("**/.*.tmp"):  # by an export that was killed
-            left.unlink()
+    if not isinstance(output, RemotePath):  # remote files appear only when complete
+        for temporary in output.glob("**/.*.tmp"):  # left by an export that was killed
+            temporary.unlink()
     write_json(marker, request)
 
 
@@ -237,7 +254,7 @@ def _write_files(
 
 
 def _groups(corpus: Corpus, source: str) -> Iterator[list[Part]]:
-    """Neighbouring parts that keep any document, as many as share a file."""
+    """Consecutive parts that keep any document, grouped by file."""
     filled = 0
 
     def number(part: Part) -> int:
@@ -251,7 +268,9 @@ def _groups(corpus: Corpus, source: str) -> Iterator[list[Part]]:
 
 
 def _total(corpus: Corpus, source: str, files: Sequence[ExportedFile]) -> dict[str, Any]:
-    """What was written of a source; AccountingError unless it is what the corpus counted as kept."""
+    """Totals written for a source. AccountingError unless the documents are as many as the corpus counted as
+    kept.
+    """
     facts = corpus.manifest.sources[source]
     documents = sum(file.documents for file in files if file.source == source)
     rows = [row for row in corpus.manifest.funnel if row["source"] == source]

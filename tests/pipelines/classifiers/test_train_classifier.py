@@ -10,7 +10,7 @@ from gristmill.errors import ConfigError, ConflictError, UserError
 from gristmill.storage.store import file_checksum, read_json
 from pipelines.__main__ import main
 from pipelines.building.build import build
-from pipelines.classifiers.train_classifier import _Class, as_line, load_classifier_config, train
+from pipelines.classifiers.train_classifier import _Class, load_classifier_config, to_fasttext_line, train
 from pipelines.cluster.local import LocalCluster
 from pipelines.planning.corpus import CorpusConfig, Source, StepConfig
 from pipelines.planning.inventory import take_inventory
@@ -126,7 +126,7 @@ def test_a_classifier_that_learned_its_sources_says_so(three_sources, tmp_path, 
     assert facts["learned"] == learned
     assert facts["held_out"]["roc_auc"] > 0.99
     assert ("This classifier learned its sources" in card) is ("it learned its sources" in out) is (learned == "source")
-    assert ("cannot be told" in card) is (learned == "unknown")
+    assert ("it is unknown whether this classifier learned the class or the source" in card) is (learned == "unknown")
     rows = [(entry["class"], entry["source"]) for entry in facts["leave_one_source_out"]]
     assert rows == [("positive", f"many:{name}") for name in positive if len(positive) > 1]
     assert all(f"| positive | {source} | " in card for _, source in rows)
@@ -155,7 +155,7 @@ def test_unequal_classes_are_told_and_balanced(three_sources, tmp_path, capsys):
         }
         assert "warning" not in capsys.readouterr().out
         assert (
-            f"balance: {balance}: {size:,} positive and {size:,} negative"
+            f"balance: {balance}: trained on {size:,} positive and {size:,} negative"
             in (tmp_path / "model" / "MODEL_CARD.md").read_text()
         )
 
@@ -165,7 +165,7 @@ def test_what_is_there_is_not_replaced_silently(config_file, tmp_path):
     output.mkdir()
     (output / "mine.txt").write_text("kept")
     config = load_classifier_config(config_file, [])
-    with pytest.raises(ConflictError, match="exists; name another `output`, or say --overwrite"):
+    with pytest.raises(ConflictError, match="exists; name another `output`, or use --overwrite"):
         train(config, overwrite=False)
     assert [path.name for path in output.iterdir()] == ["mine.txt"]
     first = train(config, overwrite=True)
@@ -201,11 +201,13 @@ def test_the_choice_is_by_hash_and_copies_stay_together(config_file, corpora):
     ],
 )
 def test_a_text_becomes_one_line_without_labels(text, line):
-    assert as_line(text) == line
+    assert to_fasttext_line(text) == line
 
 
 def test_too_few_documents(config_file):
-    with pytest.raises(UserError, match=r"positive: \d+ documents to train and \d held out, at least 10 of each"):
+    with pytest.raises(
+        UserError, match=r"positive: \d+ documents for training and \d held out, expected at least 10 of each"
+    ):
         train(load_classifier_config(config_file, ["documents_per_class=20"]), overwrite=False)
 
 

@@ -145,7 +145,7 @@ def test_what_a_store_cannot_do_is_refused_before_anything_is_done(
     (tmp_path / "ids").write_text("web/0.jsonl#0\n")
     for words in (["forget", corpora.far, "--ids", "ids"], ["gc", str(corpora.file), "--delete"]):
         assert main(words) == 2
-        assert "forget and gc work on directories: copy the corpus to one" in capsys.readouterr().err
+        assert "forget and gc need a local directory: copy the corpus to one" in capsys.readouterr().err
     assert tree(place_of(corpora.far), s3) == before
 
 

@@ -117,7 +117,7 @@ def test_what_was_not_measured_is_not_guessed(corpus):
     path.write_text(path.read_text().replace("  - text_hash", language + second + "  - text_hash"))
     config = load_corpus_config(path)
     build(make_plan(config, take_inventory(config.sources, config.place)), LocalCluster(), lambda line: None)
-    with pytest.raises(UserError, match="filter: what language would say of newly kept documents is not known"):
+    with pytest.raises(UserError, match="filter: newly kept documents lack the columns of language"):
         what_if(config, ["filter.word_count.at_least=10"])
     assert what_if(config, ["english.language.one_of=[de]"]).run(full=True)["short"].exact
 

@@ -105,7 +105,7 @@ def test_parquet_holds_the_kept_edited_text(corpus: Path, tmp_path: Path) -> Non
     files = export_corpus(corpus, tmp_path / "new" / "e", "parquet", None)
     assert [file.path for file in files] == ["data/00000-web.parquet", "data/00001-code.parquet"]
     table = pq.read_table(tmp_path / "new" / "e" / "data" / "00000-web.parquet", page_checksum_verification=True)
-    assert table.schema.equals(module.EXPORTED)
+    assert table.schema.equals(module.EXPORT_SCHEMA)
     rows = table.to_pylist()
     assert [(row["id"], row["text"]) for row in rows] == kept(corpus, "web")
     assert len(rows) == 267

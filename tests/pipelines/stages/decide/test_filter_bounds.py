@@ -125,4 +125,4 @@ def test_builds_questions_and_pages_agree(corpus, tmp_path, capsys):
         "word_count is 3, source is short, kept is at least (11 for long, 2 for no, 6 for default; by source)" in said
     )
     assert main(["whatif", str(corpus), "--set", "filter.word_count.at_most.long=4"]) == 2
-    assert "at_most of word_count is no mapping of bounds; leave out .long" in capsys.readouterr().err
+    assert "at_most of word_count is not a mapping of bounds; leave out .long" in capsys.readouterr().err

@@ -319,7 +319,7 @@ def test_a_build_filters_what_is_contaminated(corpus_file, tmp_path, capsys):
     stored = paragraph(3).encode()[places[0]["start"] : places[0]["end"]].decode()
     assert stored in paragraph(3)[100:400]
     assert main(["inspect", str(config.place), "--contamination", str(evidence)]) == 2
-    assert "is there already" in capsys.readouterr().err
+    assert ": exists; name another file" in capsys.readouterr().err
     report = json.loads((config.place / "report.json").read_text())
     assert report["evaluation_sets"][0] | {"items": 1, "items_found": 1} == report["evaluation_sets"][0]
     assert "<td>quiz</td>" in (config.place / "report.html").read_text()
