@@ -1,11 +1,12 @@
-"""The whole annotate pass, from files to columns: MB/s of text per core, and the memory of every worker.
+"""Benchmark the whole annotate pass, from files to columns: MB/s of text per core, and memory of every worker.
 
     python -m benchmarks.annotate [--workers 2] [--stages language quality_signals ...]     data: $GRISTMILL_DATA/prose
 
-All prose of the development data is read as one source with parts at their limit (128 MiB of text) and annotated by the
-measuring stages in one fused pass on Ray. MB/s per core are text bytes / seconds of all tasks, of reading and of every
-stage; seconds are wall seconds of tasks, so a busy machine shows less. Memory is the largest resident set of a worker
-process, polled ten times a second. datatrove's figures for four of these filters alone: benchmarks/signals.py.
+All prose of the development data is read as one source with parts of maximum size (128 MiB of text) and
+annotated by the measuring stages in one fused pass on Ray. MB/s per core are bytes of text divided by the
+wall seconds of all tasks, for reading and for every stage, so a busy machine shows less. Memory is the
+largest resident set of a worker process, polled ten times a second. datatrove's figures for four of these
+filters alone are in benchmarks/signals.py.
 """
 
 import argparse

@@ -1,11 +1,13 @@
-"""Pages by encoding: which share is read right, set aside, or read wrongly, beside two detectors run bare in the same run.
+"""Benchmark charset detection: shares of pages decoded correctly, set aside, or wrongly, against two other
+detectors.
 
     python -m benchmarks.charsets [--pages 40]        data: $GRISTMILL_DATA/lid, $GRISTMILL_DATA/prose
 
-A page is one sentence, or 20, of a language in paragraphs, in one encoding. It declares nothing, or UTF-8, or ISO-8859-1 in its
-HTTP header. Right: the text is exactly what was encoded, after normalisation. Aside: `undecodable`, more than a tenth of its
-characters are replacement marks. Wrong: all else. The detectors are given the page without a declaration.
-Traditional Chinese are lines of Wikipedia that Big5 can encode and GB 2312 cannot; all else are lingua's test sentences.
+A page is 1 or 20 sentences of a language in paragraphs, in one encoding. Its HTTP header declares nothing,
+UTF-8, or ISO-8859-1. Right: the text equals what was encoded, after normalisation. Aside: `undecodable`, more
+than a tenth of its characters are replacement marks. Wrong: everything else. The other detectors get the page
+without a declaration. Traditional Chinese pages are lines of Wikipedia that Big5 can encode and GB 2312
+cannot; all others are lingua's test sentences.
 """
 
 import argparse

@@ -1,15 +1,17 @@
-"""Clusters from signatures: time and memory, how they grow with the number of documents.
+"""Benchmark clustering of signatures: time and memory, and their growth with the number of documents.
 
     python -m benchmarks.clustering [--documents 500000] [--workers 2]     sizes x 1, 2, 4, 8 and the fitted exponent
     python -m benchmarks.clustering --documents 10000000 --once            10 million documents, 100 million band entries
 
-Synthetic signatures of 20 values, cut into 10 bands of 2, so each document is 10 band entries. Three documents in ten are in
-planted clusters, sizes by a power law from 2 to 1 in 1,000 documents; a member shares three of the ten bands, drawn
-at random, with each of two earlier members of its cluster, so clusters are chains and trees, not stars. Every signature is
-drawn from 64 bits a band: nothing else collides. The whole step runs, from reading the columns to writing them; what it must
-find is known and compared. Growth is fitted to processor time, on which a neighbour on the machine weighs less. Workers are
-processes that inherit nothing; the peak is the largest resident memory of any of them or of the driver, libraries included (the
-driver's holds the planted truth besides).
+Signatures are synthetic: 20 values, cut into 10 bands of 2, so each document has 10 band entries. Three
+documents in ten are in planted clusters, whose sizes follow a power law from 2 to 1 in 1,000 documents. A
+member shares three random bands with each of two earlier members of its cluster, so clusters are chains and
+trees, not stars. A band has 64 random bits, so nothing else collides.
+
+The whole step runs, from reading columns to writing them, and its result is compared with the planted
+clusters. Growth is fitted to processor time, which other load on the machine affects less. Workers are
+processes that inherit nothing. The peak is the largest resident memory of any of them or of the driver,
+including libraries (and in the driver the planted truth).
 """
 
 import argparse
@@ -44,14 +46,14 @@ def resident() -> float:
 
 
 def measured(function: Callable[[Any], Any], item: Any) -> tuple[Any, float, float]:
-    """(result, MB resident, seconds of processor time)."""
+    """(result, MB resident, seconds of processor time) of a task."""
     begin = time.process_time()
     return function(item), resident(), time.process_time() - begin
 
 
 @dataclass
 class Processes:
-    """A cluster of processes on this machine that notes their peaks and processor time."""
+    """A cluster of local processes that records their peak memory and processor time."""
 
     workers: int
     peak: float = 0.0
@@ -71,7 +73,9 @@ class Processes:
 
 
 def planted(documents: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """(signatures uint64 [documents, BANDS], cluster of each document): clusters are scattered over all documents."""
+    """(signatures uint64 [documents, BANDS], cluster of each document): clusters are scattered over all
+    documents.
+    """
     rng = np.random.default_rng(seed)
     values = rng.integers(0, 1 << 63, (documents, BANDS), dtype=np.uint64)
     sizes = np.minimum(2 + rng.pareto(1.5, documents), max(2, documents // 1000)).astype(np.int64)
@@ -91,7 +95,9 @@ def planted(documents: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def prepare(root: Path, documents: int) -> tuple[list[Part], np.ndarray]:
-    """Parts with planted clusters, and the cluster of each document; in a process of its own, so that its memory is not ours."""
+    """Write parts with planted clusters, and the cluster of each document, in a process whose memory is not
+    measured.
+    """
     values, cluster = planted(documents, seed=documents)
     parts = []
     for number, start in enumerate(range(0, len(values), PART_ROWS)):
@@ -113,7 +119,7 @@ def prepare(root: Path, documents: int) -> tuple[list[Part], np.ndarray]:
 
 
 def check(stage: DedupMinhash, out: StepOutput, parts: Sequence[Part], cluster: np.ndarray) -> None:
-    """The winner of every document is the lowest id, here the lowest number, of its planted cluster."""
+    """Assert that the winner of every document is the lowest id, here the lowest number, of its planted cluster."""
     lowest = np.full(len(cluster), len(cluster))
     np.minimum.at(lowest, cluster, np.arange(len(cluster)))
     company = np.bincount(cluster, minlength=len(cluster)) > 1
@@ -127,7 +133,7 @@ def check(stage: DedupMinhash, out: StepOutput, parts: Sequence[Part], cluster: 
 
 
 def run(documents: int, workers: int, details: bool) -> float:
-    """Cluster that many documents; seconds of processor time of all tasks."""
+    """Cluster that many documents; return the processor seconds of all tasks."""
     root = Path(tempfile.mkdtemp(prefix="clustering-"))
     try:
         with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as once:

@@ -1,10 +1,11 @@
-"""Precision and recall of `decontaminate` on planted items and real negatives, and its speed beside the annotate pass.
+"""Benchmark `decontaminate`: precision and recall on planted items and real negatives, and speed.
 
     python -m benchmarks.decontamination [CORPUS.jsonl.gz ITEMS.jsonl.gz]     default: wiki_en and textbooks of $GRISTMILL_DATA
 
-Items are passages of the second file. Half of them are planted into documents of the first, in one of the ways of KINDS; the
-others are real negatives, of which nothing should be found that is not a genuine copy. And once more with items from
-documents of the first file itself, which are taken out: there the templates that its documents share are found, too.
+Items are passages of the second file. Half of them are planted into documents of the first in one of the ways
+of KINDS; the others are real negatives, of which only genuine copies should be found. A second run takes
+items from documents of the first file itself, which are removed from it; there, templates that its documents
+share are found too.
 """
 
 import json
@@ -31,13 +32,13 @@ from pipelines.stages.measure.evaluation_sets import EvaluationSet
 from pipelines.stages.measure.quality_signals import QualitySignals
 
 KINDS = ("verbatim", "copied", "restyled", "1 word in 40", "1 word in 20", "half", "answer", "short")
-COPIES, MANY = 3, 30  # documents that an item is planted into; those of the kind "copied"
+COPIES, MANY = 3, 30  # documents that an item is planted into; MANY for the kind "copied"
 DEFAULTS = ("wiki_en", "textbooks")
 _TYPOGRAPHY = str.maketrans({".": " .", ",": " ,", "'": "’", "-": " - ", '"': "“"})
 
 
 class Planted(NamedTuple):
-    """A corpus with the truth: which item stands in which document, and how."""
+    """A corpus with the truth: which item is in which document, and how it was planted."""
 
     texts: list[str]
     items: list[dict[str, str]]
@@ -45,13 +46,13 @@ class Planted(NamedTuple):
 
 
 def passage(words: Sequence[str], rng: random.Random, size: int) -> str:
-    """`size` neighbouring words of a text, from anywhere."""
+    """`size` consecutive words from a random position of a text."""
     begin = rng.randrange(max(1, len(words) - size))
     return " ".join(words[begin : begin + size])
 
 
 def altered(kind: str, item: dict[str, str], rng: random.Random) -> str:
-    """What of an item is planted, and how."""
+    """The text to plant for an item, altered according to its kind."""
     text = f"{item['question']} {item['answer']}"
     if kind == "restyled":
         return text.upper().translate(_TYPOGRAPHY).replace(" ", "\n  ", 3)
@@ -67,7 +68,7 @@ def altered(kind: str, item: dict[str, str], rng: random.Random) -> str:
 
 
 def plant(texts: Sequence[str], origins: Sequence[str], seed: int) -> Planted:
-    """Make an item of each of `origins`, and plant every other one into some of `texts`."""
+    """Make an item from each of `origins`, and plant every second one into some of `texts`."""
     rng = random.Random(seed)
     kinds = [KINDS[number // 2 % len(KINDS)] for number in range(len(origins))]
     items = []

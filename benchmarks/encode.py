@@ -1,9 +1,10 @@
-"""Encoding speed: our Encoder (gigatoken) beside Hugging Face `tokenizers`, same tokenizer, same documents, one run.
+"""Benchmark encoding: our Encoder (gigatoken) against Hugging Face `tokenizers`, same tokenizer and documents.
 
     python -m benchmarks.encode [FILE ...] [--tokenizer DIR_OR_JSON] [--megabytes 20] [--runs 3]
 
-FILEs are UTF-8 text or JSON lines, gzip or not; without any, $GRISTMILL_DATA/prose is read. Without --tokenizer, a
-byte-level BPE of 16,384 is trained on the first third of the texts. All ids are compared before anything is timed.
+FILEs are UTF-8 text or JSON lines, gzip or not; without any, $GRISTMILL_DATA/prose is read. Without
+--tokenizer, a byte-level BPE of 16,384 is trained on the first third of the texts. All ids are compared
+before anything is timed.
 """
 
 import argparse
@@ -66,7 +67,7 @@ def compare(ours: Encoder, peer: Encoder, documents: pa.LargeStringArray, runs: 
 
 
 def fresh(encoder: Encoder) -> Encoder:
-    """With nothing remembered: gigatoken keeps the pieces that it has seen, so a first pass is slower."""
+    """An encoder with an empty cache: gigatoken caches pieces, so a first pass is slower."""
     copy = Encoder(encoder.definition, encoder.library, encoder.library_reason)
     copy.encode(pa.array(["load"], pa.large_string()))
     return copy
@@ -93,7 +94,7 @@ def trained(texts: list[str], folder: Path) -> str:
 
 
 def taken(files: list[str], limit: float) -> Iterator[str]:
-    """About `limit` bytes of documents, the same share of each file."""
+    """About `limit` bytes of documents, with the same share of each file."""
     for file in files:
         size = 0
         for text in read_texts(file):

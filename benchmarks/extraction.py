@@ -1,16 +1,19 @@
-"""Text from web pages: quality beside the extractors run bare, and speed beside bare FastWARC and resiliparse, in one run.
+"""Benchmark extraction from web pages: quality against the bare extractors, speed against FastWARC with
+resiliparse.
 
     python -m benchmarks.extraction [--pages 300] [--pairs 3]        data: $GRISTMILL_DATA/raw_web
 
-Quality is the evaluation that trafilatura reports: of each page, snippets that must be in the text ("with") and snippets
-that must not ("without"). Precision = found with / (found with + found without), recall = found with / all with, F = their
-harmonic mean. "reader" is format warc, "bare" the extractor's own call on the same payload with the same options (trafilatura
-decodes the bytes itself there). Equal texts show that nothing is lost on the way.
+Quality is measured as trafilatura reports it: each page has snippets that must be in the text ("with") and
+snippets that must not ("without"). Precision = found with / (found with + found without), recall = found with
+/ all with, F = their harmonic mean. "reader" is format warc, "bare" the extractor's own call on the same
+payload with the same options, except that trafilatura decodes the bytes itself. The share of equal texts
+shows whether the reader loses anything.
 
-Speed is MB/s of decoded WARC, over all pages. The peer reads payloads with FastWARC, detects the encoding, decodes and
-extracts; the reader also accounts for every record, counts replaced bytes, bounds nodes and depth, isolates the parser in a
-process, normalises and lays documents out in Arrow. CPU time is that of this process and its children; on a wall clock the
-reader's two processes overlap. Medians over pairs, one after the other.
+Speed is MB/s of decoded WARC over all pages. The peer reads payloads with FastWARC, detects the encoding,
+decodes and extracts. The reader also accounts for every record, counts replaced bytes, limits nodes and
+depth, isolates the parser in a process, normalises, and writes documents into Arrow. CPU time is that of this
+process and its children; in wall time the reader's two processes overlap. Figures are medians over pairs of
+consecutive runs.
 """
 
 import argparse
@@ -33,7 +36,7 @@ from pipelines.reading.registry import read_records
 from pipelines.reading.web.extraction import Extractor
 from pipelines.reading.web.page_worker import extract_with_resiliparse, extract_with_trafilatura
 
-_COPIES = 3  # of the file, read by one process as a crawl's larger files are: starting it takes 0.2 s
+_COPIES = 3  # of the file, so that starting the child (0.2 s) weighs as little as with a crawl's larger files
 Snippets = list[tuple[list[str], list[str]]]
 
 
@@ -64,7 +67,7 @@ def main() -> None:
 
 
 def by_reader(path: Path, extract: str) -> Iterator[str]:
-    """The text of every page as format warc extracts it, before normalisation; empty where it is set aside."""
+    """The text of every page as format warc extracts it, before normalisation; empty for pages set aside."""
     source = Source(name="benchmark", root=str(path), format="warc", extract=extract)
     (file,) = list_files(source)
     with Extractor(source) as extractor:

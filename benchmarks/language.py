@@ -1,12 +1,14 @@
-"""Language identification, one core: speed beside a plain loop over each library's own call, and accuracy per language.
+"""Benchmark language identification on one core: speed against a loop over each library's own call, and
+accuracy.
 
     python -m benchmarks.language [FILE.jsonl.gz ...] [--megabytes 8] [--model lid.176.ftz]
 
-FILEs are gzipped JSON lines with a `text`; without any, prose of $GRISTMILL_DATA. The model defaults to
-$GRISTMILL_DATA/models/lid.176.ftz, and fastText is left out where there is none. The peers are given what the stage looks at:
-the first 65,536 bytes. Labels are compared before any speed is printed. Times are CPU seconds of this process, the better of
-two runs that alternate. Accuracy is over $GRISTMILL_DATA/lid, 75 languages of 1,000 sentences: documents of 1, 5 and 20
-consecutive sentences, and `-` where the model does not know the language.
+FILEs are gzipped JSON lines with a `text`; the default is prose of $GRISTMILL_DATA. The model defaults to
+$GRISTMILL_DATA/models/lid.176.ftz; without it fastText is left out. The libraries get what the stage reads,
+the first 65,536 bytes. Labels are compared before any speed is printed. Times are CPU seconds of this
+process, the better of two alternating runs. Accuracy is measured on $GRISTMILL_DATA/lid, 75 languages with
+1,000 sentences each, as documents of 1, 5 and 20 consecutive sentences; `-` marks languages that the model
+does not know.
 """
 
 import argparse
@@ -90,7 +92,9 @@ def fasttext_by(path: str) -> Callable[[list[str]], list[str]]:
 
 
 def accuracy(archive: Path, stages: dict[str, Language]) -> None:
-    """A markdown table: per cent of documents with the right label, by model, number of sentences and language."""
+    """A Markdown table: per cent of documents with the correct label, by model, number of sentences and
+    language.
+    """
     known = {name: known_labels(stage) for name, stage in stages.items()}
     columns = [(name, length) for name in stages for length in LENGTHS]
     print("\n| language |" + "".join(f" {name}, {length} |" for name, length in columns))
@@ -116,7 +120,7 @@ def known_labels(stage: Language) -> set[str]:
 
 
 def right(stage: Language, sentences: list[str], length: int, wanted: str) -> float:
-    """Per cent of the documents of so many sentences that get this label."""
+    """Per cent of the documents of that many sentences that get this label."""
     texts = [" ".join(sentences[first : first + length]) for first in range(0, len(sentences) - length + 1, length)]
     found = stage.annotate(pa.table({"text": pa.array(texts, pa.large_string())}))["language"].to_pylist()
     return 100 * found.count(wanted) / len(found)

@@ -1,13 +1,14 @@
-"""Tokens per second of the training loader, beside plain memmap readers, in one run.
+"""Benchmark the training loader: tokens per second, against plain memmap readers and other libraries.
 
     pip install --target PEERS datasets mosaicml-streaming litdata
     python -m benchmarks.loader [--million-tokens 64] [--sequence-length 2048] [--peers PEERS]
 
-All read shuffled sequences of the same tokens from the page cache, one process, into numpy arrays ready for torch:
-`ours` gives inputs, targets, positions and document segments, the mixture's order included, for every packing; `memmap`
-gives inputs alone, as nanoGPT's loader does; `memmap + boundaries` finds documents by a search in their offsets,
-vectorised. Hugging Face `datasets`, MosaicML's `streaming` and `litdata` read rows of packed sequences, without
-boundaries, from their own formats; a peer that is not installed is left out and said to be.
+All read shuffled sequences of the same tokens from the page cache, in one process, into numpy arrays ready
+for torch. `ours` yields inputs, targets, positions and document segments in the order of the mixture, for
+every packing. `memmap` yields inputs alone, as nanoGPT's loader does; `memmap + boundaries` also finds
+documents by a vectorised search in their offsets. Hugging Face `datasets`, MosaicML's `streaming` and
+`litdata` read rows of packed sequences, without boundaries, from their own formats; those not installed are
+left out, with a note.
 """
 
 import argparse
@@ -41,7 +42,7 @@ SENTENCE = 25
 
 
 def write_source(directory: Path, tokens: int) -> Source:
-    """A source of two shards of random tokens, document lengths log-normal."""
+    """A source of two shards of random tokens, with log-normal document lengths."""
     rng = np.random.default_rng(0)
     records = []
     for number in range(2):
@@ -61,7 +62,7 @@ def write_source(directory: Path, tokens: int) -> Source:
 
 
 def every(offsets: np.ndarray, tokens: int) -> tuple[np.ndarray, np.ndarray]:
-    """Sentences of so many tokens each: (starts, offsets) as in a shard."""
+    """Sentences of equal length in tokens: (starts, offsets) as in a shard."""
     many = -(-np.diff(offsets) // tokens)
     ends = np.concatenate([[0], np.cumsum(many)])
     return (np.arange(ends[-1]) - np.repeat(ends[:-1], many)) * tokens, ends
@@ -134,7 +135,7 @@ def mosaic(source: Source, length: int) -> Iterator[int]:
 
 @cache
 def mosaic_dataset(source: Source, length: int) -> Any:
-    # Its image datasets, which nothing here needs, want the torchvision that was built with this very torch.
+    # Its image datasets, not needed here, require a torchvision built for exactly this torch.
     sys.modules.setdefault("streaming.vision", ModuleType("streaming.vision"))
     from streaming import MDSWriter, StreamingDataset
 

@@ -1,12 +1,12 @@
-"""Tokens per second of masking, beside Hugging Face's collator for masked language modelling, in one run.
+"""Benchmark masking: tokens per second, against Hugging Face's collator for masked language modelling.
 
     python -m benchmarks.masking [--rows 32] [--sequence-length 512]
 
-Both mask 15 % of the same rows of four documents each, 80 / 10 / 10, one thread. Ours counts targets by document and draws
-from the seed and the sample's number; it gives numpy arrays that torch takes as they are. The collator gets tensors and a
-mask of the special tokens, and pads nothing here, but most of its time goes into looking: so its masking of ready tensors
-is shown as well. It does 80 / 10 / 10 for single tokens, and for whole words replaces all of them by `[MASK]`. It has no
-spans.
+Both mask 15 % of the same rows of four documents each, 80 / 10 / 10, on one thread. Ours counts targets per
+document, draws from the seed and the sample's number, and yields numpy arrays that torch uses directly. The
+collator gets tensors and a mask of special tokens. There is nothing to pad here, but checking for it takes
+most of its time, so its masking of prepared tensors is shown as well. It does 80 / 10 / 10 for single tokens,
+and replaces whole words entirely by `[MASK]`. It has no spans.
 """
 
 import argparse
@@ -64,7 +64,8 @@ def peer(tokenizer: Any, batch: Batch, words: bool) -> Callable[[], object]:
     special = np.isin(batch.inputs, list(SPECIALS.values())).astype(np.int64)
     offsets = None
     if words:
-        # What the collator finds words by: a token goes on where it begins at the end of the one before.
+        # The collator finds words by offsets: a token continues the word if it begins where the previous one
+        # ends.
         begins = (batch.inputs % 3 != 0) | (special == 1)
         starts = np.cumsum(np.where(begins, 2, 1), axis=1)
         offsets = torch.from_numpy(np.stack([starts, starts + 1], axis=2))
@@ -83,7 +84,7 @@ def peer(tokenizer: Any, batch: Batch, words: bool) -> Callable[[], object]:
 
 
 def bare_peer(tokenizer: Any, batch: Batch) -> Callable[[], object]:
-    """The collator's masking alone, of tensors that are ready."""
+    """The collator's masking alone, on prepared tensors."""
     import torch
     from transformers import DataCollatorForLanguageModeling
 

@@ -1,9 +1,9 @@
-"""MinHash signatures from text, shingling included, one core, beside datasketch in the same process.
+"""Benchmark MinHash signatures from text, including shingling, on one core against datasketch.
 
     python -m benchmarks.minhash [FILE.jsonl.gz ...]      default: $GRISTMILL_DATA/prose/wiki_en.jsonl.gz
 
-datasketch gets its fastest configuration: scheme "affine32", xxh32, update_batch, over shingles made by `re` in Python,
-and once more over ready-made shingles. The signatures of both are compared bit by bit.
+datasketch runs in its fastest configuration: scheme "affine32", xxh32, update_batch, once over shingles made
+by `re` in Python and once over shingles made beforehand. The signatures of both are compared bit by bit.
 """
 
 import re

@@ -1,14 +1,17 @@
-"""Recall and precision of near-duplicate removal on real text, against exact Jaccard and datasketch's MinHashLSH.
+"""Benchmark near-duplicate removal on real text: recall and precision against exact Jaccard and datasketch's
+MinHashLSH.
 
     GRISTMILL_DATA=... python -m benchmarks.minhash_accuracy [DOMAIN ...]
 
-The oracle ($GRISTMILL_DATA/dedup) holds every pair of documents with Jaccard similarity of at least 0.5 over word 5-grams.
-Recall is the share of pairs at or above s that share a band (14 x 8 of 112 values), beside what the bands promise for these
-pairs, the mean of 1 - (1 - s^8)^14, and beside datasketch's MinHashLSH with the same parameters, from the same signatures.
-Precision is measured where it matters, on (dropped document, the one it was dropped for): the share with a Jaccard similarity
-of at least 0.8, by sets in Python, for each `verify` at that threshold. Recall is the share of pairs at or above 0.8 of which
-one is gone, and `left` counts those in one cluster that both stay. A whole build runs per domain; text, signatures and reading
-are shared by its three steps.
+The oracle ($GRISTMILL_DATA/dedup) holds every pair of documents with Jaccard similarity of at least 0.5 over
+word 5-grams. Recall of the bands is the share of pairs at or above s that share a band (14 x 8 of 112
+values). It is compared with the expected value for these pairs, the mean of 1 - (1 - s^8)^14, and with
+datasketch's MinHashLSH with the same parameters on the same signatures.
+
+For each `verify` at a threshold of 0.8, precision is the share of (dropped document, document it was dropped
+for) with Jaccard similarity of at least 0.8, computed from sets in Python. Recall is the share of pairs at or
+above 0.8 of which one document is dropped; `left` counts pairs of one cluster of which neither is. Each
+domain is a whole build, whose three steps share text, signatures and reading.
 """
 
 import gzip
@@ -49,7 +52,9 @@ def read(data: Path, domain: str) -> list[dict]:
 
 
 def clusters(data: Path, domain: str, names: list[str], root: Path, verify: str) -> Build:
-    """(ids, signatures, pairs of (dropped, kept) records, facts, clusters by record) of a build with that verification."""
+    """(ids, signatures, pairs of (dropped, kept) records, facts, clusters by record) of a build with that
+    `verify`.
+    """
     source = Source(domain, str(data / "prose" / f"{domain}.jsonl.gz"), "jsonl")
     knobs = {} if verify == "none" else {"threshold": THRESHOLD, "verify": verify}
     steps = (
@@ -78,7 +83,7 @@ def clusters(data: Path, domain: str, names: list[str], root: Path, verify: str)
 
 
 def linked_by_datasketch(signatures: np.ndarray, pairs: np.ndarray) -> np.ndarray:
-    """Which pairs of rows MinHashLSH finds: bool [pairs]."""
+    """Whether MinHashLSH finds each pair of rows, bool [pairs]."""
     index = MinHashLSH(num_perm=112, params=(14, 8))
     made = [
         MinHash(112, hashvalues=row, scheme="affine32", hashfunc=xxhash.xxh32_intdigest) for row in signatures
@@ -90,7 +95,7 @@ def linked_by_datasketch(signatures: np.ndarray, pairs: np.ndarray) -> np.ndarra
 
 
 def jaccard(a: str, b: str) -> float:
-    """Exactly, by sets of word 5-grams."""
+    """Exact Jaccard similarity of the sets of word 5-grams."""
     one, other = set(shingles(a, 5)), set(shingles(b, 5))
     return len(one & other) / len(one | other)
 

@@ -1,10 +1,11 @@
-"""What the objectives of pairs cost: tokens of the stream per second on one thread, and their share of a training step.
+"""Benchmark pair objectives: tokens of the stream per second on one thread, and their share of a training step.
 
     python -m benchmarks.objectives [--rows 64] [--step-rows 2] [--sequence-length 512]
 
-The step is the forward and backward pass of a T5 or a Llama of some 25 M parameters over what the objective made of fewer rows,
-on all threads that torch takes. Documents are of lognormal lengths, some 150 tokens in the median; times are the shortest
-of several. No peer trains on these objectives with packed documents, so none runs beside.
+The step is the forward and backward pass of a T5 or a Llama of about 25 M parameters over the batch that the
+objective made from fewer rows, on all threads that torch uses. Document lengths are lognormal with a median
+of about 150 tokens; times are the shortest of several. There is no comparison, because no peer trains on
+these objectives with packed documents.
 """
 
 import argparse
@@ -48,7 +49,9 @@ OBJECTIVES: dict[str, tuple[str, Any]] = {
 
 
 def texts() -> TokenTexts:
-    """Of a byte-level BPE whose tokens are words of random letters behind a space: every cut inside of one is encoded anew."""
+    """Texts of a byte-level BPE whose tokens are words of random letters after a space, so that every cut
+    inside a word has to be encoded again.
+    """
     rng, vocabulary = np.random.default_rng(1), dict(SPECIAL_IDS)
     vocabulary |= {character: len(vocabulary) + number for number, character in enumerate(characters_of_bytes())}
     merges: list[tuple[str, str]] = []
@@ -66,7 +69,7 @@ def texts() -> TokenTexts:
 
 
 def rows_of(rows: int, length: int, frame: Frame) -> Batch:
-    """Rows of documents of random tokens, a sentence of some 20 tokens after the other, marked as `frame` says."""
+    """Rows of documents of random tokens in sentences of about 20 tokens, with the special tokens of `frame`."""
     rng = np.random.default_rng(0)
     inputs = rng.integers(len(SPECIAL_IDS), VOCABULARY, (rows, length))
     segments = np.zeros_like(inputs)
@@ -86,7 +89,7 @@ def rows_of(rows: int, length: int, frame: Frame) -> Batch:
 
 
 def shortest(run: Callable[[], object], seconds: float) -> float:
-    """Seconds of the fastest of the runs that `seconds` have time for, at least one."""
+    """Seconds of the fastest run, of as many as fit into `seconds`, at least one."""
     best, began = float("inf"), time.perf_counter()
     while best == float("inf") or time.perf_counter() - began < seconds:
         start = time.perf_counter()

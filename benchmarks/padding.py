@@ -1,10 +1,11 @@
-"""How much of a padded batch is tokens: one document a row, rows of a step sorted by length and cut to the longest.
+"""Benchmark padding: the share of tokens in a padded batch with one document per row.
 
     GRISTMILL_DATA=DIR python -m benchmarks.padding [--rows 256] [--micro-batch 8]
 
-Documents of three kinds of text, a token for every four characters, two marks each. `one length` pads every row to the
-sequence length, as a collator with padding to a maximum does; `by micro-batch` to the longest of rows as they come, as HF
-Trainer's does; ours as `packed_corpus.Grid.share` shares them out, with lengths rounded up to a multiple of 1, 8 and 64.
+Documents are of three kinds of text, with a token per four characters and two special tokens. `one length`
+pads every row to the sequence length, as a collator with padding to a maximum does; `by micro-batch` to the
+longest of rows as they come, as HF Trainer's does; ours as `packed_corpus.Grid.share` shares them out, with
+lengths rounded up to a multiple of 1, 8 and 64.
 """
 
 import argparse

@@ -1,15 +1,17 @@
-"""PII, one core: Presidio's recognizers behind our gate beside the same recognizers over the whole text, in one run.
+"""Benchmark PII detection on one core: Presidio's recognizers behind our gate against the same over the whole
+text.
 
     python -m benchmarks.pii [FILE.jsonl.gz ...] [--megabytes 8] [--posts 100] [--regions JP]
 
-FILEs are gzipped JSON lines with a `text`; without any, forum posts and English Wikipedia of $GRISTMILL_DATA/prose. The
-ungated recognizers are so slow that they read only --posts documents, spread over the file; on these the spans of both
-are compared before any speed is printed. Times are CPU seconds of this process. "first" has seen no text before; "again"
-reads the same text once more and remembers it, which bounds what repetition in a corpus can save.
+FILEs are gzipped JSON lines with a `text`; without any, forum posts and English Wikipedia of
+$GRISTMILL_DATA/prose. The ungated recognizers are so slow that they read only --posts documents, spread over
+the file; on these the spans of both are compared before any speed is printed. Times are CPU seconds of this
+process. "first" starts with empty caches; "again" reads the same text a second time, which bounds what
+repetition in a corpus can save.
 
-Then, on the 1,500 texts with labels of $GRISTMILL_DATA/pii: precision and recall per entity of both, at the default
-threshold. A detection is right where it overlaps a label of its entity, a label is found where a detection of its entity
-overlaps it.
+Then, on the 1,500 texts with labels of $GRISTMILL_DATA/pii: precision and recall per entity of both, at the
+default threshold. A detection is correct if it overlaps a label of its entity; a label is found if a
+detection of its entity overlaps it.
 """
 
 import argparse
@@ -154,7 +156,7 @@ def report(name: str, size: float, seconds: float, rate: float | None) -> None:
 
 
 def ready(stage: Pii) -> Pii:
-    """With Presidio imported and the kernels compiled, and nothing remembered of any text."""
+    """Import Presidio and compile the kernels, then clear all caches."""
     stage.setup()
     stage.annotate(table(["650-253-0000 a@example.com 1.2.3.4 DE89370400440532013000"]))
     return stage

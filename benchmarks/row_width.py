@@ -1,10 +1,12 @@
-"""How wide rows of objectives of pairs are where documents are short, with and without the room that packing gives their marks.
+"""Benchmark the width of rows of pair objectives on short documents, with and without room for their special
+tokens.
 
     GRISTMILL_DATA=DIR python -m benchmarks.row_width [--tokens 400000]
 
-Wikipedia, encoded by a byte-level BPE of 4,096 tokens, is cut into documents of lognormal lengths (sigma 1). Rows are as many
-positions of the stream as one document may fill (`stream`), or what has room with its marks (`room`). Of the longer
-side of each row: the widest, the mean, and the share of positions in rows of the sequence length that are padding.
+Wikipedia, encoded by a byte-level BPE of 4,096 tokens, is cut into documents of lognormal lengths (sigma 1).
+A row holds as many positions of the stream as one document may fill (`stream`), or as many as fit with their
+special tokens (`room`). Printed for the longer side of each row: the widest, the mean, and the share of
+padding in rows of the sequence length.
 """
 
 import argparse
@@ -51,7 +53,7 @@ class Held(SourceStream):
 
 
 def shard_of(tokens: np.ndarray, median: int) -> Shard:
-    """The tokens as documents, with a sentence of some 20 tokens after the other."""
+    """The tokens as documents, in sentences of about 20 tokens."""
     rng, sizes = np.random.default_rng(0), []
     while sum(sizes) < len(tokens):
         sizes += [max(1, round(size)) for size in rng.lognormal(np.log(median), 1, 1000)]
@@ -64,7 +66,7 @@ def shard_of(tokens: np.ndarray, median: int) -> Shard:
 
 
 def widths(grid: Grid) -> np.ndarray:
-    """Positions that each row of a source takes, of its longer side."""
+    """Positions of the longer side of each row of a source."""
     source, found = grid.sources[0], []
     sequences = np.arange(source.count(grid.length))
     for first in range(0, len(sequences), 64):
@@ -101,7 +103,7 @@ def main() -> None:
 
 
 def measure(name: str, shard: Shard, key: str, length: int, known: TokenTexts) -> str:
-    """A line on an objective."""
+    """Print a line on an objective."""
     architecture, objective = OBJECTIVES[name]
     family: Any = ARCHITECTURES[architecture].family
     start = ARCHITECTURES[architecture].decoder_start

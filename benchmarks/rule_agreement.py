@@ -1,10 +1,11 @@
-"""How far our rule sets agree with datatrove's own filters, document by document, in one process.
+"""Compare our rule sets with datatrove's own filters, document by document, in one process.
 
     python -m benchmarks.rule_agreement [--per-source 270] [--list]
 
-Documents: the shared data's prose and quality files and its web pages, extracted; at most --per-source of each file, those of
-at most 20,000 characters. datatrove 0.10.1 with spaCy must be importable (`pip install --target DIR ...`, PYTHONPATH=DIR); the
-default run takes about three minutes, nearly all of them datatrove's. What is printed is explained in docs/rule_sets.md.
+Documents: prose and quality files of $GRISTMILL_DATA and its extracted web pages; at most --per-source of
+each file, and only those of at most 20,000 characters. datatrove 0.10.1 with spaCy must be importable (`pip
+install --target DIR ...`, PYTHONPATH=DIR). The default run takes about three minutes, nearly all of it
+datatrove's. docs/rule_sets.md explains the output.
 """
 
 import argparse
@@ -28,7 +29,7 @@ LONGEST = 20_000  # characters: datatrove reads 0.1 MB/s
 SEED = 20_000
 Verdicts = list[str | None]  # per document: the reason to drop it, None to keep it
 
-# Our reason for each of datatrove's.
+# datatrove's reasons, and ours for each.
 REASONS = {
     "gopher_quality@datatrove": {
         "gopher_short_doc": "word_count_datatrove",
@@ -83,7 +84,7 @@ def chosen(name: str, texts: list[str], most: int) -> Iterator[tuple[str, str]]:
 
 
 def pages(path: Path) -> Iterator[str]:
-    """The text of every page: the whole of every other one, the main content of the rest."""
+    """The text of every page: of every second page the whole text, of the others the main content."""
     from fastwarc.warc import ArchiveIterator, WarcRecordType
     from resiliparse.extract.html2text import extract_plain_text
     from resiliparse.parse.encoding import bytes_to_str, detect_encoding
@@ -95,7 +96,7 @@ def pages(path: Path) -> Iterator[str]:
 
 
 def datatroves_filters() -> dict[str, Callable[[str], str | None]]:
-    """The filters by the names of our sets: text to reason."""
+    """datatrove's filters under the names of our sets, as functions from text to reason."""
     try:
         from datatrove.data import Document
         from datatrove.pipeline.filters import (
@@ -106,7 +107,7 @@ def datatroves_filters() -> dict[str, Callable[[str], str | None]]:
         )
     except ImportError as error:
         raise SystemExit(f"datatrove cannot be imported ({error}); see the head of {__file__}") from None
-    warnings.simplefilter("ignore")  # its mean of no words
+    warnings.simplefilter("ignore")  # it takes the mean of no words
     logging.disable(logging.WARNING)
 
     def reasons(peer: type) -> Callable[[str], str | None]:
@@ -114,7 +115,9 @@ def datatroves_filters() -> dict[str, Callable[[str], str | None]]:
         filter_.stat_update = lambda *_, **__: None
 
         def reason(text: str) -> str | None:
-            verdict = filter_.filter(Document(text=text, id=""))  # it changes the document: a new one each time
+            verdict = filter_.filter(
+                Document(text=text, id="")
+            )  # a new document each time, because the filter changes it
             return None if verdict is True else verdict[1]
 
         return reason
@@ -124,7 +127,7 @@ def datatroves_filters() -> dict[str, Callable[[str], str | None]]:
 
 
 def our_verdicts(signals: pa.Table, name: str) -> Verdicts:
-    """The reasons of one set, without its family."""
+    """The reasons of one set, without the family prefix."""
     from pipelines.stages.decide.filter import Filter
     from pipelines.stages.decide.rules import Rule
 
@@ -133,7 +136,7 @@ def our_verdicts(signals: pa.Table, name: str) -> Verdicts:
 
 
 def value(signals: pa.Table, name: str, reason: str | None, row: int) -> str:
-    """What we measured for a reason of ours."""
+    """The value we measured for one of our reasons."""
     from pipelines.stages.decide.rules import RULE_SETS
 
     signal = next((rule.signal for rule in RULE_SETS[name] if rule.reason().split(".", 1)[1] == reason), None)

@@ -1,13 +1,14 @@
-"""Near-copies, planted repetition and boilerplate, and ordinary documents, by language and script.
+"""Benchmark near-duplicate detection and repetition rules by language and script.
 
     GRISTMILL_DATA=... python -m benchmarks.scripts
 
-Near-copies: documents of 200 units and more (words; letters where words are not separated) with 1 % of the units replaced by
-others of the same document; the share of them that share a band of 14 x 8 with the original, and the share of documents that
-share one with the document before. Wikipedia for en, ko and zh, else joined sentences of $GRISTMILL_DATA/lid.
+Near-copies: documents of at least 200 units (words; letters in scripts without spaces) with 1 % of the units
+replaced by others of the same document. Printed are the share of copies that share a band of 14 x 8 with
+their original, and the share of documents that share one with the previous document. Texts are Wikipedia for
+en, ko and zh, else joined sentences of $GRISTMILL_DATA/lid.
 
-Repetition: what the second filter of corpora_configs/multilingual.yaml drops of whole Wikipedia, and of documents with
-something planted into them.
+Repetition: the share that the second filter of corpora_configs/multilingual.yaml drops of whole Wikipedia,
+and of documents with planted repetition or boilerplate.
 """
 
 import gzip
@@ -37,7 +38,7 @@ RECIPE = Path(__file__).parents[1] / "corpora_configs" / "multilingual.yaml"
 
 
 def units(text: str, language: str) -> list[tuple[int, int]]:
-    """Where the units of a text are; not by the code that is measured."""
+    """The units of a text, found independently of the code under test."""
     return [match.span() for match in (LETTERS if language in UNSPACED else WORDS).finditer(text)]
 
 
@@ -62,7 +63,7 @@ def sentences(data: Path, language: str) -> Iterator[str]:
 
 
 def changed(text: str, language: str, rng: random.Random) -> str:
-    """1 % of the units replaced."""
+    """The text with 1 % of its units replaced."""
     places = units(text, language)
     for place in sorted(rng.sample(range(len(places)), round(len(places) / 100)), reverse=True):
         start, end = places[place]
@@ -86,7 +87,7 @@ def near_copies(data: Path, language: str) -> str:
 
 
 def planted(text: str, language: str, rng: random.Random) -> dict[str, str]:
-    """The document with something that repeats itself, by what it is."""
+    """Versions of the document with planted repetition, by kind."""
     places, gap = units(text, language), "" if language in UNSPACED else " "
     word = 1.6 if language in UNSPACED else 1
 

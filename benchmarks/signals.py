@@ -1,11 +1,12 @@
-"""All quality signals and the verdicts of four rule sets from text, one core, beside peers in the same process.
+"""Benchmark all quality signals and the verdicts of four rule sets, on one core against peers in the same
+process.
 
     python -m benchmarks.signals [FILE.jsonl.gz ...]      default: $GRISTMILL_DATA/prose/wiki_en.jsonl.gz
 
-Peers: datatrove's four filters (Gopher quality, Gopher repetition, C4, FineWeb) on the first documents of the same
-file, where datatrove is importable, and Gopher quality alone in plain Python over `str.split` and `splitlines`, which
-is how dolma and NeMo Curator compute it. The first call is shown apart: it compiles the kernels, or loads them from
-disk.
+Peers: datatrove's four filters (Gopher quality, Gopher repetition, C4, FineWeb) on the first documents of the
+same file, if datatrove is importable, and Gopher quality alone in plain Python over `str.split` and
+`splitlines`, as dolma and NeMo Curator compute it. The first call is shown separately: it compiles the
+kernels or loads them from disk.
 """
 
 import gzip
@@ -47,7 +48,7 @@ def load(arguments: list[str], most: int = 60_000_000) -> tuple[list[str], list[
 
 
 def machine() -> str:
-    """What a number was measured on: processor, cores, load, Python, date."""
+    """The conditions of a measurement: processor, cores, load, Python, date."""
     cpu = platform.processor() or platform.machine()
     if Path("/proc/cpuinfo").exists():
         names = [line.split(":")[1] for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line]
@@ -58,7 +59,9 @@ def machine() -> str:
 
 
 def rate(work: Callable[[], object], size: int, repeat: int = 3) -> float:
-    """MB/s of processor time, best of `repeat`: processor time, so that a neighbour on the machine weighs less."""
+    """MB/s, best of `repeat` runs, by processor time, which other load on the machine affects less than wall
+    time.
+    """
     seconds = []
     for _ in range(repeat):
         begin = time.process_time()
@@ -90,7 +93,7 @@ STOP_WORDS = {"the", "be", "to", "of", "and", "that", "have", "with"}
 
 
 def plain_python(text: str) -> bool:
-    """Gopher quality as peers write it: does the document stay?"""
+    """Gopher quality as peers write it: whether the document is kept."""
     words = text.split()
     lines = text.splitlines()
     if not 50 <= len(words) <= 100_000 or not 3 <= sum(map(len, words)) / len(words) <= 10:
@@ -107,9 +110,9 @@ def plain_python(text: str) -> bool:
 
 
 def by_datatrove(texts: list[str]) -> dict[str, Callable[[], object]]:
-    """datatrove's filters over the texts, each by its name; none where datatrove is not installed.
+    """datatrove's filters over the texts, by name; empty if datatrove is not installed.
 
-    A document goes through every filter, whatever the others say, as through our signals.
+    A document goes through every filter regardless of the verdicts of the others, as it does with our signals.
     """
     if importlib.util.find_spec("datatrove") is None:
         return {}

@@ -1,9 +1,10 @@
-"""Seconds and MB/s per stage: builds a corpus from nothing in a temporary directory and reads the times of its steps.
+"""Benchmark stages: build a corpus from scratch in a temporary directory and report seconds and MB/s per stage.
 
     python -m benchmarks.stages corpora_configs/demo.yaml [--workers 2 | --in-process]
 
-Seconds are task seconds added over workers (for corpus stages, wall seconds); MB are those of the text that the stage was given.
-Kernels are compiled before the clock starts, unless --cold. The peers of single stages have scripts of their own beside this one.
+Seconds are task seconds summed over workers (for corpus stages, wall seconds); MB are those of the stage's
+input text. Kernels are compiled before the clock starts, unless --cold. Comparisons of single stages with
+peers are in the other scripts of this folder.
 """
 
 import argparse
@@ -23,7 +24,7 @@ from pipelines.planning.plan import Plan, make_plan
 
 
 def timed_build(config: Path, output: str, workers: int | None) -> tuple[Plan, float]:
-    """Build into `output`; the plan, and wall seconds. `workers` None runs in this process."""
+    """Build into `output`; return the plan and wall seconds. `workers` None runs in this process."""
     corpus = load_corpus_config(config, [f"output={output}"])
     started = time.perf_counter()
     plan = make_plan(corpus, take_inventory(corpus.sources, Path(output)))

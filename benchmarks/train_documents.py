@@ -1,16 +1,19 @@
-"""Useful tokens per second of an encoder and an encoder-decoder on real documents, beside HF Trainer.
+"""Benchmark training on real documents: useful tokens per second of an encoder or encoder-decoder, against HF
+Trainer.
 
     python -m pipelines build ...   # a corpus of documents of many lengths
     python -m benchmarks.train_documents CORPUS [--objective masked|span_corruption] [--width 512] [--layers 6] [--tokens 4096]
         [--packing best_fit|documents]
 
-HF Trainer needs the package accelerate beside those that gristmill is installed with.
-Both train the same model from the same weights in fp32 with AdamW and clipping at 1 on documents of the corpus, cut at the
-sequence length, about as many tokens a step. HF Trainer gets one document a row, padded to the longest of its batch: its own
-collator for masked language modelling; for span corruption, for which it has none, pairs that ours made beforehand, padded
-by its sequence-to-sequence collator. `grouped` sorts documents by length first, its best case. Ours packs, isolates
-documents and makes its masks and spans within the measured time. Useful tokens are those of the documents that are read:
-neither padding nor what an objective adds.
+HF Trainer needs the package `accelerate`, which gristmill does not install.
+
+Both train the same model from the same weights in fp32 with AdamW and clipping at 1, on documents of the
+corpus truncated to the sequence length, with about the same number of tokens per step. HF Trainer gets one
+document per row, padded to the longest of the batch. For masked language modelling it uses its own collator;
+for span corruption, where it has none, pairs that ours made beforehand, padded by its sequence-to-sequence
+collator. `grouped` sorts documents by length first, its best case. Ours packs and isolates documents and
+makes masks and spans within the measured time. Useful tokens are those of the documents read, without padding
+and without tokens that an objective adds.
 """
 
 import argparse
@@ -75,7 +78,7 @@ def ours(options: argparse.Namespace, packing: str) -> tuple[list[float], list[i
 
 
 def documents(data: TrainingData, count: int) -> list[np.ndarray]:
-    """The first `count` documents in the order of the run's sequences, cut at the sequence length."""
+    """The first `count` documents in the order of the run's sequences, truncated to the sequence length."""
     rng, found = np.random.default_rng(0), []
     source = data.sources[0]
     shard = source.shard(0)
@@ -85,7 +88,7 @@ def documents(data: TrainingData, count: int) -> list[np.ndarray]:
 
 
 def examples(options: argparse.Namespace, config: Pretraining) -> tuple[list[dict[str, Any]], list[int]]:
-    """What HF Trainer reads, and the document tokens of each."""
+    """HF Trainer's examples, and the number of document tokens of each."""
     corpus = corpus_of(config)
     specials = corpus.tokenizer.specials
     texts = documents(training_data(corpus, config), options.documents)
@@ -186,7 +189,7 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=int, default=value)
     options = parser.parse_args()
     found: dict[str, list[float]] = {"HF Trainer": [], "HF Trainer, grouped": []}
-    # Theirs first: in a process group HF Trainer would wrap the model for many workers.
+    # HF Trainer first: inside a process group it would wrap the model for many workers.
     for _ in range(options.rounds):
         found["HF Trainer"].append(rate(hugging_face(options, False)))
         found["HF Trainer, grouped"].append(rate(hugging_face(options, True)))

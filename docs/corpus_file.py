@@ -73,7 +73,7 @@ A changed edit measures again what read the edited text, and nothing else.
 
 
 def field_notes(cls: type) -> dict[str, str]:
-    """The string literal under each field of a dataclass and of its bases: its documentation."""
+    """The documentation of each field of a dataclass and its bases: the string literal under it."""
     bases = [base for base in cls.__bases__ if dataclasses.is_dataclass(base)]
     notes = {name: note for base in bases for name, note in field_notes(base).items()}
     body = ast.parse(textwrap.dedent(inspect.getsource(cls))).body[0]

@@ -1,4 +1,6 @@
-"""Write docs/reliability.md from what `make chaos` noted: `python docs/reliability.py FILE`, one JSON line per injection."""
+"""Write docs/reliability.md from the record of `make chaos`: `python docs/reliability.py FILE`, one JSON line
+per fault.
+"""
 
 import json
 import os
@@ -26,7 +28,7 @@ COLUMNS = "| fault | times | lost | doubled | identical | median s | longest s |
 
 
 def page(rows: list[dict[str, Any]], date: str, machine: str) -> str:
-    """The page from the noted injections."""
+    """The page, from the recorded faults."""
     groups: dict[str, dict[str, list[dict[str, Any]]]] = defaultdict(lambda: defaultdict(list))
     for row in rows:
         groups[row["group"]][row["fault"]].append(row)

@@ -69,7 +69,7 @@ the model that does not fit is one error that names it.
 
 
 def kind(hint: Any) -> str:
-    """A type as a reader of YAML thinks of it."""
+    """The name of a type for a reader of YAML."""
     if hint is type(None):
         return "null"
     origin, parts = typing.get_origin(hint), typing.get_args(hint)
@@ -115,7 +115,7 @@ def section(cls: Any, title: str, level: int = 2, more: str = "") -> str:
 
 
 def sections_of(cls: Any, seen: dict[str, Any]) -> dict[str, Any]:
-    """The dataclasses that the fields of `cls` hold, objectives aside, in the order of first mention."""
+    """The dataclasses in the fields of `cls`, without objectives, in the order of first mention."""
     hints = typing.get_type_hints(cls)
     for hint in [hints[field.name] for field in dataclasses.fields(cls) if field.name != "objective"]:
         for part in [hint, *typing.get_args(hint)]:
@@ -136,7 +136,7 @@ def page() -> str:
         pieces.append(f"| `{name}` | {traits.family.replace('_', '-')} | {', '.join(traits.positions)} |")
     pieces += ["\n## Objectives\n", "`objective: NAME`, or `objective: {kind: NAME, field: value}`.\n"]
     for name, cls in sorted(OBJECTIVES.items()):
-        families = "all that each of its parts trains"  # where what an object holds decides
+        families = "all that each of its parts trains"  # a mixture, whose parts decide
         if isinstance(cls.families, tuple):
             families = ", ".join(family.replace("_", "-") for family in cls.families)
         pieces += [section(cls, name, 3), f"Families of models: {families}.\n"]

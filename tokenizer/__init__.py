@@ -1,1 +1,1 @@
-"""Text to token ids and back: training, encoding, measuring. Imports nothing else of this project."""
+"""Text to token ids and back: training, encoding, measuring. Imports nothing of this project but `gristmill`."""

@@ -1,4 +1,4 @@
-"""`python -m tokenizer train | inspect | compare`: learn a tokenizer from text files; see what tokenizers do to text."""
+"""`python -m tokenizer train | inspect | compare`: train a tokenizer on text files; measure tokenizers on texts."""
 
 import argparse
 import json
@@ -20,8 +20,8 @@ from gristmill.cli import run_command
 from gristmill.errors import attach_filename
 from gristmill.storage.paths import local_path
 from gristmill.terminal import printable
-from tokenizer.chart import MEASURES, cells, page, png
-from tokenizer.compare import compare, gather, threads
+from tokenizer.chart import MEASURES, cells, render_page, render_png
+from tokenizer.compare import compare, count_threads, read_groups
 from tokenizer.encode import Encoder
 from tokenizer.kinds.byte_bpe import PATTERNS
 from tokenizer.kinds.byte_vocabulary import VOCAB_SIZE
@@ -30,17 +30,17 @@ from tokenizer.kinds.train import KINDS, NOTICES, train
 from tokenizer.measure import Measurement, Vocabulary, describe_vocabulary, measure
 from tokenizer.texts import read_texts
 
-# Texts of each file that both libraries encode before anything is measured.
+# Leading texts of each file on which both libraries are compared before anything is measured.
 CHECKED_TEXTS = 200
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; the status is that of `gristmill.cli.run_command`."""
+    """Run one command; return the exit status of `gristmill.cli.run_command`."""
     return run_command(parser(), arguments, "begins again, as nothing was written", (ValueError,))
 
 
-def named_path(argument: str) -> str:
-    """NAME=PATH or PATH as it is; NotLocalError where the path is a URL."""
+def check_named_path(argument: str) -> str:
+    """Return NAME=PATH or PATH unchanged; NotLocalError if the path is a URL."""
     local_path(argument.partition("=")[2] or argument)
     return argument
 
@@ -58,7 +58,10 @@ def parser() -> argparse.ArgumentParser:
         help="UTF-8 text or .jsonl, also .gz; a text file is one text",
     )
     train.add_argument(
-        "--vocab-size", type=int, metavar="N", help="128 reserved ids included; needed, but for bytes, which has 384"
+        "--vocab-size",
+        type=int,
+        metavar="N",
+        help="including 128 reserved ids; required except for bytes, which has 384",
     )
     train.add_argument("--kind", choices=KINDS, default="byte_bpe", help="default: byte_bpe")
     train.add_argument(
@@ -75,10 +78,10 @@ def parser() -> argparse.ArgumentParser:
         "--coverage",
         type=float,
         default=COVERAGE,
-        help=f"share of characters to know (default: {COVERAGE}); not of bytes",
+        help=f"share of characters to include (default: {COVERAGE}); not for kinds over bytes",
     )
     train.add_argument(
-        "--min-frequency", type=int, help="merge only pairs seen this often (default: 2); not of unigram"
+        "--min-frequency", type=int, help="merge only pairs seen this often (default: 2); not for unigram"
     )
     train.add_argument("--overwrite", action="store_true", help="replace the tokenizer.json in DIR")
     train.set_defaults(handler=_train)
@@ -90,7 +93,7 @@ def parser() -> argparse.ArgumentParser:
         "--text",
         action="append",
         default=[],
-        type=named_path,
+        type=check_named_path,
         metavar="NAME=FILE",
         help="measure on a file; repeatable",
     )
@@ -106,12 +109,12 @@ def _add_compare(compare: argparse.ArgumentParser) -> None:
     compare.add_argument(
         "tokenizers",
         nargs="+",
-        type=named_path,
+        type=check_named_path,
         metavar="[NAME=]DIR_OR_JSON",
         help="tokenizers, by default named after their directories",
     )
     compare.add_argument(
-        "--text", action="extend", nargs="+", required=True, type=named_path, metavar="[NAME=]FILE",
+        "--text", action="extend", nargs="+", required=True, type=check_named_path, metavar="[NAME=]FILE",
         help="UTF-8 text or .jsonl, also .gz; of a corpus: python -m pipelines export CORPUS DIR --format jsonl",
     )  # fmt: skip
     compare.add_argument(
@@ -134,7 +137,7 @@ def _train(options: argparse.Namespace) -> int:
         raise ValueError(f"{target}: exists already; choose another --output, or replace it with --overwrite")
     size = VOCAB_SIZE if options.kind == "bytes" and options.vocab_size is None else options.vocab_size
     if size is None:
-        raise ValueError(f"--vocab-size: got none, {options.kind} needs one")
+        raise ValueError(f"--vocab-size: not given, but {options.kind} requires it")
     if notice := NOTICES.get(options.kind):
         print(notice, file=sys.stderr)
     progress = Progress(
@@ -161,7 +164,7 @@ def _train(options: argparse.Namespace) -> int:
 
 @dataclass(frozen=True)
 class _Files:
-    """The texts of the files, read anew at every iteration, with progress."""
+    """The texts of the files, read again at every iteration, with progress."""
 
     files: Sequence[Path]
     field: str
@@ -181,7 +184,7 @@ class _Files:
 
 
 def _write(target: Path, content: bytes) -> None:
-    """Under another name first: a reader never sees half a file."""
+    """Write the file atomically, so that a reader never sees half of it."""
     target.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=target.parent, prefix=".tokenizer-")
     try:
@@ -203,13 +206,13 @@ def _inspect(options: argparse.Namespace) -> int:
     for argument in options.text:
         name, equals, file = argument.partition("=")
         if not equals or not name or name in texts:
-            raise ValueError(f"--text: got {argument!r}, expected NAME=FILE with a NAME of its own")
+            raise ValueError(f"--text: got {argument!r}, expected NAME=FILE with a unique NAME")
         documents = pa.array(read_texts(file, options.field), pa.large_string())
         sample = documents.slice(0, CHECKED_TEXTS)
         encoder.check(sample, [f"{file}#{number}" for number in range(len(sample))])
         texts[name] = measure(encoder, documents)
     if options.json:
-        measured = {name: asdict(found) for name, found in texts.items()}
+        measured = {name: asdict(measurement) for name, measurement in texts.items()}
         print(json.dumps({**asdict(vocabulary), "texts": measured}, indent=2))
     else:
         _print_tables(vocabulary, texts)
@@ -221,13 +224,13 @@ def _compare(options: argparse.Namespace) -> int:
         raise ValueError(f"--chart: got {str(options.chart)!r}, expected a name that ends in .html or .png")
     if not options.most_mb > 0:
         raise ValueError(f"--most-mb: got {options.most_mb}, expected more than 0")
-    encoders = {name: Encoder.load(path) for name, path in _named(options.tokenizers, "tokenizers")}
-    files = _named(options.text, "--text", unique=not options.by)
-    texts = gather(files, options.by, int(options.most_mb * 1e6), options.field)
+    encoders = {name: Encoder.load(path) for name, path in _parse_names(options.tokenizers, "tokenizers")}
+    files = _parse_names(options.text, "--text", unique=not options.by)
+    texts = read_groups(files, options.by, int(options.most_mb * 1e6), options.field)
     rows = compare(encoders, texts)
     shown = [replace(row, tokenizer=printable(row.tokenizer), group=printable(row.group)) for row in rows]
     if options.chart:
-        draw = png if options.chart.suffix == ".png" else page
+        draw = render_png if options.chart.suffix == ".png" else render_page
         _write(options.chart, draw(shown))
     if options.json:
         print(json.dumps([asdict(row) for row in rows], indent=2))
@@ -239,27 +242,27 @@ def _compare(options: argparse.Namespace) -> int:
         table.add_column(heading, justify="right", no_wrap=True)
     for row in shown:
         table.add_row(*map(escape, cells(row)), end_section=row.group == shown[-1].group)
-    console = _print_whole(table)
+    console = _print_unclipped(table)
     for name, encoder in encoders.items():
-        facts = f"{encoder.kind}, {encoder.vocab_size:,} tokens, {encoder.library}, threads: {threads(encoder)}"
+        facts = f"{encoder.kind}, {encoder.vocab_size:,} tokens, {encoder.library}, threads: {count_threads(encoder)}"
         console.print(escape(f"{printable(name)}: {facts}"))
     return 0
 
 
-def _named(arguments: Sequence[str], where: str, *, unique: bool = True) -> list[tuple[str, str]]:
-    """(name, path) of every NAME=PATH; without a name, that of the directory of a tokenizer.json, or of the file up to
-    its first full stop.
+def _parse_names(arguments: Sequence[str], where: str, *, unique: bool = True) -> list[tuple[str, str]]:
+    """(name, path) of every NAME=PATH. The default name is that of the directory of a tokenizer.json, or of
+    the file up to its first full stop.
     """
-    found: list[tuple[str, str]] = []
+    pairs: list[tuple[str, str]] = []
     for argument in arguments:
         name, equals, path = argument.partition("=")
         if not equals:
-            place = Path(argument)
-            name, path = place.parent.name if place.name == "tokenizer.json" else place.name.split(".")[0], argument
-        if not name or not path or (unique and name in [other for other, _ in found]):
-            raise ValueError(f"{where}: got {argument!r}, expected NAME=PATH with a NAME of its own")
-        found.append((name, path))
-    return found
+            file = Path(argument)
+            name, path = file.parent.name if file.name == "tokenizer.json" else file.name.split(".")[0], argument
+        if not name or not path or (unique and name in [other for other, _ in pairs]):
+            raise ValueError(f"{where}: got {argument!r}, expected NAME=PATH with a unique NAME")
+        pairs.append((name, path))
+    return pairs
 
 
 def _print_tables(vocabulary: Vocabulary, texts: dict[str, Measurement]) -> None:
@@ -284,22 +287,22 @@ def _print_tables(vocabulary: Vocabulary, texts: dict[str, Measurement]) -> None
     table.add_column("name", min_width=8, overflow="fold")
     for heading in ("texts", "MB", "tokens", "tokens\nper word", "bytes\nper token", "vocabulary\nused", "round\ntrip"):
         table.add_column(heading, justify="right", no_wrap=True)
-    for name, found in texts.items():
+    for name, measured in texts.items():
         table.add_row(
             escape(printable(name)),
-            f"{found.documents:,}",
-            f"{found.bytes / 1e6:,.2f}",
-            f"{found.tokens:,}",
-            f"{found.tokens_per_word:.3f}",
-            f"{found.bytes_per_token:.3f}",
-            f"{found.distinct_tokens / vocabulary.vocab_size:.1%}",
-            "exact" if not found.round_trip_failures else f"{found.round_trip_failures:,} differ",
+            f"{measured.documents:,}",
+            f"{measured.bytes / 1e6:,.2f}",
+            f"{measured.tokens:,}",
+            f"{measured.tokens_per_word:.3f}",
+            f"{measured.bytes_per_token:.3f}",
+            f"{measured.distinct_tokens / vocabulary.vocab_size:.1%}",
+            "exact" if not measured.round_trip_failures else f"{measured.round_trip_failures:,} differ",
         )
-    _print_whole(table)
+    _print_unclipped(table)
 
 
-def _print_whole(table: Table) -> Console:
-    """Print a table on a console wide enough for all of its columns: rich would leave out what has no room."""
+def _print_unclipped(table: Table) -> Console:
+    """Print a table on a console wide enough for all its columns; rich would cut off those that do not fit."""
     console = Console()
     whole = console.measure(table, options=console.options.update(width=1000)).maximum
     console = Console(width=max(console.width, whole))

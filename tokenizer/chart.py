@@ -1,4 +1,4 @@
-"""The comparison of tokenizers as a page: charts by group, and the table under them."""
+"""Render the comparison of tokenizers as charts by group, alone or with the table as a page."""
 
 import warnings
 from collections.abc import Sequence
@@ -28,15 +28,15 @@ _STYLE = (
 )
 
 
-def png(rows: Sequence[Row]) -> bytes:
+def render_png(rows: Sequence[Row]) -> bytes:
     """The charts as a PNG image."""
-    return _drawn(rows, format="png", dpi=120)
+    return _render(rows, format="png", dpi=120)
 
 
-def page(rows: Sequence[Row]) -> bytes:
+def render_page(rows: Sequence[Row]) -> bytes:
     """An HTML page without scripts or links: the charts as SVG and the table."""
     metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-    chart = _drawn(rows, format="svg", metadata=metadata).decode()
+    chart = _render(rows, format="svg", metadata=metadata).decode()
     head = "".join(f"<th>{escape(name)}" for name in ("tokenizer", "texts", "MB", "tokens", *MEASURES.values()))
     body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}' for cell in cells(row))}\n" for row in rows)
     return (
@@ -59,19 +59,19 @@ def _value(row: Row, measure: str) -> float:
     return 100 * value if measure in _SHARES else value
 
 
-def _drawn(rows: Sequence[Row], **options: Any) -> bytes:
+def _render(rows: Sequence[Row], **options: Any) -> bytes:
     import matplotlib
 
     settings: dict[Any, Any] = {"svg.fonttype": "none", "svg.hashsalt": "gristmill", "text.parse_math": False}
     sink = BytesIO()
     with matplotlib.rc_context(settings), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a name in a script that matplotlib has no font for; the browser has one
+        warnings.simplefilter("ignore")  # matplotlib may lack a font for a name; the browser has one
         _figure(rows).savefig(sink, **options)
     return sink.getvalue()
 
 
 def _figure(rows: Sequence[Row]) -> "Figure":
-    """One panel a measure, one bar a tokenizer and group."""
+    """One panel per measure, one bar per tokenizer and group."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import FuncFormatter, NullFormatter
 
@@ -82,20 +82,21 @@ def _figure(rows: Sequence[Row]) -> "Figure":
     panels = figure.subplots(1, len(MEASURES), sharey=True)
     for panel, (measure, title) in zip(panels, MEASURES.items(), strict=True):
         for number, name in enumerate(names):
-            mine = [row for row in rows if row.tokenizer == name]
-            places = [groups.index(row.group) * (len(names) + 1) + number for row in mine]
-            panel.barh(places, [_value(row, measure) for row in mine], label=name)
+            bars = [row for row in rows if row.tokenizer == name]
+            positions = [groups.index(row.group) * (len(names) + 1) + number for row in bars]
+            panel.barh(positions, [_value(row, measure) for row in bars], label=name)
         panel.set_title(title, fontsize=10)
         positive = [value for row in rows if (value := _value(row, measure)) > 0]
         if measure not in _SHARES and positive and max(positive) > _WIDE * min(positive):
             panel.set_xscale("log")
-            # Whole decades, so that two ticks at least have labels.
+            # Whole decades, so that at least two ticks have labels.
             panel.set_xlim(10 ** floor(log10(min(positive))), 10 ** ceil(log10(max(positive))))
-            # Matplotlib's own labels of such an axis are TeX, which an SVG of plain text shows as it is written.
+            # Matplotlib's default labels of a logarithmic axis are TeX source, which an SVG with text would
+            # show as such.
             panel.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
             panel.xaxis.set_minor_formatter(NullFormatter())
         panel.spines[["top", "right"]].set_visible(False)
-    middles = [place * (len(names) + 1) + (len(names) - 1) / 2 for place in range(len(groups))]
+    middles = [group * (len(names) + 1) + (len(names) - 1) / 2 for group in range(len(groups))]
     panels[0].set_yticks(middles, groups)
     panels[0].invert_yaxis()
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=min(4, len(names)))

@@ -1,4 +1,6 @@
-"""Several tokenizers on the same texts, by source and language: fertility, compression, coverage, vocabulary and speed."""
+"""Compare tokenizers on the same texts, by source and language: fertility, compression, coverage, vocabulary,
+speed.
+"""
 
 import os
 import time
@@ -17,20 +19,21 @@ from tokenizer.texts import read_records
 ALL = "all"
 """Name of the group of all texts."""
 
-MOST_GROUPS = 64
-"""More cannot be compared in a table: a field of so many values names documents, not kinds of text."""
+MAX_GROUPS = 64
+"""Limit of groups in a table; a field with more values identifies documents, not kinds of text."""
 
 Texts = Mapping[str, pa.LargeStringArray]
 
 
 @dataclass(frozen=True)
 class Row:
-    """What one tokenizer does to one group of texts. A word is a run without white space; ratios of nothing are 0.
+    """Measurements of one tokenizer on one group of texts. A word is a run without white space; ratios of
+    nothing are 0.
 
-    `tokens_per_word` is the fertility, `bytes_per_token` (UTF-8) the compression, which compares languages that write no
-    spaces too. `coverage` is the share of words that give tokens and no unknown one, `vocabulary_used` the share of the
-    vocabulary, special tokens aside, that occurs. `megabytes_per_second` is of encoding alone, in the wall time of this
-    machine, with `threads` threads.
+    `tokens_per_word` is the fertility, `bytes_per_token` (UTF-8) the compression, which is comparable for
+    languages without spaces too. `coverage` is the share of words that yield tokens and no unknown one,
+    `vocabulary_used` the share of the vocabulary without special tokens that occurs. `megabytes_per_second`
+    is the speed of encoding alone, in wall time on this machine with `threads` threads.
     """
 
     tokenizer: str
@@ -63,14 +66,14 @@ class _Counts:
         self.used = other.used if not len(self.used) else self.used | other.used
 
 
-def gather(files: Iterable[tuple[str, str]], by: Sequence[str], most_bytes: int, field: str = "text") -> Texts:
-    """The texts of (name, path) files by group, at most `most_bytes` of UTF-8 of each, from its beginning on.
+def read_groups(files: Iterable[tuple[str, str]], by: Sequence[str], most_bytes: int, field: str = "text") -> Texts:
+    """The texts of (name, path) files by group: of each group the first texts, up to `most_bytes` of UTF-8.
 
-    A group is the values of the fields `by` of a record, joined by " / " (a dot reaches into an object, as in
-    `meta.language`); without `by`, and for plain text, the name of the file. ValueError where no file has any text, where
-    none of the records has a field of `by`, and for more than 64 groups.
+    A group is the values of a record's fields `by`, joined by " / " (a dot selects within an object, as in
+    `meta.language`); without `by`, and for plain text, it is the name of the file. ValueError if no file has
+    any text, no record has a field of `by`, or there are more than 64 groups.
     """
-    found: dict[str, list[str]] = {}
+    groups: dict[str, list[str]] = {}
     sizes: Counter[str] = Counter()
     seen: set[str] = set()
     for name, path in files:
@@ -78,16 +81,16 @@ def gather(files: Iterable[tuple[str, str]], by: Sequence[str], most_bytes: int,
             values = [_value(record, key) for key in by] if record else []
             seen.update(key for key, value in zip(by, values, strict=False) if value is not None)
             group = " / ".join("none" if value is None else str(value) for value in values) or name
-            if group not in sizes and len(sizes) == MOST_GROUPS:
-                raise ValueError(f"--by: {path}: more than {MOST_GROUPS} groups; name fields of fewer values")
+            if group not in sizes and len(sizes) == MAX_GROUPS:
+                raise ValueError(f"--by: {path}: more than {MAX_GROUPS} groups; name fields of fewer values")
             if text and sizes[group] < most_bytes:
-                found.setdefault(group, []).append(text)
+                groups.setdefault(group, []).append(text)
                 sizes[group] += len(text.encode())
-    if not found:
-        raise ValueError("--text: the files hold no text; give others, or name the right --field")
+    if not groups:
+        raise ValueError("--text: the files hold no text; name other files, or the right --field")
     if missing := [key for key in by if key not in seen]:
         raise ValueError(f"--by: no record has a field {missing[0]!r}; name a field of the JSON lines, or leave it out")
-    return {group: pa.array(texts, pa.large_string()) for group, texts in found.items()}
+    return {group: pa.array(texts, pa.large_string()) for group, texts in groups.items()}
 
 
 def _value(record: Mapping[str, Any], key: str) -> Any:
@@ -98,7 +101,7 @@ def _value(record: Mapping[str, Any], key: str) -> Any:
 
 
 def compare(encoders: Mapping[str, Encoder], texts: Texts) -> list[Row]:
-    """A row for each tokenizer and group, in their order, and one for all texts where there are several groups."""
+    """A row per tokenizer and group, in their order; with several groups, also one per tokenizer for all texts."""
     rows = []
     for name, encoder in encoders.items():
         encoder.encode(next(iter(texts.values())).slice(0, 1))  # loads the library before the clock starts
@@ -122,12 +125,12 @@ def _count(encoder: Encoder, documents: pa.LargeStringArray) -> _Counts:
         words.update(text.split())
         size += len(text.encode())
     used = np.bincount(tokens, minlength=encoder.vocab_size) > 0
-    covered = _covered(encoder, words)
+    covered = _count_covered(encoder, words)
     return _Counts(len(documents), words.total(), size, len(tokens), covered, seconds, used)
 
 
-def _covered(encoder: Encoder, words: Counter[str]) -> int:
-    """How many words give tokens and no unknown one, each counted as often as it occurs."""
+def _count_covered(encoder: Encoder, words: Counter[str]) -> int:
+    """Number of occurrences of words that yield tokens and no unknown one."""
     distinct = list(words)
     ids, offsets = encoder.encode(pa.array(distinct, pa.large_string()))
     unknown = np.zeros(len(ids) + 1, np.int64)
@@ -154,18 +157,18 @@ def _row(name: str, group: str, encoder: Encoder, counts: _Counts) -> Row:
         coverage=counts.covered / counts.words if counts.words else 0.0,
         vocabulary_used=int(used.sum()) / ordinary if ordinary else 0.0,
         megabytes_per_second=counts.bytes / 1e6 / counts.seconds if counts.seconds else 0.0,
-        threads=threads(encoder),
+        threads=count_threads(encoder),
     )
 
 
-def threads(encoder: Encoder) -> int:
-    """Threads that an encoder uses here. `tokenizers`, word by word or not, takes RAYON_NUM_THREADS, or every core; the
-    others use one.
+def count_threads(encoder: Encoder) -> int:
+    """Number of threads that an encoder uses here: for `tokenizers`, also as `words`, RAYON_NUM_THREADS or
+    every core; for the others one.
     """
     if encoder.library not in ("tokenizers", "words") or os.environ.get("TOKENIZERS_PARALLELISM", "true").lower() in (
         "false",
         "0",
     ):
         return 1
-    asked = os.environ.get("RAYON_NUM_THREADS", "")
-    return int(asked) if asked.isdigit() and int(asked) > 0 else len(os.sched_getaffinity(0))
+    limit = os.environ.get("RAYON_NUM_THREADS", "")
+    return int(limit) if limit.isdigit() and int(limit) > 0 else len(os.sched_getaffinity(0))

@@ -1,8 +1,11 @@
-"""Text to token ids: gigatoken where it knows the pre-tokenizer of a byte-level BPE, plain arithmetic for bytes, every
-distinct word once where words are encoded alone, Hugging Face `tokenizers` otherwise.
+"""Encode text to token ids.
 
-Documents go in as one Arrow array and come out as one flat array of ids with offsets, without a Python object per
-token. No special tokens are added, and text never yields a reserved id: that is checked on every batch.
+Four libraries do the work: `gigatoken` for a byte-level BPE whose pre-tokenizer it knows, plain arithmetic
+for bytes, `tokenizers` once per distinct word if tokens never cross spaces, and `tokenizers` for everything
+else.
+
+Documents go in as one Arrow array and come out as one flat array of ids with offsets, without a Python object
+per token. No special tokens are added, and text never yields a reserved id, which is checked on every batch.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,15 +19,15 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tokenizer.offsets import holders, require_places
+from tokenizer.offsets import check_positions, find_tokens
 from tokenizer.vocabulary.definition import Definition, read_definition
-from tokenizer.word_cache import BATCH_BYTES, NEXT_LINE, WordMemory, cuts_at_spaces
+from tokenizer.word_cache import BATCH_BYTES, NEXT_LINE, WordCache, cuts_at_spaces
 
 Library = Literal["gigatoken", "tokenizers", "numpy", "words"]
 Ids: TypeAlias = npt.NDArray[Any]
 Offsets: TypeAlias = npt.NDArray[np.int64]
 
-# `tokenizers` returns one Python list per document: a batch bounds how many of them live at a time.
+# `tokenizers` returns one Python list per document; batches bound how many exist at a time.
 HF_BATCH_BYTES = 1 << 20
 
 
@@ -40,27 +43,28 @@ class Encoder:
     def load(cls, path: str, library: Library | None = None) -> "Encoder":
         """Load a `tokenizer.json` or the directory that holds it.
 
-        `library` chooses who encodes; by default numpy for bytes, gigatoken for a byte-level BPE whose pre-tokenizer it
-        knows, words (`tokenizer.word_cache`) where spaces part tokens, else `tokenizers`; `library_reason` says why. Raises
-        ValueError for a missing or broken file and where `library` cannot load it.
+        `library` selects the implementation. The default is numpy for bytes, gigatoken for a byte-level BPE
+        whose pre-tokenizer it knows, words (`tokenizer.word_cache`) if tokens never cross spaces, else
+        `tokenizers`; `library_reason` says why. Raises ValueError for a missing or broken file, and if
+        `library` cannot load it.
         """
         definition = read_definition(path)
         if library == "tokenizers":
-            return cls(definition, library, "asked for")
+            return cls(definition, library, "requested")
         if library in (None, "numpy") and definition.kind == "bytes":
             return cls(definition, "numpy", "ids are bytes")
         if library in (None, "words") and cuts_at_spaces(definition):
-            return cls(definition, "words", "spaces part tokens; `tokenizers` encodes each distinct word once")
+            return cls(definition, "words", "tokens end at spaces; `tokenizers` encodes each distinct word once")
         if library in ("numpy", "words"):
             raise ValueError(
                 f"{definition.path}: {library} cannot encode it ({definition.kind}); use library='tokenizers'"
             )
         if library is None and definition.kind != "byte_bpe":
-            return cls(definition, "tokenizers", "no byte-level BPE")
-        encoder = cls(definition, "gigatoken", "asked for" if library else "knows the pre-tokenizer")
+            return cls(definition, "tokenizers", "not a byte-level BPE")
+        encoder = cls(definition, "gigatoken", "requested" if library else "knows the pre-tokenizer")
         try:
             encoder._gigatoken  # noqa: B018 - loads it
-        except RuntimeError as error:  # the file is sound: `tokenizers` has just read it
+        except RuntimeError as error:  # the file is valid, since `tokenizers` has just read it
             refusal = str(error).split("\n", 1)[0]
             if library == "gigatoken":
                 raise ValueError(
@@ -70,7 +74,7 @@ class Encoder:
         return encoder
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """What travels to another process is the definition; the libraries load it there."""
+        """Pickle only the definition; the libraries load it again in the other process."""
         return Encoder, (self.definition, self.library, self.library_reason)
 
     @property
@@ -85,21 +89,22 @@ class Encoder:
 
     @property
     def specials(self) -> dict[str, int]:
-        """Special tokens and their ids: by the names of `tokenizer.vocabulary.specials` where they play such a role (`[CLS]` is
-        `<cls>`), else by their own.
+        """Special tokens and their ids. Tokens with a role of `tokenizer.vocabulary.specials` have its name
+        (`[CLS]` is `<cls>`), others their own.
         """
         return self.definition.roles
 
     @property
     def dtype(self) -> npt.DTypeLike:
-        """uint16 where every id fits, else uint32."""
+        """uint16 if every id fits, else uint32."""
         return np.uint16 if self.vocab_size <= 1 << 16 else np.uint32
 
     def encode(self, texts: pa.LargeStringArray, *, parallel: bool = False) -> tuple[Ids, Offsets]:
-        """Encode n documents: flat ids (`dtype`) and int64 offsets of shape (n + 1,); document i is ids[o[i]:o[i + 1]].
+        """Encode n documents: flat ids (`dtype`) and int64 offsets of shape (n + 1,); document i is
+        ids[o[i]:o[i + 1]].
 
-        `parallel` lets gigatoken use all cores; one task per core is the better use of a machine. The ids are the same.
-        Raises ValueError for a null text, and where a text yields a reserved id.
+        `parallel` lets gigatoken use all cores, with the same ids; one task per core uses a machine better.
+        Raises ValueError for a null text, and for a text that yields a reserved id.
         """
         _require_texts(texts)
         encode = {
@@ -114,14 +119,15 @@ class Encoder:
         return ids, offsets
 
     def decode(self, ids: Ids | Sequence[int]) -> str:
-        """The text of ids, special tokens written out; bytes that are not UTF-8 become U+FFFD."""
+        """The text of ids, with special tokens written out; invalid UTF-8 becomes U+FFFD."""
         return self._full.decode(np.asarray(ids).tolist(), skip_special_tokens=False)
 
     def check(self, texts: pa.LargeStringArray, ids: Sequence[str]) -> int:
-        """Encode a sample by both libraries and return how many documents were compared, 0 where only one can.
+        """Encode a sample with both libraries; return how many documents were compared, 0 if only
+        `tokenizers` can.
 
-        `ids` are the names of the documents for the message. A text with each special token in it is compared besides.
-        Raises ValueError at the first difference, naming the document and the position of the token.
+        A text with each special token in it is compared as well. Raises ValueError at the first difference,
+        naming the document, from `ids`, and the position of the token.
         """
         _require_texts(texts)
         assert len(ids) == len(texts)
@@ -134,64 +140,68 @@ class Encoder:
         return len(texts)
 
     def token_starts(self, tokens: Ids, offsets: Offsets) -> Offsets:
-        """Byte of its document at which each token begins, int64 of the shape of `tokens`.
+        """Byte offset within its document at which each token begins, int64 of the shape of `tokens`.
 
-        Exact for byte-level BPE, whose tokens are the bytes of the text, cut; a token may begin within a character.
-        Raises ValueError for other tokenizers.
+        Only for byte-level BPE, whose tokens are consecutive bytes of the text; a token may begin inside a
+        character. Raises ValueError for other tokenizers.
         """
         ends = self._ends(tokens)
         return ends[:-1] - np.repeat(ends[offsets[:-1]], np.diff(offsets))
 
     def token_offsets(
-        self, tokens: Ids, offsets: Offsets, places: Offsets, place_offsets: Offsets
+        self, tokens: Ids, offsets: Offsets, positions: Offsets, position_offsets: Offsets
     ) -> npt.NDArray[np.int32]:
-        """Turn byte offsets within documents into token offsets within documents: the token that holds the byte.
+        """Convert byte positions within documents into token positions: the index of the token that holds the
+        byte.
 
-        `places` are the byte offsets of all documents, flat, with `place_offsets` of shape (n + 1,), as in an Arrow
-        list array. A place at the end of its document gives its number of tokens. For the beginnings of sentences give
-        the first byte that is no white space: in "One. Two" the token " Two" begins before the sentence and belongs to
-        it. Returns int32 of the shape of `places`. Raises ValueError for a place outside its document, and for
-        tokenizers that are not byte-level.
+        `positions` are those of all documents, flat, with `position_offsets` of shape (n + 1,), as in an
+        Arrow list array. The end of a document maps to its number of tokens. For starts of sentences, pass
+        the first byte that is not white space: in "One. Two" the token " Two" begins before the sentence and
+        belongs to it. Returns int32 of the shape of `positions`. Raises ValueError for a position outside its
+        document, and for tokenizers that are not byte-level.
         """
         ends = self._ends(tokens)
-        document: Offsets = np.repeat(np.arange(len(offsets) - 1), np.diff(place_offsets))
+        document: Offsets = np.repeat(np.arange(len(offsets) - 1), np.diff(position_offsets))
         first, last = ends[offsets[:-1]][document], ends[offsets[1:]][document]
-        wanted = first + places
-        outside = (places < 0) | (wanted > last)
+        wanted = first + positions
+        outside = (positions < 0) | (wanted > last)
         if outside.any():
             row = int(np.argmax(outside))
             raise ValueError(
-                f"document {document[row]} of the batch: byte {places[row]} is outside its {last[row] - first[row]} "
-                "bytes; give byte offsets of the text that was encoded"
+                f"document {document[row]} of the batch: byte {positions[row]} is outside its {last[row] - first[row]} "
+                "bytes; pass byte offsets of the text that was encoded"
             )
         holder = np.searchsorted(ends, wanted, side="right") - 1
         return (holder - offsets[:-1][document]).astype(np.int32)
 
-    def encode_with_places(
-        self, texts: pa.LargeStringArray, places: Offsets, place_offsets: Offsets
+    def encode_with_positions(
+        self, texts: pa.LargeStringArray, positions: Offsets, position_offsets: Offsets
     ) -> tuple[Ids, Offsets, npt.NDArray[np.int32]]:
-        """Encode, and turn byte offsets within documents into token offsets within documents, for any tokenizer.
+        """Encode, and convert byte positions within documents into token positions, for any tokenizer.
 
-        `places` and `place_offsets` as in `token_offsets`, which says it for byte-level tokenizers. Others tell where in
-        the text each token comes from: a place belongs to the first token that ends after it, also where white space or a
-        dropped character comes first, and to the token of the white space before that one, for it begins a word (`▁`).
-        Behind the last token a place gives the number of tokens. Returns what `encode` does, and int32 of the shape of
-        `places`. Raises ValueError for a place outside its document.
+        `positions` and `position_offsets` are those of `token_offsets`, which does this for byte-level tokenizers.
+        Other tokenizers report which part of the text each token comes from. A position belongs to the first token
+        that ends after it, even if white space or a dropped character comes first. If the token before that one is
+        only white space (`▁`), which begins the word, the position belongs to it. After the last token, a position
+        maps to the number of tokens.
+
+        Returns ids and offsets as `encode`, and int32 of the shape of `positions`. Raises ValueError for a position
+        outside its document.
         """
         if self.definition.keeps_bytes:
             ids, offsets = self.encode(texts)
-            return ids, offsets, self.token_offsets(ids, offsets, places, place_offsets)
+            return ids, offsets, self.token_offsets(ids, offsets, positions, position_offsets)
         _require_texts(texts)
-        require_places(texts, places, place_offsets)
+        check_positions(texts, positions, position_offsets)
         if self.library == "words":
-            ids, offsets, found = self._encode_words_with_places(texts, places, place_offsets)
+            ids, offsets, holders = self._encode_words_with_positions(texts, positions, position_offsets)
         else:
-            ids, offsets, found = self._encode_with_offsets(texts, places, place_offsets)
+            ids, offsets, holders = self._encode_hf_with_positions(texts, positions, position_offsets)
         self._refuse_reserved(ids, offsets)
-        return ids, offsets, found
+        return ids, offsets, holders
 
     def _ends(self, tokens: Ids) -> Offsets:
-        """Bytes before each token, counted over all documents, and after the last: int64 of shape (tokens + 1,)."""
+        """Bytes before each token and after the last, over all documents: int64 of shape (tokens + 1,)."""
         ends: Offsets = np.zeros(len(tokens) + 1, np.int64)
         np.cumsum(self._byte_lengths[tokens], out=ends[1:])
         return ends
@@ -211,14 +221,14 @@ class Encoder:
         return encoded.content.data[ends[0] : ends[-1]], ends - ends[0] if ends[0] else ends
 
     def _encode_bytes(self, texts: pa.LargeStringArray, parallel: bool) -> tuple[Ids, Offsets]:
-        """Memory bandwidth is the limit: `parallel` has no part here."""
+        """`parallel` is ignored, since memory bandwidth is the limit."""
         assert self.definition.first_byte is not None
         offsets, data = _text_buffers(texts)
         ids: Ids = np.add(data[offsets[0] : offsets[-1]], self.definition.first_byte, dtype=np.int64).astype(self.dtype)
         return ids, offsets - offsets[0]
 
     def _encode_hf(self, texts: pa.LargeStringArray, parallel: bool) -> tuple[Ids, Offsets]:
-        """`parallel` has no part here: `tokenizers` takes its threads from RAYON_NUM_THREADS."""
+        """`parallel` is ignored: `tokenizers` takes its number of threads from RAYON_NUM_THREADS."""
         pieces: list[Ids] = []
         counts: Offsets = np.zeros(len(texts) + 1, np.int64)
         for start, stop in _batches(texts, HF_BATCH_BYTES):
@@ -229,53 +239,53 @@ class Encoder:
         ids = np.concatenate(pieces) if pieces else np.zeros(0, self.dtype)
         return ids, np.cumsum(counts)
 
-    def _encode_with_offsets(
-        self, texts: pa.LargeStringArray, places: Offsets, place_offsets: Offsets
+    def _encode_hf_with_positions(
+        self, texts: pa.LargeStringArray, positions: Offsets, position_offsets: Offsets
     ) -> tuple[Ids, Offsets, npt.NDArray[np.int32]]:
         pieces: list[Ids] = []
         counts: Offsets = np.zeros(len(texts) + 1, np.int64)
-        found: npt.NDArray[np.int32] = np.zeros(len(places), np.int32)
+        holders: npt.NDArray[np.int32] = np.zeros(len(positions), np.int32)
         for start, stop in _batches(texts, HF_BATCH_BYTES):
             batch = texts.slice(start, stop - start).to_pylist()
             for row, encoding in enumerate(self._plain.encode_batch(batch, add_special_tokens=False), start):
-                mine = slice(place_offsets[row], place_offsets[row + 1])
-                found[mine] = holders(encoding, batch[row - start], places[mine])
+                own = slice(position_offsets[row], position_offsets[row + 1])
+                holders[own] = find_tokens(encoding, batch[row - start], positions[own])
                 pieces.append(np.array(encoding.ids, self.dtype))
                 counts[row + 1] = len(pieces[-1])
         ids = np.concatenate(pieces) if pieces else np.zeros(0, self.dtype)
-        return ids, np.cumsum(counts), found
+        return ids, np.cumsum(counts), holders
 
     def _encode_words(self, texts: pa.LargeStringArray, parallel: bool) -> tuple[Ids, Offsets]:
-        nowhere: Offsets = np.zeros(0, np.int64)
-        return self._encode_words_with_places(texts, nowhere, np.zeros(len(texts) + 1, np.int64))[:2]
+        none: Offsets = np.zeros(0, np.int64)
+        return self._encode_words_with_positions(texts, none, np.zeros(len(texts) + 1, np.int64))[:2]
 
-    def _encode_words_with_places(
-        self, texts: pa.LargeStringArray, places: Offsets, place_offsets: Offsets
+    def _encode_words_with_positions(
+        self, texts: pa.LargeStringArray, positions: Offsets, position_offsets: Offsets
     ) -> tuple[Ids, Offsets, npt.NDArray[np.int32]]:
         pieces: list[Ids] = [np.zeros(0, self.dtype)]
         counts: Offsets = np.zeros(len(texts) + 1, np.int64)
-        found: npt.NDArray[np.int32] = np.zeros(len(places), np.int32)
+        holders: npt.NDArray[np.int32] = np.zeros(len(positions), np.int32)
         for start, stop in _batches(texts, BATCH_BYTES):
             batch = texts.slice(start, stop - start)
-            mine = slice(place_offsets[start], place_offsets[stop])
-            here = place_offsets[start : stop + 1] - place_offsets[start]
+            own = slice(position_offsets[start], position_offsets[stop])
+            local = position_offsets[start : stop + 1] - position_offsets[start]
             if self.kind == "unigram" and pc.any(pc.match_substring(batch, NEXT_LINE)).as_py():
-                ids, offsets, found[mine] = self._encode_with_offsets(batch, places[mine], here)
+                ids, offsets, holders[own] = self._encode_hf_with_positions(batch, positions[own], local)
             else:
-                cut = self._memory.cut(batch)
-                ids, ends = self._memory.assemble(cut)
+                cut = self._words.cut(batch)
+                ids, ends = self._words.assemble(cut)
                 offsets = ends[cut.first]
-                found[mine] = self._memory.hold(cut, ends, places[mine], here, self._hold)
+                holders[own] = self._words.find_tokens(cut, ends, positions[own], local, self._find_in_word)
             pieces.append(ids)
             counts[start + 1 : stop + 1] = np.diff(offsets)
-        return np.concatenate(pieces), np.cumsum(counts), found
+        return np.concatenate(pieces), np.cumsum(counts), holders
 
-    def _hold(self, word: str, places: Offsets) -> Offsets:
-        return holders(self._plain.encode(word, add_special_tokens=False), word, places)
+    def _find_in_word(self, word: str, positions: Offsets) -> Offsets:
+        return find_tokens(self._plain.encode(word, add_special_tokens=False), word, positions)
 
     @cached_property
-    def _memory(self) -> WordMemory:
-        return WordMemory(lambda words: self._encode_hf(words, False))
+    def _words(self) -> WordCache:
+        return WordCache(lambda words: self._encode_hf(words, False))
 
     def _compare(self, texts: pa.LargeStringArray, names: Sequence[str]) -> None:
         fast, fast_offsets = self.encode(texts)
@@ -283,20 +293,20 @@ class Encoder:
         if np.array_equal(fast, plain) and np.array_equal(fast_offsets, plain_offsets):
             return
         for row, name in enumerate(names):
-            mine = fast[fast_offsets[row] : fast_offsets[row + 1]]
-            theirs = plain[plain_offsets[row] : plain_offsets[row + 1]]
-            if not np.array_equal(mine, theirs):
-                shared = min(len(mine), len(theirs))
-                different = np.nonzero(mine[:shared] != theirs[:shared])[0]
+            ours = fast[fast_offsets[row] : fast_offsets[row + 1]]
+            reference = plain[plain_offsets[row] : plain_offsets[row + 1]]
+            if not np.array_equal(ours, reference):
+                shared = min(len(ours), len(reference))
+                different = np.nonzero(ours[:shared] != reference[:shared])[0]
                 position = int(different[0]) if len(different) else shared
                 raise ValueError(
-                    f"{self.definition.path}: document {name}: at token {position} {self._who} "
-                    f"has {_at(mine, position)}, tokenizers {version('tokenizers')} has {_at(theirs, position)}; they "
+                    f"{self.definition.path}: document {name}: at token {position} {self._library_name} "
+                    f"has {_at(ours, position)}, tokenizers {version('tokenizers')} has {_at(reference, position)}; they "
                     "must agree on every token: encode with library='tokenizers'"
                 )
 
     @property
-    def _who(self) -> str:
+    def _library_name(self) -> str:
         return "words" if self.library == "words" else f"{self.library} {version(self.library)}"
 
     def _refuse_reserved(self, ids: Ids, offsets: Offsets) -> None:
@@ -349,7 +359,7 @@ def _require_texts(texts: pa.LargeStringArray) -> None:
 
 
 def _text_buffers(texts: pa.LargeStringArray) -> tuple[Offsets, npt.NDArray[np.uint8]]:
-    """Offsets and bytes of an Arrow string array (a slice, too) as numpy views, nothing copied."""
+    """Offsets and bytes of an Arrow string array or slice as numpy views, without a copy."""
     _, offsets, data = texts.buffers()
     if not len(texts):
         return np.zeros(1, np.int64), np.zeros(0, np.uint8)

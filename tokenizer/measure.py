@@ -1,4 +1,4 @@
-"""What a tokenizer does to texts: fertility, compression, vocabulary use, and whether decoding gives the text back."""
+"""Measure a tokenizer on texts: fertility, compression, vocabulary use, and whether decoding restores the text."""
 
 from dataclasses import dataclass
 
@@ -10,10 +10,10 @@ from tokenizer.encode import Encoder
 
 @dataclass(frozen=True)
 class Measurement:
-    """Counts over some documents and the two ratios made from them.
+    """Counts over documents and two ratios of them.
 
-    A word is a run without white space, so `tokens_per_word` (fertility) compares tokenizers on languages that write
-    spaces; `bytes_per_token` (UTF-8) compares them on any. Ratios of nothing are 0.
+    A word is a run without white space, so `tokens_per_word` (fertility) is comparable for languages with
+    spaces, and `bytes_per_token` (UTF-8) for all. Ratios of nothing are 0.
     """
 
     documents: int
@@ -24,7 +24,7 @@ class Measurement:
     tokens_per_word: float
     bytes_per_token: float
     round_trip_failures: int
-    """Documents that decoding does not give back to the byte; 0 for byte-level BPE without normaliser."""
+    """Documents that decoding does not restore exactly; 0 for byte-level BPE without normaliser."""
 
 
 @dataclass(frozen=True)
@@ -39,11 +39,11 @@ class Vocabulary:
     specials: dict[str, int]
     mean_token_bytes: float
     longest_tokens: tuple[str, ...]
-    """Longest first, in bytes; control and other unprintable characters escaped."""
+    """Longest first, by bytes; control and other unprintable characters are escaped."""
 
 
 def measure(encoder: Encoder, texts: pa.LargeStringArray) -> Measurement:
-    """Encode and decode documents and count; the documents of one call are held in memory."""
+    """Encode and decode documents and count; all documents of a call are held in memory."""
     tokens, offsets = encoder.encode(texts)
     words = size = failures = 0
     for row, text in enumerate(texts.to_pylist()):
@@ -63,7 +63,7 @@ def measure(encoder: Encoder, texts: pa.LargeStringArray) -> Measurement:
 
 
 def describe_vocabulary(encoder: Encoder, longest: int = 20) -> Vocabulary:
-    """Facts about a vocabulary with its `longest` longest tokens; special tokens have no part in lengths."""
+    """Facts about a vocabulary and its `longest` longest tokens; lengths exclude special tokens."""
     definition = encoder.definition
     special = set(encoder.specials.values())
     written = [definition.token_bytes(token_id) for token_id in definition.tokens if token_id not in special]

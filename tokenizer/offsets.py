@@ -1,4 +1,4 @@
-"""Byte places of texts and the tokens that hold them, by what `tokenizers` tells of where tokens come from."""
+"""Find the tokens that hold byte positions of texts, from the offsets that `tokenizers` reports."""
 
 from typing import Any, TypeAlias
 
@@ -8,36 +8,38 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 Offsets: TypeAlias = npt.NDArray[np.int64]
-_SPACES = ("▁", "Ġ")  # a space, as SentencePiece and as byte-level vocabularies write it
+_SPACES = ("▁", "Ġ")  # a space in SentencePiece and in byte-level vocabularies
 
 
-def require_places(texts: pa.LargeStringArray, places: Offsets, place_offsets: Offsets) -> None:
-    """ValueError for a place outside its text; `place_offsets` [n + 1] as in an Arrow list array."""
-    document = np.repeat(np.arange(len(texts)), np.diff(place_offsets))
+def check_positions(texts: pa.LargeStringArray, positions: Offsets, position_offsets: Offsets) -> None:
+    """ValueError for a byte position outside its text; `position_offsets` [n + 1] as in an Arrow list array."""
+    document = np.repeat(np.arange(len(texts)), np.diff(position_offsets))
     sizes = pc.binary_length(texts).to_numpy()[document]
-    outside = (places < 0) | (places > sizes)
+    outside = (positions < 0) | (positions > sizes)
     if outside.any():
         row = int(np.argmax(outside))
         raise ValueError(
-            f"document {document[row]} of the batch: byte {places[row]} is outside its {sizes[row]} bytes; give byte "
+            f"document {document[row]} of the batch: byte {positions[row]} is outside its {sizes[row]} bytes; pass byte "
             "offsets of the text that was encoded"
         )
 
 
-def _characters(text: str, places: Offsets) -> Offsets:
-    """The character that holds each byte of a text; the end of the text for its length in bytes."""
+def _characters(text: str, positions: Offsets) -> Offsets:
+    """The index of the character that holds each byte; for the end of the text, its number of characters."""
     data = np.frombuffer(text.encode(), np.uint8)
     if len(data) == len(text):
-        return places
+        return positions
     leading: Offsets = np.concatenate([np.cumsum((data & 0xC0) != 0x80), [len(text) + 1]])
-    return leading[places] - 1
+    return leading[positions] - 1
 
 
-def holders(encoding: Any, text: str, places: Offsets) -> Offsets:
-    """The token of each place of a text: the first that ends after it, or a token of nothing but a space right before that."""
+def find_tokens(encoding: Any, text: str, positions: Offsets) -> Offsets:
+    """The token of each byte position: the first that ends after it, or the one before that if it is only a
+    space.
+    """
     spans: Offsets = np.array(encoding.offsets, np.int64).reshape(-1, 2)
-    found = np.searchsorted(np.maximum.accumulate(spans[:, 1]), _characters(text, places), side="right")
-    if len(found):
+    tokens = np.searchsorted(np.maximum.accumulate(spans[:, 1]), _characters(text, positions), side="right")
+    if len(tokens):
         spaces = np.array([token in _SPACES for token in encoding.tokens] + [False])
-        found -= spaces[found - 1] & (found > 0) & (found < len(spans))
-    return found
+        tokens -= spaces[tokens - 1] & (tokens > 0) & (tokens < len(spans))
+    return tokens

@@ -1,4 +1,4 @@
-"""The text files that the commands of `python -m tokenizer` read: plain text and JSON lines, gzip or not."""
+"""Read the text files of `python -m tokenizer`: plain text and JSON lines, gzipped or not."""
 
 import gzip
 import json
@@ -19,11 +19,12 @@ def read_texts(path: str, field: str = "text") -> Iterator[str]:
 
 
 def read_records(path: str, field: str = "text") -> Iterator[tuple[str, dict[str, Any]]]:
-    """The documents of a UTF-8 file, each with the record it comes from: `field` of every line where the name ends in
-    .jsonl or .ndjson (also with .gz), else the whole file as one document without a record. Memory holds one document.
+    """The documents of a UTF-8 file, each with its record. If the name ends in .jsonl or .ndjson (also with
+    .gz), a document is `field` of a line; otherwise the whole file is one document with an empty record.
+    Memory holds one document.
 
-    Raises ValueError with file and line for a missing or empty file, bytes that are not UTF-8, truncated gzip, a line
-    that is not a JSON object, and a line without text in `field`.
+    Raises ValueError with file and line for a missing file, invalid UTF-8, damaged gzip, a line that is not a
+    JSON object, and a line without text in `field`.
     """
     file = local_path(path)
     if not file.is_file():

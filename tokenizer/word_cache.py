@@ -1,7 +1,8 @@
-"""Encoding every distinct word once, for tokenizers whose tokens never depend on what stands beyond a space.
+"""Encode every distinct word only once, for tokenizers whose tokens do not depend on anything beyond a space.
 
-Texts are cut at spaces and line feeds. Hugging Face `tokenizers` encodes the pieces that were not seen before, and the ids
-of a text are those of its pieces in a row. The pieces of natural text repeat: what is left to encode falls with its length.
+Texts are cut into pieces at spaces and line feeds. Hugging Face `tokenizers` encodes pieces not seen before,
+and the ids of a text are those of its pieces, concatenated. Pieces of natural text repeat, so the longer the
+text, the smaller the share that has to be encoded.
 """
 
 import json
@@ -20,22 +21,23 @@ from tokenizer.vocabulary.definition import Definition
 Ids: TypeAlias = npt.NDArray[Any]
 Offsets: TypeAlias = npt.NDArray[np.int64]
 Encode: TypeAlias = Callable[[pa.LargeStringArray], tuple[Ids, Offsets]]
-# A piece and byte places within it: the token of each.
-Hold: TypeAlias = Callable[[str, Offsets], Offsets]
+# From a piece and byte positions within it to the token of each position.
+FindInWord: TypeAlias = Callable[[str, Offsets], Offsets]
 
 BATCH_BYTES = 1 << 24
-MOST_BYTES, MOST_WORDS = 1 << 26, 1 << 22
-"""What is remembered, at most: text, and pieces."""
+MAX_BYTES, MAX_WORDS = 1 << 26, 1 << 22
+"""Limits of the cache: bytes of text, and pieces."""
 
-# White space that Unigram's normaliser strips from the ends of a text and keeps elsewhere.
+# White space that unigram's normaliser strips from the ends of a text but keeps elsewhere.
 NEXT_LINE = "\x85"
 
 
 def cuts_at_spaces(definition: Definition) -> bool:
-    """Whether the ids of a text are those of its pieces between spaces and line feeds: for the kinds trained here, and BERT's.
+    """Whether the ids of a text are those of its pieces between spaces and line feeds, for the kinds trained
+    here and BERT's.
 
-    BERT's normaliser works on characters and combining marks, its pre-tokenizer cuts at white space. NFC and NFKC join
-    nothing with a space.
+    BERT's normaliser works on characters and combining marks, its pre-tokenizer cuts at white space. NFC and
+    NFKC never combine anything with a space.
     """
     normalizer, cutter = definition.data["normalizer"], definition.data["pre_tokenizer"]
     if normalizer is None or cutter is None or any(not token["special"] for token in definition.data["added_tokens"]):
@@ -43,32 +45,28 @@ def cuts_at_spaces(definition: Definition) -> bool:
     if definition.kind == "wordpiece":
         return normalizer["type"] == "BertNormalizer" and cutter["type"] == "BertPreTokenizer"
     if definition.kind == "bpe":
-        return cutter["type"] == "WhitespaceSplit" and normalizer in _both(word_normalizer)
+        return cutter["type"] == "WhitespaceSplit" and normalizer in _both_cases(word_normalizer)
     if definition.kind == "unigram":
         split = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": True}
-        return cutter == split and normalizer in _both(unigram_normalizer)
+        return cutter == split and normalizer in _both_cases(unigram_normalizer)
     return False
 
 
-def _both(normalizer: Callable[[bool], Any]) -> list[Any]:
+def _both_cases(normalizer: Callable[[bool], Any]) -> list[Any]:
     return [json.loads(normalizer(lowercase).__getstate__()) for lowercase in (False, True)]
 
 
 class Pieces(NamedTuple):
-    """The pieces of a batch of n texts: k, one after the other.
+    """The k pieces of a batch of n texts, in order."""
 
-    `known` int64 [k], which of the remembered words each is; `first` int64 [n + 1] the first piece of each text; `starts`
-    int64 [k] the byte at which a piece begins, counted over all texts with one byte between two; `sizes` int64 [k] its bytes.
-    """
-
-    known: Offsets
-    first: Offsets
-    starts: Offsets
-    sizes: Offsets
+    words: Offsets  # int64 [k], index of each piece in the cache
+    first: Offsets  # int64 [n + 1], first piece of each text
+    starts: Offsets  # int64 [k], first byte of each piece, counted over all texts with one byte between two pieces
+    sizes: Offsets  # int64 [k], bytes of each piece
 
 
-class WordMemory:
-    """The pieces seen so far and their ids. Not for several threads at once."""
+class WordCache:
+    """The pieces seen so far and their ids. Not thread-safe."""
 
     def __init__(self, encode: Encode) -> None:
         self._encode = encode
@@ -80,7 +78,7 @@ class WordMemory:
         self.offsets: Offsets = np.zeros(1, np.int64)
 
     def cut(self, texts: pa.LargeStringArray) -> Pieces:
-        """The pieces of texts; those not seen before are encoded."""
+        """Cut texts into pieces, and encode those not seen before."""
         parts = pc.split_pattern(pc.replace_substring(texts, "\n", " "), " ")
         flat = parts.flatten()
         coded = flat.dictionary_encode()
@@ -90,12 +88,12 @@ class WordMemory:
         return Pieces(index, first - first[0], np.cumsum(sizes + 1) - sizes - 1, sizes)
 
     def _look_up(self, words: pa.LargeStringArray) -> Offsets:
-        """Where each of distinct words is remembered, int64 [words]."""
-        if len(self.words) + len(words) > MOST_WORDS or self.words.nbytes > MOST_BYTES:
+        """The index of each of some distinct words in the cache, int64 [words]; new words are added."""
+        if len(self.words) + len(words) > MAX_WORDS or self.words.nbytes > MAX_BYTES:
             self._forget()
-        found = pc.index_in(words, value_set=self.words)
-        new = pc.is_null(found).to_numpy(zero_copy_only=False)
-        index: Offsets = pc.fill_null(found, 0).to_numpy().astype(np.int64)
+        cached = pc.index_in(words, value_set=self.words)
+        new = pc.is_null(cached).to_numpy(zero_copy_only=False)
+        index: Offsets = pc.fill_null(cached, 0).to_numpy().astype(np.int64)
         index[new] = len(self.words) + np.arange(np.count_nonzero(new))
         if new.any():
             missing = words.filter(pa.array(new))
@@ -106,28 +104,30 @@ class WordMemory:
         return index
 
     def assemble(self, pieces: Pieces) -> tuple[Ids, Offsets]:
-        """The ids of all pieces in a row, and int64 [k + 1] where those of each begin."""
-        counts = np.diff(self.offsets)[pieces.known]
+        """The ids of all pieces, concatenated, and where those of each piece begin, int64 [k + 1]."""
+        counts = np.diff(self.offsets)[pieces.words]
         ends: Offsets = np.concatenate([[0], np.cumsum(counts)])
-        return self.ids[np.repeat(self.offsets[pieces.known] - ends[:-1], counts) + np.arange(ends[-1])], ends
+        return self.ids[np.repeat(self.offsets[pieces.words] - ends[:-1], counts) + np.arange(ends[-1])], ends
 
-    def hold(self, pieces: Pieces, ends: Offsets, places: Offsets, place_offsets: Offsets, holders: Hold) -> Offsets:
-        """The token, counted within its text, of each byte place of the texts, int64 of the shape of `places`.
+    def find_tokens(
+        self, pieces: Pieces, ends: Offsets, positions: Offsets, position_offsets: Offsets, find_in_word: FindInWord
+    ) -> Offsets:
+        """The token, counted within its text, of each byte position, int64 of the shape of `positions`.
 
-        A place at the beginning of a piece is its first token's, one between pieces the next token's; `holders` finds it
-        within one.
+        The start of a piece belongs to its first token, a position between pieces to the next token;
+        `find_in_word` locates the others.
         """
-        document = np.repeat(np.arange(len(pieces.first) - 1), np.diff(place_offsets))
+        document = np.repeat(np.arange(len(pieces.first) - 1), np.diff(position_offsets))
         begins = pieces.first[:-1][document]
-        wanted = pieces.starts[begins] + places
+        wanted = pieces.starts[begins] + positions
         piece = np.searchsorted(pieces.starts, wanted, side="right") - 1
         within = wanted - pieces.starts[piece]
         tokens: Offsets = np.where(within >= pieces.sizes[piece], ends[piece + 1], ends[piece])
         inner = np.flatnonzero((within > 0) & (within < pieces.sizes[piece]))
         if len(inner):
-            inner = inner[np.argsort(pieces.known[piece[inner]], kind="stable")]
-            words = pieces.known[piece[inner]]
+            inner = inner[np.argsort(pieces.words[piece[inner]], kind="stable")]
+            words = pieces.words[piece[inner]]
             for run in np.split(inner, np.flatnonzero(np.diff(words)) + 1):
-                word = self.words[int(pieces.known[piece[run[0]]])].as_py()
-                tokens[run] += holders(word, within[run])
+                word = self.words[int(pieces.words[piece[run[0]]])].as_py()
+                tokens[run] += find_in_word(word, within[run])
         return tokens - ends[begins]

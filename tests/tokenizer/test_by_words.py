@@ -81,7 +81,7 @@ def test_places_are_those_of_whole_texts(both, texts):
     places = [[0, *starts(text), len(text.encode())] for text in texts]
     flat = np.array([place for some in places for place in some], np.int64)
     offsets = np.cumsum([0, *map(len, places)])
-    found, expected = (encoder.encode_with_places(strings(texts), flat, offsets) for encoder in both)
+    found, expected = (encoder.encode_with_positions(strings(texts), flat, offsets) for encoder in both)
     for mine, theirs in zip(found, expected, strict=True):
         np.testing.assert_array_equal(mine, theirs)
         assert mine.dtype == theirs.dtype
@@ -96,7 +96,7 @@ def test_sentences_within_a_word(both):
     text = "中文。한국어。The mill.x 中文。"
     places = np.array([len(part.encode()) for part in ("", "中文。", "中文。한국어。", "中文。한국어。The ")])
     found, expected = (
-        encoder.encode_with_places(strings(["", text, text]), np.tile(places, 2), np.array([0, 0, 4, 8]))
+        encoder.encode_with_positions(strings(["", text, text]), np.tile(places, 2), np.array([0, 0, 4, 8]))
         for encoder in both
     )
     assert found[2].tolist() == expected[2].tolist()
@@ -111,23 +111,23 @@ def test_batches_and_what_is_remembered_change_nothing(both, documents, monkeypa
     fresh = Encoder(words.definition, "words", "")
     for _ in range(2):
         assert [side.tolist() for side in fresh.encode(documents)] == expected
-    assert len(set(fresh._memory.words.to_pylist())) == len(fresh._memory.words)
-    monkeypatch.setattr(by_words, "MOST_WORDS", 50)
+    assert len(set(fresh._words.words.to_pylist())) == len(fresh._words.words)
+    monkeypatch.setattr(by_words, "MAX_WORDS", 50)
     forgetful = Encoder(words.definition, "words", "")
     assert [side.tolist() for side in forgetful.encode(documents)] == expected
-    assert len(forgetful._memory.words) < len(fresh._memory.words)
+    assert len(forgetful._words.words) < len(fresh._words.words)
     long = strings(["", *["one two three "] * 90])
     offsets = np.arange(0, 3 * 91 + 1, 3)
     offsets[1:] -= 3
-    found, wanted = (e.encode_with_places(long, np.tile(places, 90), offsets) for e in (forgetful, whole))
+    found, wanted = (e.encode_with_positions(long, np.tile(places, 90), offsets) for e in (forgetful, whole))
     assert [side.tolist() for side in found] == [side.tolist() for side in wanted]
 
 
 def test_the_check_of_a_build_finds_a_difference(both, monkeypatch):
     words = Encoder(both[0].definition, "words", "")
     assert words.check(strings(["the mill", ""]), ["a", "b"]) == 2
-    words._memory.cut(strings(["the mill"]))
-    words._memory.ids[-1] += 1
+    words._words.cut(strings(["the mill"]))
+    words._words.ids[-1] += 1
     with pytest.raises(ValueError, match=r"document a: at token \d+ words has id \d+, tokenizers \S+ has id \d+"):
         words.check(strings(["the mill"]), ["a"])
 

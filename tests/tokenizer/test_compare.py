@@ -10,8 +10,8 @@ import pytest
 
 from tokenizer.__main__ import main
 from tokenizer.chart import MEASURES
-from tokenizer.chart import page as chart_page
-from tokenizer.compare import ALL, Row, compare, gather, threads
+from tokenizer.chart import render_page as chart_page
+from tokenizer.compare import ALL, Row, compare, count_threads, read_groups
 from tokenizer.encode import Encoder
 from tokenizer.kinds.train import train
 
@@ -61,7 +61,7 @@ def test_every_number_is_what_it_says(tokenizers):
         used = {number for some in ids for number in some if number >= 128}
         assert row.vocabulary_used == len(used) / (encoder.vocab_size - 128)
         assert row.megabytes_per_second > 0
-        assert row.threads == threads(encoder)
+        assert row.threads == count_threads(encoder)
     by_name = {(row.tokenizer, row.group): row for row in rows}
     assert by_name["bytes", "en"].bytes_per_token == by_name["bytes", "ru"].bytes_per_token == 1
     assert by_name["wordpiece", "en"].coverage == by_name["byte_bpe", "ru"].coverage == 1
@@ -77,25 +77,29 @@ def test_a_word_that_gives_no_token_is_not_covered(tokenizers):
 def test_threads_are_those_of_the_library(tokenizers, monkeypatch):
     monkeypatch.delenv("TOKENIZERS_PARALLELISM", raising=False)
     monkeypatch.setenv("RAYON_NUM_THREADS", "3")
-    assert [threads(Encoder.load(str(tokenizers[kind]))) for kind in ("byte_bpe", "bytes", "wordpiece")] == [1, 1, 3]
+    assert [count_threads(Encoder.load(str(tokenizers[kind]))) for kind in ("byte_bpe", "bytes", "wordpiece")] == [
+        1,
+        1,
+        3,
+    ]
     monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false")
-    assert threads(Encoder.load(str(tokenizers["wordpiece"]))) == 1
+    assert count_threads(Encoder.load(str(tokenizers["wordpiece"]))) == 1
 
 
 def test_groups(files):
     pairs = [(name, str(files / file)) for name, file in (("a", "a.jsonl"), ("b", "b.jsonl"), ("c", "c.txt"))]
-    sizes = {group: len(texts) for group, texts in gather(pairs, [], 1000).items()}
+    sizes = {group: len(texts) for group, texts in read_groups(pairs, [], 1000).items()}
     assert sizes == {"a": 3, "b": 2, "c": 1}
-    assert set(gather(pairs, ["source", "meta.language"], 1000)) == {"a / en", "b / ru", "c"}
-    assert gather(pairs, ["source"], 1)["a"].to_pylist() == ENGLISH[:1]
-    assert Counter(len(texts) for texts in gather(pairs, ["meta.language"], 50).values()) == {2: 2, 1: 1}
+    assert set(read_groups(pairs, ["source", "meta.language"], 1000)) == {"a / en", "b / ru", "c"}
+    assert read_groups(pairs, ["source"], 1)["a"].to_pylist() == ENGLISH[:1]
+    assert Counter(len(texts) for texts in read_groups(pairs, ["meta.language"], 50).values()) == {2: 2, 1: 1}
     with pytest.raises(ValueError, match="--by: no record has a field 'langauge'"):
-        gather(pairs, ["source", "langauge"], 1000)
+        read_groups(pairs, ["source", "langauge"], 1000)
     (files / "many.jsonl").write_text("\n".join(json.dumps({"text": "x", "id": n}) for n in range(65)))
     with pytest.raises(ValueError, match=r"--by: .*many\.jsonl: more than 64 groups"):
-        gather([("x", str(files / "many.jsonl"))], ["id"], 1000)
+        read_groups([("x", str(files / "many.jsonl"))], ["id"], 1000)
     with pytest.raises(ValueError, match="--text: the files hold no text"):
-        gather([], [], 1000)
+        read_groups([], [], 1000)
 
 
 def test_the_command(tokenizers, files, capsys, monkeypatch):
@@ -126,7 +130,16 @@ def test_values_of_records_steer_neither_the_terminal_nor_the_page(tokenizers, t
     texts = tmp_path / "a.jsonl"
     texts.write_text(json.dumps({"text": "words of strangers", "language": steer}))
     page = tmp_path / "c.html"
-    command = ["compare", str(tokenizers["bytes"]), "--text", str(texts), "--by", "language", "--chart", str(page)]
+    command = [
+        "compare",
+        str(tokenizers["bytes"]),
+        "--text",
+        str(texts),
+        "--by",
+        "language",
+        "--chart",
+        str(page),
+    ]
     assert main(command) == 0
     assert main(["inspect", str(tmp_path / steer)]) == 2
     shown, content = "".join(capsys.readouterr()), page.read_text()

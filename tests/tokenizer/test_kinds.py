@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from tokenizer.encode import Encoder
-from tokenizer.kinds.learned import known_characters, only_known
+from tokenizer.kinds.learned import blank_unknown, known_characters
 from tokenizer.kinds.train import KINDS, REPRODUCIBLE, train
 from tokenizer.kinds.unigram import train_unigram
 from tokenizer.kinds.word_bpe import END_OF_WORD, train_word_bpe
@@ -134,7 +134,7 @@ def test_sentences_begin_where_their_own_tokens_do(kind, any_kind, chosen, space
             places.append(position)
             position += len((sentence + space).encode())
         place_offsets.append(len(places))
-    tokens, offsets, begins = any_kind.encode_with_places(
+    tokens, offsets, begins = any_kind.encode_with_positions(
         strings(["before", *texts]).slice(1), np.array(places, np.int64), np.array(place_offsets)
     )
     assert each(tokens, offsets) == each(*any_kind.encode(strings(texts)))
@@ -153,14 +153,14 @@ def test_a_place_may_be_anywhere_in_the_text(any_kind):
     text = "né  🙂 <sep> ☃ last"
     size = len(text.encode())
     places = np.arange(size + 1)
-    tokens, _, found = any_kind.encode_with_places(strings([text]), places, np.array([0, size + 1]))
+    tokens, _, found = any_kind.encode_with_positions(strings([text]), places, np.array([0, size + 1]))
     assert found[0] == 0
     assert found[-1] == len(tokens)
     assert (np.diff(found) >= 0).all()
     assert found[text.encode().index(b"last")] == len(tokens) - len(any_kind.encode(strings(["last"]))[0])
     for wrong in (-1, size + 1):
         with pytest.raises(ValueError, match=rf"document 1 of the batch: byte {wrong} is outside its {size} bytes"):
-            any_kind.encode_with_places(strings(["", text]), np.array([wrong]), np.array([0, 0, 1]))
+            any_kind.encode_with_positions(strings(["", text]), np.array([wrong]), np.array([0, 0, 1]))
 
 
 @pytest.mark.parametrize("kind", sorted(REPRODUCIBLE - {"byte_bpe"}))
@@ -314,7 +314,7 @@ def test_published_bert(shared_data):
     assert 103 not in encoder.encode(strings(["[MASK] [CLS]"]))[0]
     text = "Ünaffable. 中文 is  Chinese."
     places = np.array([0, len("Ünaffable. ".encode()), len("Ünaffable. 中文 is  ".encode())])
-    tokens, _, begins = encoder.encode_with_places(strings([text]), places, np.array([0, 3]))
+    tokens, _, begins = encoder.encode_with_positions(strings([text]), places, np.array([0, 3]))
     alone = [encoder.encode(strings([part]))[0] for part in ("Ünaffable.", "中文 is", "Chinese.")]
     assert begins.tolist() == [0, len(alone[0]), len(alone[0]) + len(alone[1])]
     np.testing.assert_array_equal(tokens, np.concatenate(alone))
@@ -329,9 +329,9 @@ def test_characters_are_known_by_frequency_then_code_point():
     assert known_characters(texts, 11 / 12) == "abcd"
     assert known_characters(texts, 8 / 12) == "abc"
     assert known_characters(texts, 9 / 12) == "abc"
-    assert list(only_known(["abx☃c\nd"], "abcd")) == ["ab c\nd"]
-    assert list(only_known(["a-]^b"], "ab")) == ["a b"]
-    assert list(only_known(["ab\tc"], "")) == [" \t "]
+    assert list(blank_unknown(["abx☃c\nd"], "abcd")) == ["ab c\nd"]
+    assert list(blank_unknown(["a-]^b"], "ab")) == ["a b"]
+    assert list(blank_unknown(["ab\tc"], "")) == [" \t "]
 
 
 @pytest.mark.parametrize("kind", ["bpe", "wordpiece", "unigram"])

@@ -52,7 +52,7 @@ def test_only_bytes_need_no_size(corpus, tmp_path, capsys):
     assert main([*arguments, "--kind", "bytes"]) == 0
     assert Encoder.load(str(tmp_path / "out")).vocab_size == 384
     assert main([*arguments, "--kind", "unigram", "--overwrite"]) == 2
-    assert "--vocab-size: got none, unigram needs one" in capsys.readouterr().err
+    assert "--vocab-size: not given, but unigram requires it" in capsys.readouterr().err
 
 
 def test_a_tokenizer_is_not_replaced_by_accident(corpus, tmp_path, capsys):

@@ -1,29 +1,30 @@
-"""Byte-level BPE training (Sennrich et al. 2016 over bytes, Radford et al. 2019) with Hugging Face `tokenizers`.
+"""Byte-level BPE training (Sennrich et al. 2016 over bytes, Radford et al. 2019) with Hugging Face
+`tokenizers`.
 
-The result depends on the multiset of texts alone: counts of pre-tokens are summed, and equal pair counts are broken by
-the pair's ids, so threads, hash seeds and the order of the texts change nothing. Literal reserved tokens in the texts
-are counted as the characters they are.
+The result depends only on the multiset of texts: counts of pre-tokens are summed and ties between pairs are
+broken by their ids, so threads, hash seeds and the order of texts have no effect. Literal reserved tokens in
+the texts are plain characters.
 """
 
 from collections.abc import Iterable
 from typing import Any, Final
 
-from tokenizer.kinds.learned import check_request, encodable, finished
+from tokenizer.kinds.learned import check_encodable, check_request, serialize
 from tokenizer.vocabulary.specials import SPECIALS
 
-# Regexes as published: text is cut into these pieces and merges never cross a cut. gigatoken recognises both.
+# The published regexes. They cut text into pieces, and merges never cross a cut. gigatoken recognises both.
 GPT2: Final = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 LLAMA3: Final = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 PATTERNS: Final[dict[str, str]] = {"gpt2": GPT2, "llama3": LLAMA3}
-"""Name to regex. `llama3` (also cl100k's) keeps line ends apart and cuts numbers after three digits. With 16,384 tokens
+"""Regexes by name. `llama3` (also cl100k's) separates line ends and cuts numbers after three digits. With 16,384 tokens
 it gave 0.5 % more bytes per token than `gpt2` on textbooks, 3.5 % on technical documents, 3.7 % on forum posts, and
-2.1 % less on Wikipedia, because of its years (benchmarks/train_tokenizer.py)."""
+2.1 % less on Wikipedia because of the years there (benchmarks/train_tokenizer.py)."""
 
 SMALLEST_VOCABULARY: Final = len(SPECIALS) + 256
-"""Reserved tokens and the 256 bytes: a vocabulary without a single merge."""
+"""The reserved tokens and the 256 bytes, without any merge."""
 
 
 def train_byte_bpe(
@@ -34,20 +35,22 @@ def train_byte_bpe(
     min_frequency: int = 2,
     show_progress: bool = False,
 ) -> bytes:
-    """Learn a byte-level BPE; returns the content of its `tokenizer.json`, the same for the same multiset of texts.
+    """Train a byte-level BPE; return the content of its `tokenizer.json`, the same for the same multiset of
+    texts.
 
-    Ids: the reserved tokens of `tokenizer.vocabulary.specials` (0 to 127), the 256 bytes, then one token per merge. A pair of
-    tokens is merged only if it occurs `min_frequency` times. `texts` is read once; memory holds distinct pre-tokens.
+    Ids: the reserved tokens of `tokenizer.vocabulary.specials` (0 to 127), the 256 bytes, then one token per
+    merge. A pair of tokens is merged only if it occurs `min_frequency` times. `texts` is read once; memory
+    holds distinct pre-tokens.
 
-    Raises ValueError where `vocab_size` is below 384 (`SMALLEST_VOCABULARY`), where the texts have too few repeated
-    pairs to fill it (a smaller vocabulary is never returned silently), for an unknown `pattern` and for a text with a
-    lone surrogate.
+    Raises ValueError for a `vocab_size` below 384 (`SMALLEST_VOCABULARY`), for texts with too few repeated
+    pairs to fill it (a smaller vocabulary is never returned silently), for an unknown `pattern` and for a
+    text with a lone surrogate.
     """
     why = f"{len(SPECIALS)} reserved tokens and 256 bytes come before the first merge"
     check_request(vocab_size, SMALLEST_VOCABULARY, why, 1, min_frequency)
     from tokenizers import pre_tokenizers, trainers
 
-    tokenizer = _untrained(pattern)
+    tokenizer = _make_tokenizer(pattern)
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,
         min_frequency=min_frequency,
@@ -55,18 +58,18 @@ def train_byte_bpe(
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=show_progress,
     )
-    tokenizer.train_from_iterator(encodable(texts), trainer)
-    return finished(tokenizer, vocab_size, f"no further pair of tokens occurs {min_frequency} times")
+    tokenizer.train_from_iterator(check_encodable(texts), trainer)
+    return serialize(tokenizer, vocab_size, f"no further pair of tokens occurs {min_frequency} times")
 
 
-def _untrained(pattern: str) -> Any:
-    """A `tokenizers.Tokenizer` without merges: no normaliser, so that decoding gives back every byte of the text."""
+def _make_tokenizer(pattern: str) -> Any:
+    """A `tokenizers.Tokenizer` without merges, and without a normaliser, so that decoding restores every byte."""
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
     if pattern not in PATTERNS:
         raise ValueError(f"pattern: got {pattern!r}, allowed {', '.join(map(repr, PATTERNS))}")
     tokenizer = Tokenizer(models.BPE())
-    if pattern == "gpt2":  # in the form of GPT-2's own file, which every library knows
+    if pattern == "gpt2":  # written as in GPT-2's own file, which every library knows
         tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     else:
         split = pre_tokenizers.Split(Regex(PATTERNS[pattern]), behavior="isolated")

@@ -1,6 +1,7 @@
-"""No vocabulary: every byte of UTF-8 is a token, as in ByT5 (Xue et al. 2022). Nothing is learned.
+"""The byte vocabulary: every byte of UTF-8 is a token, as in ByT5 (Xue et al. 2022). Nothing is learned.
 
-The ids are the byte plus 128, because the reserved tokens come first; ByT5 reserves three, so its ids are ours less 125.
+An id is the byte plus 128, because the reserved tokens come first. ByT5 reserves three, so its ids are ours
+minus 125.
 """
 
 from tokenizer.vocabulary.specials import SPECIALS
@@ -12,7 +13,9 @@ VOCAB_SIZE = FIRST_BYTE + 256
 
 
 def byte_vocabulary() -> bytes:
-    """The content of its `tokenizer.json`: a byte-level BPE without merges, which any reader of the format understands."""
+    """The content of the `tokenizer.json`: a byte-level BPE without merges, which any reader of the format
+    understands.
+    """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
     from tokenizer.vocabulary.definition import characters_of_bytes

@@ -1,4 +1,4 @@
-"""What all trained kinds share: the checks before and after training, and the characters that a vocabulary is to know."""
+"""Shared by all trained kinds: checks before and after training, and the choice of characters in a vocabulary."""
 
 import re
 from collections import Counter
@@ -8,8 +8,8 @@ from typing import Any
 from tokenizer.vocabulary.specials import SPECIALS
 
 COVERAGE = 0.9995
-"""Share of all characters that a vocabulary knows, as in SentencePiece (Kudo and Richardson 2018; its documentation
-recommends 0.9995 for languages of many characters and 1 for others). Rarer characters become `<unk>`."""
+"""Share of all characters that a vocabulary covers, as in SentencePiece (Kudo and Richardson 2018; its documentation
+recommends 0.9995 for languages with many characters and 1 for others). Rarer characters become `<unk>`."""
 
 
 def check_request(vocab_size: int, smallest: int, why: str, coverage: float, min_frequency: int) -> None:
@@ -22,26 +22,26 @@ def check_request(vocab_size: int, smallest: int, why: str, coverage: float, min
         raise ValueError(f"min_frequency: got {min_frequency}, allowed 1 or more")
 
 
-def encodable(texts: Iterable[str]) -> Iterator[str]:
-    """The texts; ValueError at one with a lone surrogate."""
+def check_encodable(texts: Iterable[str]) -> Iterator[str]:
+    """Yield the texts; ValueError at one with a lone surrogate."""
     for number, text in enumerate(texts):
         try:
             text.encode()
         except UnicodeEncodeError as error:
             raise ValueError(
-                f"texts[{number}]: lone surrogate at character {error.start}; allowed is text that UTF-8 can hold: "
-                "decode the source with errors='replace' or leave the text out"
+                f"texts[{number}]: lone surrogate at character {error.start}, which UTF-8 cannot encode; decode the source "
+                "with errors='replace' or leave the text out"
             ) from None
         yield text
 
 
 def known_characters(texts: Iterable[str], coverage: float) -> str:
-    """The fewest characters that make up `coverage` of all but white space, in the order of their code points.
+    """The fewest characters that make up a share of `coverage` of the texts without white space, by code point.
 
-    Among equally frequent characters those of smaller code points are kept.
+    Of equally frequent characters those with smaller code points are kept.
     """
     counts: Counter[str] = Counter()
-    for text in encodable(texts):
+    for text in check_encodable(texts):
         counts.update(text)
     for character in [character for character in counts if character.isspace()]:
         del counts[character]
@@ -55,25 +55,25 @@ def known_characters(texts: Iterable[str], coverage: float) -> str:
     return "".join(sorted(kept))
 
 
-def only_known(texts: Iterable[str], characters: str) -> Iterator[str]:
-    """The texts with a space for every run of other characters: it ends a word, so that no token is learned across it."""
+def blank_unknown(texts: Iterable[str], characters: str) -> Iterator[str]:
+    """The texts with every run of other characters replaced by a space, so that no token is learned across it."""
     other = re.compile(f"[^{re.escape(characters)}\\s]+") if characters else re.compile(r"\S+")
     for text in texts:
         yield other.sub(" ", text)
 
 
-def finished(tokenizer: Any, vocab_size: int, why: str) -> bytes:
-    """The content of `tokenizer.json`; ValueError where the texts gave fewer tokens than were asked for, or more."""
+def serialize(tokenizer: Any, vocab_size: int, why: str) -> bytes:
+    """The content of `tokenizer.json`; ValueError if the vocabulary is smaller or larger than `vocab_size`."""
     vocabulary = tokenizer.get_vocab()
     assert all(vocabulary[token] == number for number, token in enumerate(SPECIALS))
     if len(vocabulary) < vocab_size:
         raise ValueError(
-            f"vocab_size: got {vocab_size}, but the texts fill only {len(vocabulary)}: {why}; give more text or ask "
-            f"for {len(vocabulary)} tokens or fewer"
+            f"vocab_size: got {vocab_size}, but the texts fill only {len(vocabulary)}: {why}; use more text or request "
+            f"{len(vocabulary)} tokens or fewer"
         )
     if len(vocabulary) > vocab_size:
         raise ValueError(
             f"vocab_size: got {vocab_size}, but the reserved tokens and the characters alone are {len(vocabulary)}; "
-            "ask for more tokens, or for a lower share of the characters (coverage)"
+            "request more tokens, or a lower share of the characters (coverage)"
         )
     return str(tokenizer.to_str(pretty=True)).encode()

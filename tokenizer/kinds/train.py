@@ -1,4 +1,4 @@
-"""The kinds of tokenizers that can be trained here, by name."""
+"""Train a tokenizer of any kind, by name."""
 
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
@@ -22,14 +22,14 @@ TRAINERS: Mapping[str, Callable[..., bytes]] = MappingProxyType(
 KINDS = (*TRAINERS, "bytes")
 
 REPRODUCIBLE = frozenset({"byte_bpe", "bpe", "bytes"})
-"""Kinds whose file is the same at every training on the same texts."""
+"""Kinds whose training on the same texts always gives the same file."""
 
 NOTICES: Mapping[str, str] = MappingProxyType(
     {
         "unigram": "unigram takes 5 to 15 seconds of one core for every MB of text; a sample of some 50 MB is usually enough"
     }
 )
-"""What to know before training a kind that is slow. Measured on English Wikipedia and Python code, one core, 2026-11-22."""
+"""Notices before slow trainings. Measured on English Wikipedia and Python code, one core, 2026-11-22."""
 
 _KNOBS: Mapping[str, frozenset[str]] = MappingProxyType(
     {
@@ -52,17 +52,18 @@ def train(
     min_frequency: int | None = None,
     pattern: str | None = None,
 ) -> bytes:
-    """The content of a `tokenizer.json` of that kind. `texts` may be read more than once, so an iterator will not do.
+    """Train a tokenizer of `kind`; return the content of its `tokenizer.json`.
 
-    `coverage` (share of the characters that are known) has no part in kinds over bytes. ValueError where a kind has no
-    other knob that is asked for, for `bytes` with a `vocab_size` other than 384, and as the trainers say.
+    `texts` may be read more than once, so it must not be an iterator. `coverage` (share of the characters
+    that are known) is ignored for kinds over bytes. ValueError for any other knob that the kind does not
+    have, for `bytes` with a `vocab_size` other than 384, and as the trainers say.
     """
     if kind not in KINDS:
         raise ValueError(f"kind: got {kind!r}, allowed {', '.join(KINDS)}")
-    asked = {"lowercase": lowercase or None, "min_frequency": min_frequency, "pattern": pattern}
-    knobs: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
-    if foreign := sorted(knobs.keys() - _KNOBS[kind]):
-        raise ValueError(f"{foreign[0]}: got {knobs[foreign[0]]!r}, which {kind} does not know; leave it out")
+    given = {"lowercase": lowercase or None, "min_frequency": min_frequency, "pattern": pattern}
+    knobs: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    if unknown := sorted(knobs.keys() - _KNOBS[kind]):
+        raise ValueError(f"{unknown[0]}: got {knobs[unknown[0]]!r}, which {kind} does not know; leave it out")
     if "coverage" in _KNOBS[kind]:
         knobs["coverage"] = coverage
     if kind == "bytes":

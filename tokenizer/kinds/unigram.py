@@ -1,26 +1,29 @@
-"""Unigram language model (Kudo 2018) as T5 uses it through SentencePiece: `▁` is a space, sentinels are reserved.
+"""Train a unigram language model (Kudo 2018) as T5 uses it through SentencePiece: `▁` is a space, sentinels
+are reserved.
 
-Learned by Hugging Face `tokenizers`, which gives another file at every run, even with one thread: a trained file is what
-it is and cannot be made again.
+Hugging Face `tokenizers` gives another file at every run, even with one thread, so a trained file cannot be
+reproduced.
 """
 
 from collections.abc import Iterable
 from typing import Any
 
-from tokenizer.kinds.learned import COVERAGE, check_request, finished, known_characters, only_known
+from tokenizer.kinds.learned import COVERAGE, blank_unknown, check_request, known_characters, serialize
 from tokenizer.vocabulary.specials import SPECIALS, UNK
 
 
 def train_unigram(
     texts: Iterable[str], vocab_size: int, *, lowercase: bool = False, coverage: float = COVERAGE
 ) -> bytes:
-    """Learn a Unigram vocabulary; returns the content of its `tokenizer.json`. `texts` is read twice.
+    """Train a unigram vocabulary; return the content of its `tokenizer.json`. `texts` is read twice.
 
-    Ids: the reserved tokens (0 to 127), then the pieces. Texts are normalised as T5's are (`nmt_nfkc`): control characters
-    go, line ends and tabs are spaces, NFKC, one space for several, none at either end; a space comes before the first word.
-    A run of characters outside `coverage` is `<unk>`. Pieces are of 16 characters or fewer.
+    Ids: the reserved tokens (0 to 127), then the pieces. Texts are normalised as for T5 (`nmt_nfkc`): control
+    characters are removed, line ends and tabs become spaces, NFKC, one space for several, none at either end,
+    one before the first word. A run of characters outside `coverage` is `<unk>`. Pieces have at most 16
+    characters.
 
-    Raises ValueError where the texts do not fill `vocab_size` or their characters overfill it, and for values out of range.
+    Raises ValueError if the texts do not fill `vocab_size` or their characters alone exceed it, and for
+    values out of range.
     """
     check_request(vocab_size, len(SPECIALS) + 1, "128 are reserved", coverage, 1)
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -36,13 +39,13 @@ def train_unigram(
     if not known:
         raise ValueError(f"vocab_size: got {vocab_size}, but the texts are empty")
     try:
-        tokenizer.train_from_iterator(only_known(texts, known), trainer)
-    except Exception as error:  # the library's errors are plain; the texts have been found sound
+        tokenizer.train_from_iterator(blank_unknown(texts, known), trainer)
+    except Exception as error:  # the library raises plain Exception; the texts were checked before
         raise ValueError(
-            f"vocab_size: got {vocab_size}, 128 of it reserved, for texts of {len(known)} characters: {error}; ask for "
-            "more tokens, or for a lower share of the characters (coverage)"
+            f"vocab_size: got {vocab_size}, 128 of it reserved, for texts of {len(known)} characters: {error}; request "
+            "more tokens, or a lower share of the characters (coverage)"
         ) from error
-    return finished(tokenizer, vocab_size, "they have no further pieces")
+    return serialize(tokenizer, vocab_size, "they have no further pieces")
 
 
 def unigram_normalizer(lowercase: bool) -> Any:

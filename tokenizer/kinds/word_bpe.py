@@ -1,20 +1,23 @@
-"""BPE over the characters of words with an end-of-word mark (Sennrich et al. 2016), as in GPT (Radford et al. 2018).
+"""Train BPE over the characters of words with an end-of-word mark (Sennrich et al. 2016), as in GPT (Radford
+et al. 2018).
 
-The mark is put after every word before anything is learned or encoded, so that `er` within a word and `er` at its end are
-different tokens. `end_of_word_suffix` of Hugging Face's BPE does not reproduce the paper; a plain BPE over marked words does.
+The mark is added to every word before training and encoding, so `er` inside a word and `er` at its end are
+different tokens. `end_of_word_suffix` of Hugging Face's BPE does not reproduce the paper; a plain BPE over
+marked words does.
 """
 
 from collections.abc import Iterable
 from typing import Any, Final
 
-from tokenizer.kinds.learned import COVERAGE, check_request, finished, known_characters, only_known
+from tokenizer.kinds.learned import COVERAGE, blank_unknown, check_request, known_characters, serialize
 from tokenizer.vocabulary.specials import SPECIALS, UNK
 
 END_OF_WORD: Final = "␃"
-"""One character, so that the merges begin with it as one symbol (the paper's figure has `·`, its code `</w>`). In a text it
-is read as a space: no text can forge the end of a word."""
+"""A single character, so that merges start with it as one symbol (the paper's figure has `·`, its code `</w>`). In a text
+it is read as a space, so no text can forge the end of a word."""
 
-# Punctuation marks and symbols are words of their own; a word ends before white space and at the end of the text.
+# Punctuation marks and symbols are words of their own; a word ends before white space and at the end of the
+# text.
 _APART: Final = r"(?<=[\p{P}\p{S}])(?=\S)|(?<=\S)(?=[\p{P}\p{S}])"
 _ENDS: Final = r"(?<=\S)(?=\s|\z)"
 
@@ -27,13 +30,15 @@ def train_word_bpe(
     coverage: float = COVERAGE,
     min_frequency: int = 2,
 ) -> bytes:
-    """Learn a BPE with an end-of-word mark; returns the content of its `tokenizer.json`, the same for the same multiset
-    of texts. `texts` is read twice.
+    """Train a BPE with an end-of-word mark; return the content of its `tokenizer.json`, the same for the same
+    multiset of texts. `texts` is read twice.
 
-    Ids: the reserved tokens (0 to 127), the characters of the texts by code point, then one token per merge. White space
-    is not kept: decoding writes one space between words. `lowercase` as in GPT. Characters outside `coverage` are `<unk>`.
+    Ids: the reserved tokens (0 to 127), the characters of the texts by code point, then one token per merge.
+    White space is not kept: decoding writes one space between words. `lowercase` is as in GPT. Characters
+    outside `coverage` are `<unk>`.
 
-    Raises ValueError where the texts do not fill `vocab_size` or their characters overfill it, and for values out of range.
+    Raises ValueError if the texts do not fill `vocab_size` or their characters alone exceed it, and for
+    values out of range.
     """
     check_request(vocab_size, len(SPECIALS) + 1, "128 are reserved", coverage, min_frequency)
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -45,12 +50,12 @@ def train_word_bpe(
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size, min_frequency=min_frequency, special_tokens=list(SPECIALS), show_progress=False
     )
-    tokenizer.train_from_iterator(only_known(texts, known_characters(texts, coverage)), trainer)
-    return finished(tokenizer, vocab_size, f"no further pair of tokens occurs {min_frequency} times")
+    tokenizer.train_from_iterator(blank_unknown(texts, known_characters(texts, coverage)), trainer)
+    return serialize(tokenizer, vocab_size, f"no further pair of tokens occurs {min_frequency} times")
 
 
 def word_normalizer(lowercase: bool) -> Any:
-    """What puts a mark at the end of every word, as a `tokenizers` normaliser."""
+    """The `tokenizers` normaliser that adds the mark to the end of every word."""
     from tokenizers import Regex, normalizers
 
     steps = [normalizers.NFC(), *([normalizers.Lowercase()] if lowercase else [])]

@@ -1,12 +1,13 @@
-"""WordPiece as in BERT (Devlin et al. 2019; Wu et al. 2016): words cut into the longest known pieces, `##` within a word.
+"""Train WordPiece as in BERT (Devlin et al. 2019; Wu et al. 2016): words are cut into the longest known
+pieces, those inside a word begin with `##`.
 
-Hugging Face `tokenizers` learns the pieces by the merges of BPE, as its BERT tokenizer does, and gives another vocabulary
-at every run, even with one thread: a trained file is what it is and cannot be made again.
+Hugging Face `tokenizers` learns the pieces by BPE merges, as its BERT tokenizer does, and gives another
+vocabulary at every run, even with one thread, so a trained file cannot be reproduced.
 """
 
 from collections.abc import Iterable
 
-from tokenizer.kinds.learned import COVERAGE, check_request, finished, known_characters, only_known
+from tokenizer.kinds.learned import COVERAGE, blank_unknown, check_request, known_characters, serialize
 from tokenizer.vocabulary.specials import SPECIALS, UNK
 
 
@@ -18,13 +19,14 @@ def train_wordpiece(
     coverage: float = COVERAGE,
     min_frequency: int = 2,
 ) -> bytes:
-    """Learn a WordPiece vocabulary; returns the content of its `tokenizer.json`. `texts` is read twice.
+    """Train a WordPiece vocabulary; return the content of its `tokenizer.json`. `texts` is read twice.
 
-    Ids: the reserved tokens (0 to 127), then characters and pieces. `lowercase` is BERT uncased: lower case, accents
-    stripped. Texts are cleaned and cut as BERT's are: control characters go, every Chinese character and punctuation mark
-    is a word. A word of more than 100 characters, or with a character outside `coverage`, is `<unk>`.
+    Ids: the reserved tokens (0 to 127), then characters and pieces. `lowercase` is BERT uncased: lower case,
+    accents stripped. Texts are cleaned and cut as in BERT: control characters are removed, every Chinese
+    character and punctuation mark is a word. A word of more than 100 characters, or with a character outside
+    `coverage`, is `<unk>`.
 
-    Raises ValueError where the texts do not fill `vocab_size`, and for values out of range.
+    Raises ValueError if the texts do not fill `vocab_size`, and for values out of range.
     """
     check_request(vocab_size, len(SPECIALS) + 1, "128 are reserved", coverage, min_frequency)
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
@@ -36,5 +38,5 @@ def train_wordpiece(
     trainer = trainers.WordPieceTrainer(
         vocab_size=vocab_size, min_frequency=min_frequency, special_tokens=list(SPECIALS), show_progress=False
     )
-    tokenizer.train_from_iterator(only_known(texts, known_characters(texts, coverage)), trainer)
-    return finished(tokenizer, vocab_size, f"no further pair of pieces occurs {min_frequency} times")
+    tokenizer.train_from_iterator(blank_unknown(texts, known_characters(texts, coverage)), trainer)
+    return serialize(tokenizer, vocab_size, f"no further pair of pieces occurs {min_frequency} times")

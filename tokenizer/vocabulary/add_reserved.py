@@ -1,21 +1,21 @@
-"""Tokenizers from elsewhere, taken as they are, and the reserved tokens that one may lack."""
+"""Add reserved tokens to a tokenizer from elsewhere without changing how it encodes text."""
 
 from collections.abc import Iterable
 
 from tokenizer.vocabulary.definition import Definition
-from tokenizer.vocabulary.specials import SPECIALS, needed_by
+from tokenizer.vocabulary.specials import SPECIALS, required_tokens
 
 
 def add_reserved(definition: Definition, wanted: Iterable[str]) -> bytes:
-    """The content of a `tokenizer.json` like this one, with every reserved token of `wanted` (objectives or tokens, as
-    in `specials.needed_by`) whose role none of its own plays, under ids after its vocabulary. Text is encoded
-    as before.
+    """The content of the `tokenizer.json` with the reserved tokens of `wanted` that it lacks, under new ids at its end.
 
-    Raises ValueError for an unknown name, and where a reserved name is an ordinary token of the vocabulary.
+    `wanted` are objectives or tokens, as in `specials.required_tokens`. A token is lacking if none of the vocabulary's
+    own tokens plays its role. Text is encoded as before. Raises ValueError for an unknown name, and if a reserved name
+    is an ordinary token of the vocabulary.
     """
     from tokenizers import AddedToken, Tokenizer
 
-    needed = needed_by(wanted)
+    needed = required_tokens(wanted)
     missing = [token for token in SPECIALS if token in needed and token not in definition.roles]
     ordinary = set(definition.tokens.values()).intersection(missing)
     if ordinary:
@@ -24,6 +24,6 @@ def add_reserved(definition: Definition, wanted: Iterable[str]) -> bytes:
             "can have this name; declare it special in the file, or use another tokenizer"
         )
     tokenizer = Tokenizer.from_str(definition.json)
-    # Ids follow the greatest one; without `normalized`, upper and lower case are told apart in every tokenizer.
+    # New ids follow the greatest one; with normalized=False, case matters in every tokenizer.
     tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in missing])
     return str(tokenizer.to_str(pretty=True)).encode()

@@ -1,9 +1,9 @@
-"""Reading a `tokenizer.json`, and the copy of it that encodes the text of strangers.
+"""Read a `tokenizer.json`, and derive the copy of it that encodes untrusted text.
 
-Hugging Face `tokenizers` and gigatoken turn a literal `<mask>` or `<|endoftext|>` in a text into the special token, and
-`encode_special_tokens=True` is not saved in the file. A copy without special added tokens does what we need in both: it
-encodes such a string as the characters it is. Unigram vocabularies hold the special tokens besides, as pieces of the best
-score, so the copy gives them names that no word can have.
+Hugging Face `tokenizers` and gigatoken turn a literal `<mask>` or `<|endoftext|>` in a text into the special
+token, and `encode_special_tokens=True` is not saved in the file. A copy without special added tokens encodes
+such a string as plain characters in both libraries. Unigram vocabularies also hold the special tokens as
+pieces of the best score, so the copy renames them to names that no word can have.
 """
 
 import json
@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from gristmill.errors import attach_filename
 from gristmill.storage.paths import local_path
-from tokenizer.vocabulary.specials import by_role
+from tokenizer.vocabulary.specials import map_roles
 
 KINDS = {"WordPiece": "wordpiece", "Unigram": "unigram", "WordLevel": "word_level"}
 BYTE_VALUES = 256
@@ -25,7 +25,7 @@ _NO_SPACE = {"add_prefix_space": False, "prepend_scheme": "never"}  # in ByteLev
 
 @dataclass(frozen=True)
 class Definition:
-    """A parsed `tokenizer.json` in the current form of the format (older files are brought up to it)."""
+    """A parsed `tokenizer.json` in the current version of the format; older files are converted."""
 
     path: str
     data: dict[str, Any]
@@ -42,7 +42,9 @@ class Definition:
 
     @cached_property
     def first_byte(self) -> int | None:
-        """Id of the byte 0 where ids are bytes plus this number: no merges, 256 consecutive ids, every byte kept."""
+        """Id of the byte 0 if ids are bytes plus a constant (no merges, 256 consecutive ids, every byte
+        kept), else None.
+        """
         model = self.data["model"]
         first = model["vocab"].get(characters_of_bytes()[0]) if model["type"] == "BPE" else None
         if first is None or model["merges"] or not self._byte_level or self._changes_text() or self._plain_added:
@@ -52,8 +54,10 @@ class Definition:
 
     @cached_property
     def roles(self) -> dict[str, int]:
-        """Special tokens by the names of `tokenizer.vocabulary.specials` where they play such a role, else by their own."""
-        return by_role(self.specials)
+        """Special tokens by their role in `tokenizer.vocabulary.specials` if they play one, else by their own
+        name.
+        """
+        return map_roles(self.specials)
 
     @cached_property
     def specials(self) -> dict[str, int]:
@@ -63,7 +67,7 @@ class Definition:
 
     @cached_property
     def unknown_id(self) -> int | None:
-        """Id of the token that stands for text outside the vocabulary: the one special that text may yield."""
+        """Id of the unknown token, the only special token that text may yield."""
         model = self.data["model"]
         if model["type"] == "Unigram":
             return model["unk_id"]
@@ -71,14 +75,16 @@ class Definition:
 
     @cached_property
     def tokens(self) -> dict[int, str]:
-        """Id to token as the file writes it (byte-level vocabularies write each byte as one printable character)."""
+        """Tokens by id, as written in the file (byte-level vocabularies write each byte as one printable
+        character).
+        """
         vocabulary = self.data["model"]["vocab"]
         named = enumerate(entry[0] for entry in vocabulary) if isinstance(vocabulary, list) else _by_id(vocabulary)
         return {**dict(named), **{token["id"]: token["content"] for token in self.data["added_tokens"]}}
 
     @cached_property
     def vocab_size(self) -> int:
-        """Rows that an embedding table needs: one more than the greatest id."""
+        """Rows of an embedding table: one more than the greatest id."""
         return max(self.tokens) + 1
 
     @property
@@ -88,22 +94,22 @@ class Definition:
 
     @cached_property
     def end_of_word(self) -> str | None:
-        """The mark at the end of the last token of a word, where there is one."""
-        found: str | None = self.data["model"].get("end_of_word_suffix")
+        """The mark at the end of the last token of a word, or None."""
+        suffix: str | None = self.data["model"].get("end_of_word_suffix")
         decoder = self.data["decoder"] or {}
-        return found or (decoder["suffix"] if decoder.get("type") == "BPEDecoder" else None) or None
+        return suffix or (decoder["suffix"] if decoder.get("type") == "BPEDecoder" else None) or None
 
     @cached_property
     def plain_json(self) -> str:
-        """The copy that encodes text: no special tokens, and nothing that cuts, pads, randomises or wraps the ids."""
+        """The copy that encodes text: without special tokens, truncation, padding, dropout and post-processing."""
         dropped = {"truncation": None, "padding": None, "post_processor": None}
         changed = {"added_tokens": self._plain_added, "model": self._plain_model()}
         return json.dumps({**self.data, **dropped, **changed}, ensure_ascii=False)
 
     @cached_property
     def within_text_json(self) -> str:
-        """The copy that encodes a part of a text that is normalised already: `plain_json` without a normaliser, and without
-        the space that some pre-tokenizers put before a text.
+        """The copy that encodes part of a text that is already normalised: `plain_json` without a normaliser,
+        and without the space that some pre-tokenizers add before a text.
         """
         cutter = self.data["pre_tokenizer"]
         parts = [
@@ -116,7 +122,7 @@ class Definition:
         )
 
     def _plain_model(self) -> dict[str, Any]:
-        """The model without dropout, its special tokens under names with a space, which no word has."""
+        """The model without dropout, with its special tokens renamed to names with a space, which no word has."""
         model = {**self.data["model"]}
         special = set(self.specials.values())
         if model["type"] == "BPE":
@@ -131,7 +137,7 @@ class Definition:
         return model
 
     def token_bytes(self, token_id: int) -> bytes:
-        """The UTF-8 bytes that a token stands for; for kinds that are not byte-level, those of its written form."""
+        """The UTF-8 bytes that a token represents; for kinds that are not byte-level, those of its written form."""
         token = self.tokens[token_id]
         if not self._byte_level or token_id in self._added:
             return token.encode()
@@ -140,9 +146,9 @@ class Definition:
     def byte_lengths(self) -> npt.NDArray[np.int64]:
         """Bytes of text that each id covers, int64 of shape (vocab_size,); 0 for special tokens and unused ids.
 
-        Raises ValueError for tokenizers whose token lengths do not add up to the length of the text.
+        Raises ValueError if the lengths of tokens do not add up to the length of the text.
         """
-        if reason := self._why_bytes_do_not_add_up():
+        if reason := self._byte_length_obstacle():
             raise ValueError(
                 f"{self.path}: byte positions of tokens are known only for byte-level BPE that keeps every byte of the "
                 f"text; this one {reason}. Train a byte-level BPE"
@@ -156,8 +162,8 @@ class Definition:
 
     @property
     def keeps_bytes(self) -> bool:
-        """Whether the tokens of a text are its bytes, cut: then `byte_lengths` is known."""
-        return self._why_bytes_do_not_add_up() is None
+        """Whether the tokens of a text are consecutive bytes of it, so that `byte_lengths` is defined."""
+        return self._byte_length_obstacle() is None
 
     def _changes_text(self) -> str | None:
         if self.data["normalizer"] is not None:
@@ -166,7 +172,7 @@ class Definition:
             return "adds a space before the text (add_prefix_space)"
         return None
 
-    def _why_bytes_do_not_add_up(self) -> str | None:
+    def _byte_length_obstacle(self) -> str | None:
         if not self._byte_level or self.data["model"]["type"] != "BPE":
             return f"is {self.kind}"
         if changes := self._changes_text():
@@ -198,7 +204,7 @@ class Definition:
 
 
 def read_definition(path: str) -> Definition:
-    """Read a `tokenizer.json` (or the one in the directory `path`); ValueError where it cannot be read."""
+    """Read a `tokenizer.json` (or the one in the directory `path`); ValueError if it cannot be read."""
     from tokenizers import Tokenizer
 
     file = local_path(path)
@@ -209,7 +215,7 @@ def read_definition(path: str) -> Definition:
     with attach_filename(file):
         content = file.read_bytes()
     try:
-        # `tokenizers` raises plain Exception; through it, files of older versions come out in the current form.
+        # `tokenizers` converts files of older versions; it raises plain Exception.
         data = json.loads(Tokenizer.from_str(content.decode()).to_str())
     except UnicodeDecodeError as error:
         raise ValueError(f"{file}: not UTF-8 ({error}); expected a Hugging Face tokenizer.json") from error
@@ -222,7 +228,7 @@ def read_definition(path: str) -> Definition:
 
 
 def load_within_text(definition: Definition) -> Any:
-    """A `tokenizers` tokenizer that encodes parts from within a text: see `Definition.within_text_json`."""
+    """A `tokenizers` tokenizer that encodes parts of a text; see `Definition.within_text_json`."""
     from tokenizers import Tokenizer
 
     return Tokenizer.from_str(definition.within_text_json)
@@ -234,14 +240,16 @@ def _by_id(vocabulary: dict[str, int]) -> list[tuple[int, str]]:
 
 @cache
 def characters_of_bytes() -> tuple[str, ...]:
-    """The character that stands for each byte in byte-level vocabularies, in the order of the bytes."""
+    """The character that represents each byte in byte-level vocabularies, in the order of the bytes."""
     table = _byte_of_character()
     return tuple(sorted(table, key=table.__getitem__))
 
 
 @cache
 def _byte_of_character() -> dict[str, int]:
-    """GPT-2's table: printable Latin-1 characters stand for their own byte, the others for 256, 257, ... in order."""
+    """GPT-2's table: printable Latin-1 characters represent their own byte; U+0100 and on represent the
+    others, in order.
+    """
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [value for value in range(BYTE_VALUES) if value not in printable]
     table = {chr(value): value for value in printable}

@@ -1,8 +1,9 @@
-"""The reserved tokens that every vocabulary trained here begins with, at ids that never change, and how others name them.
+"""The reserved tokens with fixed ids at the start of every vocabulary trained here, and their names in other
+tokenizers.
 
-Readers of token shards add these tokens; text never yields them (see `tokenizer.encode`). The list covers the
-objectives of all families: padding, document marks, BERT's classification and masking, T5's 100 sentinels, the marks of
-fill-in-the-middle (Bavarian et al. 2022), and spares, so that no objective needs another vocabulary.
+Readers of token shards add these tokens; text never yields them (see `tokenizer.encode`). They cover the
+objectives of all families: padding, document marks, BERT's classification and masking, T5's 100 sentinels,
+the marks of fill-in-the-middle (Bavarian et al. 2022), and spares. So no objective needs another vocabulary.
 """
 
 import difflib
@@ -36,26 +37,27 @@ ALIASES: dict[str, tuple[str, ...]] = {
     FIM_SUFFIX: ("<|fim_suffix|>", "<fim-suffix>", "<SUF>"),
     FIM_PAD: ("<|fim_pad|>", "<fim-pad>"),
 }
-"""What published tokenizers call these tokens, the likeliest first: BERT, RoBERTa and BART (`<s>` both begins a text and
-classifies it), T5, GPT-2 (`<|endoftext|>` parts documents, so it begins and ends them), Llama, StarCoder and Code Llama."""
+"""Names of these tokens in published tokenizers, the likeliest first: BERT, RoBERTa and BART (`<s>` both begins a text and
+classifies it), T5, GPT-2 (`<|endoftext|>` separates documents, so it begins and ends them), Llama, StarCoder, Code Llama."""
 
 
-def by_role(declared: Mapping[str, int]) -> dict[str, int]:
-    """Special tokens under our names: token to id, ordered by id.
+def map_roles(declared: Mapping[str, int]) -> dict[str, int]:
+    """Ids of special tokens by role, ordered by id.
 
-    One token may play two roles (GPT-2's `<|endoftext|>` is `<bos>` and `<eos>`). A token that plays none keeps its name.
+    One token may play two roles (GPT-2's `<|endoftext|>` is `<bos>` and `<eos>`). A token without a role
+    keeps its name.
     """
-    found = {}
+    roles = {}
     for role in SPECIALS:
         name = next((name for name in (role, *ALIASES.get(role, ())) if name in declared), None)
         if name is not None:
-            found[role] = declared[name]
-    taken = set(found.values())
-    found.update({name: number for name, number in declared.items() if number not in taken})
-    return dict(sorted(found.items(), key=lambda item: (item[1], SPECIAL_IDS.get(item[0], 0))))
+            roles[role] = declared[name]
+    taken = set(roles.values())
+    roles.update({name: number for name, number in declared.items() if number not in taken})
+    return dict(sorted(roles.items(), key=lambda item: (item[1], SPECIAL_IDS.get(item[0], 0))))
 
 
-NEEDED_BY: dict[str, tuple[str, ...]] = {
+REQUIRED_BY: dict[str, tuple[str, ...]] = {
     "causal": (BOS, EOS),
     "denoising": (PAD, BOS, EOS, MASK),
     "fill_in_the_middle": (BOS, EOS, FIM_PREFIX, FIM_MIDDLE, FIM_SUFFIX),
@@ -67,27 +69,29 @@ NEEDED_BY: dict[str, tuple[str, ...]] = {
     "span_corruption": (PAD, BOS, EOS, *SENTINELS),
     "all": SPECIALS,
 }
-"""The reserved tokens that each objective of `trainers.objectives` uses, for every model that it trains; `mixture` is UL2's."""
+"""The reserved tokens that each objective of `trainers.objectives` uses with any model; `mixture` is UL2's."""
 
 
-def needed_by(names: Iterable[str]) -> frozenset[str]:
-    """The reserved tokens that `names` ask for: objectives of NEEDED_BY, or tokens. ValueError for any other name."""
-    found: set[str] = set()
+def required_tokens(names: Iterable[str]) -> frozenset[str]:
+    """The reserved tokens for objectives of REQUIRED_BY, or for tokens. ValueError for any other name."""
+    tokens: set[str] = set()
     for name in names:
-        if name not in NEEDED_BY and name not in SPECIAL_IDS:
-            near = difflib.get_close_matches(name, [*NEEDED_BY, *SPECIALS], n=1)
+        if name not in REQUIRED_BY and name not in SPECIAL_IDS:
+            near = difflib.get_close_matches(name, [*REQUIRED_BY, *SPECIALS], n=1)
             hint = f"did you mean {near[0]!r}? " if near else ""
-            raise ValueError(f"got {name!r}; {hint}allowed {', '.join(NEEDED_BY)}, or a reserved token such as {MASK}")
-        found.update(NEEDED_BY.get(name, (name,)))
-    return frozenset(found)
+            raise ValueError(
+                f"got {name!r}; {hint}allowed {', '.join(REQUIRED_BY)}, or a reserved token such as {MASK}"
+            )
+        tokens.update(REQUIRED_BY.get(name, (name,)))
+    return frozenset(tokens)
 
 
-def with_stand_ins(roles: Mapping[str, int]) -> dict[str, int]:
-    """Roles (`by_role`) in which another token marks where documents begin or end, if none is declared for that.
+def add_fallback_marks(roles: Mapping[str, int]) -> dict[str, int]:
+    """Add `<bos>` and `<eos>` to roles (of `map_roles`) that lack them, represented by another special token.
 
-    A single mark does both, as GPT-2's does. BERT's `<cls>` and `<sep>` begin and end a text. The published tokenizer of GPT
-    declares nothing but `<unk>`, which then parts documents.
+    If one of the two is declared, it does both, as in GPT-2; else BERT's `<cls>` and `<sep>` begin and end a text.
+    The published tokenizer of GPT declares only `<unk>`, which then separates documents.
     """
     candidates = {BOS: (BOS, EOS, CLS, UNK), EOS: (EOS, BOS, SEP, UNK)}
-    found = {mark: next((roles[name] for name in names if name in roles), None) for mark, names in candidates.items()}
-    return {**roles, **{mark: number for mark, number in found.items() if number is not None}}
+    marks = {mark: next((roles[name] for name in names if name in roles), None) for mark, names in candidates.items()}
+    return {**roles, **{mark: number for mark, number in marks.items() if number is not None}}

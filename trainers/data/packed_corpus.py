@@ -18,7 +18,7 @@ from gristmill.errors import ConfigError, UserError
 from gristmill.storage.location import place_of
 from gristmill.storage.store import digest, verify
 from pipelines.contracts.manifest import TokenizerRecord, load_corpus
-from tokenizer.vocabulary.specials import with_stand_ins
+from tokenizer.vocabulary.specials import add_fallback_marks
 from trainers.config.pretraining import Data, Pretraining
 from trainers.data.mixture_weights import SourceMixture, cap, mixture
 from trainers.data.order import Drawn, Order, OrderPhase, Samples, Stream
@@ -114,7 +114,7 @@ def _open_one(directory: Path, wanted: str | None, frame: Frame) -> TrainingCorp
             records = tuple(s for s in chosen.shards if s.source == source and s.split == split and s.tokens)
             if records:
                 sources[source] = SourceStream(source, directory, records, frame)
-    tokenizer = replace(chosen.tokenizer, specials=with_stand_ins(chosen.tokenizer.specials))
+    tokenizer = replace(chosen.tokenizer, specials=add_fallback_marks(chosen.tokenizer.specials))
     missing = [mark for mark in (frame.before, frame.after) if mark and mark not in tokenizer.specials]
     if missing:
         raise UserError(

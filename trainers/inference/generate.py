@@ -7,7 +7,7 @@ from typing import Any
 
 from gristmill.errors import ConfigError
 from tokenizer.encode import Encoder
-from tokenizer.vocabulary.specials import with_stand_ins
+from tokenizer.vocabulary.specials import add_fallback_marks
 from trainers.config.architecture import Model, require
 from trainers.inference.prompt import choose_member, framed, read_prompt
 from trainers.objectives.shared.prompt_format import PromptFormat
@@ -134,4 +134,4 @@ def _prefix(model: Any, given: Any) -> dict[str, Any]:
 
 def _end(encoder: Encoder) -> int:
     """The token at the end of a text."""
-    return with_stand_ins(encoder.specials)["<eos>"]
+    return add_fallback_marks(encoder.specials)["<eos>"]

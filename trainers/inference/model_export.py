@@ -17,7 +17,7 @@ from gristmill.config import plain
 from gristmill.errors import ConflictError, CorruptFileError, UserError
 from gristmill.storage.store import FileRecord, fsync_directory, read_json, record_file, verify, write_json
 from tokenizer.encode import Encoder
-from tokenizer.vocabulary.specials import MASK, SENTINELS, with_stand_ins
+from tokenizer.vocabulary.specials import MASK, SENTINELS, add_fallback_marks
 from trainers.config.architecture import Model
 from trainers.config.job import Job
 from trainers.config.job_kinds import parse_job
@@ -269,5 +269,5 @@ def _exported_model(path: Path, sizes: Model) -> Any:
         name = json.loads((path / "config.json").read_text(encoding="utf-8"))["architectures"][0]
         return getattr(transformers, name).from_pretrained(path).eval()
     return _with_weights(
-        sizes, with_stand_ins(Encoder.load(str(path / "tokenizer.json")).specials), load_file(path / _WEIGHTS)
+        sizes, add_fallback_marks(Encoder.load(str(path / "tokenizer.json")).specials), load_file(path / _WEIGHTS)
     )

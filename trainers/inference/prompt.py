@@ -10,7 +10,7 @@ from collections.abc import Collection
 import pyarrow as pa
 
 from tokenizer.encode import Encoder
-from tokenizer.vocabulary.specials import FIM_MIDDLE, FIM_PREFIX, FIM_SUFFIX, with_stand_ins
+from tokenizer.vocabulary.specials import FIM_MIDDLE, FIM_PREFIX, FIM_SUFFIX, add_fallback_marks
 from trainers.objectives.shared.training_objective import TrainingObjective
 from trainers.rows.batch import Frame
 
@@ -55,6 +55,6 @@ def read_prompt(text: str, encoder: Encoder, names: Collection[str]) -> list[int
 
 def framed(ids: list[int], frame: Frame, encoder: Encoder) -> list[int]:
     """Ids between the marks of a frame."""
-    specials = with_stand_ins(encoder.specials)
+    specials = add_fallback_marks(encoder.specials)
     before, after = ([specials[mark]] if mark else [] for mark in (frame.before, frame.after))
     return [*before, *ids, *after]

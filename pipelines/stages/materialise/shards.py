@@ -24,7 +24,7 @@ from pipelines.contracts.shard_set import write_shard
 from pipelines.contracts.stage import Cluster, CorpusStage, gather, library_versions
 from pipelines.stages.materialise.overlap import measure_overlap
 from pipelines.stages.materialise.validation_split import ValidationSplit
-from tokenizer.vocabulary.specials import needed_by
+from tokenizer.vocabulary.specials import required_tokens
 
 _TRAIN, _VALIDATION = "train", "validation"
 
@@ -72,7 +72,7 @@ class Shards(CorpusStage):
         if is_url(self.tokenizer):
             raise ValueError("tokenizer: got a URL, expected a local path, or the name of a step")
         try:
-            needed_by(self.add_reserved)
+            required_tokens(self.add_reserved)
         except ValueError as error:
             raise ValueError(f"add_reserved: {error}") from None
         if not 0 <= self.seed < 1 << 63:
@@ -280,7 +280,7 @@ def _shard(task: _EncodeTask, docs: pa.Table, split: str) -> tuple[Content, dict
         from pipelines.kernels.text.segment import sentence_starts
 
         start_offsets, starts = sentence_starts(text)
-        tokens, offsets, begins = encoder.encode_with_places(text, starts, start_offsets)
+        tokens, offsets, begins = encoder.encode_with_positions(text, starts, start_offsets)
         sentences = _of_tokens(begins, start_offsets, np.diff(offsets))
     else:
         tokens, offsets = encoder.encode(text)

@@ -14,7 +14,7 @@ from gristmill.errors import ConfigError
 from gristmill.storage.location import RemotePath, place_argument, place_of
 from gristmill.storage.paths import is_url, local_path
 from pipelines.planning.corpus import load_corpus_config
-from tokenizer.__main__ import named_path
+from tokenizer.__main__ import check_named_path
 from tokenizer.texts import read_texts
 from tokenizer.vocabulary.definition import read_definition
 
@@ -66,7 +66,7 @@ def test_every_argument_that_is_no_word_or_number_refuses_urls(package: str, cap
         if action.dest in WORDS[package] and action.type not in (Path, str):
             seen.add(action.dest)
             continue
-        assert action.type in (local_path, place_argument, named_path), (
+        assert action.type in (local_path, place_argument, check_named_path), (
             f"{where}: give it type=local_path or type=place_argument"
         )
     assert seen == WORDS[package]

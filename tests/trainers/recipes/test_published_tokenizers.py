@@ -13,7 +13,7 @@ from gristmill.events import read_events
 from tests.trainers.conftest import build_corpus
 from tokenizer.vocabulary.add_reserved import add_reserved
 from tokenizer.vocabulary.definition import characters_of_bytes, read_definition
-from tokenizer.vocabulary.specials import NEEDED_BY, SPECIALS
+from tokenizer.vocabulary.specials import REQUIRED_BY, SPECIALS
 from trainers.config.job import BatchSize, Checkpoints, Execution, Schedule, TrainingBudget
 from trainers.config.pretraining import Validation
 from trainers.data.packed_corpus import corpus_of
@@ -204,7 +204,7 @@ def test_an_objective_needs_no_more_than_is_added_for_it(kind, corpora, tmp_path
     recipe = RECIPES[family]()
     corpus = corpora(f"nothing but {kind}", content)
     config = narrow(replace(recipe, objective=OBJECTIVES[kind]()), corpus)
-    needed = set(NEEDED_BY[kind])
+    needed = set(REQUIRED_BY[kind])
     assert set(corpus_of(config).tokenizer.specials) >= needed
     assert config.model.vocab_size == -(-(400 + len(needed)) // 64) * 64
     without = corpora("nothing", written(400, {}))

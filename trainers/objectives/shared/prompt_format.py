@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from tokenizer.vocabulary.specials import SENTINELS, with_stand_ins
+from tokenizer.vocabulary.specials import SENTINELS, add_fallback_marks
 
 Answer = Callable[[list[int], list[int], Mapping[str, int]], list[int]]
 """(ids of the prompt's text, generated ids without `<eos>`, the tokenizer's specials) to the ids of the text to show."""
@@ -16,7 +16,7 @@ def continue_text(text: list[int], generated: list[int], specials: Mapping[str, 
 
 def replace_text(text: list[int], generated: list[int], specials: Mapping[str, int]) -> list[int]:
     """What the model wrote in place of the prompt, without `<bos>`."""
-    bos = with_stand_ins(specials)["<bos>"]
+    bos = add_fallback_marks(specials)["<bos>"]
     return [token for token in generated if token != bos]
 
 
