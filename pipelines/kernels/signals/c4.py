@@ -91,10 +91,10 @@ def _sum_by_document(rows: StrippedLines, values: np.ndarray, documents: int) ->
 def judge(segments: Segments, tokens: Tokens, hits: Hits, rows: StrippedLines, without: int = 0) -> LineVerdicts:
     """Judge the rows of a block; bit k of `without` disables the test with number k in TESTS."""
     count = len(rows.starts)
-    chunks, said = np.zeros(count, np.int32), np.zeros(count, np.uint8)
+    chunks, phrases = np.zeros(count, np.int32), np.zeros(count, np.uint8)
     judged = LineVerdicts(rows, np.zeros((count, 3), np.uint8), np.zeros((count, 3), np.int64))
-    _judge(segments.data, segments.classes, chunks, False, said, segments.words, tokens, hits, judged, without)
-    which = np.flatnonzero(said & MARKER)
+    _judge(segments.data, segments.classes, chunks, False, phrases, segments.words, tokens, hits, judged, without)
+    which = np.flatnonzero(phrases & MARKER)
     if len(which) and not without >> CITATION & 1:
         marked = StrippedLines(*(column[which] for column in rows))
         _judge_unmarked(segments, marked, chunks[which], hits, judged, which, without)
@@ -124,13 +124,13 @@ def _judge_unmarked(
         np.zeros((len(which), 3), np.int64),
     )
     words, tokens = find_words(offsets, data, classes), find_tokens(offsets, data, classes)
-    said = np.zeros(len(which), np.uint8)
-    _judge(data, classes, chunks, True, said, words, tokens, find_phrases(offsets, data), clean, without)
+    phrases = np.zeros(len(which), np.uint8)
+    _judge(data, classes, chunks, True, phrases, words, tokens, find_phrases(offsets, data), clean, without)
     judged.verdicts[which], judged.sentences[which] = clean.verdicts, clean.sentences
 
 
 def _judge(
-    data: np.ndarray, classes: np.ndarray, chunks: np.ndarray, given: bool, said: np.ndarray, words: Spans,
+    data: np.ndarray, classes: np.ndarray, chunks: np.ndarray, given: bool, phrases: np.ndarray, words: Spans,
     tokens: Tokens, hits: Hits, judged: LineVerdicts, without: int,
 ) -> None:  # fmt: skip
     # Kernels trim copies: a row ends in white space if a marker was removed there.
@@ -145,7 +145,7 @@ def _judge(
         rows.kinds,
         chunks,
         given,
-        said,
+        phrases,
         words.starts,
         *tokens.spans[:2],
         tokens.kinds,
@@ -170,12 +170,12 @@ def _count_page_lines(
     hit = 0
     for d in range(len(offsets) - 1):
         for line in range(offsets[d], offsets[d + 1]):
-            said = 0
+            phrases = 0
             while hit < len(places) and places[hit] < ends[line]:
-                said |= hit_kinds[hit]
+                phrases |= hit_kinds[hit]
                 hit += 1
-            out[d, 0] += said & LOREM != 0
-            out[d, 1] += said & CURLY != 0
+            out[d, 0] += phrases & LOREM != 0
+            out[d, 1] += phrases & CURLY != 0
 
 
 @njit(cache=True)
@@ -220,20 +220,20 @@ def _ends_line(data: np.ndarray, start: int, end: int, variant: int) -> bool:
 
 
 @njit(cache=True)
-def _verdict(variant: int, ends_well: bool, long: bool, words: int, said: int, without: int) -> int:
+def _verdict(variant: int, ends_well: bool, long: bool, words: int, phrases: int, without: int) -> int:
     if long and variant != _PAPER and not without >> LONG_WORD & 1:
         return LONG_WORD
     if not ends_well and not without >> NO_END_MARK & 1:
         return NO_END_MARK
     if words < _LEAST_WORDS[variant] and not without >> FEW_WORDS & 1:
         return FEW_WORDS
-    if said & LOREM and variant != _PAPER and not without >> DROPS_LOREM & 1:
+    if phrases & LOREM and variant != _PAPER and not without >> DROPS_LOREM & 1:
         return DROPS_LOREM
-    if said & JAVASCRIPT and not without >> SAYS_JAVASCRIPT & 1:
+    if phrases & JAVASCRIPT and not without >> SAYS_JAVASCRIPT & 1:
         return SAYS_JAVASCRIPT
-    if said & CURLY and variant != _PAPER and not without >> DROPS_CURLY & 1:
+    if phrases & CURLY and variant != _PAPER and not without >> DROPS_CURLY & 1:
         return DROPS_CURLY
-    return SAYS_POLICY if said & POLICY and not without >> SAYS_POLICY & 1 else KEPT
+    return SAYS_POLICY if phrases & POLICY and not without >> SAYS_POLICY & 1 else KEPT
 
 
 @njit(cache=True)
@@ -275,7 +275,7 @@ def _count_sentences(starts: np.ndarray, kinds: np.ndarray, token: int, end: int
 @njit(cache=True)
 def _verdicts(
     data: np.ndarray, classes: np.ndarray, raw_ends: np.ndarray, starts: np.ndarray, ends: np.ndarray,
-    kinds: np.ndarray, original_chunks: np.ndarray, given: bool, said: np.ndarray, word_starts: np.ndarray,
+    kinds: np.ndarray, original_chunks: np.ndarray, given: bool, phrases: np.ndarray, word_starts: np.ndarray,
     token_starts: np.ndarray, token_ends: np.ndarray, token_kinds: np.ndarray, places: np.ndarray,
     hit_kinds: np.ndarray, verdicts: np.ndarray, sentences: np.ndarray, without: int,
 ) -> None:  # fmt: skip
@@ -292,7 +292,7 @@ def _verdicts(
         while hit < len(places) and places[hit] < raw_start:
             hit += 1
         while hit < len(places) and places[hit] < raw_end:
-            said[row] |= hit_kinds[hit]
+            phrases[row] |= hit_kinds[hit]
             hit += 1
         while word < len(word_starts) and word_starts[word] < raw_start:
             word += 1
@@ -306,11 +306,13 @@ def _verdicts(
             fifth = word + _LEAST_WORDS[_PAPER] - 1
             words = _LEAST_WORDS[_PAPER] if fifth < len(word_starts) and word_starts[fifth] < raw_end else 0
             well = _ends_line(data, starts[row], ends[row], _PAPER)
-            verdicts[row, _PAPER] = _verdict(_PAPER, well, long, words, said[row], without)
+            verdicts[row, _PAPER] = _verdict(_PAPER, well, long, words, phrases[row], without)
         if kinds[row] & BY_BREAKS:
             well = _ends_line(data, raw_start, raw_end, _TFDS)
-            verdicts[row, _TFDS] = _verdict(_TFDS, well, long, abs(chunks), said[row], without)
+            verdicts[row, _TFDS] = _verdict(_TFDS, well, long, abs(chunks), phrases[row], without)
             well = _ends_line(data, raw_start, raw_end, _DATATROVE)
-            verdicts[row, _DATATROVE] = _verdict(_DATATROVE, well, long, abs(original_chunks[row]), said[row], without)
+            verdicts[row, _DATATROVE] = _verdict(
+                _DATATROVE, well, long, abs(original_chunks[row]), phrases[row], without
+            )
         if verdicts[row, _DATATROVE] == KEPT:
             sentences[row, _DATATROVE] = _count_sentences(token_starts, token_kinds, token, raw_end)

@@ -138,15 +138,15 @@ def _count(
             last = _last_three(data, start, end)
             byte = data[end - 1]
             quoted = (byte == 34) | (byte == 39) | (last == _RIGHT_QUOTE) | (last == _RIGHT_QUOTES)
-            said = 0
+            phrases = 0
             while hit < len(places) and places[hit] < end:
-                said |= hit_kinds[hit]
+                phrases |= hit_kinds[hit]
                 hit += 1
             out[d, 0] += _has_bullet(data, start, end, bullets)
             out[d, 1] += (last == _ELLIPSIS) | (last == _DOTS)
             out[d, 2] += quoted or classes[end - 1] & STOP != 0
             out[d, 3] += chars[line] < _SHORT
-            out[d, 4] += said & JAVASCRIPT != 0
+            out[d, 4] += phrases & JAVASCRIPT != 0
 
 
 @njit(cache=True)
