@@ -165,14 +165,6 @@ def write_texts_corpus(folder: Path, texts: list[str], steps: Iterable[str], nam
     return path
 
 
-@pytest.fixture(scope="module")
-def without_report() -> Iterator[None]:
-    """Builds write no report. Charts take longer than all the rest of a small build; test_report.py is about them."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("pipelines.building.publish.write_report", lambda *arguments: False)
-        yield
-
-
 @pytest.fixture
 def raw_text(tmp_path: Path) -> Path:
     """The sources of `write_sources`, small."""

@@ -20,7 +20,7 @@ from gristmill.cli import run_command
 from gristmill.errors import attach_filename
 from gristmill.storage.paths import local_path
 from gristmill.terminal import printable
-from tokenizer.chart import MEASURES, cells, render_page, render_png
+from tokenizer.chart import MEASURES, cells, render_page, render_svg
 from tokenizer.compare import compare, count_threads, read_groups
 from tokenizer.encode import Encoder
 from tokenizer.kinds.byte_bpe import PATTERNS
@@ -125,7 +125,7 @@ def _add_compare(compare: argparse.ArgumentParser) -> None:
         "--most-mb", type=float, default=8.0, metavar="MB", help="read this much text of each group (default: 8)"
     )
     compare.add_argument(
-        "--chart", type=local_path, metavar="FILE", help="also write charts: .html with the table, or .png"
+        "--chart", type=local_path, metavar="FILE", help="also write charts: .html with the table, or .svg"
     )
     compare.add_argument("--json", action="store_true", help="print JSON instead of a table")
     compare.set_defaults(handler=_compare)
@@ -220,8 +220,8 @@ def _inspect(options: argparse.Namespace) -> int:
 
 
 def _compare(options: argparse.Namespace) -> int:
-    if options.chart and options.chart.suffix not in (".html", ".png"):
-        raise ValueError(f"--chart: got {str(options.chart)!r}, expected a name that ends in .html or .png")
+    if options.chart and options.chart.suffix not in (".html", ".svg"):
+        raise ValueError(f"--chart: got {str(options.chart)!r}, expected a name that ends in .html or .svg")
     if not options.most_mb > 0:
         raise ValueError(f"--most-mb: got {options.most_mb}, expected more than 0")
     encoders = {name: Encoder.load(path) for name, path in _parse_names(options.tokenizers, "tokenizers")}
@@ -230,7 +230,7 @@ def _compare(options: argparse.Namespace) -> int:
     rows = compare(encoders, texts)
     shown = [replace(row, tokenizer=printable(row.tokenizer), group=printable(row.group)) for row in rows]
     if options.chart:
-        draw = render_png if options.chart.suffix == ".png" else render_page
+        draw = render_svg if options.chart.suffix == ".svg" else render_page
         _write(options.chart, draw(shown))
     if options.json:
         print(json.dumps([asdict(row) for row in rows], indent=2))

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from gristmill.page.drawing import round_step, ticks
 from pipelines.stages.materialise.column_profile import bin_width
 
 _CELLS = 60  # of a chart's axis
@@ -34,9 +35,7 @@ class Axis:
             powers = [0.0, *(sign * 10.0**e for e in range(13) for sign in (-1, 1))]
             inside = [p for p in sorted(powers) if self.low <= p <= self.high]
             return inside[:: max(1, math.ceil(len(inside) / 6))]
-        step = _round_step((self.high - self.low) / 5)
-        first = math.ceil(round(self.low / step, 6))
-        return [round(i * step, 6) for i in range(first, math.floor(round(self.high / step, 6)) + 1)]
+        return ticks(self.low, self.high, 5)
 
     def _bend(self, value: float) -> float:
         return math.copysign(math.log10(1 + abs(value)), value) if self.logarithmic else value
@@ -52,7 +51,7 @@ def axis_for(histograms: Iterable[Mapping[str, Any]], bounds: Sequence[float]) -
     if logarithmic:
         return Axis(low if low < 0 else 0.0 if low < 10 else low, high * 1.05, True, _CELLS)
     low = 0.0 if 0 < low < high / 2 else low
-    width = max(_round_step((high - low) / _CELLS), 1.0 if whole else 0.01)
+    width = max(round_step((high - low) / _CELLS), 1.0 if whole else 0.01)
     low, high = math.floor(low / width) * width, math.ceil(round(high / width, 6)) * width
     if bounds and max(bounds) >= high:
         high += 2 * width
@@ -91,11 +90,3 @@ def _upper(histogram: Mapping[str, Any], floor: float) -> float:
     """Where a bin ends, or the values in it: a ratio of exactly 1 would else reach to 1.1."""
     least = floor + (1.0 if histogram["whole"] else 0.01)
     return min(floor + bin_width(floor, histogram["whole"]), max(histogram["maximum"], least))
-
-
-def _round_step(width: float) -> float:
-    """The next of 1, 2, 5, 10, 20, ... (times a power of ten) that is not below `width`."""
-    if width <= 0:
-        return 0.01
-    power = 10.0 ** math.floor(math.log10(width))
-    return next(round(step * power, 10) for step in (1, 2, 5, 10) if step * power >= width * 0.999999)

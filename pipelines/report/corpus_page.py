@@ -1,4 +1,4 @@
-"""The page: page.html filled with the numbers of the report. All but our own charts is escaped by jinja."""
+"""The page of a corpus: corpus.html, filled with the numbers of the report."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -7,8 +7,9 @@ from typing import Any
 
 import yaml
 
-from gristmill.terminal import human_bytes, printable
-from pipelines.report.charts import clusters_chart, distribution_chart, drops_chart, short, tokens_chart
+from gristmill.page.formats import NONE
+from gristmill.page.render import render_template
+from pipelines.report.corpus_charts import clusters_chart, distribution_chart, drops_chart, short, tokens_chart
 from pipelines.stages.materialise.column_profile import TEXT_BYTES
 
 _ROWS_OF_CHARTS = 12  # sources in a chart of distributions, those with the most documents
@@ -18,33 +19,19 @@ _VALUES = 8  # values listed per column and source
 
 def render(report: Mapping[str, Any], runs: Mapping[str, Mapping[str, Any]]) -> str:
     """The page as HTML that loads nothing; `runs` are the `run.json` of the steps by label."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-    from markupsafe import Markup
-
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        finalize=_harmless,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters.update(
-        count=_count, size=_size, percent=_percent, compact=_compact, test=_test, breakable=_breakable
-    )
     sources = [source["source"] for source in report["sources"]]
     charts = {
-        "drops": Markup(drops_chart(report["funnel"], sources))
-        if any(row["dropped"] for row in report["funnel"])
-        else "",
-        "clusters": {d["step"]: Markup(clusters_chart(d)) for d in report["duplicates"] if d["cluster_sizes"]},
-        "tokens": {s["name"]: Markup(tokens_chart(s)) for s in report["shard_sets"]},
-        "distributions": [{**entry, "svg": Markup(entry["svg"])} for entry in _distributions(report)],
+        "drops": drops_chart(report["funnel"], sources) if any(row["dropped"] for row in report["funnel"]) else "",
+        "clusters": {d["step"]: clusters_chart(d) for d in report["duplicates"] if d["cluster_sizes"]},
+        "tokens": {s["name"]: tokens_chart(s) for s in report["shard_sets"]},
+        "distributions": _distributions(report),
     }
-    return environment.get_template("page.html").render(
+    return render_template(
+        Path(__file__).with_name("corpus.html"),
+        title=report["corpus"],
+        kind="corpus report",
         report=report,
         charts=charts,
-        style=Markup((Path(__file__).parent / "page.css").read_text(encoding="utf-8")),
         rules=(rules := _rules(report)),
         idle=_idle(rules),
         constant=_constant(report),
@@ -56,11 +43,6 @@ def render(report: Mapping[str, Any], runs: Mapping[str, Mapping[str, Any]]) -> 
         specials=_specials,
         config=yaml.safe_dump(report["config"], sort_keys=False, allow_unicode=True, width=100),
     )
-
-
-def _harmless(value: Any) -> Any:
-    """What a placeholder shows: control characters escaped, whoever wrote them; our own markup as it is."""
-    return printable(value, lines=True) if isinstance(value, str) and not hasattr(value, "__html__") else value
 
 
 def _columns(report: Mapping[str, Any]) -> list[str]:
@@ -132,11 +114,11 @@ def _rules(report: Mapping[str, Any]) -> list[dict[str, Any]]:
         applies.setdefault(row["step"], {})[row["source"]] = 0
     rules: dict[tuple[str, str], dict[str, Any]] = {}
     for test in report["thresholds"]:
-        entry = {"step": test["step"], "rule": test["rule"], "test": test, "dropped": dict.fromkeys(test["sources"], 0)}
-        rules[test["step"], test["rule"]] = entry
+        entry = {"step": test["step"], "rule": test["rule"], "keeps": _test(test)}
+        rules[test["step"], test["rule"]] = entry | {"dropped": dict.fromkeys(test["sources"], 0)}
     for row in report["funnel"]:
         for rule, count in row["dropped"].items():
-            blank = {"step": row["step"], "rule": rule, "test": None, "dropped": dict(applies[row["step"]])}
+            blank = {"step": row["step"], "rule": rule, "keeps": "", "dropped": dict(applies[row["step"]])}
             rules.setdefault((row["step"], rule), blank)["dropped"][row["source"]] = count
     order = list(dict.fromkeys(row["step"] for row in report["funnel"]))
     return sorted(
@@ -147,7 +129,7 @@ def _rules(report: Mapping[str, Any]) -> list[dict[str, Any]]:
 def _idle(rules: Sequence[Mapping[str, Any]]) -> list[str]:
     """The rules that dropped nothing, as `RULE (what it keeps)`, or as `STEP` where a rule is no test."""
     return [
-        f"{rule['rule']} ({_test(rule['test'])})" if rule["test"] else rule["rule"]
+        f"{rule['rule']} ({rule['keeps']})" if rule["keeps"] else rule["rule"]
         for rule in rules
         if not sum(rule["dropped"].values())
     ]
@@ -229,45 +211,9 @@ def _test(threshold: Mapping[str, Any]) -> str:
     return f"{column} {' and '.join(said)}"
 
 
-def _breakable(name: str) -> Any:
-    """A name that a browser may break after its dots and underscores only."""
-    from markupsafe import Markup, escape
-
-    return Markup(re.sub(r"([._])(?=\w)", r"\1<wbr>", str(escape(_harmless(name)))))
-
-
 def _bound(bound: float | Mapping[str, float | None], per: str) -> str:
     """A bound; a mapping of bounds by the values of its column."""
     if not isinstance(bound, Mapping):
         return f"{bound:,g}"
-    said = [f"{key} {'–' if value is None else f'{value:,g}'}" for key, value in bound.items()]
+    said = [f"{key} {NONE if value is None else f'{value:,g}'}" for key, value in bound.items()]
     return f"({per}: {', '.join(said)})"
-
-
-def _count(value: float | None) -> str:
-    return "–" if value is None else f"{value:,}"
-
-
-def _size(value: float | None) -> str:
-    return "–" if value is None else human_bytes(value)
-
-
-def _percent(part: float, whole: float | None = None) -> str:
-    """`12.3 %` of `part / whole`, or of a share."""
-    if whole == 0:
-        return "–"
-    share = part if whole is None else part / whole
-    if share in (0, 1):
-        return f"{share:.0%}".replace("%", " %")
-    digits = 1 if 0.001 <= share <= 0.999 else 3
-    return f"{share:.{digits}%}".replace("%", " %")
-
-
-def _compact(value: float | None) -> str:
-    """`7.12 million`, for prose."""
-    if value is None:
-        return "–"
-    for limit, unit in ((1e12, "trillion"), (1e9, "billion"), (1e6, "million")):
-        if value >= limit:
-            return f"{value / limit:.3g} {unit}"
-    return f"{value:,}"

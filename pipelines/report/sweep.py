@@ -4,9 +4,9 @@ Read from the histograms that a build publishes: exact at the ends of their bins
 materialise.column_profile), for this rule alone. What happens to documents without a value is what filters do by default.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from rich.console import Console
@@ -14,14 +14,13 @@ from rich.table import Table
 
 from gristmill.config import near_match
 from gristmill.errors import UserError
+from gristmill.page.lines import LineChart, Series, line_chart
+from gristmill.page.render import render_template
 from gristmill.storage.store import write_atomic
 from pipelines.contracts.lineage import open_corpus
 from pipelines.report.bins import axis_for
-from pipelines.report.charts import INK, LINE, SERIES, short, svg
+from pipelines.report.corpus_charts import short
 from pipelines.stages.materialise.column_profile import bin_width
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 _ROWS = 12  # thresholds in the printed table
 
@@ -85,31 +84,26 @@ def _print(histograms: Mapping[str, Mapping[str, Any]], signal: str, side: str) 
 
 
 def _page(histograms: Mapping[str, Mapping[str, Any]], signal: str, side: str) -> str:
-    style = (Path(__file__).parent / "page.css").read_text(encoding="utf-8")
-    what = f"Share of the documents kept, {signal} {'at least' if side == 'at_least' else 'at most'}"
-    return (
-        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{what}</title><style>{style}</style>'
-        f"<main><h1>{what}</h1>{_chart(histograms, signal, side)}</main></html>\n"
+    chart = _chart(histograms, signal, side)
+    return render_template(
+        Path(__file__).with_name("sweep.html"),
+        title=chart.title,
+        kind="threshold sweep",
+        chart=chart,
+        sources=[*histograms],
     )
 
 
-def _chart(histograms: Mapping[str, Mapping[str, Any]], signal: str, side: str) -> str:
+def _chart(histograms: Mapping[str, Mapping[str, Any]], signal: str, side: str) -> LineChart:
     axis = axis_for(histograms.values(), [])
-    edges = np.array(sorted({float(entry[0]) for h in histograms.values() for entry in h["bins"]}))
-    inside: Sequence[float] = edges[(edges >= axis.low) & (edges <= axis.high)].tolist()
-
-    def draw(figure: "Figure") -> None:
-        axes = figure.add_axes((0.08, 0.12, 0.9, 0.74))
-        for number, (source, histogram) in enumerate(histograms.items()):
-            shares = [100 * kept_share(histogram, side, threshold) for threshold in inside]
-            places = [axis.position(threshold) for threshold in inside]
-            axes.plot(places, shares, color=SERIES[number % len(SERIES)], linewidth=2, label=source)
-        axes.set(xlim=(0, 1), ylim=(0, 102), yticks=[0, 25, 50, 75, 100])
-        axes.set_yticklabels(["0", "25", "50", "75", "100 %"])
-        axes.grid(axis="y", color=LINE, linewidth=1)
-        ticks = axis.ticks()
-        axes.set_xticks([axis.position(tick) for tick in ticks], [short(tick, signal) for tick in ticks])
-        axes.set_xlabel(signal, color=INK)
-        figure.legend(loc="upper left", ncols=4, frameon=False, bbox_to_anchor=(0.07, 1.0))
-
-    return svg(900, 420, f"share kept by threshold of {signal}", draw)
+    edges = sorted({float(entry[0]) for h in histograms.values() for entry in h["bins"]})
+    inside = [edge for edge in edges if axis.low <= edge <= axis.high]
+    series = [
+        Series(number, source, [(axis.position(edge), kept_share(histogram, side, edge)) for edge in inside])
+        for number, (source, histogram) in enumerate(histograms.items())
+    ]
+    title = f"Share of the documents kept, {signal} {'at least' if side == 'at_least' else 'at most'}"
+    ticks = [(axis.position(tick), short(tick, signal)) for tick in axis.ticks()]
+    chart = line_chart(title, series, lambda share: f"{100 * share:.0f} %", (900, 420), zero=True, x_ticks=ticks)
+    assert chart is not None  # every histogram has a bin
+    return chart

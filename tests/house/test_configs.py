@@ -9,8 +9,6 @@ from pipelines.__main__ import main
 from pipelines.contracts.manifest import load_corpus
 from pipelines.planning.corpus import load_corpus_config, plain_config
 
-pytestmark = pytest.mark.usefixtures("without_report")
-
 ROOT = Path(__file__).parents[2]
 CORPORA = sorted((ROOT / "corpora_configs").rglob("*.yaml"))
 

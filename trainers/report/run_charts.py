@@ -5,9 +5,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from gristmill.events import DAMAGED
+from gristmill.page.formats import compact, short_size
+from gristmill.page.lines import LineChart, Mark, Series, line_chart
 from trainers.data.document_loss import FIELD
 from trainers.report.compare_runs import groups, measured, measured_documents, reason, without_likelihood
-from trainers.report.curves import Chart, Mark, Series, chart, compact
 from trainers.report.read_runs import Run
 from trainers.runs.progress import is_loss
 
@@ -34,7 +35,7 @@ class Curves:
         names = dict.fromkeys(name for run in runs for event in run.steps for name in event if is_loss(name))
         self.other_losses = [name for name in names if name != "loss"]
 
-    def overall(self) -> list[Chart]:
+    def overall(self) -> list[LineChart]:
         """Losses over all sources, with events; only comparable runs share a chart."""
         return [
             drawn
@@ -42,7 +43,7 @@ class Curves:
             for drawn in self._losses(title, field, None, WIDE if field == "loss" else LOW)
         ]
 
-    def by_source(self) -> list[tuple[str, list[Chart]]]:
+    def by_source(self) -> list[tuple[str, list[LineChart]]]:
         """Losses of each source, those with the most tokens first."""
         found = []
         for name in self.sources()[:_SOURCES]:
@@ -54,7 +55,7 @@ class Curves:
         """The sources of all runs, without repetition."""
         return list(dict.fromkeys(name for run in self._runs for name in run.sources()))
 
-    def optimization(self) -> list[Chart]:
+    def optimization(self) -> list[LineChart]:
         """Learning rate, gradient norm, and all other numbers of a step that no other chart shows."""
         drawn = [
             self._of_steps("Learning rate", _field("learning_rate"), lambda value: f"{value:.3g}"),
@@ -65,16 +66,16 @@ class Curves:
         drawn += [self._of_steps(name.replace("_", " ").capitalize(), _field(name), compact) for name in named]
         return [each for each in drawn if each]
 
-    def speed(self) -> list[Chart]:
+    def speed(self) -> list[LineChart]:
         """Throughput, utilisation and memory."""
         drawn = (
             self._of_steps("Tokens per second", _field("tokens_per_second"), compact),
             self._of_steps("Model FLOPs utilisation", _field("mfu"), lambda value: f"{100 * value:.3g} %"),
-            self._of_steps("Peak memory of the first worker", _field("memory_bytes"), human_bytes),
+            self._of_steps("Peak memory of the first worker", _field("memory_bytes"), short_size),
         )
         return [each for each in drawn if each]
 
-    def padding(self) -> list[Chart]:
+    def padding(self) -> list[LineChart]:
         """Data waste: the share of positions that hold padding, up to each step."""
         drawn = self._of_steps("Padding, share of all positions up to here", _padding, lambda value: f"{value:.3g} %")
         return [drawn] if drawn else []
@@ -84,25 +85,25 @@ class Curves:
         others = [(f"{name.replace('_', ' ').capitalize()}, nats per target", name) for name in self.other_losses]
         return [("Loss, nats per target token", "loss"), ("Bits per byte of whole documents", FIELD), *others]
 
-    def _losses(self, title: str, field: str, source: str | None, size: tuple[int, int]) -> list[Chart]:
+    def _losses(self, title: str, field: str, source: str | None, size: tuple[int, int]) -> list[LineChart]:
         """A chart for each group of comparable runs."""
         get = _field(field) if source is None else _of_source(field, source)
         together = self._documents if field == FIELD else self._over_all if source is None else self._of_one
         drawn = []
         for numbers in together:
             runs = [(i, self._runs[i]) for i in numbers]
-            series = [Series(i, self._points(run, run.steps, get)) for i, run in runs]
-            series += [Series(i, self._points(run, run.validations, get), True) for i, run in runs]
+            series = [Series(i, run.name, self._points(run, run.steps, get)) for i, run in runs]
+            series += [Series(i, run.name, self._points(run, run.validations, get), True) for i, run in runs]
             names = f": {', '.join(run.name for _, run in runs)}" if len(together) > 1 else ""
-            marks = [mark for mark in self._marks() if mark.run in numbers] if source is None else []
-            drawn.append(chart(f"{title}{names}", series, compact, size, marks))
+            marks = [mark for mark in self._marks() if mark.number in numbers] if source is None else []
+            drawn.append(line_chart(f"{title}{names}", series, compact, size, marks))
         return [each for each in drawn if each]
 
     def _of_steps(
         self, title: str, get: Callable[[Event], float | None], shown: Callable[[float], str]
-    ) -> Chart | None:
-        series = [Series(i, self._points(run, run.steps, get)) for i, run in enumerate(self._runs)]
-        return chart(title, series, shown, CARD, zero=True)
+    ) -> LineChart | None:
+        series = [Series(i, run.name, self._points(run, run.steps, get)) for i, run in enumerate(self._runs)]
+        return line_chart(title, series, shown, CARD, zero=True)
 
     def _points(
         self, run: Run, events: Sequence[Event], get: Callable[[Event], float | None]
@@ -115,7 +116,7 @@ class Curves:
 
     def _marks(self) -> list[Mark]:
         return [
-            Mark(i, self._x(run, event["step"]), event["event"], f"{run.name}: {text(event)}")
+            Mark(i, self._x(run, event["step"]), f"{run.name}: {text(event)}", event["event"] == "skipped")
             for i, run in enumerate(self._runs)
             for event in happened(run)
             if event["event"] in ("resume", "skipped")
@@ -138,15 +139,6 @@ def text(event: Event) -> str:
     fields = {key: value for key, value in event.items() if key not in ("event", "time")}
     said = str(event.get("message", fields))
     return f"resumed {said}" if event["event"] == "resume" else said
-
-
-def human_bytes(count: float) -> str:
-    """A size with a unit."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if abs(count) < 1000:
-            return f"{count:.3g} {unit}"
-        count /= 1000
-    return f"{count:.3g} TB"
 
 
 def _is_number(value: Any) -> bool:

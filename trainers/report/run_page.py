@@ -1,25 +1,19 @@
-"""The page: page.html filled from the logs of runs. jinja escapes all text; the page has no script."""
+"""The page of training runs: run.html, filled with what they measured."""
 
 import json
-import re
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import yaml
 
+from gristmill.page.render import render_template
 from gristmill.storage.store import write_atomic
-from trainers.report.curves import compact
 from trainers.report.read_runs import Run, flat, read_runs
-from trainers.report.run_charts import Curves, happened, human_bytes, text
+from trainers.report.run_charts import Curves, happened, text
 
 _EVENTS = 200  # listed per run: the first and the last
-# Control characters, and characters that reorder or hide text.
-_UNSAFE = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff]"
-)
 
 
 def write_report(paths: Sequence[Path], output: Path) -> None:
@@ -29,29 +23,14 @@ def write_report(paths: Sequence[Path], output: Path) -> None:
 
 def render(runs: Sequence[Run]) -> str:
     """The page as HTML that loads nothing."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-    from markupsafe import Markup
-
-    here = Path(__file__).parent
-    environment = Environment(
-        loader=FileSystemLoader(here),
-        autoescape=True,
-        finalize=_harmless,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters.update(
-        count=lambda value: f"{value:,}", compact=compact, size=human_bytes, decimals=_decimals, percent=_percent, time=_time,
-        duration=_duration,
-    )  # fmt: skip
     curves = Curves(runs)
     title = runs[0].name if len(runs) == 1 else f"{len(runs)} training runs"
-    return environment.get_template("page.html").render(
+    return render_template(
+        Path(__file__).with_name("run.html"),
         title=title,
+        kind="training report",
         runs=runs,
         summaries=[summary(run) for run in runs],
-        style=Markup((here / "page.css").read_text(encoding="utf-8")),
         curves=curves,
         measured=[run for run in runs if run.steps or run.validations],
         sources=(sources := _sources(runs, curves.sources())),
@@ -145,32 +124,5 @@ def _listed(rows: list[Any]) -> tuple[list[Any], int]:
     return rows[: _EVENTS // 2] + rows[-_EVENTS // 2 :], len(rows) - _EVENTS
 
 
-def _harmless(value: Any) -> Any:
-    """The text of a placeholder: control characters escaped, our own markup as it is."""
-    if not isinstance(value, str) or hasattr(value, "__html__"):
-        return value
-    return _UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", value)
-
-
 def _is_finite(value: Any) -> bool:
     return isinstance(value, float | int) and abs(value) < float("inf")
-
-
-def _decimals(value: float | None, places: int) -> str:
-    return "–" if value is None else f"{value:,.{places}f}"
-
-
-def _percent(value: float | None, places: int = 1) -> str:
-    return "–" if value is None else f"{100 * value:.{places}f} %"
-
-
-def _time(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S")
-
-
-def _duration(seconds: float) -> str:
-    minutes, whole = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    if hours:
-        return f"{hours:,} h {minutes:02} min"
-    return f"{minutes} min {whole:02} s" if minutes else f"{seconds:.1f} s"

@@ -100,13 +100,6 @@ def _main(command: Sequence[str]) -> int:
     return main(list(command[1:]))
 
 
-def _without_charts() -> None:
-    """The charts of reports take longer than all the rest of a small build, and are no part of the result."""
-    from pipelines.report import charts
-
-    charts.svg = lambda *arguments: ""
-
-
 def _without_beats() -> None:
     """A lease moves by the clock, and each time other operations would lie between two beats."""
     from gristmill.storage.lease import Lease
@@ -163,7 +156,6 @@ def _child(order: dict[str, Any], imported: Path) -> None:
 def _serve() -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what commands print is no answer
-    _without_charts()
     _without_beats()
     _with_poison()
     imported = Path(sys.argv[1])

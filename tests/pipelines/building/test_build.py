@@ -41,8 +41,6 @@ from pipelines.planning.plan import make_plan
 from pipelines.planning.poison import load_poison, record_poison
 from pipelines.planning.published import explain
 
-pytestmark = pytest.mark.usefixtures("without_report")
-
 
 def plan_of(path, *overrides, steps=None):
     config = load_corpus_config(path, overrides)

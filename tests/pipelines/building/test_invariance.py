@@ -19,8 +19,6 @@ from pipelines.stages.decide.filter import Filter
 from pipelines.stages.decide.rules import RULE_SETS, Rule
 from tests.conftest import paragraph
 
-pytestmark = pytest.mark.usefixtures("without_report")
-
 ROOT = Path(__file__).parents[3]
 
 STEPS = """\

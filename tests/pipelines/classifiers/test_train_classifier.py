@@ -20,8 +20,6 @@ from pipelines.stages.decide.rules import Rule
 from pipelines.stages.measure.language import Language
 from pipelines.stages.score.classifier import Classifier
 
-pytestmark = pytest.mark.usefixtures("without_report")
-
 GOOD = ["The theorem follows from the lemma", "We prove that the sum converges", "An integer is even or odd"]
 BAD = ["Buy cheap watches now", "Click here to win a prize", "Best offers only today"]
 

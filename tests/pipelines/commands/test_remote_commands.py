@@ -22,8 +22,6 @@ from pipelines.planning.corpus import load_corpus_config
 from pipelines.planning.inventory import take_inventory
 from tests.pipelines.building.test_remote_build import tree
 
-pytestmark = pytest.mark.usefixtures("without_report")
-
 
 @pytest.fixture(autouse=True)
 def environment(s3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:

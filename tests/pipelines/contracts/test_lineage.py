@@ -23,8 +23,6 @@ from pipelines.stages.decide.rules import Rule
 from pipelines.stages.materialise.learn_tokenizer import LearnTokenizer
 from pipelines.stages.materialise.shards import Shards
 
-pytestmark = pytest.mark.usefixtures("without_report")
-
 # What is read, by (source, path, record); None is quarantined. Filter drops what has the URL `spam`.
 WEB = [f"Record {i} of the web, about {'lighthouses and harbours ' * (i % 7)}." for i in range(60)]
 

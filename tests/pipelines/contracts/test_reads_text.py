@@ -21,8 +21,6 @@ from pipelines.stages.measure.quality_signals import QualitySignals
 from pipelines.stages.measure.text_hash import TextHash
 from tests.conftest import paragraph, write_texts_corpus
 
-pytestmark = pytest.mark.usefixtures("without_report")
-
 MENU = "Home | News | Contact"
 TEXTS = [f"{MENU}\n{paragraph(k)}\n{MENU}\nNothing ends this line" for k in range(4)] + [paragraph(9)]
 C4 = "c4_lines: {rules: tfds}"

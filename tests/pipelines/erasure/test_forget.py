@@ -21,8 +21,6 @@ from pipelines.planning.corpus import load_corpus_config
 from pipelines.planning.inventory import take_inventory
 from pipelines.planning.tombstone import read_tombstone
 
-pytestmark = pytest.mark.usefixtures("without_report")
-
 SHARDED, DROPPED = "web/0.jsonl#5", "web/1.jsonl#4"  # text 10, which is kept; text 9, which is too short
 
 

@@ -17,8 +17,6 @@ from pipelines.planning.plan import make_plan
 from pipelines.stages.decide.rules import RULE_SETS, Rule
 from tests.conftest import paragraph
 
-pytestmark = pytest.mark.usefixtures("without_report")
-
 # What a document must satisfy under each set, as rules and as plain Python over the columns.
 SETS = {
     "wordy@a": (Rule(signal="word_count", at_least=60, name="wordy.words"),),

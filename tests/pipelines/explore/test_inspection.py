@@ -29,8 +29,6 @@ from pipelines.stages.measure.text_hash import TextHash
 from pipelines.stages.measure.url_rules import UrlRules
 from pipelines.stages.pii.pii import Pii
 
-pytestmark = pytest.mark.usefixtures("without_report")
-
 HOSTILE = (
     "<script>alert(1)</script> [bold]not markup[/bold] :smile:\n"
     "\u202eright to left override, \u05e9\u05dc\u05d5\u05dd \u0645\u0631\u062d\u0628\u0627\n"
@@ -202,8 +200,8 @@ def test_printable_leaves_text_alone_and_shows_the_rest() -> None:
     kept = "tab? no. é 東京 \u05e9 \U0001f468\u200d\U0001f469 \u0646\u200c\u0647 [b] \\ <b>"
     assert printable(kept, lines=True) == kept
     assert (
-        printable("a\nb\tc\x00\x7f\x9b\u2066\ufeff\U000e0041")
-        == "a\\x0ab\\x09c\\x00\\x7f\\x9b\\u2066\\ufeff\\U000e0041"
+        printable("a\nb\tc\x00\x7f\x9b\u2066\ufeff\ud800\U000e0041")
+        == "a\\x0ab\\x09c\\x00\\x7f\\x9b\\u2066\\ufeff\\ud800\\U000e0041"
     )
     assert printable("a\nb\tc\r", lines=True) == "a\nb\tc\\x0d"
 

@@ -17,8 +17,6 @@ from pipelines.planning.plan import make_plan
 from pipelines.report.sweep import kept_share
 from pipelines.stages.materialise.column_profile import histogram
 
-pytestmark = pytest.mark.usefixtures("without_report")
-
 RULES = [{"signal": "word_count", "at_least": 20}, {"signal": "mean_word_length", "at_most": 6}]
 
 

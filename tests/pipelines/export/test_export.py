@@ -33,8 +33,6 @@ from pipelines.stages.decide.filter import Filter
 from pipelines.stages.decide.rules import Rule
 from pipelines.stages.measure.quality_signals import QualitySignals
 
-pytestmark = pytest.mark.usefixtures("without_report")
-
 EXACT = '{"big": 123456789012345678901234567890, "text": "exact\\u2028", "f": 1e-7, "s": "line\\u2028end\\n"}'
 
 

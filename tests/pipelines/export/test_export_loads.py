@@ -17,8 +17,6 @@ from pipelines.reading.documents import read_documents
 from pipelines.reading.entries.listing import list_files
 from pipelines.stages.measure.quality_signals import QualitySignals
 
-pytestmark = pytest.mark.usefixtures("without_report")
-
 SOURCES = ("code", "news", "web")  # without url and meta; without url; with both
 
 

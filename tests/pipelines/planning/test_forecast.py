@@ -15,8 +15,6 @@ from pipelines.planning.forecast import forecast
 from pipelines.planning.inventory import take_inventory
 from pipelines.planning.plan import make_plan
 
-pytestmark = pytest.mark.usefixtures("without_report")
-
 
 def plan_of(path, *overrides):
     config = load_corpus_config(path, overrides)

@@ -12,8 +12,6 @@ from pipelines.planning.inventory import take_inventory
 from pipelines.planning.plan import make_plan
 from pipelines.planning.published import add_published_files
 
-pytestmark = pytest.mark.usefixtures("without_report")
-
 
 @pytest.fixture
 def unrepeatable(corpus_file):

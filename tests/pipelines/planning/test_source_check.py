@@ -23,8 +23,6 @@ from pipelines.planning.source_check import check_sample, sample_source
 from pipelines.reading.documents import list_files
 from pipelines.reading.entries.source import REASONS, STRUCTURAL
 
-pytestmark = pytest.mark.usefixtures("without_report")
-
 
 def jsonl(records: list) -> str:
     return "".join(json.dumps(record) + "\n" for record in records)

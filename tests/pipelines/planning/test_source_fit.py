@@ -143,8 +143,7 @@ def lines_of_plan(path: Path, capsys) -> list[str]:
     return [line for line in capsys.readouterr().out.splitlines() if line.startswith("warning: ")]
 
 
-def test_plan_and_report_say_the_same(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("pipelines.report.corpus_page._CHARTS", 0)  # no charts but those of tested columns
+def test_plan_and_report_say_the_same(tmp_path, capsys):
     texts = {"web": ONE_LINE, "books": LONG, "zh": CHINESE, "plain": LINES}
     path = corpus(tmp_path, texts, f"{CAP}\n    name: cap", f"{FEW_RULES}\n    sources: [web, books, zh]")
     planned = lines_of_plan(path, capsys)
@@ -179,8 +178,7 @@ POSTS = [
 CODE = [f"if a < {n} and b > c: print('<b>')  # see <p> and List<Row>\n{SENTENCE}" for n in range(20)]
 
 
-def test_plan_and_report_name_sources_of_html(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("pipelines.report.corpus_page._CHARTS", 0)
+def test_plan_and_report_name_sources_of_html(tmp_path, capsys):
     texts = {"posts": POSTS, "mixed": POSTS[:4] + LINES, "code": CODE}
     path = corpus(tmp_path, texts, "c4_lines: {rules: tfds}\n    name: c4")
     said = "posts holds HTML, which is read as text, tags included: 20 of its first 20 documents have block tags such as </p>; "

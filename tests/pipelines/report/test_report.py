@@ -19,7 +19,7 @@ from pipelines.planning.inventory import take_inventory
 from pipelines.planning.plan import make_plan
 from pipelines.report import write_report
 from pipelines.report.bins import axis_for, cell_counts, quantile
-from pipelines.report.charts import clusters_chart, distribution_chart, drops_chart
+from pipelines.report.corpus_charts import clusters_chart, distribution_chart, drops_chart
 from pipelines.report.corpus_page import render
 from pipelines.stages.materialise.column_profile import bin_floors
 

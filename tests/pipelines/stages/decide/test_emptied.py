@@ -18,8 +18,6 @@ from pipelines.planning.inventory import take_inventory
 from pipelines.planning.plan import make_plan
 from tests.conftest import paragraph, write_texts_corpus
 
-pytestmark = pytest.mark.usefixtures("without_report")
-
 GOOD = "This line has five words."
 MENU = "Home | News | Contact"
 

@@ -14,8 +14,6 @@ from pipelines.planning.plan import make_plan
 from pipelines.stages.decide.quantiles import _keys, _Task, _value, count_values
 from pipelines.stages.decide.rules import Quantile
 
-pytestmark = pytest.mark.usefixtures("without_report")
-
 
 def built(tmp_path, rules, part_bytes=3000, name="q", before=""):
     """Two sources of documents with 1 to n words, built up to the filter; (drop by id, thresholds)."""

@@ -23,8 +23,6 @@ from pipelines.stages.measure.quality_signals import QualitySignals
 from pipelines.stages.measure.text_hash import TextHash
 from tests.pipelines.stages.dedup.planted_duplicates import plant, words
 
-pytestmark = pytest.mark.usefixtures("without_report")
-
 NEAR = DedupMinhash(threshold=0.7, verify="jaccard")
 
 

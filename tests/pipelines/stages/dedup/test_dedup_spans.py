@@ -21,8 +21,6 @@ from pipelines.kernels.text.buffers import text_buffers
 from pipelines.kernels.text.segment import segment
 from pipelines.stages.dedup.dedup_spans import DedupSpans
 
-pytestmark = pytest.mark.usefixtures("without_report")
-
 
 def part_of(root: Path, source: str, index: int, texts, dropped=None, edits=None) -> Part:
     ids = [document_id(file_key(source, f"{index}.txt"), row) for row in range(len(texts))]

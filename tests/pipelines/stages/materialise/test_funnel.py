@@ -36,8 +36,6 @@ from pipelines.stages.materialise.column_profile import (
     histogram,
 )
 
-pytestmark = pytest.mark.usefixtures("without_report")
-
 WHOLE = st.integers(-(2**50), 2**50)
 REAL = st.floats(-1e12, 1e12, allow_nan=False)
 

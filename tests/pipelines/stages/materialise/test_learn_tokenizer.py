@@ -26,8 +26,6 @@ from tokenizer.encode import Encoder
 from tokenizer.kinds.train import train
 from tokenizer.vocabulary.specials import SPECIAL_IDS, SPECIALS
 
-pytestmark = pytest.mark.usefixtures("without_report")
-
 LANGUAGES = {
     "en": "The river runs past the old mill and turns its wheel. People came from the whole valley to buy their flour there. ",
     "fr": "La rivière coule près du vieux moulin et fait tourner sa roue. Les gens venaient de loin pour acheter leur farine. ",

@@ -18,8 +18,6 @@ from pipelines.planning.plan import make_plan
 from pipelines.stages.measure.url_rules import UrlRules
 from pipelines.stages.pii.pii import Pii
 
-pytestmark = pytest.mark.usefixtures("without_report")
-
 CANARIES = [f"canary.{number}@corp.example.com" for number in range(9)]
 META = {
     "author": f"Jane <{CANARIES[0]}>", "score": 17, "nested": [{"to": [CANARIES[1], None, True]}, 4111111111111111],

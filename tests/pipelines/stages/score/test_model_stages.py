@@ -14,8 +14,6 @@ from pipelines.planning.inventory import take_inventory
 from pipelines.planning.plan import make_plan
 from tests.conftest import paragraph, train_fasttext
 
-pytestmark = pytest.mark.usefixtures("without_report")
-
 COLUMNS = (
     *("language", "language_score", "language_2", "language_2_score", "language_share", "language_paragraphs"),
     *(

@@ -1,0 +1,53 @@
+"""Pages for people: a template of ours, filled and escaped, as one HTML file that loads nothing and runs nothing.
+
+A template extends `layout.html` and imports its pieces from `macros.html`, both of this folder; `page.css` is in every page.
+"""
+
+import re
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from markupsafe import Markup, escape
+
+from gristmill.page import formats
+from gristmill.page.drawing import series_colour, series_dashes
+from gristmill.terminal import printable
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+
+def render_template(template: Path, **values: Any) -> str:
+    """The page that a template makes of `values`. Every string is escaped, but for the `Markup` of charts."""
+    return _environment(template.parent).get_template(template.name).render(values)
+
+
+@cache
+def _environment(folder: Path) -> "Environment":
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(
+        loader=FileSystemLoader([folder, Path(__file__).parent]),
+        autoescape=True,
+        finalize=_harmless,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(
+        count=formats.count, decimals=formats.decimals, compact=formats.compact, in_words=formats.in_words,
+        size=formats.size, percent=formats.percent, duration=formats.duration, time=formats.time, breakable=_breakable,
+        colour=series_colour, dashes=series_dashes,
+    )  # fmt: skip
+    return environment
+
+
+def _harmless(value: Any) -> Any:
+    """The value with control characters escaped; markup of our own as it is."""
+    return printable(value, lines=True) if isinstance(value, str) and not hasattr(value, "__html__") else value
+
+
+def _breakable(name: str) -> Markup:
+    """A name that a browser breaks after its dots and underscores only."""
+    return Markup(re.sub(r"([._])(?=\w)", r"\1<wbr>", str(escape(_harmless(name)))))
