@@ -4,7 +4,7 @@
 
 Documents are of three kinds of text, with a token per four characters and two special tokens. `one length`
 pads every row to the sequence length, as a collator with padding to a maximum does; `by micro-batch` to the
-longest of rows as they come, as HF Trainer's does; ours as `packed_corpus.Grid.share` shares them out, with
+longest of rows as they come, as HF Trainer's does; ours as `packed_corpus.PackedCorpus.share` shares them out, with
 lengths rounded up to a multiple of 1, 8 and 64.
 """
 
@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from trainers.data.order import Samples
-from trainers.data.packed_corpus import Grid
+from trainers.data.packed_corpus import PackedCorpus
 from trainers.objectives.causal import Causal
 from trainers.objectives.shared.context import Context
 from trainers.rows.best_fit import cut_documents
@@ -50,9 +50,9 @@ def main() -> None:
     size = options.micro_batch
     for name in TEXTS:
         for length in (128, 512):
-            grid = Grid((), length, Causal(), Context(0, {}, 0, "decoder", length))
+            packed = PackedCorpus((), length, Causal(), Context(0, {}, 0, "decoder", length))
             read = steps(Path(os.environ["GRISTMILL_DATA"]) / "prose" / f"{name}.jsonl.gz", length, options.rows)
-            shared = [part.tokens for samples in read for part in grid.share(samples, size, 0, 1)]
+            shared = [part.tokens for samples in read for part in packed.share(samples, size, 0, 1)]
             as_they_come = [p for s in read for p in np.split(s.tokens, range(size, options.rows, size))]
             tokens = sum(int(samples.tokens.sum()) for samples in read)
             shares = {"one length": tokens / (len(read) * options.rows * length)}

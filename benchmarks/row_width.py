@@ -30,7 +30,7 @@ from tokenizer.kinds.byte_bpe import train_byte_bpe
 from tokenizer.vocabulary.specials import SPECIAL_IDS
 from trainers.config.architecture import ARCHITECTURES
 from trainers.data.order import Samples
-from trainers.data.packed_corpus import Grid
+from trainers.data.packed_corpus import PackedCorpus
 from trainers.data.stream import SourceStream
 from trainers.objectives.shared.character_cuts import TokenTexts
 from trainers.objectives.shared.context import Context
@@ -65,15 +65,15 @@ def shard_of(tokens: np.ndarray, median: int) -> Shard:
     return Shard(tokens, offsets, pa.array([], pa.binary(16)), np.diff(offsets), starts, places, {})
 
 
-def widths(grid: Grid) -> np.ndarray:
+def widths(packed: PackedCorpus) -> np.ndarray:
     """Positions of the longer side of each row of a source."""
-    source, found = grid.sources[0], []
-    sequences = np.arange(source.count(grid.length))
+    source, found = packed.sources[0], []
+    sequences = np.arange(source.count(packed.length))
     for first in range(0, len(sequences), 64):
         chosen = sequences[first : first + 64]
         nothing = np.zeros_like(chosen)
-        samples = Samples(chosen, nothing, chosen, source.sizes(grid.length, chosen), nothing)
-        batch = grid.rows(samples)
+        samples = Samples(chosen, nothing, chosen, source.sizes(packed.length, chosen), nothing)
+        batch = packed.rows(samples)
         sides = [batch.segments] if batch.decoder is None else [batch.segments, batch.decoder.segments]
         found.append(np.max([(side >= 0).sum(axis=1) for side in sides], axis=0))
     return np.concatenate(found)[:-1]
@@ -112,7 +112,7 @@ def measure(name: str, shard: Shard, key: str, length: int, known: TokenTexts) -
     source = Held("wiki_en", Path(), (record,), objective.frame, held=shard)
     taken = objective.stream_length(length, family)
     packed = source.packed("concatenate", taken, 0, objective.room(length, family))
-    before, after = (widths(Grid((one,), taken, objective, context)) for one in (replace(source), packed))
+    before, after = (widths(PackedCorpus((one,), taken, objective, context)) for one in (replace(source), packed))
     shares = f"{1 - before.sum() / (len(before) * max(length, before.max())):.1%} {1 - after.mean() / length:.1%}"
     over = f"{(before > length).mean():.0%} {(after > length).mean():.0%}"
     return (

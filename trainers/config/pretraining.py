@@ -7,7 +7,7 @@ from trainers.config.architecture import require
 from trainers.config.job import Job
 from trainers.objectives import Objective
 from trainers.objectives.causal import Causal
-from trainers.rows.sentence_pairs import OF_PAIRS
+from trainers.rows.sentence_pairs import PAIR_PACKINGS
 
 _SHORTEST_PAIR = 8
 _CAUSAL = Causal()
@@ -182,9 +182,9 @@ class Pretraining(Job):
         """Sentence pairs need an objective, a packing and a model that go together."""
         paired, packing = self.objective.sentence_pairs, self.data.packing
         require(
-            paired == (packing in OF_PAIRS),
-            f"data.packing: got {packing} with objective {self.objective.kind}; sentence pairs ({', '.join(OF_PAIRS)}) go with "
-            f"next_sentence and sentence_order, other packings with other objectives",
+            paired == (packing in PAIR_PACKINGS),
+            f"data.packing: got {packing} with objective {self.objective.kind}; sentence pairs ({', '.join(PAIR_PACKINGS)}) go "
+            f"with next_sentence and sentence_order, other packings with other objectives",
         )
         require(
             paired == self.model.sentence_head,

@@ -2,6 +2,6 @@
 
 packed_corpus     shards of a corpus -> streams of sources -> packed rows
 mixture_weights   weights by stage, with caps on repetition
-order             sample number -> source and sequence, whatever the workers
-prefetch          the next batches, while the model computes
+order             sample number -> source and sequence, independent of the workers
+prefetch          makes the next batches while the model computes
 """

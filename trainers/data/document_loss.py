@@ -1,13 +1,13 @@
-"""Bits per byte of whole documents: one yardstick for all runs of a corpus, whatever they were trained on and how.
+"""Bits per byte of whole documents: one metric that is comparable across all runs on a corpus.
 
-The validation loss of a run is measured on rows that its own packing, length and objective make, so those of other runs
-are another quantity. Here nothing of that enters:
+The validation loss of a run is measured on rows that depend on its own packing, length and objective, so it
+is not comparable to that of other runs. This metric depends on none of them:
 
-- The documents of a source are those of its validation split with the smallest ids (which are hashes), as many as hold
-  BUDGET bytes of text. Documents of more than LONGEST bytes are passed over.
-- Each is cut into chunks of half a window. A chunk is predicted from `<bos>` and the chunk before it, the first one from
-  `<bos>` alone. A window is WINDOW positions, fewer where the model has fewer.
-- Bits per byte = nats of all tokens / (ln 2 x UTF-8 bytes of the documents). `<eos>` is no target.
+- The documents of a source are those of its validation split with the smallest ids (which are hashes), up to
+  BUDGET_BYTES of text. Documents of more than MAX_DOCUMENT_BYTES are skipped.
+- Each is cut into chunks of half a window. A chunk is predicted from `<bos>` and the chunk before it, the first one
+  from `<bos>` alone. A window is WINDOW positions, or fewer if the model has fewer.
+- Bits per byte = nats of all tokens / (ln 2 x UTF-8 bytes of the documents). `<eos>` is not a target.
 
 It needs the likelihood of text given the text before it. Causal models, also with the middle filled in, and prefix LMs on
 a decoder or an encoder-decoder have learned that, and so has a mixture with such a part: its first one is measured. Masked
@@ -29,15 +29,15 @@ from trainers.objectives.shared.pairs import Pairs, decoder_rows, encoder_decode
 from trainers.objectives.shared.ragged import Ragged
 from trainers.rows.batch import IGNORED, PADDING, Batch
 
-BUDGET, LONGEST = 1 << 17, 1 << 20  # bytes
+BUDGET_BYTES, MAX_DOCUMENT_BYTES = 1 << 17, 1 << 20  # bytes
 WINDOW = 256  # positions
 FIELD = "document_bits_per_byte"
 
 
 @dataclass(frozen=True)
 class DocumentData:
-    """The chunks of the documents of `sources`: chunk i is `targets[i]` of source `source[i]`, predicted from `inputs[i]`.
-    `text_bytes` [sources] are those of the documents.
+    """The chunks of the documents of `sources`: chunk i is `targets[i]` of source `source[i]`, predicted from
+    `inputs[i]`. `text_bytes` [sources] are the UTF-8 bytes of the documents.
     """
 
     sources: tuple[SourceStream, ...]
@@ -50,7 +50,9 @@ class DocumentData:
     mode: int | None
 
     def batches(self, size: int, rank: int, world: int) -> Iterator[Batch]:
-        """Rank `rank`'s share in batches of `size` rows, a chunk each: the same number of batches on every rank."""
+        """Rank `rank`'s share in batches of `size` rows, one chunk per row; every rank has the same number of
+        batches.
+        """
         lengths = np.array([len(one) + len(other) for one, other in zip(self.inputs, self.targets, strict=True)])
         by_length = np.argsort(-lengths, kind="stable")
         for start in range(rank * size, -(-len(lengths) // (size * world)) * size * world, size * world):
@@ -78,15 +80,17 @@ class DocumentData:
         return {FIELD: float(bits.sum() / self.text_bytes.sum()), "document_window": window(self), "sources": each}
 
 
-def with_documents(losses: Mapping[str, Any], documents: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a validation (`loss_metrics.loss_fields`) with those of `DocumentData.fields`, or none, among them."""
+def add_document_fields(losses: Mapping[str, Any], documents: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a validation (`loss_metrics.loss_fields`) merged with those of `DocumentData.fields`, if
+    any.
+    """
     more = documents.get("sources", {})
     sources = {name: {**entry, **more.get(name, {})} for name, entry in losses["sources"].items()}
     return {**losses, **documents, "sources": sources}
 
 
 def window(data: DocumentData) -> int:
-    """Positions of a window."""
+    """Positions per window."""
     return min(WINDOW, data.context.sequence_length)
 
 
@@ -125,13 +129,13 @@ def document_data(corpus: TrainingCorpus, config: Pretraining) -> DocumentData |
 
 
 def _documents(source: SourceStream) -> tuple[list[np.ndarray], int]:
-    """The tokens of a source's documents that are measured, and the bytes of their text."""
+    """The tokens of the documents of a source that are measured, and the bytes of their text."""
     shards = [source.shard(number) for number in range(len(source.shards))]
-    ids = np.concatenate([_leading(shard.doc_ids) for shard in shards])
+    ids = np.concatenate([_id_prefixes(shard.doc_ids) for shard in shards])
     sizes = np.concatenate([shard.n_bytes for shard in shards])
-    there = np.flatnonzero((sizes > 0) & (sizes <= LONGEST))
-    order = there[np.argsort(ids[there], kind="stable")]
-    order = order[: int(np.searchsorted(np.cumsum(sizes[order]), BUDGET)) + 1]
+    eligible = np.flatnonzero((sizes > 0) & (sizes <= MAX_DOCUMENT_BYTES))
+    order = eligible[np.argsort(ids[eligible], kind="stable")]
+    order = order[: int(np.searchsorted(np.cumsum(sizes[order]), BUDGET_BYTES)) + 1]
     firsts = np.cumsum([0, *(len(shard.n_bytes) for shard in shards)])
     texts = []
     for document in order:
@@ -141,8 +145,8 @@ def _documents(source: SourceStream) -> tuple[list[np.ndarray], int]:
     return texts, int(sizes[order].sum())
 
 
-def _leading(ids: Any) -> np.ndarray:
-    """The first 8 bytes of each id (16 bytes), as numbers, uint64."""
+def _id_prefixes(ids: Any) -> np.ndarray:
+    """The first 8 bytes of each 16-byte id, uint64."""
     whole = np.frombuffer(ids.buffers()[1], dtype=">u8")[2 * ids.offset :: 2]
     return whole[: len(ids)].astype(np.uint64)
 

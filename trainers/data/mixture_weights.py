@@ -1,8 +1,10 @@
-"""What a mixture asks for: the tokens of each source after any number of tokens, through stages and epoch caps.
+"""The tokens that a mixture requests from each source after any number of tokens, through stages and epoch
+caps.
 
-A mixture is a list of parts with constant shares. A part ends where a stage ends, or where a source has given all that
-its cap on epochs allows; from there on the other sources of the stage share its weight, in proportion to their own. So
-the request of a source is a piecewise linear function of the tokens read, which `trainers.data.order` follows.
+A mixture is a list of parts with constant shares. A part ends where a stage ends, or where a source reaches
+its cap on epochs; from there on, the other sources of the stage share its weight in proportion to their own.
+So the request of a source is a piecewise linear function of the tokens read, which `trainers.data.order`
+follows.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,10 +18,11 @@ UNCAPPED = np.iinfo(np.int64).max
 
 @dataclass(frozen=True)
 class SourceMixture:
-    """Requests of `names`. `shares` [parts, sources] sum to 1 in each part; `ends` [parts] are tokens of the whole run.
+    """The requests of sources `names`. `shares` [parts, sources] sum to 1 in each part; `ends` [parts] are
+    tokens of the whole run.
 
-    `caps` [sources] are the tokens that a source may give at most; 0 for a source that no part reads. `stages` is what it
-    was made of.
+    `caps` [sources] are the most tokens a source may give, 0 for a source that no part reads. `stages` are
+    the arguments it was built from.
     """
 
     names: tuple[str, ...]
@@ -30,12 +33,12 @@ class SourceMixture:
 
     @property
     def total(self) -> float:
-        """Tokens until no source may give more: infinite without caps."""
+        """Tokens until all sources have reached their caps; infinite without caps."""
         return float(self.ends[-1])
 
-    def capped(self, caps: np.ndarray) -> "SourceMixture":
-        """The same stages with other caps [sources]."""
-        return mixture(self.stages, dict(zip(self.names, caps.tolist(), strict=True)), self.names)
+    def with_caps(self, caps: np.ndarray) -> "SourceMixture":
+        """The same stages under other caps [sources]."""
+        return build_mixture(self.stages, dict(zip(self.names, caps.tolist(), strict=True)), self.names)
 
     @cached_property
     def starts(self) -> np.ndarray:
@@ -44,26 +47,27 @@ class SourceMixture:
 
     @cached_property
     def given(self) -> np.ndarray:
-        """Tokens asked of each source before each part, shape [parts, sources]."""
+        """Tokens requested from each source before each part, shape [parts, sources]."""
         sizes = (self.ends - self.starts)[:-1, None] * self.shares[:-1]
         before: np.ndarray = np.concatenate([np.zeros((1, len(self.names))), np.cumsum(sizes, axis=0)])
-        # Rounding must not ask for a fraction of a token more than a cap.
+        # Rounding must not request a fraction of a token above a cap.
         return np.minimum(before, self.caps)
 
     def requested(self, tokens: int) -> np.ndarray:
-        """Tokens asked of each source after `tokens` tokens of the whole run, shape [sources]."""
+        """Tokens requested from each source after `tokens` tokens of the whole run, shape [sources]."""
         part = max(0, int(np.searchsorted(self.starts, tokens, side="right")) - 1)
-        asked: np.ndarray = self.given[part] + (tokens - self.starts[part]) * self.shares[part]
-        return np.minimum(asked, self.caps)
+        request: np.ndarray = self.given[part] + (tokens - self.starts[part]) * self.shares[part]
+        return np.minimum(request, self.caps)
 
 
-def mixture(
+def build_mixture(
     stages: Sequence[tuple[float, Mapping[str, float]]], caps: Mapping[str, int], names: Sequence[str]
 ) -> SourceMixture:
-    """The mixture of `stages`, each (tokens of the whole run at its end, weights by source), the last one infinite.
+    """The mixture of `stages`, each (tokens of the whole run at its end, weights by source); the last one is
+    infinite.
 
-    `caps` are tokens by source. It ends early, at `total`, where all sources of a stage have given their cap: sources of
-    other stages are not read instead.
+    `caps` are tokens by source. The mixture ends early, at `total`, if all sources of a stage reach their
+    caps: sources of other stages do not replace them.
     """
     most = np.array([caps.get(name, UNCAPPED) for name in names], dtype=np.int64)
     given, start = np.zeros(len(names)), 0.0
@@ -88,6 +92,8 @@ def mixture(
     return SourceMixture(tuple(names), tuple(stages), np.array(ends), np.array(shares), np.where(read, most, 0))
 
 
-def cap(tokens: int, epochs: float) -> int:
-    """Tokens of `epochs` epochs of a source of `tokens` tokens; `trainers.data.order` rounds down to whole sequences."""
+def epoch_cap(tokens: int, epochs: float) -> int:
+    """Tokens of `epochs` epochs of a source of `tokens` tokens. `trainers.data.order` rounds down to whole
+    sequences.
+    """
     return int(epochs * tokens) if epochs * tokens < UNCAPPED else UNCAPPED

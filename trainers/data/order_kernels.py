@@ -1,4 +1,4 @@
-"""The kernels of `trainers.data.order`: which source is drawn next, and which of its sequences."""
+"""Numba kernels of `trainers.data.order`: which source is drawn next, and which of its sequences."""
 
 from typing import Any
 
@@ -7,33 +7,34 @@ import numpy as np
 
 _U = np.uint64
 _ROUNDS = 6
-_SHUFFLED = (
-    1 << 12
-)  # sequences: below it an epoch is shuffled as a whole, since Feistel networks of few bits are not uniform
+# Epochs of fewer sequences are shuffled in memory: Feistel networks of few bits are not uniform.
+_SHUFFLE_BELOW = 1 << 12
 
 
 @numba.njit(cache=True, nogil=True)
-def reachable(
+def reachable_tokens(
     source: int,
     epoch: int,
     most: int,
     full: np.ndarray,
     short: np.ndarray,
     sizes: np.ndarray,
-    places: np.ndarray,
+    size_starts: np.ndarray,
     keys: np.ndarray,
     length: int,
 ) -> int:
-    """Tokens of the first sequences that an epoch of a source draws, as many as have up to `most`: less than an epoch's."""
-    if places[source] < 0:
+    """Tokens of the longest prefix of an epoch's sequences that holds at most `most` tokens, fewer than an
+    epoch has.
+    """
+    if size_starts[source] < 0:
         return min(most // length, full[source]) * length
     total = 0
     count = full[source]
-    order = np.empty(count if count < _SHUFFLED else 0, dtype=np.int64)
+    order = np.empty(count if count < _SHUFFLE_BELOW else 0, dtype=np.int64)
     _shuffle(order, keys[source], epoch)
     for position in range(count):
-        number = order[position] if len(order) else _permuted(position, count, keys[source], epoch)
-        size = sizes[places[source] + number]
+        number = order[position] if len(order) else _permute(position, count, keys[source], epoch)
+        size = sizes[size_starts[source] + number]
         if total + size > most:
             break
         total += size
@@ -49,7 +50,7 @@ def draw(
     full: np.ndarray,
     short: np.ndarray,
     sizes: np.ndarray,
-    places: np.ndarray,
+    size_starts: np.ndarray,
     keys: np.ndarray,
     length: int,
     counts: np.ndarray,
@@ -59,17 +60,20 @@ def draw(
     tokens: np.ndarray,
     epochs: np.ndarray,
 ) -> int:
-    """Fill `source`, `sequence`, `tokens`, `epochs` with the next samples and advance `counts` and `drawn`, both [sources].
+    """Fill `source`, `sequence`, `tokens`, `epochs` with the next samples and advance `counts` and `drawn`,
+    both [sources].
 
-    `sizes` are the tokens of the sequences of all sources that list theirs, from `places` [sources] on; -1 for the others.
+    `sizes` concatenates the sequence sizes of all sources that list theirs; a source's begin at `size_starts`
+    [sources], -1 if it lists none.
 
-    Returns how many there are: fewer than asked for where the mixture ends.
+    Returns the number of samples drawn, fewer than requested if the mixture ends. One function, because its
+    state is shared by every step of the loop.
     """
     live = (caps > 0).sum()
     due = 1.0 / (2 * live - 2) if live > 1 else 0.0
-    total, here, there = drawn.sum(), 0, 0
-    # The orders of small sources, each shuffled when its epoch is first read.
-    small = np.where(full < _SHUFFLED, full, 0)
+    total, part, ahead_part = drawn.sum(), 0, 0
+    # Orders of small sources, shuffled when an epoch is first read.
+    small = np.where(full < _SHUFFLE_BELOW, full, 0)
     begins_at = np.cumsum(small) - small
     orders: np.ndarray = np.empty(small.sum(), dtype=np.int64)
     shuffled: np.ndarray = np.full(len(full), -1, dtype=np.int64)
@@ -77,24 +81,25 @@ def draw(
         if total >= ends[-1]:
             return n
         ahead = min(float(total + length), ends[-1])
-        while here < len(ends) - 1 and ends[here] <= total:
-            here += 1
-        there = max(here, there)
-        while there < len(ends) - 1 and ends[there] < ahead:
-            there += 1
-        begins = ends[there - 1] if there > 0 else 0.0
+        while part < len(ends) - 1 and ends[part] <= total:
+            part += 1
+        ahead_part = max(part, ahead_part)
+        while ahead_part < len(ends) - 1 and ends[ahead_part] < ahead:
+            ahead_part += 1
+        begins = ends[ahead_part - 1] if ahead_part > 0 else 0.0
         best, best_deadline, latest, latest_lag = -1, np.inf, -1, -np.inf
         for s in range(len(caps)):
             if drawn[s] >= caps[s]:
                 continue
-            lag = (given[there, s] + (ahead - begins) * shares[there, s] - drawn[s]) / length
+            lag = (given[ahead_part, s] + (ahead - begins) * shares[ahead_part, s] - drawn[s]) / length
             if lag > latest_lag:
                 latest, latest_lag = s, lag
             if lag >= due:
-                deadline = _deadline(ends, shares, given, here, s, drawn[s] + (1.0 - due) * length)
+                deadline = _deadline(ends, shares, given, part, s, drawn[s] + (1.0 - due) * length)
                 if best < 0 or deadline < best_deadline:
                     best, best_deadline = s, deadline
-        # The lags sum to 1, so one is due, but for rounding and at the end of a mixture: then the one furthest behind.
+        # The lags sum to 1, so some source is due, except for rounding and at the end of a mixture. Then the
+        # source furthest behind is drawn.
         chosen = best if best >= 0 else latest
         if chosen < 0:
             return n
@@ -102,15 +107,15 @@ def draw(
         epoch, position = divmod(counts[chosen], in_epoch)
         size, number = short[chosen], position
         if position < full[chosen]:
-            if full[chosen] < _SHUFFLED:
+            if full[chosen] < _SHUFFLE_BELOW:
                 order = orders[begins_at[chosen] : begins_at[chosen] + full[chosen]]
                 if shuffled[chosen] != epoch:
                     _shuffle(order, keys[chosen], epoch)
                     shuffled[chosen] = epoch
                 number = order[position]
             else:
-                number = _permuted(position, full[chosen], keys[chosen], epoch)
-            size = length if places[chosen] < 0 else sizes[places[chosen] + number]
+                number = _permute(position, full[chosen], keys[chosen], epoch)
+            size = length if size_starts[chosen] < 0 else sizes[size_starts[chosen] + number]
         source[n], sequence[n], tokens[n], epochs[n] = chosen, number, size, epoch
         counts[chosen] += 1
         drawn[chosen] += size
@@ -120,7 +125,7 @@ def draw(
 
 @numba.njit(cache=True, nogil=True)
 def _deadline(ends: np.ndarray, shares: np.ndarray, given: np.ndarray, part: int, source: int, tokens: float) -> float:
-    """Tokens of the whole run at which `tokens` are asked of a source; the search begins at `part`."""
+    """Tokens of the whole run at which the request of a source reaches `tokens`. The search begins at `part`."""
     while part < len(ends) - 1 and tokens > given[part + 1, source]:
         part += 1
     missing = tokens - given[part, source]
@@ -145,20 +150,24 @@ def _epoch_key(key: np.uint64, epoch: int) -> np.uint64:
 
 @numba.njit(cache=True, nogil=True)
 def _shuffle(order: np.ndarray, key: np.uint64, epoch: int) -> None:
-    """Fill `order` with a keyed permutation of range(len(order)): algorithm P (Knuth, The Art of Computer Programming 2,
-    3.4.2) with SplitMix64 as generator. The bias of the remainder is below 2^-52 for up to 2^12 places.
+    """Fill `order` with a keyed permutation of range(len(order)).
+
+    Algorithm P (Knuth, The Art of Computer Programming 2, 3.4.2) with SplitMix64 as generator. The bias of
+    the remainder is below 2^-52 for up to 2^12 elements.
     """
     epoch_key = _epoch_key(key, epoch)
-    for place in range(len(order)):
-        order[place] = place
+    for index in range(len(order)):
+        order[index] = index
     for last in range(len(order) - 1, 0, -1):
         other = np.int64(_mix(epoch_key + _U(last) * _U(0x9E3779B97F4A7C15)) % _U(last + 1))
         order[last], order[other] = order[other], order[last]
 
 
 @numba.njit(cache=True, nogil=True)
-def _permuted(index: int, size: int, key: np.uint64, epoch: int) -> np.int64:
-    """Place `index` of a keyed permutation of range(size): a Feistel network over 2^2h >= size, walked until inside."""
+def _permute(index: int, size: int, key: np.uint64, epoch: int) -> np.int64:
+    """Element `index` of a keyed permutation of range(size): a Feistel network over 2^2h >= size, iterated
+    until the value is inside.
+    """
     half = _U(1)
     while (_U(1) << (_U(2) * half)) < _U(size):
         half += _U(1)

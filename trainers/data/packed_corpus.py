@@ -1,8 +1,8 @@
-"""From the shards of a build to batches: memory-mapped reading, packing, and which rows a worker takes.
+"""From the shards of a build to batches: memory-mapped reading, packing, and the rows of each worker.
 
-The stream of a source is cut into sequences once and for all; `trainers.data.order` says which sequence sample n is, and the
-objective makes of it what the model learns from. So a batch depends on the corpus, the seed, the mixture, the sequence
-length, the objective and the sample number, and on nothing else.
+The stream of a source is cut into sequences once. `trainers.data.order` gives the sequence of sample n, and
+the objective turns it into inputs and targets. So a batch depends on the corpus, the seed, the mixture, the
+sequence length, the objective and the sample number, and on nothing else.
 """
 
 import math
@@ -20,29 +20,30 @@ from gristmill.storage.store import digest, verify
 from pipelines.contracts.manifest import TokenizerRecord, load_corpus
 from tokenizer.vocabulary.specials import add_fallback_marks
 from trainers.config.pretraining import Data, Pretraining
-from trainers.data.mixture_weights import SourceMixture, cap, mixture
-from trainers.data.order import Drawn, Order, OrderPhase, Samples, Stream
-from trainers.data.sequence_documents import silence
+from trainers.data.mixture_weights import SourceMixture, build_mixture, epoch_cap
+from trainers.data.order import DrawTotals, Order, OrderPhase, Samples, Stream
+from trainers.data.sequence_documents import mask_documents
 from trainers.data.stream import SourceStream
 from trainers.objectives.causal import Causal
 from trainers.objectives.shared.context import Context
 from trainers.objectives.shared.training_objective import TrainingObjective
 from trainers.rows.batch import IGNORED, Batch, Frame
 from trainers.rows.packing import pad
-from trainers.rows.sentence_pairs import OF_PAIRS
-from trainers.rows.sequences import OF_SENTENCES
+from trainers.rows.sentence_pairs import PAIR_PACKINGS
+from trainers.rows.sequences import SENTENCE_PACKINGS
 
 if TYPE_CHECKING:
     from trainers.objectives.shared.character_cuts import TokenTexts
 
 SPLITS = ("train", "validation")
-_MULTIPLE = 8  # of row lengths: what tensor cores and vector units like
+_MULTIPLE = 8  # row lengths are rounded up to it, for tensor cores and vector units
 
 
 @dataclass(frozen=True)
 class TrainingCorpus:
-    """The shards of one tokenizer over some corpora, by split and source; `directory` is that of the first corpus.
-    `empty` are sources without training documents, `columns` the optional columns that all shards have.
+    """The shards of one tokenizer over some corpora, by split and source. `directory` is that of the first
+    corpus, `empty` are sources without training documents, and `columns` the optional columns that all shards
+    have.
     """
 
     fingerprint: str
@@ -57,10 +58,11 @@ class TrainingCorpus:
 
 
 def open_corpus(directories: tuple[str, ...], shard_set: str | None, frame: Frame = Causal.frame) -> TrainingCorpus:
-    """Read the manifests of `directories` and check that they fit together. Opens no shard. `frame` is the objective's.
+    """Read the manifests of `directories` and check that they fit together. Opens no shard. `frame` is the
+    objective's.
 
-    Raises UserError where a manifest is missing, sources share a name, tokenizers differ, or one lacks a special that
-    readers need.
+    Raises UserError if a manifest is missing, sources share a name, tokenizers differ, or a tokenizer lacks a
+    special that readers need.
     """
     if not directories:
         raise ConfigError(
@@ -87,12 +89,12 @@ def open_corpus(directories: tuple[str, ...], shard_set: str | None, frame: Fram
     mixtures = first.mixtures if len(parts) == 1 else {}
     empty = frozenset[str]().union(*(part.empty for part in parts))
     columns = frozenset.intersection(*(part.columns for part in parts))
-    named = (fingerprint, first.tokenizer, first.directory, first.shard_set, mixtures)
-    return TrainingCorpus(*named, train, validation, empty, columns)
+    common = (fingerprint, first.tokenizer, first.directory, first.shard_set, mixtures)
+    return TrainingCorpus(*common, train, validation, empty, columns)
 
 
 def corpus_of(config: Pretraining) -> TrainingCorpus:
-    """The corpus that a configuration names, marked as its objective wants it."""
+    """The corpus that a configuration names, with its objective's frame."""
     return open_corpus(config.data.corpora, config.data.shard_set, config.objective.frame)
 
 
@@ -127,13 +129,13 @@ def _open_one(directory: Path, wanted: str | None, frame: Frame) -> TrainingCorp
 
 
 def verified_tokenizer(corpus: TrainingCorpus) -> Path:
-    """The path of the corpus's tokenizer.json after checking its checksum."""
+    """The path of the corpus's tokenizer.json, checksum verified."""
     return verify(corpus.directory, corpus.tokenizer.file)
 
 
 @dataclass(frozen=True)
-class Grid:
-    """Sources cut into sequences of up to `length` tokens of their streams, and the objective that makes rows of them."""
+class PackedCorpus:
+    """Sources cut into sequences of up to `length` stream tokens, and the objective that makes rows of them."""
 
     sources: tuple[SourceStream, ...]
     length: int
@@ -141,23 +143,25 @@ class Grid:
     context: Context
 
     @cached_property
-    def left_out(self) -> tuple[int, ...]:
-        """Tokens of an epoch of each source that no sequence holds: none where sequences are cut from its stream."""
+    def cropped_tokens(self) -> tuple[int, ...]:
+        """Tokens per epoch of each source that no sequence holds; 0 where sequences are cut from its stream."""
         return tuple(s.tokens - int(s.packing.sizes.sum()) if s.packing else 0 for s in self.sources)
 
     def rows(self, samples: Samples, minimum: int = 0, excluded: frozenset[bytes] = frozenset()) -> Batch:
-        """What the objective makes of `samples`, then rows of padding without targets up to `minimum` rows. Documents whose
-        id is `excluded` keep their place and have no targets.
+        """The objective's rows of `samples`, padded up to `minimum` rows without targets. Documents with an
+        `excluded` id keep their position but have no targets.
         """
         batch = self.objective.apply(self._packed(samples, minimum), self.context)
         if excluded:
-            silence(batch, self.sources, self.length, excluded)
+            mask_documents(batch, self.sources, self.length, excluded)
         return batch
 
     def _packed(self, samples: Samples, minimum: int) -> Batch:
-        """The sequence of sample i in row i. Rows are as long as the longest sequence, rounded up to a multiple of 8."""
+        """The sequence of sample i in row i. Rows are as long as the longest sequence, rounded up to a
+        multiple of 8.
+        """
         rows = max(minimum, len(samples))
-        added = max((source.packing.added for source in self.sources if source.packing), default=0)
+        added = max((source.packing.added_marks for source in self.sources if source.packing), default=0)
         longest = int(samples.tokens.max(initial=1)) + added
         width = min(self.length, -(-longest // _MULTIPLE) * _MULTIPLE)
         arrays: np.ndarray = np.empty((4, rows, width), dtype=np.int64)
@@ -174,17 +178,19 @@ class Grid:
             batch = replace(batch, token_types=types, labels=labels)
         filled = np.zeros(rows, dtype=np.int64)
         for index in np.unique(samples.source):
-            there = np.flatnonzero(samples.source == index)
+            rows_of_source = np.flatnonzero(samples.source == index)
             specials = self.context.specials
-            self.sources[index].fill(samples.sequence[there], self.length, there, filled, batch, specials)
+            self.sources[index].fill(
+                samples.sequence[rows_of_source], self.length, rows_of_source, filled, batch, specials
+            )
         pad(filled, self.context.padding, batch.inputs, batch.targets, batch.positions, batch.segments)
         return batch
 
     def share(self, samples: Samples, size: int, rank: int, world: int) -> Iterator[Samples]:
-        """Rank `rank`'s share of `samples`: equally many parts of up to `size` on every rank.
+        """Rank `rank`'s share of `samples`: the same number of parts of up to `size` on every rank.
 
-        The longest come first, so that a part holds rows of about one length, and at any time all ranks have about the
-        same; short parts come last. Which rank takes a sample changes nothing but rounding.
+        The longest samples come first, so that a part holds rows of similar length, all ranks work on similar
+        lengths at a time, and short parts come last. The rank of a sample affects rounding only.
         """
         count = len(samples)
         by_length = np.argsort(-samples.tokens, kind="stable")
@@ -194,32 +200,37 @@ class Grid:
 
 @dataclass(frozen=True)
 class TrainingData:
-    """The training split in the order of a run, whose phases read one of `grids` each. Documents whose id is `excluded` keep
-    their place and have no targets. The run reads this corpus from sample `since` on: 0, unless it began with another one.
+    """The training split in the order of a run; each phase reads one of `packed_phases`.
+
+    Documents with an `excluded` id keep their position but have no targets. The run reads this corpus from
+    sample `since` on, which is 0 unless it began with another corpus.
     """
 
-    grids: tuple[Grid, ...]
+    packed_phases: tuple[PackedCorpus, ...]
     order: Order
     excluded: frozenset[bytes] = frozenset()
     since: int = 0
 
     @property
     def sources(self) -> tuple[SourceStream, ...]:
-        """The sources, as the last phase reads them."""
-        return self.grids[-1].sources
+        """The sources as the last phase reads them."""
+        return self.packed_phases[-1].sources
 
-    def grid(self, sample: int) -> Grid:
-        """What a sample is read from."""
-        return self.grids[self.order.phase_of(sample)]
+    def packed_at(self, sample: int) -> PackedCorpus:
+        """The packed corpus of the phase of a sample."""
+        return self.packed_phases[self.order.phase_of(sample)]
 
-    def seen(self, samples: int) -> dict[str, dict[str, float]]:
-        """What the samples from `since` to `samples` read of each source, in tokens (marks included) and epochs, beside what
-        the mixture asks for; `padding` is the positions of its sequences that hold no token (where an objective adds marks to
-        each document, those that the marks take as well), `cropped` the tokens that these epochs have and no sequence holds.
+    def consumed(self, samples: int) -> dict[str, dict[str, float]]:
+        """What samples `since` to `samples` consumed of each source, in tokens (marks included) and epochs,
+        next to what the mixture requests.
+
+        `padding` counts the positions of its sequences without a token; where an objective adds marks to each
+        document, their positions are included. `cropped` counts the tokens of these epochs that no sequence
+        holds.
         """
-        upto, before = self.order.drawn(samples), self._before
+        upto, before = self.order.totals(samples), self._before
         tokens, requested = upto.tokens - before.tokens, upto.requested - before.requested
-        sequences, padding = upto.sequences - before.sequences, upto.places - before.places - tokens
+        sequences, padding = upto.sequences - before.sequences, upto.capacity - before.capacity - tokens
         return {
             source.name: {
                 "requested_tokens": float(requested[i]),
@@ -227,75 +238,78 @@ class TrainingData:
                 "sequences": int(sequences[i]),
                 "epochs": float(tokens[i] / source.tokens),
                 "padding": int(padding[i]),
-                "cropped": int(tokens[i] / source.tokens * self.grids[-1].left_out[i]),
+                "cropped": int(tokens[i] / source.tokens * self.packed_phases[-1].cropped_tokens[i]),
             }
             for i, source in enumerate(self.sources)
         }
 
     @cached_property
-    def _before(self) -> Drawn:
-        return self.order.drawn(self.since)
+    def _before(self) -> DrawTotals:
+        return self.order.totals(self.since)
 
     def rows(self, samples: Samples, minimum: int = 0) -> Batch:
-        """The rows of samples of one phase, as `Grid.rows` makes them."""
+        """The rows of samples of one phase, see `PackedCorpus.rows`."""
         first = int(samples.number[0]) if len(samples) else 0
-        return self.grid(first).rows(samples, minimum, self.excluded)
+        return self.packed_at(first).rows(samples, minimum, self.excluded)
 
     def micro_batches(self, first: int, count: int, size: int, rank: int, world: int) -> Iterator[Batch]:
-        """Rank `rank`'s share of samples `first` to `first + count`: equally many batches of `size` rows on every rank, as
-        `Grid.share` says, short ones filled with rows of padding.
+        """Rank `rank`'s share of samples `first` to `first + count` (`PackedCorpus.share`): the same number
+        of batches of `size` rows on every rank, short ones filled with rows of padding.
         """
         return self.split(self.order.take(first, count), size, rank, world)
 
     def split(self, samples: Samples, size: int, rank: int, world: int) -> Iterator[Batch]:
-        """Rank `rank`'s share of the samples of a step, as in `micro_batches`. Threads may split at the same time."""
-        grid = self.grid(int(samples.number[0]))
-        for chosen in grid.share(samples, size, rank, world):
-            yield grid.rows(chosen, size, self.excluded)
+        """Rank `rank`'s share of the samples of a step, as in `micro_batches`. Thread-safe."""
+        packed = self.packed_at(int(samples.number[0]))
+        for chosen in packed.share(samples, size, rank, world):
+            yield packed.rows(chosen, size, self.excluded)
 
 
 def training_data(
     corpus: TrainingCorpus, config: Pretraining, excluded: frozenset[bytes] = frozenset()
 ) -> TrainingData:
-    """The training data of a run; `config` is resolved. Sources without a weight in any stage are not read."""
-    grids = grids_of(corpus, config)
-    return TrainingData(grids, order_of(corpus, config, grids), excluded)
+    """The training data of a run with a resolved `config`. Sources without a weight in any stage are not
+    read.
+    """
+    packed_phases = packed_phases_of(corpus, config)
+    return TrainingData(packed_phases, order_of(corpus, config, packed_phases), excluded)
 
 
-def grids_of(corpus: TrainingCorpus, config: Pretraining) -> tuple[Grid, ...]:
-    """What each phase of a run reads, in the order of the sources' names. CorruptFileError where a shard is missing, ConfigError
-    where the corpus lacks a column that is needed.
+def packed_phases_of(corpus: TrainingCorpus, config: Pretraining) -> tuple[PackedCorpus, ...]:
+    """The packed corpus of each phase of a run, sources ordered by name.
+
+    Raises CorruptFileError if a shard is missing and ConfigError if the corpus lacks a required column.
     """
     sources = tuple(corpus.train[name] for name in mixture_of(corpus, config.data).names)
     for source in sources:
         source.check()
     lengths = [*(phase.sequence_length for phase in config.data.phases), config.data.sequence_length]
-    return tuple(_grid(corpus, config, sources, length, config.seed) for length in lengths)
+    return tuple(_pack(corpus, config, sources, length, config.seed) for length in lengths)
 
 
-def order_of(corpus: TrainingCorpus, config: Pretraining, grids: tuple[Grid, ...]) -> Order:
-    """The order of the samples of a run whose batch is resolved."""
+def order_of(corpus: TrainingCorpus, config: Pretraining, packed_phases: tuple[PackedCorpus, ...]) -> Order:
+    """The order of the samples of a run whose batch size is resolved."""
     ends = [*(phase.until_step * (config.batch.sequences or 0) for phase in config.data.phases), None]
     phases = [
         OrderPhase(
-            tuple(Stream(s.name, s.tokens, s.packing.sizes if s.packing else None) for s in grid.sources),
-            grid.length,
+            tuple(Stream(s.name, s.tokens, s.packing.sizes if s.packing else None) for s in packed.sources),
+            packed.length,
             end,
         )
-        for grid, end in zip(grids, ends, strict=True)
+        for packed, end in zip(packed_phases, ends, strict=True)
     ]
     return Order(phases, mixture_of(corpus, config.data), config.seed, corpus.fingerprint)
 
 
-def _grid(
+def _pack(
     corpus: TrainingCorpus, config: Pretraining, sources: tuple[SourceStream, ...], sequence_length: int, seed: int
-) -> Grid:
+) -> PackedCorpus:
     packing, objective = config.data.packing, config.objective
-    by_sentences = packing in (*OF_SENTENCES, *OF_PAIRS)
+    by_sentences = packing in (*SENTENCE_PACKINGS, *PAIR_PACKINGS)
     if "sentences" not in corpus.columns and (by_sentences or objective.needs_sentences):
         wants = f"data.packing: {packing}" if by_sentences else f"objective: {objective.kind}"
         raise ConfigError(
-            f"{wants} needs to know where sentences begin, and {corpus.directory} does not say; build the corpus with "
+            f"{wants} needs sentence starts, which {corpus.directory} does not have; build the corpus with "
             f"`sentences: true` in its `shards` step"
         )
     family = config.model.family
@@ -305,7 +319,7 @@ def _grid(
         sources = tuple(source.paired(packing, length, objective.exchanges, seed) for source in sources)
     elif packing != "concatenate" or room is not None:
         sources = tuple(source.packed(packing, length, seed, room) for source in sources)
-    return Grid(sources, length, objective, _context(corpus, config, sequence_length, seed))
+    return PackedCorpus(sources, length, objective, _context(corpus, config, sequence_length, seed))
 
 
 def stream_length(config: Pretraining) -> int:
@@ -336,7 +350,9 @@ def _texts(corpus: TrainingCorpus) -> "TokenTexts":
 
 
 def _word_marks(corpus: TrainingCorpus) -> np.ndarray:
-    """Which tokens of the corpus's tokenizer begin and end words; ConfigError where its file does not say."""
+    """Which tokens of the corpus's tokenizer begin and end words. Raises ConfigError if its file does not
+    tell.
+    """
     from tokenizer.vocabulary.definition import read_definition
     from trainers.objectives.shared.whole_words import word_marks
 
@@ -347,7 +363,7 @@ def _word_marks(corpus: TrainingCorpus) -> np.ndarray:
 
 
 def mixture_of(corpus: TrainingCorpus, data: Data) -> SourceMixture:
-    """The mixture that a resolved configuration asks for, over the sources it reads, in the order of their names."""
+    """The mixture of a resolved configuration over the sources it reads, ordered by name."""
     assert isinstance(data.weights, dict)
     stages: list[tuple[float, dict[str, float]]] = []
     for stage in data.stages:
@@ -356,8 +372,8 @@ def mixture_of(corpus: TrainingCorpus, data: Data) -> SourceMixture:
     stages.append((math.inf, data.weights))
     names = sorted({name for _, weights in stages for name, weight in weights.items() if weight > 0})
     epochs = data.max_epochs if isinstance(data.max_epochs, dict) else {}
-    caps = {name: cap(corpus.train[name].tokens, epochs[name]) for name in names if name in epochs}
-    return mixture(stages, caps, names)
+    caps = {name: epoch_cap(corpus.train[name].tokens, epochs[name]) for name in names if name in epochs}
+    return build_mixture(stages, caps, names)
 
 
 @dataclass(frozen=True)
@@ -366,47 +382,49 @@ class ValidationData:
     and packing. `weights` are the sources' shares of a text mixed as in training, empty where they are not resolved.
     """
 
-    grid: Grid
+    packed: PackedCorpus
     samples: Samples
     weights: Mapping[str, float]
 
     @property
     def sources(self) -> tuple[SourceStream, ...]:
         """The sources that have validation documents."""
-        return self.grid.sources
+        return self.packed.sources
 
     def batches(self, size: int, rank: int, world: int) -> Iterator[Batch]:
-        """Rank `rank`'s share in batches of `size` rows: the same number of batches on every rank."""
-        for samples in self.grid.share(self.samples, size, rank, world):
-            yield self.grid.rows(samples, size)
+        """Rank `rank`'s share in batches of `size` rows; every rank has the same number of batches."""
+        for samples in self.packed.share(self.samples, size, rank, world):
+            yield self.packed.rows(samples, size)
 
 
 def validation_data(corpus: TrainingCorpus, config: Pretraining, tokens: int) -> ValidationData:
-    """Validation rows of `tokens` tokens per source, rounded up to sequences, or all that a source has, in the packing and at
-    the final length of training.
+    """Validation rows of `tokens` tokens per source, rounded up to sequences, or of the whole source if it
+    has fewer, in the packing and at the final length of training.
 
-    The run's seed does not enter: what an objective draws at random is the same for every run.
+    The run's seed does not enter: the random choices of an objective are the same for every run.
     """
     sources = tuple(corpus.validation[name] for name in sorted(corpus.validation))
     for source in sources:
         source.check()
-    grid = _grid(corpus, config, sources, config.data.sequence_length, 0)
-    chosen = [(index, *_spread(source, grid.length, tokens)) for index, source in enumerate(grid.sources)]
+    packed = _pack(corpus, config, sources, config.data.sequence_length, 0)
+    chosen = [(index, *_spread(source, packed.length, tokens)) for index, source in enumerate(packed.sources)]
     index = np.repeat([i for i, _, _ in chosen], [len(sequences) for _, sequences, _ in chosen]).astype(np.int32)
     sequence = np.concatenate([np.empty(0, np.int64), *(sequences for _, sequences, _ in chosen)])
-    held = np.concatenate([np.empty(0, np.int64), *(sizes for _, _, sizes in chosen)])
-    samples = Samples(np.arange(len(index)), index, sequence, held, np.zeros_like(sequence))
+    sequence_tokens = np.concatenate([np.empty(0, np.int64), *(sizes for _, _, sizes in chosen)])
+    samples = Samples(np.arange(len(index)), index, sequence, sequence_tokens, np.zeros_like(sequence))
     weights = config.data.weights if isinstance(config.data.weights, dict) else {}
-    return ValidationData(grid, samples, weights)
+    return ValidationData(packed, samples, weights)
 
 
 def _spread(source: SourceStream, length: int, tokens: int) -> tuple[np.ndarray, np.ndarray]:
-    """(numbers, tokens) of a source's sequences, evenly spread over all, as few as hold `tokens` tokens, or all of them."""
+    """(numbers, tokens) of the fewest sequences, evenly spread over a source, that hold `tokens` tokens, or
+    of all.
+    """
     total, longest, count = source.count(length), source.longest(length), 0
-    held = np.empty(0, np.int64)
-    while held.sum() < tokens and count < total:
-        # No fewer can hold what is missing.
-        count = min(total, count + max(1, int(tokens - held.sum()) // longest))
+    sizes = np.empty(0, np.int64)
+    while sizes.sum() < tokens and count < total:
+        # A lower bound: no fewer sequences can hold the missing tokens.
+        count = min(total, count + max(1, int(tokens - sizes.sum()) // longest))
         chosen = np.arange(count) * total // count
-        held = source.sizes(length, chosen)
-    return chosen, held
+        sizes = source.sizes(length, chosen)
+    return chosen, sizes

@@ -1,24 +1,29 @@
-"""Work for coming steps in the background: what is made and in which order does not depend on it."""
+"""Prefetch the batches of coming steps in threads. Neither their content nor their order depends on the
+number of threads.
+"""
 
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
-Drawn = TypeVar("Drawn")
-Made = TypeVar("Made")
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
-def ahead(drawn: Iterable[Drawn], make: Callable[[Drawn], Made], threads: int) -> Generator[Made]:
-    """`make(d)` for every d of `drawn`, in their order. With `threads` the next ones (one more than threads) are made while
-    the caller works on one; `drawn` is only read in the caller's thread. With 0 each is made when it is asked for.
+def prefetch(items: Iterable[Item], make: Callable[[Item], Result], threads: int) -> Generator[Result]:
+    """Yield `make(item)` for each of `items`, in order.
 
-    An exception of `make` or of `drawn` is raised where the result would have come. Closing the iterator ends the threads.
+    With `threads`, up to threads + 1 further results are made while the caller works on one; `items` is read
+    only in the caller's thread. With 0, each is made on demand.
+
+    An exception from `make` or `items` is raised where the result would have come. Closing the iterator ends
+    the threads.
     """
     if threads == 0:
-        yield from map(make, drawn)
+        yield from map(make, items)
         return
-    source, waiting = iter(drawn), deque[Future[Made]]()
+    source, waiting = iter(items), deque[Future[Result]]()
     pool = ThreadPoolExecutor(threads, thread_name_prefix="loader")
     failure: BaseException | None = None
     try:

@@ -1,4 +1,4 @@
-"""One split of a source: its shards, memory-mapped, as a stream that is cut into sequences once and for all."""
+"""One split of a source: its memory-mapped shards, read as one stream of tokens that is cut into sequences."""
 
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -18,13 +18,13 @@ from trainers.rows.sentence_pairs import PairPacking, pair_shard
 from trainers.rows.sentences import mark_sentences
 from trainers.rows.sequences import Packing, pack_shard
 
-_AT_ONCE = 16  # requests to an object store
+_PARALLEL_REQUESTS = 16  # concurrent requests to an object store
 
 
 @dataclass(frozen=True)
 class SourceStream:
-    """One split of a source: its shards in the manifest's order, opened when they are first read, and the `frame` of marks
-    around each of its documents. Without `packing` its sequences are cut from its stream one after another.
+    """One split of a source: its shards in the manifest's order, opened on first use, and the `frame` of
+    marks around each document. Without `packing`, its sequences are cut from the stream one after another.
     """
 
     name: str
@@ -50,15 +50,15 @@ class SourceStream:
         return sum(shard.text_bytes for shard in self.shards)
 
     def count(self, length: int) -> int:
-        """How many sequences of up to `length` tokens it has."""
+        """The number of sequences of up to `length` tokens."""
         return len(self.packing.sizes) if self.packing is not None else -(-self.tokens // length)
 
     def longest(self, length: int) -> int:
-        """Tokens of its longest sequence of up to `length`."""
+        """Tokens of the longest sequence of up to `length`."""
         return int(self.packing.sizes.max()) if self.packing is not None else min(length, self.tokens)
 
     def sizes(self, length: int, sequences: np.ndarray) -> np.ndarray:
-        """Tokens of its `sequences` (numbers, int64) of up to `length` tokens, int64."""
+        """Tokens, int64, of the sequences with numbers `sequences`, int64, of up to `length` tokens."""
         if self.packing is not None:
             return self.packing.sizes[sequences]
         return np.minimum(length, self.tokens - sequences * length)
@@ -68,21 +68,23 @@ class SourceStream:
         return {}
 
     def shard(self, number: int) -> Shard:
-        """Shard `number`, opened and verified at the first use in this process."""
+        """Shard `number`, opened and verified on first use in this process."""
         if number not in self._opened:
             self._opened[number] = open_shard(self.directory, self.shards[number].file)
         return self._opened[number]
 
     def check(self) -> None:
-        """CorruptFileError where a shard is missing or has another size than its manifest records, without reading any.
-        What is in a shard is checked when it is first opened. Once all were found they are not looked for again.
+        """Raise CorruptFileError if a shard is missing or its size differs from its manifest's, without
+        reading any.
+
+        The content of a shard is verified when it is first opened. A check that passed is not repeated.
         """
-        if not self._found:
-            with ThreadPoolExecutor(_AT_ONCE) as threads:
-                self._found.extend(list(threads.map(self._check, self.shards)))
+        if not self._checked:
+            with ThreadPoolExecutor(_PARALLEL_REQUESTS) as threads:
+                self._checked.extend(list(threads.map(self._check, self.shards)))
 
     @cached_property
-    def _found(self) -> list[None]:
+    def _checked(self) -> list[None]:
         return []
 
     def _check(self, record: ShardRecord) -> None:
@@ -92,13 +94,15 @@ class SourceStream:
         except FileNotFoundError:
             size = None
         if size != record.bytes:
-            found = "is missing" if size is None else f"is {size} bytes"
+            problem = "is missing" if size is None else f"is {size} bytes"
             raise CorruptFileError(
-                f"{path}: {found}, the corpus's manifest records {record.bytes} bytes; build the corpus again"
+                f"{path}: {problem}, the corpus's manifest records {record.bytes} bytes; build the corpus again"
             )
 
     def packed(self, packing: str, length: int, seed: int, room: Room | None = None) -> "SourceStream":
-        """This source in the sequences of a packing of `trainers.rows.sequences`; shards are opened where none are cached."""
+        """This source in the sequences of a packing of `trainers.rows.sequences`. Opens the shards that are
+        not in the cache.
+        """
         shards = tuple(
             pack_shard(packing, partial(self.shard, number), record.xxh3_128, length, self.frame, seed, room)
             for number, record in enumerate(self.shards)
@@ -106,7 +110,7 @@ class SourceStream:
         return replace(self, packing=Packing(shards))
 
     def paired(self, packing: str, length: int, exchanges: int, seed: int) -> "SourceStream":
-        """This source in rows of sentence pairs; shards are opened where none are cached."""
+        """This source in rows of sentence pairs. Opens the shards that are not in the cache."""
         shards = tuple(
             pair_shard(packing, partial(self.shard, number), record.xxh3_128, length, self.frame, exchanges, seed)
             for number, record in enumerate(self.shards)
@@ -122,8 +126,8 @@ class SourceStream:
         batch: Batch,
         marks: Mapping[str, int],
     ) -> None:
-        """Write `sequences` of up to `length` tokens into `rows` of `batch`, and how much of each row is written into
-        `filled`.
+        """Write `sequences` of up to `length` tokens into `rows` of `batch`, and set `filled` to the columns
+        written.
         """
         if self.packing is not None:
             numbers = np.searchsorted(self.packing.starts, sequences, side="right") - 1
@@ -143,9 +147,9 @@ class SourceStream:
                 here = numbers == number
                 counts = np.full(here.sum(), length)
                 self._copy(number, inside[here], counts, rows[here], filled, batch, marks)
-            # A row that reaches the end of a shard goes on in the next one.
-            going_on = (filled[rows] < length) & (numbers < len(self.shards) - 1)
-            rows, numbers = rows[going_on], numbers[going_on] + 1
+            # A row that reaches the end of a shard continues in the next shard.
+            unfinished = (filled[rows] < length) & (numbers < len(self.shards) - 1)
+            rows, numbers = rows[unfinished], numbers[unfinished] + 1
             inside = np.zeros(len(rows), dtype=np.int64)
 
     def _copy(

@@ -166,7 +166,7 @@ def _sums(
     from trainers.engine.forward import forward_of, tensors
 
     sequences = config.batch.sequences or 0
-    grid = data.grid((step - 1) * sequences)
+    packed = data.packed_at((step - 1) * sequences)
     device = compute_device()
     forward = forward_of(model.to(device), config)
     samples = data.order.take((step - 1) * sequences, sequences)
@@ -178,8 +178,8 @@ def _sums(
             nats = {name: its.double().cpu().numpy() for name, its in forward(**tensors(batch, device)).items()}
         targets = {loss.name: loss.targets(batch) for loss in forward.losses}
         for row, (index, sequence, epoch) in enumerate(zip(chosen.source, chosen.sequence, chosen.epoch, strict=True)):
-            source = grid.sources[index]
-            ids = ids_of(source, int(sequence), grid.length, int(epoch))
+            source = packed.sources[index]
+            ids = ids_of(source, int(sequence), packed.length, int(epoch))
             each = np.zeros((len(ids), len(forward.losses), 2))
             for number, loss in enumerate(forward.losses):
                 held = targets[loss.name][row]

@@ -29,7 +29,7 @@ def evaluate(path: Path, corpora: Sequence[str] = (), tokens: int | None = None,
     import torch
 
     from trainers.config.job_kinds import as_pretraining
-    from trainers.data.document_loss import document_data, with_documents
+    from trainers.data.document_loss import document_data, add_document_fields
     from trainers.data.packed_corpus import corpus_of, validation_data
     from trainers.engine.device import compute_device
     from trainers.engine.forward import forward_of, tensors
@@ -70,7 +70,7 @@ def evaluate(path: Path, corpora: Sequence[str] = (), tokens: int | None = None,
     documents = document_data(corpus, config)
     if documents is not None:
         measured = total(documents.batches(batch, 0, 1), len(documents.sources))
-        fields = with_documents(fields, documents.fields(measured[0]))
+        fields = add_document_fields(fields, documents.fields(measured[0]))
     read = {name: corpus.train[name] for name in fields["sources"] if name in corpus.train}
     known = _target_counts(validation_data(replace(corpus, validation=read), config, _UNIGRAM_TOKENS))
     for name, entry in fields["sources"].items():
@@ -91,12 +91,12 @@ def _target_counts(data: "ValidationData") -> dict[str, Any]:
 
     from trainers.rows.batch import IGNORED
 
-    counts = {source.name: np.zeros(data.grid.context.vocab_size, dtype=np.int64) for source in data.sources}
+    counts = {source.name: np.zeros(data.packed.context.vocab_size, dtype=np.int64) for source in data.sources}
     for rows in data.batches(64, 0, 1):
         for index in np.unique(rows.source):
             targets = rows.targets[rows.source == index]
             counts[data.sources[index].name] += np.bincount(
-                targets[targets != IGNORED], minlength=data.grid.context.vocab_size
+                targets[targets != IGNORED], minlength=data.packed.context.vocab_size
             )
     return counts
 

@@ -22,7 +22,7 @@ from trainers.config.architecture import Model
 from trainers.config.job import Job
 from trainers.config.job_kinds import parse_job
 from trainers.inference.prompt import spaces_lead
-from trainers.models import MODELS, build_model, not_stock, untie_stacks
+from trainers.models import MODELS, build_model, why_not_stock, untie_stacks
 from trainers.runs import checkpoint
 from trainers.runs.run import read_config, read_run, verified_copy
 
@@ -56,7 +56,7 @@ def export_checkpoint(run: Path, output: Path) -> Path:
         "fingerprints": found.fingerprints,
         "checkpoint": found.checksum,
         "config": plain(config),
-        "transformers": {"loads": not_stock(config.model) is None, "notes": _notes(config)},
+        "transformers": {"loads": why_not_stock(config.model) is None, "notes": _notes(config)},
     }
     for left in output.parent.glob(f".{output.name}.*.tmp"):  # by an export that was killed
         shutil.rmtree(left)
@@ -151,7 +151,7 @@ def notes_of(export: Path) -> list[str]:
 
 def _notes(config: Job) -> list[str]:
     notes = []
-    if reason := not_stock(config.model):
+    if reason := why_not_stock(config.model):
         notes.append(f"transformers does not load it: {reason}; `python -m trainers generate` and `evaluate` do")
     if config.model.family == "decoder" and config.objective.sees_prefix:
         notes.append(
@@ -165,7 +165,7 @@ def _save_model(model: Any, sizes: Model, specials: dict[str, int], output: Path
     """config.json and weights; what plain `transformers` cannot compute gets a `model_type` that it does not know, for it
     would leave out weights and give other results without a word.
     """
-    if not_stock(sizes) is not None:
+    if why_not_stock(sizes) is not None:
         from safetensors.torch import save_file
 
         save_file({name: weight.detach().contiguous() for name, weight in model.named_parameters()}, output / _WEIGHTS)
@@ -265,7 +265,7 @@ def _exported_model(path: Path, sizes: Model) -> Any:
     import transformers
     from safetensors.torch import load_file
 
-    if not_stock(sizes) is None:
+    if why_not_stock(sizes) is None:
         name = json.loads((path / "config.json").read_text(encoding="utf-8"))["architectures"][0]
         return getattr(transformers, name).from_pretrained(path).eval()
     return _with_weights(

@@ -19,10 +19,10 @@ _STOCK = {
 
 
 def build_model(model: Model, specials: dict[str, int], seed: int) -> Any:
-    """A freshly initialised `transformers` language model in fp32 that computes attention with sdpa (GPT: eagerly).
+    """A freshly initialised fp32 `transformers` language model whose attention is sdpa (GPT: eager).
 
-    The weights depend on the sizes and the seed alone; the caller's random state is left as it was. `model` must be
-    resolved (`trainers.config.architecture.fill`).
+    The weights depend on the sizes and the seed alone; the caller's random state is unchanged. `model` must
+    be resolved (`trainers.config.architecture.fill`).
     """
     import torch
     import transformers
@@ -37,7 +37,7 @@ def build_model(model: Model, specials: dict[str, int], seed: int) -> Any:
             network = architecture.create(configuration, model, specials)
         else:
             network = getattr(transformers, _STOCK[model.family]).from_config(configuration)
-        _place(network, architecture, model)
+        _replace_positions(network, architecture, model)
     if model.tied_stacks:
         _tie_stacks(network, architecture)
     return network
@@ -52,8 +52,8 @@ def stock_class(model: Model) -> Any:
     return getattr(transformers, _STOCK[model.family])
 
 
-def _place(network: Any, architecture: Architecture, model: Model) -> None:
-    """Replace the architecture's own positions where the model asks for others."""
+def _replace_positions(network: Any, architecture: Architecture, model: Model) -> None:
+    """Replace the architecture's own position scheme if the model configures another."""
     if model.position not in ("sinusoidal", "relative"):
         return
     import torch
@@ -74,7 +74,7 @@ def _place(network: Any, architecture: Architecture, model: Model) -> None:
 
 
 def _tie_stacks(network: Any, architecture: Architecture) -> None:
-    """Make the decoder's parameters those of the encoder; it keeps its own cross-attention."""
+    """Make the decoder share the encoder's parameters; it keeps its own cross-attention."""
     assert architecture.decoder_name is not None
     encoder, decoder = network.get_encoder(), network.get_decoder()
     for name, parameter in list(encoder.named_parameters()):
@@ -83,7 +83,9 @@ def _tie_stacks(network: Any, architecture: Architecture) -> None:
 
 
 def untie_stacks(network: Any, architecture: str) -> None:
-    """Give the decoder copies of the parameters that it shares with the encoder: the stock model, with the same results."""
+    """Give the decoder copies of the parameters it shares with the encoder, which makes a stock model with
+    equal results.
+    """
     import torch
 
     rename = MODELS[architecture].decoder_name
@@ -96,8 +98,8 @@ def untie_stacks(network: Any, architecture: str) -> None:
             setattr(network.get_decoder().get_submodule(path), last, copy)
 
 
-def not_stock(model: Model) -> str | None:
-    """Why plain `transformers` cannot compute this model; None where it can."""
+def why_not_stock(model: Model) -> str | None:
+    """Why plain `transformers` cannot compute this model; None if it can."""
     if model.position == "relative":
-        return "clipped relative positions are no part of transformers"
+        return "clipped relative positions are not part of transformers"
     return None

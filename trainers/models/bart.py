@@ -1,7 +1,7 @@
 """BART (Lewis et al., 2020): an encoder-decoder with learned positions, post-norm blocks and GELU.
 
-`transformers` counts its positions along the row and takes no others. So the layers of both stacks are called here one
-after another, on embeddings whose positions begin again in every document.
+`transformers` counts positions along the row and accepts no others. So the layers of both stacks are called
+here one by one, on embeddings whose positions restart at every document.
 """
 
 from typing import Any
@@ -32,7 +32,7 @@ def _configuration(model: Model, specials: dict[str, int]) -> Any:
     )
 
 
-def _embedded(stack: Any, inputs: Inputs) -> Any:
+def _embed(stack: Any, inputs: Inputs) -> Any:
     from torch.nn.functional import dropout
 
     states = stack.embed_tokens(inputs.ids) + stack.embed_positions(inputs.ids, position_ids=inputs.positions)[0]
@@ -42,10 +42,10 @@ def _embedded(stack: Any, inputs: Inputs) -> Any:
 def _hidden(network: Any, inputs: Inputs) -> Any:
     assert inputs.decoder is not None
     encoder, decoder = network.model.encoder, network.model.decoder
-    encoded = _embedded(encoder, inputs)
+    encoded = _embed(encoder, inputs)
     for layer in encoder.layers:
         encoded = layer(encoded, inputs.mask)
-    states = _embedded(decoder, inputs.decoder)
+    states = _embed(decoder, inputs.decoder)
     for layer in decoder.layers:
         states = layer(states, inputs.decoder.mask, encoded, encoder_attention_mask=inputs.cross, use_cache=False)
     return states
@@ -58,7 +58,7 @@ def _stacks(network: Any) -> list[Any]:
 ARCHITECTURE = Architecture(
     _configuration,
     _hidden,
-    logits=lambda network, states: network.lm_head(states),  # the stock model adds a bias of zeros that is not trained
+    logits=lambda network, states: network.lm_head(states),  # the stock model adds an untrained bias of zeros
     tables=lambda network: [(stack.embed_positions, stack.embed_positions.offset) for stack in _stacks(network)],
     attentions=lambda network: [layer.self_attn for stack in _stacks(network) for layer in stack.layers],
     decoder_name=lambda name: name,

@@ -1,4 +1,6 @@
-"""BERT (Devlin et al., 2019): learned positions, post-norm blocks, GELU, a head for masked tokens and one for pairs."""
+"""BERT (Devlin et al., 2019): learned positions, post-norm blocks, GELU, heads for masked tokens and sentence
+pairs.
+"""
 
 from typing import Any
 

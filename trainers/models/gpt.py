@@ -1,7 +1,7 @@
 """GPT (Radford et al., 2018): learned positions, post-norm blocks, GELU, tied embeddings.
 
-`transformers` computes its attention eagerly, and takes one mask per row; so its blocks are called here one after another
-with a mask per position.
+`transformers` computes its attention eagerly and takes one mask per row. So its blocks are called here one by
+one, with a mask per position.
 """
 
 from typing import Any
@@ -33,14 +33,14 @@ def _hidden(network: Any, inputs: Inputs) -> Any:
 
     if bool(inputs.mask.triu(1).any()):
         raise ConfigError(
-            "model.architecture: got gpt with a prefix that sees itself in both directions; its attention is causal by "
-            "construction, take gpt2 or llama"
+            "model.architecture: got gpt with a bidirectional prefix; its attention is causal by "
+            "construction; use gpt2 or llama"
         )
     stack = network.transformer
     states = stack.drop(stack.tokens_embed(inputs.ids) + stack.positions_embed(inputs.positions))
     unseen = torch.zeros_like(inputs.mask, dtype=states.dtype).masked_fill(~inputs.mask, torch.finfo(states.dtype).min)
     for block in stack.h:
-        block.attn.bias = block.attn.bias.to(states.dtype)  # its causal mask, which stays fp32 where weights are bf16
+        block.attn.bias = block.attn.bias.to(states.dtype)  # the causal mask, fp32 even if weights are bf16
         states = block(states, unseen)[0]
     return states
 

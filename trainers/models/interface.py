@@ -1,7 +1,8 @@
-"""What the trainer must know of an architecture: its `transformers` configuration, and the pass through it in two parts.
+"""What the trainer needs from an architecture: its `transformers` configuration, and the forward pass in two
+parts.
 
-The pass ends before the output layer, so that logits are computed at the targets alone: masked language modelling needs
-them at 15 % of the positions.
+The first part ends before the output layer, so that logits are computed at the targets only. Masked language
+modelling needs them at 15 % of the positions.
 """
 
 from collections.abc import Callable
@@ -13,11 +14,12 @@ from trainers.config.architecture import Model
 
 @dataclass(frozen=True)
 class Inputs:
-    """What one stack reads, as tensors: `ids` and `positions` (from 0 in every document) int64 [rows, length], and `mask`
-    bool [rows, 1, length, length], what each position sees.
+    """Tensors that one stack reads: `ids` and `positions` (from 0 in every document), int64 [rows, length],
+    and `mask`, bool [rows, 1, length, length], the positions each position attends to.
 
-    `token_types` int64 [rows, length] is BERT's segment A or B. An encoder-decoder has the inputs of its decoder in
-    `decoder`, and in `cross` bool [rows, 1, target length, length] what the decoder sees of the encoder.
+    `token_types`, int64 [rows, length], is BERT's segment A or B. In an encoder-decoder, `decoder` has the
+    inputs of the decoder, and `cross`, bool [rows, 1, target length, length], the encoder positions it
+    attends to.
     """
 
     ids: Any
@@ -30,15 +32,18 @@ class Inputs:
 
 @dataclass(frozen=True)
 class Architecture:
-    """`configuration` makes the `transformers` configuration from sizes and special ids; `create` the model from that and both,
-    where the stock class of the family does not do. `hidden` [rows, length, width] is the state of every position (of the
-    decoder, where there is one), `logits` maps states [..., width] to [..., vocabulary]; `sentence` states [rows, length,
-    width] to the two classes of sentence pairs [rows, 2]. Both parts together compute what the stock model does, and call
-    its own modules.
+    """An architecture as functions on its `transformers` model. The two parts of the forward pass call the
+    stock model's own modules and compute what it computes.
 
-    `tables` are its position embeddings, each with the row of position 0, and `attentions` its self-attention layers: what
-    other position schemes replace. `decoder_name` is what a parameter of the encoder is called in the decoder. `publish`
-    changes a trained model, given the special ids, into what plain `transformers` computes alike.
+    `configuration` makes the `transformers` configuration from sizes and special ids. `create` makes the
+    model from that and both, if the stock class of the family does not fit. `hidden` [rows, length, width] is
+    the state of every position, of the decoder if there is one. `logits` maps states [..., width] to [...,
+    vocabulary], `sentence` maps states [rows, length, width] to the two classes of sentence pairs [rows, 2].
+
+    `tables` are its position embeddings, each with the row of position 0, and `attentions` its self-attention
+    layers: the parts that other position schemes replace. `decoder_name` maps the name of an encoder
+    parameter to the decoder's. `publish` changes a trained model, given the special ids, so that plain
+    `transformers` computes the same.
     """
 
     configuration: Callable[[Model, dict[str, int]], Any]
@@ -54,8 +59,10 @@ class Architecture:
 
 
 def special_ids(specials: dict[str, int]) -> dict[str, int | None]:
-    """The special ids that every configuration holds, None where the tokenizer has none: `transformers` would take those of
-    the published models. Embeddings of a padding token are 0 and not trained, so another token must not be called that.
+    """The special ids of every configuration, None if the tokenizer lacks one: `transformers` would default
+    to those of the published models.
+
+    The embedding of the padding token is 0 and not trained, so no other token may be named as padding.
     """
     return {f"{name}_token_id": specials.get(f"<{name}>") for name in ("bos", "eos", "pad")}
 

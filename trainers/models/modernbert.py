@@ -1,5 +1,5 @@
-"""ModernBERT (Warner et al., 2024): rotary positions, pre-norm blocks, gated GELU, and every third layer global: the others
-see 64 tokens to each side.
+"""ModernBERT (Warner et al., 2024): rotary positions, pre-norm blocks, gated GELU, and every third layer
+global. The other layers attend to 64 tokens on each side.
 """
 
 from typing import Any
@@ -35,7 +35,7 @@ def _configuration(model: Model, specials: dict[str, int]) -> Any:
 
 
 def _hidden(network: Any, inputs: Inputs) -> Any:
-    # A mask that is given is taken as it is by local layers too; so they get one of their own.
+    # Local layers use a given mask as it is, so they get one that includes their window.
     length, window = inputs.ids.shape[1], network.config.sliding_window
     import torch
 

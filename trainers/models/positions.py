@@ -1,7 +1,8 @@
-"""Position schemes that replace an architecture's own table of learned positions.
+"""Position schemes that replace an architecture's table of learned positions.
 
-Sinusoidal (Vaswani et al., 2017, section 3.5) is a fixed table in its place. Clipped relative positions (Shaw et al.,
-2018) know no table: every attention layer adds to its logits what a query makes of the distance to a key.
+Sinusoidal positions (Vaswani et al., 2017, section 3.5) are a fixed table. Clipped relative positions (Shaw
+et al., 2018) have no table: every attention layer adds to its logits the product of a query with the
+embedding of its distance to a key.
 """
 
 from typing import Any
@@ -24,9 +25,10 @@ def sinusoids(positions: int, width: int) -> Any:
 
 
 def fix_table(embedding: Any, first: int, table: Any, tokens: Any) -> None:
-    """Put `table` [positions, width], which is not trained, in place of a position embedding's weights. Position 0 is row
-    `first`; the other rows are 0. The table stays fp32 where weights are bf16, its rows come in the type of those of
-    `tokens`, the token embedding that they are added to.
+    """Replace a position embedding's weights by `table` [positions, width], which is not trained.
+
+    Position 0 is row `first`; rows without a position are 0. The table stays fp32 even if weights are bf16;
+    its rows are cast to the type of `tokens`, the token embedding they are added to.
     """
     weight = torch.zeros(embedding.num_embeddings, embedding.embedding_dim)
     weight[first : first + len(table)] = table
@@ -36,20 +38,22 @@ def fix_table(embedding: Any, first: int, table: Any, tokens: Any) -> None:
 
 
 class RelativePositions(torch.nn.Module):
-    """Clipped relative positions of one attention layer: RE, 2k + 1 rows [2k + 1, width], row k + r for distance r."""
+    """Clipped relative positions of one attention layer: RE [2k + 1, width] for distances -k to k, row k + r
+    for distance r.
+    """
 
     def __init__(self, width: int, distance: int, deviation: float) -> None:
-        """Rows drawn with standard deviation `deviation`; distances are clipped to -distance to distance."""
+        """Draw rows with standard deviation `deviation`; distances are clipped to -distance to distance."""
         super().__init__()
         self.distance = distance
         self.rows = torch.nn.Embedding(2 * distance + 1, width)
         torch.nn.init.normal_(self.rows.weight, std=deviation)
 
     def forward(self, queries: Any, keys: int, project: Any) -> Any:
-        """W_Q x_i . W_K RE(clip(j - i, -k, k)), [rows, heads, queries, keys], from queries [rows, heads, queries, head
-        width]; `project` is W_K, from [n, width] to [n, width].
+        """W_Q x_i . W_K RE(clip(j - i, -k, k)), [rows, heads, queries, keys], from queries [rows, heads,
+        queries, head width]; `project` is W_K, from [n, width] to [n, width].
 
-        The last query is at the last key: with a cache there are fewer queries than keys.
+        The last query is at the last key: with a cache, there are fewer queries than keys.
         """
         heads, width = queries.shape[1], queries.shape[3]
         numbers = torch.arange(2 * self.distance + 1, device=queries.device)
@@ -64,14 +68,14 @@ class RelativePositions(torch.nn.Module):
 
 
 def _keys(module: Any, rows: Any) -> Any:
-    """W_K of an attention layer, by the names that GPT-2, BERT and BART give it."""
+    """W_K of an attention layer, by its name in GPT-2, BERT and BART."""
     if hasattr(module, "c_attn"):
         return module.c_attn(rows).split(module.split_size, dim=-1)[1]
     return module.key(rows) if hasattr(module, "key") else module.k_proj(rows)
 
 
 def _attend(module: Any, query: Any, key: Any, value: Any, attention_mask: Any, **options: Any) -> tuple[Any, None]:
-    """sdpa with the logits of relative positions, where the layer has them (cross-attention has not)."""
+    """sdpa plus the logits of relative positions, if the layer has them (cross-attention does not)."""
     relative = getattr(module, "relative", None)
     if relative is not None:
         scaling = options.get("scaling") or query.shape[-1] ** -0.5

@@ -1,8 +1,8 @@
 """RoBERTa (Liu et al., 2019): BERT without segments and sentence pairs.
 
-`transformers` counts positions from the id of padding + 1. In the published models that id is 1, and the table has two rows
-more than positions. A tokenizer whose padding has another id trains with a table of the same size; the export puts as
-many unused rows before it as plain `transformers` then skips.
+`transformers` counts positions from the id of padding + 1. In the published models that id is 1, and the
+table has two more rows than positions. A tokenizer whose padding has another id trains with a table of the
+same size; the export inserts as many unused rows before it as plain `transformers` skips.
 """
 
 from typing import Any
@@ -11,7 +11,7 @@ from gristmill.errors import ConfigError
 from trainers.config.architecture import Model
 from trainers.models.interface import Architecture, Inputs, special_ids
 
-_PADDING = 1  # of the published models, which have 514 rows for 512 positions
+_PADDING = 1  # the id of padding in the published models, which have 514 rows for 512 positions
 
 
 def _configuration(model: Model, specials: dict[str, int]) -> Any:
@@ -19,8 +19,8 @@ def _configuration(model: Model, specials: dict[str, int]) -> Any:
 
     if "<pad>" not in specials:
         raise ConfigError(
-            "model.architecture: got roberta, which counts positions from the id of padding, and the tokenizer has no <pad>; "
-            "build the shards with `add_reserved: [masked]`, or take bert or modernbert"
+            "model.architecture: got roberta, which counts positions from the id of padding, but the tokenizer has no <pad>; "
+            "build the shards with `add_reserved: [masked]`, or use bert or modernbert"
         )
     return RobertaConfig(
         vocab_size=model.vocab_size,
@@ -44,7 +44,7 @@ def _create(configuration: Any, model: Model, specials: dict[str, int]) -> Any:
 
     network = RobertaForMaskedLM._from_config(configuration)
     words, padding = network.roberta.embeddings.word_embeddings, specials["<pad>"]
-    if padding != words.padding_idx:  # that row is a token's
+    if padding != words.padding_idx:  # that row belongs to a token
         with torch.no_grad():
             torch.nn.init.normal_(words.weight[words.padding_idx], std=model.initializer_range)
             words.weight[padding].zero_()
@@ -53,7 +53,7 @@ def _create(configuration: Any, model: Model, specials: dict[str, int]) -> Any:
 
 
 def _publish(network: Any, specials: dict[str, int]) -> None:
-    """Have plain `transformers` find position 0 at the row behind that of the padding's id."""
+    """Make plain `transformers` find position 0 in the row after that of the padding's id."""
     import torch
 
     added = specials["<pad>"] - int(network.config.pad_token_id)

@@ -1,7 +1,8 @@
-"""T5 (Raffel et al., 2020): a learned scalar per head and bucket of distance in place of positions, pre-norm blocks.
+"""T5 (Raffel et al., 2020): a learned scalar per head and distance bucket instead of positions, pre-norm
+blocks.
 
-Version 1.0 has ReLU and an output layer tied to the embeddings, whose input is scaled by 1 / sqrt(width); 1.1 has gated
-GELU and an untied output layer.
+Version 1.0 has ReLU and an output layer tied to the embeddings, its input scaled by 1 / sqrt(width); 1.1 has
+gated GELU and an untied output layer.
 """
 
 from functools import cache
@@ -14,7 +15,8 @@ from trainers.models.interface import Architecture, Inputs, decoder_start_id
 def _configuration(model: Model, specials: dict[str, int]) -> Any:
     from transformers import T5Config
 
-    # `tie_word_embeddings` says whether states are scaled before the output layer; a new model's layer is always tied.
+    # `tie_word_embeddings` only decides whether states are scaled before the output layer; a new model's
+    # layer is always tied.
     return T5Config(
         vocab_size=model.vocab_size,
         d_model=model.width,
@@ -33,11 +35,12 @@ def _configuration(model: Model, specials: dict[str, int]) -> Any:
 
 
 @cache
-def untied() -> Any:
-    """The class of T5 with an output layer of its own. `transformers` 5.23 ties that of a new model, whatever the configuration
-    says; a saved model whose output layer differs from its embeddings it loads as it is.
+def untied_class() -> Any:
+    """T5 with an output layer of its own, drawn with variance 1 / width, which gives logits of variance 1, as
+    in the authors' T5X.
 
-    It is drawn with variance 1 / width, which gives logits of variance 1, as in the authors' T5X.
+    `transformers` 5.23 ties the output layer of a new model, regardless of the configuration. It loads a
+    saved model whose output layer differs from its embeddings correctly.
     """
     import torch
     from transformers import T5ForConditionalGeneration, initialization
@@ -55,19 +58,20 @@ def untied() -> Any:
             if module is self.lm_head:
                 initialization.normal_(module.weight, mean=0.0, std=self.config.d_model**-0.5)
 
-    UntiedT5.__name__ = T5ForConditionalGeneration.__name__  # what an export says: saved weights it does not tie
+    # exports record this name; `transformers` does not tie saved weights
+    UntiedT5.__name__ = T5ForConditionalGeneration.__name__
     return UntiedT5
 
 
 def _create(configuration: Any, model: Model, specials: dict[str, int]) -> Any:
     from transformers import T5ForConditionalGeneration
 
-    return (T5ForConditionalGeneration if model.tied else untied())._from_config(configuration)
+    return (T5ForConditionalGeneration if model.tied else untied_class())._from_config(configuration)
 
 
 def _hidden(network: Any, inputs: Inputs) -> Any:
     assert inputs.decoder is not None
-    # Distances are those of columns, which are those of positions: a document's tokens lie side by side.
+    # Distances between columns equal those between positions, since a document's tokens are contiguous.
     encoded = network.encoder(inputs.ids, attention_mask=inputs.mask).last_hidden_state
     return network.decoder(
         inputs.decoder.ids,
@@ -85,7 +89,7 @@ def _logits(network: Any, states: Any) -> Any:
 
 
 def _decoder_name(name: str) -> str:
-    """The feed-forward is the second layer of an encoder's block and the third of a decoder's."""
+    """The feed-forward layer is the second of an encoder block and the third of a decoder block."""
     return name.replace(".layer.1.", ".layer.2.")
 
 

@@ -1,6 +1,6 @@
 """Recipes: functions that return a configuration; one derives from another with `dataclasses.replace`.
 
-To add one, write a function in the file of its family and name it in RECIPES.
+To add one, write a function in the file of its family and add it to RECIPES.
 """
 
 from collections.abc import Callable

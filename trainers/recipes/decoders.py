@@ -10,9 +10,9 @@ from trainers.config.pretraining import Data, Pretraining, Validation
 def demo_decoder() -> Pretraining:
     """A small Llama that two CPU cores train in about two minutes, start-up included.
 
-    Chosen by measurement on the demo corpus, 500,000 training tokens each: two layers reached a lower loss than four and
-    cost less, initial weights of 0.06 a lower one than of 0.02. Steps of 2,048 tokens keep what a step costs besides its
-    tokens small.
+    Chosen by measurement on the demo corpus, 500,000 training tokens each: two layers reached a lower loss
+    than four at lower cost, and initial weights of 0.06 a lower loss than 0.02. Steps of 2,048 tokens keep
+    the fixed cost of a step small.
     """
     return Pretraining(
         name="demo_decoder",
@@ -34,9 +34,9 @@ def demo_decoder() -> Pretraining:
 def gpt() -> Pretraining:
     """GPT (Radford et al., 2018, section 4.1): 116,534,784 parameters with its vocabulary of 40,000 merges.
 
-    100 epochs of books, about 1e9 tokens, in batches of 64 sequences of 512; Adam at 2.5e-4 after 2,000 steps of warm-up,
-    cosine to 0, dropout 0.1, weight decay 0.01 on all but biases and gains. The published tokenizer has no special but
-    `<unk>`, which then parts documents. Computed in bf16.
+    100 epochs of books, about 1e9 tokens, in batches of 64 sequences of 512; Adam at 2.5e-4 after 2,000
+    warm-up steps, cosine to 0, dropout 0.1, weight decay 0.01 on all but biases and gains. The only special
+    of the published tokenizer is `<unk>`, which therefore separates documents. Computed in bf16.
     """
     return Pretraining(
         name="gpt",
@@ -56,9 +56,10 @@ def gpt() -> Pretraining:
 def gpt2_small() -> Pretraining:
     """GPT-2 small, 124,439,808 parameters (Radford et al., 2019), in batches of 512 sequences of 1,024.
 
-    The paper gives no rates; they and all else are those of the GPT-3 model of this size (Brown et al., 2020, table 2.1
-    and appendix B): betas 0.9 and 0.95, weight decay 0.1, clipping at 1, warm-up over 375 M tokens, cosine to a tenth.
-    Computed in bf16. Positions are drawn with a deviation of 0.02, like all else; the released code has 0.01.
+    The paper gives no learning rates. These and all else are those of the GPT-3 model of this size (Brown et
+    al., 2020, table 2.1 and appendix B): betas 0.9 and 0.95, weight decay 0.1, clipping at 1, warm-up over
+    375 M tokens, cosine to a tenth. Computed in bf16. Positions are initialised with a deviation of 0.02,
+    like all other weights; the released code uses 0.01.
     """
     return Pretraining(
         name="gpt2_small",
@@ -102,10 +103,12 @@ def gpt2_xl() -> Pretraining:
 
 
 def gpt3() -> Pretraining:
-    """GPT-3, 174,604,259,328 parameters (Brown et al., 2020, table 2.1), for its parameter count alone: 300 B tokens in batches
-    of 3.2 M at 6e-5. It cannot be started: every worker builds the whole model in fp32, 698 GB of memory.
+    """GPT-3, 174,604,259,328 parameters (Brown et al., 2020, table 2.1): 300 B tokens in batches of 3.2 M at
+    6e-5. Here for its parameter count only: every worker builds the whole model in fp32, 698 GB of memory, so
+    it cannot start.
 
-    Every second layer of the paper's attention is sparse in local bands; here all are dense. The batch does not grow.
+    Every second attention layer of the paper is sparse in local bands; here all are dense. The batch does not
+    grow.
     """
     largest = _larger("gpt3", 96, 12288, 96, 6e-5)
     return replace(
@@ -122,9 +125,9 @@ def gpt3() -> Pretraining:
 def llama_1b() -> Pretraining:
     """A Llama of 1.1 B parameters: sizes and training of TinyLlama (Zhang et al., 2024, section 2).
 
-    1,100,048,384 parameters with its vocabulary of 32,000; batches of 2 M tokens, AdamW at 4e-4 with betas 0.9 and
-    0.95, weight decay 0.1, clipping at 1, 2,000 steps of warm-up, cosine to a tenth. 22 B tokens, 20 per parameter
-    (Hoffmann et al., 2022); TinyLlama went on to 3 T.
+    1,100,048,384 parameters with its vocabulary of 32,000; batches of 2 M tokens, AdamW at 4e-4 with betas
+    0.9 and 0.95, weight decay 0.1, clipping at 1, 2,000 warm-up steps, cosine to a tenth. 22 B tokens, 20 per
+    parameter (Hoffmann et al., 2022); TinyLlama was trained on 3 T.
     """
     return Pretraining(
         name="llama_1b",
@@ -195,8 +198,8 @@ def tiny_gpt2() -> Pretraining:
 
 
 def tiny_gpt() -> Pretraining:
-    """A GPT of toy size: `tiny_gpt2` with GPT's blocks, which are normed behind each layer and learn at lower rates: on the
-    demo corpus 300 steps at 2e-3 get under the loss of a unigram model, at 4e-3 they do not.
+    """A GPT of toy size: `tiny_gpt2` with GPT's post-norm blocks, which need lower learning rates. On the
+    demo corpus, 300 steps at 2e-3 reach a lower loss than a unigram model, at 4e-3 they do not.
     """
     gpt2 = tiny_gpt2()
     return replace(

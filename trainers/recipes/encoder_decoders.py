@@ -1,4 +1,6 @@
-"""Recipes of encoder-decoders: T5 with its versions and sizes, ByT5, BART; and the decoder with a prefix of T5's study."""
+"""Recipes of encoder-decoders: T5 with its versions and sizes, ByT5, BART; and the prefix LM of the T5 paper,
+a decoder.
+"""
 
 from dataclasses import replace
 from typing import Literal
@@ -14,10 +16,9 @@ from trainers.objectives.span_corruption import SpanCorruption
 def t5_base() -> Pretraining:
     """T5-base, 222,903,552 parameters: the baseline of Raffel et al. (2020, section 3.1).
 
-    2^19 steps of 128 sequences of 512 with spans of noise (3 tokens in the mean, 15 %), dropout 0.1. The rate is constant
-    for 10,000 steps, then falls with the root of the step. Left out: AdaFactor, whose rate of 0.01 is relative to the
-    size of each tensor; AdamW takes 1e-3 here, after a warm-up.
-    Computed in bf16.
+    2^19 steps of 128 sequences of 512; noise spans of 3 tokens on average cover 15 %; dropout 0.1. The rate
+    is constant for 10,000 steps, then falls with the square root of the step. Left out: AdaFactor, whose rate
+    of 0.01 is relative to the size of each tensor; AdamW uses 1e-3 here, after a warm-up. Computed in bf16.
     """
     return Pretraining(
         name="t5_base",
@@ -58,7 +59,7 @@ def t5_3b() -> Pretraining:
 def t5_11b() -> Pretraining:
     """T5-11B, 11,307,321,344 parameters: `t5_large` with 128 heads of width 128 and an inner size of 65,536.
 
-    Every worker builds it in fp32, 45 GB of memory, before ZeRO 3 spreads it.
+    Every worker builds it in fp32, 45 GB of memory, before ZeRO 3 partitions it.
     """
     return _t5("t5_11b", t5_large(), 1, 3, heads=128, head_width=128, feed_forward=65536)
 
@@ -75,8 +76,9 @@ def t5_v1_1_base() -> Pretraining:
 def byt5_small() -> Pretraining:
     """ByT5-small, 299,637,760 parameters (Xue et al., 2022, sections 3.1 and 3.2): `t5_v1_1_base` over bytes.
 
-    Three times as many layers in the encoder as in the decoder, spans of 20 bytes in the mean, sequences of 1,024 in
-    batches of 2^20. The count is with the 384 ids of the tokenizer `bytes`: 256 bytes and 128 specials.
+    Three times as many layers in the encoder as in the decoder, spans of 20 bytes on average, sequences of
+    1,024 in batches of 2^20. The count includes the 384 ids of the tokenizer `bytes`: 256 bytes and 128
+    specials.
     """
     base = t5_v1_1_base()
     return replace(
@@ -101,10 +103,12 @@ def byt5_small() -> Pretraining:
 
 
 def bart_base() -> Pretraining:
-    """BART-base, 139,420,416 parameters (Lewis et al., 2020, section 4): 6 layers in each stack, 1,000,000 steps.
+    """BART-base, 139,420,416 parameters (Lewis et al., 2020, section 4): 6 layers in each stack, 1,000,000
+    steps.
 
-    Text infilling of 30 % and permuted sentences. The paper gives no batch and rates for this size: they are BERT's, whose
-    data it shares; decoupled weight decay and betas are RoBERTa's. Computed in bf16.
+    Text infilling of 30 % and permuted sentences. The paper gives neither batch size nor rates for this size:
+    here they are those of BERT, whose data it shares. Decoupled weight decay and betas are RoBERTa's.
+    Computed in bf16.
     """
     return Pretraining(
         name="bart_base",
@@ -125,8 +129,9 @@ def bart_base() -> Pretraining:
 
 
 def bart_large() -> Pretraining:
-    """BART-large, 406,291,456 parameters (Lewis et al., 2020, section 5): 12 layers of width 1,024 in each stack, 500,000
-    steps of 8,000 sequences, and RoBERTa-large's rate and warm-up. The paper turns dropout off for the last tenth.
+    """BART-large, 406,291,456 parameters (Lewis et al., 2020, section 5): 12 layers of width 1,024 in each
+    stack, 500,000 steps of 8,000 sequences, and RoBERTa-large's rate and warm-up. The paper turns dropout off
+    for the last tenth.
     """
     base = bart_base()
     return replace(
@@ -142,11 +147,11 @@ def bart_large() -> Pretraining:
 
 
 def prefix_lm_base() -> Pretraining:
-    """The prefix language model of T5's study (Raffel et al., 2020, section 3.2): one stack of T5-base's size, whose prefix
-    sees itself in both directions, with loss on what follows; batches, steps and schedule of `t5_base`.
+    """The prefix language model of the T5 paper (Raffel et al., 2020, section 3.2): one stack of T5-base's
+    size with a bidirectional prefix and loss on the rest; batches, steps and schedule of `t5_base`.
 
-    The stack is Llama's, with rotary positions in place of T5's bias, without dropout, and at the rate, betas and weight
-    decay of decoders of its size.
+    The stack is Llama's, with rotary positions instead of T5's bias, without dropout, and with the rate,
+    betas and weight decay of decoders of its size.
     """
     base = t5_base()
     return replace(

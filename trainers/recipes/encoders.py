@@ -10,13 +10,16 @@ from trainers.objectives.next_sentence import NextSentence
 
 
 def bert_base() -> Pretraining:
-    """BERT-base (Devlin et al., 2019, appendix A.2), 110,106,428 parameters with its heads for masked tokens and pairs.
+    """BERT-base (Devlin et al., 2019, appendix A.2), 110,106,428 parameters with its heads for masked tokens
+    and pairs.
 
-    1,000,000 steps of 256 pairs from 10 copies of the data, up to step 900,000 of 128 tokens, then of 512; Adam at 1e-4
-    after 10,000 steps of warm-up, linear to 0, betas 0.9 and 0.999, weight decay 0.01, dropout 0.1; epsilon 1e-6,
-    clipping at 1 and the decay of embeddings are those of its code. Left out: the 10 % of rows that are short on purpose
-    (`short_seq_prob`); Adam without bias correction, which matters in the first steps of the warm-up; and initial weights cut
-    at two deviations, here a normal distribution. Computed in bf16.
+    1,000,000 steps of 256 pairs from 10 copies of the data, of 128 tokens up to step 900,000, then of 512;
+    Adam at 1e-4 after 10,000 warm-up steps, linear to 0, betas 0.9 and 0.999, weight decay 0.01, dropout 0.1.
+    Epsilon 1e-6, clipping at 1 and weight decay of embeddings are from its code. Computed in bf16.
+
+    Left out: the 10 % of rows that are short on purpose (`short_seq_prob`); Adam without bias correction,
+    which matters in the first warm-up steps; and initial weights truncated at two deviations, normally
+    distributed here.
     """
     return Pretraining(
         name="bert_base",
@@ -50,10 +53,11 @@ def bert_large() -> Pretraining:
 
 
 def roberta_base() -> Pretraining:
-    """RoBERTa-base, 124,697,433 parameters (Liu et al., 2019, section 5 and table 9): `bert_base` without sentence pairs,
-    with dynamic masks and full sentences across documents, which see one another.
+    """RoBERTa-base, 124,697,433 parameters (Liu et al., 2019, section 5 and table 9): `bert_base` without
+    sentence pairs, with dynamic masks and full sentences across documents, which attend to one another.
 
-    500,000 steps of 8,192 sequences of 512 at 6e-4 after 24,000 steps of warm-up, betas 0.9 and 0.98, no clipping.
+    500,000 steps of 8,192 sequences of 512 at 6e-4 after 24,000 warm-up steps, betas 0.9 and 0.98, no
+    clipping.
     """
     bert = bert_base()
     return replace(
@@ -70,7 +74,9 @@ def roberta_base() -> Pretraining:
 
 
 def roberta_large() -> Pretraining:
-    """RoBERTa-large, 355,412,057 parameters (Liu et al., 2019, table 9): `roberta_base` at 4e-4 after 30,000 steps."""
+    """RoBERTa-large, 355,412,057 parameters (Liu et al., 2019, table 9): `roberta_base` at 4e-4 after 30,000
+    warm-up steps.
+    """
     base = roberta_base()
     return replace(
         base,
@@ -83,13 +89,14 @@ def roberta_large() -> Pretraining:
 
 
 def modernbert_base() -> Pretraining:
-    """ModernBERT-base, 149,655,232 parameters (Warner et al., 2024, section 2.2 and appendix A): its first phase, 1.719 T
-    tokens at length 1,024.
+    """ModernBERT-base, 149,655,232 parameters (Warner et al., 2024, section 2.2 and appendix A): its first
+    phase, 1.719 T tokens at length 1,024.
 
-    30 % of the tokens are masked; batches of 4,608 sequences, a rate of 8e-4 after 3 B tokens, constant, then decaying,
-    betas 0.9 and 0.98, weight decay 1e-5. Left out: StableAdamW, which scales each tensor's step where clipping here is
-    global; the growth of the batch from 768 sequences over the first 50 B tokens; and the decay's shape, linear here and
-    1 - sqrt there.
+    30 % of the tokens are masked; batches of 4,608 sequences, a rate of 8e-4 after 3 B tokens, constant, then
+    decaying, betas 0.9 and 0.98, weight decay 1e-5.
+
+    Left out: StableAdamW, which scales the step of each tensor, where clipping here is global; the growth of
+    the batch from 768 sequences over the first 50 B tokens; and the 1 - sqrt shape of the decay, linear here.
     """
     return Pretraining(
         name="modernbert_base",
@@ -108,10 +115,11 @@ def modernbert_base() -> Pretraining:
 
 
 def tiny_roberta() -> Pretraining:
-    """A RoBERTa of toy size that learns within a minute on a CPU; documents do not see one another.
+    """A RoBERTa of toy size that learns within a minute on a CPU; documents do not attend to one another.
 
-    Masked models learn from few targets: chosen by measurement on the demo corpus, 600 steps at 4e-3 from initial weights
-    of 0.06 get under the loss of a unigram model of the targets, from 0.02 by less than half as much.
+    Masked models have few targets to learn from. Chosen by measurement on the demo corpus: 600 steps at 4e-3
+    from initial weights of 0.06 reach a lower loss than a unigram model of the targets; from 0.02, the gain
+    is less than half.
     """
     return Pretraining(
         name="tiny_roberta",

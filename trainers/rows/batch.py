@@ -1,4 +1,4 @@
-"""What a model reads in one pass: rows of packed documents, before and after an objective has worked on them."""
+"""The rows of one pass through a model: packed documents, before and after an objective is applied."""
 
 from dataclasses import dataclass
 
@@ -12,8 +12,8 @@ PADDING = -1  # the segment of padding
 class Frame:
     """The specials that readers put around every document of a stream, by name; None for none.
 
-    With `before` alone, the targets that the packer writes are the next tokens, `<eos>` after a document's last one;
-    otherwise there are none, and an objective makes them.
+    With `before` alone, the packer writes the next tokens as targets, with `<eos>` after a document's last
+    token. Otherwise it writes no targets, and the objective makes them.
     """
 
     before: str | None = None
@@ -21,16 +21,17 @@ class Frame:
 
     @property
     def marks(self) -> int:
-        """Positions that a document takes beside its tokens."""
+        """Marks added to each document."""
         return (self.before is not None) + (self.after is not None)
 
 
 @dataclass(frozen=True)
 class Room:
-    """What rows have room for when an objective adds marks to each of their documents.
+    """The capacity of a row when an objective adds marks to each of its documents.
 
-    `needed[n]`, int64 and ascending, is the most positions that a document of n tokens, or n tokens of one, takes of the
-    longer side of a row. All documents of a row take up to `positions` together. The last n is the longest that fits.
+    `needed[n]`, int64 and ascending, is the most positions that n tokens of a document take on the longer
+    side of a row. All documents of a row together take up to `positions`. The last n is the longest that
+    fits.
     """
 
     needed: np.ndarray
@@ -38,13 +39,13 @@ class Room:
 
     @property
     def length(self) -> int:
-        """Positions of the stream that a row takes at most: as many as one document may fill it with."""
+        """The most stream positions that a row takes, reached when one document fills it."""
         return len(self.needed) - 1
 
 
 @dataclass(frozen=True)
 class Decoder:
-    """The decoder's side of a batch for an encoder-decoder, each int64 [rows, target length]; segments as in Batch."""
+    """The decoder's side of an encoder-decoder batch, each int64 [rows, target length]; segments as in Batch."""
 
     inputs: np.ndarray
     positions: np.ndarray
@@ -55,13 +56,17 @@ class Decoder:
 class Batch:
     """Rows for a model.
 
-    `inputs`, `positions` and `segments` are int64 [rows, length], `targets` as well, or [rows, target length] where there
-    is a `decoder`; -100 is no target. Segments number the documents of a row from 0, those of padding are -1. `source`,
-    `sequence`, `sample` and `epoch` are int64 [rows]: index of the source, number of the sequence in it, global number
-    of the sample (-1 for a row of padding), and how often the source was read before. `prefix`, bool [rows, length],
-    are positions that see one another in both directions (prefix LM). `token_types`, int64 [rows, length], tell segment
-    A from B, and `labels`, int64 [rows], are the classes of sentence pairs (-100 for none). `sentence_starts`, bool
-    [rows, length], are positions where sentences begin, before an objective that needs them has worked on the batch.
+    `inputs`, `positions`, `segments` and `targets` are int64 [rows, length]; with a `decoder`, `targets` are
+    [rows, target length]. -100 is no target. Segments number the documents of a row from 0; padding has
+    segment -1.
+
+    `source`, `sequence`, `sample` and `epoch` are int64 [rows]: index of the source, number of the sequence
+    in it, global number of the sample (-1 for a row of padding), and how often the source was read before.
+
+    `prefix`, bool [rows, length], marks positions that attend to one another in both directions (prefix LM).
+    `token_types`, int64 [rows, length], tell segment A from B, and `labels`, int64 [rows], are the classes of
+    sentence pairs (-100 for none). `sentence_starts`, bool [rows, length], marks positions where sentences
+    begin; it is set only for objectives that need it, until they are applied.
     """
 
     inputs: np.ndarray
@@ -80,5 +85,5 @@ class Batch:
 
     @property
     def target_segments(self) -> np.ndarray:
-        """The document that each target belongs to, of the shape of `targets`."""
+        """The segment of each target, of the shape of `targets`."""
         return self.segments if self.decoder is None else self.decoder.segments

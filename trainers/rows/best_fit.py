@@ -1,8 +1,8 @@
 """Best-fit packing without cropping (Ding et al., "Fewer Truncations Improve Language Modeling", 2024).
 
-A document longer than a sequence is cut into whole sequences and a rest; rests and shorter documents, longest first, go
-into the sequence with the least room that still holds them. Nothing is dropped, and no document that fits in a sequence
-is cut. Every shard is packed by itself, and ties are in an order that the seed gives.
+A document longer than a sequence is cut into whole sequences and a remainder. Remainders and shorter
+documents, longest first, go into the sequence with the least room that still holds them. Nothing is dropped,
+and no document that fits in a sequence is cut. Every shard is packed separately; the seed orders ties.
 """
 
 import numba
@@ -12,8 +12,8 @@ from trainers.rows.batch import Room
 
 
 def cut_documents(offsets: np.ndarray, marks: int, length: int) -> tuple[np.ndarray, np.ndarray]:
-    """(start in the shard's stream, positions) of each piece: whole sequences and the rest of each document in turn, each
-    int64 [pieces]. `offsets` are a shard's, a document has `marks` marks.
+    """(start in the shard's stream, positions) of each piece, both int64 [pieces]: the whole sequences and
+    the remainder of each document in turn. `offsets` are a shard's; each document has `marks` marks.
     """
     sizes = np.diff(offsets) + marks
     many = -(-sizes // length)
@@ -23,9 +23,11 @@ def cut_documents(offsets: np.ndarray, marks: int, length: int) -> tuple[np.ndar
 
 
 def room_of_pieces(offsets: np.ndarray, lead: int, starts: np.ndarray, counts: np.ndarray, room: Room) -> np.ndarray:
-    """What each piece of `cut_documents` takes of the positions of a `Room`, int64 [pieces]; `lead` marks begin a document.
+    """Positions of a `Room` that each piece of `cut_documents` takes, int64 [pieces]; `lead` marks begin a
+    document.
 
-    A piece takes no less than its share of the longest one, so that a row holds no more of the stream than that.
+    A piece takes at least its share of the longest piece, so that no row holds more of the stream than the
+    longest.
     """
     begins = offsets[:-1] - offsets[0] + lead * np.arange(len(offsets) - 1)
     tokens = counts - lead * np.isin(starts, begins)
@@ -34,17 +36,20 @@ def room_of_pieces(offsets: np.ndarray, lead: int, starts: np.ndarray, counts: n
 
 
 def best_fit(counts: np.ndarray, length: int, key: int) -> tuple[np.ndarray, np.ndarray]:
-    """(order of the pieces, first piece of each sequence in that order and their number): pieces of `counts` positions in as
-    few sequences of `length` as best-fit decreasing needs; `key` scatters ties.
+    """Pack pieces of `counts` positions into sequences of `length` by best-fit decreasing; `key` shuffles
+    ties.
+
+    Returns (order of the pieces, index in that order of each sequence's first piece, ending with their
+    number).
     """
-    ties = _scattered(len(counts), np.uint64(key))
+    ties = _random_ranks(len(counts), np.uint64(key))
     row, rows = _fit(counts, np.lexsort((ties, -counts)), length)
     first = np.concatenate([[0], np.cumsum(np.bincount(row, minlength=rows))]).astype(np.int64)
     return np.argsort(row, kind="stable"), first
 
 
 @numba.njit(cache=True, nogil=True)
-def _scattered(count: int, key: np.uint64) -> np.ndarray:
+def _random_ranks(count: int, key: np.uint64) -> np.ndarray:
     """A pseudo-random number for each of range(count): the finaliser of SplitMix64 (Steele et al., 2014)."""
     result = np.empty(count, np.uint64)
     for i in range(count):
@@ -57,9 +62,10 @@ def _scattered(count: int, key: np.uint64) -> np.ndarray:
 
 @numba.njit(cache=True, nogil=True)
 def _fit(counts: np.ndarray, order: np.ndarray, length: int) -> tuple[np.ndarray, int]:
-    """(row of each piece, number of rows): pieces in `order` go where the least room is left that holds them.
+    """(row of each piece, number of rows). Pieces, in `order`, go into the row with the least room that holds
+    them.
 
-    Rows with equal room are a stack; a binary tree over the amounts of room says which have one.
+    Rows with equal room form a stack; a binary tree over amounts of room tells which stacks are not empty.
     """
     half = 1
     while half <= length:

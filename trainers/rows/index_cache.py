@@ -1,4 +1,4 @@
-"""Arrays that take long to compute, kept in the local cache under a name that says all they depend on."""
+"""Arrays that are expensive to compute, in the local cache under a digest of everything they depend on."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -13,11 +13,11 @@ from gristmill.storage.store import write_atomic
 _HEADER = 16  # bytes of checksum
 
 
-def cached(name: str, make: Callable[[], tuple[np.ndarray, ...]]) -> tuple[np.ndarray, ...]:
-    """Arrays of int64 of one dimension, from the cache where they are there and intact, else from `make`.
+def load_or_make(name: str, make: Callable[[], tuple[np.ndarray, ...]]) -> tuple[np.ndarray, ...]:
+    """One-dimensional int64 arrays: from the cache if they are there and intact, else from `make`.
 
-    Those from the cache are mapped into memory, which the workers of a machine share, and read-only. A cache that cannot
-    be read or written is none: what is made again is the same.
+    Cached arrays are memory-mapped, shared by the workers of a machine, and read-only. Errors of the cache
+    are ignored: the arrays are made again, with the same content.
     """
     path = derived("packing", name)
     with suppress(OSError, ValueError):
@@ -33,7 +33,7 @@ def cached(name: str, make: Callable[[], tuple[np.ndarray, ...]]) -> tuple[np.nd
 def _read(path: Path) -> tuple[np.ndarray, ...]:
     content = np.memmap(path, mode="r")
     if len(content) <= _HEADER or xxhash.xxh3_128_digest(content[_HEADER:].data) != content[:_HEADER].tobytes():
-        raise ValueError("not what was written")
+        raise ValueError("checksum mismatch")
     numbers = content[_HEADER:].view(np.int64).view(np.ndarray)
     count = int(numbers[0])
     return tuple(np.split(numbers[1 + count :], np.cumsum(numbers[1 : count + 1])[:-1]))

@@ -1,9 +1,9 @@
-"""From the stream of a source to rows: the documents end to end, cut into sequences, with documents kept apart.
+"""From the stream of a source to rows: documents end to end, cut into sequences, with documents kept apart.
 
-The stream of a source is its documents with the marks that the objective's frame puts around each: for a decoder
-`<bos> document <bos> document ...`. There the target of a document's last token is `<eos>`, so models learn where
-documents end as well, and no target crosses a document. Positions restart at every document and at the start of every
-sequence; `segments` number the documents of a sequence from 0, for the attention mask.
+The stream of a source is its documents with the marks that the objective's frame puts around each: for a
+decoder `<bos> document <bos> document ...`. There, the target of a document's last token is `<eos>`, so
+models learn where documents end, and no target crosses a document. Positions restart at every document and at
+the start of every sequence. `segments` number the documents of a sequence from 0, for the attention mask.
 """
 
 from typing import Any
@@ -30,13 +30,14 @@ def pack(
     positions: np.ndarray,
     segments: np.ndarray,
 ) -> None:
-    """Copy `counts[i]` positions of the stream of a shard from `starts[i]` on into row `rows[i]`, or fewer where the row is
-    full or the shard ends.
+    """Copy `counts[i]` stream positions of a shard, from `starts[i]` on, into row `rows[i]`; fewer if the row
+    is full or the shard ends.
 
-    `filled` [all rows] counts the columns of each row that are written; it says where to begin and is advanced. The
-    four arrays are [all rows, length]. `before` and `after` are the ids put around a document, -1 for none. With m of
-    them, document d begins at stream position offsets[d] - offsets[0] + m * d: before it lie its predecessors' tokens
-    and marks. Targets are the next tokens, and `following` after a document's last one; -100 throughout where it is -1.
+    `filled` [all rows] counts the columns of each row written so far; writing continues there and advances
+    it. The four arrays are [all rows, length]. `before` and `after` are the ids put around a document, -1 for
+    none. With m of them, document d begins at stream position offsets[d] - offsets[0] + m * d, after its
+    predecessors' tokens and marks. Targets are the next tokens, and `following` after a document's last one;
+    if `following` is -1, all targets are -100.
     """
     length = inputs.shape[1]
     marks, lead = (before >= 0) + (after >= 0), int(before >= 0)
@@ -49,11 +50,11 @@ def pack(
         while column < until and document < len(offsets) - 1:
             first, size = offsets[document], offsets[document + 1] - offsets[document]
             count = min(size + marks - inside, until - column)
-            # Loops without branches, which the compiler turns into vector instructions; then a document's two ends.
+            # Branch-free loops, which the compiler vectorises; the two ends of a document come after.
             for k in range(count):
                 positions[row, column + k] = k
                 segments[row, column + k] = segment
-            # The document's own tokens among these positions: all but the marks at its two ends.
+            # The columns of the document's own tokens, without the marks at its two ends.
             begins, ends = max(0, lead - inside), min(count, lead + size - inside)
             for k in range(begins):
                 inputs[row, column + k] = before
@@ -70,7 +71,7 @@ def pack(
             else:
                 for k in range(count):
                     targets[row, column + k] = IGNORED
-            # A document without tokens and marks is no segment.
+            # A document without tokens and marks is not a segment.
             column, document, segment, inside = column + count, document + 1, segment + (count > 0), 0
         filled[row] = column
 
@@ -97,7 +98,7 @@ def pad(
     positions: np.ndarray,
     segments: np.ndarray,
 ) -> None:
-    """Fill the columns of all rows from `filled` on with padding: the segment -1, position 0, no target."""
+    """Fill every row from column `filled` on with padding: segment -1, position 0, no target."""
     for row in range(len(filled)):
         for column in range(filled[row], inputs.shape[1]):
             inputs[row, column] = padding

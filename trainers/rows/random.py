@@ -1,7 +1,7 @@
-"""Randomness of objectives: uniform numbers that are a function of a seed, a key and a place, and of nothing else.
+"""Uniform random numbers for objectives, a pure function of a seed, a key and a column.
 
-So a mask depends on the run's seed and the sample's number alone, and neither resuming nor another split of a step into
-micro-batches or workers changes it.
+A mask depends only on the run's seed and the sample's number. Neither resuming nor splitting a step into
+other micro-batches or workers changes it.
 """
 
 import numba
@@ -13,9 +13,10 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
 def uniforms(seed: int, keys: np.ndarray, count: int, stream: str) -> np.ndarray:
-    """float64 [len(keys), count] in [0, 1), independent for every seed, key (int64 [rows]), column and name `stream`.
+    """float64 [len(keys), count] in [0, 1), independent for every seed, key (int64 [rows]), column and name
+    `stream`.
 
-    Row r begins with the same numbers whatever `count` is.
+    A larger `count` only adds columns: the numbers before them stay the same.
     """
     start = np.uint64(xxhash.xxh3_64_intdigest(stream.encode(), seed=seed % (1 << 64)))
     values = np.empty((len(keys), count), dtype=np.float64)

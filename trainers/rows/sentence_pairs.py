@@ -1,17 +1,18 @@
-"""Sentence pairs: which two pieces of text every row of a shard holds, for BERT's next-sentence prediction (Devlin et al.,
-2019, section 3.1 and appendix A.2) and ALBERT's sentence order (Lan et al., 2020).
+"""Sentence pairs for BERT's next-sentence prediction (Devlin et al., 2019, section 3.1 and appendix A.2) and
+ALBERT's sentence order (Lan et al., 2020): the two pieces of text in every row of a shard.
 
-A row is filled with as many sentences of one document as it has room for, and divided at random between two of them, as
-BERT's are: A before, B after. Then rows of different documents whose second parts are of nearly the same length are matched,
-two by two, and half of the matches exchange these parts. So what follows A is from another document, as in BERT. The longer B of
-a match is cut to the length of the shorter one whether they exchange or not: neither lengths nor cuts tell the label. Each
-epoch has matches of its own, so many in turn. A row without a match, such as one in a shard of a single document, keeps its B
-and has no label.
+A row is filled with as many sentences of one document as fit, and divided at random between two of them, as
+in BERT: A before, B after. Then rows of different documents with second parts of nearly the same length are
+matched in pairs, and half of the matches swap these parts. So, as in BERT, the text after A is from another
+document. The longer B of a match is cut to the length of the shorter one whether they are swapped or not, so
+that neither lengths nor cuts reveal the label. Each epoch has its own matches, from a fixed number that
+repeat in turn. A row without a match, such as one in a shard of a single document, keeps its B and has no
+label.
 
-Where the next sentence has no room beside the first, its beginning is B and its rest begins the next row; such parts
-are matched among themselves. But B is never less than an eighth of a row: a sentence that leaves less is a row of its own, one
-that is longer than a row fills rows of its own, and the last one of a document has nothing to go with. Such rows have no
-B and no label.
+If the next sentence does not fit next to the first, its beginning is B and its remainder begins the next row;
+such parts are matched among themselves. But B is never shorter than an eighth of a row. A sentence that
+leaves less than that is a row by itself, a sentence longer than a row fills rows by itself, and the last
+sentence of a document may have no next one. Such rows have no B and no label.
 """
 
 from collections.abc import Callable, Mapping
@@ -27,23 +28,26 @@ import xxhash
 from gristmill.storage.store import digest
 from pipelines.contracts.shard_set import Shard
 from trainers.rows.batch import IGNORED, Batch, Frame
-from trainers.rows.index_cache import cached
+from trainers.rows.index_cache import load_or_make
 from trainers.rows.random import uniforms
 
-OF_PAIRS = ("segment_pairs", "sentence_pairs")
+PAIR_PACKINGS = ("segment_pairs", "sentence_pairs")
 MARKS = 3  # <cls> A <sep> B <sep>
 _VERSION = 3
-_LEAST = 8  # B has at least the 8th part of a row, where that cuts a sentence
-_WINDOW = 256  # rows among which a match is looked for
-_APART = 8  # B's of a match differ by the 8th part of a row at most
+_MIN_SHARE = 8  # a B that ends within a sentence has at least 1/8 of a row
+_WINDOW = 256  # rows searched for a match
+_MAX_DIFFERENCE = 8  # the B's of a match differ by at most 1/8 of a row
 
 
 @dataclass(frozen=True)
 class SentencePairs:
-    """The rows of a shard, arrays of int64. Row r has `sizes[2 r]` tokens from `starts[2 r]` on as A and `sizes[2 r + 1]` from
-    `starts[2 r + 1]` on as B, counted from the shard's first token, of document `document[r]`. In exchange e it has the first
-    abs(`second[e, r]`) tokens of the B of row `other[e, r]`, and no label where `second[e, r]` is not positive. `marks[r]` are
-    the marks of the documents that begin with it, empty ones before it included.
+    """The rows of a shard, int64 arrays.
+
+    Of document `document[r]`, row r has `sizes[2 r]` tokens from `starts[2 r]` on as A and `sizes[2 r + 1]`
+    from `starts[2 r + 1]` on as B, counted from the shard's first token. In exchange e, its B is the first
+    abs(`second[e, r]`) tokens of the B of row `other[e, r]`; it has no label if `second[e, r]` is not
+    positive. `marks[r]` are the marks of the documents that begin with the row, empty documents before it
+    included.
     """
 
     starts: np.ndarray
@@ -56,13 +60,13 @@ class SentencePairs:
 
 @dataclass(frozen=True)
 class PairPacking:
-    """The sequences of a source: the rows of its shards one after another. `frame` is the objective's, whose marks count in
-    the stream of a shard.
+    """The sequences of a source: the rows of its shards one after another. The marks of `frame`, the
+    objective's, count in the stream of a shard.
     """
 
     shards: tuple[SentencePairs, ...]
     frame: Frame
-    added: ClassVar[int] = MARKS  # marks that a row has beside those of the stream
+    added_marks: ClassVar[int] = MARKS  # marks of a row in addition to those of the stream
 
     @cached_property
     def starts(self) -> np.ndarray:
@@ -71,27 +75,30 @@ class PairPacking:
 
     @cached_property
     def sizes(self) -> np.ndarray:
-        """Positions of the stream that each sequence stands for, as in other packings: in all, those of the stream. What a match
-        cuts off counts.
+        """Stream positions that each sequence accounts for; as in other packings, they add up to the stream.
+        Tokens that a match cuts off count.
         """
         rows = (pairs.sizes[::2] + pairs.sizes[1::2] + pairs.marks for pairs in self.shards)
         return np.concatenate([np.empty(0, np.int64), *rows])
 
     def balance(self) -> dict[str, float]:
-        """Sequences, the shares of them without a second part and with one but without a label, and of the labels the share of
-        "not next", over all exchanges.
+        """Over all exchanges: the number of sequences, the shares of them without B and with B but no label,
+        and the share of "not next" among the labels.
         """
-        count, alone, labelled, moved = 0, 0, 0, 0
+        count, without_second, labelled, moved = 0, 0, 0, 0
         for pairs in self.shards:
             has_label = pairs.second > 0
-            count, alone = count + pairs.other.size, alone + int((pairs.second == 0).sum())
+            count, without_second = count + pairs.other.size, without_second + int((pairs.second == 0).sum())
             labelled += int(has_label.sum())
             moved += int((has_label & (pairs.other != np.arange(len(pairs.document)))).sum())
-        shares = {"without_second": alone / max(1, count), "without_label": (count - alone - labelled) / max(1, count)}
+        shares = {
+            "without_second": without_second / max(1, count),
+            "without_label": (count - without_second - labelled) / max(1, count),
+        }
         return {"sequences": len(self.sizes), **shares, "not_next": moved / max(1, labelled)}
 
-    def place(self, sequence: int, epoch: int) -> tuple[int, np.ndarray, np.ndarray]:
-        """(shard, the starts of its parts in the shard's stream, their tokens) of a sequence in an epoch."""
+    def locate(self, sequence: int, epoch: int) -> tuple[int, np.ndarray, np.ndarray]:
+        """(shard, starts of its parts in the shard's stream, their tokens) of a sequence in an epoch."""
         number = int(np.searchsorted(self.starts, sequence, side="right")) - 1
         pairs, row = self.shards[number], sequence - int(self.starts[number])
         turn = epoch % len(pairs.other)
@@ -111,8 +118,10 @@ class PairPacking:
         batch: Batch,
         specials: Mapping[str, int],
     ) -> None:
-        """Write `sequences` of shard `number` into `rows` of a batch with token types and labels: 0 where B follows A, 1 where
-        it comes from elsewhere (`transformers.BertForPreTraining`), -100 where there is none. A is segment 0, B segment 1.
+        """Write `sequences` of shard `number` into `rows` of a batch with token types and labels.
+
+        Labels are 0 if B follows A, 1 if it comes from elsewhere (`transformers.BertForPreTraining`), -100
+        for none. A is segment 0, B segment 1.
         """
         assert batch.token_types is not None
         assert batch.labels is not None
@@ -130,7 +139,7 @@ class PairPacking:
 def pair_shard(
     packing: str, shard: Callable[[], Shard], checksum: str, length: int, frame: Frame, exchanges: int, seed: int
 ) -> SentencePairs:
-    """The pairs of a shard, from the cache where they are there and intact; else `shard` opens it."""
+    """The pairs of a shard, from the cache if they are there and intact; otherwise `shard` opens the shard."""
     single, marks = packing == "sentence_pairs", frame.marks
     depends = {
         "packing": packing,
@@ -150,7 +159,7 @@ def pair_shard(
         pairs = pair_sentences(*sentences, length, marks, single, exchanges, key)
         return pairs.starts, pairs.sizes, pairs.document, pairs.marks, pairs.other.ravel(), pairs.second.ravel()
 
-    *arrays, other, second = cached(name, make)
+    *arrays, other, second = load_or_make(name, make)
     return SentencePairs(*arrays, *(array.reshape(max(1, exchanges), -1) for array in (other, second)))
 
 
@@ -164,11 +173,12 @@ def pair_sentences(
     exchanges: int,
     seed: int,
 ) -> SentencePairs:
-    """The rows of a shard (arrays as in `pipelines.contracts.shard_set.Shard`), whose documents have `marks` marks in the stream.
-    With `single` each part is one sentence, else as many as fit. Without `exchanges` every row keeps its own B.
+    """The rows of a shard (arrays as in `pipelines.contracts.shard_set.Shard`), whose documents have `marks`
+    marks in the stream. With `single`, each part is one sentence, else as many as fit. With 0 `exchanges`,
+    every row keeps its own B.
     """
     room = length - MARKS
-    # Every row takes a sentence, or is full.
+    # An upper bound: every row takes a sentence or is full.
     bound = len(sentences) + (offsets[-1] - offsets[0]) // (room + 1) + len(offsets)
     divisions = uniforms(seed, np.arange(bound), 1, "pairs/division")[:, 0]
     starts, sizes, document = np.empty(2 * bound, np.int64), np.empty(2 * bound, np.int64), np.empty(bound, np.int64)
@@ -178,19 +188,19 @@ def pair_sentences(
     second = np.tile(sizes[1::2], (max(1, exchanges), 1))
     paired = np.flatnonzero(sizes[1::2] > 0)
     ends = starts[1::2] + sizes[1::2]
-    # Those that are cut are matched among themselves, so that an end within a sentence does not give the label away.
-    cut = ~np.isin(ends, _sentence_places(offsets, sentences, sentence_offsets))
+    # Cut B's are matched among themselves, so that ending within a sentence does not reveal the label.
+    cut = ~np.isin(ends, _sentence_boundaries(offsets, sentences, sentence_offsets))
     for number in range(exchanges):
-        coins, place = (uniforms(seed, np.arange(rows), 1, f"pairs/{number}/{n}")[:, 0] for n in ("coins", "place"))
-        order = paired[np.lexsort((place[paired], sizes[1::2][paired], cut[paired]))]
-        _match(order, cut, sizes[1::2], document, coins, max(1, room // _APART), other[number], second[number])
-    begun = np.diff(document, prepend=-1)
-    begun[rows - 1 : rows] += len(offsets) - 2 - document[rows - 1 : rows]
-    return SentencePairs(starts, sizes, document, marks * begun, other, second)
+        coins, ranks = (uniforms(seed, np.arange(rows), 1, f"pairs/{number}/{n}")[:, 0] for n in ("coins", "place"))
+        order = paired[np.lexsort((ranks[paired], sizes[1::2][paired], cut[paired]))]
+        _match(order, cut, sizes[1::2], document, coins, max(1, room // _MAX_DIFFERENCE), other[number], second[number])
+    documents_begun = np.diff(document, prepend=-1)
+    documents_begun[rows - 1 : rows] += len(offsets) - 2 - document[rows - 1 : rows]
+    return SentencePairs(starts, sizes, document, marks * documents_begun, other, second)
 
 
-def _sentence_places(offsets: np.ndarray, sentences: np.ndarray, sentence_offsets: np.ndarray) -> np.ndarray:
-    """Where sentences and documents end, counted from the shard's first token."""
+def _sentence_boundaries(offsets: np.ndarray, sentences: np.ndarray, sentence_offsets: np.ndarray) -> np.ndarray:
+    """Positions of sentence and document boundaries, counted from the shard's first token."""
     begins = np.repeat(offsets[:-1], np.diff(sentence_offsets)) - offsets[0]
     return np.concatenate([begins + sentences[sentence_offsets[0] : sentence_offsets[-1]], offsets - offsets[0]])
 
@@ -206,10 +216,12 @@ def _match(
     other: np.ndarray,
     second: np.ndarray,
 ) -> None:
-    """Match the rows of `order`, which ascends by `cut` and by the `sizes` [rows] of their B: each with the next that is of
-    another document, cut as it is, and no more than `apart` tokens longer. Of every two matches, one after the other, one
-    exchanges its B's; `coins` [rows] are uniform numbers that say which. `second` becomes the length of the shorter B, or
-    minus its own for a row without a match.
+    """Match the rows of `order`, which ascends by `cut` and by the `sizes` [rows] of their B.
+
+    A row is matched with the next one of another document, with the same `cut`, and at most `apart` tokens
+    longer. Of every two consecutive matches, one swaps its B's; `coins` [rows] are uniform numbers that
+    choose which. `second` becomes the length of the shorter B, or minus the row's own for a row without a
+    match.
     """
     free = np.ones(len(order), dtype=np.bool_)
     exchanges, matches = False, 0
@@ -248,7 +260,9 @@ def _cut(
     sizes: np.ndarray,
     document: np.ndarray,
 ) -> int:
-    """Write the rows of a shard; how many there are. `divisions` [rows] are uniform numbers that say where a row is divided."""
+    """Write the rows of a shard and return their number. `divisions` [rows] are uniform numbers that choose
+    where a row is divided.
+    """
     most = np.int64(0)
     for d in range(len(offsets) - 1):
         most = max(most, sentence_offsets[d + 1] - sentence_offsets[d])
@@ -259,14 +273,14 @@ def _cut(
         )
         begin, s = np.int64(0), 0
         while s < count:
-            until = s  # the row holds the sentences from s to `until`
+            until = s  # the row holds sentences s to `until`
             while until < count and ends[until] - begin <= room and not (single and until == s + 2):
                 until += 1
             end = middle = min(ends[s], begin + room + 1)
             if until > s + 1:
                 end = ends[until - 1]
                 middle = ends[s + min(until - s - 2, int(divisions[rows] * (until - s - 1)))]
-            elif s + 1 < count and ends[s] - begin <= room - max(1, room // _LEAST):
+            elif s + 1 < count and ends[s] - begin <= room - max(1, room // _MIN_SHARE):
                 end = begin + room
             starts[2 * rows], sizes[2 * rows] = offsets[d] - offsets[0] + begin, middle - begin
             starts[2 * rows + 1], sizes[2 * rows + 1] = offsets[d] - offsets[0] + middle, end - middle
@@ -278,7 +292,9 @@ def _cut(
 
 @numba.njit(cache=True, nogil=True)
 def _sentence_ends(sentences: np.ndarray, size: int, ends: np.ndarray) -> int:
-    """Write where the sentences of a document of `size` tokens end; how many there are. Those without tokens are none."""
+    """Write the ends of the sentences of a document of `size` tokens and return their number. Empty sentences
+    do not count.
+    """
     count = 0
     for start in sentences:
         if 0 < start < size and (count == 0 or ends[count - 1] < start):
@@ -305,9 +321,11 @@ def write_pairs(
     segments: np.ndarray,
     token_types: np.ndarray,
 ) -> None:
-    """Write `<cls> A <sep> B <sep>`, without B where it is empty, into each of `rows`, and how much that is into `filled`.
+    """Write `<cls> A <sep> B <sep>` (`<cls> A <sep>` if B is empty) into each of `rows`, and its length into
+    `filled`.
 
-    A and B are `sizes` [rows, 2] of `tokens` from `starts` [rows, 2] on. The five arrays are [all rows, length].
+    A and B are `sizes` [rows, 2] of `tokens` from `starts` [rows, 2] on. The five arrays are [all rows,
+    length].
     """
     for i in range(len(rows)):
         row, column = rows[i], 1

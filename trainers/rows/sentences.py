@@ -1,8 +1,9 @@
-"""Sequences that end where sentences end (RoBERTa: Liu et al., 2019, section 4.2), and the beginnings of sentences in rows.
+"""Sequences that end at sentence ends (RoBERTa: Liu et al., 2019, section 4.2), and the sentence starts in
+rows.
 
-A sentence is cut only where it is longer than a sequence. `full_sentences` go on from one document into the next,
-`doc_sentences` end with their document. The mark before a document belongs to its first sentence, the mark after it to
-its last one.
+A sentence is cut only if it is longer than a sequence. `full_sentences` continue from one document into the
+next; `doc_sentences` end with their document. The mark before a document belongs to its first sentence, the
+mark after it to its last.
 """
 
 import numba
@@ -21,34 +22,37 @@ def cut_at_sentences(
     needed: np.ndarray,
     positions: int,
 ) -> np.ndarray:
-    """The stream positions at which the sequences of a shard begin, then the end of its stream: int64 [sequences + 1].
+    """Stream positions at which the sequences of a shard begin, then the end of its stream: int64 [sequences
+    + 1].
 
-    Arrays as in `pipelines.contracts.shard_set.Shard`; a document has `marks` marks, `lead` of them before it. A sequence takes
-    as many whole sentences as `length` tokens hold, with `across` of as many documents as they come from. `needed` and
-    `positions` are those of a `trainers.rows.batch.Room`, without entries where documents take as much room as they have tokens.
+    Arrays as in `pipelines.contracts.shard_set.Shard`; a document has `marks` marks, `lead` of them before
+    it. A sequence takes as many whole sentences as `length` tokens hold; with `across`, they may come from
+    several documents. `needed` and `positions` are those of a `trainers.rows.batch.Room`; `needed` is empty
+    if documents take no room beyond their tokens.
     """
     total = offsets[-1] - offsets[0] + marks * (len(offsets) - 1)
-    # Two neighbours hold more than `length` together, but where a document ends, or takes the room of more.
+    # An upper bound: two neighbours hold more than `length` together, except at the end of a document or
+    # where documents take room beyond their tokens.
     cuts = np.empty(total // max(1, length // 2) + len(offsets) + 2 + len(needed[:1]) * len(sentences), np.int64)
     cuts[0], count = 0, 1
-    # Of the sequence that is being filled: its first position, the latest end it may have, and what its documents before
-    # the one that is looked at need.
+    # The sequence being filled: its first position, the latest end it may have, and the room its earlier
+    # documents need.
     start = last = spent = np.int64(0)
     for d in range(len(offsets) - 1):
         begin = offsets[d] - offsets[0] + marks * d
         end = offsets[d + 1] - offsets[0] + marks * (d + 1)
         for k in range(sentence_offsets[d], sentence_offsets[d + 1] + 1):
-            place = end
+            position = end
             if k < sentence_offsets[d + 1] and sentences[k] < offsets[d + 1] - offsets[d]:
-                place = begin + lead + sentences[k] if sentences[k] > 0 else begin
-            while place - start > length or (
-                len(needed) > 0 and spent + _needed(max(start, begin), place, begin + lead, needed) > positions
+                position = begin + lead + sentences[k] if sentences[k] > 0 else begin
+            while position - start > length or (
+                len(needed) > 0 and spent + _needed(max(start, begin), position, begin + lead, needed) > positions
             ):
                 start = last if last > start else start + length
                 last, spent = start, np.int64(0)
                 cuts[count] = start
                 count += 1
-            last = place
+            last = position
         if len(needed) > 0:
             spent += _needed(max(start, begin), end, begin + lead, needed)
         if not across and end > start:
@@ -80,10 +84,11 @@ def mark_sentences(
     marks: int,
     begins: np.ndarray,
 ) -> None:
-    """Set `begins` [all rows, length] where a sentence begins in the positions that `packing.pack` is about to write
-    for the same arguments, and at the first position of every document or part of one.
+    """Set `begins` [all rows, length] at the sentence starts among the positions that `packing.pack` is about
+    to write for the same arguments, and at the first position of every document or part of one.
 
-    The mark before a document stands for its first sentence, whose first token then begins none.
+    The mark before a document counts as the start of its first sentence, whose first token then is not
+    marked.
     """
     length, columns = begins.shape[1], filled.copy()
     for i in range(len(rows)):
@@ -103,8 +108,8 @@ def mark_sentences(
             if count > 0:
                 begins[row, column] = True
             for k in range(sentence_offsets[d], sentence_offsets[d + 1]):
-                place = lead + sentences[k] - inside
-                if sentences[k] > 0 and sentences[k] < size and 0 <= place < count:
-                    begins[row, column + place] = True
+                position = lead + sentences[k] - inside
+                if sentences[k] > 0 and sentences[k] < size and 0 <= position < count:
+                    begins[row, column + position] = True
             column, d, inside = column + count, d + 1, 0
         columns[row] = column

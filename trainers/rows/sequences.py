@@ -1,14 +1,14 @@
-"""How the stream of a shard becomes sequences, where these are not simply so many positions of the stream each.
+"""Packings: how the stream of a shard becomes sequences, where they are not just equal slices of it.
 
 concatenate     documents end to end, cut where a sequence is full (`trainers.rows.concatenation`)
 best_fit        documents where they fit best, with padding (`trainers.rows.best_fit`)
-documents       one document a sequence, longer ones cut into whole sequences and a rest
+documents       one document per sequence; longer ones are cut into whole sequences and a remainder
 full_sentences  whole sentences until the sequence is full, across documents (`trainers.rows.sentences`)
-doc_sentences   the same, ending with the document
+doc_sentences   the same, but ending with the document
 
-Every position of the stream is in one sequence. Where an objective adds marks to each document, a sequence holds the
-documents for which a row has room with their marks (`trainers.rows.batch.Room`). The result is kept in the local cache under
-the checksum of the shard and all else that it depends on.
+Every position of the stream is in one sequence. If an objective adds marks to each document, a sequence holds
+the documents that fit in a row with their marks (`trainers.rows.batch.Room`). The result is kept in the local
+cache under the checksum of the shard and everything else it depends on.
 """
 
 from collections.abc import Callable
@@ -25,17 +25,17 @@ from pipelines.contracts.shard_set import Shard
 from trainers.rows.batch import Frame, Room
 from trainers.rows.best_fit import best_fit, cut_documents, room_of_pieces
 from trainers.rows.concatenation import cut_where_full
-from trainers.rows.index_cache import cached
+from trainers.rows.index_cache import load_or_make
 from trainers.rows.sentences import cut_at_sentences
 
 _VERSION = 3
-OF_SENTENCES = ("full_sentences", "doc_sentences")
+SENTENCE_PACKINGS = ("full_sentences", "doc_sentences")
 
 
 @dataclass(frozen=True)
 class SequenceRows:
-    """The sequences of a shard. Piece p is `counts[p]` positions of the shard's stream from `starts[p]` on; sequence r is
-    the pieces from `first[r]` to `first[r + 1]`.
+    """The sequences of a shard. Piece p is `counts[p]` positions of the shard's stream from `starts[p]` on;
+    sequence r is the pieces from `first[r]` to `first[r + 1]`.
     """
 
     first: np.ndarray
@@ -56,7 +56,7 @@ class Packing:
     """The sequences of a source: those of its shards, one after another."""
 
     shards: tuple[SequenceRows, ...]
-    added: ClassVar[int] = 0  # marks that a row has beside those of the stream
+    added_marks: ClassVar[int] = 0  # marks of a row in addition to those of the stream
 
     @cached_property
     def starts(self) -> np.ndarray:
@@ -68,12 +68,14 @@ class Packing:
         """Tokens of each sequence of the source."""
         return np.concatenate([np.empty(0, np.int64), *(rows.sizes for rows in self.shards)])
 
-    def place(self, sequence: int, epoch: int) -> tuple[int, np.ndarray, np.ndarray]:
-        """(shard, the starts of its pieces in the shard's stream, their positions) of a sequence, the same in every epoch."""
+    def locate(self, sequence: int, epoch: int) -> tuple[int, np.ndarray, np.ndarray]:
+        """(shard, starts of its pieces in the shard's stream, their positions) of a sequence, the same in
+        every epoch.
+        """
         number = int(np.searchsorted(self.starts, sequence, side="right")) - 1
         rows, inside = self.shards[number], sequence - int(self.starts[number])
-        here = slice(rows.first[inside], rows.first[inside + 1])
-        return number, rows.starts[here], rows.counts[here]
+        pieces = slice(rows.first[inside], rows.first[inside + 1])
+        return number, rows.starts[pieces], rows.counts[pieces]
 
     def pieces(self, number: int, sequences: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """(index into `sequences`, start, count) of all pieces of sequences of shard `number`, in order."""
@@ -92,15 +94,15 @@ def pack_shard(
     seed: int,
     room: Room | None = None,
 ) -> SequenceRows:
-    """The sequences of a shard, from the cache where they are there and intact; else `shard` opens it. With a `room`, whose
-    length `length` is, an objective adds marks to each document.
+    """The sequences of a shard, from the cache if they are there and intact; otherwise `shard` opens the
+    shard. With a `room` of length `length`, an objective adds marks to each document.
     """
     assert room is None or (room.length == length and frame.after is None)
     marks, lead = frame.marks, int(frame.before is not None)
     depends = {"packing": packing, "version": _VERSION, "shard": checksum, "length": length, "marks": marks}
     if packing == "best_fit":
         depends["seed"] = seed
-    if packing in OF_SENTENCES:
+    if packing in SENTENCE_PACKINGS:
         depends["lead"] = lead
     if room is not None:
         depends["room"] = [room.positions, xxhash.xxh3_128_hexdigest(room.needed.tobytes())]
@@ -110,7 +112,7 @@ def pack_shard(
         rows = _pack(packing, shard(), length, lead, marks, room, xxhash.xxh3_64_intdigest(name.encode()))
         return rows.first, rows.starts, rows.counts
 
-    return SequenceRows(*cached(name, make))
+    return SequenceRows(*load_or_make(name, make))
 
 
 def _pack(packing: str, shard: Shard, length: int, lead: int, marks: int, room: Room | None, key: int) -> SequenceRows:
@@ -118,7 +120,7 @@ def _pack(packing: str, shard: Shard, length: int, lead: int, marks: int, room: 
         assert room is not None
         cuts = cut_where_full(shard.offsets, lead, room.needed, room.positions)
         return SequenceRows(np.arange(len(cuts)), cuts[:-1], np.diff(cuts))
-    if packing in OF_SENTENCES:
+    if packing in SENTENCE_PACKINGS:
         assert shard.sentences is not None
         assert shard.sentence_offsets is not None
         sentences = (shard.sentences, shard.sentence_offsets)

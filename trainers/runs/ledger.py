@@ -29,7 +29,7 @@ def write_ledger(run: Path, config: Job, corpus: TrainingCorpus, data: TrainingD
         "corpus": corpus.fingerprint,
         "tokenizer": corpus.tokenizer.xxh3_128,
         "parent": read_run(run).get("parent"),
-        "sources": data.seen(samples),
+        "sources": data.consumed(samples),
     }
     try:
         write_json(run / "ledger.json", record)

@@ -18,8 +18,8 @@ from trainers.config.architecture import ARCHITECTURES, fill
 from trainers.config.job import BatchSize, Job, TrainingBudget
 from trainers.config.pretraining import Data, Pretraining
 from trainers.data.mixture_weights import SourceMixture, cap
-from trainers.data.order import MixtureEnds, Order, OrderPhase, Samples
-from trainers.data.packed_corpus import Grid, TrainingCorpus, grids_of, mixture_of, order_of
+from trainers.data.order import MixtureExhausted, Order, OrderPhase, Samples
+from trainers.data.packed_corpus import PackedCorpus, TrainingCorpus, packed_phases_of, mixture_of, order_of
 from trainers.runs.parent import settle
 
 # What may change between the parts of one run: how it is executed and reported, not what is computed; and where the
@@ -52,13 +52,13 @@ def resolve(config: Pretraining, corpus: TrainingCorpus) -> Pretraining:
     config = replace(
         config, model=fill(config.model, corpus.tokenizer.vocab_size), data=_data(config.data, corpus, asked)
     )
-    grids = grids_of(corpus, config)
-    _check_specials(grids[-1])
-    config = replace(config, batch=_batch(config.batch, _mean_tokens(grids[-1], config.data)))
-    order = order_of(corpus, config, grids)
+    packed_phases = packed_phases_of(corpus, config)
+    _check_specials(packed_phases[-1])
+    config = replace(config, batch=_batch(config.batch, _mean_tokens(packed_phases[-1], config.data)))
+    order = order_of(corpus, config, packed_phases)
     _check_caps(config.data, mixture_of(corpus, config.data), order)
     config = replace(config, init=settle(config.init) if config.init else None)
-    config = replace(config, budget=_budget(config.budget, config.data, config.batch, grids, order))
+    config = replace(config, budget=_budget(config.budget, config.data, config.batch, packed_phases, order))
     if config.schedule.warmup_steps >= (config.budget.steps or 0) and config.schedule.warmup_steps > 0:
         raise ConfigError(
             f"schedule.warmup_steps: got {config.schedule.warmup_steps}, the run has {config.budget.steps} steps; "
@@ -67,24 +67,24 @@ def resolve(config: Pretraining, corpus: TrainingCorpus) -> Pretraining:
     return config
 
 
-def _check_specials(grid: Grid) -> None:
+def _check_specials(packed: PackedCorpus) -> None:
     """ConfigError where the tokenizer lacks a special that the objective, or a part of a mixture, needs: it asks for them
     when it makes a row, if only one of padding.
     """
-    objective, none = grid.objective, np.empty(0, np.int64)
+    objective, none = packed.objective, np.empty(0, np.int64)
     for _, token in objective.members():
         if token is not None:
-            grid.context.special(token)
+            packed.context.special(token)
     for each, _ in objective.members():
-        replace(grid, objective=each).rows(Samples(none, none, none, none, none), 1)
+        replace(packed, objective=each).rows(Samples(none, none, none, none, none), 1)
 
 
-def _mean_tokens(grid: Grid, data: Data) -> Fraction:
+def _mean_tokens(packed: PackedCorpus, data: Data) -> Fraction:
     """Tokens of a sequence, on average over the sources at their final weights: the length of those that are not packed."""
     assert isinstance(data.weights, dict)
     sequences = Fraction(0)
-    for source in grid.sources:
-        mean = Fraction(grid.length)
+    for source in packed.sources:
+        mean = Fraction(packed.length)
         if source.packing is not None:
             mean = Fraction(source.tokens, len(source.packing.sizes))
         sequences += Fraction(data.weights.get(source.name, 0.0)) / mean
@@ -105,10 +105,13 @@ def _batch(batch: BatchSize, mean: Fraction) -> BatchSize:
 
 
 def _budget(
-    budget: TrainingBudget, data: Data, batch: BatchSize, grids: Sequence[Grid], order: Order
+    budget: TrainingBudget, data: Data, batch: BatchSize, packed_phases: Sequence[PackedCorpus], order: Order
 ) -> TrainingBudget:
     """Steps and the tokens that they read: as many steps as have no more than `budget.tokens`."""
-    size, nominal = batch.sequences or 0, partial(_nominal, data=data, size=batch.sequences or 0, grids=grids)
+    size, nominal = (
+        batch.sequences or 0,
+        partial(_nominal, data=data, size=batch.sequences or 0, packed_phases=packed_phases),
+    )
     steps = budget.steps or bisect_right(range(1 << 48), budget.tokens or 0, key=nominal) - 1
     tokens, exact = nominal(steps), steps * size <= EXACT
     both = budget.steps is not None and budget.tokens == tokens  # what resolving a run beyond EXACT has given
@@ -116,11 +119,11 @@ def _budget(
         if exact and budget.tokens is not None and not both:
             steps = _steps(order, size, budget.tokens)
         if exact:
-            drawn = int(order.drawn(steps * size).tokens.sum())
+            drawn = int(order.totals(steps * size).tokens.sum())
             tokens = tokens if both else drawn
         elif order.mixture().total < tokens + tokens // _MARGIN:
-            raise MixtureEnds(-1, int(order.mixture().total))
-    except MixtureEnds as end:
+            raise MixtureExhausted(-1, int(order.mixture().total))
+    except MixtureExhausted as end:
         wanted = f"{budget.tokens:,} tokens" if budget.tokens else f"{budget.steps:,} steps, some {tokens:,} tokens"
         raise ConfigError(
             f"data.max_epochs: the sources of a stage have given all they may after {end.tokens:,} tokens, the budget is "
@@ -132,25 +135,25 @@ def _budget(
             f"{size} sequences; give one and set the other to null"
         )
     if steps == 0:
-        least = int(order.drawn(size).tokens.sum())
+        least = int(order.totals(size).tokens.sum())
         raise ConfigError(f"budget.tokens: got {budget.tokens}, one step has {least}; allowed {least} and more")
     return TrainingBudget(tokens=tokens, steps=steps)
 
 
-def _nominal(steps: int, data: Data, size: int, grids: Sequence[Grid]) -> int:
+def _nominal(steps: int, data: Data, size: int, packed_phases: Sequence[PackedCorpus]) -> int:
     """Tokens that steps of `size` sequences read, by the mean of a phase's sequences."""
     total, begin = Fraction(0), 0
-    for grid, until in zip(grids, [*(phase.until_step for phase in data.phases), steps], strict=True):
+    for packed, until in zip(packed_phases, [*(phase.until_step for phase in data.phases), steps], strict=True):
         end = max(begin, min(until, steps))
-        total, begin = total + (end - begin) * math.ceil(size * _mean_tokens(grid, data)), end
+        total, begin = total + (end - begin) * math.ceil(size * _mean_tokens(packed, data)), end
     return int(total)
 
 
 def _steps(order: Order, size: int, tokens: int) -> int:
-    """Steps that read no more than `tokens` tokens; MixtureEnds where there are not that many."""
+    """Steps that read no more than `tokens` tokens; MixtureExhausted where there are not that many."""
     try:
         return order.steps(size, tokens)
-    except MixtureEnds as end:
+    except MixtureExhausted as end:
         if end.tokens < tokens:
             raise
         return end.samples // size
@@ -178,7 +181,7 @@ def _check_caps(data: Data, asked: SourceMixture, order: Order) -> None:
     caps = data.max_epochs if isinstance(data.max_epochs, dict) else {}
     for stream, wanted, most in zip(order.streams, asked.caps, order.caps(), strict=True):
         # A source of a stage that comes after the end of the mixture has no cap there, and says nothing.
-        if most == 0 and (wanted > 0 or cap(stream.tokens, caps.get(stream.name, math.inf)) == 0):
+        if most == 0 and (wanted > 0 or epoch_cap(stream.tokens, caps.get(stream.name, math.inf)) == 0):
             length = min(stream.tokens, order.phases[0].length)
             raise ConfigError(
                 f"data.max_epochs.{stream.name}: got {caps[stream.name]}, less than one sequence of up to {length} tokens; "
@@ -293,7 +296,7 @@ def _source_lines(config: Pretraining, order: Order, phases: int) -> list[str]:
     samples, total = (config.budget.steps or 0) * (config.batch.sequences or 0), config.budget.tokens or 0
     sizes = np.array([stream.tokens for stream in order.streams])
     if samples <= EXACT:
-        drawn = order.drawn(samples)
+        drawn = order.totals(samples)
         tokens, requested, begun = drawn.tokens, drawn.requested, drawn.epochs
     else:
         tokens = requested = order.mixture().requested(total)

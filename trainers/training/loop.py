@@ -15,10 +15,10 @@ import numpy as np
 from gristmill.errors import UserError
 from gristmill.storage.store import write_json
 from trainers.config.job import Job
-from trainers.data.document_loss import with_documents
+from trainers.data.document_loss import add_document_fields
 from trainers.data.job_data import reader_of
 from trainers.data.packed_corpus import TrainingCorpus, TrainingData, ValidationData
-from trainers.data.prefetch import ahead
+from trainers.data.prefetch import prefetch
 from trainers.engine.compiler import check_compiler, needs_compiler
 from trainers.engine.engine import Engine, Totals, start_group
 from trainers.engine.forward import forward_of
@@ -185,10 +185,10 @@ class Training:
 
     def _batches(self) -> Generator[tuple[list[Batch], int]]:
         """For every remaining step, this worker's micro-batches and the tokens that all workers read."""
-        order = self.data.order.twin()  # it runs ahead of what is logged
+        order = self.data.order.clone()  # it runs ahead of what is logged
         drawn = (order.take(step * self.sequences, self.sequences) for step in range(self.start, self.steps))
         share = (self.micro_batch, self.engine.rank, self.engine.world)
-        return ahead(
+        return prefetch(
             drawn,
             lambda samples: (list(self.data.split(samples, *share)), int(samples.tokens.sum())),
             self.config.execution.loader_threads,
@@ -246,7 +246,7 @@ class Training:
             data_seconds=interval.waited,
             mfu=utilisation(interval.flops / interval.seconds, self.peak_flops, self.engine.world),
             memory_bytes=memory_bytes(),
-            data=self.data.seen(step * self.sequences),
+            data=self.data.consumed(step * self.sequences),
         )
 
     def _validate(self, step: int) -> None:
@@ -258,7 +258,7 @@ class Training:
             return  # all documents are too short for the objective
         predicts = self.config.objective.predicts_text
         fields = loss_fields(totals.sums, self.names, self.held_out.sources, predicts, self.held_out.weights)
-        fields = with_documents(fields, self._document_fields())
+        fields = add_document_fields(fields, self._document_fields())
         self.progress.write("validation", step=step, tokens=self.tokens, **fields)
 
     def _document_fields(self) -> dict[str, Any]:
@@ -360,7 +360,7 @@ class Training:
             checkpoint.remove_replaced(self.path, self.config.checkpoints.keep, self.config.checkpoints.keep_every)
             self.progress.write("export", message=str(export_checkpoint(self.path, self.path / "export")))
             write_json(self.path / "finished.json", {"step": self.steps, "tokens": self.tokens})
-            seen = self.data.seen(self.steps * self.sequences)
+            seen = self.data.consumed(self.steps * self.sequences)
             self.progress.write("data", step=self.steps, sources=seen, message=line(seen))
             self.progress.write("finished", step=self.steps, tokens=self.tokens)
         self.engine.broadcast(0)

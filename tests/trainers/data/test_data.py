@@ -16,9 +16,9 @@ from pipelines.contracts.manifest import ShardRecord
 from pipelines.contracts.shard_set import open_shard
 from tokenizer.vocabulary.specials import SPECIAL_IDS
 from trainers.config.pretraining import Data
-from trainers.data.mixture_weights import mixture
+from trainers.data.mixture_weights import build_mixture
 from trainers.data.order import Order, OrderPhase, Stream
-from trainers.data.packed_corpus import Grid, TrainingData, _spread, open_corpus, training_data, validation_data
+from trainers.data.packed_corpus import PackedCorpus, TrainingData, _spread, open_corpus, training_data, validation_data
 from trainers.data.sequence_documents import documents_of
 from trainers.data.stream import SourceStream
 from trainers.objectives.causal import Causal
@@ -178,7 +178,7 @@ def test_a_part_holds_rows_of_about_one_length_and_ranks_have_about_the_same_at_
     read = data(corpus, packing="documents")
     count = 50
     samples = read.order.take(0, count)
-    parts = [list(read.grid(0).share(samples, size, rank, world)) for rank in range(world)]
+    parts = [list(read.packed_at(0).share(samples, size, rank, world)) for rank in range(world)]
     in_turn = [part for together in zip(*parts, strict=True) for part in together]
     lengths = np.concatenate([part.tokens for part in in_turn])
     np.testing.assert_array_equal(lengths, -np.sort(-samples.tokens))
@@ -253,12 +253,12 @@ def test_rows_know_where_sentences_begin(corpus_directory, packing, frame):
 def test_shards_without_sentences_are_refused_where_sentences_are_needed(plain_directory):
     opened = open_corpus((str(plain_directory),), None)
     for packing in ("full_sentences", "doc_sentences"):
-        with pytest.raises(ConfigError, match=rf"data\.packing: {packing} needs to know where sentences begin"):
+        with pytest.raises(ConfigError, match=rf"data\.packing: {packing} needs sentence starts"):
             data(opened, packing=packing)
         with pytest.raises(ConfigError, match="`sentences: true` in its `shards` step"):
             validation_data(opened, replace(llama_tiny(), data=Data(packing=packing)), 100)
     weights = dict.fromkeys(opened.train, 1.0)
-    with pytest.raises(ConfigError, match="objective: causal needs to know where sentences begin"):
+    with pytest.raises(ConfigError, match="objective: causal needs sentence starts"):
         training_data(opened, replace(llama_tiny(), data=Data(weights=weights), objective=Reading()))
     assert data(opened, packing="documents").rows(data(opened).order.take(0, 3)).sentence_starts is None
 
@@ -358,13 +358,13 @@ def test_a_log_line_takes_no_memory_by_the_number_of_sequences():
     """A source of 10^9 sequences: 8 GB, were each to have a number of 8 bytes."""
     sources, length = (huge("web", 10**9), huge("code", 10**9)), 64
     context = Context(0, SPECIAL_IDS, 512, "decoder", length)
-    grid = Grid(sources, length, Causal(), context)
+    packed = PackedCorpus(sources, length, Causal(), context)
     streams = tuple(Stream(source.name, source.tokens) for source in sources)
-    asked = mixture([(math.inf, {"web": 1.0, "code": 2.0})], {}, ["web", "code"])
-    read = TrainingData((grid,), Order([OrderPhase(streams, length)], asked, 0, "corpus"))
-    read.seen(1)  # loads what is loaded once
+    asked = build_mixture([(math.inf, {"web": 1.0, "code": 2.0})], {}, ["web", "code"])
+    read = TrainingData((packed,), Order([OrderPhase(streams, length)], asked, 0, "corpus"))
+    read.consumed(1)  # loads what is loaded once
     tracemalloc.start()
-    seen = read.seen(3_000)
+    seen = read.consumed(3_000)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 2**20

@@ -11,7 +11,7 @@ from pipelines.contracts.shard_set import open_shard
 from tokenizer.vocabulary.specials import SPECIAL_IDS
 from trainers.config.pretraining import Data
 from trainers.data import document_loss
-from trainers.data.document_loss import document_data, with_documents
+from trainers.data.document_loss import add_document_fields, document_data
 from trainers.data.packed_corpus import open_corpus
 from trainers.engine.forward import Forward, tensors
 from trainers.engine.loss_metrics import no_sums, sums_by_source
@@ -77,7 +77,7 @@ def by_hand(corpus, config, half, budget):
 
 @pytest.fixture
 def few(monkeypatch):
-    monkeypatch.setattr(document_loss, "BUDGET", 1_000)
+    monkeypatch.setattr(document_loss, "BUDGET_BYTES", 1_000)
 
 
 def test_it_is_the_likelihood_of_whole_documents_by_hand(corpus, few):
@@ -144,7 +144,7 @@ def test_objectives_without_a_likelihood_of_text_have_none(corpus):
     for recipe, objective in (("tiny_roberta", Masked()), ("tiny_t5", SpanCorruption())):
         assert document_data(corpus, configured(corpus, recipe, objective=objective)) is None
     losses = {"loss": 1.0, "sources": {"a": {"loss": 1.0}}}
-    assert with_documents(losses, {}) == losses
+    assert add_document_fields(losses, {}) == losses
 
 
 def test_only_so_many_bytes_of_a_source_are_read_whole_documents_of_the_smallest_ids(corpus, few):

@@ -11,8 +11,8 @@ from gristmill.errors import ConfigError, CorruptFileError, UserError
 from trainers.config.job import BatchSize
 from trainers.config.pretraining import Data, MixtureStage, Pretraining
 from trainers.config.pretraining import LengthPhase as Length
-from trainers.data.mixture_weights import UNCAPPED, cap, mixture
-from trainers.data.order import MixtureEnds, Order, OrderPhase, Stream
+from trainers.data.mixture_weights import UNCAPPED, build_mixture, epoch_cap
+from trainers.data.order import MixtureExhausted, Order, OrderPhase, Stream
 from trainers.data.packed_corpus import open_corpus, training_data
 from trainers.objectives.causal import Causal
 from trainers.recipes import llama_tiny
@@ -27,8 +27,8 @@ SIZES = (900, 1_111, 2_000)
 
 def asked(stages, sizes, epochs):
     names = [f"s{i}" for i in range(len(sizes))]
-    caps = {f"s{i}": cap(sizes[i], most) for i, most in epochs.items()}
-    return mixture([(until, dict(zip(names, weights, strict=True))) for until, weights in stages], caps, names)
+    caps = {f"s{i}": epoch_cap(sizes[i], most) for i, most in epochs.items()}
+    return build_mixture([(until, dict(zip(names, weights, strict=True))) for until, weights in stages], caps, names)
 
 
 def order(stages=THREE, sizes=SIZES, epochs=None, length=16):
@@ -78,7 +78,7 @@ def test_three_stages_and_a_cap_are_followed_within_a_sequence_and_nothing_is_re
         epoch = -(-size // 16)
         for first in range(0, len(read), epoch):
             assert len(set(read[first : first + epoch])) == len(read[first : first + epoch])
-    tokens = drawn.drawn(400).tokens
+    tokens = drawn.totals(400).tokens
     assert tokens[0] <= 900
     assert tokens[2] <= 4_000
 
@@ -97,7 +97,7 @@ def test_random_mixtures_are_followed_within_a_sequence():
         epochs = {i: most for i, most in epochs.items() if most * sizes[i] >= min(length, sizes[i])}
         drawn = order(stages, sizes, epochs, length)
         assert worst(drawn, drawn.take(0, 600)) <= length
-        assert (drawn.drawn(600).tokens <= drawn.mixture().caps).all()
+        assert (drawn.totals(600).tokens <= drawn.mixture().caps).all()
 
 
 def test_a_change_of_weight_goes_on_where_each_source_was():
@@ -204,12 +204,12 @@ def test_the_ledger_is_what_rows_hold_and_within_a_sequence_of_the_request_at_ev
             for batch in data.micro_batches(step * size, size, 2, rank, 3):
                 held = batch.segments >= 0
                 np.add.at(read, batch.source, held.sum(axis=1))
-                np.add.at(places, batch.source[batch.sample >= 0], data.grid(step * size).length)
+                np.add.at(places, batch.source[batch.sample >= 0], data.packed_at(step * size).length)
                 for row in np.flatnonzero(batch.sample >= 0):
                     key = (int(batch.source[row]), int(batch.epoch[row]))
                     seen.setdefault(key, []).append(batch.inputs[row][held[row]])
                     numbers.setdefault(key, set()).add(int(batch.sample[row]))
-        ledger = data.seen((step + 1) * size)
+        ledger = data.consumed((step + 1) * size)
         assert [entry["tokens"] for entry in ledger.values()] == read.tolist()
         assert [entry["padding"] for entry in ledger.values()] == (places - read).tolist()
         assert sum(entry["requested_tokens"] for entry in ledger.values()) == pytest.approx(read.sum())
@@ -242,7 +242,7 @@ def _cut_short(data, numbers):
 def test_what_was_seen_is_counted_beside_the_request(corpus):
     data = staged(corpus)
     samples = data.order.take(0, 250)
-    seen = data.seen(250)
+    seen = data.consumed(250)
     assert sum(entry["tokens"] for entry in seen.values()) == samples.tokens.sum()
     assert sum(entry["requested_tokens"] for entry in seen.values()) == pytest.approx(samples.tokens.sum())
     batch = data.rows(samples)
@@ -264,7 +264,7 @@ def test_the_ledger_is_what_was_seen_and_is_refused_where_it_is_not(corpus, tmp_
     write_ledger(tmp_path, config, corpus, data, 7)
     ledger = read_ledger(tmp_path)
     assert (ledger["step"], ledger["samples"], ledger["corpus"]) == (7, 7 * 16, corpus.fingerprint)
-    assert ledger["sources"] == data.seen(7 * 16)
+    assert ledger["sources"] == data.consumed(7 * 16)
     text = (tmp_path / "ledger.json").read_text()
     (tmp_path / "ledger.json").write_text(text.replace('"samples": 112', '"samples": 111'))
     with pytest.raises(CorruptFileError):
@@ -305,7 +305,7 @@ def test_unimax_is_of_the_tokens_that_its_weights_hold_for(corpus):
 
 def test_a_mixture_ends_with_its_stage_and_reads_no_source_of_another_one():
     drawn = order(stages=((1_000, (0.0, 1.0, 0.0)), (math.inf, (1.0, 0.0, 0.0))), epochs={0: 1})
-    with pytest.raises(MixtureEnds) as end:
+    with pytest.raises(MixtureExhausted) as end:
         drawn.take(0, 400)
     samples = drawn.take(0, end.value.samples)
     assert worst(drawn, samples) <= 16
@@ -317,7 +317,7 @@ def test_a_stage_behind_the_end_of_the_mixture_is_no_error_of_a_shorter_run(corp
     for caps in ("{plays: 1}", "{plays: 1, code: 1}", "{plays: 1e300}"):
         run = settings(stages, "data.weights={code: 1}", f"data.max_epochs={caps}", "budget.steps=2")
         resolved = resolve(replace(run, schedule=replace(run.schedule, warmup_steps=0)), corpus)
-        seen = training_data(corpus, resolved).seen(2 * 16)
+        seen = training_data(corpus, resolved).consumed(2 * 16)
         assert (seen["plays"]["tokens"], seen["code"]["tokens"]) == (resolved.budget.tokens, 0)
 
 

@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from trainers.data.mixture_weights import cap, mixture
-from trainers.data.order import MixtureEnds, Order, OrderPhase, Stream, _known
+from trainers.data.mixture_weights import build_mixture, epoch_cap
+from trainers.data.order import MixtureExhausted, Order, OrderPhase, Stream, _replay_points
 
 
 def order(weights, tokens, length=16, seed=0, fingerprint="corpus"):
@@ -19,8 +19,8 @@ def staged(stages, tokens, epochs, length=16, seed=0, fingerprint="corpus"):
     """An order over sources s0, s1 ...; stages are (tokens at the end, weights), epochs a cap by number of the source."""
     streams = [Stream(f"s{i}", size) for i, size in enumerate(tokens)]
     names = [stream.name for stream in streams]
-    caps = {f"s{i}": cap(tokens[i], most) for i, most in epochs.items()}
-    asked = mixture([(until, dict(zip(names, weights, strict=True))) for until, weights in stages], caps, names)
+    caps = {f"s{i}": epoch_cap(tokens[i], most) for i, most in epochs.items()}
+    asked = build_mixture([(until, dict(zip(names, weights, strict=True))) for until, weights in stages], caps, names)
     return Order([OrderPhase(tuple(streams), length)], asked, seed, fingerprint)
 
 
@@ -73,10 +73,10 @@ def test_any_sample_is_reached_from_its_number_alone():
 def test_drawn_counts_sequences_and_tokens():
     drawn = order((0.5, 0.5), (100, 200))
     samples = drawn.take(0, 40)
-    found = drawn.drawn(40)
+    found = drawn.totals(40)
     np.testing.assert_array_equal(found.sequences, np.bincount(samples.source, minlength=2))
     np.testing.assert_array_equal(found.tokens, np.bincount(samples.source, samples.tokens, minlength=2))
-    np.testing.assert_array_equal(found.places, 16 * found.sequences)
+    np.testing.assert_array_equal(found.capacity, 16 * found.sequences)
     np.testing.assert_allclose(found.requested, found.tokens.sum() / 2)
 
 
@@ -133,9 +133,11 @@ def random_order(seed, phases=3):
         parts.append(OrderPhase(streams, length, until if number < phases - 1 else None))
     # The first source has no cap: it can always give what the others may not.
     limits = {name: float(rng.choice([0.4, 1, 1.5, 2])) for name in names[1:] if rng.random() < 0.6}
-    caps = {name: cap(tokens[name], most) for name, most in limits.items()}
+    caps = {name: epoch_cap(tokens[name], most) for name, most in limits.items()}
     weights = [dict(zip(names, rng.random(len(names)) + 1e-9, strict=True)) for _ in range(2)]
-    return Order(parts, mixture([(1_500.0, weights[0]), (math.inf, weights[1])], caps, names), seed, "corpus"), limits
+    return Order(
+        parts, build_mixture([(1_500.0, weights[0]), (math.inf, weights[1])], caps, names), seed, "corpus"
+    ), limits
 
 
 @pytest.mark.parametrize("phases", [1, 3])
@@ -184,10 +186,10 @@ def test_what_was_drawn_sums_over_phases():
         samples = drawn.take(0, 300)
         lengths = np.array([drawn.phases[drawn.phase_of(n)].length for n in samples.number])
         for n in (0, 1, 37, drawn.phases[0].until, drawn.phases[1].until, 300):
-            found, many = drawn.drawn(n), len(drawn.streams)
+            found, many = drawn.totals(n), len(drawn.streams)
             np.testing.assert_array_equal(found.sequences, np.bincount(samples.source[:n], minlength=many))
             np.testing.assert_array_equal(found.tokens, np.bincount(samples.source[:n], samples.tokens[:n], many))
-            np.testing.assert_array_equal(found.places, np.bincount(samples.source[:n], lengths[:n], many))
+            np.testing.assert_array_equal(found.capacity, np.bincount(samples.source[:n], lengths[:n], many))
             assert found.requested.sum() == pytest.approx(samples.tokens[:n].sum())
 
 
@@ -197,8 +199,8 @@ def test_a_capped_source_gives_all_whole_sequences_that_its_cap_has_room_for():
         sizes = listed(rng, 700, length)
         phase = OrderPhase((Stream("rare", 700, sizes), Stream("web", 10_000)), length)
         stages = [(math.inf, {"rare": 1.0, "web": 1.0})]
-        drawn = Order([phase], mixture(stages, {"rare": cap(700, most)}, ["rare", "web"]), 0, "corpus")
-        free = Order([phase], mixture(stages, {}, ["rare", "web"]), 0, "corpus").take(0, 4_000)
+        drawn = Order([phase], build_mixture(stages, {"rare": epoch_cap(700, most)}, ["rare", "web"]), 0, "corpus")
+        free = Order([phase], build_mixture(stages, {}, ["rare", "web"]), 0, "corpus").take(0, 4_000)
         samples = drawn.take(0, 4_000)
         given = samples.sequence[samples.source == 0]
         in_order = np.cumsum(sizes[free.sequence[free.source == 0]])
@@ -213,13 +215,13 @@ def test_a_saved_state_is_where_a_run_goes_on_without_replaying_what_was_before(
         expected = whole.take(0, 300)
         for at in (0, 1, whole.phases[0].until, whole.phases[1].until - 1, 250):
             record = json.loads(json.dumps(whole.state(at)))
-            _known.cache_clear()  # as in another process
+            _replay_points.cache_clear()  # as in another process
             resumed, _ = random_order(seed)
             assert resumed.resume(record)
             part = resumed.take(at, 300 - at)
             for name in ("number", "source", "sequence", "tokens", "epoch"):
                 np.testing.assert_array_equal(getattr(part, name), getattr(expected, name)[at:])
-            np.testing.assert_array_equal(resumed.drawn(300).tokens, whole.drawn(300).tokens)
+            np.testing.assert_array_equal(resumed.totals(300).tokens, whole.totals(300).tokens)
             np.testing.assert_array_equal(resumed.take(0, 300).sequence, expected.sequence)  # and back
             assert not random_order(seed + 100)[0].resume(record)
     far = order((0.5, 0.5), (1_600, 1_600))
@@ -241,6 +243,6 @@ def test_steps_are_counted_in_tokens_drawn(size):
 def test_a_budget_beyond_what_caps_allow_ends_the_mixture():
     drawn = staged([(math.inf, (0.5, 0.5))], (100, 64), {0: 1, 1: 2})
     assert drawn.steps(3, 150) < drawn.steps(3, 200) <= 4
-    with pytest.raises(MixtureEnds) as error:
+    with pytest.raises(MixtureExhausted) as error:
         drawn.steps(3, 229)
     assert (error.value.samples, error.value.tokens) == (15, 228)

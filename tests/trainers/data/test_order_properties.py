@@ -10,7 +10,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainers.data.mixture_weights import mixture
+from trainers.data.mixture_weights import build_mixture
 from trainers.data.order import Order, OrderPhase, Stream
 from trainers.rows.best_fit import best_fit, cut_documents
 
@@ -32,7 +32,7 @@ def orders(draw):
     phases = [OrderPhase(tuple(streams), LENGTH)] if until is None else [
         OrderPhase(tuple(streams), LENGTH, until), OrderPhase(tuple(streams), LENGTH)
     ]  # fmt: skip
-    asked = mixture([(math.inf, dict(zip(names, weights, strict=True)))], {}, names)
+    asked = build_mixture([(math.inf, dict(zip(names, weights, strict=True)))], {}, names)
     seed = draw(st.integers(0, 2**32))
     return [Order(phases, asked, seed, "corpus") for _ in range(2)], streams, until
 
@@ -47,7 +47,7 @@ def test_a_sample_is_a_function_of_its_number(case, first, count, before):
     whole = columns(straight.take(0, first + count))
     other.take(before, 1)
     record = json.loads(json.dumps(other.state(before)))
-    assert other.twin().resume(record)
+    assert other.clone().resume(record)
     assert columns(other.take(first, count)) == [column[first:] for column in whole]
 
 
@@ -55,7 +55,7 @@ def test_a_sample_is_a_function_of_its_number(case, first, count, before):
 def test_every_sequence_is_read_once_an_epoch(case, count):
     (order, _), streams, until = case
     samples = order.take(0, count)
-    drawn = order.drawn(count)
+    drawn = order.totals(count)
     assert drawn.tokens.tolist() == np.bincount(samples.source, samples.tokens, len(streams)).astype(int).tolist()
     for source, stream in enumerate(streams):
         full = -(-stream.tokens // LENGTH) if stream.sizes is None else len(stream.sizes)

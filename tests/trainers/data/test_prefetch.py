@@ -4,13 +4,13 @@ import threading
 
 import pytest
 
-from trainers.data.prefetch import ahead
+from trainers.data.prefetch import prefetch
 
 
 @pytest.mark.parametrize("threads", [0, 1, 3, 20])
 @pytest.mark.parametrize("count", [0, 1, 8])
 def test_what_is_made_and_its_order_do_not_depend_on_threads(threads, count):
-    assert list(ahead(range(count), lambda number: number**2, threads)) == [number**2 for number in range(count)]
+    assert list(prefetch(range(count), lambda number: number**2, threads)) == [number**2 for number in range(count)]
 
 
 def test_the_next_ones_are_made_while_one_is_worked_on_and_no_more_than_that():
@@ -20,7 +20,7 @@ def test_the_next_ones_are_made_while_one_is_worked_on_and_no_more_than_that():
         made[number].set()
         return number
 
-    results = ahead(range(10), make, 2)
+    results = prefetch(range(10), make, 2)
     assert next(results) == 0
     assert all(made[number].wait(5) for number in (1, 2))
     assert not any(event.is_set() for event in made[3:])
@@ -37,7 +37,7 @@ def test_a_later_one_may_be_done_first_and_waits_for_its_turn():
             assert second.wait(5)
         return number
 
-    assert list(ahead(range(3), make, 2)) == [0, 1, 2]
+    assert list(prefetch(range(3), make, 2)) == [0, 1, 2]
 
 
 @pytest.mark.parametrize("threads", [0, 2])
@@ -47,7 +47,7 @@ def test_an_exception_comes_where_the_result_would_have_come(threads):
             raise OSError("shard 2")
         return number
 
-    results = ahead(range(9), make, threads)
+    results = prefetch(range(9), make, threads)
     assert [next(results), next(results)] == [0, 1]
     with pytest.raises(OSError, match="shard 2"):
         next(results)
@@ -59,7 +59,7 @@ def test_an_exception_of_what_is_drawn_comes_after_what_was_drawn_before(threads
         yield from range(3)
         raise ValueError("no sample 3")
 
-    results = ahead(drawn(), str, threads)
+    results = prefetch(drawn(), str, threads)
     assert [next(results) for _ in range(3)] == ["0", "1", "2"]
     with pytest.raises(ValueError, match="no sample 3"):
         next(results)
@@ -73,7 +73,7 @@ def test_what_is_drawn_is_read_in_the_callers_thread_and_closing_ends_the_others
             assert threading.current_thread() is threading.main_thread()
             yield number
 
-    results = ahead(drawn(), lambda number: (number, threading.current_thread().name), 2)
+    results = prefetch(drawn(), lambda number: (number, threading.current_thread().name), 2)
     assert next(results)[1].startswith("loader")
     assert threading.active_count() > before
     results.close()

@@ -16,7 +16,7 @@ from trainers.evaluation.evaluate import evaluate
 from trainers.inference.fill_mask import fill_mask
 from trainers.inference.generate import Sampling, generate
 from trainers.inference.model_export import export_checkpoint, load_trained
-from trainers.models import MODELS, build_model, not_stock
+from trainers.models import MODELS, build_model, why_not_stock
 from trainers.models.interface import Inputs
 from trainers.objectives.causal import Causal
 from trainers.objectives.denoising import Denoising
@@ -160,7 +160,7 @@ def test_what_transformers_cannot_compute_it_refuses_and_our_commands_load(name,
         transformers.AutoModelForSeq2SeqLM.from_pretrained(export)
     record = json.loads((export / "gristmill.json").read_text())["transformers"]
     assert not record["loads"]
-    assert not_stock(RUNS[name].model) in record["notes"][0]
+    assert why_not_stock(RUNS[name].model) in record["notes"][0]
     assert main(["export", str(run)]) == 0
     assert capsys.readouterr().out.splitlines() == [str(export), f"note   {record['notes'][0]}"]
     assert evaluate(export, tokens=2000)["loss"] == pytest.approx(evaluate(run, tokens=2000)["loss"], abs=1e-5)

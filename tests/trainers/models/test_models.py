@@ -13,7 +13,7 @@ from trainers.config.architecture import Model, fill
 from trainers.config.pretraining import Pretraining
 from trainers.engine.forward import Forward, attention_mask, tensors
 from trainers.engine.losses import losses_of
-from trainers.models import MODELS, build_model, not_stock
+from trainers.models import MODELS, build_model, why_not_stock
 from trainers.models.interface import Inputs
 from trainers.recipes import RECIPES
 from trainers.rows.batch import IGNORED, Batch, Decoder
@@ -201,7 +201,7 @@ def test_a_prefix_sees_itself_in_both_directions_and_nothing_of_what_follows():
         assert batch.targets[target] != IGNORED
         assert nats(29)[target] != nats(1000)[target]
         assert nats(31)[target] == nats(1000)[target]
-    with pytest.raises(ConfigError, match="gpt with a prefix"):
+    with pytest.raises(ConfigError, match="gpt with a bidirectional prefix"):
         Forward(build("gpt"), "gpt")(**tensors(replace(batch, prefix=prefix), "cpu"))
 
 
@@ -279,7 +279,7 @@ def test_tied_stacks_are_one_set_of_parameters_with_the_gradients_of_both(name):
 
 
 def test_what_plain_transformers_cannot_compute_is_known():
-    found = {name for name, model in TINY.items() if not_stock(model)}
+    found = {name for name, model in TINY.items() if why_not_stock(model)}
     assert found == {name for name in TINY if "clipped" in name}
 
 

@@ -96,7 +96,7 @@ def test_a_place_is_where_the_parts_of_a_row_are(exchanges, epoch):
     sequences = range(0, len(packing.sizes), 7)
     batch = batch_of(packing, held, sequences, epoch)
     for sequence, row in zip(sequences, batch.inputs, strict=True):
-        number, starts, counts = packing.place(sequence, epoch)
+        number, starts, counts = packing.locate(sequence, epoch)
         offsets = held[number].offsets
         for part, start, count in zip(parts_of(row), starts, counts, strict=False):
             document = next(

@@ -159,7 +159,7 @@ def figures(page):
     return {title: set(map(int, re.findall(r"var\(--series-(\d)\)", drawn))) for title, drawn in parts}
 
 
-def with_documents(directory, value, window=256):
+def add_document_fields(directory, value, window=256):
     progress = Progress(directory / "log.jsonl", None)
     entry = {"loss": 1.0, "tokens": 10, "document_bits_per_byte": value}
     whole = {"loss": 1.0, "document_bits_per_byte": value, "document_window": window, "sources": {"web": entry}}
@@ -184,7 +184,7 @@ def test_losses_of_different_things_are_never_drawn_over_one_another(tmp_path, c
     changes = {**changes, "data": data | changes.get("data", {})}
     runs = [make_run(tmp_path / n, [(0, [3.0, 2.0])], **(changes if n == "b" else {"data": data})) for n in "abc"]
     for directory in runs if "objective" not in changes else (runs[0], runs[2]):
-        with_documents(directory, 1.25)
+        add_document_fields(directory, 1.25)
     page = render(read_runs(runs))
     drawn = figures(page)
     assert drawn["Loss, nats per target token: a, c"] == {0, 2}
@@ -197,7 +197,7 @@ def test_losses_of_different_things_are_never_drawn_over_one_another(tmp_path, c
 
 
 def test_documents_read_through_other_windows_are_apart(tmp_path):
-    runs = [with_documents(make_run(tmp_path / n, [(0, [3.0])]), 1.0, w) for n, w in (("a", 256), ("b", 128))]
+    runs = [add_document_fields(make_run(tmp_path / n, [(0, [3.0])]), 1.0, w) for n, w in (("a", 256), ("b", 128))]
     drawn = figures(render(read_runs(runs)))
     assert drawn["Bits per byte of whole documents: a"] == {0}
     assert drawn["Bits per byte of whole documents: b"] == {1}

@@ -10,7 +10,7 @@ import pytest
 from gristmill.config import override, parse, plain
 from pipelines.contracts.shard_set import Shard
 from trainers.config.pretraining import Data, Pretraining
-from trainers.data.mixture_weights import mixture
+from trainers.data.mixture_weights import build_mixture
 from trainers.data.order import Order, OrderPhase, Stream
 from trainers.data.packed_corpus import open_corpus, training_data
 from trainers.data.sequence_documents import documents_of
@@ -103,7 +103,7 @@ def test_sequences_of_any_size_follow_the_mixture_within_a_sequence_and_are_read
         sizes = [rng.integers(1, length + 1, rng.integers(1, 60)) for _ in range(count)]
         streams = [Stream(f"s{i}", int(size.sum()), size) for i, size in enumerate(sizes)]
         weights = [dict(zip((s.name for s in streams), rng.random(count), strict=True)) for _ in range(2)]
-        asked = mixture([(500, weights[0]), (math.inf, weights[1])], {}, [s.name for s in streams])
+        asked = build_mixture([(500, weights[0]), (math.inf, weights[1])], {}, [s.name for s in streams])
         samples = Order([OrderPhase(tuple(streams), length)], asked, 0, "corpus").take(0, 400)
         total = np.cumsum(samples.tokens)
         wanted = np.array([asked.requested(int(tokens)) for tokens in total])
@@ -160,7 +160,7 @@ def test_world_size_does_not_change_the_batch_and_padding_is_counted(corpus):
             held = (batch.targets != IGNORED).any(axis=1)
             found += [row.tobytes() for row in batch.inputs[held]]
     assert sorted(found) == sorted(row.tobytes() for row in whole.inputs)
-    seen = data(corpus).seen(100)
+    seen = data(corpus).consumed(100)
     batch = data(corpus).rows(data(corpus).order.take(0, 100))
     assert sum(entry["padding"] for entry in seen.values()) == (batch.targets == IGNORED).sum()
 

@@ -76,8 +76,8 @@ def test_an_epoch_reads_a_token_at_most_once_and_the_ledger_counts_the_stream(co
         read, text = Counter(tokens[tokens > MASK + 2].tolist()), text_of(source)
         assert read <= text
         assert read.total() > 0.97 * text.total()  # a match cuts the longer of two B's
-        assert data.seen((epoch + 1) * rows)["plays"]["tokens"] == source.tokens * (epoch + 1)
-        assert data.seen((epoch + 1) * rows)["plays"]["cropped"] == 0
+        assert data.consumed((epoch + 1) * rows)["plays"]["tokens"] == source.tokens * (epoch + 1)
+        assert data.consumed((epoch + 1) * rows)["plays"]["cropped"] == 0
 
 
 def test_each_part_is_of_the_document_it_is_said_to_be(config):
@@ -146,7 +146,7 @@ def test_two_lengths_one_after_the_other(corpus_directory):
         labels[step < 5] += int((batch.labels >= 0).sum())
         read += int(samples.tokens.sum())
     assert min(labels.values()) > 5
-    assert sum(source["tokens"] for source in data.seen(12 * 8).values()) == read
+    assert sum(source["tokens"] for source in data.consumed(12 * 8).values()) == read
 
 
 def test_as_many_copies_as_exchanges_are_copies_of_the_data(corpus_directory):
@@ -255,5 +255,5 @@ def test_what_does_not_go_together_is_refused(corpus_directory, changes, message
 
 def test_shards_without_sentences_are_refused(plain_directory):
     config = configured(plain_directory)
-    with pytest.raises(ConfigError, match="segment_pairs needs to know where sentences begin"):
+    with pytest.raises(ConfigError, match="segment_pairs needs sentence starts"):
         resolve(config, corpus_of(config))

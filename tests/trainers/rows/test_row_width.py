@@ -92,7 +92,7 @@ def read(directory, objective, architecture="t5", length=64, packing="concatenat
 
 
 def epoch_of(data):
-    return data.order.take(0, data.sources[0].count(data.grids[0].length))
+    return data.order.take(0, data.sources[0].count(data.packed_phases[0].length))
 
 
 def text_of(source):
@@ -120,13 +120,13 @@ def test_an_epoch_holds_every_token_once_and_counts_it(corpora, objective, archi
     for name in LENGTHS:
         data = read(corpora[name, True], objective, architecture, packing=packing)
         (source,), samples = data.sources, epoch_of(data)
-        batch = data.grids[0]._packed(samples, 0)
+        batch = data.packed_phases[0]._packed(samples, 0)
         real = batch.segments != PADDING
         np.testing.assert_array_equal(real.sum(axis=1), samples.tokens)
         found = batch.inputs[real & (batch.inputs != BOS)]
         np.testing.assert_array_equal(np.sort(found), np.sort(text_of(source)))
         marks = sum(record.documents for record in source.shards) if objective.frame.before else 0
-        seen = data.seen(len(samples))["plays"]
+        seen = data.consumed(len(samples))["plays"]
         assert (seen["tokens"], seen["cropped"]) == (len(found) + marks, 0)
         assert seen["epochs"] == 1.0
 
@@ -150,14 +150,14 @@ def test_inputs_and_targets_of_an_epoch_hold_every_token_once(corpora, architect
 def test_segments_are_the_documents_they_are_said_to_be(corpora, packing):
     data = read(corpora["any", True], PrefixLM(), packing=packing)
     (source,), samples = data.sources, epoch_of(data)
-    batch = data.grids[0]._packed(samples, 0)
+    batch = data.packed_phases[0]._packed(samples, 0)
     place = {}
     for number in range(len(source.shards)):
         shard = source.shard(number)
         for row, identifier in enumerate(shard.doc_ids.to_pylist()):
             place |= dict.fromkeys(shard.tokens[shard.offsets[row] : shard.offsets[row + 1]].tolist(), identifier)
     for row, sequence in enumerate(samples.sequence.tolist()):
-        ids = ids_of(source, sequence, data.grids[0].length)
+        ids = ids_of(source, sequence, data.packed_phases[0].length)
         assert len(ids) == batch.segments[row].max() + 1
         for token, segment in zip(batch.inputs[row].tolist(), batch.segments[row].tolist(), strict=True):
             assert segment == PADDING or token == BOS or ids[segment] == place[token]
