@@ -1,4 +1,4 @@
-"""The stages by their YAML names."""
+"""Stages by YAML name."""
 
 from pipelines.contracts.stage import CorpusStage, PartStage
 from pipelines.stages.decide.c4_lines import C4Lines

@@ -1,4 +1,4 @@
-"""C4's line rules as edits: the lines of a page that C4 does not keep."""
+"""C4's line rules as edits: they remove the lines of a page that C4 does not keep."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
@@ -35,36 +35,36 @@ COUNTS = pa.schema([(f"c4_{name}", pa.int32()) for name in ("sentences", "lorem_
 
 @dataclass(frozen=True)
 class C4Lines(MeasuresText, PartStage):
-    """`edits` that remove the lines which C4 does not keep, and citation markers from those it keeps.
+    """`edits` that remove the lines C4 does not keep, and citation markers from the lines it keeps.
 
-    What is left is one kept line after the other. An edit's rule is `c4.` and the first test that the line meets
-    (docs/rule_sets.md): terminal_punctuation, few_words, long_word, javascript or policy; citation for `[1]`, `[edit]` and
-    `[citation needed]`; blank for blank lines and white space before a line, unless they go with the line before them, and
-    by the codes (tfds, datatrove) also white space behind a line and what follows the last one.
-    Lines for which a page goes (lorem ipsum, a curly bracket) stay: dropping the page, also for too few sentences, is for a
-    filter. A document of which no line is left is dropped as `STEP.empty`.
+    Kept lines follow each other directly. An edit's rule is `c4.` and the first test that the line meets
+    (docs/rule_sets.md): terminal_punctuation, few_words, long_word, javascript or policy; citation for `[1]`,
+    `[edit]` and `[citation needed]`; blank for blank lines and white space before a line, unless they are
+    removed with the line before them, and in tfds and datatrove also white space after a line and after the
+    last line. Lines that drop the page (lorem ipsum, a curly bracket) stay: a filter drops pages, also for
+    too few sentences. A document without remaining lines is dropped as `STEP.empty`.
 
     | column | unit | definition |
     |---|---|---|
     | c4_sentences | sentences | sentences in the lines that stay |
-    | c4_lorem_ipsum | lines | lines for which the page goes: "lorem ipsum" in any line (paper), or in one that passed the tests \
-before it |
+    | c4_lorem_ipsum | lines | lines that drop the page: "lorem ipsum" in any line (paper), or in one that passed the tests \
+    before it |
     | c4_curly_bracket | lines | the same for `{` |
 
-    With all tests these are what `quality_signals` calls `c4_sentences_RULES` and so on, and `filter: [{rules: c4@RULES}]`
-    tests those.
+    With all tests these equal `c4_sentences_RULES` and so on of `quality_signals`, which
+    `filter: [{rules: c4@RULES}]` tests.
     """
 
     rules: str
-    """Whose tests: paper, tfds or datatrove."""
+    """Variant of the tests: paper, tfds or datatrove."""
     without: tuple[str, ...] = ()
-    """Tests that are left out: long_word, terminal_punctuation, few_words, lorem_ipsum, javascript, curly_bracket, policy; with
-    citation the markers stay. FineWeb leaves terminal_punctuation out."""
+    """Tests to skip: long_word, terminal_punctuation, few_words, lorem_ipsum, javascript, curly_bracket, policy,
+    or citation to keep the markers. FineWeb skips terminal_punctuation."""
 
     version: ClassVar[int] = 3
 
     def writes(self) -> pa.Schema:
-        """`edits`, `drop` of what they empty, and the columns of the table above."""
+        """`edits`, `drop` for documents that become empty, and the columns of the table above."""
         return pa.schema([(DROP, pa.string()), (EDITS_COLUMN, EDITS), *self.named(COUNTS)])
 
     def never_null(self) -> tuple[str, ...]:
@@ -72,20 +72,20 @@ before it |
         return tuple(self.named(COUNTS).names)
 
     def depends(self) -> dict[str, str]:
-        """The Unicode version decides what a word and white space are."""
+        """The Unicode version, which defines words and white space."""
         from pipelines.kernels.text.tables import unicode_version
 
         return unicode_version()
 
     def check(self) -> None:
-        """ValueError for a variant or a text that is not known."""
+        """Known variant and tests."""
         super().check()
         if self.rules not in ("paper", "tfds", "datatrove"):
             raise ValueError(f"rules: got {self.rules!r}, allowed: paper, tfds, datatrove")
         for test in self.without:
             if test not in TESTS:
                 raise ValueError(
-                    f"without: got {test!r}, no such test{near_match(test, TESTS)}; there are: {', '.join(TESTS)}"
+                    f"without: got {test!r}, no such test{near_match(test, TESTS)}; allowed: {', '.join(TESTS)}"
                 )
 
     def annotate(self, docs: pa.Table) -> pa.Table:
@@ -96,13 +96,13 @@ before it |
         from pipelines.kernels.text.buffers import blocks, text_buffers
         from pipelines.kernels.text.segment import segment
 
-        found, counts = [(np.zeros(0, np.int64),) * 4], [np.zeros((0, len(COUNTS)), np.int64)]
+        block_edits, counts = [(np.zeros(0, np.int64),) * 4], [np.zeros((0, len(COUNTS)), np.int64)]
         without = sum(1 << c4.TESTS[test] for test in set(self.without))
         for first, _, offsets, data in blocks(*text_buffers(docs[self.text])):
             (row, starts, ends, rules), count = _edits(segment(offsets, data), self.rules, without)
-            found.append((first + row, starts - offsets[row], ends - offsets[row], rules))
+            block_edits.append((first + row, starts - offsets[row], ends - offsets[row], rules))
             counts.append(count)
-        rows, starts, ends, rules = map(np.concatenate, zip(*found, strict=True))
+        rows, starts, ends, rules = map(np.concatenate, zip(*block_edits, strict=True))
         names = pa.array([f"c4.{name}" for name in RULES]).take(pa.array(rules))
         columns = [pa.array(starts), pa.array(ends), pa.array([""] * len(rows), pa.string()), names]
         first_edits = pa.array(np.searchsorted(rows, np.arange(docs.num_rows + 1)).astype(np.int32))
@@ -112,7 +112,7 @@ before it |
 
 
 def _edits(segments: "Segments", variant: str, without: int) -> tuple[tuple["np.ndarray", ...], "np.ndarray"]:
-    """((row, start, end, rule) of the edits of a block, in their order; COUNTS of its documents); int64."""
+    """((row, start, end, rule) of the edits of a block, in order; COUNTS of its documents); int64."""
     import numpy as np
 
     from pipelines.kernels.signals.c4 import CITATION
@@ -121,22 +121,22 @@ def _edits(segments: "Segments", variant: str, without: int) -> tuple[tuple["np.
 
     offsets = segments.offsets
     hits = find_phrases(offsets, segments.data)
-    lines, rules, counts = _judged(segments, hits, variant, without)
+    lines, rules, counts = _judge_lines(segments, hits, variant, without)
     stays = rules == _BLANK
-    # A line reaches to where the next one begins, that is not blank either; the last one to the end of the document.
+    # A line extends to the next non-blank line, the last one to the end of the document.
     stops = offsets[lines.documents + 1]
     follows = lines.documents[1:] == lines.documents[:-1]
     stops[:-1][follows] = lines.starts[1:][follows]
     starts = lines.starts.astype(np.int64)
     breaks, starts[stays] = find_breaks(segments.data, lines.ends[stays], stops[stays], variant == "paper")
     trimmed = np.zeros(0, np.int64)
-    if variant != "paper":  # the codes strip every line, and join those that stay
+    if variant != "paper":  # tfds and datatrove strip every line and join those that stay
         trimmed = lines.ends[stays].astype(np.int64)
         last = np.append(lines.documents[stays][1:] != lines.documents[stays][:-1], True)[: len(trimmed)]
         breaks[last] = starts[stays][last]
-    # What is before the first line of a document: all of it where there is none.
+    # White space before the first line of a document; all of it if there is no line.
     heads = np.append(lines.starts, offsets[-1])[np.searchsorted(lines.documents, np.arange(len(offsets) - 1))]
-    # Markers of the lines that stay.
+    # Citation markers of the lines that stay.
     marked = np.searchsorted(lines.starts, hits.places, side="right") - 1
     marker = 0 if without >> CITATION & 1 else MARKER
     marked = np.flatnonzero((hits.kinds & marker != 0) & (marked >= 0) & np.append(stays, False)[marked])
@@ -150,10 +150,10 @@ def _edits(segments: "Segments", variant: str, without: int) -> tuple[tuple["np.
     return (rows, starts[order], ends[order], rules[order]), counts
 
 
-def _judged(
+def _judge_lines(
     segments: "Segments", hits: "Hits", variant: str, without: int
 ) -> tuple["StrippedLines", "np.ndarray", "np.ndarray"]:
-    """The lines of a variant that are not blank; the rule that each one falls under, int64 (_BLANK: it stays); COUNTS of each
+    """The non-blank lines of a variant; the rule that removes each, int64 (_BLANK: it stays); COUNTS of each
     document, int64 [documents, 3].
     """
     import numpy as np
@@ -166,19 +166,19 @@ def _judged(
     for verdict, name in c4.DROPPED.items():
         table[verdict] = RULES.index(name)
     tokens = find_tokens(segments.offsets, segments.data, segments.classes)
-    kind, place = BY_FEEDS if variant == "paper" else BY_BREAKS, c4.VARIANTS.index(variant)
-    found, rules, documents = [], [], len(segments.offsets) - 1
+    kind, column_of = BY_FEEDS if variant == "paper" else BY_BREAKS, c4.VARIANTS.index(variant)
+    lines_by_kind, rules, documents = [], [], len(segments.offsets) - 1
     counts = np.zeros((documents, len(COUNTS)), np.int64)
     for rows in find_stripped_lines(segments):
         judged = c4.judge(segments, tokens, hits, rows, without)
-        verdicts, mine = judged.verdicts[:, place], rows.kinds & kind != 0
-        page = (judged.sentences[:, place], verdicts == c4.DROPS_LOREM, verdicts == c4.DROPS_CURLY)
+        verdicts, of_kind = judged.verdicts[:, column_of], rows.kinds & kind != 0
+        page = (judged.sentences[:, column_of], verdicts == c4.DROPS_LOREM, verdicts == c4.DROPS_CURLY)
         for column, values in enumerate(page):
-            counts[:, column] += np.bincount(rows.documents[mine], values[mine], documents).astype(np.int64)
-        found.append(StrippedLines(*(column[mine] for column in rows)))
-        rules.append(table[verdicts[mine]])
-    order = np.argsort(np.concatenate([rows.starts for rows in found]), kind="stable")
-    lines = StrippedLines(*(np.concatenate(columns)[order] for columns in zip(*found, strict=True)))
+            counts[:, column] += np.bincount(rows.documents[of_kind], values[of_kind], documents).astype(np.int64)
+        lines_by_kind.append(StrippedLines(*(column[of_kind] for column in rows)))
+        rules.append(table[verdicts[of_kind]])
+    order = np.argsort(np.concatenate([rows.starts for rows in lines_by_kind]), kind="stable")
+    lines = StrippedLines(*(np.concatenate(columns)[order] for columns in zip(*lines_by_kind, strict=True)))
     if variant == "paper":
         for column, lines_with in zip((1, 2), c4.count_page_lines(segments, hits), strict=True):
             left_out = without >> c4.TESTS[COUNTS.names[column].removeprefix("c4_")] & 1

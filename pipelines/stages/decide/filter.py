@@ -1,4 +1,4 @@
-"""Filter: the one place where thresholds decide. Rules are data over columns that earlier steps measured."""
+"""Filter: the only stage where thresholds decide. Rules are data over columns measured by earlier steps."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,19 +15,21 @@ from pipelines.stages.decide.quantiles import Quantiles
 from pipelines.stages.decide.rules import DEFAULT, Quantile, Rule, group_names, values_of
 
 Thresholds = Mapping[Quantile, Mapping[str, float]]
-"""Computed thresholds by group: the value of `per`, "" where it is null, or where there is no `per`."""
+"""Computed thresholds by group: the value of `per`, or "" if it is null or there is no `per`."""
 
 
 @dataclass(frozen=True)
 class Filter(PartStage):
-    """Drop the documents that fail a rule: `drop` becomes the name of the first rule that fails, null keeps.
+    """Drop the documents that fail a rule: `drop` becomes the name of the first rule that fails, or null to
+    keep.
 
-    In YAML the knob is the list itself: `filter: [{rules: gopher_quality@massivetext}, {signal: alpha_word_ratio,
-    at_least: 0.7}]`. Changing a rule recomputes decisions, never signals.
+    In YAML the knob is the list itself:
+    `filter: [{rules: gopher_quality@massivetext}, {signal: alpha_word_ratio, at_least: 0.7}]`. Changing a
+    rule recomputes decisions, never signals.
     """
 
     rules: tuple[Rule, ...]
-    """At least one; tried in this order."""
+    """At least one; applied in this order."""
 
     version: ClassVar[int] = 2
     list_knob: ClassVar[str] = "rules"
@@ -62,11 +64,11 @@ class Filter(PartStage):
         return {"quantiles": Quantiles(requests)} if requests else {}
 
     def use(self, facts: Mapping[str, Any]) -> PartStage:
-        """The filter with its quantiles' values."""
+        """The filter with the values of its quantiles."""
         thresholds = {}
         for entry in facts["quantiles"]["thresholds"]:
             request = Quantile(entry["signal"], entry["side"], entry["quantile"], entry["per"])
-            thresholds[request] = {group: found["value"] for group, found in entry["groups"].items()}
+            thresholds[request] = {group: group_facts["value"] for group, group_facts in entry["groups"].items()}
         return _Resolved(self, thresholds)
 
     def decide(self, docs: pa.Table, thresholds: Thresholds) -> pa.Table:
@@ -84,7 +86,7 @@ class Filter(PartStage):
         return pa.table({DROP: drop}, schema=self.writes())
 
     def tests(self) -> list[Rule]:
-        """The rules with named sets spelled out."""
+        """The rules, with named sets expanded."""
         return [rule for entry in self.rules for rule in entry.expand()]
 
     def check_types(self, types: pa.Schema) -> None:
@@ -95,13 +97,13 @@ class Filter(PartStage):
         self.decide(types.empty_table(), {request: {} for request in self.quantiles()})
 
     def quantiles(self) -> tuple[Quantile, ...]:
-        """The thresholds that have to be computed before this filter runs, each once."""
+        """The distinct thresholds that must be computed before this filter runs."""
         return tuple(dict.fromkeys(request for rule in self.tests() for request in rule.quantiles()))
 
 
 @dataclass(frozen=True)
 class _Resolved(PartStage):
-    """A filter whose quantiles are known."""
+    """A filter whose quantiles have values."""
 
     filter: Filter
     thresholds: Thresholds
@@ -117,9 +119,9 @@ class _Resolved(PartStage):
 
 
 def _beyond(request: Quantile, values: pa.Array, groups: pa.Array | None, thresholds: Mapping[str, float]) -> pa.Array:
-    """Where a value lies on the wrong side of its group's threshold, boolean [n]; false where it is null."""
+    """Where a value is on the wrong side of its group's threshold, boolean [n]; false for null."""
     compare = pc.greater_equal if request.side == "at_least" else pc.less_equal
-    # Thresholds are values of the column, and stand in its own type. A group without one has no value to test.
+    # Thresholds are values of the column, of its own type. A group without a threshold has no value to test.
     if groups is None:
         bounds = pa.scalar(thresholds.get(""), values.type)
     else:
@@ -129,7 +131,7 @@ def _beyond(request: Quantile, values: pa.Array, groups: pa.Array | None, thresh
 
 
 def fails(rule: Rule, values: pa.Array, groups: pa.Array | None) -> pa.Array:
-    """Where a value does not satisfy the rule, boolean [n]; `groups` are the names that mappings of bounds are for."""
+    """Where a value does not satisfy the rule, boolean [n]; `groups` are the keys for mappings of bounds."""
     bad = pa.array([False] * len(values), pa.bool_())
     tested = pa.scalar(bool(rule.one_of or rule.none_of or rule.quantiles()))
     for side, compare in (("at_least", pc.less), ("at_most", pc.greater)):
@@ -151,28 +153,28 @@ def _is_nan(values: pa.Array) -> pa.Array | pa.Scalar:
 
 
 def _bounds(rule: Rule, side: str, kind: pa.DataType, groups: pa.Array | None) -> pa.Array | pa.Scalar | None:
-    """The bound of each value, null where it has none; None where the rule has no bound on this side."""
+    """The bound of each value, null if it has none; None if the rule has no bound on this side."""
     mapping = rule.mappings().get(side)
     bound = rule.bound(side)
     if mapping is None:
         return None if bound is None else _bound(rule, bound, kind)
     assert groups is not None
     known = pa.array([_bound(rule, bound, kind).as_py() for bound in mapping.values()], _comparable(rule, kind))
-    places = pc.index_in(groups, value_set=pa.array(list(mapping), pa.string()))
-    return known.take(pc.fill_null(places, list(mapping).index(DEFAULT)))
+    indices = pc.index_in(groups, value_set=pa.array(list(mapping), pa.string()))
+    return known.take(pc.fill_null(indices, list(mapping).index(DEFAULT)))
 
 
 def _check_keys(rule: Rule, kind: pa.DataType) -> None:
-    """ConfigError where the keys of a mapping cannot be values of its column."""
+    """Raise ConfigError if the keys of a mapping cannot be values of its column."""
     kind = kind.value_type if pa.types.is_dictionary(kind) else kind
     text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
     where = f"filter: rule {rule.reason()!r}: per: {rule.per} holds {kind}"
     if not text and not pa.types.is_integer(kind):
-        raise ConfigError(f"{where}; bounds by its values need a column of text or whole numbers")
+        raise ConfigError(f"{where}; bounds by value need a column of text or integers")
     for name, mapping in rule.mappings().items():
         for key in mapping:
             if not text and key != DEFAULT and not key.lstrip("-").isdecimal():
-                raise ConfigError(f"{where}, of which {name} has the key {key!r}; expected whole numbers and `default`")
+                raise ConfigError(f"{where}, but {name} has the key {key!r}; expected integers and `default`")
 
 
 def _bound(rule: Rule, bound: float | None, kind: pa.DataType) -> pa.Scalar:
@@ -182,7 +184,7 @@ def _bound(rule: Rule, bound: float | None, kind: pa.DataType) -> pa.Scalar:
 def _comparable(rule: Rule, kind: pa.DataType) -> pa.DataType:
     """The type in which a column is compared with a bound."""
     if pa.types.is_floating(kind):
-        return kind  # a float32 ratio of exactly 0.1 is float32's 0.1, which lies above float64's
+        return kind  # a float32 ratio of exactly 0.1 is greater than float64's 0.1
     if pa.types.is_integer(kind):
         return pa.float64()
     message = f"{rule.signal} holds {kind}, at_least and at_most need numbers; use one_of"

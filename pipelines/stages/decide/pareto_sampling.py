@@ -1,4 +1,4 @@
-"""Pareto sampling: keep documents at random, the surer the higher their score, as GPT-3's data was chosen."""
+"""Pareto sampling: keep documents at random, more likely with a higher score, as GPT-3's data was chosen."""
 
 from dataclasses import dataclass
 
@@ -13,21 +13,21 @@ REASON = "pareto_sampling"
 
 @dataclass(frozen=True)
 class ParetoSampling(PartStage):
-    """Keep a document if a Pareto random number is greater than 1 - score (Brown et al. 2020, "Language Models are Few-Shot
-    Learners", appendix A, where alpha is 9).
+    """Keep a document if a Pareto random number is greater than 1 - score (Brown et al. 2020, "Language
+    Models are Few-Shot Learners", appendix A, where alpha is 9).
 
     numpy's pareto(alpha) exceeds x with probability (1 + x) ** -alpha, so a document is kept with probability
-    (2 - score) ** -alpha: 1 at a score of 1, 0.026 at 0.5, 0.002 at 0. The random number is a hash of the seed and the
-    document's id, so a choice depends on nothing else: a document that is kept stays kept if its score rises. A null
-    score keeps.
+    (2 - score) ** -alpha: 1 at a score of 1, 0.026 at 0.5, 0.002 at 0. The random number is a hash of the
+    seed and the document's id, and depends on nothing else: a document that is kept stays kept if its score
+    rises. A document with a null score is kept.
     """
 
     score: str
-    """The column that holds the score, 0 to 1, such as `classifier_score`."""
+    """The column of the score, 0 to 1, such as `classifier_score`."""
     alpha: float = 9.0
     """How fast the probability falls with the score; above 0."""
     seed: int = 0
-    """Another seed makes other choices; 0 or more."""
+    """Changes the random choice; 0 or more."""
 
     def reads(self) -> tuple[Input, ...]:
         """The score."""
@@ -38,11 +38,11 @@ class ParetoSampling(PartStage):
         return pa.schema([(DROP, pa.string())])
 
     def check(self) -> None:
-        """ValueError for values out of range."""
+        """Validate ranges."""
         if self.alpha <= 0:
             raise ValueError(f"alpha: got {self.alpha}, expected a number above 0")
         if not 0 <= self.seed < 1 << 64:
-            raise ValueError(f"seed: got {self.seed}, expected a whole number from 0, of at most 64 bits")
+            raise ValueError(f"seed: got {self.seed}, expected an integer from 0 to 2^64 - 1")
 
     def annotate(self, docs: pa.Table) -> pa.Table:
         """The `drop` of each document."""

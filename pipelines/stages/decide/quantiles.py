@@ -1,7 +1,8 @@
-"""Quantile thresholds: the values of a column that a filter's quantile rules mean, exact, over a whole corpus.
+"""Quantile thresholds: the exact values, over a whole corpus, for the quantile rules of a filter.
 
-The plan puts this step before a filter that has such rules. It reads columns only, twice: once to count coarse bins, once
-to look into the bins that hold a quantile. The driver holds bins and the distinct values of one bin per group, never a column.
+The plan puts this step before a filter with such rules. It reads columns only, twice: first to count coarse
+bins, then the bins that contain a quantile. The driver holds the bins and the distinct values of one bin per
+group, never a column.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,18 +20,19 @@ from pipelines.contracts.reads import Drop, Input, column_named
 from pipelines.contracts.stage import Cluster, CorpusStage
 from pipelines.stages.decide.rules import Quantile, group_names
 
-_COARSE = np.uint64(40)  # a bin of the first pass holds the values that agree in their upper 24 bits
+_COARSE = np.uint64(40)  # a bin of the first pass holds values with equal upper 24 bits
 _SIGN = np.uint64(1 << 63)
 Counted = dict[tuple[int, str], dict[int, int]]  # (request, group) -> key or bin -> documents
 
 
 @dataclass(frozen=True)
 class Quantiles(CorpusStage):
-    """The threshold of each request, over the documents that no earlier step dropped. Nulls and NaN are no values.
+    """The threshold of each request, over the documents that no earlier step dropped. Nulls and NaN are
+    ignored.
 
-    With n values in ascending order x[0] ... x[n-1], the quantile q of `at_least` is x[min(floor(q n), n - 1)], so that the
-    upper 1 - q are kept, and that of `at_most` is x[max(ceil(q n) - 1, 0)], so that the lower q are kept; equal values are
-    kept together. With `per`, groups are the values of that column (documents without one are a group of their own).
+    With n values in ascending order x[0] ... x[n-1], the quantile q of `at_least` is
+    x[min(floor(q n), n - 1)], which keeps the upper 1 - q. That of `at_most` is x[max(ceil(q n) - 1, 0)], which keeps the lower
+    q. Equal values are kept together. With `per`, each value of that column is a group, and so is null.
     """
 
     requests: tuple[Quantile, ...]
@@ -44,15 +46,15 @@ class Quantiles(CorpusStage):
         """Facts: `thresholds`, one entry per request with the value and number of documents of each group."""
         coarse = _count(parts, self.requests, None, cluster)
         targets = {at: _find(counts, self.requests[at[0]]) for at, counts in coarse.items()}
-        wanted = {at: (key, rank - before) for at, (key, before, rank) in targets.items()}
-        fine = _count(parts, self.requests, {at: key for at, (key, _) in wanted.items()}, cluster)
+        ranks = {at: (key, rank - before) for at, (key, before, rank) in targets.items()}
+        fine = _count(parts, self.requests, {at: key for at, (key, _) in ranks.items()}, cluster)
         thresholds = []
         for number, request in enumerate(self.requests):
             groups = {}
             for at in sorted(at for at in fine if at[0] == number):
-                whole = pa.types.is_integer(parts[0].types.field(request.signal).type)
+                is_integer = pa.types.is_integer(parts[0].types.field(request.signal).type)
                 groups[at[1]] = {
-                    "value": _value(_at_rank(fine[at], wanted[at][1])[0], whole),
+                    "value": _value(_at_rank(fine[at], ranks[at][1])[0], is_integer),
                     "documents": sum(coarse[at].values()),
                 }
             thresholds.append({**request.facts(), "groups": groups})
@@ -60,14 +62,14 @@ class Quantiles(CorpusStage):
 
 
 def _find(counts: Mapping[int, int], request: Quantile) -> tuple[int, int, int]:
-    """The bin that holds the quantile, the documents in lower bins, and the quantile's rank."""
+    """The bin that contains the quantile, the documents in lower bins, and the quantile's rank."""
     rank = request.rank(sum(counts.values()))
     key, before = _at_rank(counts, rank)
     return key, before, rank
 
 
 def _at_rank(counts: Mapping[int, int], rank: int) -> tuple[int, int]:
-    """The key under which the value of that rank stands, and how many stand before it."""
+    """The key of the value with that rank, and the number of values before it."""
     before = 0
     for key in sorted(counts):
         if rank < before + counts[key]:
@@ -93,14 +95,14 @@ def _count(
     tasks = [_Task(part, requests, bins) for part in parts]
     for _, counted in cluster.map(count_values, tasks, lambda task: f"quantiles: part {task.part.name}"):
         for at, counts in counted.items():
-            mine = merged.setdefault(at, {})
+            counts_of = merged.setdefault(at, {})
             for key, number in counts.items():
-                mine[key] = mine.get(key, 0) + number
+                counts_of[key] = counts_of.get(key, 0) + number
     return merged
 
 
 def count_values(task: _Task) -> Counted:
-    """Per request and group of one part: documents by coarse bin, or by value within the bins wanted."""
+    """Per request and group of a part: documents by coarse bin, or by value within the requested bins."""
     result: Counted = {}
     alive = pc.is_null(task.part.drop()).to_numpy(zero_copy_only=False)
     for number, request in enumerate(task.requests):
@@ -108,8 +110,8 @@ def count_values(task: _Task) -> Counted:
         for group, rows in _groups(task.part, request):
             keys = _keys(column.take(pa.array(rows[alive[rows]])), request)
             if task.bins is not None:
-                wanted = task.bins.get((number, group))
-                keys = keys[keys >> _COARSE == np.uint64(wanted)] if wanted is not None else keys[:0]
+                requested = task.bins.get((number, group))
+                keys = keys[keys >> _COARSE == np.uint64(requested)] if requested is not None else keys[:0]
             else:
                 keys = keys >> _COARSE
             if len(keys):
@@ -119,7 +121,7 @@ def count_values(task: _Task) -> Counted:
 
 
 def _groups(part: Part, request: Quantile) -> Iterator[tuple[str, np.ndarray]]:
-    """Each group and its rows; all of them cost a sort, however many there are."""
+    """Each group and its rows, by one sort for any number of groups."""
     if not request.per:
         yield "", np.arange(part.rows)
         return
@@ -143,8 +145,8 @@ def _keys(column: pa.Array, request: Quantile) -> np.ndarray:
     return np.where(bits & _SIGN, ~bits, bits | _SIGN)
 
 
-def _value(key: int, whole: bool) -> float | int:
+def _value(key: int, is_integer: bool) -> float | int:
     bits = np.uint64(key)
-    if whole:
+    if is_integer:
         return int((bits ^ _SIGN).view(np.int64))
     return float((bits ^ _SIGN if bits & _SIGN else ~bits).view(np.float64))

@@ -1,8 +1,10 @@
-"""RefinedWeb's line-wise corrections as edits: lines that are buttons, counters and headings, not sentences.
+"""RefinedWeb's line-wise corrections as edits: they remove lines that are buttons, counters and headings, not
+sentences.
 
-Penedo et al. 2023 (arXiv 2306.01116), appendix G.2: a line is discarded that is mainly upper case, only numbers, a counter such
-as "3 likes", or a single word; from a line of at most ten words a pattern at its beginning, at its end or within is removed. A
-document is discarded where the lines so flagged hold more than 5 % of its words.
+Penedo et al. 2023 (arXiv 2306.01116), appendix G.2: a line is discarded if it is mainly upper case, only
+numbers, a counter such as "3 likes", or a single word; a line of at most ten words loses certain patterns at
+its beginning, at its end or within. A document is discarded if the flagged lines hold more than 5 % of its
+words.
 """
 
 import re
@@ -22,7 +24,7 @@ _COUNTED = (
     "likes?|shares?|comments?|retweets?|reposts?|quotes?|bookmarks?|upvotes?|downvotes?|downloads?|views?|followers?"
 )
 _COUNTER = re.compile(rf"\W*\d[\d.,]*(\s?[km])?\s+({_COUNTED})\W*", re.IGNORECASE)
-# The paper gives one example of each pattern, which is all that is here.
+# The paper gives one example of each pattern; there are no others here.
 _BEGINS = re.compile(r"sign[ -]?in\b\W*", re.IGNORECASE)
 _ENDS = re.compile(r"\bread more\W*\Z", re.IGNORECASE)
 _WITHIN = re.compile(r"\bitems in cart\b", re.IGNORECASE)
@@ -31,24 +33,27 @@ _LINE = re.compile(r"[^\n]*\n|[^\n]+")
 
 @dataclass(frozen=True)
 class RefinedwebLines(MeasuresText, PartStage):
-    """`edits` that remove or shorten lines by RefinedWeb's line-wise corrections, and what share of the words these lines hold.
+    """`edits` that remove or shorten lines by RefinedWeb's line-wise corrections, and the share of words in
+    these lines.
 
-    An edit's rule is `refinedweb.` and the first test that the line meets: uppercase, numeric, counter, one_word, pattern. A
-    document of which no line is left is dropped as `STEP.empty`; the paper's bound is `filter: [{signal:
-    refinedweb_removed_word_ratio, at_most: 0.05}]`.
+    An edit's rule is `refinedweb.` and the first test that the line meets: uppercase, numeric, counter,
+    one_word, pattern. A document without remaining lines is dropped as `STEP.empty`; the paper's bound is
+    `filter: [{signal: refinedweb_removed_word_ratio, at_most: 0.05}]`.
 
     | column | unit | definition |
     |---|---|---|
-    | refinedweb_removed_word_ratio | 1 | words of the lines that a test meets / words, both between white space; null where \
-there are none |
+    | refinedweb_removed_word_ratio | 1 | words of the lines that meet a test / words, both separated by white space; null if \
+    there are none |
 
-    The tests, on a line without white space at its ends: more than half of its letters are upper case; no character but digits,
-    punctuation and white space, with a digit; a number and one of likes, shares, comments, views and so on; one word; at most
-    ten words, and "sign in" at the beginning, "read more" at the end, or "items in cart" anywhere, which alone is removed.
+    The tests apply to a line without white space at its ends. uppercase: more than half of its letters are
+    upper case. numeric: only digits, punctuation and white space, with at least one digit. counter: a number
+    and one of likes, shares, comments, views and so on. one_word: one word. pattern: at most ten words, with
+    "sign in" at the beginning, "read more" at the end, or "items in cart" anywhere; only the pattern is
+    removed.
     """
 
     def writes(self) -> pa.Schema:
-        """`edits`, `drop` of what they empty, and the share."""
+        """`edits`, `drop` for documents that become empty, and the share."""
         return pa.schema(
             [(DROP, pa.string()), (EDITS_COLUMN, EDITS), *self.named(pa.schema([(REMOVED, pa.float32())]))]
         )
@@ -57,15 +62,15 @@ there are none |
         """The edits and the share of each document."""
         edits, shares = [], []
         for text in docs[self.text].to_pylist():
-            found, flagged, words = _edits(text)
-            edits.append(found)
+            line_edits, flagged, words = _edits(text)
+            edits.append(line_edits)
             shares.append(flagged / words if words else None)
         drop = pa.nulls(docs.num_rows, pa.string())
         return pa.table([drop, edits_column(edits), pa.array(shares, pa.float32())], schema=self.writes())
 
 
 def _edits(text: str) -> tuple[list[tuple[int, int, str, str]], int, int]:
-    """(edits in bytes, words of the lines that a test meets, words)."""
+    """(edits in bytes, words of the lines that meet a test, words)."""
     edits: list[tuple[int, int, str, str]] = []
     at = flagged = total = 0
     for line in _LINE.findall(text):
@@ -84,7 +89,9 @@ def _edits(text: str) -> tuple[list[tuple[int, int, str, str]], int, int]:
 
 
 def judge(line: str, words: int) -> tuple[str, list[tuple[int, int]]]:
-    """(the first test that a stripped line meets or "", the characters [start, end) that go; none: all of the line)."""
+    """(the first test that a stripped line meets or "", the character ranges [start, end) to remove; none:
+    the whole line).
+    """
     letters = sum(map(str.isalpha, line))
     if sum(map(str.isupper, line)) > _MAINLY * letters:
         return "uppercase", []
@@ -100,7 +107,7 @@ def judge(line: str, words: int) -> tuple[str, list[tuple[int, int]]]:
     spans = [match.span() for match in (begin, *_WITHIN.finditer(line)) if match]
     spans += [(len(line[: end.start()].rstrip()), len(line))] if end else []
     low, cuts = 0, []
-    for start, stop in spans:  # in order, and apart
+    for start, stop in spans:  # in order, without overlaps
         if stop > max(start, low):
             cuts.append((max(start, low), stop))
             low = stop

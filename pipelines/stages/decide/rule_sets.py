@@ -1,7 +1,9 @@
-"""The named rule sets: data, one entry per set. A name is FAMILY@SOURCE, because implementations of one paper differ.
+"""The named rule sets: data, one entry per set. A name is FAMILY@SOURCE, because implementations of one paper
+differ.
 
-To write another one, add an entry. `drop` holds FAMILY.TEST where a test fails, so a test's name (its signal, or `name`)
-must not occur in another set of its family; a rule may. What the sources say and where they differ: docs/rule_sets.md.
+To define another one, add an entry. `drop` is FAMILY.TEST if a test fails, so a test's name (its signal, or
+`name`) must not occur in another set of its family, except for the same rule. docs/rule_sets.md quotes the
+sources and explains their differences.
 """
 
 import struct
@@ -10,7 +12,7 @@ from typing import NamedTuple
 
 
 class Limit(NamedTuple):
-    """What a kept document satisfies; the fields are those of `rules.Rule`."""
+    """A condition that kept documents satisfy; the fields are those of `rules.Rule`."""
 
     signal: str
     at_least: float | None = None
@@ -21,7 +23,9 @@ class Limit(NamedTuple):
 
 
 def above(bound: float) -> float:
-    """The least float32, which ratios are, above a positive bound: for sources that drop at the bound itself."""
+    """The smallest float32, the type of ratios, above a positive bound, for sources that drop at the bound
+    itself.
+    """
     return float(struct.unpack("<f", struct.pack("<i", struct.unpack("<i", struct.pack("<f", bound))[0] + 1))[0])
 
 

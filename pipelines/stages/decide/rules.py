@@ -1,7 +1,8 @@
-"""Rules over columns, and rule sets named after their source and version, because implementations of one paper differ.
+"""Rules over columns, and rule sets named after family and source, because implementations of one paper
+differ.
 
-A rule says what a kept document satisfies. The named sets are data in rule_sets.py; to write another one, add an entry
-there, or list rules in YAML.
+A rule is a condition that kept documents satisfy. The named sets are data in rule_sets.py; to define another
+one, add an entry there, or list rules in YAML.
 """
 
 import math
@@ -17,12 +18,12 @@ from pipelines.stages.decide.rule_sets import SETS, Limit
 Value = str | bool | int | float
 Bound = float | Mapping[str, float | None]
 DEFAULT = "default"
-"""The key of a mapping of bounds for all values that have none of their own."""
+"""The key of a mapping of bounds for values without their own."""
 
 
 @dataclass(frozen=True)
 class Quantile:
-    """A threshold that is to be computed: quantile `q` of `signal` among the documents that share their value of `per`."""
+    """A threshold to compute: quantile `q` of `signal` among the documents with the same value of `per`."""
 
     signal: str
     side: str  # at_least or at_most
@@ -30,13 +31,13 @@ class Quantile:
     per: str
 
     def rank(self, count: int) -> int:
-        """Which of `count` > 0 values in ascending order, from 0, is the threshold."""
+        """The index of the threshold among `count` > 0 values in ascending order."""
         if self.side == "at_least":
             return min(math.floor(self.q * count), count - 1)
         return max(math.ceil(self.q * count) - 1, 0)
 
     def facts(self) -> dict[str, Any]:
-        """What a manifest says of it."""
+        """Its entry in a manifest."""
         return {"signal": self.signal, "side": self.side, "quantile": self.q, "per": self.per}
 
 
@@ -44,19 +45,20 @@ class Quantile:
 class Rule:
     """One test of one column, or a reference to a named set of tests.
 
-    `{rules: gopher_quality@massivetext}` stands for the rules of that set, in its order. Otherwise `signal` names a
-    column that an earlier step writes (or `url`, `source`, ...), and at least one of the tests follows; all of them must
-    hold.
+    `{rules: gopher_quality@massivetext}` stands for the rules of that set, in its order. Otherwise `signal`
+    names a column that an earlier step writes (or `url`, `source`, ...), with at least one of the tests; all
+    of them must hold.
 
-    A bound is a number, or a mapping from the values of the column `per` to numbers, for thresholds by language, script or
-    source: `{signal: mean_word_length, per: language, at_least: {en: 3, ko: 1.5, default: 1}}`. `default` is required: it
-    holds for every other value and for none; `default: null` sets no bound there.
+    A bound is a number or, for thresholds by language, script or source, a mapping from the values of the
+    column `per` to numbers:
+    `{signal: mean_word_length, per: language, at_least: {en: 3, ko: 1.5, default: 1}}`. `default` is
+    required: it applies to every other value and to null; `default: null` sets no bound there.
 
-    `null` says what happens where the column has no value. By default a test that asks for a value drops such documents
-    (`at_least`, `at_least_quantile`, `one_of`), and a test that only rules values out keeps them (`at_most`,
-    `at_most_quantile`, `none_of`). `plan` names the rules that meet a column which may be null and do not say. The tests
-    of a named set keep them, as their sources do: a ratio of nothing judges nothing, and a page without a URL is not
-    judged by its URL.
+    `null` decides about documents whose column is null. By default, a test that requires a value drops them
+    (`at_least`, `at_least_quantile`, `one_of`), and a test that only excludes values keeps them (`at_most`,
+    `at_most_quantile`, `none_of`). `plan` lists the rules on columns that may be null without this setting.
+    The tests of a named set keep them, as their sources do: a ratio without a denominator and a missing URL
+    are not evidence.
     """
 
     rules: str | None = None
@@ -64,32 +66,32 @@ class Rule:
     signal: str | None = None
     """The column tested."""
     at_least: Bound | None = None
-    """Keep where the value is this or more. Compared in the column's own type. NaN satisfies no bound. A number, or a
+    """Keep if the value is at least this. Compared in the column's own type. NaN satisfies no bound. A number, or a
     mapping by the values of `per`."""
     at_most: Bound | None = None
-    """Keep where the value is this or less. A number, or a mapping by the values of `per`."""
+    """Keep if the value is at most this. A number, or a mapping by the values of `per`."""
     one_of: tuple[Value, ...] = ()
-    """Keep where the value is one of these. Documents without a language have the language `und`."""
+    """Keep if the value is one of these. Documents without a language have the language `und`."""
     none_of: tuple[Value, ...] = ()
-    """Keep where the value is none of these."""
+    """Keep if the value is none of these."""
     name: str | None = None
-    """What `drop` holds where the rule fails; default: the signal."""
+    """The value of `drop` if the rule fails; default: the signal."""
     at_least_quantile: float | None = None
     """Keep the upper part: values at or above this quantile, 0 to 1, of the documents that no earlier step dropped. 0.9 keeps
-    a tenth, and what equals its lowest value."""
+    the top tenth, and values equal to its lowest."""
     at_most_quantile: float | None = None
     """Keep the lower part: values at or below this quantile, 0 to 1."""
     when: Mapping[str, tuple[Value, ...]] = field(default_factory=dict)
-    """The rule, or the set, judges only documents whose values of these columns are among those listed: `when: {language:
-    [ko, ja]}` gives some languages rules of their own. It never drops the others; a null value is among no list."""
+    """The rule, or the set, applies only to documents whose values of these columns are listed: `when: {language: [ko, ja]}`
+    gives some languages their own rules. It never drops others; null is never listed."""
     per: str = ""
-    """The column whose values mappings of bounds are for, such as language or source. A quantile is computed for each value
-    of it by itself; default: for all documents that the step sees together."""
+    """The column whose values are the keys of mappings of bounds, such as language or source. A quantile is computed per
+    value; default: over all documents of the step."""
     null: Literal["drop", "keep"] | None = None
-    """What happens where the value is null; default: drop with at_least, at_least_quantile or one_of, else keep."""
+    """What to do if the value is null; default: drop with at_least, at_least_quantile or one_of, else keep."""
     prefix: str = ""
-    """Of a named set: what the names of its columns begin with, the `prefix` of the step that measured them. The rules keep their
-    names."""
+    """For a named set: the prefix of its column names, equal to `prefix` of the step that measured them. The names of the
+    rules do not change."""
 
     def check(self) -> None:
         """Exactly one of `rules` and `signal`; a signal needs a test; a range must not be empty."""
@@ -99,17 +101,17 @@ class Rule:
             raise ValueError(f"signal: got {self.signal!r} with rules {self.rules!r}, expected exactly one of the two")
         if self.rules is not None:
             if self.rules not in RULE_SETS:
-                raise ValueError(f"rules: no set named {self.rules!r}; there are: {', '.join(sorted(RULE_SETS))}")
+                raise ValueError(f"rules: no set named {self.rules!r}; allowed: {', '.join(sorted(RULE_SETS))}")
             extra = [*tests, *(name for name in ("name", "null") if getattr(self, name) is not None)]
             if extra:
-                raise ValueError(f"rules: {self.rules!r} brings its own tests and names; remove {', '.join(extra)}")
+                raise ValueError(f"rules: {self.rules!r} has its own tests and names; remove {', '.join(extra)}")
         elif self.prefix:
             raise ValueError(
-                f"prefix: got {self.prefix!r} beside a signal, whose whole name is written; it is for `rules`"
+                f"prefix: got {self.prefix!r} with a signal; give the signal's full name, prefix is for `rules`"
             )
         elif not tests:
             raise ValueError(
-                f"signal: {self.signal!r} is given no test; add at_least, at_most, one_of, none_of or a quantile"
+                f"signal: {self.signal!r} has no test; add at_least, at_most, one_of, none_of or a quantile"
             )
         self._check_bounds()
         for name in names[4:]:
@@ -119,7 +121,7 @@ class Rule:
         for column, values in self.when.items():
             if not values:
                 raise ValueError(
-                    f"when.{column}: got an empty list: the rule would judge nothing; name at least one value"
+                    f"when.{column}: got an empty list: the rule would never apply; give at least one value"
                 )
         if self.per and not self.quantiles() and not self.mappings():
             raise ValueError(
@@ -128,19 +130,17 @@ class Rule:
             )
 
     def _check_bounds(self) -> None:
-        """Mappings have a default and a column to look at; no range is empty."""
+        """Mappings have a default and a column `per`; no range is empty."""
         for name, bounds in self.mappings().items():
             if not self.per:
-                raise ValueError(
-                    f"{name}: got a mapping of bounds without `per`; add the column that its keys are values of"
-                )
+                raise ValueError(f"{name}: got a mapping of bounds without `per`; add the column of its keys")
             if DEFAULT not in bounds:
                 raise ValueError(
                     f"{name}: got bounds for {', '.join(bounds) or 'nothing'} without `default`, the bound of all other "
                     f"values of {self.per}; add it (default: null sets no bound)"
                 )
             if all(bound is None for bound in bounds.values()):
-                raise ValueError(f"{name}: got a mapping without a number: nothing would be tested")
+                raise ValueError(f"{name}: got a mapping without a number: it would test nothing")
         for group in dict.fromkeys(key for bounds in (*self.mappings().values(), (DEFAULT,)) for key in bounds):
             low, high = self.bound("at_least", group), self.bound("at_most", group)
             if low is not None and high is not None and low > high:
@@ -148,35 +148,35 @@ class Rule:
                 raise ValueError(f"at_least: got {low}, above at_most {high}{among}: nothing would be kept")
 
     def mappings(self) -> dict[str, Mapping[str, float | None]]:
-        """The bounds that are mappings, by the test's name."""
+        """The bounds that are mappings, by name of the test."""
         sides = {"at_least": self.at_least, "at_most": self.at_most}
         return {name: bound for name, bound in sides.items() if isinstance(bound, Mapping)}
 
     def bound(self, side: str, group: str = DEFAULT) -> float | None:
-        """The bound `at_least` or `at_most` for one value of `per`; None where there is none."""
+        """The bound `at_least` or `at_most` for one value of `per`; None if there is none."""
         bound = self.at_least if side == "at_least" else self.at_most
         return bound.get(group, bound[DEFAULT]) if isinstance(bound, Mapping) else bound
 
     def drops_null(self) -> bool:
-        """Whether a document is dropped where the value is null."""
+        """Whether documents with a null value are dropped."""
         asks = self.at_least is not None or self.at_least_quantile is not None or bool(self.one_of)
         return asks if self.null is None else self.null == "drop"
 
     def quantiles(self) -> tuple[Quantile, ...]:
-        """The thresholds that this rule needs computed."""
+        """The thresholds of this rule that must be computed."""
         assert self.signal is not None or self.rules is not None
         sides = (("at_least", self.at_least_quantile), ("at_most", self.at_most_quantile))
         return tuple(Quantile(self.signal or "", side, q, self.per) for side, q in sides if q is not None)
 
     def expand(self) -> tuple["Rule", ...]:
-        """The tests this entry stands for."""
+        """The tests that this entry stands for."""
         if self.rules is None:
             return (self,)
         rules = RULE_SETS[self.rules]
         return tuple(replace(rule, signal=f"{self.prefix}{rule.signal}", when=self.when) for rule in rules)
 
     def reason(self) -> str:
-        """What `drop` holds where this rule fails."""
+        """The value of `drop` if this rule fails."""
         assert self.signal is not None
         return self.name or self.signal
 

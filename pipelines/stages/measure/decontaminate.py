@@ -1,10 +1,11 @@
-"""Decontamination: which documents hold the items of evaluation sets, by n-grams of words that both have.
+"""Decontamination: documents that contain items of evaluation sets, found by shared n-grams of words.
 
-Brown et al. 2020 (GPT-3, arXiv 2005.14165), appendix C, take n-grams of 8 to 13 words, lower-cased, without punctuation, and
-ignore those that more than 10 training documents hold, "as inspection revealed the majority of these to be common cultural
-phrases, legal boilerplate, or similar content that we likely do want the model to learn".
+Brown et al. 2020 (GPT-3, arXiv 2005.14165), appendix C, use n-grams of 8 to 13 words, lower-cased, without
+punctuation, and ignore those in more than 10 training documents, "as inspection revealed the majority of
+these to be common cultural phrases, legal boilerplate, or similar content that we likely do want the model to
+learn".
 
-Text is read once: a part's hits are kept until all parts are counted, then scored.
+Text is read once: the hits of a part are kept until all parts are counted, then scored.
 """
 
 import functools
@@ -33,24 +34,25 @@ SPAN = pa.struct(
 )
 _HITS = pa.schema([("row", pa.int64()), ("start", pa.int64()), ("end", pa.int64()), ("ngram", pa.int32())])
 _COUNTS = pa.schema([("ngram", pa.int32()), ("documents", pa.int64())])
-_FOUND = pa.schema([("text", pa.int64())])
+_FOUND_TEXTS = pa.schema([("text", pa.int64())])
 
 
 @dataclass(frozen=True)
 class Decontaminate(MeasuresText, CorpusStage):
-    """Measure how much of the items of evaluation sets each document holds; `filter` decides.
+    """Measure how much of the items of evaluation sets each document contains; `filter` decides.
 
     | column | unit | definition |
     |---|---|---|
-    | contamination_prompt | 1 | the highest share of a prompt's words that the document holds in n-grams of it; 0 for none |
-    | contamination_answer | 1 | the same of an answer |
-    | contamination_items | items | how many items are found |
-    | contamination | | the evidence: item, field, first and last byte + 1 in the text that is read, share, for every place |
+    | contamination_prompt | 1 | the highest share of a prompt's words that the document contains in n-grams of it; 0 for none |
+    | contamination_answer | 1 | the same for answers |
+    | contamination_items | items | number of items found |
+    | contamination | | the evidence: item, field, first and last byte + 1 in the text read, and share, for every occurrence |
 
-    Words are those of segment.py in lower case. A text of fewer than `ngram` words is looked for whole, one of
-    fewer than `min_words` not at all. What more than `common` documents, or texts of the sets, hold is no evidence by
-    itself; a text of several n-grams counts all the same where a document holds all of it, for items are copied, too. All
-    documents are counted, dropped ones as well. Facts: by set its items, those found, and what was not looked for.
+    Words are those of segment.py in lower case. A text of fewer than `ngram` words is searched for as a
+    whole; one of fewer than `min_words` is not searched for. An n-gram in more than `common` documents, or
+    texts of the sets, is no evidence by itself. But a text of several n-grams counts if a document contains
+    all of it, since items are copied too. All documents are counted, including dropped ones. Facts, by set:
+    its items, those found, and those not searched for.
     """
 
     sets: tuple[EvaluationSet, ...]
@@ -58,24 +60,24 @@ class Decontaminate(MeasuresText, CorpusStage):
     ngram: int = 13
     """Words of an n-gram (GPT-3: at most 13)."""
     min_words: int = 8
-    """Texts of fewer words are not looked for (GPT-3: 8)."""
+    """Texts of fewer words are not searched for (GPT-3: 8)."""
     common: int = 10
-    """Documents that may hold an n-gram, and texts of the sets that may, before it is taken for a common phrase (GPT-3)."""
+    """The most documents, and texts of the sets, that an n-gram may be in; in more, it is a common phrase (GPT-3)."""
     redact_at: float | None = None
-    """Cut the places of texts whose share reaches this out of documents, as `edits` of the rule `decontaminate`. A document of
-    which nothing is left is dropped as `decontaminate.empty`."""
+    """Cut occurrences of texts whose share reaches this, as `edits` of the rule `decontaminate`. A document that becomes
+    empty is dropped as `decontaminate.empty`."""
 
     version: ClassVar[int] = 3
     paths: ClassVar[tuple[str, ...]] = ("sets",)
 
     def check(self) -> None:
-        """Ranges."""
+        """Validate ranges; at least one set; unique names."""
         super().check()
         if not self.sets:
             raise ValueError("sets: got an empty list, expected at least one evaluation set")
         names = [each.name for each in self.sets]
         if len(set(names)) < len(names):
-            raise ValueError(f"sets: got the names {', '.join(names)}, expected different ones")
+            raise ValueError(f"sets: got the names {', '.join(names)}, expected unique names")
         if not 1 <= self.min_words <= self.ngram:
             raise ValueError(f"min_words: got {self.min_words}, expected 1 to ngram, {self.ngram}")
         if self.common < 1:
@@ -84,7 +86,9 @@ class Decontaminate(MeasuresText, CorpusStage):
             raise ValueError(f"redact_at: got {self.redact_at}, expected more than 0 and at most 1")
 
     def writes(self) -> pa.Schema:
-        """The columns of the table above; with `redact_at` `edits`, and `drop` of what they empty."""
+        """The columns of the table above; with `redact_at`, also `edits`, and `drop` for documents that
+        become empty.
+        """
         scores = [(f"contamination_{field}", pa.float32()) for field in FIELDS]
         measured = [*scores, ("contamination_items", pa.int32()), ("contamination", pa.list_(SPAN))]
         columns = list(self.named(pa.schema(measured)))
@@ -93,20 +97,22 @@ class Decontaminate(MeasuresText, CorpusStage):
         )
 
     def depends(self) -> dict[str, str]:
-        """The sets by checksum; Unicode decides what a word is and lower-cases."""
+        """The checksums of the sets, and the Unicode version, which defines words and lower case."""
         from pipelines.kernels.text.tables import unicode_version
 
-        said = {f"{s.name}: {', '.join(s.prompts)}; {', '.join(s.answers)}": self._checksums[s.file] for s in self.sets}
-        return unicode_version() | {"sets": ", ".join(each.name for each in self.sets)} | said
+        files = {
+            f"{s.name}: {', '.join(s.prompts)}; {', '.join(s.answers)}": self._checksums[s.file] for s in self.sets
+        }
+        return unicode_version() | {"sets": ", ".join(each.name for each in self.sets)} | files
 
     @functools.cached_property
     def _checksums(self) -> dict[str, str]:
         return _checksums(self)
 
     def run(self, parts: Sequence[Part], out: StepOutput, cluster: Cluster) -> dict[str, Any]:
-        """Find n-grams, count the documents that hold each, score."""
+        """Find n-grams, count the documents that contain each, score."""
         if _checksums(self) != self._checksums:
-            raise UserError(f"{RULE}: a set changed after the build was planned; put it back, or run the command again")
+            raise UserError(f"{RULE}: a set changed after the build was planned; restore it, or run the command again")
 
         def over_parts(function: Any, inputs: Sequence[FileRecord]) -> list[Any]:
             tasks = [_PartTask(self, out, part, number, tuple(inputs)) for number, part in enumerate(parts)]
@@ -117,7 +123,7 @@ class Decontaminate(MeasuresText, CorpusStage):
             iter(cluster.map(count_ngrams, [_TallyTask(self, out, tuple(counts))], lambda _: f"{RULE}: counts"))
         )
         found = over_parts(score_documents, [tally[1]])
-        return {"sets": _facts(self, [_table(out, record, _FOUND) for record in found])}
+        return {"sets": _facts(self, [_table(out, record, _FOUND_TEXTS) for record in found])}
 
 
 def _checksums(stage: Decontaminate) -> dict[str, str]:
@@ -126,13 +132,15 @@ def _checksums(stage: Decontaminate) -> dict[str, str]:
 
 
 def _index(stage: Decontaminate) -> Index:
-    return _loaded(stage.sets, stage.ngram, stage.min_words, stage.common, tuple(stage._checksums.values()))
+    return _load_index(stage.sets, stage.ngram, stage.min_words, stage.common, tuple(stage._checksums.values()))
 
 
 @functools.lru_cache(maxsize=1)
-def _loaded(sets: tuple[EvaluationSet, ...], ngram: int, least: int, common: int, checksums: tuple[str, ...]) -> Index:
-    """The index, made once in each worker process."""
-    return index_sets(sets, ngram, least, common)
+def _load_index(
+    sets: tuple[EvaluationSet, ...], ngram: int, min_words: int, common: int, checksums: tuple[str, ...]
+) -> Index:
+    """The index, built once per worker process."""
+    return index_sets(sets, ngram, min_words, common)
 
 
 def _table(out: StepOutput, record: FileRecord, schema: pa.Schema) -> pa.Table:
@@ -158,13 +166,15 @@ class _PartTask:
 
 
 def find_items(task: _PartTask) -> FileRecord:
-    """Commit the places of the index's n-grams in a part, and how many of its documents hold each."""
+    """Commit the occurrences of the index's n-grams in a part, and the number of its documents with each
+    n-gram.
+    """
     unit = f"hits.{task.number:05d}"
     receipt = task.out.receipt(unit)
     if receipt is None:
         hits = pa.concat_tables([_HITS.empty_table(), *_hits(task)]).combine_chunks()
-        held = np.unique(hits["ngram"].to_numpy() * np.int64(task.part.rows + 1) + hits["row"].to_numpy())
-        ngrams, documents = np.unique(held // (task.part.rows + 1), return_counts=True)
+        document_ngrams = np.unique(hits["ngram"].to_numpy() * np.int64(task.part.rows + 1) + hits["row"].to_numpy())
+        ngrams, documents = np.unique(document_ngrams // (task.part.rows + 1), return_counts=True)
         counts = pa.table([pa.array(ngrams.astype(np.int32)), pa.array(documents.astype(np.int64))], schema=_COUNTS)
         files = {f"work/counts-{task.number:05d}.arrow": counts, f"work/{unit}.arrow": hits}
         receipt = task.out.commit(unit, {path: write_table(table) for path, table in files.items()}, {})
@@ -197,7 +207,9 @@ class _TallyTask:
 
 
 def count_ngrams(task: _TallyTask) -> FileRecord:
-    """Commit the n-grams that more than `common` documents hold, with their number. Memory: 8 bytes an n-gram of the sets."""
+    """Commit the n-grams in more than `common` documents, with their counts. Memory: 8 bytes per n-gram of
+    the sets.
+    """
     receipt = task.out.receipt("common")
     if receipt is None:
         documents = np.zeros(len(_index(task.stage).table.keys), np.int64)
@@ -212,18 +224,20 @@ def count_ngrams(task: _TallyTask) -> FileRecord:
 
 @dataclass(frozen=True)
 class _Finds:
-    """Texts of the index found in documents: (row, text) int64 and score float32, sorted; and where, by `find`."""
+    """Texts of the index found in documents: (row, text) int64 and score float32, sorted. Occurrences refer
+    to them by index, `find`.
+    """
 
     rows: np.ndarray
     texts: np.ndarray
     scores: np.ndarray
-    find: np.ndarray  # of each place, ascending
+    find: np.ndarray  # of each occurrence, ascending
     starts: np.ndarray
     ends: np.ndarray
 
 
 def score_documents(task: _PartTask) -> FileRecord:
-    """Commit a part's columns; the record of the texts that it holds."""
+    """Commit the columns of a part; returns the record of the texts found in it."""
     unit = f"{task.part.source}-{task.part.index:05d}"
     receipt = task.out.receipt(unit)
     if receipt is None:
@@ -235,7 +249,7 @@ def score_documents(task: _PartTask) -> FileRecord:
         rows, starts, ends, ngrams = (hits[name].to_numpy() for name in _HITS.names)
         finds = find_texts(index, rows, starts, ends, ngrams, common)
         table = _columns(task.stage, index, finds, task.part)
-        found = pa.table([pa.array(np.unique(finds.texts), pa.int64())], schema=_FOUND)
+        found = pa.table([pa.array(np.unique(finds.texts), pa.int64())], schema=_FOUND_TEXTS)
         files = {f"parts/{unit}.arrow": write_table(table), f"work/found-{unit}.arrow": write_table(found)}
         dropped = task.part.rows - table[DROP].null_count if DROP in table.column_names else 0
         counts = {"in": task.part.rows, "kept": task.part.rows - dropped, "dropped": {}, "quarantined": {}}
@@ -247,7 +261,7 @@ def score_documents(task: _PartTask) -> FileRecord:
 def find_texts(
     index: Index, rows: np.ndarray, starts: np.ndarray, ends: np.ndarray, ngrams: np.ndarray, common: np.ndarray
 ) -> _Finds:
-    """The texts that the n-grams at some places of documents are evidence of."""
+    """The texts for which the n-grams found in documents are evidence."""
     many = index.bounds[ngrams + 1] - index.bounds[ngrams]
     hit = np.repeat(np.arange(len(ngrams)), many)
     posting = np.arange(len(hit)) + np.repeat(index.bounds[ngrams] - np.cumsum(many) + many, many)
@@ -257,27 +271,27 @@ def find_texts(
     new = np.append(True, (row[1:] != row[:-1]) | (text[1:] != text[:-1]))[: len(hit)]
     group, count, texts = np.cumsum(new) - 1, int(new.sum()), text[new]
     rare = np.bincount(group[~np.isin(ngrams[hit], common)], minlength=count) > 0
-    # Each different n-gram of a text once, with its first place there.
+    # Each distinct n-gram of a text once, with its first position in the text.
     one = np.unique(group * len(index.texts) + posting)
     groups, postings = (one // len(index.texts), one % len(index.texts)) if len(one) else (one, one)
-    covered = covered_words(groups, index.places[postings], index.lengths[texts], count)
-    whole = (covered == index.words[texts]) & (index.counts[texts] > 1)
-    # Places that overlap are one.
+    covered = covered_words(groups, index.positions[postings], index.lengths[texts], count)
+    complete = (covered == index.words[texts]) & (index.counts[texts] > 1)
+    # Overlapping occurrences are merged.
     first = np.flatnonzero(new | np.append(True, starts[hit][1:] > ends[hit][:-1])[: len(hit)])
     last = np.append(first[1:], len(hit))[: len(first)] - 1
-    proven = rare | whole
-    number, kept = np.cumsum(proven) - 1, proven[group[first]]
+    is_evidence = rare | complete
+    number, kept = np.cumsum(is_evidence) - 1, is_evidence[group[first]]
     scores = (covered / np.maximum(index.words[texts], 1)).astype(np.float32)
-    places = (number[group[first]][kept], starts[hit][first][kept], ends[hit][last][kept])
-    return _Finds(row[new][proven], texts[proven], scores[proven], *places)
+    occurrences = (number[group[first]][kept], starts[hit][first][kept], ends[hit][last][kept])
+    return _Finds(row[new][is_evidence], texts[is_evidence], scores[is_evidence], *occurrences)
 
 
 def _columns(stage: Decontaminate, index: Index, finds: _Finds, part: Part) -> pa.Table:
     rows = part.rows
     columns: list[Any] = []
     for field in range(len(FIELDS)):
-        score, mine = np.zeros(rows, np.float32), index.fields[finds.texts] == field
-        np.maximum.at(score, finds.rows[mine], finds.scores[mine])
+        score, of_field = np.zeros(rows, np.float32), index.fields[finds.texts] == field
+        np.maximum.at(score, finds.rows[of_field], finds.scores[of_field])
         columns.append(pa.array(score))
     names, items = np.unique(np.array(index.names, dtype=str), return_inverse=True)
     different = np.unique(finds.rows * (len(names) + 1) + items[finds.texts]) // (len(names) + 1)
@@ -299,14 +313,14 @@ def _columns(stage: Decontaminate, index: Index, finds: _Finds, part: Part) -> p
 
 
 def _lists(owners: np.ndarray, rows: int, values: pa.Array) -> pa.Array:
-    """A list of values for each row; `owners` are the rows of the values, ascending."""
+    """A list of values per row; `owners`, ascending, are the rows of the values."""
     return pa.ListArray.from_arrays(pa.array(np.searchsorted(owners, np.arange(rows + 1)).astype(np.int32)), values)
 
 
 def _redactions(finds: _Finds, rows: int, least: np.float32) -> pa.Array:
-    """The places of texts whose score reaches `least` as edits, those that overlap as one."""
-    wanted = finds.scores[finds.find] >= least
-    owners, starts, ends = finds.rows[finds.find][wanted], finds.starts[wanted], finds.ends[wanted]
+    """Occurrences of texts whose score reaches `least`, as edits, overlapping ones merged."""
+    reaches = finds.scores[finds.find] >= least
+    owners, starts, ends = finds.rows[finds.find][reaches], finds.starts[reaches], finds.ends[reaches]
     order = np.lexsort((starts, owners))
     owners, starts, ends = owners[order], starts[order], ends[order]
     reach = np.zeros(len(ends), np.int64)

@@ -1,4 +1,6 @@
-"""Evaluation sets: what a model will be tested with, and an index of their n-grams to find it in a corpus."""
+"""Evaluation sets: data that models will be tested on, and an index of their n-grams to search corpora for
+it.
+"""
 
 import gzip
 import json
@@ -21,19 +23,19 @@ _SUFFIXES = (".jsonl", ".jsonl.gz", ".parquet")
 
 @dataclass(frozen=True)
 class EvaluationSet:
-    """A file of items; which of its fields the model is shown, and which it should answer with."""
+    """A file of items, with the fields that the model is shown and the fields it should answer with."""
 
     name: str
-    """How its items are called: `name#record`, records counted from 0."""
+    """Prefix of the names of its items: `name#record`, records counted from 0."""
     file: str
     """JSON lines (`.jsonl`, `.jsonl.gz`) or Parquet; relative to the working directory."""
     prompts: tuple[str, ...] = ()
-    """Fields of questions, passages and choices; `a.b` is field b of field a. Of lists, each string is a text."""
+    """Fields of questions, passages and choices; `a.b` is field b of field a. In lists, each string is a text."""
     answers: tuple[str, ...] = ()
     """Fields of answers and solutions."""
 
     def check(self) -> None:
-        """There is a file of a known kind, and a field."""
+        """An existing file of a known format, at least one field, and a valid name."""
         if not self.file.endswith(_SUFFIXES) or not Path(self.file).is_file():
             raise ValueError(f"file: got {self.file!r}, expected an existing file that ends in {', '.join(_SUFFIXES)}")
         if not self.prompts and not self.answers:
@@ -42,7 +44,9 @@ class EvaluationSet:
             raise ValueError(f"name: got {self.name!r}, expected some characters other than #")
 
     def texts(self) -> Iterator[tuple[int, int, str]]:
-        """(record, index into FIELDS, text) of every text, in NFC. UserError for a record that lacks a field."""
+        """(record, index into FIELDS, text) of every text, in NFC. Raises UserError for a record that lacks a
+        field.
+        """
         for record, item in enumerate(self._items()):
             for field, names in enumerate((self.prompts, self.answers)):
                 for name in names:
@@ -75,8 +79,8 @@ class EvaluationSet:
             if value is None:
                 return None
             if not isinstance(value, Mapping) or step not in value:
-                there = ", ".join(value) if isinstance(value, Mapping) else f"a {type(value).__name__}"
-                raise UserError(f"{self.file}: record {record}: no field {name!r}; there is: {there}")
+                available = ", ".join(value) if isinstance(value, Mapping) else f"a {type(value).__name__}"
+                raise UserError(f"{self.file}: record {record}: no field {name!r}; available: {available}")
             value = value[step]
         return value
 
@@ -91,16 +95,17 @@ def _strings(value: Any) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Index:
-    """The n-grams of evaluation sets, and the texts they stand in. Equal texts of one field are one.
+    """The n-grams of evaluation sets, and the texts that contain them. Equal texts of one field are one.
 
-    n-gram g stands in the texts `texts[bounds[g]:bounds[g + 1]]`, first at the word `places`, all int64. Text t is that of
-    `names[t]` first, has `lengths[t]` words in each of its n-grams, of which it has `counts[t]`, over `words[t]` words.
+    N-gram g is in the texts `texts[bounds[g]:bounds[g + 1]]`, first at the word positions `positions`, all
+    int64. Text t comes first from item `names[t]`. It has `counts[t]` n-grams of `lengths[t]` words each,
+    which cover `words[t]` words.
     """
 
     table: "Table"
     bounds: np.ndarray
     texts: np.ndarray
-    places: np.ndarray
+    positions: np.ndarray
     names: tuple[str, ...]
     sets: np.ndarray
     fields: np.ndarray
@@ -110,57 +115,57 @@ class Index:
     facts: dict[str, dict[str, int]]
 
 
-def index_sets(sets: Sequence[EvaluationSet], ngram: int, least: int, common: int) -> Index:
-    """Index all texts of at least `least` words; one shorter than `ngram` is a single n-gram.
+def index_sets(sets: Sequence[EvaluationSet], ngram: int, min_words: int, common: int) -> Index:
+    """Index all texts of at least `min_words` words; one shorter than `ngram` is a single n-gram.
 
-    An n-gram of more than `common` different texts is left out: it belongs to a template, not to an item.
+    An n-gram in more than `common` different texts is left out: it belongs to a template, not to an item.
     """
     from pipelines.kernels.signals.ngrams import make_table, ngram_keys
 
     known: dict[tuple[int, bytes], None] = {}
-    found: list[tuple[str, int, int, int]] = []  # name, set, field, words of an n-gram
-    keys, places = [np.zeros(0, np.uint64)], [np.zeros(0, np.int64)]
+    texts: list[tuple[str, int, int, int]] = []  # name, set, field, words of an n-gram
+    keys, positions = [np.zeros(0, np.uint64)], [np.zeros(0, np.int64)]
     facts = {each.name: {"items": 0, "texts": 0, "copies": 0, "too_short": 0, "only_common": 0} for each in sets}
     for number, each in enumerate(sets):
         fact, last = facts[each.name], -1
         for record, field, text in each.texts():
             fact["items"] += record != last
             last, hashes = record, _word_hashes(text)
-            if len(hashes) < least or (field, hashes.tobytes()) in known:
-                fact["too_short" if len(hashes) < least else "copies"] += 1
+            if len(hashes) < min_words or (field, hashes.tobytes()) in known:
+                fact["too_short" if len(hashes) < min_words else "copies"] += 1
                 continue
             known[field, hashes.tobytes()] = None
             fact["texts"] += 1
             size = min(ngram, len(hashes))
             different, first = np.unique(ngram_keys(hashes, size), return_index=True)
             keys.append(different)
-            places.append(first)
-            found.append((f"{each.name}#{record}", number, field, size))
-    owners = np.repeat(np.arange(len(found)), [len(k) for k in keys[1:]])
+            positions.append(first)
+            texts.append((f"{each.name}#{record}", number, field, size))
+    owners = np.repeat(np.arange(len(texts)), [len(k) for k in keys[1:]])
     unique, inverse, counts = np.unique(np.concatenate(keys), return_inverse=True, return_counts=True)
     kept = counts[inverse] <= common
     unique = unique[counts <= common]
     order = np.lexsort((owners[kept], np.concatenate(keys)[kept]))
-    owners, spots = owners[kept][order], np.concatenate(places)[kept][order]
+    owners, kept_positions = owners[kept][order], np.concatenate(positions)[kept][order]
     bounds = np.concatenate([[0], np.cumsum(counts[counts <= common])])
-    names, set_numbers, fields, lengths = zip(*found, strict=True) if found else ((), (), (), ())
+    names, set_numbers, fields, lengths = zip(*texts, strict=True) if texts else ((), (), (), ())
     sizes = np.array(lengths, np.int64)
-    grams = np.bincount(owners, minlength=len(found))
+    grams = np.bincount(owners, minlength=len(texts))
     for number in np.asarray(set_numbers, np.int64)[grams == 0].tolist():
         facts[sets[number].name]["only_common"] += 1
-    words = covered_words(owners, spots, sizes, len(found))
+    words = covered_words(owners, kept_positions, sizes, len(texts))
     table = make_table(unique, np.unique(sizes))
     columns = (np.array(set_numbers, np.int64), np.array(fields, np.int64), sizes, grams, words)
-    return Index(table, bounds, owners, spots, names, *columns, facts)
+    return Index(table, bounds, owners, kept_positions, names, *columns, facts)
 
 
-def covered_words(groups: np.ndarray, places: np.ndarray, lengths: np.ndarray, count: int) -> np.ndarray:
-    """How many words n-grams cover, int64 [count], of which those of group g begin at `places` and have lengths[g] words."""
-    order = np.lexsort((places, groups))
-    groups, places = groups[order], places[order]
+def covered_words(groups: np.ndarray, starts: np.ndarray, lengths: np.ndarray, count: int) -> np.ndarray:
+    """Words covered by n-grams, int64 [count]: those of group g begin at `starts` and have lengths[g] words."""
+    order = np.lexsort((starts, groups))
+    groups, starts = groups[order], starts[order]
     sizes = lengths[groups]
     same = groups[1:] == groups[:-1]
-    sizes[:-1][same] = np.minimum(sizes[:-1], places[1:] - places[:-1])[same]
+    sizes[:-1][same] = np.minimum(sizes[:-1], starts[1:] - starts[:-1])[same]
     return np.bincount(groups, sizes, count).astype(np.int64)
 
 

@@ -1,7 +1,9 @@
-"""Scripts and languages: an answer in a script that the text does not use is no answer, and some scripts name their language.
+"""Scripts and languages: reject labels whose script the text does not use, and identify languages by a script
+of their own.
 
-resiliparse compares n-grams by their hashes, so base64 and Ethiopic come near the profile of Chinese with scores that
-Chinese pages have too. The blocks are those of the Unicode Standard; languages with several scripts in use have all of them.
+resiliparse compares n-grams by their hashes, so base64 and Ethiopic come near the profile of Chinese, with
+scores that Chinese pages have too. The blocks are those of the Unicode Standard; languages with several
+scripts in use list all of them.
 """
 
 from functools import cache
@@ -10,7 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import numpy as np
 
-LEAST_SHARE = 0.1  # of the letters, in a script of the language; below it, a label cannot be right
+MIN_SCRIPT_SHARE = 0.1  # share of letters in a script of the language below which a label is rejected
 _BLOCKS = {
     "Latin": (
         (0x0041, 0x005A),
@@ -118,40 +120,46 @@ _ONE_LANGUAGE = {
     "Armenian": "hy", "Georgian": "ka", "Greek": "el", "Gujarati": "gu", "Hangul": "ko", "Kannada": "kn", "Khmer": "km",
     "Lao": "lo", "Malayalam": "ml", "Oriya": "or", "Sinhala": "si", "Tamil": "ta", "Telugu": "te", "Thaana": "dv", "Thai": "th",
 }  # fmt: skip
-"""Scripts that one language writes, but for minorities of a few per cent at most."""
-MOST = 0.9  # of the letters, in a script that says by itself which language a text is in
-_JAPANESE = 0.1  # of the letters in kana; Chinese has none, Japanese about half
-_PLACES = {name: place for place, name in enumerate(_BLOCKS, 2)}
+"""Scripts of a single language, apart from minorities of a few per cent at most."""
+MOST = 0.9  # share of letters in a script from which it identifies the language
+_JAPANESE = 0.1  # share of letters in kana from which it is Japanese: Chinese has none, Japanese about half
+_INDEX = {name: index for index, name in enumerate(_BLOCKS, 2)}
 
 
 def written_in(text: str, language: str) -> bool:
-    """Whether at least a tenth of a text's letters belong to a script of the language; other languages are Latin."""
+    """Whether at least a tenth of a text's letters are in a script of the language. Languages not listed are
+    Latin.
+    """
     scripts = _SCRIPTS.get(language, ("Latin",))
     if text.isascii():
         return "Latin" in scripts
     counts = _count(text)
-    return bool(sum(counts[_PLACES[script]] for script in scripts) >= max(1, LEAST_SHARE * counts[1:].sum()))
+    return bool(sum(counts[_INDEX[script]] for script in scripts) >= max(1, MIN_SCRIPT_SHARE * counts[1:].sum()))
 
 
 def language_of_script(text: str) -> tuple[str, float] | None:
-    """The language that a text's script names, and the share of its letters in that script; None where no script does.
+    """The language identified by a text's script, and the share of its letters in that script; None if no
+    script identifies one.
 
-    Nine tenths of the letters must be of a script that one language writes, or of Han and kana: Japanese where a tenth or
-    more is kana, else Chinese. Scripts of several languages (Latin, Cyrillic, Arabic, Devanagari, ...) name none.
+    Nine tenths of the letters must be in a script of a single language, or in Han and kana: Japanese if a
+    tenth or more is kana, else Chinese. Scripts of several languages (Latin, Cyrillic, Arabic, Devanagari,
+    ...) identify none.
     """
     if text.isascii():
         return None
     counts = _count(text)
     letters = max(1, int(counts[1:].sum()))
-    kana = counts[_PLACES["Kana"]] / letters
-    shares = {language: counts[_PLACES[script]] / letters for script, language in _ONE_LANGUAGE.items()}
-    shares["ja" if kana >= _JAPANESE else "zh"] = kana + counts[_PLACES["Han"]] / letters
+    kana = counts[_INDEX["Kana"]] / letters
+    shares = {language: counts[_INDEX[script]] / letters for script, language in _ONE_LANGUAGE.items()}
+    shares["ja" if kana >= _JAPANESE else "zh"] = kana + counts[_INDEX["Han"]] / letters
     language = max(shares, key=lambda language: shares[language])
     return (language, float(shares[language])) if shares[language] >= MOST else None
 
 
 def _count(text: str) -> "np.ndarray":
-    """Letters of each script by its place, int64 [scripts + 2]; at 1 those of others, at 0 what is no letter."""
+    """Letters of each script by its index, int64 [scripts + 2]; index 1 counts other letters, index 0
+    non-letters.
+    """
     import numpy as np
 
     codes = np.frombuffer(text.encode("utf-32-le"), np.uint32)
@@ -160,11 +168,13 @@ def _count(text: str) -> "np.ndarray":
 
 @cache
 def _table() -> "np.ndarray":
-    """The place of each code point's script, uint8 [0x110000]; 1: a letter of another one, 0: no letter."""
+    """The script index of each code point, uint8 [0x110000]; 1: a letter of another script, 0:
+    not a letter.
+    """
     import numpy as np
 
     table = np.fromiter((chr(code).isalpha() for code in range(0x110000)), np.uint8, 0x110000)
     for name, ranges in _BLOCKS.items():
         for first, last in ranges:
-            table[first : last + 1] = _PLACES[name]
+            table[first : last + 1] = _INDEX[name]
     return table

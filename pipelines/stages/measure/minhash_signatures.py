@@ -1,5 +1,6 @@
-"""MinHash signatures over n-grams of words or characters (Broder 1997), bit-identical to datasketch's, from which near-copies
-are found."""
+"""MinHash signatures over n-grams of words or characters (Broder 1997), bit-identical to datasketch's, for
+finding near-copies.
+"""
 
 import functools
 import re
@@ -20,12 +21,13 @@ if TYPE_CHECKING:
 class MinhashSignatures(MeasuresText, PartStage):
     """`minhash`: the signature of the set of a document's shingles, fixed_size_list<uint32>[num_perm].
 
-    A document becomes words joined by one space, as `normalisation` says; a shingle is `ngram` neighbouring words, or
-    characters, of that. Where a script puts no spaces between words (Chinese, Japanese, Thai, Lao, Khmer, Burmese and
-    others), each letter with its marks stands for a word, and weighs five sixths of one: 6 letters make a shingle where 5
-    words do, and a text of several scripts is measured in one step. A document that is shorter is one shingle. A document
-    without words has a null signature: it resembles nothing, and exact copies of it are the business of `text_hash`. Values
-    equal those of `datasketch.MinHash(num_perm, seed, scheme="affine32", hashfunc=xxhash.xxh32_intdigest)` updated with
+    A document becomes words joined by one space, as `normalisation` defines them; a shingle is `ngram`
+    neighbouring words, or characters, of it. In scripts without spaces between words (Chinese, Japanese,
+    Thai, Lao, Khmer, Burmese and others), each letter with its marks counts as a word, with a weight of five
+    sixths: 6 letters make a shingle where 5 words do. So one step measures a text of several scripts. A
+    shorter document is a single shingle. A document without words has a null signature: it resembles nothing,
+    and `text_hash` finds exact copies of it. Values equal those of
+    `datasketch.MinHash(num_perm, seed, scheme="affine32", hashfunc=xxhash.xxh32_intdigest)` updated with
     every shingle's UTF-8.
     """
 
@@ -36,7 +38,7 @@ class MinhashSignatures(MeasuresText, PartStage):
     seed: int = 1
     """Seed of the permutations; signatures of different seeds cannot be compared."""
     unit: Literal["word", "character"] = "word"
-    """What a shingle is made of: words and letters as said above, or single characters whatever the script."""
+    """What a shingle consists of: words and letters as described above, or single characters in every script."""
     normalisation: Literal["plain", "fineweb"] = "plain"
     """plain: words are what `re.findall(r"\\w+", text.lower())` finds, with the marks and joiners that follow: exactly that
     where no letter carries a mark of its own, and whole words in Hindi, where `\\w+` cuts at every vowel sign. fineweb: what
@@ -47,22 +49,23 @@ class MinhashSignatures(MeasuresText, PartStage):
 
     def writes(self) -> pa.Schema:
         """`minhash`; its values lie in one buffer, so `column.values.to_numpy().reshape(-1, num_perm)` copies
-        nothing."""
+        nothing.
+        """
         return self.named(pa.schema([("minhash", pa.list_(pa.uint32(), self.num_perm))]))
 
     def depends(self) -> dict[str, str]:
-        """datasketch draws the permutations; the Unicode version decides what a word is."""
+        """datasketch, which draws the permutations; the Unicode version, which defines words."""
         from pipelines.kernels.text.tables import unicode_version
 
         return {**library_versions("datasketch"), **unicode_version()}
 
     def check(self) -> None:
-        """Ranges."""
+        """Validate ranges."""
         super().check()
-        for knob, most in (("num_perm", 4096), ("ngram", 1000)):
+        for knob, maximum in (("num_perm", 4096), ("ngram", 1000)):
             value = getattr(self, knob)
-            if not 1 <= value <= most:
-                raise ValueError(f"{knob}: got {value}, expected 1 to {most}")
+            if not 1 <= value <= maximum:
+                raise ValueError(f"{knob}: got {value}, expected 1 to {maximum}")
         if not 0 <= self.seed < 1 << 32:
             raise ValueError(f"seed: got {self.seed}, expected 0 to {(1 << 32) - 1}")
 
@@ -81,7 +84,9 @@ class MinhashSignatures(MeasuresText, PartStage):
         return pa.table([column], schema=self.writes())
 
     def shingle_sets(self, text: pa.Array) -> pa.LargeListArray:
-        """The distinct 32-bit hashes of each text's shingles, ascending: what the signatures are samples of."""
+        """The distinct 32-bit hashes of each text's shingles, ascending: the sets that signatures are samples
+        of.
+        """
         from pipelines.kernels.search.minhash import shingle_sets
         from pipelines.kernels.text.buffers import text_buffers
 
@@ -95,7 +100,7 @@ class MinhashSignatures(MeasuresText, PartStage):
 
     @property
     def _kept(self) -> int:
-        """The class of characters that words are made of."""
+        """The character classes that words consist of."""
         from pipelines.kernels.text.tables import CONTINUES, IN_TOKEN, IN_WORD, UNSPACED
 
         kept = IN_WORD | CONTINUES if self.normalisation == "plain" else IN_TOKEN
@@ -109,7 +114,7 @@ class MinhashSignatures(MeasuresText, PartStage):
 
 
 def _fineweb(text: str) -> str:
-    """The normal form `fineweb`; white space is left to the splitting into words."""
+    """The normal form `fineweb`; white space is left to the word splitter."""
     text = _NUMBER.sub("0", text.lower())
     if text.isascii():
         return text.translate(_ASCII)

@@ -1,6 +1,6 @@
 """Quality signals: counts and ratios over words, lines, paragraphs and sentences of a document.
 
-What a word, token, line, paragraph and sentence is, and where peers differ, is said once, in
+Words, tokens, lines, paragraphs and sentences, and how peers differ, are defined in
 pipelines/kernels/text/segment.py. Formulas over the kernels' counts: pipelines/stages/measure/signal_columns.py.
 """
 
@@ -18,7 +18,7 @@ from pipelines.stages.measure.signal_columns import COUNTS, SIGNALS, derive
 class QualitySignals(MeasuresText, PartStage):
     """Measure every document; decide nothing.
 
-    A ratio whose denominator is 0 is null: there is nothing to judge. Sources: Rae et al. 2021 (Gopher), appendix A.1.1;
+    A ratio whose denominator is 0 is null. Sources: Rae et al. 2021 (Gopher), appendix A.1.1;
     Raffel et al. 2020 (C4), section 2.2; Penedo et al. 2024 (FineWeb), section 3; Weber et al. 2024 (RedPajama-v2). A
     column without a suffix follows the paper's words over our segmentation; `_datatrove` follows datatrove 0.10.1 (its
     tokens: pipelines/kernels/signals/tokens.py), `_tfds` the code of tensorflow_datasets. "Share" is a ratio of counts, its unit
@@ -28,7 +28,7 @@ class QualitySignals(MeasuresText, PartStage):
     |---|---|---|
     | n_bytes | bytes | UTF-8 bytes of the text |
     | n_chars | code points | code points of the text |
-    | n_lines | lines | lines that hold a character other than white space |
+    | n_lines | lines | lines with a character other than white space |
     | n_paragraphs | paragraphs | blocks of lines without a blank line between them |
     | n_sentences | sentences | sentences; 0 where the document is blank |
     | **Gopher quality** | | |
@@ -53,7 +53,7 @@ class QualitySignals(MeasuresText, PartStage):
     | dup_paragraph_ratio | 1 | the same of paragraphs |
     | dup_line_char_ratio | 1 | characters in lines that equal an earlier one / characters in lines |
     | dup_paragraph_char_ratio | 1 | the same of paragraphs |
-    | top_Ngram_char_ratio | 1 | N = 2, 3, 4: share of the words' characters that stand in the most frequent n-gram, if it \
+    | top_Ngram_char_ratio | 1 | N = 2, 3, 4: share of the words' characters in the most frequent n-gram, if it \
 occurs twice; of equally frequent ones the first; words as written, each once; in scripts without spaces N words are \
 1.6 N letters of Han and kana (also syllables of Tibetan), 3 N letters of Thai, Lao, Khmer, Burmese |
     | dup_Ngram_char_ratio | 1 | N = 5 to 10: the same for all n-grams that occur twice or more |
@@ -63,10 +63,10 @@ occurs twice; of equally frequent ones the first; words as written, each once; i
     | dup_paragraph_char_ratio_datatrove | 1 | characters in copied paragraphs / all characters |
     | top_Ngram_char_ratio_datatrove | 1 | characters of the most frequent n-gram of tokens, joined by spaces, times its \
 count (which may be 1, and occurrences may overlap) / all characters; null where there is no n-gram |
-    | dup_Ngram_char_ratio_datatrove | 1 | characters of n-grams seen before, going past each whole / all characters |
+    | dup_Ngram_char_ratio_datatrove | 1 | characters of n-grams seen before, skipping each as a whole / all characters |
     | **C4** (V: paper, tfds, datatrove; kernels/c4.py) | | |
     | c4_sentences_V | sentences | sentences in the lines that C4's line rules keep |
-    | c4_lorem_ipsum_V | lines | lines for which the page goes: "lorem ipsum" in any line (paper) or in one that passed the \
+    | c4_lorem_ipsum_V | lines | lines that drop the page: "lorem ipsum" in any line (paper) or in one that passed the \
 tests before it |
     | c4_curly_V | lines | the same for `{` |
     | **FineWeb** | | its duplicate lines by the paper are dup_line_char_ratio |
@@ -78,14 +78,14 @@ tests before it |
     | newline_to_word_ratio_datatrove | 1 | line feeds / tokens |
     | **RedPajama-v2**, of the text alone | | words as written; it lower-cases them |
     | curly_bracket_ratio | 1 | characters `{` and `}` / characters |
-    | all_caps_word_ratio | 1 | words with a capital letter and no small one / words |
+    | all_caps_word_ratio | 1 | words with an upper-case letter and no lower-case one / words |
     | unique_word_ratio | 1 | different words / words |
     | unigram_entropy | nats | - sum of p ln p over the shares p of different words |
     | numerical_char_ratio | 1 | characters of the categories N* / characters |
     | uppercase_char_ratio | 1 | characters of the category Lu / characters |
     | stop_word_ratio | 1 | occurrences of Gopher's eight stop words, in any case / words |
     | lorem_ipsum_ratio | 1 | occurrences of "lorem ipsum" / characters |
-    | javascript_line_count | lines | lines that hold "javascript", in any case |
+    | javascript_line_count | lines | lines that contain "javascript", in any case |
     | symbol_to_word_ratio | 1 | (characters `#` + ellipses) / words |
     | **Code** | | Chen et al. 2021 (Codex), section 3.1; Kocetkov et al. 2022 (The Stack), section 3 |
     | max_line_chars | code points | code points of the longest line, without white space at its ends; 0 where there is none |
@@ -103,11 +103,11 @@ tests before it |
         return self.named(SIGNALS)
 
     def never_null(self) -> tuple[str, ...]:
-        """The counts; a ratio has no value where its denominator is 0."""
+        """The counts; a ratio with denominator 0 is null."""
         return tuple(f"{self.prefix}{name}" for name in COUNTS)
 
     def depends(self) -> dict[str, str]:
-        """The Unicode version decides what a letter is."""
+        """The Unicode version, which defines letters."""
         from pipelines.kernels.text.tables import unicode_version
 
         return unicode_version()

@@ -1,6 +1,6 @@
-"""The columns of `quality_signals`: their types, and their formulas over the kernels' counts.
+"""The columns of `quality_signals`: types, and formulas over the kernels' counts.
 
-What each column means, its unit and its source: the table of `quality_signals.QualitySignals`.
+The table in `quality_signals.QualitySignals` gives their meanings, units and sources.
 """
 
 from typing import TYPE_CHECKING
@@ -94,7 +94,7 @@ def derive(counts: dict[str, "np.ndarray"]) -> pa.Table:
         **counts,
         "chars_but_feeds": chars - counts["feeds"],
         "symbols": counts["hashes"] + counts["ellipses"],
-        # A document of fewer than n tokens has no n-gram, which is no ratio of 0.
+        # A document of fewer than n tokens has no n-grams; its ratio is null, not 0.
         **{f"chars_of_{n}_tokens": np.where(tokens >= n, chars, 0) for n in (2, 3, 4)},
     }
     words = counts["words"]
@@ -106,8 +106,9 @@ def derive(counts: dict[str, "np.ndarray"]) -> pa.Table:
 
 
 def _ratio(numerator: "np.ndarray", denominator: "np.ndarray") -> pa.Array:
-    """float32, null where the denominator is 0. Divided as float64 first: a ratio of exactly 0.1 is then float32's
-    0.1."""
+    """float32, null where the denominator is 0. Divided as float64 first, so that a ratio of exactly 0.1
+    becomes float32's 0.1.
+    """
     import numpy as np
 
     nothing = denominator == 0

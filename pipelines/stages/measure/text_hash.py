@@ -1,4 +1,4 @@
-"""Content hash of a document's text, by which exact copies are found."""
+"""Content hash of a document's text, for finding exact copies."""
 
 import itertools
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ class TextHash(MeasuresText, PartStage):
 
     normalisation: Literal["none", "plain"] = "plain"
     """none: the bytes as they are. plain: exactly Python's `" ".join(text.lower().split())`: lower-cased in full, every
-    run of white space one space, none at the ends; punctuation stays."""
+    run of white space becomes one space, none at the ends; punctuation stays."""
 
     def writes(self) -> pa.Schema:
         """`text_hash`, 16 bytes."""
@@ -30,7 +30,7 @@ class TextHash(MeasuresText, PartStage):
         return tuple(self.writes().names)
 
     def depends(self) -> dict[str, str]:
-        """The Unicode version where letters are lower-cased; the hash itself is a fixed algorithm."""
+        """The Unicode version if letters are lower-cased; the hash itself is a fixed algorithm."""
         if self.normalisation == "none":
             return {}
         from pipelines.kernels.text.tables import unicode_version

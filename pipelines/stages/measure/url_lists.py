@@ -1,6 +1,6 @@
-"""Lists that URL rules look things up in: block-lists of millions of domains and URLs, and short lists of words.
+"""Lists for URL rules: block-lists of millions of domains and URLs, and short word lists.
 
-Files have one entry per line; blank lines and lines that begin with `#` say nothing.
+Files have one entry per line; blank lines and lines that begin with `#` are ignored.
 """
 
 import re
@@ -13,26 +13,28 @@ import xxhash
 
 from gristmill.errors import UserError
 from gristmill.storage.store import file_checksum
-from pipelines.stages.measure.url_normal import Url, normalised
+from pipelines.stages.measure.url_normal import Url, normalise_url
 
 _NAME = re.compile(rb"[a-z0-9_-]+(\.[a-z0-9_-]+)*")
 _HOST = re.compile(r"[a-z0-9_.:\[\]-]+")
 _SEPARATORS = re.compile(r"[\W_]+")
-_DIGEST = "S16"  # all of one length, so that numpy's padding with NUL changes no order and no equality
+_DIGEST = "S16"  # fixed length, so numpy's NUL padding affects neither order nor equality
 
 
-def files_of(path: str) -> list[Path]:
-    """A list file, or all files called `domains` or `urls` under a directory, as the UT1 block-lists are laid out."""
-    place = Path(path)
-    if not place.is_dir():
-        return [place]
-    return sorted(file for file in place.rglob("*") if file.name in ("domains", "urls") and file.is_file())
+def list_files(path: str) -> list[Path]:
+    """A list file, or all files called `domains` or `urls` under a directory, the layout of the UT1
+    block-lists.
+    """
+    directory = Path(path)
+    if not directory.is_dir():
+        return [directory]
+    return sorted(file for file in directory.rglob("*") if file.name in ("domains", "urls") and file.is_file())
 
 
 def check_lists(knob: str, paths: Sequence[str], directories: bool) -> None:
-    """ValueError for a path that holds no list."""
+    """Raise ValueError for a path without a list."""
     for number, path in enumerate(paths):
-        if not (Path(path).is_file() or (directories and Path(path).is_dir() and files_of(path))):
+        if not (Path(path).is_file() or (directories and Path(path).is_dir() and list_files(path))):
             expected = " or a directory with files `domains` or `urls`" if directories else ""
             raise ValueError(
                 f"{knob}[{number}]: got {path!r}, expected a file with one entry per line{expected}; relative to the working "
@@ -42,12 +44,12 @@ def check_lists(knob: str, paths: Sequence[str], directories: bool) -> None:
 
 def checksums(knob: str, paths: Sequence[str]) -> dict[str, str]:
     """xxh3_128 of every file of a knob, for `depends()`."""
-    found = {}
+    digests = {}
     for number, path in enumerate(paths):
-        for file in files_of(path):
+        for file in list_files(path):
             inside = file.relative_to(path).as_posix() if file != Path(path) else ""
-            found[f"{knob}[{number}] {inside}".rstrip() + " xxh3_128"] = file_checksum(file)
-    return found
+            digests[f"{knob}[{number}] {inside}".rstrip() + " xxh3_128"] = file_checksum(file)
+    return digests
 
 
 def _entries(path: Path) -> Iterator[tuple[int, bytes]]:
@@ -63,20 +65,20 @@ def _entries(path: Path) -> Iterator[tuple[int, bytes]]:
 
 @dataclass(frozen=True)
 class BlockList:
-    """Blocked domains and URLs as sorted 128-bit hashes: 16 bytes an entry, whatever its length.
+    """Blocked domains and URLs as sorted 128-bit hashes: 16 bytes per entry, independent of its length.
 
     Two different entries share a hash with a probability below 1e-24 for ten million of them.
     """
 
     hashes: np.ndarray
     depth: int
-    """Path segments of the deepest URL entry; -1 where all entries are domains."""
+    """Path segments of the deepest URL entry; -1 if all entries are domains."""
 
-    def holds(self, urls: Iterable[Url | None]) -> np.ndarray:
-        """Whether each URL is blocked, bool [n]. None is not.
+    def blocks(self, urls: Iterable[Url | None]) -> np.ndarray:
+        """Whether each URL is blocked, bool [n]; False for None.
 
-        A domain blocks itself and its subdomains. A URL blocks itself and what lies below its path, with or without
-        `www.`, in any case, under any scheme and port; one with a query blocks that query only.
+        A domain blocks itself and its subdomains. A URL blocks itself and everything below its path, with or
+        without `www.`, in any case, under any scheme and port; one with a query blocks that query only.
         """
         counts, digests = [], bytearray()
         for url in urls:
@@ -84,13 +86,13 @@ class BlockList:
             counts.append(len(keys))
             for key in keys:
                 digests += _digest(key)
-        wanted = np.frombuffer(digests, _DIGEST)
-        at = np.searchsorted(self.hashes, wanted)
-        found = np.zeros(len(wanted), bool)
+        hashes = np.frombuffer(digests, _DIGEST)
+        at = np.searchsorted(self.hashes, hashes)
+        is_blocked = np.zeros(len(hashes), bool)
         inside = at < len(self.hashes)
-        found[inside] = self.hashes[at[inside]] == wanted[inside]
+        is_blocked[inside] = self.hashes[at[inside]] == hashes[inside]
         owners = np.repeat(np.arange(len(counts)), counts)
-        return np.bincount(owners[found], minlength=len(counts)) > 0
+        return np.bincount(owners[is_blocked], minlength=len(counts)) > 0
 
     def _keys(self, url: Url, host: str) -> list[str]:
         """Every entry that would block a URL."""
@@ -111,7 +113,9 @@ class BlockList:
 
 
 def _page(url: Url, host: str) -> str:
-    """`host/path?query` as URL entries are compared: lower case, no `www.`, no slash at the end of the path."""
+    """`host/path?query` in the form in which URL entries are compared: lower case, no `www.`, no trailing
+    slash of the path.
+    """
     page = host.removeprefix("www.") + (url.path.rstrip("/") or "/")
     return (f"{page}?{url.query}" if url.query else page).lower()
 
@@ -121,19 +125,17 @@ def _digest(key: str) -> bytes:
 
 
 def load_block_lists(paths: Sequence[str]) -> BlockList:
-    """The entries of all files. UserError for a line that is neither a domain nor a URL."""
+    """The entries of all files. Raises UserError for a line that is neither a domain nor a URL."""
     digests, depth = bytearray(), -1
-    for file in (file for path in paths for file in files_of(path)):
+    for file in (file for path in paths for file in list_files(path)):
         for number, entry in _entries(file):
             if _NAME.fullmatch(entry):
                 digests += xxhash.xxh3_128_digest(entry)
                 continue
             text = entry.decode("utf-8", "replace").removeprefix("*.").removeprefix(".")
-            url = normalised(text)
+            url = normalise_url(text)
             if url.host is None or not _HOST.fullmatch(url.host):
-                raise UserError(
-                    f"{file}:{number}: neither a domain nor a URL; expected one of them a line, nothing else"
-                )
+                raise UserError(f"{file}:{number}: neither a domain nor a URL; expected one per line and nothing else")
             if url.path != "/" or url.query or "/" in (text.partition("://")[2] or text):
                 key = _page(url, url.host)
                 depth = max(depth, key.partition("?")[0].rstrip("/").count("/"))
@@ -145,21 +147,23 @@ def load_block_lists(paths: Sequence[str]) -> BlockList:
     return BlockList(hashes, depth)
 
 
-def words_of(text: str) -> list[str]:
+def split_words(text: str) -> list[str]:
     """The words of a decoded URL: maximal runs of letters and digits, lower-cased."""
     return [word for word in _SEPARATORS.split(text.lower()) if word]
 
 
 def load_words(paths: Sequence[str], squash: bool = False) -> frozenset[str]:
-    """The words of list files, lower-cased; with `squash`, what stands between letters and digits is left out.
+    """The words of list files, lower-cased; with `squash`, characters between letters and digits are removed.
 
-    UserError for an entry that could never match.
+    Raises UserError for an entry that could never match.
     """
     words = set()
     for path in paths:
         for number, entry in _entries(Path(path)):
-            found = words_of(entry.decode("utf-8", "replace"))
-            if not found or (len(found) > 1 and not squash):
-                raise UserError(f"{path}:{number}: {len(found)} words; expected one a line, of letters and digits only")
-            words.add("".join(found))
+            entry_words = split_words(entry.decode("utf-8", "replace"))
+            if not entry_words or (len(entry_words) > 1 and not squash):
+                raise UserError(
+                    f"{path}:{number}: {len(entry_words)} words; expected one per line, of letters and digits only"
+                )
+            words.add("".join(entry_words))
     return frozenset(words)

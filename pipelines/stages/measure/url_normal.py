@@ -1,9 +1,10 @@
-"""URLs in one form: what is equal after normalisation names the same page.
+"""URL normalisation: URLs that are equal after it name the same page.
 
-Equivalences are those of RFC 3986, section 6.2.2 (case, percent-encoding, dot segments) and 6.2.3 (scheme's port, empty
-path). Beyond the RFC, because pages of a crawl are meant: fragment and user information go, a name ends without a dot,
-names in other scripts become ASCII (IDNA 2003, as Python's codec has it), parameters are sorted by name, empty ones and
-those that only tell the visitor's way or session go.
+Equivalences are those of RFC 3986, section 6.2.2 (case, percent-encoding, dot segments) and 6.2.3 (default
+port, empty path). Since these are pages of a crawl, normalisation goes beyond the RFC: fragment and user
+information are removed, a host loses its trailing dot, hosts in other scripts become ASCII (IDNA 2003, as in
+Python's codec), parameters are sorted by name, and empty parameters and those that only track the visitor or
+session are removed.
 """
 
 import re
@@ -16,7 +17,8 @@ _OPAQUE = re.compile(r"([a-z][a-z0-9+.-]*):(?![0-9])", re.ASCII | re.IGNORECASE)
 _REST = re.compile(r"([^/?#]*)([^?#]*)(?:\?([^#]*))?", re.DOTALL)
 _AUTHORITY = re.compile(r"(\[[^\]]*\]|[^:\[\]]*)(?::([0-9]*))?", re.ASCII)
 _PLAIN_HOST = re.compile(r"[a-z0-9_.-]+|\[[0-9a-f:.]+\]", re.ASCII)
-_PLAIN = re.compile(r"[A-Za-z0-9._~!$&'()*+,;=:@/?-]*", re.ASCII)  # RFC 3986: what path and query hold unescaped
+# RFC 3986: characters that path and query hold unescaped
+_PLAIN = re.compile(r"[A-Za-z0-9._~!$&'()*+,;=:@/?-]*", re.ASCII)
 _ESCAPE = re.compile(r"%([0-9A-Fa-f]{2})?", re.ASCII)
 _ALLOWED = "!$&'()*+,;=:@/?%"
 _UNRESERVED = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
@@ -33,7 +35,7 @@ _TRACKING_PREFIX = "utm_"
 
 
 class Url(NamedTuple):
-    """A URL in normal form. `host` is None where there is none; then `path` is all that follows the scheme."""
+    """A URL in normal form. `host` is None if it has none; then `path` is everything after the scheme."""
 
     scheme: str
     host: str | None
@@ -48,28 +50,30 @@ class Url(NamedTuple):
         return f"{self.scheme}://{self.host}{port}{self.path}{f'?{self.query}' if self.query else ''}"
 
 
-def normalised(url: str) -> Url:
-    """The normal form of any text that stands for a URL. One without a scheme is read as http, as block-lists write them.
+def normalise_url(url: str) -> Url:
+    """The normal form of any text used as a URL. One without a scheme is read as http, as block-lists write
+    them.
 
-    The host is None for schemes without one (`mailto:`), for paths, and where it is no name of at most 253 characters.
+    The host is None for schemes without one (`mailto:`), for paths, and for names that are invalid or longer
+    than 253 characters.
     """
     url = url.strip().replace("\t", "").replace("\n", "").replace("\r", "")
-    found = _HIERARCHICAL.match(url)
-    if found is None:
+    match = _HIERARCHICAL.match(url)
+    if match is None:
         opaque = _OPAQUE.match(url)
         if opaque is not None or url[:1] in ("/", "?", "#", ""):
             scheme = opaque[1].lower() if opaque is not None else ""
             path = url[opaque.end() :] if opaque is not None else url
-            return Url(scheme, None, "", _escaped(path.partition("#")[0]), "")
-    scheme = (found[1] or "http").lower() if found is not None else "http"
-    rest = _REST.match(url, found.end() if found is not None else 0)
+            return Url(scheme, None, "", _normalise_escapes(path.partition("#")[0]), "")
+    scheme = (match[1] or "http").lower() if match is not None else "http"
+    rest = _REST.match(url, match.end() if match is not None else 0)
     assert rest is not None
     authority = _AUTHORITY.fullmatch(rest[1].rpartition("@")[2])
     host = _host(authority[1]) if authority is not None else None
     if authority is None or host is None:
-        return Url(scheme, None, "", "//" + _escaped(rest[0]).replace("%5B", "[").replace("%5D", "]"), "")
+        return Url(scheme, None, "", "//" + _normalise_escapes(rest[0]).replace("%5B", "[").replace("%5D", "]"), "")
     port = (authority[2] or "").lstrip("0")
-    path = _without_dots(_escaped(rest[2]))
+    path = _remove_dot_segments(_normalise_escapes(rest[2]))
     return Url(scheme, host, "" if port == _PORTS.get(scheme) else port, path, _query(rest[3] or ""))
 
 
@@ -88,21 +92,21 @@ def _host(host: str) -> str | None:
     return quote(host, safe="!$&'()*+,;=~")
 
 
-def _escaped(text: str) -> str:
-    """Percent-encoding: upper-case digits, nothing encoded that need not be, everything that must be."""
+def _normalise_escapes(text: str) -> str:
+    """Percent-encoding with upper-case digits, applied to exactly the characters that need it."""
     if _PLAIN.fullmatch(text):
         return text
     return quote(_ESCAPE.sub(_escape, text), safe=_ALLOWED)
 
 
-def _escape(found: re.Match[str]) -> str:
-    if found[1] is None:
+def _escape(match: re.Match[str]) -> str:
+    if match[1] is None:
         return "%25"
-    character = chr(int(found[1], 16))
-    return character if character in _UNRESERVED else found[0].upper()
+    character = chr(int(match[1], 16))
+    return character if character in _UNRESERVED else match[0].upper()
 
 
-def _without_dots(path: str) -> str:
+def _remove_dot_segments(path: str) -> str:
     """RFC 3986, section 5.2.4, for a path that is empty or absolute."""
     if "/." not in path:
         return path or "/"
@@ -119,8 +123,8 @@ def _without_dots(path: str) -> str:
 
 
 def _query(query: str) -> str:
-    """Parameters sorted by name; those of one name keep their order, which may have a meaning."""
-    parameters = [parameter for parameter in _escaped(query).split("&") if parameter]
+    """Parameters sorted by name; parameters of the same name keep their order, which may be significant."""
+    parameters = [parameter for parameter in _normalise_escapes(query).split("&") if parameter]
     named = [(parameter.partition("=")[0], parameter) for parameter in parameters]
     kept = [entry for entry in named if not _tracks(entry[0].lower())]
     return "&".join(parameter for _, parameter in sorted(kept, key=lambda entry: entry[0]))

@@ -1,8 +1,8 @@
-"""URL rules: what a document's address says about it, measured; `filter` decides.
+"""URL rules: measure what a document's address says about it; `filter` decides.
 
-The rules follow Penedo et al. 2023, "The RefinedWeb Dataset for Falcon LLM" (arXiv 2306.01116), appendix G.1: a block-list
-of domains and URLs, and three lists of words, of which strict ones count anywhere, hard and soft ones as whole words.
-The lists are the user's: the paper published neither.
+The rules follow Penedo et al. 2023, "The RefinedWeb Dataset for Falcon LLM" (arXiv 2306.01116), appendix G.1:
+a block-list of domains and URLs, and three word lists. Strict words count anywhere, hard and soft words as
+whole words. The user supplies the lists: the paper published none.
 """
 
 from collections.abc import Sequence
@@ -17,8 +17,15 @@ import pyarrow.compute as pc
 from gristmill.errors import UserError
 from pipelines.contracts.reads import Column, Input
 from pipelines.contracts.stage import PartStage, library_versions
-from pipelines.stages.measure.url_lists import BlockList, check_lists, checksums, load_block_lists, load_words, words_of
-from pipelines.stages.measure.url_normal import Url, normalised
+from pipelines.stages.measure.url_lists import (
+    BlockList,
+    check_lists,
+    checksums,
+    load_block_lists,
+    load_words,
+    split_words,
+)
+from pipelines.stages.measure.url_normal import Url, normalise_url
 
 if TYPE_CHECKING:
     import numpy as np
@@ -35,9 +42,9 @@ URL_SIGNALS = pa.schema(
     ]
 )
 _LISTS = ("block", "strict_words", "hard_words", "soft_words")
-_BATCH = 65_536  # URLs at a time: bounds the keys that are looked up
-_PATTERN_WORDS = 2_000  # words per regular expression: RE2 refuses what compiles to more than 8 MB
-_HOSTS = 65_536  # hosts remembered with their domains
+_BATCH = 65_536  # URLs per batch: bounds the keys in memory
+_PATTERN_WORDS = 2_000  # words per regular expression: RE2 refuses patterns that compile to more than 8 MB
+_HOSTS = 65_536  # hosts whose domains are cached
 
 
 @dataclass(frozen=True)
@@ -47,15 +54,16 @@ class UrlRules(PartStage):
     | column | definition |
     |---|---|
     | url_host | host in lower case, ASCII (IDNA 2003); null where the URL has none |
-    | url_domain | registered domain, `example.co.uk`, by the suffix list that tldextract ships; null where it knows none |
-    | url_normal | the URL in normal form (stages/url_normal.py says which), by which `dedup_url` finds copies |
+    | url_domain | registered domain, `example.co.uk`, by the suffix list that tldextract ships; null if it has none |
+    | url_normal | the URL in normal form (see stages/measure/url_normal.py), by which `dedup_url` finds copies |
     | url_blocked | whether an entry of `block` covers it |
     | url_strict_words | how many strict words occur anywhere, even across separators: `ba.d-word` holds `badword` |
     | url_hard_words | how many different hard words occur as whole words |
     | url_soft_words | how many different soft words occur as whole words |
 
     Words are maximal runs of letters and digits of the percent-decoded URL in lower case. A list that is not given
-    covers nothing. The rule set `refinedweb_url@paper` drops what is blocked, holds a strict or hard word, or two soft ones.
+    matches nothing. The rule set `refinedweb_url@paper` drops URLs that are blocked, or contain a strict or hard word or
+    two soft ones.
     """
 
     block: tuple[str, ...] = ()
@@ -79,31 +87,33 @@ class UrlRules(PartStage):
         return URL_SIGNALS
 
     def check(self) -> None:
-        """ValueError for a list that is not there."""
+        """The lists must exist."""
         check_lists("block", self.block, directories=True)
         for knob in _LISTS[1:]:
             check_lists(knob, getattr(self, knob), directories=False)
 
     def depends(self) -> dict[str, str]:
-        """The suffix list comes with tldextract; case and letters with Unicode; the lists by checksum."""
+        """tldextract, which ships the suffix list; the Unicode version, which defines case and letters; the
+        checksums of the lists.
+        """
         from pipelines.kernels.text.tables import unicode_version
 
         return library_versions("tldextract") | unicode_version() | self._checksums
 
     def setup(self) -> None:
-        """Load the lists. UserError where one is not the planned one."""
-        if self._found() != self._checksums:
+        """Load the lists. Raises UserError if one is not the planned one."""
+        if self._read_checksums() != self._checksums:
             raise UserError(
-                "url_rules: a list changed after the build was planned; put it back, or run the command again"
+                "url_rules: a list changed after the build was planned; restore it, or run the command again"
             )
         _ = self._blocked, self._words
 
     @cached_property
     def _checksums(self) -> dict[str, str]:
-        """Those of the lists when they were first asked for, which is when the build is planned."""
-        return self._found()
+        """Checksums of the lists on first use, which is when the build is planned."""
+        return self._read_checksums()
 
-    def _found(self) -> dict[str, str]:
+    def _read_checksums(self) -> dict[str, str]:
         return {name: value for knob in _LISTS for name, value in checksums(knob, getattr(self, knob)).items()}
 
     @cached_property
@@ -136,8 +146,8 @@ class UrlRules(PartStage):
     def _measure(self, texts: Sequence[str | None]) -> pa.RecordBatch:
         import numpy as np
 
-        urls = [None if text is None else normalised(text) for text in texts]
-        words = [[] if text is None else words_of(unquote(text)) for text in texts]
+        urls = [None if text is None else normalise_url(text) for text in texts]
+        words = [[] if text is None else split_words(unquote(text)) for text in texts]
         strict, hard, soft = self._words
         missing = np.array([url is None for url in urls], bool)
         counts = [
@@ -149,7 +159,7 @@ class UrlRules(PartStage):
             pa.array([None if url is None else url.host for url in urls], pa.string()),
             pa.array([self._registered(url) for url in urls], pa.string()),
             pa.array([None if url is None else str(url) for url in urls], pa.string()),
-            pa.array(self._blocked.holds(urls), mask=missing),
+            pa.array(self._blocked.blocks(urls), mask=missing),
             *(pa.array(count, mask=missing) for count in counts),
         ]
         return pa.RecordBatch.from_arrays(columns, schema=URL_SIGNALS)
@@ -159,7 +169,9 @@ class UrlRules(PartStage):
 
 
 def _contained(strict: frozenset[str], words: Sequence[Sequence[str]]) -> "np.ndarray":
-    """How many of the strict words each URL holds once everything between its words is left out, int32 [n]."""
+    """How many of the strict words each URL contains once everything between its words is
+    removed, int32 [n].
+    """
     import numpy as np
 
     squashed = pa.array(["".join(found) for found in words], pa.large_string())

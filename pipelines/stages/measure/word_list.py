@@ -1,4 +1,6 @@
-"""Word lists: how much of a document, and of its sentences, the words and phrases of some files make up."""
+"""Word lists: how much of a document, and how many of its sentences, the words and phrases of some files make
+up.
+"""
 
 import unicodedata
 from dataclasses import dataclass
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
 _JOINS = "'’-_"  # between letters: `don't`, `bi-curious`
 _BETWEEN = ("Pd", "Ps", "Pe", "Pi", "Pf")  # dashes, brackets, quotation marks
 _PUNCTUATION = '.,;:!?/"`·・…、。，！？；：¿¡'
-_LINES = 10  # of entries that cannot be found, named in the notice
+_LINES = 10  # line numbers of unsearchable entries named in the notice
 
 
 @dataclass(frozen=True)
@@ -28,23 +30,23 @@ class WordList(ReadsText, PartStage):
 
     | column | unit | definition |
     |---|---|---|
-    | COLUMN_count | occurrences | how often an entry occurs; of those that begin at one place the longest counts, none overlap |
-    | COLUMN_ratio | 1 | UTF-8 bytes of the words in occurrences / of all words, lower-cased; null where there are none |
-    | COLUMN_sentences | sentences | how many sentences hold an occurrence |
-    | COLUMN_sentence_ratio | 1 | these / sentences; null where there are none |
+    | COLUMN_count | occurrences | occurrences of entries; the longest at each position, without overlaps |
+    | COLUMN_ratio | 1 | UTF-8 bytes of the words in occurrences / of all words, lower-cased; null if there are none |
+    | COLUMN_sentences | sentences | sentences with an occurrence |
+    | COLUMN_sentence_ratio | 1 | these / sentences; null if there are none |
 
-    Entries are found as whole words in any case, and phrases within a sentence whatever stands between their words that is
-    no letter, digit or `_`. In scripts without spaces (Chinese, Japanese, Thai, Lao, Khmer, Burmese) they are found anywhere,
-    as C4's lists are in Japanese, Thai and Chinese. An entry that holds other symbols than punctuation between words (`s&m`,
-    an emoji) is left out; the plan says how many are.
-    A fastText model of toxicity is the stage `classifier`.
+    Entries match whole words in any case. The words of a phrase match within a sentence across any characters
+    other than letters, digits and `_`. In scripts without spaces (Chinese, Japanese, Thai, Lao, Khmer,
+    Burmese), entries match anywhere, as C4's lists do in Japanese, Thai and Chinese. An entry with symbols
+    other than punctuation between words (`s&m`, an emoji) is left out; the plan reports how many. For a
+    fastText model of toxicity, use the stage `classifier`.
     """
 
     files: tuple[str, ...]
-    """UTF-8 files of one word or phrase per line, from the working directory; empty lines and lines that begin with # are
-    left out."""
+    """UTF-8 files of one word or phrase per line, relative to the working directory; empty lines and lines that begin
+    with # are ignored."""
     column: str = "toxic"
-    """What the names of the columns begin with."""
+    """Prefix of the column names."""
 
     paths: ClassVar[tuple[str, ...]] = ("files",)
 
@@ -54,27 +56,27 @@ class WordList(ReadsText, PartStage):
         return pa.schema([(f"{self.column}_{name}", kind) for name, kind in kinds.items()])
 
     def never_null(self) -> tuple[str, ...]:
-        """The counts; a ratio has no value in a document without words."""
+        """The counts; a ratio is null in a document without words."""
         return (f"{self.column}_count", f"{self.column}_sentences")
 
     def depends(self) -> dict[str, str]:
-        """The lists by checksum; Unicode decides what a word and a sentence is."""
+        """The checksums of the lists; the Unicode version, which defines words and sentences."""
         from pipelines.kernels.text.tables import unicode_version
 
         return unicode_version() | self._checksums
 
     def notice(self) -> str:
-        """How many entries cannot be found, and where they are."""
-        said = []
+        """How many entries are not searchable, and their lines."""
+        skipped = []
         for path in self.files:
             entries, lost = _read(Path(path))
             if lost:
                 lines = ", ".join(map(str, lost[:_LINES])) + (", ..." if len(lost) > _LINES else "")
-                said.append(f"{len(lost):,} of {len(lost) + len(entries):,} entries of {path} (lines {lines})")
-        return f"symbols that belong to no word: {'; '.join(said)} will not be searched" if said else ""
+                skipped.append(f"{len(lost):,} of {len(lost) + len(entries):,} entries of {path} (lines {lines})")
+        return f"symbols that belong to no word: {'; '.join(skipped)} will not be searched" if skipped else ""
 
     def check(self) -> None:
-        """ValueError for no list, one that is no file, and a name that cannot be."""
+        """At least one list, existing files, and a valid column name."""
         if not self.files:
             raise ValueError("files: got an empty list, expected at least one file")
         check_lists("files", self.files, directories=False)
@@ -83,15 +85,13 @@ class WordList(ReadsText, PartStage):
         super().check()
 
     def setup(self) -> None:
-        """Load the lists. UserError where one is not the planned one, or no entry is made of words."""
+        """Load the lists. Raises UserError if one is not the planned one, or no entry consists of words."""
         if checksums("files", self.files) != self._checksums:
             raise UserError(
-                "word_list: a file changed after the build was planned; put it back, or run the command again"
+                "word_list: a file changed after the build was planned; restore it, or run the command again"
             )
         if not len(self._entries[0]):
-            raise UserError(
-                f"word_list: {', '.join(self.files)}: no entry that can be found as words; give another list"
-            )
+            raise UserError(f"word_list: {', '.join(self.files)}: no entry consists of words; use another list")
 
     @cached_property
     def _checksums(self) -> dict[str, str]:
@@ -123,7 +123,7 @@ class WordList(ReadsText, PartStage):
 
         offsets, data = text_buffers(docs[self.text])
         rows, starts, ends = text_units(offsets, data, "sentence")
-        # Sentences follow one another, so that they are documents of a column whose text is the same.
+        # Sentences are contiguous, so they form the documents of a column with the same text.
         bounds = np.append(starts, ends[-1:]) if len(ends) else np.zeros(1, np.int64)
         measured = [np.zeros((0, 3), np.int64)]
         for _, _, local, block in blocks(bounds, data):
@@ -150,7 +150,9 @@ def _ratio(part: "np.ndarray", whole: "np.ndarray") -> pa.Array:
 
 
 def _read(path: Path) -> tuple[list[bytes], list[int]]:
-    """The entries of a file, lower-cased, words joined by one space; and the lines of those that cannot be found as words."""
+    """The entries of a file, lower-cased, words joined by one space; and the line numbers of those that are
+    not searchable.
+    """
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
     except UnicodeDecodeError as error:
@@ -159,18 +161,19 @@ def _read(path: Path) -> tuple[list[bytes], list[int]]:
     for number, line in enumerate(lines, 1):
         if line.strip() and not line.startswith("#"):
             entry = _words(line)
-            if _says_the_same(line.strip(), entry.decode()):
+            if _is_searchable(line.strip(), entry.decode()):
                 entries.append(entry)
             else:
                 lost.append(number)
     return entries, lost
 
 
-def _says_the_same(entry: str, words: str) -> bool:
+def _is_searchable(entry: str, words: str) -> bool:
     """Whether the words of an entry occur where the entry does and hardly elsewhere.
 
-    Punctuation between words is what may stand between the words of a phrase. Other symbols, and punctuation beside a
-    single letter or number, are part of what an entry says: `s m` is not `s&m`, `13` not `13.`, and an emoji no word.
+    Punctuation between words may separate the words of a phrase. Other symbols, and punctuation next to a
+    single letter or number, are part of an entry's meaning: `s m` is not `s&m`, `13` is not `13.`, and an
+    emoji is not a word.
     """
     symbols = {c for c in entry if not (c.isalnum() or c.isspace() or c in _JOINS or unicodedata.category(c)[0] == "M")}
     if not words or not symbols:

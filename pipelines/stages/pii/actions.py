@@ -1,18 +1,19 @@
-"""What becomes of personal data: a placeholder, a mask, a keyed hash, or a stand-in that is valid in form.
+"""Actions on personal data: a placeholder, a mask, a keyed hash, or a pseudonym that is valid in form.
 
-Hashes and stand-ins are HMAC-SHA256 of entity and value under the user's key, so that the same value has the same one in every
-document and run with that key, and nobody without it can try out all telephone numbers. Values are compared in one form:
-addresses in lower case, numbers as their digits and letters.
+Hashes and pseudonyms are HMAC-SHA256 of entity and value under the user's key. So equal values have equal
+ones in every document and run with that key, and without the key nobody can try out all telephone numbers.
+Values are compared in one form: addresses in lower case, numbers as their digits and letters.
 
-Stand-ins come from what is reserved for examples, of which there is only so much: different values can share one.
+Pseudonyms come from ranges reserved for examples, which are small: different values can share one.
 
-| entity | stand-in | reserved by |
+| entity | pseudonym | reserved by |
 |---|---|---|
 | EMAIL_ADDRESS | 50 bits of letters and digits at example.com, .net, .org | RFC 2606 |
-| PHONE_NUMBER | +44 20 7946 0000 to 0999 for what begins with +44, else 555-0100 to 0199 in 40 area codes | Ofcom, NANPA |
+| PHONE_NUMBER | +44 20 7946 0000 to 0999 for values that begin with +44, else 555-0100 to 0199 in 40 area codes | Ofcom, \
+NANPA |
 | IP_ADDRESS | 192.0.2.0/24, 198.51.100.0/24, 203.0.113.0/24; 2001:db8::/32 | RFC 5737, RFC 3849 |
 | MAC_ADDRESS | 00:00:5E:00:53:00 to FF | RFC 7042 |
-| CREDIT_CARD | 4000 00, the rest by chance, Luhn's digit | Stripe's test cards |
+| CREDIT_CARD | 4000 00, random digits, Luhn's digit | Stripe's test cards |
 | IBAN_CODE | GB, bank TEST, sort code 000000, mod 97 | no such bank |
 | US_SSN | 900 to 999, group 01 to 49 | never issued as SSN or ITIN |
 | CRYPTO | a Bitcoin address with its checksum | nobody has its key |
@@ -30,8 +31,8 @@ from typing import Literal, get_args
 Action = Literal["placeholder", "mask", "hmac", "pseudonym", "annotate"]
 ACTIONS: tuple[str, ...] = get_args(Action)
 KEYED: tuple[str, ...] = ("hmac", "pseudonym")
-_KEY_BYTES = 16  # at least: 128 bits
-_HASH_DIGITS = 16  # hexadecimal, 64 bits: two of a billion values share one with a probability of 3 %
+_KEY_BYTES = 16  # minimum: 128 bits
+_HASH_DIGITS = 16  # hexadecimal, 64 bits: among a billion values, two collide with a probability of 3 %
 _AREAS = (
     *(*range(201, 204), 205, 206, 208, *range(212, 220), 224, 225, 228, 229, 231, 234),
     *(*range(301, 306), *range(307, 311), 312, 401, 402, *range(404, 411), 412),
@@ -41,7 +42,9 @@ _BASE58 = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
 
 
 def read_key(where: str) -> bytes:
-    """The key that `file:PATH` or `env:NAME` names. ValueError, without any of it, where there is none or it is short."""
+    """The key at `file:PATH` or `env:NAME`. Raises ValueError, which never quotes the key, if it is missing
+    or too short.
+    """
     kind, _, name = where.partition(":")
     if kind == "file" and name:
         try:
@@ -51,9 +54,7 @@ def read_key(where: str) -> bytes:
     elif kind == "env" and name:
         key = os.environ.get(name, "").strip().encode()
     else:
-        raise ValueError(
-            "key: expected file:PATH or env:NAME, which say where the key is; the key itself stands nowhere"
-        )
+        raise ValueError("key: expected file:PATH or env:NAME, which give the location of the key, not the key itself")
     if len(key) < _KEY_BYTES:
         make = "python -c 'import secrets; print(secrets.token_hex(32))'"
         raise ValueError(f"key: {kind} holds {len(key)} bytes, expected at least {_KEY_BYTES}; make one with {make}")
@@ -61,17 +62,17 @@ def read_key(where: str) -> bytes:
 
 
 def fingerprint(key: bytes) -> str:
-    """What tells keys apart without telling them."""
+    """A digest that tells keys apart without revealing them."""
     return hmac.new(key, b"fingerprint", hashlib.sha256).hexdigest()[:16]
 
 
 def replacement(action: str, entity: str, value: str, key: bytes) -> str:
-    """What stands for a value. `key` counts for `hmac` and `pseudonym` alone."""
+    """The replacement of a value. `key` matters for `hmac` and `pseudonym` only."""
     if action == "mask":
         return "".join(character if character.isspace() else "*" for character in value)
     if action == "placeholder":
         return f"<{entity}>"
-    form = _one_form(entity, value)
+    form = _canonical(entity, value)
     digest = hmac.new(key, f"{entity}\0{form}".encode(), hashlib.sha256).digest()
     if action == "hmac":
         return f"<{entity}:{digest.hex()[:_HASH_DIGITS]}>"
@@ -79,21 +80,21 @@ def replacement(action: str, entity: str, value: str, key: bytes) -> str:
 
 
 def is_public(value: str) -> bool:
-    """Whether an IP address, with or without zone and prefix length, is one of the public internet."""
+    """Whether an IP address, with or without zone and prefix length, belongs to the public internet."""
     address = _address(value)
     return address is None or address.is_global
 
 
 def _address(value: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """None where Presidio accepts what the standard library does not, such as leading zeros."""
+    """None for values that Presidio accepts and the standard library does not, such as leading zeros."""
     try:
         return ipaddress.ip_address(value.partition("/")[0].partition("%")[0])
     except ValueError:
         return None
 
 
-def _one_form(entity: str, value: str) -> str:
-    """One form of a value for the several ways to write it."""
+def _canonical(entity: str, value: str) -> str:
+    """One canonical form for all spellings of a value."""
     if entity == "EMAIL_ADDRESS":
         return value.lower()
     if entity == "IP_ADDRESS":
@@ -110,8 +111,8 @@ def _digits(value: str) -> str:
     return "".join(str(unicodedata.decimal(character, "")) for character in value)
 
 
-def _laid_out(value: str, digits: str) -> str:
-    """`digits` in the places of the digits of `value`, where there are as many, else alone."""
+def _fill_digits(value: str, digits: str) -> str:
+    """`value` with its digits replaced by `digits`, or `digits` alone if their number differs."""
     if sum(map(str.isdecimal, value)) != len(digits):
         return digits
     following = iter(digits)
@@ -131,8 +132,8 @@ def _phone(value: str, number: int) -> str:
     area, line = _AREAS[number // 100 % len(_AREAS)], f"{number % 100:02d}"
     local = f"{area}55501{line}"
     if digits[:1] == "1" and len(digits) == 11:
-        return _laid_out(value, f"1{local}")
-    return _laid_out(value, local) if len(digits) == 10 and not abroad else f"+1 {area}-555-01{line}"
+        return _fill_digits(value, f"1{local}")
+    return _fill_digits(value, local) if len(digits) == 10 and not abroad else f"+1 {area}-555-01{line}"
 
 
 def _ip(value: str, number: int) -> str:
@@ -150,7 +151,7 @@ def _card(value: str, number: int) -> str:
     digits = f"400000{number % 10**9:09d}"
     doubled = [int(digit) * (2 - place % 2) for place, digit in enumerate(digits)]
     check = -sum(digit - 9 * (digit > 9) for digit in doubled) % 10
-    return _laid_out(value, f"{digits}{check}")
+    return _fill_digits(value, f"{digits}{check}")
 
 
 def _iban(value: str, number: int) -> str:
@@ -163,7 +164,7 @@ def _iban(value: str, number: int) -> str:
 def _ssn(value: str, number: int) -> str:
     area, rest = number % 100, number // 100
     group, serial = 1 + rest % 49, 1 + rest // 49 % 9999
-    return _laid_out(value, f"{900 + area}{group:02d}{serial:04d}")
+    return _fill_digits(value, f"{900 + area}{group:02d}{serial:04d}")
 
 
 def _wallet(value: str, number: int) -> str:

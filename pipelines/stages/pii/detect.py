@@ -1,7 +1,8 @@
-"""Presidio behind the gate: the recognizers read windows that can hold an entity, and nothing else.
+"""Presidio behind the gate: recognizers read only windows that can contain an entity.
 
-What they find there equals what they find in the whole text, with two exceptions in favour of finding: phonenumbers gives up
-on a text after 65,535 false starts, and Presidio on a pattern after 60 seconds. Language models read whole texts.
+They find the same there as in the whole text, except that they find more in two cases: phonenumbers gives up
+on a text after 65,535 false starts, and Presidio on a pattern after 60 seconds. Language models read whole
+texts.
 """
 
 from bisect import bisect_right
@@ -21,9 +22,10 @@ if TYPE_CHECKING:
     from pipelines.kernels.search.pii_gate import Chains
 
 _BATCH = 10_000  # characters per call of a recognizer
-_GLUE = "\n\0\n"  # between windows of a call: no pattern crosses it, and each takes either side as an edge of the text
-_REMEMBERED = 1 << 16  # windows per entity whose result a worker keeps
-_REMEMBERED_LENGTH = 200  # longer ones hardly come again
+# separates the windows of a call: no pattern crosses it, and patterns treat it as the edge of a text
+_GLUE = "\n\0\n"
+_CACHED_WINDOWS = 1 << 16  # windows per entity whose results a worker caches
+_MAX_CACHED_LENGTH = 200  # longer windows hardly recur
 
 
 class Detection(NamedTuple):
@@ -36,28 +38,29 @@ class Detection(NamedTuple):
 
 
 class Detector:
-    """Presidio's recognizers behind the gate. Results of short windows are remembered, which only saves time."""
+    """Presidio's recognizers behind the gate. Caches the results of short windows, for speed only."""
 
     def __init__(self, entities: tuple[str, ...], phone_regions: tuple[str, ...], ner_model: str = "") -> None:
         self.entities = tuple(entity for entity in entities if entity not in NER_ENTITIES)
         self.phone_regions = phone_regions
         self.recognizers = load_recognizers(self.entities, phone_regions)
         self._names = NameFinder(ner_model, entities) if len(self.entities) < len(entities) else None
-        self._remembered: dict[str, dict[str, tuple[_Found, ...]]] = {entity: {} for entity in self.entities}
+        self._remembered: dict[str, dict[str, tuple[_Match, ...]]] = {entity: {} for entity in self.entities}
 
     def detect(
         self, texts: pa.ChunkedArray, ids: pa.ChunkedArray, entities: Sequence[str] | None = None
     ) -> Iterator[tuple[int, Detection]]:
-        """(row, detection) for every detection of any score, entity by entity; of all entities, or of some by pattern.
+        """(row, detection) for every detection of any score, entity by entity: of all entities, or of the
+        given pattern entities.
 
-        UserError with the document's id and the entity where a recognizer fails.
+        Raises UserError with the document's id and the entity if a recognizer fails.
         """
         from pipelines.kernels.text.buffers import text_buffers
         from pipelines.stages.pii.windows import GATES
 
         offsets, data = text_buffers(texts)
         if self._names and entities is None:
-            yield from _named(self._names, texts, ids)
+            yield from _find_names(self._names, texts, ids)
         chains = {codes: self._chains(offsets, data, codes) for codes in (False, True)}
         for entity in self.entities if entities is None else entities:
             candidates = []
@@ -66,13 +69,13 @@ class Detector:
                 candidates += [_Candidate(row, *candidate) for candidate in self._cut(entity, document, spans)]
             known = self._analyze(entity, candidates, ids)
             for candidate in candidates:
-                for found in known[candidate.window]:
-                    if candidate.low < found.last <= candidate.high:
-                        start, end = candidate.shift + found.start, candidate.shift + found.end
-                        yield candidate.row, Detection(start, end, entity, found.score)
+                for match in known[candidate.window]:
+                    if candidate.low < match.last <= candidate.high:
+                        start, end = candidate.shift + match.start, candidate.shift + match.end
+                        yield candidate.row, Detection(start, end, entity, match.score)
 
     def _chains(self, offsets: "np.ndarray", data: "np.ndarray", codes: bool) -> "Chains | None":
-        """The chains of digits for all entities that are made of them: phone and card numbers, or identity numbers."""
+        """Chains of digits for all entities made of them: phone and card numbers, or identity numbers."""
         from pipelines.kernels.search.pii_gate import find_chains
         from pipelines.stages.pii.windows import GATES
 
@@ -83,7 +86,9 @@ class Detector:
     def _hits(
         self, entity: str, offsets: "np.ndarray", data: "np.ndarray", chains: "Chains | None"
     ) -> Iterator[tuple[int, list[tuple[int, int, int]]]]:
-        """(row, its hits in order as (row, start, end) in bytes) for every document that can hold the entity."""
+        """(row, its hits in order as (row, start, end) in bytes) for every document that can contain the
+        entity.
+        """
         import numpy as np
 
         from pipelines.kernels.search.pii_gate import find_hits
@@ -113,7 +118,7 @@ class Detector:
         cut = GATES[entity].cut
         text = document.decode()
         plain = len(text) == len(document)
-        done, at, seen = 0, 0, 0  # the first `at` characters are the first `seen` bytes
+        done, at, seen = 0, 0, 0  # the first `at` characters are `seen` bytes
         for _, start, end in spans:
             at, seen = (start if plain else at + len(document[seen:start].decode())), start
             if at < done:
@@ -130,8 +135,8 @@ class Detector:
 
     def _analyze(
         self, entity: str, candidates: list["_Candidate"], ids: pa.ChunkedArray
-    ) -> dict[str, tuple["_Found", ...]]:
-        """What Presidio finds in each window."""
+    ) -> dict[str, tuple["_Match", ...]]:
+        """Presidio's matches in each window."""
         remembered = self._remembered[entity]
         result = {}
         new: dict[str, int] = {}
@@ -142,35 +147,37 @@ class Detector:
                 new.setdefault(candidate.window, candidate.row)
         for batch in _batches(list(new)):
             try:
-                found = self._together(entity, batch)
+                matches = self._together(entity, batch)
             except Exception:
-                found = [self._alone(entity, window, ids[new[window]]) for window in batch]
-            result.update(zip(batch, found, strict=True))
-        if len(remembered) + len(new) > _REMEMBERED:
+                matches = [self._alone(entity, window, ids[new[window]]) for window in batch]
+            result.update(zip(batch, matches, strict=True))
+        if len(remembered) + len(new) > _CACHED_WINDOWS:
             remembered.clear()
-        remembered.update((window, result[window]) for window in new if len(window) <= _REMEMBERED_LENGTH)
+        remembered.update((window, result[window]) for window in new if len(window) <= _MAX_CACHED_LENGTH)
         return result
 
-    def _together(self, entity: str, windows: list[str]) -> list[tuple["_Found", ...]]:
-        """One call for many windows."""
+    def _together(self, entity: str, windows: list[str]) -> list[tuple["_Match", ...]]:
+        """Analyze many windows in one call."""
         starts = [0, *accumulate(len(window) + len(_GLUE) for window in windows)]
-        found: list[list[_Found]] = [[] for _ in windows]
+        matches: list[list[_Match]] = [[] for _ in windows]
         for result in self.recognizers[entity].analyze(_GLUE.join(windows), [entity]):
             number = bisect_right(starts, result.start) - 1
             window, start, end = windows[number], result.start - starts[number], result.end - starts[number]
             span = (len(window[:start].encode()), len(window[:end].encode()))
-            found[number].append(_Found(end, *span, float(result.score)))
-        return [tuple(sorted(entry)) for entry in found]
+            matches[number].append(_Match(end, *span, float(result.score)))
+        return [tuple(sorted(entry)) for entry in matches]
 
-    def _alone(self, entity: str, window: str, identifier: pa.Scalar) -> tuple["_Found", ...]:
+    def _alone(self, entity: str, window: str, identifier: pa.Scalar) -> tuple["_Match", ...]:
         try:
             return self._together(entity, [window])[0]
-        except Exception as error:  # its message may quote the document: only its type may be told
-            raise _failed(entity, error, identifier) from None
+        except Exception as error:  # the message may quote the document: report only the type
+            raise _recognizer_error(entity, error, identifier) from None
 
 
 class _Candidate(NamedTuple):
-    """A window of document `row` from byte `shift` on; matches that end in (low, high] of its characters count."""
+    """A window of document `row` from byte `shift` on; only matches that end in (low, high] of its characters
+    count.
+    """
 
     row: int
     window: str
@@ -179,7 +186,7 @@ class _Candidate(NamedTuple):
     high: int
 
 
-class _Found(NamedTuple):
+class _Match(NamedTuple):
     """A match in a window: its end in characters, start and end in bytes, score."""
 
     last: int
@@ -189,7 +196,9 @@ class _Found(NamedTuple):
 
 
 def _batches(windows: list[str]) -> Iterator[list[str]]:
-    """Runs of windows of some _BATCH characters: phonenumbers gives up on a text after 65,535 false starts."""
+    """Runs of windows of about _BATCH characters: phonenumbers gives up on a text after 65,535
+    false starts.
+    """
     batch: list[str] = []
     size = 0
     for window in windows:
@@ -202,23 +211,23 @@ def _batches(windows: list[str]) -> Iterator[list[str]]:
         yield batch
 
 
-def _named(names: NameFinder, texts: pa.ChunkedArray, ids: pa.ChunkedArray) -> Iterator[tuple[int, Detection]]:
+def _find_names(names: NameFinder, texts: pa.ChunkedArray, ids: pa.ChunkedArray) -> Iterator[tuple[int, Detection]]:
     """(row, detection) of every name."""
     for row, text in enumerate(texts.to_pylist()):
         try:
-            found = names.find(text)
+            detections = names.find(text)
         except UserError:
             raise
         except Exception as error:
-            raise _failed(" or ".join(names.entities), error, ids[row]) from None
-        for start, end, entity, score in found:
+            raise _recognizer_error(" or ".join(names.entities), error, ids[row]) from None
+        for start, end, entity, score in detections:
             low = len(text[:start].encode())
             yield row, Detection(low, low + len(text[start:end].encode()), entity, score)
 
 
-def _failed(entity: str, error: Exception, identifier: pa.Scalar) -> UserError:
-    """Without the error's message, which may quote the document."""
+def _recognizer_error(entity: str, error: Exception, identifier: pa.Scalar) -> UserError:
+    """Omits the error's message, which may quote the document."""
     return UserError(
         f"pii: Presidio's recognizer of {entity} failed on document {identifier.as_py().hex()} with "
-        f"{type(error).__name__}; take {entity} out of `entities`, or exclude the document"
+        f"{type(error).__name__}; remove {entity} from `entities`, or exclude the document"
     )

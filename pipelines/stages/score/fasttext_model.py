@@ -1,7 +1,9 @@
-"""Supervised fastText models as arrays for kernels/fasttext_predict.py: read from the file that the library writes.
+"""Supervised fastText models as arrays for kernels/search/fasttext_predict.py, read from the library's file
+format.
 
-The file (version 12 of the format, fastText 0.9): magic and version, twelve integers and a double of arguments, the dictionary,
-the input matrix and the output matrix, each dense or product-quantised. Quantised matrices are unpacked: 4 bytes a number.
+The file (format version 12, fastText 0.9): magic and version, twelve integers and a double of arguments, the
+dictionary, the input matrix and the output matrix, each dense or product-quantised. Quantised matrices are
+unpacked: 4 bytes per number.
 """
 
 from dataclasses import dataclass
@@ -18,12 +20,12 @@ if TYPE_CHECKING:
 _MAGIC, _VERSION, _SUPERVISED = 793712314, 12, 3
 _LABEL = "__label__"
 _CENTROIDS = 256
-_BATCH = 1 << 14  # texts whose scores of all labels are held at a time
+_BATCH = 1 << 14  # texts per batch of scores of all labels
 
 
 @dataclass(frozen=True)
 class FastTextModel:
-    """A model in memory. `labels` are without their prefix, in the order of the output rows."""
+    """A model in memory. `labels` are without prefix, in the order of the output rows."""
 
     labels: tuple[str, ...]
     loss: int
@@ -33,41 +35,45 @@ class FastTextModel:
     def predict(
         self, data: "np.ndarray", starts: "np.ndarray", ends: "np.ndarray", k: int
     ) -> tuple["np.ndarray", "np.ndarray"]:
-        """(places in `labels` int32 [n, k], probabilities float32 [n, k]), best first, of the texts data[start:end].
+        """(indices into `labels`, int32 [n, k], probabilities, float32 [n, k]), best first, of the texts
+        data[start:end].
 
-        Where a text has no feature, or the model fewer labels than k, the place is -1 and the probability 0.
+        The index is -1 and the probability 0 for a text without features, and beyond the labels of a model
+        with fewer than k.
         """
         import numpy as np
 
         from pipelines.kernels.search.fasttext_predict import predict
 
-        found, scores = np.zeros((len(starts), k), np.int32), np.zeros((len(starts), k), np.float32)
+        indices, scores = np.zeros((len(starts), k), np.int32), np.zeros((len(starts), k), np.float32)
         starts, ends = np.asarray(starts, np.int64), np.asarray(ends, np.int64)
-        predict(self.features, self.layers, self.loss, data, starts, ends, found, scores)
-        return found, scores
+        predict(self.features, self.layers, self.loss, data, starts, ends, indices, scores)
+        return indices, scores
 
     def score(self, data: "np.ndarray", starts: "np.ndarray", ends: "np.ndarray", label: str) -> "np.ndarray":
-        """The probability of one label, float32 [n]; 0 where a text has no feature."""
+        """The probability of one label, float32 [n]; 0 for a text without features."""
         import numpy as np
 
-        wanted, result = self.labels.index(label), np.zeros(len(starts), np.float32)
+        label_index, result = self.labels.index(label), np.zeros(len(starts), np.float32)
         for first in range(0, len(starts), _BATCH):
             some = slice(first, first + _BATCH)
-            places, scores = self.predict(data, starts[some], ends[some], len(self.labels))
-            result[some] = np.where(places == wanted, scores, 0).max(axis=1)
+            indices, scores = self.predict(data, starts[some], ends[some], len(self.labels))
+            result[some] = np.where(indices == label_index, scores, 0).max(axis=1)
         return result
 
 
 def load_fasttext(path: Path, checksum: str, where: str) -> FastTextModel:
-    """Read a model whose bytes have this xxh3_128. UserError where they do not, or it is no supervised model."""
+    """Read a model whose bytes have this xxh3_128. Raises UserError if they do not, or if it is not a
+    supervised model.
+    """
     import xxhash
 
     content = path.read_bytes()
-    found = xxhash.xxh3_128_hexdigest(content)
-    if found != checksum:
+    actual = xxhash.xxh3_128_hexdigest(content)
+    if actual != checksum:
         raise UserError(
-            f"{where}: {path}: its xxh3_128 is {found}, the build was planned with {checksum}; the file changed, or "
-            "differs between machines: put the planned file back, or run the command again"
+            f"{where}: {path}: its xxh3_128 is {actual}, the build was planned with {checksum}; the file changed, or "
+            "differs between machines: restore the planned file, or run the command again"
         )
     try:
         return _parse(content)
@@ -82,20 +88,20 @@ def _parse(content: bytes) -> FastTextModel:
 
     file = _File(content)
     if file.numbers(np.int32, 1)[0] != _MAGIC:
-        raise ValueError("it begins otherwise")
+        raise ValueError("it does not begin with the magic number")
     version = int(file.numbers(np.int32, 1)[0])
     if version != _VERSION:
-        raise ValueError(f"version {version} of the format, {_VERSION} is known")
+        raise ValueError(f"version {version} of the format, only {_VERSION} is supported")
     arguments = file.numbers(np.int32, 12)
     file.numbers(np.float64, 1)
     if arguments[7] != _SUPERVISED:
-        raise ValueError("it holds word vectors, no labels")
+        raise ValueError("it has word vectors but no labels")
     features, labels, counts = _dictionary(file, arguments)
     quantised = file.flag()
     rows = _matrix(file, quantised)
     output = _matrix(file, file.flag() and quantised)
     shapes = rows.shape[1] == output.shape[1] and len(output) == len(labels) and len(rows) >= _needed_rows(features)
-    if file.place != len(content) or not labels or not shapes:
+    if file.position != len(content) or not labels or not shapes:
         raise ValueError("its parts do not fit together")
     loss = {1: HIERARCHICAL, 3: SOFTMAX}.get(int(arguments[6]), INDEPENDENT)
     children = _tree(counts) if loss == HIERARCHICAL else np.zeros((0, 2), np.int32)
@@ -103,7 +109,7 @@ def _parse(content: bytes) -> FastTextModel:
 
 
 def _needed_rows(features: "Features") -> int:
-    """Rows that the input matrix must have for every feature to be in it."""
+    """Rows that the input matrix needs to contain every feature."""
     words, buckets, _, maxn, ngrams, pruned = features.numbers.tolist()
     if maxn <= 0 and ngrams <= 1:
         return words
@@ -113,22 +119,22 @@ def _needed_rows(features: "Features") -> int:
 
 
 class _File:
-    """A place in the bytes of a file."""
+    """A cursor over the bytes of a file."""
 
     def __init__(self, content: bytes) -> None:
-        self.content, self.place = content, 0
+        self.content, self.position = content, 0
 
     def numbers(self, kind: Any, count: int) -> "np.ndarray":
         """The next `count` numbers, as a read-only view."""
         import numpy as np
 
         size = np.dtype(kind).itemsize * int(count)
-        if count < 0 or self.place + size > len(self.content):
-            raise ValueError("it is cut short")
-        found = np.frombuffer(self.content, kind, int(count), self.place)
-        found.setflags(align=False)  # wherever it lies in the file, so that kernels are compiled for one type
-        self.place += size
-        return found
+        if count < 0 or self.position + size > len(self.content):
+            raise ValueError("it is truncated")
+        numbers = np.frombuffer(self.content, kind, int(count), self.position)
+        numbers.setflags(align=False)  # unaligned at any offset, so that kernels are compiled for one type
+        self.position += size
+        return numbers
 
     def flag(self) -> bool:
         """The next byte."""
@@ -136,14 +142,14 @@ class _File:
 
     def word(self) -> bytes:
         """The bytes up to the next NUL."""
-        end = self.content.index(b"\0", self.place)
-        found = self.content[self.place : end]
-        self.place = end + 1
-        return found
+        end = self.content.index(b"\0", self.position)
+        word = self.content[self.position : end]
+        self.position = end + 1
+        return word
 
 
 def _dictionary(file: _File, arguments: "np.ndarray") -> tuple["Features", tuple[str, ...], "np.ndarray"]:
-    """(features, labels, how often each label stood in the training text)."""
+    """(features, labels, frequency of each label in the training text)."""
     import numpy as np
 
     from pipelines.kernels.search.fasttext_predict import Features, index_words
@@ -160,7 +166,7 @@ def _dictionary(file: _File, arguments: "np.ndarray") -> tuple["Features", tuple
     if pruned_size >= 0:
         pairs = file.numbers(np.int32, 2 * pruned_size).reshape(-1, 2)
         if pairs.size and not (pairs.min() >= 0 and pairs[:, 0].max() < buckets):
-            raise ValueError("it keeps a bucket that it does not have")
+            raise ValueError("it lists a bucket that it does not have")
         pruned = np.full(buckets, -1, np.int32)
         pruned[pairs[:, 0]] = pairs[:, 1]
     kept = np.packbits(pruned >= 0, bitorder="little")
@@ -200,7 +206,9 @@ def _centroids(file: _File) -> tuple["np.ndarray", int, int, int]:
 
 
 def _unpack(codes: "np.ndarray", centroids: "np.ndarray", parts: int, length: int, last: int) -> "np.ndarray":
-    """Jégou et al. 2011, "Product Quantization for Nearest Neighbor Search": each code names a piece of the row."""
+    """Expand codes to rows: each code selects a piece of the row (Jégou et al. 2011, "Product Quantization
+    for Nearest Neighbor Search").
+    """
     import numpy as np
 
     pieces = []
@@ -212,7 +220,7 @@ def _unpack(codes: "np.ndarray", centroids: "np.ndarray", parts: int, length: in
 
 
 def _tree(counts: "np.ndarray") -> "np.ndarray":
-    """The Huffman tree over labels, as the library builds it: children int32 [2 * labels - 1, 2]. `counts` descend."""
+    """The library's Huffman tree over labels: children, int32 [2 * labels - 1, 2]. `counts` descend."""
     import numpy as np
 
     labels = len(counts)

@@ -14,24 +14,26 @@ from gristmill.storage.store import file_checksum
 from pipelines.contracts.reads_text import ReadsText
 from pipelines.contracts.stage import PartStage, library_versions
 
-_ROWS = 1024  # documents that are Python strings at a time
+_ROWS = 1024  # documents held as Python strings at a time
 
 
 @dataclass(frozen=True)
 class Perplexity(ReadsText, PartStage):
-    """`perplexity`: 10 ** (-(sum of log10 p of all lines) / (tokens + lines)). Low is text like the model's training text.
+    """`perplexity`: 10 ** (-(sum of log10 p of all lines) / (tokens + lines)), low for text like the model's
+    training text.
 
-    A line that is not blank is a sentence to the model, with its begin and its end, and the end counts as a token; this is the
-    formula of CCNet (Wenzek et al. 2020, "CCNet: Extracting High Quality Monolingual Datasets from Web Crawl Data"). Nothing
-    of CCNet's normalisation is done: tokens are what ASCII white space separates, punctuation and digits stay, and
-    `lower` is all there is to choose. A model is at home in text that was prepared as its training text was; for one over
-    SentencePiece pieces this stage is no use. A document without a token has null.
+    To the model, each non-blank line is a sentence, with its begin and its end, and the end counts as a
+    token. This is the formula of CCNet (Wenzek et al. 2020, "CCNet: Extracting High Quality Monolingual
+    Datasets from Web Crawl Data"), but without CCNet's normalisation: tokens are separated by ASCII white
+    space, punctuation and digits stay, and `lower` is the only option. A model fits text prepared like its
+    training text; this stage does not suit models over SentencePiece pieces. A document without tokens has
+    null.
     """
 
     model: str
-    """A KenLM model, ARPA or binary, from the working directory. The binary form loads at once and shares memory."""
+    """A KenLM model, ARPA or binary, relative to the working directory. Binary models load instantly and share memory."""
     lower: bool = False
-    """Whether text is lower-cased first."""
+    """Lower-case text first."""
     column: str = "perplexity"
     """Name of the column."""
 
@@ -42,18 +44,18 @@ class Perplexity(ReadsText, PartStage):
         return pa.schema([(self.column, pa.float32())])
 
     def depends(self) -> dict[str, str]:
-        """The library and the checksum of the model; the Unicode version where text is lower-cased."""
+        """The library and the checksum of the model; with `lower`, the Unicode version."""
         from pipelines.kernels.text.tables import unicode_version
 
-        found = library_versions("kenlm") | {"model xxh3_128": self._checksum}
-        return found | unicode_version() if self.lower else found
+        versions = library_versions("kenlm") | {"model xxh3_128": self._checksum}
+        return versions | unicode_version() if self.lower else versions
 
     def check(self) -> None:
-        """ValueError where the library or the model is missing."""
+        """The library must be installed and the model exist."""
         if find_spec("kenlm") is None:
             raise ValueError(f"model: KenLM is not installed; run: {install_extra('kenlm')}")
         if not Path(self.model).is_file():
-            raise ValueError(f"model: got {self.model!r}, which is no file; expected the path of a KenLM model")
+            raise ValueError(f"model: got {self.model!r}, which is not a file; expected the path of a KenLM model")
         if not self.column.isidentifier():
             raise ValueError(f"column: got {self.column!r}, expected letters, digits and underscores")
         super().check()
@@ -63,18 +65,18 @@ class Perplexity(ReadsText, PartStage):
         return (("kenlm", install_extra("kenlm")),)
 
     def setup(self) -> None:
-        """Load the model. UserError where it is none, or not the planned one."""
-        found = file_checksum(Path(self.model))
-        if found != self._checksum:
+        """Load the model. Raises UserError if it is invalid or not the planned one."""
+        checksum = file_checksum(Path(self.model))
+        if checksum != self._checksum:
             raise UserError(
-                f"perplexity: {self.model}: its xxh3_128 is {found}, the build was planned with {self._checksum}; put the "
-                "planned file back, or run the command again"
+                f"perplexity: {self.model}: its xxh3_128 is {checksum}, the build was planned with {self._checksum}; restore "
+                "the planned file, or run the command again"
             )
         _ = self._kenlm
 
     @cached_property
     def _checksum(self) -> str:
-        """xxh3_128 of the model when it was first asked for, which is when the build is planned."""
+        """xxh3_128 of the model on first use, which is when the build is planned."""
         return file_checksum(Path(self.model))
 
     @cached_property

@@ -17,9 +17,9 @@ from pipelines.contracts.stage import PartStage, library_versions
 if TYPE_CHECKING:
     import numpy as np
 
-_CHARACTERS = 32  # of the text per token of `max_tokens`: what lies beyond is not tokenized
+_CHARACTERS = 32  # characters of text read per token of `max_tokens`
 _SHORTEST = 32  # tokens
-_ROWS = 4096  # documents whose tokens are held at a time
+_ROWS = 4096  # documents tokenized at a time
 
 
 class _Loaded(NamedTuple):
@@ -28,32 +28,32 @@ class _Loaded(NamedTuple):
     tokenizer: Any
     model: Any
     device: str
-    place: int  # of the label among the outputs
-    kind: str  # what an output is: number, softmax or sigmoid
+    label_index: int  # of the label among the outputs
+    kind: str  # type of output: number, softmax or sigmoid
 
 
 @dataclass(frozen=True)
 class TransformerClassifier(ReadsText, PartStage):
-    """The probability of one label as a column; of a model with a single output, that number as it is (such as the grade of
-    an educational-value model).
+    """The probability of one label as a column; for a model with a single output, that number itself (such as
+    the grade of an educational-value model).
 
-    The beginning of a document is judged: `max_tokens` tokens, special ones included, and no more than 32 characters for
-    each of them. Batches have the same shape whatever is in them: a length is rounded up to a power of two, and a batch that
-    is not full is filled with padding. So a score does not depend on the documents beside it. Scores of a CPU and of a GPU
-    differ in their last digits.
+    The beginning of a document is scored: `max_tokens` tokens, special ones included, and no more than 32
+    characters for each. All batches have the same shape: lengths are rounded up to a power of two, and an
+    incomplete batch is filled with padding. So a score does not depend on neighbouring documents. Scores on
+    CPU and GPU differ in their last digits.
     """
 
     model: str
-    """Directory of the model and its tokenizer, from the working directory: config.json, model.safetensors, tokenizer files.
-    Nothing is downloaded, and no code or pickle in it is run."""
+    """Directory of the model and its tokenizer, relative to the working directory: config.json, model.safetensors,
+    tokenizer files. Nothing is downloaded, and no code or pickle in it is run."""
     label: str = ""
-    """The label whose probability is wanted, as config.json names it; empty for a model with a single output."""
+    """The label whose probability is computed, as named in config.json; empty for a model with a single output."""
     column: str = "transformer_score"
     """Name of the column."""
     max_tokens: int = 512
-    """Tokens that are looked at; not more than the model has positions for."""
+    """Tokens read per document; at most the positions of the model."""
     batch: int = 16
-    """Documents in a batch."""
+    """Documents per batch."""
     num_gpus: float = 0
     """GPUs that a task reserves on Ray, 0.5 to share one between two; 0 runs on the CPU, with one thread. A build
     `--in-process` reserves none and uses the first."""
@@ -77,7 +77,7 @@ class TransformerClassifier(ReadsText, PartStage):
         return self.num_gpus
 
     def check(self) -> None:
-        """ValueError for a directory that is no model, and values out of range."""
+        """A model directory, and values in range."""
         for name in ("config.json", "model.safetensors"):
             if not (Path(self.model) / name).is_file():
                 raise ValueError(
@@ -93,12 +93,14 @@ class TransformerClassifier(ReadsText, PartStage):
         super().check()
 
     def setup(self) -> None:
-        """Load the model. UserError where it is not the planned one, does not load, or lacks the label."""
-        found = _directory_checksum(Path(self.model))
-        if found != self._checksum:
+        """Load the model. Raises UserError if it is not the planned one, does not load, or lacks
+        the label.
+        """
+        checksum = _directory_checksum(Path(self.model))
+        if checksum != self._checksum:
             raise UserError(
-                f"transformer_classifier: {self.model}: its checksum is {found}, the build was planned with {self._checksum}; "
-                "put the planned files back, or run the command again"
+                f"transformer_classifier: {self.model}: its checksum is {checksum}, the build was planned with {self._checksum}; "
+                "restore the planned files, or run the command again"
             )
         _ = self._loaded
 
@@ -108,7 +110,7 @@ class TransformerClassifier(ReadsText, PartStage):
 
     @cached_property
     def _checksum(self) -> str:
-        """The checksum of the directory when it was first asked for, which is when the build is planned."""
+        """The checksum of the directory on first use, which is when the build is planned."""
         return _directory_checksum(Path(self.model))
 
     @cached_property
@@ -132,10 +134,10 @@ class TransformerClassifier(ReadsText, PartStage):
         return _Loaded(tokenizer, model.eval().to(self._device), self._device, *self._output(model.config, where))
 
     def _output(self, config: Any, where: str) -> tuple[int, str]:
-        """(place of the label, what the outputs are)."""
+        """(index of the label, type of the outputs)."""
         if config.num_labels == 1 and not self.label:
             return 0, "number"
-        names = {str(name): int(place) for place, name in config.id2label.items()}
+        names = {str(name): int(index) for index, name in config.id2label.items()}
         if self.label not in names or config.num_labels == 1:
             raise UserError(
                 f"{where}: label: got {self.label!r}, the model has {config.num_labels}: {', '.join(names)}"
@@ -150,7 +152,7 @@ class TransformerClassifier(ReadsText, PartStage):
         texts = pc.utf8_slice_codeunits(docs[self.text], 0, _CHARACTERS * self.max_tokens)
         scores = np.zeros(len(texts), np.float32)
         threads = torch.get_num_threads()
-        torch.set_num_threads(1)  # a task has one core, and sums are added in another order by more threads
+        torch.set_num_threads(1)  # a task has one core, and more threads would add sums in another order
         try:
             for first in range(0, len(texts), _ROWS):
                 encoded = self._loaded.tokenizer(
@@ -163,7 +165,7 @@ class TransformerClassifier(ReadsText, PartStage):
         return pa.table([pa.array(scores)], schema=self.writes())
 
     def _batches(self, encoded: list[list[int]]) -> Iterator[tuple[list[int], list[list[int]]]]:
-        """(rows, token ids of as many documents) with lengths of one power of two."""
+        """(rows, their token ids), each batch with one power-of-two length."""
         groups: dict[int, list[int]] = {}
         for row, ids in enumerate(encoded):
             groups.setdefault(self._length(ids), []).append(row)
@@ -184,7 +186,7 @@ class TransformerClassifier(ReadsText, PartStage):
         shape = (self.batch, self._length(encoded[0]))
         ids = np.full(shape, loaded.tokenizer.pad_token_id or 0, np.int64)
         mask = np.zeros(shape, np.int64)
-        mask[:, 0] = 1  # a row of padding alone would divide by nothing
+        mask[:, 0] = 1  # a row of padding only would divide by zero
         for row, tokens in enumerate(encoded):
             ids[row, : len(tokens)], mask[row, : len(tokens)] = tokens, 1
         with torch.inference_mode():
@@ -194,7 +196,7 @@ class TransformerClassifier(ReadsText, PartStage):
                 logits = logits.softmax(-1)
             elif loaded.kind == "sigmoid":
                 logits = logits.sigmoid()
-            return logits[:, loaded.place].cpu().numpy()
+            return logits[:, loaded.label_index].cpu().numpy()
 
 
 def _directory_checksum(directory: Path) -> str:

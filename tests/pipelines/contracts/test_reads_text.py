@@ -140,7 +140,7 @@ def test_contamination_of_edited_text_is_cut_out_of_the_stored_one(planned, tmp_
         ([C4, "text_hash: {text: text@later}"], r"step text_hash: reads 'text@later', but no earlier step is named 'later'"),
         (["text_hash: {text: edited}"], r"text: got 'edited', allowed: text, text@STEP, edited_text"),
         (["language: {prefix: a-}"], r"prefix: got 'a-', expected letters"),
-        (["quality_signals: {}", "filter: [{signal: n_bytes, at_least: 1, prefix: a_}]"], "prefix: got 'a_' beside a signal"),
+        (["quality_signals: {}", "filter: [{signal: n_bytes, at_least: 1, prefix: a_}]"], "prefix: got 'a_' with a signal"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_refused_where_it_is_planned(steps, message, planned):

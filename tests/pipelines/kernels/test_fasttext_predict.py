@@ -119,5 +119,5 @@ def test_a_file_that_is_cut_short_is_an_error(keep, train_file, tmp_path):
 def test_word_vectors_are_no_model_of_labels(train_file, tmp_path):
     library = train_fasttext(train_file, "unsupervised", dim=4, epoch=1, minCount=1)
     library.save_model(str(tmp_path / "vectors.bin"))
-    with pytest.raises(UserError, match="it holds word vectors, no labels"):
+    with pytest.raises(UserError, match="it has word vectors but no labels"):
         load_fasttext(Path(tmp_path / "vectors.bin"), file_checksum(tmp_path / "vectors.bin"), "test")

@@ -71,12 +71,12 @@ def test_no_documents():
     [
         ([], r"rules: got an empty list"),
         ([{}], r"rules\[0\].signal: got None with rules None, expected exactly one of the two"),
-        ([{"rules": "gopher"}], r"rules\[0\].rules: no set named 'gopher'; there are: c4@datatrove, c4@paper"),
-        ([{"rules": "gopher_quality@massivetext", "at_least": 1}], r"brings its own tests and names; remove at_least"),
+        ([{"rules": "gopher"}], r"rules\[0\].rules: no set named 'gopher'; allowed: c4@datatrove, c4@paper"),
+        ([{"rules": "gopher_quality@massivetext", "at_least": 1}], r"has its own tests and names; remove at_least"),
         ([{"rules": "gopher_quality@massivetext", "signal": "x"}], r"expected exactly one of the two"),
         (
             [{"signal": "x"}],
-            r"rules\[0\].signal: 'x' is given no test; add at_least, at_most, one_of, none_of or a quantile",
+            r"rules\[0\].signal: 'x' has no test; add at_least, at_most, one_of, none_of or a quantile",
         ),
         ([{"signal": "x", "at_least": 2, "at_most": 1}], r"at_least: got 2.0, above at_most 1.0"),
         ([{"signal": "x", "atleast": 2}], r"rules\[0\].atleast: no such field in Rule; did you mean 'at_least'"),

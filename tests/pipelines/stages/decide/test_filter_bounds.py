@@ -74,9 +74,9 @@ def test_mistakes(rule, message):
 @pytest.mark.parametrize(
     ("kind", "message"),
     [
-        (pa.bool_(), "per: group holds bool; bounds by its values need a column of text or whole numbers"),
-        (pa.float32(), "per: group holds float; bounds by its values need"),
-        (pa.int32(), "of which at_least has the key 'en'; expected whole numbers and `default`"),
+        (pa.bool_(), "per: group holds bool; bounds by value need a column of text or integers"),
+        (pa.float32(), "per: group holds float; bounds by value need"),
+        (pa.int32(), "but at_least has the key 'en'; expected integers and `default`"),
     ],
 )
 def test_groups_that_keys_cannot_name(kind, message):

@@ -112,7 +112,7 @@ def test_published_rule_sets_keep_what_has_no_value(name):
         for c in (each.name for each in stage.reads())
     }
     assert dropped(stage, **nothing) == [None]
-    with pytest.raises(ConfigError, match="brings its own tests and names; remove null"):
+    with pytest.raises(ConfigError, match="has its own tests and names; remove null"):
         filter_of({"rules": name, "null": "drop"})
 
 

@@ -235,7 +235,7 @@ def test_files_of_sets(tmp_path):
     parquet.write_table(pa.Table.from_pylist(items), tmp_path / "x.parquet")
     for name in ("x.jsonl.gz", "x.parquet"):
         assert list(EvaluationSet("x", str(tmp_path / name), ("doc.q", "n"), ("choices",)).texts()) == expected
-        with pytest.raises(UserError, match=r"record 0: no field 'doc.question'; there is: q"):
+        with pytest.raises(UserError, match=r"record 0: no field 'doc.question'; available: q"):
             list(EvaluationSet("x", str(tmp_path / name), ("doc.question",)).texts())
     (tmp_path / "bad.jsonl").write_text('{"q": "a"}\n[1]\n')
     with pytest.raises(UserError, match="line 2: expected a JSON object"):
@@ -247,7 +247,7 @@ def test_knobs_are_checked_and_sets_are_part_of_the_identity(tmp_path):
     one = {"name": "x", "file": str(tmp_path / "x.jsonl"), "prompts": ["q"]}
     for knobs, message in [
         ({"sets": []}, "sets: got an empty list"),
-        ({"sets": [one, one]}, "expected different ones"),
+        ({"sets": [one, one]}, "expected unique names"),
         ({"sets": [{**one, "file": "nowhere.jsonl"}]}, "file: got 'nowhere.jsonl', expected an existing file"),
         ({"sets": [{**one, "prompts": []}]}, "both are empty"),
         ({"sets": [one], "ngram": 5}, "min_words: got 8, expected 1 to ngram, 5"),

@@ -220,7 +220,7 @@ def test_a_file_that_is_no_model_is_an_error(tmp_path):
 @pytest.mark.parametrize(
     ("knobs", "message"),
     [
-        ({"model": "resiliparce"}, "language: model: got 'resiliparce', which is no file; expected resiliparse"),
+        ({"model": "resiliparce"}, "language: model: got 'resiliparce', which is not a file; expected resiliparse"),
         ({"min_bytes": 0}, "min_bytes: got 0, allowed from 1"),
         ({"max_bytes": 5}, "max_bytes: got 5, allowed from min_bytes = 20"),
     ],

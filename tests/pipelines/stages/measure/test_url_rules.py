@@ -13,7 +13,7 @@ from gristmill.storage.store import file_checksum
 from pipelines.stages.decide.filter import Filter
 from pipelines.stages.decide.rules import Rule
 from pipelines.stages.measure.url_lists import load_block_lists
-from pipelines.stages.measure.url_normal import normalised
+from pipelines.stages.measure.url_normal import normalise_url
 from pipelines.stages.measure.url_rules import URL_SIGNALS, UrlRules
 
 
@@ -69,14 +69,14 @@ def listed(tmp_path, name, *lines):
     ],
 )
 def test_the_normal_form(url, expected):
-    assert str(normalised(url)) == expected
+    assert str(normalise_url(url)) == expected
 
 
 @pytest.mark.parametrize(
     "url", ["", "mailto:a@e.org", "/a/b", "http://", "http:///a", "http://e.org:x/", f"http://{'a.' * 200}org/", "#a"]
 )
 def test_what_has_no_host(url):
-    assert normalised(url).host is None
+    assert normalise_url(url).host is None
     row = measured(UrlRules(), url).to_pylist()[0]
     assert (row["url_host"], row["url_domain"], row["url_blocked"]) == (None, None, False)
 
@@ -86,8 +86,8 @@ PIECES = st.sampled_from([*"/.aB%?&=#@[]üß:\0", "http:", "https:", "//", "..",
 
 @given(st.one_of(st.text(), st.lists(PIECES).map("".join)))
 def test_the_normal_form_is_its_own_normal_form(url):
-    once = normalised(url)
-    assert str(normalised(str(once))) == str(once)
+    once = normalise_url(url)
+    assert str(normalise_url(str(once))) == str(once)
     assert str(once).isascii()
 
 
@@ -180,7 +180,7 @@ NAMES = st.lists(st.sampled_from(["a", "b", "xn--c", "com", "org"]), min_size=1,
 def test_domains_against_their_definition(tmp_path_factory, entries, hosts):
     path = listed(tmp_path_factory.mktemp("lists"), "list", *entries)
     expected = [any(f".{host}".endswith(f".{entry}") for entry in entries) for host in hosts]
-    assert load_block_lists([path]).holds(normalised(host) for host in hosts).tolist() == expected
+    assert load_block_lists([path]).blocks(normalise_url(host) for host in hosts).tolist() == expected
 
 
 def test_deep_urls_cost_no_more_than_the_list_is_deep(tmp_path):

@@ -132,7 +132,7 @@ def test_the_lists_of_c4_load_as_published(shared_data):
 
 
 def test_lists_that_cannot_be_used(make, tmp_path):
-    with pytest.raises(UserError, match=r"list\.txt: no entry that can be found as words; give another list"):
+    with pytest.raises(UserError, match=r"list\.txt: no entry consists of words; use another list"):
         make("a$$", "🖕")
     (tmp_path / "list.txt").write_bytes(b"\xff\xfe")
     with pytest.raises(UserError, match=r"list\.txt: not UTF-8 at byte 0"):

@@ -14,7 +14,7 @@ from gristmill.errors import UserError
 from pipelines.contracts.edits import apply_edits, check_edits
 from pipelines.contracts.reads import Text
 from pipelines.stages.pii.detect import Detection, Detector
-from pipelines.stages.pii.pii import Pii, _Placed, count_column
+from pipelines.stages.pii.pii import Pii, _RowDetection, count_column
 from pipelines.stages.pii.recognizers import OWN, PATTERN_ENTITIES, SHIPPED
 
 ENTITIES = tuple(SHIPPED)[:8]
@@ -310,7 +310,7 @@ def test_overlapping_detections_become_one_edit():
     stage = Pii(entities=("PHONE_NUMBER", "US_SSN", "CREDIT_CARD"))
     group = [(0, 5, 12, "US_SSN", 0.5), (0, 8, 20, "PHONE_NUMBER", 0.4), (0, 19, 25, "CREDIT_CARD", 0.5)]
     apart = [(0, 25, 30, "PHONE_NUMBER", 0.4), (1, 0, 9, "PHONE_NUMBER", 0.4), (1, 0, 9, "CREDIT_CARD", 0.4)]
-    resolved = list(stage._resolve([_Placed(*found) for found in (*group, *apart)]))
+    resolved = list(stage._resolve([_RowDetection(*found) for found in (*group, *apart)]))
     assert [found[:4] for found in resolved] == [
         (0, 5, 25, "US_SSN"),
         (0, 25, 30, "PHONE_NUMBER"),

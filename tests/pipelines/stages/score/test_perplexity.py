@@ -91,7 +91,7 @@ def test_a_file_that_is_no_model_or_changed_is_an_error(model):
 @pytest.mark.parametrize(
     ("knobs", "message"),
     [
-        ({"model": "nowhere.bin"}, "model: got 'nowhere.bin', which is no file"),
+        ({"model": "nowhere.bin"}, "model: got 'nowhere.bin', which is not a file"),
         ({"column": "1"}, "column: got '1'"),
         ({"text": "meta"}, "text: got 'meta'"),
     ],
