@@ -13,16 +13,16 @@ from pathlib import Path
 from typing import Any
 
 HEAD = """\
-# What was broken, and what came of it
+# Injected faults and their outcomes
 
-`make chaos` breaks builds and pretraining runs on purpose, lets the same command finish them, and holds the result against
-one that nothing broke. It writes this page: {injections:,} faults, injected on {date} on {machine}.
+`make chaos` breaks builds and pretraining runs on purpose, lets the same command finish them, and compares the result with an
+undisturbed one. It writes this page: {injections:,} faults, injected on {date} on {machine}.
 
-Lost and doubled are documents of the corpus (of a run: rows that are trained on). Identical says that every byte that is part of
-the result is the same (of a run: every row, and every loss to 5 decimals, since another number of workers adds in another order).
-Seconds to recover run from the fault, or from the next start of the same command where that is what recovers, to the finished
-result: median and longest. They are those of small corpora and models on a machine of {cores} cores, most of them the start of
-processes. `tests/chaos` holds the faults; a sample of them runs with the ordinary tests.
+Lost and doubled count documents of the corpus or, for a run, rows that are trained on. Identical means that every byte of the
+result is the same; for a run, every row, and every loss to 5 decimals, since another number of workers adds in another order.
+Seconds to recover, median and longest, are measured from the fault to the finished result, or from the next start of the same
+command if that is what recovers. They are for small corpora and models on a machine of {cores} cores, and mostly the start of
+processes. `tests/chaos` contains the faults; a sample of them runs with the ordinary tests.
 """
 COLUMNS = "| fault | times | lost | doubled | identical | median s | longest s |\n|---|---:|---:|---:|---|---:|---:|"
 
@@ -34,17 +34,19 @@ def page(rows: list[dict[str, Any]], date: str, machine: str) -> str:
         groups[row["group"]][row["fault"]].append(row)
     text = HEAD.format(injections=len(rows), date=date, machine=machine, cores=os.cpu_count())
     for group, faults in sorted(groups.items()):
-        text += f"\n## {group}\n\n{COLUMNS}\n" + "".join(_row(fault, found) for fault, found in sorted(faults.items()))
+        text += f"\n## {group}\n\n{COLUMNS}\n" + "".join(
+            _row(fault, injections) for fault, injections in sorted(faults.items())
+        )
     return text
 
 
-def _row(fault: str, found: list[dict[str, Any]]) -> str:
-    lost, doubled = (sum(row[name] for row in found) for name in ("lost", "doubled"))
-    same = sum(row["identical"] for row in found)
-    seconds = [row["seconds"] for row in found]
-    verdict = "all" if same == len(found) else f"{same} of {len(found)}"
+def _row(fault: str, injections: list[dict[str, Any]]) -> str:
+    lost, doubled = (sum(row[name] for row in injections) for name in ("lost", "doubled"))
+    same = sum(row["identical"] for row in injections)
+    seconds = [row["seconds"] for row in injections]
+    verdict = "all" if same == len(injections) else f"{same} of {len(injections)}"
     figures = f"{statistics.median(seconds):.1f} | {max(seconds):.1f}"
-    return f"| {fault} | {len(found)} | {lost} | {doubled} | {verdict} | {figures} |\n"
+    return f"| {fault} | {len(injections)} | {lost} | {doubled} | {verdict} | {figures} |\n"
 
 
 def main() -> None:

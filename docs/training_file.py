@@ -16,29 +16,29 @@ from trainers.objectives import OBJECTIVES
 from trainers.recipes import RECIPES
 
 HEAD = """\
-# What a pretraining run is told
+# The training file
 
-`python -m trainers pretrain RECIPE corpus=DIR run=DIR a.b=value ...` starts a run and goes on with it. RECIPE is the name of a
-function below, or the path of a YAML file with these fields: each run leaves its own, complete, as `RUN/resolved.yaml`. This page
-is generated from the dataclasses that parse them (`python docs/training_file.py`); a test fails when they differ.
+`python -m trainers pretrain RECIPE corpus=DIR run=DIR a.b=value ...` starts or resumes a run. RECIPE is the name of a function
+below, or the path of a YAML file with these fields; each run writes its own, complete, to `RUN/resolved.yaml`. This page is
+generated from the dataclasses that parse them (`python docs/training_file.py`); a test fails when they differ.
 
 Precedence: defaults, then the recipe, then `a.b=value` arguments, whose values are YAML: `objective.rate=0.3`,
 `data.weights={web: 3, code: 1}`. An unknown field, a wrong type and a value out of range are errors that name the field, the
-value and the nearest allowed name, before the first step. What a section leaves open (null) is computed from the corpus,
-printed, and written to `resolved.yaml`. `~` and `$HOME` at the start of `corpus`, `run` and other paths are expanded by the
-process that is started with the command, once for all workers.
+value and the nearest allowed name, before the first step. Fields that are null are computed from the corpus, printed, and
+written to `resolved.yaml`. `~` and `$HOME` at the start of `corpus`, `run` and other paths are expanded once for all
+workers, by the process of the command.
 """
 
 TRAINED_HERE = """\
-The recipes named `tiny_...`, `llama_tiny` and `demo_decoder` are trained by the tests or the demo. Of the others the tests check
-the parameter count, the published tokenizer and two steps at a narrow width in fp32; they have not been trained at their size
-here. `gpt3` is a parameter count only.
+The recipes named `tiny_...`, `llama_tiny` and `demo_decoder` are trained by the tests or the demo. For the others,
+the tests check the parameter count, the published tokenizer and two steps at a narrow width in fp32; they have not been trained
+at full size here. `gpt3` is a parameter count only.
 """
 
 BEGINNINGS = """\
 ### Four uses
 
-Train longer: steps, schedule and data go on from the parent's newest checkpoint, up to the new budget.
+Train longer: steps, schedule and data continue from the parent's newest checkpoint, up to the new budget.
 
     python -m trainers pretrain runs/base/resolved.yaml run=runs/longer budget.steps=20000 budget.tokens=null \\
         'init={path: runs/base, optimizer: keep, data: continue}'
@@ -50,21 +50,21 @@ the last 2,000 of 10,000 steps. With the parent's schedule, a branch has the par
         schedule.kind=wsd schedule.decay_fraction=0.2 schedule.final_fraction=0 \\
         'init={path: runs/base, step: 8000, optimizer: keep, data: continue}'
 
-Longer contexts, with another base of rotary positions. Rows of another length are other samples, so the corpus is read from the
-start; another `seed` gives another order. Learned positions do not grow.
+Longer contexts, with another base of rotary positions. Rows of another length are different samples, so the corpus is read from
+the start; another `seed` gives another order. Learned positions cannot be extended.
 
     python -m trainers pretrain runs/base/resolved.yaml run=runs/long data.sequence_length=8192 model.positions=8192 \\
         model.rope_base=500000 batch.sequences=64 batch.tokens=null budget.steps=1000 budget.tokens=null seed=1 \\
         init.path=runs/base
 
-Continued pretraining of a Hugging Face directory that is on this machine, on a corpus built with its tokenizer
+Continued pretraining from a local Hugging Face directory, on a corpus built with its tokenizer
 (`shards: {tokenizer: models/gpt2/}`). The directory has config.json, safetensors and tokenizer.json.
 
     python -m trainers pretrain gpt2_small corpus=data/corpora/mine run=runs/continued init.path=models/gpt2
 
 The new run records the fingerprints of its parent in `run.json` and `ledger.json`. Until its first checkpoint it needs the
-parent's files unchanged. It may have another ZeRO stage, number of workers and launcher than the parent. A tensor or a setting of
-the model that does not fit is one error that names it.
+parent's files unchanged. Its ZeRO stage, number of workers and launcher may differ from the parent's. A tensor or setting of the
+model that does not fit is reported by name, in one error.
 """
 
 

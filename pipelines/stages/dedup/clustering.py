@@ -1,10 +1,12 @@
-"""Clusters of duplicates: who is kept, and the annotation that tells everyone else in whose favour they were dropped.
+"""Clusters of duplicates: elect the kept documents, and annotate each dropped one with the document it was
+dropped for.
 
-Both deduplication stages end here. Each part sums up its clusters: how many members, and the first `keep_up_to` of them in
-the order of preference. These sums are shuffled by cluster and elect the winners; the results, and the winners' signatures or
-shingles as evidence, are shuffled back to the parts, which judge their own members against the winner. So a cluster costs
-one task as much as it has parts, not members. Where similarity is asked for, the members that are unlike the winner elect among
-themselves (pipelines.stages.dedup.verification).
+All deduplication stages end here. Each part summarises its clusters: the number of members, and the first
+`keep_up_to` of them in the order of preference. These summaries are shuffled by cluster and elect the
+winners. The results, and the winners' signatures or shingles as evidence, are shuffled back to the parts,
+which compare their members with the winner. So the cost of a cluster in one task grows with its parts, not
+its members. If similarity is required, the members that are unlike the winner elect among themselves
+(pipelines.stages.dedup.verification).
 """
 
 from collections.abc import Sequence
@@ -22,8 +24,16 @@ from pipelines.contracts.document import ID
 from pipelines.contracts.manifest import StepOutput, records_of, write_table
 from pipelines.contracts.stage import Cluster, gather
 from pipelines.stages.dedup.dedup_inputs import KEPT_BEFORE, NEW, Candidates
-from pipelines.stages.dedup.grouping import DedupPolicy, Election, Grouping, address, count_favours, partition_of, runs
-from pipelines.stages.dedup.keep_rule import absent_keys, key_columns, key_types, preferred
+from pipelines.stages.dedup.grouping import (
+    DedupPolicy,
+    Election,
+    Grouping,
+    address,
+    count_suppressed,
+    partition_of,
+    runs,
+)
+from pipelines.stages.dedup.keep_rule import absent_keys, key_columns, key_types, order_by_preference
 from pipelines.stages.dedup.verification import Spared, elect_among_spared
 
 _BACK = pa.schema(
@@ -67,8 +77,10 @@ class _Task:
     kinds: tuple[pa.DataType, ...]
 
 
-def sum_up_clusters(task: _Task) -> FileRecord:
-    """Commit each cluster's number of members in a part and its preferred ones, by the partition of the cluster."""
+def summarise_clusters(task: _Task) -> FileRecord:
+    """Commit the number of members and the preferred documents of each cluster in a part, partitioned by
+    cluster.
+    """
     one, keep = task.candidates, task.verdict.keep
     unit = f"members.{one.number:05d}"
     receipt = task.out.receipt(unit)
@@ -86,10 +98,10 @@ def sum_up_clusters(task: _Task) -> FileRecord:
                 "row": pa.array(rows.astype(np.int64)),
             }
         )
-        table = table.take(preferred(table, keep)).combine_chunks()
-        _, sizes, place = runs(table["cluster"])
+        table = table.take(order_by_preference(table, keep)).combine_chunks()
+        _, sizes, position = runs(table["cluster"])
         table = table.append_column("members", pa.array(np.repeat(sizes, sizes)))
-        table = table.filter(pa.array(place < task.verdict.keep_up_to)).combine_chunks()
+        table = table.filter(pa.array(position < task.verdict.keep_up_to)).combine_chunks()
         partition = partition_of(table["cluster"].combine_chunks(), task.destinations)
         content = scattered(table, partition, task.destinations)
         receipt = task.out.commit(unit, {f"work/{unit}.arrow": content}, {})
@@ -97,77 +109,83 @@ def sum_up_clusters(task: _Task) -> FileRecord:
 
 
 def elect_winners(task: Election) -> tuple[list[FileRecord], dict[str, int]]:
-    """Order the clusters of a partition; (files for the members' parts and for the winners' parts, clusters by size)."""
+    """Order the clusters of a partition; (files for the members' parts and for the winners' parts, clusters
+    by size).
+    """
     unit = f"winners.{task.partition:05d}"
     receipt = task.out.receipt(unit)
     if receipt is None:
         table = task.files.gathered(task.partition)
-        table = table.take(preferred(table, task.verdict.keep)).combine_chunks()
-        starts, lengths, place = runs(table["cluster"])
+        table = table.take(order_by_preference(table, task.verdict.keep)).combine_chunks()
+        starts, lengths, position = runs(table["cluster"])
         members = table["members"].to_numpy()
         part, row = table["part"].to_numpy(), table["row"].to_numpy()
         first = np.repeat(starts, lengths)
-        # Each preferred document of a part comes with the number of all of the part's members: one of them counts.
-        speaks = np.zeros(len(part), bool)
-        speaks[np.unique(first * task.parts + part, return_index=True)[1]] = True
-        sizes = np.add.reduceat(np.where(speaks, members, 0), starts) if len(starts) else np.zeros(0, np.int64)
-        standing = table["standing"].to_numpy()
-        kept = (place < task.verdict.keep_up_to) & ((standing[first] == NEW) | (standing != NEW))
+        # Every row repeats its part's member count; count it once per part.
+        is_part_leader = np.zeros(len(part), bool)
+        is_part_leader[np.unique(first * task.parts + part, return_index=True)[1]] = True
+        sizes = np.add.reduceat(np.where(is_part_leader, members, 0), starts) if len(starts) else np.zeros(0, np.int64)
+        priority = table["standing"].to_numpy()
+        kept = (position < task.verdict.keep_up_to) & ((priority[first] == NEW) | (priority != NEW))
         back = pa.table(
             {
                 "cluster": table["cluster"], "row": row, "kept": kept, "winner": table["id"].take(pa.array(first)),
                 "size": np.repeat(sizes, lengths), "home": part[first], "home_row": row[first],
-                "enough": (standing[first] != NEW) | (task.verdict.keep_up_to == 1),
+                "enough": (priority[first] != NEW) | (task.verdict.keep_up_to == 1),
             },
             schema=_BACK,
         )  # fmt: skip
-        fresh = np.logical_or.reduceat(standing == NEW, starts) if len(starts) else np.zeros(0, bool)
-        # What is finished is not judged, but where it is unlike the winner, others may be like it.
-        judged = np.repeat(fresh, lengths) & ((standing == NEW) | (task.verdict.least_similarity is not None))
+        has_new = np.logical_or.reduceat(priority == NEW, starts) if len(starts) else np.zeros(0, bool)
+        # Documents of finished corpora are judged only with a minimum similarity: others may be like one that
+        # is unlike the winner.
+        judged = np.repeat(has_new, lengths) & ((priority == NEW) | (task.verdict.least_similarity is not None))
         shared = judged & (np.repeat(sizes, lengths) > 1)
-        asked = pa.table({"row": row[first], "part": part})
-        wanted = shared & speaks
+        requests = pa.table({"row": row[first], "part": part})
+        requesting = shared & is_part_leader
         contents = {
             f"work/{unit}.arrow": scattered(back.filter(pa.array(shared)), part[shared], task.parts),
-            f"work/asked-{unit}.arrow": scattered(asked.filter(pa.array(wanted)), part[first][wanted], task.parts),
+            f"work/asked-{unit}.arrow": scattered(
+                requests.filter(pa.array(requesting)), part[first][requesting], task.parts
+            ),
         }
-        count = pc.value_counts(pa.array(sizes[(sizes > 1) & fresh])).to_pylist()
+        count = pc.value_counts(pa.array(sizes[(sizes > 1) & has_new])).to_pylist()
         receipt = task.out.commit(unit, contents, {str(entry["values"]): entry["counts"] for entry in count})
     return records_of(receipt), receipt["counts"]
 
 
 def send_evidence(task: _Task) -> FileRecord:
-    """Commit the evidence of the winners in a part, by the part of the members that asked for it."""
+    """Commit the evidence of the winners in a part, by the requesting part."""
     unit = f"evidence.{task.candidates.number:05d}"
     receipt = task.out.receipt(unit)
     if receipt is None:
         assert task.files is not None
-        asked = task.files.gathered(task.candidates.number)
-        row, part = asked["row"].to_numpy(), asked["part"].to_numpy()
-        rows, places = np.unique(row, return_inverse=True)
-        found = task.grouping.evidence(task.candidates, rows)
-        assert found is not None
+        requests = task.files.gathered(task.candidates.number)
+        row, part = requests["row"].to_numpy(), requests["part"].to_numpy()
+        rows, indices = np.unique(row, return_inverse=True)
+        evidence = task.grouping.evidence(task.candidates, rows)
+        assert evidence is not None
         home = np.full(len(row), task.candidates.number, np.int32)
-        table = pa.table({"home": home, "home_row": row, "evidence": found.take(pa.array(places))})
+        table = pa.table({"home": home, "home_row": row, "evidence": evidence.take(pa.array(indices))})
         content = scattered(table, part, task.destinations)
         receipt = task.out.commit(unit, {f"work/{unit}.arrow": content}, {})
     return records_of(receipt)[0]
 
 
 def judge_members(task: _Task) -> tuple[list[FileRecord], dict[str, int]]:
-    """Commit the verdict on each clustered document of a part, and for the winners' parts how many go for them.
+    """Commit the decision on each clustered document of a part, and the suppressed counts for the winners'
+    parts.
 
-    Counted are the documents that elect again, `spared`, and the bytes of their evidence.
+    The counts are of `spared` documents, which elect again, and the bytes of their evidence.
     """
     one = task.candidates
     unit = f"judged.{one.number:05d}"
     receipt = task.out.receipt(unit)
     if receipt is None:
         verdicts, evidence_bytes = _verdicts(task)
-        favours = count_favours(verdicts.filter(verdicts["dropped"]))
+        suppressed = count_suppressed(verdicts.filter(verdicts["dropped"]))
         contents = {
             f"work/{unit}.arrow": scattered(verdicts, np.zeros(len(verdicts), np.int64), 1),
-            f"work/favours-{unit}.arrow": scattered(favours, favours["home"].to_numpy(), task.destinations),
+            f"work/favours-{unit}.arrow": scattered(suppressed, suppressed["home"].to_numpy(), task.destinations),
         }
         counts = {"spared": pc.sum(verdicts["spared"]).as_py() or 0, "evidence_bytes": evidence_bytes}
         receipt = task.out.commit(unit, contents, counts)
@@ -175,24 +193,26 @@ def judge_members(task: _Task) -> tuple[list[FileRecord], dict[str, int]]:
 
 
 def _verdicts(task: _Task) -> tuple[pa.Table, int]:
-    """What is decided about the clustered documents of a part, and the bytes of evidence of those that elect again."""
+    """The decisions on the clustered documents of a part, and the bytes of evidence of those that elect
+    again.
+    """
     assert task.files is not None
-    one, least = task.candidates, task.verdict.least_similarity
+    one, min_similarity = task.candidates, task.verdict.least_similarity
     back = task.files.gathered(one.number)
     rows, clusters = task.grouping.groups(one)
-    places = pc.index_in(clusters, value_set=back["cluster"].combine_chunks())
-    shared = pc.is_valid(places).to_numpy(zero_copy_only=False)
-    rows, back_of = rows[shared], back.take(places.drop_null()).combine_chunks()
+    indices = pc.index_in(clusters, value_set=back["cluster"].combine_chunks())
+    shared = pc.is_valid(indices).to_numpy(zero_copy_only=False)
+    rows, back_of = rows[shared], back.take(indices.drop_null()).combine_chunks()
     kept = np.isin(rows, back["row"].to_numpy()[back["kept"].to_numpy()])
     similarity, sizes = _similarity(task, rows, back_of)
     dropped, spared, like = ~kept, np.zeros(len(rows), bool), np.zeros(len(rows), np.int64)
-    if least is not None:
-        standing = one.priority(rows, task.verdict.schema.names[1])
+    if min_similarity is not None:
+        priority = one.priority(rows, task.verdict.schema.names[1])
         others = (back_of["home"].to_numpy() != one.number) | (back_of["home_row"].to_numpy() != rows)
-        alike = similarity >= np.float32(least)
+        alike = similarity >= np.float32(min_similarity)
         goes = others & alike & back_of["enough"].to_numpy()
-        dropped = goes & (standing == NEW)
-        spared = others & (~goes | (standing == KEPT_BEFORE))
+        dropped = goes & (priority == NEW)
+        spared = others & (~goes | (priority == KEPT_BEFORE))
         like = (alike & spared).astype(np.int64)
     columns = {name: back_of[name] for name in ("winner", "size", "home", "home_row")}
     columns |= {"row": rows, "kept": kept, "similarity": similarity, "dropped": dropped, "spared": spared, "like": like}
@@ -201,22 +221,27 @@ def _verdicts(task: _Task) -> tuple[pa.Table, int]:
 
 
 def _similarity(task: _Task, rows: np.ndarray, back: pa.Table) -> tuple[np.ndarray, np.ndarray]:
-    """Similarity of members at `rows` to their winners, 1 where members are equal; and the values of their evidence."""
+    """Similarity of members at `rows` to their winners, 1 if members are equal; and the number of values of
+    their evidence.
+    """
     if task.evidence is None:
         return np.ones(len(rows), np.float32), np.zeros(len(rows), np.int64)
     sent = task.evidence.gathered(task.candidates.number)
-    place = pc.index_in(address(back["home"], back["home_row"]), value_set=address(sent["home"], sent["home_row"]))
-    assert not place.null_count, "a winner's evidence is missing"
-    mine = task.grouping.evidence(task.candidates, rows)
-    assert mine is not None
-    found = task.grouping.similarity(mine, sent["evidence"].combine_chunks(), place.to_numpy().astype(np.int64))
-    return found, pc.list_value_length(mine).to_numpy(zero_copy_only=False)
+    indices = pc.index_in(address(back["home"], back["home_row"]), value_set=address(sent["home"], sent["home_row"]))
+    assert not indices.null_count, "a winner's evidence is missing"
+    evidence = task.grouping.evidence(task.candidates, rows)
+    assert evidence is not None
+    similarity = task.grouping.similarity(
+        evidence, sent["evidence"].combine_chunks(), indices.to_numpy().astype(np.int64)
+    )
+    return similarity, pc.list_value_length(evidence).to_numpy(zero_copy_only=False)
 
 
 def write_verdicts(task: _Task) -> dict[str, int]:
-    """Write the columns of one part in the order of the schema: `drop`, winner, size, copies, similarity and for whom it goes.
+    """Write the columns of a part in the order of the schema: `drop`, winner, size, copies, similarity, and
+    the document it was dropped for.
 
-    Counts: `dropped`, and `spared`, those that stay although others of their cluster come before them.
+    Counts: `dropped`, and `spared`, those that are kept although others of their cluster come before them.
     """
     part = task.candidates.part
     unit = f"{part.source}-{part.index:05d}"
@@ -227,22 +252,22 @@ def write_verdicts(task: _Task) -> dict[str, int]:
     if receipt is None:
         rule, number = task.verdict.rule, task.candidates.number
         verdicts = gathered(task.out.directory, [records_of(judged)[0]], 0)
-        found = verdicts.take(pc.index_in(pa.array(np.arange(part.rows)), value_set=verdicts["row"].combine_chunks()))
-        lost, favours = pc.fill_null(found["dropped"], False), task.files.gathered(number)
-        winner, similarity = pc.if_else(lost, found["winner"], pa.scalar(None, ID)), found["similarity"]
+        decided = verdicts.take(pc.index_in(pa.array(np.arange(part.rows)), value_set=verdicts["row"].combine_chunks()))
+        lost, suppressed = pc.fill_null(decided["dropped"], False), task.files.gathered(number)
+        winner, similarity = pc.if_else(lost, decided["winner"], pa.scalar(None, ID)), decided["similarity"]
         if task.again is not None:
             again = task.again.gathered(number)
             again = again.take(pc.index_in(pa.array(np.arange(part.rows)), value_set=again["row"].combine_chunks()))
             lost = pc.or_(lost, pc.is_valid(again["winner"]))
             winner, similarity = pc.coalesce(again["winner"], winner), pc.coalesce(again["similarity"], similarity)
         copies = np.ones(part.rows, np.int64)
-        np.add.at(copies, favours["home_row"].to_numpy(), favours["count_all"].to_numpy())
+        np.add.at(copies, suppressed["home_row"].to_numpy(), suppressed["count_all"].to_numpy())
         own = pc.if_else(lost, pa.scalar(None, pa.int64()), pa.array(copies))
         drop = pc.if_else(lost, rule, pa.scalar(None, pa.string()))
-        columns = [drop, found["winner"], found["size"], own, similarity, winner][: len(task.verdict.schema)]
+        columns = [drop, decided["winner"], decided["size"], own, similarity, winner][: len(task.verdict.schema)]
         table = pa.table(columns, names=task.verdict.schema.names).cast(task.verdict.schema).combine_chunks()
         dropped = part.rows - table[DROP].null_count
-        stays = pc.and_(pc.invert(lost), pc.invert(pc.fill_null(found["kept"], True)))
+        stays = pc.and_(pc.invert(lost), pc.invert(pc.fill_null(decided["kept"], True)))
         counts = {
             "in": part.rows,
             "kept": part.rows - dropped,
@@ -263,7 +288,7 @@ def elect_and_write(
     partitions: int,
     cluster: Cluster,
 ) -> dict[str, Any]:
-    """Elect the winners of all clusters and write the columns of the parts that are new; returns the step's facts."""
+    """Elect the winners of all clusters and write the columns of the new parts; returns the step's facts."""
     kinds = key_types(found[0].part.types, verdict.keep)  # the first part is new
 
     def tasks(
@@ -279,24 +304,24 @@ def elect_and_write(
         return f"{verdict.rule}: part {task.candidates.part.name}"
 
     new = [one for one in found if not one.finished]
-    sums = gather(cluster, sum_up_clusters, tasks(found, partitions), label)
+    sums = gather(cluster, summarise_clusters, tasks(found, partitions), label)
     members = write_list(out, "members", sums)
     elections = [Election(out, verdict, members, partition, len(found)) for partition in range(partitions)]
     elected = gather(cluster, elect_winners, elections, lambda task: f"{verdict.rule}: partition {task.partition}")
     back, sent = write_list(out, "winners", [files[0] for files, _ in elected]), None
     if any(name.endswith("_similarity") for name in verdict.schema.names):
-        asked = write_list(out, "asked", [files[1] for files, _ in elected])
-        evidence = gather(cluster, send_evidence, tasks(found, len(found), asked), label)
+        requests = write_list(out, "asked", [files[1] for files, _ in elected])
+        evidence = gather(cluster, send_evidence, tasks(found, len(found), requests), label)
         sent = write_list(out, "evidence", evidence)
     verified = verdict.least_similarity is not None
     judging = found if verified else new
     judged = gather(cluster, judge_members, tasks(judging, len(found), back, sent), label)
-    favours, again, beyond = [files[1] for files, _ in judged], None, 0
+    suppressed, again, beyond = [files[1] for files, _ in judged], None, 0
     spared = [Spared(one, c["spared"], c["evidence_bytes"]) for one, (_, c) in zip(judging, judged, strict=True)]
     if any(one.documents for one in spared):
         results, more, beyond = elect_among_spared(out, verdict, grouping, spared, kinds, len(found), cluster)
-        favours, again = [*favours, *more], write_list(out, "again", results)
-    listed = write_list(out, "favours", favours)
+        suppressed, again = [*suppressed, *more], write_list(out, "again", results)
+    listed = write_list(out, "favours", suppressed)
     written = gather(cluster, write_verdicts, tasks(new, len(found), listed, None, again), label)
     sizes: dict[int, int] = {}
     for _, counts in elected:

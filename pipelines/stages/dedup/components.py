@@ -1,11 +1,13 @@
-"""Connected components in bounded memory, spread over workers: star contraction over hash partitions on disk.
+"""Connected components in bounded memory, distributed over workers: star contraction over hash partitions on
+disk.
 
-Links are first reduced to spanning forests where they arise (`spanning_stars`, a union-find over one task's share), then the
-forests are contracted in rounds of two shuffles. Partitioned by the higher end of each edge, a union-find turns each partition
-into stars around the lowest node it knows; partitioned by node, each node hands its higher neighbours on to its lowest one. This
-is the alternation of small-star and large-star (Kiveris et al. 2014, "Connected Components in MapReduce and Beyond", SoCC) with a
-union-find for the small-star. Both only lower the sum of all ends, so the rounds end, and they end where every component is a
-star around its lowest node: the result depends on the links alone. As soon as all edges fit one task, one task finishes.
+Links are first reduced to spanning forests where they arise (`spanning_stars`, a union-find over one task's
+share). The forests are then contracted in rounds of two shuffles. Partitioned by the higher end of each edge,
+a union-find turns each partition into stars around the lowest node it knows. Partitioned by node, each node
+passes its higher neighbours on to its lowest one. These are the small-star and large-star of Kiveris et al.
+2014, "Connected Components in MapReduce and Beyond", SoCC, with a union-find as the small-star. Both only
+lower the sum of all ends, so the rounds terminate, with every component as a star around its lowest node: the
+result depends on the links alone. As soon as all edges fit one task, a single task finishes.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,17 +27,21 @@ _BOUNDS = pa.schema([("first", pa.int64())])
 
 
 def spanning_stars(first: np.ndarray, second: np.ndarray) -> Edges:
-    """The components of some links as stars: each linked node but the lowest of its component, with that lowest one."""
+    """The components of some links as stars: each linked node, except the lowest of its component, with that
+    lowest node.
+    """
     from pipelines.kernels.search.stars import lowest_connected
 
-    nodes, places = np.unique(np.concatenate([first, second]), return_inverse=True)
-    lowest = nodes[lowest_connected(places[: len(first)], places[len(first) :], len(nodes))]
+    nodes, indices = np.unique(np.concatenate([first, second]), return_inverse=True)
+    lowest = nodes[lowest_connected(indices[: len(first)], indices[len(first) :], len(nodes))]
     leaves = lowest != nodes
     return nodes[leaves], lowest[leaves]
 
 
 def bucket_links(keys: np.ndarray, nodes: np.ndarray) -> tuple[Edges, np.ndarray, np.ndarray]:
-    """(links between neighbours of equal key, the distinct keys, one node of each): n - 1 links for n equal keys."""
+    """(links between neighbours of equal key, the distinct keys, one node of each); n equal keys give n - 1
+    links.
+    """
     order = np.argsort(keys)
     keys, nodes = keys[order], nodes[order]
     same = keys[1:] == keys[:-1]
@@ -43,8 +49,8 @@ def bucket_links(keys: np.ndarray, nodes: np.ndarray) -> tuple[Edges, np.ndarray
     return (nodes[1:][same], nodes[:-1][same]), keys[starts], nodes[starts]
 
 
-def scattered_edges(edges: Edges, partitions: int) -> Callable[..., None] | bytes:
-    """Content of a file of edges by the partition of their higher end."""
+def scatter_edges(edges: Edges, partitions: int) -> Callable[..., None] | bytes:
+    """Content of a file of edges, by the partition of their higher end."""
     high, low = edges
     return scattered(pa.table({"high": high, "low": low}), _partition(high, partitions), partitions)
 
@@ -80,7 +86,9 @@ def small_star(task: _Round) -> FileRecord:
 
 
 def large_star(task: _Round) -> tuple[FileRecord, int]:
-    """Large-star: every node links its higher neighbours to its lowest; with the number of nodes that are not yet in a star."""
+    """Large-star: every node links its higher neighbours to its lowest; returns also the number of nodes not
+    yet in a star.
+    """
     receipt = task.out.receipt(task.unit)
     if receipt is None:
         table = task.edges()
@@ -92,18 +100,20 @@ def large_star(task: _Round) -> tuple[FileRecord, int]:
         node, other = node[fresh], other[fresh]
         starts = np.flatnonzero(np.concatenate([np.ones(min(1, len(node)), bool), node[1:] != node[:-1]]))
         sizes = np.diff(np.append(starts, len(node)))
-        least = other[starts]
-        # In a star a node has one neighbour, a lower one, or only higher ones.
-        unsettled = int(((least < node[starts]) & (sizes > 1)).sum())
-        lowest = np.repeat(np.minimum(least, node[starts]), sizes)
+        lowest_neighbour = other[starts]
+        # In a star, a node has a single lower neighbour, or only higher ones.
+        unsettled = int(((lowest_neighbour < node[starts]) & (sizes > 1)).sum())
+        lowest = np.repeat(np.minimum(lowest_neighbour, node[starts]), sizes)
         higher = other > node
-        content = scattered_edges((other[higher], lowest[higher]), task.of)
+        content = scatter_edges((other[higher], lowest[higher]), task.of)
         receipt = task.out.commit(task.unit, {f"work/{task.unit}.arrow": content}, {"unsettled": unsettled})
     return records_of(receipt)[0], receipt["counts"]["unsettled"]
 
 
 def name_components(task: _Round) -> FileRecord:
-    """Commit (node, lowest node of its component) of settled partitions by the range of `bounds` that the node is in."""
+    """Commit (node, lowest node of its component) of settled partitions by the range of `bounds` that
+    contains the node.
+    """
     receipt = task.out.receipt(task.unit)
     if receipt is None:
         table = task.edges()
@@ -128,10 +138,11 @@ def find_components(
     cluster: Cluster,
     rule: str,
 ) -> list[FileRecord]:
-    """Contract `edges` edges, scattered by `scattered_edges`, and name the components.
+    """Contract `edges` edges, written by `scatter_edges`, and name the components.
 
-    The files that come back are scattered by ranges of nodes: range i begins at bounds[i] (ascending, the first 0) and
-    holds `node` and `lowest` of every node that has company, the lowest of a component perhaps more than once.
+    The returned files are scattered by ranges of nodes: range i begins at bounds[i] (ascending, the first 0)
+    and holds `node` and `lowest` of every linked node; the lowest node of a component may occur more than
+    once.
     """
 
     def over(step: str, before: str, files: Sequence[FileRecord]) -> list[_Round]:

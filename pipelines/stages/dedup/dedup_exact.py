@@ -1,8 +1,9 @@
-"""Exact deduplication: of documents with the same normalised text one stays; stages/dedup_url.py compares URLs the same way.
+"""Exact deduplication: of documents with the same normalised text, one is kept; stages/dedup/dedup_url.py
+compares URLs likewise.
 
-The keep rule: the order that `keep` gives, then that of the sources, then the lowest document id (a hash of the file's path, then
-the record). Lee et al. 2022, "Deduplicating Training Data Makes Language Models Better", section 4, describes why exact copies
-must go.
+The keep rule: the order that `keep` gives, then that of the sources, then the lowest document id (a hash of
+the file's path, then the record). Lee et al. 2022, "Deduplicating Training Data Makes Language Models
+Better", section 4, describes why exact copies should be removed.
 """
 
 from collections.abc import Sequence
@@ -30,16 +31,15 @@ class DedupExact(CorpusStage):
     """Drop copies by `text_hash`. Only documents that no earlier step dropped compete."""
 
     keep: tuple[KeepKey, ...] = ()
-    """Who of several copies stays: keys `{sources: [...]}` or `{column: ..., order: highest | lowest}` in order of weight. What
-    they leave open, the order of the sources decides, the first one wins; within a source the lowest id."""
+    """Preferred copies: keys `{sources: [...]}` or `{column: ..., order: highest | lowest}`, most important first. Ties go
+    to the earlier source, then to the lowest id."""
     keep_up_to: int = 1
-    """How many copies stay."""
+    """How many copies are kept."""
     scope: Literal["across_sources", "within_source"] = "across_sources"
-    """Whether copies in different sources are copies."""
+    """Whether documents of different sources are compared."""
     against: tuple[str, ...] = ()
-    """Output directories or URLs of finished corpora: documents that competed there and all their copies here are copies, and
-    those here go. Their columns are read, not their text. URLs are opened as on a command line, with AWS_ENDPOINT_URL for a store
-    that is not AWS."""
+    """Output directories or URLs of finished corpora: copies of documents that competed there are dropped. Their columns are
+    read, not their text. URLs are opened as on a command line, with AWS_ENDPOINT_URL for a store other than AWS."""
 
     version: ClassVar[int] = 3
     elects: ClassVar[bool] = True
@@ -50,7 +50,7 @@ class DedupExact(CorpusStage):
     cluster: ClassVar[str] = "exact_cluster"
 
     def check(self) -> None:
-        """At least one stays; `against` names places."""
+        """At least one is kept; `against` has valid locations."""
         check_against(self.against)
         if self.keep_up_to < 1:
             raise ValueError(f"keep_up_to: got {self.keep_up_to}, expected 1 or more")
@@ -60,25 +60,27 @@ class DedupExact(CorpusStage):
         return tuple(map(column_named, (self.compared, *columns_read(self.keep), DROP)))
 
     def writes(self) -> pa.Schema:
-        """The id of the preferred copy and the number of all copies, both null where a document has no copy; and for how many
-        documents one stays: itself and those dropped in its favour, null where it was dropped here."""
+        """The id of the preferred copy and the number of all copies, both null without copies; and the number
+        of documents that a kept one represents: itself and those dropped in its favour, null if it was
+        dropped here.
+        """
         columns = [(f"{self.cluster}_size", pa.int32()), (self.cluster.replace("cluster", "copies"), pa.int32())]
         return pa.schema([(DROP, pa.string()), (self.cluster, ID), *columns])
 
     def depends(self) -> dict[str, str]:
-        """What the finished corpora are."""
+        """The identities of the finished corpora."""
         return fingerprints(self.against)
 
     def hashes(self, values: pa.Array) -> pa.FixedSizeBinaryArray:
-        """16 bytes for each value, equal where the values mean the same."""
+        """16 bytes per value, equal for equivalent values."""
         return values
 
     def run(self, parts: Sequence[Part], out: StepOutput, cluster: Cluster) -> dict[str, Any]:
         """Shuffle by hash, keep one of each."""
-        found = candidates(parts, self.against, self.compared)
+        inputs = candidates(parts, self.against, self.compared)
         verdict = DedupPolicy(self.rule, self.writes(), self.keep, self.keep_up_to)
-        partitions = partitions_for(sum(one.part.rows for one in found))
-        return elect_and_write(out, found, _EqualHashes(self), verdict, partitions, cluster)
+        partitions = partitions_for(sum(one.part.rows for one in inputs))
+        return elect_and_write(out, inputs, _EqualHashes(self), verdict, partitions, cluster)
 
 
 @dataclass(frozen=True)
@@ -101,8 +103,8 @@ class _EqualHashes:
         return rows, pa.FixedSizeBinaryArray.from_buffers(ID, len(rows), [None, pa.py_buffer(salted)])
 
     def evidence(self, candidates: Candidates, rows: np.ndarray) -> None:
-        """Copies are equal: none is needed."""
+        """None: copies are equal."""
 
-    def similarity(self, mine: pa.Array, winners: pa.Array, places: np.ndarray) -> np.ndarray:
-        """Copies are equal: never asked."""
+    def similarity(self, members: pa.Array, winners: pa.Array, indices: np.ndarray) -> np.ndarray:
+        """Never called: copies are equal."""
         raise AssertionError("exact copies have no similarity to compute")

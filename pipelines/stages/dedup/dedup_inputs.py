@@ -1,7 +1,7 @@
-"""Documents that compete in a deduplication: those of the build's parts, and those of corpora that are finished.
+"""Documents that compete in a deduplication: those of the build's parts, and those of finished corpora.
 
-Of a finished corpus only columns are read: what its steps wrote, and the ids, which follow from the file index of its
-read steps. Its text is not touched.
+Of a finished corpus, only columns are read: those of its steps, and the ids, which follow from the file index
+of its read steps. Its text is not read.
 """
 
 import re
@@ -22,18 +22,19 @@ from pipelines.contracts.manifest import StepManifest, load_corpus, load_step, r
 from pipelines.contracts.parts import Part
 
 Indexes = dict[str, tuple[FileRecord, FileRecord]]
-"""File index and quarantine by the number of the unit of work that read a part."""
+"""File index and quarantine by the number of the unit of work that read the part."""
 KEPT_BEFORE, DROPPED_BEFORE, NEW = range(3)
-"""Standing of a document in its cluster: whoever is in a finished corpus comes before who is not."""
+"""Priority of a document in its cluster: documents of finished corpora come before new ones."""
 
 
 @dataclass(frozen=True)
 class Candidates:
-    """Part number `number` of those that compete; its rows are numbered from `first` over all of them.
+    """Part number `number` of the competing parts; rows are numbered over all of them, this part's from
+    `first` on.
 
-    `rank` is the place of its source in the order of sources, those of finished corpora last. `index` holds the file index and
-    the quarantine of the unit that read the part, where its read step is published; `finished` says whether the part is of a
-    finished corpus.
+    `rank` is the position of its source in the order of sources, those of finished corpora last. `index`
+    holds the file index and the quarantine of the unit that read the part, if its read step is published;
+    `finished` is true for parts of a finished corpus.
     """
 
     part: Part
@@ -44,7 +45,7 @@ class Candidates:
     finished: bool = False
 
     def ids(self) -> pa.Array:
-        """The ids of all rows, from the file index: the documents' file is not read."""
+        """The ids of all rows, from the file index, without reading the documents' file."""
         if not self.index:
             return self.part.table(("id",))["id"].combine_chunks()
         index, quarantine = (
@@ -61,22 +62,23 @@ class Candidates:
                 records = records[~np.isin(records, aside.to_numpy().astype(np.uint64))]
             after = filled + share["rows"]
             if len(records) != share["rows"] or after > self.part.rows:
-                raise self._unfit()
+                raise self._index_error()
             identifiers[filled:after, 0], identifiers[filled:after, 1] = share["key"], records
             filled = after
         if filled != self.part.rows:
-            raise self._unfit()
+            raise self._index_error()
         return pa.FixedSizeBinaryArray.from_buffers(ID, self.part.rows, [None, pa.py_buffer(identifiers)])
 
-    def _unfit(self) -> CorruptFileError:
+    def _index_error(self) -> CorruptFileError:
         return CorruptFileError(
-            f"{self.part.directory}: its file index does not account for the documents of {self.part.name}; build it again"
+            f"{self.part.directory}: its file index does not match the documents of {self.part.name}; build it again"
         )
 
     def competing(self, column: str, cluster: str) -> tuple[np.ndarray, pa.Array]:
         """(rows, values of `column`) of the documents that have a value and were not dropped before.
 
-        In a finished corpus, before the step that wrote the column `cluster`: what that step dropped takes part.
+        In a finished corpus, "before" means before the step that wrote the column `cluster`: documents which
+        that step dropped take part.
         """
         alive = pc.is_null(self._drop(cluster)[0])
         values = self.part.table((column,))[column].combine_chunks()
@@ -84,26 +86,26 @@ class Candidates:
         return rows, values.take(pa.array(rows))
 
     def priority(self, rows: np.ndarray, cluster: str) -> np.ndarray:
-        """KEPT_BEFORE, DROPPED_BEFORE (by the step that wrote `cluster`) or NEW for some rows, int8."""
+        """KEPT_BEFORE, DROPPED_BEFORE (by the step that wrote `cluster`) or NEW for each of `rows`, int8."""
         if not self.finished:
             return np.full(len(rows), NEW, np.int8)
         kept = pc.is_null(self._drop(cluster)[1]).to_numpy(zero_copy_only=False)[rows]
         return np.where(kept, KEPT_BEFORE, DROPPED_BEFORE).astype(np.int8)
 
     def _drop(self, cluster: str) -> tuple[pa.Array, pa.Array]:
-        """`drop` before the step that wrote a column, and after it; twice the whole `drop` where no step did."""
+        """`drop` before and after the step that wrote a column; the whole `drop` twice if no step did."""
         names = [annotation.schema for annotation in self.part.annotations]
-        place = next((i for i, schema in enumerate(names) if self.finished and cluster in schema), None)
-        if place is None:
+        position = next((i for i, schema in enumerate(names) if self.finished and cluster in schema), None)
+        if position is None:
             return (self.part.drop(),) * 2
         before, after = (
-            replace(self.part, annotations=self.part.annotations[:end]).drop() for end in (place, place + 1)
+            replace(self.part, annotations=self.part.annotations[:end]).drop() for end in (position, position + 1)
         )
         return before, after
 
 
 def check_against(against: Sequence[str]) -> None:
-    """ValueError for a place that can be neither a directory nor a URL of a corpus."""
+    """Raise ValueError for a location that can be neither a directory nor a URL of a corpus."""
     for directory in against:
         try:
             place_of(directory, field="against")
@@ -112,8 +114,8 @@ def check_against(against: Sequence[str]) -> None:
 
 
 def candidates(parts: Sequence[Part], against: Sequence[str], column: str) -> list[Candidates]:
-    """The parts of a build and then those of the finished corpora, which must have the column of the same type."""
-    found: list[Candidates] = []
+    """The parts of a build, then those of the finished corpora, whose column must have the same type."""
+    inputs: list[Candidates] = []
     ranks: dict[tuple[str, str], int] = {}
     indexes: dict[tuple[str, str], Indexes] = {}
     first = 0
@@ -125,7 +127,7 @@ def candidates(parts: Sequence[Part], against: Sequence[str], column: str) -> li
         if key not in indexes:
             indexes[key] = {} if read is None else _indexes(read)
         index = indexes[key].get(_unit(part.documents), ())
-        found.append(Candidates(part, len(found), first, rank, index, finished=bool(corpus)))
+        inputs.append(Candidates(part, len(inputs), first, rank, index, finished=bool(corpus)))
         first += part.rows
 
     for part in parts:
@@ -139,21 +141,21 @@ def candidates(parts: Sequence[Part], against: Sequence[str], column: str) -> li
         for part in corpus.parts():
             if not part.has(column):
                 raise UserError(
-                    f"against: {directory}: its source {part.source!r} has no column {column!r}; a corpus is compared by the "
+                    f"against: {directory}: its source {part.source!r} has no column {column!r}; corpora are compared by the "
                     "columns of its own steps, so build it with the step that writes this one"
                 )
             if parts and part.types.field(column).type != parts[0].types.field(column).type:
                 raise UserError(
-                    f"against: {directory}: its column {column!r} is {part.types.field(column).type}, here it is "
+                    f"against: {directory}: its column {column!r} is {part.types.field(column).type}, but here it is "
                     f"{parts[0].types.field(column).type}; give that step the same knobs in both"
                 )
             add(part, directory, corpus.read_step(part.source).manifest)
-    _refuse_mixtures(found, column)
-    return found
+    _refuse_mixtures(inputs, column)
+    return inputs
 
 
 def _indexes(read: StepManifest) -> Indexes:
-    """By unit of work the file index and the quarantine that it wrote."""
+    """The file index and the quarantine by unit of work that wrote them."""
     folders: dict[str, dict[str, FileRecord]] = {"files": {}, "quarantine": {}}
     for record in read.files:
         folder = record.path.partition("/")[0]
@@ -163,34 +165,38 @@ def _indexes(read: StepManifest) -> Indexes:
 
 
 def _unit(record: FileRecord) -> str:
-    """The number of the unit of work that read a file's documents: the beginning of its name; "" where it has none."""
+    """The number of the unit of work that read a file's documents, with which its name begins; "" without
+    one.
+    """
     number = re.match(r"\d+", Path(record.path).name)
     return "" if number is None else number[0]
 
 
 def fingerprints(against: Sequence[str]) -> dict[str, str]:
-    """For `depends()`: what the finished corpora are, wherever they lie."""
+    """The identities of the finished corpora for `depends()`, independent of their location."""
     return {f"against[{i}]": load_corpus(place_of(directory)).fingerprint for i, directory in enumerate(against)}
 
 
 def writer(part: Part, column: str) -> dict[str, object] | None:
-    """Stage, version, knobs and libraries of the step that wrote a column of a part; None where it is not published."""
-    found = next((a for a in part.annotations if column in a.schema), None)
-    step = None if found is None else load_step(found.directory.parent, found.directory.name)
+    """Stage, version, knobs and libraries of the step that wrote a column of a part; None if it is not
+    published.
+    """
+    annotation = next((a for a in part.annotations if column in a.schema), None)
+    step = None if annotation is None else load_step(annotation.directory.parent, annotation.directory.name)
     return None if step is None else {name: step.identity[name] for name in ("stage", "version", "knobs", "depends")}
 
 
-def _refuse_mixtures(found: Sequence[Candidates], column: str) -> None:
-    """UserError where the values of the column do not mean the same everywhere."""
+def _refuse_mixtures(inputs: Sequence[Candidates], column: str) -> None:
+    """Raise UserError if the values of the column were not computed in the same way everywhere."""
     by_step: dict[Path | None, Part] = {}
-    for one in found:
-        place = next((a.directory for a in one.part.annotations if column in a.schema), None)
-        by_step.setdefault(place, one.part)
-    written = [(place, writer(part, column)) for place, part in by_step.items()]
-    known = [(place, how) for place, how in written if how is not None]
-    for place, how in known[1:]:
+    for one in inputs:
+        directory = next((a.directory for a in one.part.annotations if column in a.schema), None)
+        by_step.setdefault(directory, one.part)
+    written = [(directory, writer(part, column)) for directory, part in by_step.items()]
+    known = [(directory, how) for directory, how in written if how is not None]
+    for directory, how in known[1:]:
         if how != known[0][1]:
             raise UserError(
-                f"the values of {column!r} in {place} and {known[0][0]} were not computed the same way, so they cannot be "
+                f"the values of {column!r} in {directory} and {known[0][0]} were not computed in the same way and cannot be "
                 "compared; give the steps the same knobs, and build both with the same version"
             )

@@ -1,11 +1,13 @@
-"""Near-duplicate removal: MinHash LSH (Broder 1997; Lee et al. 2022, appendix A) and clusters of what collides.
+"""Near-duplicate removal: MinHash LSH (Broder 1997; Lee et al. 2022, appendix A) and clusters of colliding
+documents.
 
-Signatures are cut into bands of some rows; two documents whose values agree in any band are linked. Two documents of Jaccard
-similarity s are linked with probability 1 - (1 - s^rows)^bands: for 14 x 8 that is 0.565, 0.772, 0.924, 0.988 at s = 0.7, 0.75,
-0.8, 0.85.
-Clusters are the connected components of the links, so a chain of near-copies is one cluster, whose ends may have nothing in
-common. `verify` lets a document stay that is like none that stays: in the order of preference, each document is compared with
-those before it that stay.
+Signatures are cut into bands of some rows; two documents whose values agree in any band are linked. Two
+documents of Jaccard similarity s are linked with probability 1 - (1 - s^rows)^bands: for 14 x 8 that is
+0.565, 0.772, 0.924, 0.988 at s = 0.7, 0.75, 0.8, 0.85.
+
+Clusters are the connected components of the links, so a chain of near-copies is one cluster, whose ends may
+have nothing in common. `verify` keeps documents that are unlike every kept one: in the order of preference,
+each document is compared with the kept ones before it.
 
 The keep rule: the order that `keep` gives, then the order of the sources, then the lowest document id.
 """
@@ -28,7 +30,7 @@ from pipelines.contracts.parts import Part
 from pipelines.contracts.reads import Input, column_named
 from pipelines.contracts.stage import Cluster, CorpusStage, gather
 from pipelines.stages.dedup.clustering import elect_and_write
-from pipelines.stages.dedup.components import bucket_links, find_components, scattered_edges, spanning_stars
+from pipelines.stages.dedup.components import bucket_links, find_components, scatter_edges, spanning_stars
 from pipelines.stages.dedup.dedup_inputs import Candidates, candidates, check_against, fingerprints, writer
 from pipelines.stages.dedup.grouping import DedupPolicy
 from pipelines.stages.dedup.keep_rule import KeepKey, columns_read
@@ -44,28 +46,28 @@ class DedupMinhash(CorpusStage):
     """Drop near-copies by MinHash LSH. Only documents that no earlier step dropped compete."""
 
     bands: int | None = None
-    """Bands; bands x rows values of the signature are used. Default 14, or what `threshold` says."""
+    """Number of bands; bands x rows values of the signature are used. Default 14, or derived from `threshold`."""
     rows: int | None = None
-    """Values in a band that must all agree. Default 8, or what `threshold` says."""
+    """Values per band, which must all agree. Default 8, or derived from `threshold`."""
     threshold: float | None = None
-    """Jaccard similarity from which documents count as near-copies. Without `bands` and `rows` it chooses them, as datasketch
-    does for the signature's length; `verify` compares with it."""
+    """Jaccard similarity from which documents are near-copies. Determines `bands` and `rows` if they are not given, as
+    datasketch does for the signature's length; `verify` compares with it."""
     verify: Literal["none", "signature", "jaccard"] = "none"
-    """none: all of a cluster but the kept one go. signature: a document goes if its similarity to one of the cluster that stays
-    reaches the threshold, so that of those that stay no two do; estimated from the signatures. jaccard: the same, exactly, from
-    the shingles, for which the text is read again. In the order of preference; in a cluster of more than 10,000 that are unlike
-    the first, the others are compared with those of the 10,000 that stay."""
+    """none: drop all of a cluster except the preferred document. signature: in the order of preference, drop a document if its
+    similarity to a kept one of the cluster reaches the threshold, so that no two kept ones do; estimated from the signatures.
+    jaccard: the same, but exact, from the shingles, for which the text is read again. If more than 10,000 members of a
+    cluster are unlike the first, the rest are compared only with the kept ones of these 10,000."""
     keep: tuple[KeepKey, ...] = ()
-    """Who of a cluster stays: keys `{sources: [...]}` or `{column: ..., order: highest | lowest}` in order of weight. What they
-    leave open, the order of the sources decides, the first one wins; within a source the lowest id."""
+    """Preferred documents: keys `{sources: [...]}` or `{column: ..., order: highest | lowest}`, most important first. Ties
+    go to the earlier source, then to the lowest id."""
     keep_up_to: int = 1
-    """How many documents of a cluster stay; with `verify`, how many that a document is like."""
+    """How many documents of a cluster are kept; with `verify`, how many that are like a document."""
     scope: Literal["across_sources", "within_source"] = "across_sources"
     """Whether documents of different sources are compared."""
     against: tuple[str, ...] = ()
-    """Output directories or URLs of finished corpora: documents that competed there take part, win every cluster they are in,
-    and those here go. Their signatures are read, not their text. URLs are opened as on a command line, with AWS_ENDPOINT_URL for
-    a store that is not AWS."""
+    """Output directories or URLs of finished corpora: documents that competed there take part and win every cluster they are
+    in, so near-copies here are dropped. Their signatures are read, not their text. URLs are opened as on a command line,
+    with AWS_ENDPOINT_URL for a store other than AWS."""
 
     version: ClassVar[int] = 3
     elects: ClassVar[bool] = True
@@ -73,7 +75,7 @@ class DedupMinhash(CorpusStage):
     places: ClassVar[tuple[str, ...]] = paths
 
     def check(self) -> None:
-        """Ranges, and what belongs together."""
+        """Validate ranges and combinations."""
         check_against(self.against)
         for name in ("bands", "rows", "keep_up_to"):
             value = getattr(self, name)
@@ -83,7 +85,7 @@ class DedupMinhash(CorpusStage):
             raise ValueError(f"threshold: got {self.threshold}, expected more than 0, at most 1")
         if self.verify != "none" and self.threshold is None:
             raise ValueError(
-                f"verify: {self.verify!r} compares with `threshold`, which is not given; say for example 0.8"
+                f"verify: {self.verify!r} compares with `threshold`, which is missing; give for example 0.8"
             )
         if self.verify == "jaccard" and self.against:
             raise ValueError("verify: 'jaccard' would read the text of the corpora in `against`; use 'signature'")
@@ -94,20 +96,24 @@ class DedupMinhash(CorpusStage):
         return tuple(map(column_named, dict.fromkeys(("minhash", *columns_read(self.keep), *text, DROP))))
 
     def writes(self) -> pa.Schema:
-        """`minhash_cluster`, id of the preferred document, and its size, both null outside clusters; `minhash_copies`, for how
-        many documents one stays: itself and those dropped in its favour, null where it was dropped here; and the similarity to
-        the preferred document, estimated or exact as `verify` says. With `verify` also `minhash_winner`, id of the document that
-        one was dropped in favour of, null where it stays; the similarity of one that goes is that to its winner."""
+        """`minhash_cluster`, id of the preferred document, and the size of the cluster, both null outside
+        clusters.
+
+        `minhash_copies` is the number of documents that a kept one represents: itself and those dropped in
+        its favour; null if it was dropped here. The similarity is that to the preferred document, estimated
+        or exact as `verify` says. With `verify`, `minhash_winner` is the id of the document in whose favour
+        it was dropped, null if kept; the similarity of a dropped document is that to its winner.
+        """
         columns = [("minhash_cluster", ID), ("minhash_cluster_size", pa.int32()), ("minhash_copies", pa.int32())]
         winner = [("minhash_winner", ID)] if self.verify != "none" else []
         return pa.schema([(DROP, pa.string()), *columns, ("minhash_similarity", pa.float32()), *winner])
 
     def depends(self) -> dict[str, str]:
-        """What the finished corpora are."""
+        """The identities of the finished corpora."""
         return fingerprints(self.against)
 
     def cut(self, num_perm: int) -> tuple[int, int]:
-        """(bands, rows) for signatures of that length; UserError where they are too short."""
+        """(bands, rows) for signatures of that length; UserError if they are too short."""
         if self.threshold is not None and self.bands is None and self.rows is None:
             return best_bands(self.threshold, num_perm)
         bands, rows = self.bands or _DEFAULT[0], self.rows or _DEFAULT[1]
@@ -120,35 +126,37 @@ class DedupMinhash(CorpusStage):
 
     def run(self, parts: Sequence[Part], out: StepOutput, cluster: Cluster) -> dict[str, Any]:
         """Bands to links, links to components, components to winners."""
-        found = candidates(parts, self.against, "minhash")
+        inputs = candidates(parts, self.against, "minhash")
         bands, rows = self.cut(parts[0].types.field("minhash").type.list_size)
-        documents = sum(one.part.rows for one in found)
+        documents = sum(one.part.rows for one in inputs)
         partitions = partitions_for(documents * bands)
         within = self.scope == "within_source"
-        tasks = [_BandTask(out, one, partitions, bands, rows, within) for one in found]
+        tasks = [_BandTask(out, one, partitions, bands, rows, within) for one in inputs]
         banded = gather(cluster, scatter_bands, tasks, lambda task: f"{_RULE}: {task.one.part.name}")
         entries = write_list(out, "bands", [files[0] for files in banded])
         links = [_LinkTask(out, entries, p, partitions) for p in range(partitions)]
         linked = gather(cluster, link_buckets, links, lambda task: f"{_RULE}: {task.partition}")
         files, edges = [record for record, _ in linked], sum(count for _, count in linked)
-        bounds = [one.first for one in found]
+        bounds = [one.first for one in inputs]
         named = find_components(out, files, edges, partitions, bounds, cluster, _RULE)
-        least = None if self.verify == "none" else self.threshold
-        verdict = DedupPolicy(_RULE, self.writes(), self.keep, self.keep_up_to, least, sets=self.verify == "jaccard")
+        threshold = None if self.verify == "none" else self.threshold
+        verdict = DedupPolicy(
+            _RULE, self.writes(), self.keep, self.keep_up_to, threshold, sets=self.verify == "jaccard"
+        )
         local = write_list(out, "groups", [files[1] for files in banded])
         shingling = self._shingling(parts) if self.verify == "jaccard" else None
         grouping = _Components(local, write_list(out, "components", named), shingling)
-        facts = elect_and_write(out, found, grouping, verdict, partitions_for(documents), cluster)
+        facts = elect_and_write(out, inputs, grouping, verdict, partitions_for(documents), cluster)
         return {"bands": bands, "rows": rows, **facts}
 
     def _shingling(self, parts: Sequence[Part]) -> MinhashSignatures:
-        """The stage that signed the documents: the same shingles are compared."""
+        """The stage that computed the signatures: its shingles are compared."""
         written = writer(parts[0], "minhash")
         if written is None or written["stage"] != "minhash_signatures":
             raise UserError("dedup_minhash: verify: 'jaccard' needs signatures by minhash_signatures; use 'signature'")
         if written["knobs"]["text"] != "text":  # type: ignore[index]
             raise UserError(
-                "dedup_minhash: verify: 'jaccard' compares stored texts, the signatures are of edited ones; use "
+                "dedup_minhash: verify: 'jaccard' compares stored texts, but the signatures are of edited ones; use "
                 "'signature'"
             )
         return parse(MinhashSignatures, written["knobs"], "minhash_signatures")
@@ -165,9 +173,10 @@ class _BandTask:
 
 
 def scatter_bands(task: _BandTask) -> list[FileRecord]:
-    """Link the documents of a part among themselves; commit the distinct band keys of their groups, and the groups.
+    """Link the documents of a part with one another; commit the groups, and the distinct band keys of the
+    groups.
 
-    Whatever a part holds, however often, each key leaves it once: a page with a million copies is one entry per band and part.
+    Each key leaves a part once, so a page with a million copies is one entry per band and part.
     """
     one = task.one
     unit = f"bands.{one.number:05d}"
@@ -180,12 +189,12 @@ def scatter_bands(task: _BandTask) -> list[FileRecord]:
 
             keys ^= np.uint64(xxh3_64_intdigest(one.part.source.encode()))
         nodes = np.repeat(rows + one.first, keys.shape[1])
-        links, distinct, speaker = bucket_links(keys.ravel(), nodes)
+        links, distinct, representative = bucket_links(keys.ravel(), nodes)
         leaf, lowest = spanning_stars(*links)
-        places = np.minimum(np.searchsorted(leaf, speaker), max(0, len(leaf) - 1))
+        indices = np.minimum(np.searchsorted(leaf, representative), max(0, len(leaf) - 1))
         if len(leaf):
-            speaker = np.where(leaf[places] == speaker, lowest[places], speaker)
-        entries = pa.table({"key": distinct, "node": speaker})
+            representative = np.where(leaf[indices] == representative, lowest[indices], representative)
+        entries = pa.table({"key": distinct, "node": representative})
         partition = ((distinct >> np.uint64(32)) % np.uint64(task.partitions)).astype(np.int64)
         contents = {
             f"work/{unit}.arrow": scattered(entries, partition, task.partitions),
@@ -206,21 +215,25 @@ class _LinkTask:
 
 
 def link_buckets(task: _LinkTask) -> tuple[FileRecord, int]:
-    """Commit the spanning forest of the documents that share a band of one partition; with the number of its edges."""
+    """Commit the spanning forest of the documents that share a band of one partition; returns also the number
+    of its edges.
+    """
     unit = f"links.{task.partition:05d}"
     receipt = task.out.receipt(unit)
     if receipt is None:
         table = task.files.gathered(task.partition)
         links, _, _ = bucket_links(table["key"].to_numpy(), table["node"].to_numpy())
         edges = spanning_stars(*links)
-        content = scattered_edges(edges, task.partitions)
+        content = scatter_edges(edges, task.partitions)
         receipt = task.out.commit(unit, {f"work/{unit}.arrow": content}, {"edges": len(edges[0])})
     return records_of(receipt)[0], receipt["counts"]["edges"]
 
 
 @dataclass(frozen=True)
 class _Components:
-    """Clusters of linked documents. `local` are the groups within each part, `named` the components of their lowest."""
+    """Clusters of linked documents. `local` are the groups within each part, `named` the components of their
+    lowest nodes.
+    """
 
     local: FileList
     named: FileList
@@ -232,13 +245,13 @@ class _Components:
         outside = self.named.gathered(candidates.number)
         leaf, lowest = inside["node"].to_numpy(), inside["lowest"].to_numpy()
         centres = np.unique(lowest)
-        node, places = np.unique(outside["node"].to_numpy(), return_index=True)
-        component = outside["lowest"].to_numpy()[places]
+        node, indices = np.unique(outside["node"].to_numpy(), return_index=True)
+        component = outside["lowest"].to_numpy()[indices]
         nodes = np.concatenate([leaf, centres, np.setdiff1d(node, centres)])
         label = np.concatenate([lowest, nodes[len(leaf) :]])
         if len(node):
-            places = np.minimum(np.searchsorted(node, label), len(node) - 1)
-            label = np.where(node[places] == label, component[places], label)
+            indices = np.minimum(np.searchsorted(node, label), len(node) - 1)
+            label = np.where(node[indices] == label, component[indices], label)
         order = np.argsort(nodes)
         words = np.zeros((len(nodes), 2), np.int64)
         words[:, 1] = label[order]
@@ -253,18 +266,20 @@ class _Components:
         text = candidates.part.table(("text",))["text"].take(pa.array(rows)).combine_chunks()
         return self.shingling.shingle_sets(text)
 
-    def similarity(self, mine: pa.Array, winners: pa.Array, places: np.ndarray) -> np.ndarray:
-        """The share of equal signature values, an unbiased estimate of the Jaccard similarity; or that similarity itself."""
+    def similarity(self, members: pa.Array, winners: pa.Array, indices: np.ndarray) -> np.ndarray:
+        """The share of equal signature values, an unbiased estimate of the Jaccard similarity; or that
+        similarity itself.
+        """
         if self.shingling is not None:
             from pipelines.kernels.search.minhash import jaccard
 
-            return jaccard(*_ragged(mine), *_ragged(winners), places)
-        own, theirs = signatures_of(mine), signatures_of(winners)
-        found = np.empty(len(own) if len(mine) else 0, np.float32)
-        for start in range(0, len(found), 8192):
+            return jaccard(*_ragged(members), *_ragged(winners), indices)
+        own, theirs = signatures_of(members), signatures_of(winners)
+        estimates = np.empty(len(own) if len(members) else 0, np.float32)
+        for start in range(0, len(estimates), 8192):
             batch = slice(start, start + 8192)
-            found[batch] = (own[batch] == theirs[places[batch]]).mean(axis=1)
-        return found
+            estimates[batch] = (own[batch] == theirs[indices[batch]]).mean(axis=1)
+        return estimates
 
 
 def _ragged(lists: pa.Array) -> tuple[np.ndarray, np.ndarray]:

@@ -1,12 +1,15 @@
-"""Deduplication of lines, paragraphs and sentences: of a span that occurs more than once in the corpus, the first stays.
+"""Deduplication of lines, paragraphs and sentences: of a span that occurs more than once in the corpus, the
+first is kept.
 
-Raffel et al. 2020 (C4, arXiv 1910.10683), section 2.2: "we discarded all but one of any three-sentence span occurring more
-than once in the data set". Wenzek et al. 2020 (CCNet, arXiv 1911.00359), section 3.1, do so with paragraphs.
+Raffel et al. 2020 (C4, arXiv 1910.10683), section 2.2: "we discarded all but one of any three-sentence span
+occurring more than once in the data set". Wenzek et al. 2020 (CCNet, arXiv 1911.00359), section 3.1, do so
+with paragraphs.
 
-Spans go by the 64-bit hash of their normalised text: among 10 billion different ones about 3 are taken for another by chance
-(n^2 / 2^65). Each part sends a hash once to the partition of that hash, with its number, so that no span, however frequent, makes
-a partition large; the lowest number wins. Documents of which too little is left go. They held the first occurrences of some
-spans, which therefore elect once more, among the documents that stay. These only win by it, so no more of them fall short.
+Spans are compared by the 64-bit hash of their normalised text: among 10 billion different ones, about 3
+collide by chance (n^2 / 2^65). Each part sends a hash, with its part number, once to the partition of that
+hash, so frequent spans do not make partitions large; the lowest number wins. Documents with too little text
+left are dropped. They held the first occurrences of some spans, so these spans elect once more, among the
+documents that stay. Those can only gain text by it, so no further ones fall short.
 """
 
 from collections.abc import Sequence
@@ -30,7 +33,7 @@ from pipelines.contracts.stage import Cluster, CorpusStage, gather
 if TYPE_CHECKING:
     from pipelines.kernels.search.spans import Units
 
-_BYTES_PER_SPAN = 100  # of ordinary text; only the number of partitions depends on it
+_BYTES_PER_SPAN = 100  # of ordinary text; affects only the number of partitions
 _SPANS = pa.schema(
     [("row", pa.int64()), ("start", pa.int64()), ("end", pa.int64()), ("feed", pa.int64()), ("words", pa.int64())]
 )
@@ -43,25 +46,26 @@ _RESULTS = pa.schema([("hash", pa.uint64()), ("won", pa.bool_())])
 class DedupSpans(ReadsText, CorpusStage):
     """`edits` that remove every later occurrence of a line, a paragraph, or a window of sentences.
 
-    Two spans are the same if `" ".join(span.lower().split())` is. The first one stays, in the order of sources, files,
-    records and places in the text. Only documents that no earlier step dropped compete. What is removed is still in a
-    document that stays, unit for unit: of windows that overlap, each goes where it repeats an earlier one. An edit's
-    rule is `dedup_spans.` and the unit.
+    Two spans are the same if `" ".join(span.lower().split())` is. The first one is kept, in the order of
+    sources, files, records and positions in the text. Only documents that no earlier step dropped compete.
+    Every removed unit is still in a document that stays: of overlapping windows, each is removed if it
+    repeats an earlier one. An edit's rule is `dedup_spans.` and the unit.
 
-    A document that lost something and has fewer than `min_left_words` left goes, by the rule `dedup_spans.UNIT.few_words`,
-    and what it holds does not count as an occurrence. This step therefore comes after all others that drop: a step after it
-    could drop the document that holds the only copy. Columns: `lines_removed`, `words_left_by_line`, or with the other units.
+    A document that lost something and has fewer than `min_left_words` left is dropped, by the rule
+    `dedup_spans.UNIT.few_words`, and its spans do not count as occurrences. This step must therefore follow
+    all other steps that drop: a later step could drop the document with the only copy. Columns:
+    `lines_removed`, `words_left_by_line`, and likewise for the other units.
     """
 
     unit: Literal["line", "paragraph", "sentence"]
-    """What a span is made of; pipelines/kernels/text/segment.py says what they are."""
+    """The unit of spans, as defined in pipelines/kernels/text/segment.py."""
     window: int = 1
-    """Neighbouring units in a span; C4 takes 3 sentences. A document of fewer is one span."""
+    """Neighbouring units per span; C4 uses 3 sentences. A document with fewer is one span."""
     min_words: int = 1
-    """Spans of fewer words are left alone: they never go."""
+    """Spans of fewer words are never removed."""
     min_left_words: int = 50
-    """Words that must be left of a document that lost some (50 in datatrove's sentence deduplication); with 0 only a document
-    of which nothing is left goes, by the rule `dedup_spans.UNIT.empty`."""
+    """Words that a document which lost some must have left (50 in datatrove's sentence deduplication); with 0, only documents
+    that become empty are dropped, by the rule `dedup_spans.UNIT.empty`."""
     text: str = field(default="edited_text", kw_only=True)
     """The text whose spans are compared: `text`, `text@STEP` or `edited_text`."""
 
@@ -70,15 +74,15 @@ class DedupSpans(ReadsText, CorpusStage):
     keeps_spans: ClassVar[bool] = True
 
     def check(self) -> None:
-        """Ranges."""
-        for name, least in (("window", 1), ("min_words", 1), ("min_left_words", 0)):
-            if getattr(self, name) < least:
-                raise ValueError(f"{name}: got {getattr(self, name)}, expected {least} or more")
+        """Validate ranges."""
+        for name, minimum in (("window", 1), ("min_words", 1), ("min_left_words", 0)):
+            if getattr(self, name) < minimum:
+                raise ValueError(f"{name}: got {getattr(self, name)}, expected {minimum} or more")
         super().check()
 
     @property
     def rule(self) -> str:
-        """The rule of the edits, and what the rule of the drops begins with."""
+        """The rule of the edits, and the prefix of the rule of the drops."""
         return f"dedup_spans.{self.unit}"
 
     def reads(self) -> tuple[Input, ...]:
@@ -86,18 +90,20 @@ class DedupSpans(ReadsText, CorpusStage):
         return (self.input_text, Drop())
 
     def writes(self) -> pa.Schema:
-        """Units removed and words left, null where a document did not compete. One that goes is not edited: they say why."""
+        """Units removed and words left, null if a document did not compete. A dropped document gets no edits;
+        its counts tell why.
+        """
         counts = [(f"{self.unit}s_removed", pa.int32()), (f"words_left_by_{self.unit}", pa.int32())]
         return pa.schema([(DROP, pa.string()), (EDITS_COLUMN, EDITS), *counts])
 
     def depends(self) -> dict[str, str]:
-        """The Unicode version decides what a sentence, a word and white space are, and lower-cases."""
+        """The Unicode version, which defines sentences, words, white space and lower case."""
         from pipelines.kernels.text.tables import unicode_version
 
         return unicode_version()
 
     def run(self, parts: Sequence[Part], out: StepOutput, cluster: Cluster) -> dict[str, Any]:
-        """Measure, elect, and once more without the documents that go; then write the edits."""
+        """Measure; elect twice, the second time without dropped documents; then write the edits."""
         partitions = partitions_for(sum(part.text_bytes for part in parts) // _BYTES_PER_SPAN)
 
         def over_parts(function: Any, *inputs: FileList) -> list[Any]:
@@ -129,7 +135,7 @@ class _PartTask:
 
 
 def measure_spans(task: _PartTask) -> FileRecord:
-    """Commit a part's units and windows, and each different window once, by partition of its hash."""
+    """Commit the units and windows of a part, and its distinct windows by partition of their hash."""
     unit = f"spans.{task.number:05d}"
     receipt = task.out.receipt(unit)
     if receipt is None:
@@ -144,7 +150,7 @@ def measure_spans(task: _PartTask) -> FileRecord:
 
 
 def _find_spans(task: _PartTask) -> tuple[pa.Table, pa.Table]:
-    """The units of a part's competing documents in order, and the windows that compete, by their first unit."""
+    """The units of a part's competing documents in order, and the competing windows by their first unit."""
     from pipelines.kernels.search.spans import find_units, hash_windows
     from pipelines.kernels.text.buffers import blocks, text_buffers
 
@@ -166,11 +172,11 @@ def _find_spans(task: _PartTask) -> tuple[pa.Table, pa.Table]:
 
 def _window_words(units: "Units", firsts: np.ndarray, size: int) -> np.ndarray:
     before = np.concatenate([[0], np.cumsum(units.words)])
-    return before[_stops(units.documents, firsts, size)] - before[firsts]
+    return before[_window_ends(units.documents, firsts, size)] - before[firsts]
 
 
-def _stops(documents: np.ndarray, firsts: np.ndarray, size: int) -> np.ndarray:
-    """The unit behind each window."""
+def _window_ends(documents: np.ndarray, firsts: np.ndarray, size: int) -> np.ndarray:
+    """The unit after each window."""
     return np.minimum(firsts + size, np.searchsorted(documents, documents[firsts], side="right"))
 
 
@@ -190,7 +196,9 @@ class _Election:
 
 
 def elect_firsts(task: _Election) -> FileRecord:
-    """Commit, by part, the hashes of a partition that several parts hold, and whether this is the first of them."""
+    """Commit, by part, the hashes of a partition that several parts hold, and whether the part is
+    the first.
+    """
     unit = f"{task.name}.{task.partition:05d}"
     receipt = task.out.receipt(unit)
     if receipt is None:
@@ -209,7 +217,9 @@ def elect_firsts(task: _Election) -> FileRecord:
 
 @dataclass(frozen=True)
 class _Spans:
-    """A part's units, what of them the elections removed (bool [units]), and its documents that go (bool [rows])."""
+    """A part's units, which of them the elections removed (bool [units]), and which documents are dropped
+    (bool [rows]).
+    """
 
     table: pa.Table
     removed: np.ndarray
@@ -217,7 +227,7 @@ class _Spans:
 
 
 def vote_again(task: _PartTask) -> FileRecord:
-    """Commit the windows of the documents that stay, as far as several parts hold them, by partition of their hash."""
+    """Commit the windows of the remaining documents that several parts hold, by partition of their hash."""
     unit = f"votes2.{task.number:05d}"
     receipt = task.out.receipt(unit)
     if receipt is None:
@@ -246,7 +256,9 @@ def _rows(spans: pa.Table) -> np.ndarray:
 
 
 def _judge(task: _PartTask, spans: pa.Table, windows: pa.Table, results: pa.Table, out: np.ndarray) -> _Spans:
-    """What an election removes from the documents of a part that are not `out`, and which of these then go."""
+    """What an election removes from the documents of a part, excluding `out`, and which of them are then
+    dropped.
+    """
     stage, rows = task.stage, _rows(spans)
     firsts, hashes = windows["first"].to_numpy(), windows["hash"].to_numpy()
     stay = ~out[rows[firsts]]
@@ -255,10 +267,10 @@ def _judge(task: _PartTask, spans: pa.Table, windows: pa.Table, results: pa.Tabl
     later = np.ones(len(hashes), bool)
     later[np.unique(hashes, return_index=True)[1]] = False
     later |= np.isin(hashes, lost)
-    # A unit is removed where more windows that go have begun than ended.
+    # A unit is removed if more removed windows have begun than ended.
     change = np.zeros(len(rows) + 1, np.int64)
     np.add.at(change, firsts[later], 1)
-    np.add.at(change, _stops(rows, firsts[later], stage.window), -1)
+    np.add.at(change, _window_ends(rows, firsts[later], stage.window), -1)
     removed = np.cumsum(change[:-1]) > 0
     left = np.bincount(rows, spans["words"].to_numpy() * ~removed, task.part.rows)
     touched = np.bincount(rows, removed, task.part.rows) > 0
@@ -266,7 +278,7 @@ def _judge(task: _PartTask, spans: pa.Table, windows: pa.Table, results: pa.Tabl
 
 
 def write_edits(task: _PartTask) -> dict[str, int]:
-    """Commit a part's columns; how many units there were, went, and documents were dropped."""
+    """Commit the columns of a part; returns counts of units, removed units, and dropped documents."""
     unit = f"{task.part.source}-{task.part.index:05d}"
     receipt = task.out.receipt(unit)
     if receipt is None:
@@ -283,22 +295,22 @@ def _columns(task: _PartTask) -> tuple[pa.Table, dict[str, int]]:
     stage, part = task.stage, task.part
     spans, windows = _measured(task)
     first = task.inputs[0].gathered(task.number)
-    found = before = _judge(task, spans, windows, first, np.zeros(part.rows, bool))
+    after = before = _judge(task, spans, windows, first, np.zeros(part.rows, bool))
     if stage.min_left_words:
-        found = _judge(task, spans, windows, task.inputs[1].gathered(task.number), before.gone)
-        assert (found.gone == before.gone).all(), "a document lost more to fewer rivals"
+        after = _judge(task, spans, windows, task.inputs[1].gathered(task.number), before.gone)
+        assert (after.gone == before.gone).all(), "a document lost more to fewer rivals"
     text = part.table((stage.input_text, DROP))
     compete = pc.is_null(text[DROP]).to_numpy()
     rows, words = _rows(spans), spans["words"].to_numpy()
-    shown = np.where(before.gone[rows], before.removed, found.removed)
+    shown = np.where(before.gone[rows], before.removed, after.removed)
     removed, left = np.bincount(rows, shown, part.rows), np.bincount(rows, words * ~shown, part.rows)
-    edits = _edits(stage, part, _Spans(spans, found.removed, found.gone), text[stage.text])
-    drop = pc.if_else(pa.array(found.gone), f"{stage.rule}.few_words", pa.scalar(None, pa.string()))
+    edits = _edits(stage, part, _Spans(spans, after.removed, after.gone), text[stage.text])
+    drop = pc.if_else(pa.array(after.gone), f"{stage.rule}.few_words", pa.scalar(None, pa.string()))
     emptied = pa.array(part.emptied(edits))
     drop = pc.coalesce(drop, pc.if_else(emptied, f"{stage.rule}.{EMPTY}", pa.scalar(None, pa.string())))
     counts = [pa.array(values.astype(np.int32), mask=~compete) for values in (removed, left)]
     table = pa.table([drop, edits, *counts], schema=stage.writes())
-    return table, {"units": len(rows), "removed": int(found.removed.sum())}
+    return table, {"units": len(rows), "removed": int(after.removed.sum())}
 
 
 def _edits(stage: DedupSpans, part: Part, spans: _Spans, text: pa.ChunkedArray) -> pa.Array:
@@ -327,10 +339,12 @@ def _edits(stage: DedupSpans, part: Part, spans: _Spans, text: pa.ChunkedArray) 
 
 
 def _cuts(spans: _Spans, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(row, start, end) of each run of removed units with white space on one side, so that what is left stands as before.
+    """(row, start, end) of each run of removed units with white space on one side, so that the rest keeps its
+    layout.
 
-    Behind a line feed whole lines go: from behind it to behind the last line feed before the next unit. Else what is before the
-    run goes with it, what is behind stays. At either end of a document all goes.
+    After a line feed, whole lines are removed: from after it to after the last line feed before the next
+    unit. Otherwise white space before the run is removed with it, and that after it stays. At the start or
+    end of a document all of it is removed.
     """
     rows, starts, ends, feeds = (spans.table[name].to_numpy() for name in ("row", "start", "end", "feed"))
     if not len(rows):

@@ -1,6 +1,7 @@
-"""Deduplication by URL: of documents that were fetched from the same place one stays, elected as exact copies are.
+"""Deduplication by URL: of the documents fetched from one address, one is kept, elected like exact copies.
 
-Penedo et al. 2023 (RefinedWeb, arXiv 2306.01116), section 3.3, drop URLs that other parts of the crawl have visited already.
+Penedo et al. 2023 (RefinedWeb, arXiv 2306.01116), section 3.3, drop URLs that other parts of the crawl have
+visited already.
 """
 
 from dataclasses import dataclass
@@ -15,23 +16,25 @@ from pipelines.stages.dedup.keep_rule import KeepKey
 
 @dataclass(frozen=True)
 class DedupUrl(DedupExact):
-    """Drop documents that were fetched from the same place, by `url_normal` without `http://` or `https://` and `www.`.
+    """Drop documents fetched from the same address: equal `url_normal` without `http://` or `https://` and
+    `www.`.
 
-    Only documents that no earlier step dropped compete; one without a URL is kept. Every crawl index compares URLs
-    without these prefixes, because sites move from one form to the other and serve the same pages under both. Text is
-    not looked at: a page that changed between two visits is kept as it was in the preferred document.
+    Only documents that no earlier step dropped compete; one without a URL is kept. Every crawl index compares
+    URLs without these prefixes, because sites move from one form to the other and serve the same pages under
+    both. Text is not compared: a page that changed between two visits is kept in the version of the preferred
+    document.
     """
 
     keep: tuple[KeepKey, ...] = ()
-    """Who of several stays: keys `{sources: [...]}` or `{column: ..., order: highest | lowest}` in order of weight. What they
-    leave open, the order of the sources decides, the first one wins; within a source the lowest id."""
+    """Preferred documents: keys `{sources: [...]}` or `{column: ..., order: highest | lowest}`, most important first. Ties
+    go to the earlier source, then to the lowest id."""
     keep_up_to: int = 1
-    """How many documents of one place stay."""
+    """How many documents per address are kept."""
     scope: Literal["across_sources", "within_source"] = "across_sources"
-    """Whether documents of different sources may be from the same place."""
+    """Whether documents of different sources are compared."""
     against: tuple[str, ...] = ()
-    """Output directories or URLs of finished corpora: documents from places that they hold go. Their columns are read, not
-    their text. URLs are opened as on a command line, with AWS_ENDPOINT_URL for a store that is not AWS."""
+    """Output directories or URLs of finished corpora: documents from addresses in them are dropped. Their columns are read,
+    not their text. URLs are opened as on a command line, with AWS_ENDPOINT_URL for a store other than AWS."""
 
     version: ClassVar[int] = 3
     rule: ClassVar[str] = "dedup_url"

@@ -1,4 +1,4 @@
-"""What a deduplication stage knows about its documents, how it decides, and clusters as runs of equal keys."""
+"""The interface of deduplication stages to clustering, their policy, and clusters as runs of equal keys."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -14,26 +14,30 @@ from pipelines.stages.dedup.keep_rule import KeepKey
 
 
 class Grouping(Protocol):
-    """What a deduplication stage knows about its documents."""
+    """A deduplication stage's knowledge of its documents."""
 
     def groups(self, candidates: Candidates) -> tuple[np.ndarray, pa.Array]:
-        """(rows, ascending; 16-byte key of each one's cluster) of the documents of a part that may have company."""
+        """(rows, ascending; 16-byte key of each one's cluster) of the documents of a part that may have
+        duplicates.
+        """
         ...
 
     def evidence(self, candidates: Candidates, rows: np.ndarray) -> pa.Array | None:
-        """For some rows what similarity is computed from, list<uint32>; None where members are equal."""
+        """The data that similarity is computed from, list<uint32>, for each of `rows`; None if members are
+        equal.
+        """
         ...
 
-    def similarity(self, mine: pa.Array, winners: pa.Array, places: np.ndarray) -> np.ndarray:
-        """Similarity of each document i to winners[places[i]] from the evidence of both, float32."""
+    def similarity(self, members: pa.Array, winners: pa.Array, indices: np.ndarray) -> np.ndarray:
+        """Similarity of each document i to winners[indices[i]] from the evidence of both, float32."""
         ...
 
 
 @dataclass(frozen=True)
 class DedupPolicy:
-    """How a deduplication decides: the rule it drops by, the columns it writes, the order of preference, how many of a cluster
-    stay, and the similarity below which documents are no copies although they are in one cluster. `sets`: whether the
-    evidence of a document is a set, whose similarity is Jaccard's, or a signature.
+    """How a deduplication decides: the rule it drops by, the columns it writes, the order of preference, how
+    many of a cluster are kept, and the similarity below which members of a cluster are not copies. `sets`:
+    whether evidence is a set, compared by Jaccard similarity, or a signature.
     """
 
     rule: str
@@ -46,7 +50,9 @@ class DedupPolicy:
 
 @dataclass(frozen=True)
 class Election:
-    """Elects among the clusters of one partition. `files` hold their documents; `parts`: the number of parts of the corpus."""
+    """The election in the clusters of one partition. `files` hold their documents; `parts` is the number of
+    parts of the corpus.
+    """
 
     out: StepOutput
     verdict: DedupPolicy
@@ -63,7 +69,7 @@ def partition_of(clusters: pa.Array, partitions: int) -> np.ndarray:
 
 
 def runs(column: pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(starts, sizes) of the runs of equal values, and each value's place within its run."""
+    """(starts, sizes) of the runs of equal values, and each value's position within its run."""
     words = _words(column.combine_chunks())
     changed = (words[1:] != words[:-1]).any(axis=1)
     starts = np.flatnonzero(np.concatenate([np.ones(min(1, len(words)), bool), changed]))
@@ -77,8 +83,8 @@ def address(parts: pa.ChunkedArray, rows: pa.ChunkedArray) -> pa.Array:
     return pa.FixedSizeBinaryArray.from_buffers(ID, len(both), [None, pa.py_buffer(np.ascontiguousarray(both))])
 
 
-def count_favours(dropped: pa.Table) -> pa.Table:
-    """How many documents are dropped in favour of each one, by its part `home` and row `home_row`."""
+def count_suppressed(dropped: pa.Table) -> pa.Table:
+    """The number of documents dropped in favour of each document, by its part `home` and row `home_row`."""
     pairs = dropped.select(["home", "home_row"])
     return pairs.group_by(["home", "home_row"], use_threads=False).aggregate([([], "count_all")])
 

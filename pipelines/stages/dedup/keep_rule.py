@@ -1,4 +1,4 @@
-"""Who of a cluster is kept: documents in the order of the user's keys, then of their sources, then of their ids."""
+"""The keep rule of a cluster: documents ordered by the user's keys, then by source, then by id."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,10 +15,10 @@ from pipelines.contracts.parts import Part
 
 @dataclass(frozen=True)
 class KeepKey:
-    """One key of the order in which the documents of a cluster are preferred: sources, or a column."""
+    """One key of the order of preference in a cluster: sources, or a column."""
 
     sources: tuple[str, ...] = ()
-    """Sources, the preferred one first; sources not named come last and are equal."""
+    """Sources, the preferred one first; sources not listed come last and are equal."""
     column: str | None = None
     """A column of an earlier step, of numbers, times or text; or `length`: UTF-8 bytes of the stored text. Null comes last."""
     order: Literal["highest", "lowest"] = "highest"
@@ -33,7 +33,7 @@ class KeepKey:
 
 
 def columns_read(keys: Sequence[KeepKey]) -> tuple[str, ...]:
-    """The columns that the keys look at."""
+    """The columns that the keys use."""
     named = [key.column for key in keys if key.column is not None]
     return tuple(dict.fromkeys("text" if name == "length" else name for name in named))
 
@@ -41,7 +41,7 @@ def columns_read(keys: Sequence[KeepKey]) -> tuple[str, ...]:
 def key_types(types: pa.Schema, keys: Sequence[KeepKey]) -> tuple[pa.DataType, ...]:
     """The types of the columns of `key_columns`; `types` are those of the columns that steps write.
 
-    UserError for a column whose type has no order.
+    Raises UserError for a column whose type has no order.
     """
     kinds = []
     for key in keys:
@@ -60,7 +60,7 @@ def key_types(types: pa.Schema, keys: Sequence[KeepKey]) -> tuple[pa.DataType, .
 def key_columns(part: Part, rows: np.ndarray, keys: Sequence[KeepKey]) -> dict[str, pa.Array]:
     """The values of the keys, as columns key0, key1, ..., for some rows of a part."""
     table = part.table(columns_read(keys)) if columns_read(keys) else None
-    found = {}
+    columns = {}
     for number, key in enumerate(keys):
         if key.column is None:
             rank = key.sources.index(part.source) if part.source in key.sources else len(key.sources)
@@ -69,20 +69,21 @@ def key_columns(part: Part, rows: np.ndarray, keys: Sequence[KeepKey]) -> dict[s
             assert table is not None
             column = pc.binary_length(table["text"]) if key.column == "length" else table[key.column]
             values = column.take(pa.array(rows)).combine_chunks()
-        found[f"key{number}"] = values
-    return found
+        columns[f"key{number}"] = values
+    return columns
 
 
 def absent_keys(kinds: Sequence[pa.DataType], rows: int) -> dict[str, pa.Array]:
-    """The columns of `key_columns`, all null, for documents that are not ordered by the keys."""
+    """The columns of `key_columns`, all null, for documents that the keys do not order."""
     return {f"key{number}": pa.nulls(rows, kind) for number, kind in enumerate(kinds)}
 
 
-def preferred(table: pa.Table, keys: Sequence[KeepKey]) -> pa.Array:
-    """Rows of a table with `cluster`, `standing`, the columns of the keys, `rank` and `id`: by cluster, preferred ones first.
+def order_by_preference(table: pa.Table, keys: Sequence[KeepKey]) -> pa.Array:
+    """Rows of a table with `cluster`, `standing`, the columns of the keys, `rank` and `id`: by cluster,
+    preferred ones first.
 
-    A lower standing comes first whatever the keys say; nulls come last. What the keys leave open, the order of the sources
-    decides, then the id: a hash of the file's path, then the record.
+    A lower standing comes first, before all keys; nulls come last. Ties between the keys go to the earlier
+    source, then to the lower id: a hash of the file's path, then the record.
     """
     order = [("cluster", "ascending"), ("standing", "ascending")]
     for number, key in enumerate(keys):

@@ -1,4 +1,6 @@
-"""Bands of MinHash signatures: their keys, how probable it is that two documents share one, and the best cut for a threshold."""
+"""Locality-sensitive hashing: band keys of MinHash signatures, the probability that two documents share a
+band, and the best banding for a threshold.
+"""
 
 import numpy as np
 import pyarrow as pa
@@ -27,21 +29,22 @@ def signatures_of(column: pa.Array) -> np.ndarray:
 
 
 def link_probability(similarity: np.ndarray, bands: int, rows: int) -> np.ndarray:
-    """Chance that documents of that Jaccard similarity share a band: 1 - (1 - s^rows)^bands."""
+    """Probability that documents of that Jaccard similarity share a band: 1 - (1 - s^rows)^bands."""
     return 1 - (1 - similarity**rows) ** bands
 
 
 def best_bands(threshold: float, num_perm: int) -> tuple[int, int]:
-    """(bands, rows) with the least sum of the areas of false links below the threshold and missed ones above it.
+    """(bands, rows) with the smallest sum of the areas of false links below the threshold and missed links
+    above it.
 
-    The choice of datasketch's MinHashLSH with equal weights (Zhu et al. 2016, "LSH Ensemble", section 5.5), areas by the midpoint
-    rule in steps of 0.001.
+    The choice of datasketch's MinHashLSH with equal weights (Zhu et al. 2016, "LSH Ensemble", section 5.5),
+    with areas by the midpoint rule in steps of 0.001.
     """
     below, above = np.arange(0.0005, threshold, 0.001), np.arange(threshold + 0.0005, 1.0, 0.001)
-    best, least = (1, 1), np.inf
+    best, lowest_error = (1, 1), np.inf
     for bands in range(1, num_perm + 1):
         for rows in range(1, num_perm // bands + 1):
             error = link_probability(below, bands, rows).sum() + (1 - link_probability(above, bands, rows)).sum()
-            if error < least:
-                best, least = (bands, rows), error
+            if error < lowest_error:
+                best, lowest_error = (bands, rows), error
     return best

@@ -1,12 +1,15 @@
-"""Elections among the members of a cluster that are unlike the preferred one: of those too, no two that are alike stay.
+"""Second election, among the members of a cluster that are unlike the preferred one: of these, too, no two
+similar ones are kept.
 
-Linked documents form chains, so a cluster holds many that have little in common with its preferred document. These elect again,
-in the same order of preference: a document goes if `keep_up_to` of those that stay are at or above the least similarity. That is
-the greedy election, over the whole cluster, that a comparison of every member with every preferred one would give.
+Linked documents form chains, so a cluster holds many that have little in common with its preferred document.
+These elect again, in the same order of preference: a document is dropped if `keep_up_to` of the kept ones are
+at or above the minimum similarity. The result equals a greedy election over the whole cluster that compares
+every member with every kept one.
 
-A task holds the evidence of at most ELECTORATE documents of a cluster, the preferred ones, and of as many as ELECTORATE_BYTES
-hold. In a larger cluster the others are compared with those of the electorate that stay, and stay where they are unlike all of
-them. So n members cost at most n x ELECTORATE comparisons, and what is decided depends on the documents alone.
+A task holds the evidence of at most ELECTORATE documents of a cluster, the preferred ones, and of as many as
+fit in ELECTORATE_BYTES. In a larger cluster the others are compared with the kept documents of the
+electorate, and kept if they are unlike all of them. So n members cost at most n x ELECTORATE comparisons, and
+decisions depend on the documents alone.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,11 +25,19 @@ from pipelines.contracts.document import ID
 from pipelines.contracts.manifest import StepOutput, records_of
 from pipelines.contracts.stage import Cluster, gather
 from pipelines.stages.dedup.dedup_inputs import KEPT_BEFORE, NEW, Candidates
-from pipelines.stages.dedup.grouping import DedupPolicy, Election, Grouping, address, count_favours, partition_of, runs
-from pipelines.stages.dedup.keep_rule import absent_keys, key_columns, preferred
+from pipelines.stages.dedup.grouping import (
+    DedupPolicy,
+    Election,
+    Grouping,
+    address,
+    count_suppressed,
+    partition_of,
+    runs,
+)
+from pipelines.stages.dedup.keep_rule import absent_keys, key_columns, order_by_preference
 
 ELECTORATE = 10_000
-"""Documents of a cluster that elect among themselves: 50 million comparisons at most, seconds with signatures of 112 values."""
+"""Documents of a cluster compared with one another: at most 50 million comparisons, seconds for signatures of 112 values."""
 ELECTORATE_BYTES = 64 << 20
 """Bytes of their evidence: 150,000 signatures of 112 values, or the shingles of 20,000 documents of 800 words."""
 _PARTITION_BYTES = 256 << 20
@@ -47,7 +58,7 @@ class _PartTask:
 
 @dataclass(frozen=True)
 class Spared:
-    """The members of a part that elect again: how many, and the bytes of their evidence."""
+    """The members of a part that elect again: their number, and the bytes of their evidence."""
 
     candidates: Candidates
     documents: int
@@ -63,7 +74,9 @@ def elect_among_spared(
     parts: int,
     cluster: Cluster,
 ) -> tuple[list[FileRecord], list[FileRecord], int]:
-    """(files of results by part, files of favours by part, documents of large clusters that were not all compared)."""
+    """(files of results by part, files of suppressed counts by part, documents of large clusters that were
+    not all compared).
+    """
     partitions = partitions_for(sum(one.evidence_bytes for one in spared), _PARTITION_BYTES)
     tasks = [_PartTask(out, verdict, grouping, one.candidates, kinds, partitions) for one in spared if one.documents]
     sent = gather(cluster, send_spared, tasks, lambda task: f"{verdict.rule}: part {task.candidates.part.name}")
@@ -75,7 +88,7 @@ def elect_among_spared(
 
 
 def send_spared(task: _PartTask) -> FileRecord:
-    """Commit the spared documents of a part with their evidence, by the partition of their cluster."""
+    """Commit the spared documents of a part with their evidence, partitioned by cluster."""
     one, verdict = task.candidates, task.verdict
     unit = f"spared.{one.number:05d}"
     receipt = task.out.receipt(unit)
@@ -86,13 +99,13 @@ def send_spared(task: _PartTask) -> FileRecord:
         table = table.filter(table["spared"]).combine_chunks()
         rows = table["row"].to_numpy()
         keys = absent_keys(task.kinds, len(rows)) if one.finished else key_columns(one.part, rows, verdict.keep)
-        found = task.grouping.evidence(one, rows)
-        assert found is not None
+        evidence = task.grouping.evidence(one, rows)
+        assert evidence is not None
         columns = {
             "cluster": table["winner"], "standing": one.priority(rows, verdict.schema.names[1]), **keys,
             "rank": np.full(len(rows), one.rank, np.int32), "id": one.ids().take(pa.array(rows)),
             "part": np.full(len(rows), one.number, np.int32), "row": rows, "like": table["like"],
-            "similarity": table["similarity"], "home": table["home"], "home_row": table["home_row"], "evidence": found,
+            "similarity": table["similarity"], "home": table["home"], "home_row": table["home_row"], "evidence": evidence,
         }  # fmt: skip
         spared = pa.table(columns)
         partition = partition_of(spared["cluster"].combine_chunks(), task.partitions)
@@ -101,51 +114,57 @@ def send_spared(task: _PartTask) -> FileRecord:
 
 
 def elect_again(task: Election) -> tuple[list[FileRecord], int]:
-    """Elect among the spared documents of a partition; (files by part: who goes, for whom; documents not all compared)."""
+    """Elect among the spared documents of a partition; (files by part: dropped documents, suppressed counts;
+    documents not all compared).
+    """
     unit = f"again.{task.partition:05d}"
     receipt = task.out.receipt(unit)
     if receipt is None:
         table, documents = _electorates(task)
         winner, similarity = _elect(table, task.verdict)
-        gone, beyond = [_gone(table, table, winner, similarity)], 0
+        gone, beyond = [_dropped(table, table, winner, similarity)], 0
         if documents > table.num_rows:
             stay = table.filter(pa.array(winner == -1)).combine_chunks()
             for others in _others(task, table):
                 winner, similarity = _follow(others, stay, task.verdict)
-                gone.append(_gone(others, stay, winner, similarity))
+                gone.append(_dropped(others, stay, winner, similarity))
                 beyond += int(((winner == -1) & (others["standing"].to_numpy() == NEW)).sum())
         result = pa.concat_tables(gone).combine_chunks()
-        favours = count_favours(result)
+        suppressed = count_suppressed(result)
         contents = {
             f"work/{unit}.arrow": scattered(result.select(_RESULT.names), result["part"].to_numpy(), task.parts),
-            f"work/favours-{unit}.arrow": scattered(favours, favours["home"].to_numpy(), task.parts),
+            f"work/favours-{unit}.arrow": scattered(suppressed, suppressed["home"].to_numpy(), task.parts),
         }
         receipt = task.out.commit(unit, contents, {"beyond": beyond})
     return records_of(receipt), receipt["counts"]["beyond"]
 
 
 def _electorates(task: Election) -> tuple[pa.Table, int]:
-    """The documents of a partition that elect, by cluster and in the order of preference; how many there are in all."""
+    """The electing documents of a partition, by cluster and in the order of preference; and the number of all
+    its documents.
+    """
     held: list[pa.Table] = []
-    documents, most = 0, _PARTITION_BYTES
+    documents, limit = 0, _PARTITION_BYTES
     for record in task.files.files:
         table = gathered(task.out.directory, [record], task.partition)
         documents += table.num_rows
         held.append(table)
-        if sum(table.nbytes for table in held) > most:
+        if sum(table.nbytes for table in held) > limit:
             held = [_cut(pa.concat_tables(held), task.verdict)]
-            most = max(_PARTITION_BYTES, 2 * held[0].nbytes)
+            limit = max(_PARTITION_BYTES, 2 * held[0].nbytes)
     return _cut(pa.concat_tables(held), task.verdict), documents
 
 
 def _cut(table: pa.Table, verdict: DedupPolicy) -> pa.Table:
-    """The first documents of each cluster, as many as elect: what is cut early is cut in the end."""
-    table = table.take(preferred(table, verdict.keep)).combine_chunks()
-    starts, sizes, place = runs(table["cluster"])
+    """The first documents of each cluster, as many as elect. Cutting early is safe: later documents would be
+    cut anyway.
+    """
+    table = table.take(order_by_preference(table, verdict.keep)).combine_chunks()
+    starts, sizes, position = runs(table["cluster"])
     ends = np.cumsum(np.diff(_vectors(table)[0])) * 4
     before = np.repeat(ends[starts - 1] * (starts > 0), sizes)
     return table.filter(
-        pa.array((place < ELECTORATE) & (ends - before <= ELECTORATE_BYTES) | (place == 0))
+        pa.array((position < ELECTORATE) & (ends - before <= ELECTORATE_BYTES) | (position == 0))
     ).combine_chunks()
 
 
@@ -159,42 +178,44 @@ def _vectors(table: pa.Table) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _elect(table: pa.Table, verdict: DedupPolicy) -> tuple[np.ndarray, np.ndarray]:
-    """Of each document the row of the one it goes for (see pipelines.kernels.search.election), and the similarity to that."""
+    """For each document, the row of the one in whose favour it is dropped (see
+    pipelines.kernels.search.election), and their similarity.
+    """
     from pipelines.kernels.search.election import elect
 
     starts, _, _ = runs(table["cluster"])
     winner, similarity = np.empty(table.num_rows, np.int64), np.zeros(table.num_rows, np.float32)
     elect(
         *_vectors(table), verdict.sets, np.append(starts, table.num_rows), table["like"].to_numpy(),
-        table["standing"].to_numpy() == KEPT_BEFORE, _old(table), verdict.keep_up_to,
+        table["standing"].to_numpy() == KEPT_BEFORE, _is_finished(table), verdict.keep_up_to,
         np.float32(verdict.least_similarity or 0), winner, similarity,
     )  # fmt: skip
     return winner, similarity
 
 
-def _old(table: pa.Table) -> np.ndarray:
-    """Whether being like a document is enough to go: it is in a finished corpus."""
+def _is_finished(table: pa.Table) -> np.ndarray:
+    """Whether a document is in a finished corpus: then a document that is like it is dropped."""
     return table["standing"].to_numpy() != NEW
 
 
 def _follow(table: pa.Table, stay: pa.Table, verdict: DedupPolicy) -> tuple[np.ndarray, np.ndarray]:
-    """As `_elect`, for documents that are compared with those of their cluster in `stay` alone."""
+    """As `_elect`, for documents that are compared only with those of their cluster in `stay`."""
     from pipelines.kernels.search.election import follow
 
     starts, sizes, _ = runs(stay["cluster"])
-    places = pc.index_in(table["cluster"].combine_chunks(), value_set=stay["cluster"].combine_chunks().take(starts))
-    cluster = places.to_numpy()
+    indices = pc.index_in(table["cluster"].combine_chunks(), value_set=stay["cluster"].combine_chunks().take(starts))
+    cluster = indices.to_numpy()
     winner, similarity = np.empty(table.num_rows, np.int64), np.zeros(table.num_rows, np.float32)
     follow(
         *_vectors(table), *_vectors(stay), verdict.sets, starts[cluster], (starts + sizes)[cluster],
-        table["like"].to_numpy(), table["standing"].to_numpy() == KEPT_BEFORE, _old(stay), verdict.keep_up_to,
+        table["like"].to_numpy(), table["standing"].to_numpy() == KEPT_BEFORE, _is_finished(stay), verdict.keep_up_to,
         np.float32(verdict.least_similarity or 0), winner, similarity,
     )  # fmt: skip
     return winner, similarity
 
 
 def _others(task: Election, electorate: pa.Table) -> Iterator[pa.Table]:
-    """The documents of a partition that are not among those that elect, file by file."""
+    """The documents of a partition outside the electorates, file by file."""
     known = address(electorate["part"], electorate["row"])
     for record in task.files.files:
         table = gathered(task.out.directory, [record], task.partition)
@@ -203,14 +224,16 @@ def _others(task: Election, electorate: pa.Table) -> Iterator[pa.Table]:
             yield table.filter(others).combine_chunks()
 
 
-def _gone(table: pa.Table, stay: pa.Table, winner: np.ndarray, similarity: np.ndarray) -> pa.Table:
-    """The new documents of a table that go, with their part, and for whom: a row of `stay` or the first of the cluster."""
+def _dropped(table: pa.Table, stay: pa.Table, winner: np.ndarray, similarity: np.ndarray) -> pa.Table:
+    """The new documents of a table that are dropped, with their part, and their winner: a row of `stay` or
+    the first of the cluster.
+    """
     goes = (winner != -1) & (table["standing"].to_numpy() == NEW)
     table, winner, similarity = table.filter(pa.array(goes)).combine_chunks(), winner[goes], similarity[goes]
     rows, of_first = pa.array(np.maximum(winner, 0)), pa.array(winner < 0)
     columns = [table["row"]]
     for first, other in (("cluster", "id"), ("similarity", None), ("home", "part"), ("home_row", "row")):
-        found = pa.array(similarity) if other is None else stay[other].take(rows).combine_chunks()
-        columns.append(pc.if_else(of_first, table[first].combine_chunks(), found))
+        values = pa.array(similarity) if other is None else stay[other].take(rows).combine_chunks()
+        columns.append(pc.if_else(of_first, table[first].combine_chunks(), values))
     result = pa.table(columns, schema=_RESULT)
     return result.append_column("part", table["part"])

@@ -1,12 +1,14 @@
-"""What a part looks like, in a form that merges exactly: histograms of its columns and a sample of its documents.
+"""Column profiles: a summary of a part that merges exactly, with histograms of its columns and a sample of
+its documents.
 
-Summaries of the parts of a source add up to the same result whatever the parts and workers were, and their size does
-not grow with the corpus. The bins of the histograms are fixed:
+The summaries of the parts of a source add up to the same result for any division into parts and workers, and
+their size does not grow with the corpus. The bins of the histograms are fixed:
 
-A bin holds the values that agree in their first two significant digits, and its key is their lower end: 0.07 is
-[0.07, 0.08), 3.2 is [3.2, 3.3), 120 is [120, 130), 4,500 is [4,500, 4,600). Below 1 the bins are hundredths. So they
-are linear for ratios and logarithmic for counts and bytes, and any threshold of two significant digits lies between
-two bins. Whole numbers below 100 have a bin each. Negative values mirror this: -3.2 is [-3.2, -3.1).
+A bin holds the values with the same first two significant digits, and its key is their lower end: 0.07 is
+[0.07, 0.08), 3.2 is [3.2, 3.3), 120 is [120, 130), 4,500 is [4,500, 4,600). Below 1 the bins are hundredths.
+So bins are linear for ratios and logarithmic for counts and bytes, and any threshold of two significant
+digits falls between two bins. Integers below 100 have a bin each. Negative values mirror this: -3.2 is [-3.2,
+-3.1).
 """
 
 from collections.abc import Mapping
@@ -21,31 +23,31 @@ import xxhash
 TEXT_BYTES = "text_bytes"
 """Name of the histogram of UTF-8 bytes of the stored text."""
 VALUE_LIMIT = 256
-"""A column of strings with more different values than this in a source has no table of values."""
+"""Columns of strings with more distinct values than this in a source have no table of values."""
 KEPT = ("", "")
-"""The (step, rule) of the documents that no step dropped."""
+"""The (step, rule) of documents that no step dropped."""
 KEPT_SAMPLES = 6
-"""Documents sampled per source among those that are kept."""
+"""Kept documents sampled per source."""
 DROPPED_SAMPLES = 3
-"""Documents sampled per source, step and rule among those that are dropped."""
+"""Dropped documents sampled per source, step and rule."""
 
 _POWERS = np.array([float(f"1e{exponent}") for exponent in range(309)])
-_NEAR = 1e-4  # of a bin: a float32 ratio of 0.7 lies 1e-8 below the edge 0.70 and belongs above it
+_TOLERANCE = 1e-4  # tolerance in bins: a float32 ratio of 0.7 is 1e-8 below the edge 0.70 and belongs above it
 
 
 def bin_floors(values: np.ndarray) -> np.ndarray:
-    """The lower end of the bin of each finite value, float64 [n]; whole numbers are binned exactly up to 2^53."""
-    whole = values.dtype.kind in "iu"
+    """The lower end of the bin of each finite value, float64 [n]; integers are binned exactly up to 2^53."""
+    is_integer = values.dtype.kind in "iu"
     magnitude = np.abs(values.astype(np.float64))
     negative = values < 0
     digits = np.where(negative, np.searchsorted(_POWERS, magnitude), np.searchsorted(_POWERS, magnitude, side="right"))
     exponent = digits - 2  # the bin's width is 10 ** exponent
-    if whole:
+    if is_integer:
         exponent = np.maximum(exponent, 0)
     up, down = _POWERS[np.maximum(exponent, 0)], _POWERS[np.maximum(-exponent, 0)]
     position = magnitude * down / up
-    near = 0.0 if whole else _NEAR
-    index = np.where(negative, np.ceil(position - near), np.floor(position + near))
+    tolerance = 0.0 if is_integer else _TOLERANCE
+    index = np.where(negative, np.ceil(position - tolerance), np.floor(position + tolerance))
     return np.where(negative, -1.0, 1.0) * index * up / down + 0.0  # + 0.0 turns -0.0 into 0.0
 
 
@@ -60,7 +62,7 @@ Counts = tuple[int, int]  # all documents, kept documents
 
 @dataclass
 class Histogram:
-    """Counts of documents by the lower end of their bin. `whole` says that the values are whole numbers.
+    """Counts of documents by the lower end of their bin. `whole` is true if the values are integers.
 
     `missing` counts nulls, `not_finite` NaN and infinities; neither is in a bin.
     """
@@ -73,8 +75,8 @@ class Histogram:
     not_finite: int = 0
 
     def add(self, other: "Histogram") -> None:
-        """Count another part's documents too."""
-        self.bins = _added(self.bins, other.bins)
+        """Add the counts of another part."""
+        self.bins = _add_counts(self.bins, other.bins)
         self.missing += other.missing
         self.not_finite += other.not_finite
         ends = [end for end in (self.minimum, self.maximum, other.minimum, other.maximum) if end is not None]
@@ -88,7 +90,7 @@ class Histogram:
 
 
 def histogram(column: pa.Array, kept: np.ndarray) -> Histogram:
-    """Count a column of numbers; `kept` is bool [n]."""
+    """Histogram of a numeric column; `kept` is bool [n]."""
     valid = pc.is_valid(column).to_numpy(zero_copy_only=False)
     values = column.drop_null().to_numpy(zero_copy_only=False)
     finite = np.isfinite(values)
@@ -104,7 +106,7 @@ def histogram(column: pa.Array, kept: np.ndarray) -> Histogram:
 
 @dataclass(frozen=True, order=True)
 class Sampled:
-    """A sampled document. Samples are those with the lowest hash of their id, so that they depend on nothing else."""
+    """A sampled document. Samples have the lowest hashes of their ids, so they depend on nothing else."""
 
     hash: int
     identifier: bytes
@@ -112,15 +114,15 @@ class Sampled:
     row: int
 
     def facts(self) -> dict[str, Any]:
-        """Where the document is: its id in hex, the index of its part, its row there."""
+        """The location of the document: its id in hex, the index of its part, its row there."""
         return {"id": self.identifier.hex(), "part": self.part, "row": self.row}
 
 
 @dataclass
 class Summary:
-    """Histograms by column, tables of values by column (None where there are too many), samples by (step, rule).
+    """Histograms by column, tables of values by column (None if there are too many), samples by (step, rule).
 
-    The samples of kept documents stand under KEPT.
+    Samples of kept documents are under KEPT.
     """
 
     histograms: dict[str, Histogram] = field(default_factory=dict)
@@ -132,19 +134,19 @@ class Summary:
         for name, counted in other.histograms.items():
             self.histograms.setdefault(name, Histogram(counted.whole)).add(counted)
         for name, table in other.values.items():
-            mine = self.values.get(name, {})
-            self.values[name] = None if mine is None or table is None else _limited(_added(mine, table))
-        for group, found in other.samples.items():
-            self.samples[group] = sorted([*self.samples.get(group, []), *found])[: _samples_of(group)]
+            own = self.values.get(name, {})
+            self.values[name] = None if own is None or table is None else _limit_values(_add_counts(own, table))
+        for group, others in other.samples.items():
+            self.samples[group] = sorted([*self.samples.get(group, []), *others])[: _samples_of(group)]
 
 
 def summarise(
     measured: pa.Table, index: int, text_bytes: pa.Array, groups: Mapping[tuple[str, str], np.ndarray]
 ) -> Summary:
-    """The summary of the part with that index. `measured` holds the ids of its documents, and the columns to summarise.
+    """The summary of part `index`. `measured` holds the ids of its documents, and the columns to summarise.
 
-    `text_bytes` is the length of each stored text; `groups` holds a mask of the documents that each (step, rule)
-    dropped, and of the kept ones under KEPT; every document is in one of them.
+    `text_bytes` is the length of each stored text. `groups` holds a mask of the documents that each (step,
+    rule) dropped, and of the kept ones under KEPT; every document is in one of them.
     """
     result = Summary()
     kept = groups[KEPT]
@@ -156,8 +158,8 @@ def summarise(
     hashes = np.fromiter((xxhash.xxh3_64_intdigest(identifier) for identifier in ids), np.uint64, len(ids))
     for group, mask in groups.items():
         rows = np.flatnonzero(mask)
-        found = rows[np.argsort(hashes[rows], kind="stable")[: _samples_of(group)]].tolist()
-        result.samples[group] = [Sampled(int(hashes[row]), ids[row], index, row) for row in found]
+        rows_of_group = rows[np.argsort(hashes[rows], kind="stable")[: _samples_of(group)]].tolist()
+        result.samples[group] = [Sampled(int(hashes[row]), ids[row], index, row) for row in rows_of_group]
     return result
 
 
@@ -167,7 +169,7 @@ def _count_column(result: Summary, name: str, column: pa.Array, kept: np.ndarray
         return
     strings = pc.cast(column, pa.string())
     every, left = _value_counts(strings), _value_counts(strings.filter(pa.array(kept)))
-    result.values[name] = _limited({value: (count, left.get(value, 0)) for value, count in every.items()})
+    result.values[name] = _limit_values({value: (count, left.get(value, 0)) for value, count in every.items()})
 
 
 def _value_counts(strings: pa.Array) -> dict[str, int]:
@@ -175,7 +177,7 @@ def _value_counts(strings: pa.Array) -> dict[str, int]:
     return dict(zip(counted.field("values").to_pylist(), counted.field("counts").to_pylist(), strict=True))
 
 
-def _added(one: Mapping[Any, Counts], other: Mapping[Any, Counts]) -> dict[Any, Counts]:
+def _add_counts(one: Mapping[Any, Counts], other: Mapping[Any, Counts]) -> dict[Any, Counts]:
     result = dict(one)
     for key, (every, kept) in other.items():
         before = result.get(key, (0, 0))
@@ -183,8 +185,8 @@ def _added(one: Mapping[Any, Counts], other: Mapping[Any, Counts]) -> dict[Any, 
     return result
 
 
-def _limited(table: dict[str, Counts]) -> dict[str, Counts] | None:
-    # Whatever the parts are, some merge exceeds the limit if and only if the whole source does.
+def _limit_values(table: dict[str, Counts]) -> dict[str, Counts] | None:
+    # For any division into parts, some merge exceeds the limit if and only if the whole source does.
     return table if len(table) <= VALUE_LIMIT else None
 
 
@@ -193,5 +195,5 @@ def _samples_of(group: tuple[str, str]) -> int:
 
 
 def _number(value: float | None) -> float | int | None:
-    """JSON of a number: whole ones without a point."""
+    """JSON of a number: integers without a decimal point."""
     return int(value) if value is not None and value.is_integer() else value

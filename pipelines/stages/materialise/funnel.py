@@ -1,4 +1,6 @@
-"""The funnel: what each step let through, per source, which rules dropped the rest, and what the documents are like."""
+"""The funnel: what each step kept, per source, which rules dropped the rest, and statistics of
+the documents.
+"""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -22,15 +24,15 @@ from pipelines.stages.materialise.column_profile import KEPT, Summary, summarise
 
 SAMPLE = "sample.arrow"
 SAMPLE_ROWS = 2048
-"""Documents of each source whose columns are published, so that a what-if need not read the corpus: a share of theirs lies
-within 2.2 percentage points of the source's in 95 of 100 cases."""
+"""Documents of each source whose columns are published, so that a what-if need not read the corpus: in 95 of 100 cases, a
+share among them is within 2.2 percentage points of the source's."""
 
 
 @dataclass(frozen=True)
 class Funnel(CorpusStage):
-    """The last step of every build: it counts, so that the report reads no corpus.
+    """The last step of every build. It counts, so that the report need not read the corpus.
 
-    `steps` are the names of all configured steps, in order; `columns` those that are summarised, see
+    `steps` are the names of all configured steps, in order; `columns` are those to summarise, see
     `pipelines.planning.plan.summary_columns`.
     """
 
@@ -44,9 +46,11 @@ class Funnel(CorpusStage):
         return (Drop(), EDITED_TEXT, *(Column(name, optional=True) for name in self.columns))
 
     def run(self, parts: Sequence[Part], out: StepOutput, cluster: Cluster) -> dict[str, Any]:
-        """Facts: `rows`, one per source and step that removes text; `distributions`, `values` by source; `samples`.
+        """Facts: `rows`, one per source and step that removes text; `distributions` and `values` by source;
+        `samples`.
 
-        Files: SAMPLE, the columns of SAMPLE_ROWS documents of each source, those with the lowest hash of their id.
+        Files: SAMPLE, the columns of SAMPLE_ROWS documents of each source, those with the lowest hash of
+        their id.
         """
         tasks = [_CountTask(part, self.columns) for part in parts]
         rows: dict[tuple[str, str], dict[str, Any]] = {}
@@ -58,7 +62,9 @@ class Funnel(CorpusStage):
             _check(part, counts)
             _add_rows(rows, part.source, counts)
             summaries[part.source].add(summary)
-            sampled[part.source] = _lowest([*([sampled[part.source]] if part.source in sampled else []), columns])
+            sampled[part.source] = _merge_samples(
+                [*([sampled[part.source]] if part.source in sampled else []), columns]
+            )
         order = {name: position for position, name in enumerate(self.steps)}
         sources = list(summaries)
         record = out.write(SAMPLE, write_table(pa.concat_tables(sampled[source] for source in sources)))
@@ -93,7 +99,7 @@ def _add_rows(rows: dict[tuple[str, str], dict[str, Any]], source: str, counts: 
 
 
 def _values(summary: Summary) -> dict[str, Any]:
-    """Per column a list of [value, all, kept], the most frequent first; null where there are too many values."""
+    """Per column a list of [value, all, kept], the most frequent first; null if there are too many values."""
     listed: dict[str, Any] = {}
     for name, table in sorted(summary.values.items()):
         ranked = None if table is None else sorted(table.items(), key=lambda item: (-item[1][0], item[0]))
@@ -118,7 +124,9 @@ class _CountTask:
 
 
 def count_part(task: _CountTask) -> tuple[list[dict[str, Any]], Summary, pa.Table]:
-    """Per step that removes documents or bytes, in order: what came in, what left, drops by rule. The summary. The sample."""
+    """(per step that removes documents or bytes, in order: input, output, drops by rule; the summary; the
+    sample).
+    """
     part = task.part
     text_bytes = pc.binary_length(part.table(("text",))["text"].combine_chunks())
     stored = text_bytes.to_numpy().astype(np.int64)
@@ -133,7 +141,7 @@ def count_part(task: _CountTask) -> tuple[list[dict[str, Any]], Summary, pa.Tabl
         arriving = {"documents_in": int(alive.sum()), "bytes_in": int(lengths[alive].sum())}
         count: dict[str, Any] = {"step": annotation.step, **arriving, "dropped": {}}
         if DROP in annotation.schema:
-            fallen = _fallen(annotation.column(DROP).combine_chunks(), alive)
+            fallen = _dropped_by_rule(annotation.column(DROP).combine_chunks(), alive)
             for rule, mask in fallen.items():
                 count["dropped"][rule] = int(mask.sum())
                 groups[annotation.step, rule] = mask
@@ -149,21 +157,24 @@ def count_part(task: _CountTask) -> tuple[list[dict[str, Any]], Summary, pa.Tabl
 
 
 def emptied_by(part: Part) -> pa.Array:
-    """The rule of the step whose edits left nothing of each document, whatever dropped it first; null where some is left."""
-    found = pa.nulls(part.rows, pa.string())
+    """The rule of the step whose edits emptied each document, regardless of which step dropped it first; null
+    if text is left.
+    """
+    emptied = pa.nulls(part.rows, pa.string())
     for annotation in part.annotations:
         if DROP in annotation.schema and EDITS_COLUMN in annotation.schema:
             rule = annotation.column(DROP).combine_chunks()
             empty = pc.fill_null(pc.ends_with(rule, f".{EMPTY}"), False)
-            found = pc.coalesce(found, pc.if_else(empty, rule, pa.scalar(None, pa.string())))
-    return found
+            emptied = pc.coalesce(emptied, pc.if_else(empty, rule, pa.scalar(None, pa.string())))
+    return emptied
 
 
 def sample_schema(columns: Sequence[str], types: pa.Schema) -> pa.Schema:
-    """Columns of SAMPLE: where a document is, which step dropped it by which rule, its bytes, and what was measured.
+    """Columns of SAMPLE: the document's location, the step and rule that dropped it, its bytes, and the
+    measured columns.
 
-    `emptied` is the rule of the step whose edits left nothing of it, also where an earlier step dropped it; `markup` says whether
-    the stored text holds HTML.
+    `emptied` is the rule of the step whose edits emptied it, even if an earlier step dropped it; `markup` is
+    true if the stored text holds HTML.
     """
     measured = [
         (name, pa.string() if pa.types.is_dictionary(kind := types.field(name).type) else kind) for name in columns
@@ -187,8 +198,8 @@ def _sample_columns(
     rows = np.argsort(hashes, kind="stable")[:SAMPLE_ROWS]
     dropped: list[tuple[str | None, str | None]] = [(None, None)] * len(rows)
     for (step, rule), mask in groups.items():
-        for place in np.flatnonzero(mask[rows]).tolist():
-            dropped[place] = (step, rule)
+        for row in np.flatnonzero(mask[rows]).tolist():
+            dropped[row] = (step, rule)
     schema = sample_schema(columns, part.types)
     count = len(rows)
     texts = part.table(("text",))["text"].combine_chunks().take(pa.array(rows))
@@ -205,16 +216,16 @@ def _sample_columns(
     return pa.table(dict(zip(known, arrays, strict=True))).cast(schema)
 
 
-def _lowest(tables: Sequence[pa.Table]) -> pa.Table:
-    """The sample of several parts' samples."""
+def _merge_samples(tables: Sequence[pa.Table]) -> pa.Table:
+    """The sample of several parts' samples: the lowest hashes."""
     table = pa.concat_tables(tables)
     return table.take(
         pc.sort_indices(table, [("hash", "ascending"), ("id", "ascending")])[:SAMPLE_ROWS]
     ).combine_chunks()
 
 
-def _fallen(drop: pa.Array, alive: np.ndarray) -> dict[str, np.ndarray]:
-    """Masks of the documents still alive that a step drops, by rule."""
+def _dropped_by_rule(drop: pa.Array, alive: np.ndarray) -> dict[str, np.ndarray]:
+    """Masks of the remaining documents that a step drops, by rule."""
     rules = drop.filter(pa.array(alive)).unique().drop_null().to_pylist()
     named = {rule: pc.fill_null(pc.equal(drop, rule), False) for rule in sorted(rules)}
     return {rule: alive & mask.to_numpy(zero_copy_only=False) for rule, mask in named.items()}

@@ -1,8 +1,9 @@
-"""Tokenizer training on a sample of what was kept.
+"""Tokenizer training on a sample of the kept text.
 
-Whole documents are chosen by the hash of their id, so the sample depends on neither parts nor workers. Byte-level BPE
-(Sennrich et al. 2016; Radford et al. 2019) and BPE with an end-of-word mark give the same file for the same sample;
-WordPiece and Unigram give another one at every training, so what is made with such a file depends on its checksum.
+Whole documents are chosen by the hash of their id, so the sample depends on neither parts nor workers.
+Byte-level BPE (Sennrich et al. 2016; Radford et al. 2019) and BPE with an end-of-word mark give the same file
+for the same sample. WordPiece and Unigram give a different one at every training, so everything derived from
+such a file depends on its checksum.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,7 +30,9 @@ _DEFAULT_VOCABULARY = 32768
 
 
 class SampleCell(NamedTuple):
-    """The documents of a source in one group: the source itself, or a language ("" where a document has none)."""
+    """The documents of a source in one group: the source itself, or a language ("" for documents without
+    one).
+    """
 
     group: str
     source: str
@@ -37,49 +40,51 @@ class SampleCell(NamedTuple):
 
 @dataclass(frozen=True)
 class LearnTokenizer(CorpusStage):
-    """Train a tokenizer; its file is `tokenizer.json` in the step's directory, or in one below it that is named after its
-    content (wordpiece, unigram). Ids 0 to 127 are reserved in every kind.
+    """Train a tokenizer. Its file is `tokenizer.json` in the step's directory, or in a subdirectory named
+    after its content (wordpiece, unigram). Ids 0 to 127 are reserved in every kind.
 
-    The sample is `sample_bytes` of text. Each source fills a part of it in proportion to its `tokenizer_share`, whatever
-    its size; with a `temperature` T, in proportion to its `tokenizer_share` times its kept bytes to the power 1/T: 1 for
-    the sources' own proportions, more to lift the small ones. Published: T = 3.33 (exponent 0.3) in XLM-R (Conneau et al.
-    2020, section 3.1) and mT5 (Xue et al. 2021, section 3.2), 2 for the BPE of XLM (Lample and Conneau 2019, section 3.1),
-    1.43 (0.7) in multilingual BERT. With `per: language` the groups are the languages that the step `language` found, over
-    all sources, in which sources keep their shares; documents without a language are a group of their own. What a group
-    cannot give goes to the others.
+    The sample is `sample_bytes` of text. Each source fills a part of it in proportion to its
+    `tokenizer_share`, regardless of its size. With a `temperature` T, the proportion is its `tokenizer_share`
+    times its kept bytes to the power 1/T: 1 for the natural proportions, more to favour small sources.
+    Published: T = 3.33 (exponent 0.3) in XLM-R (Conneau et al. 2020, section 3.1) and mT5 (Xue et al. 2021,
+    section 3.2), 2 for the BPE of XLM (Lample and Conneau 2019, section 3.1), 1.43 (0.7) in multilingual
+    BERT. With `per: language`, the groups are the languages of the step `language` over all sources, within
+    which sources keep their shares; documents without a language are a separate group. If a group has too
+    little text, the others fill the gap.
 
-    WordPiece and Unigram training cannot be repeated: the file is published once, and the steps that read it depend on
-    its checksum. Where it is lost, another one is trained, and what was made with the lost one is made again.
+    WordPiece and Unigram training is not reproducible: the file is published once, and the steps that read it
+    depend on its checksum. If it is lost, another one is trained, and everything derived from the lost one is
+    built again.
     """
 
     kind: Literal["byte_bpe", "bpe", "wordpiece", "unigram", "bytes"] = "byte_bpe"
     """byte_bpe: over bytes, with Llama 3's pre-tokenizer. bpe: over the characters of words with an end-of-word mark (GPT).
-    wordpiece: BERT's. unigram: T5's, as SentencePiece has it. bytes: no vocabulary (ByT5), nothing is trained."""
+    wordpiece: BERT's. unigram: T5's, as in SentencePiece. bytes: no vocabulary (ByT5), nothing is trained."""
     vocab_size: int = _DEFAULT_VOCABULARY
-    """Entries of the vocabulary, the 128 reserved ones included; `bytes` has 384."""
+    """Entries of the vocabulary, including the 128 reserved ones; `bytes` has 384."""
     lowercase: bool = False
     """Fold case before learning and encoding (bpe, unigram); wordpiece also strips accents, as BERT uncased does."""
     coverage: float = 0.9995
-    """Share of the sample's characters that the vocabulary knows (bpe, wordpiece, unigram); the rarest become `<unk>`."""
+    """Share of the sample's characters that the vocabulary covers (bpe, wordpiece, unigram); the rarest become `<unk>`."""
     sample_bytes: int = 1 << 30
     """UTF-8 bytes of text to train on."""
     temperature: float | None = None
-    """See above; nothing: sizes have no part in the shares."""
+    """See above; if not given, sizes do not affect the shares."""
     per: Literal["source", "language"] = "source"
-    """What the shares are between."""
+    """The groups that share the sample."""
     seed: int = 0
-    """Chooses another sample of documents."""
+    """Changes the sample of documents."""
 
     version: ClassVar[int] = 2
 
     def check(self) -> None:
-        """Ranges."""
-        least = 384 if self.kind == "byte_bpe" else 129
+        """Validate ranges."""
+        minimum = 384 if self.kind == "byte_bpe" else 129
         if self.kind == "bytes" and self.vocab_size not in (_DEFAULT_VOCABULARY, _BYTES_VOCABULARY):
-            raise ValueError(f"vocab_size: got {self.vocab_size}, but bytes has 384 always; leave it out")
-        if self.vocab_size < least:
+            raise ValueError(f"vocab_size: got {self.vocab_size}, but bytes always has 384; remove it")
+        if self.vocab_size < minimum:
             extra = "256 bytes and 128 reserved tokens" if self.kind == "byte_bpe" else "128 are reserved"
-            raise ValueError(f"vocab_size: got {self.vocab_size}, expected at least {least}: {extra}")
+            raise ValueError(f"vocab_size: got {self.vocab_size}, expected at least {minimum}: {extra}")
         if self.lowercase and self.kind in ("byte_bpe", "bytes"):
             raise ValueError(f"lowercase: got true, but {self.kind} keeps every byte of a text; choose another kind")
         if not 0 < self.coverage <= 1:
@@ -104,13 +109,13 @@ class LearnTokenizer(CorpusStage):
         return (EDITED_TEXT, Drop(), TokenizerShares(), *language)
 
     def notice(self) -> str:
-        """What a kind that is slow to train costs."""
+        """A warning about kinds that are slow to train."""
         from tokenizer.kinds.train import NOTICES
 
         return NOTICES.get(self.kind, "")
 
     def depends(self) -> dict[str, str]:
-        """The library that trains."""
+        """The training library."""
         return library_versions("tokenizers")
 
     def run(self, parts: Sequence[Part], out: StepOutput, cluster: Cluster) -> dict[str, Any]:
@@ -127,7 +132,7 @@ class LearnTokenizer(CorpusStage):
     def _sample(
         self, parts: Sequence[Part], out: StepOutput, cluster: Cluster
     ) -> tuple[dict[SampleCell, int], list[FileRecord]]:
-        """What each cell is to give, in bytes, and the files of the documents chosen."""
+        """The quota of each cell in bytes, and the files of the chosen documents."""
         measured = gather(
             cluster,
             measure_text,
@@ -154,8 +159,8 @@ def weigh(
 ) -> dict[SampleCell, float]:
     """The weight of each cell, from its bytes of kept text and the share of its source.
 
-    A group of K bytes has the weight K ** (1 / temperature), divided among its cells by their bytes, each times its share;
-    without a temperature all groups that hold text weigh the same.
+    A group of K bytes has the weight K ** (1 / temperature), divided among its cells by their bytes, each
+    times its share. Without a temperature, all groups with text weigh the same.
     """
     totals: dict[str, int] = {}
     for cell, size in kept.items():
@@ -170,7 +175,9 @@ def weigh(
 def allot(
     total: int, weights: Mapping[SampleCell, float], available: Mapping[SampleCell, int]
 ) -> dict[SampleCell, int]:
-    """Split `total` bytes over cells in proportion to their weights; what a cell cannot give goes to the others."""
+    """Split `total` bytes over cells in proportion to their weights; if a cell has too little text, the
+    others fill the gap.
+    """
     quotas = dict.fromkeys(weights, 0)
     open_cells = [cell for cell in weights if weights[cell] > 0 and available[cell] > 0]
     while open_cells and total > 0:
@@ -195,8 +202,8 @@ def measure_text(task: tuple[Part, str]) -> dict[SampleCell, int]:
     table = part.table((EDITED_TEXT, DROP, "language"))
     kept = table.filter(pc.is_null(table[DROP]))
     sized = pa.table({"language": _languages(kept), "size": pc.binary_length(kept["edited_text"])})
-    found = sized.group_by("language", use_threads=False).aggregate([("size", "sum")]).sort_by("language")
-    return {SampleCell(row["language"], part.source): row["size_sum"] for row in found.to_pylist()}
+    sums = sized.group_by("language", use_threads=False).aggregate([("size", "sum")]).sort_by("language")
+    return {SampleCell(row["language"], part.source): row["size_sum"] for row in sums.to_pylist()}
 
 
 def _languages(table: pa.Table) -> pa.ChunkedArray:
@@ -211,9 +218,9 @@ class _SampleTask:
     chances: dict[SampleCell, float]
 
 
-def chosen(ids: pa.Array, share: float | np.ndarray, seed: int) -> np.ndarray:
-    """Which documents a sample of `share` (of all, or one of each) takes, bool [n]: a hash of the id and the seed
-    (splitmix64) below the share.
+def is_sampled(ids: pa.Array, share: float | np.ndarray, seed: int) -> np.ndarray:
+    """Whether each document is in a sample of `share` (of all, or one per document), bool [n]: a hash of the
+    id and the seed (splitmix64) is below the share.
     """
     integers = ids_as_integers(ids)
     key = (
@@ -237,8 +244,8 @@ def sample_documents(task: _SampleTask) -> FileRecord:
         groups = _languages(table).to_pylist() if by_language else [source] * table.num_rows
         chances = np.array([task.chances.get(SampleCell(group, source), 0.0) for group in groups])
         kept = pc.is_null(table[DROP]).to_numpy()
-        wanted = kept & chosen(table["id"].combine_chunks(), chances, task.stage.seed) if table.num_rows else kept
-        texts = table.select(["edited_text"]).filter(pa.array(wanted)).combine_chunks()
+        sampled = kept & is_sampled(table["id"].combine_chunks(), chances, task.stage.seed) if table.num_rows else kept
+        texts = table.select(["edited_text"]).filter(pa.array(sampled)).combine_chunks()
         receipt = task.out.commit(
             unit, {f"work/{unit}.arrow": scattered(texts, np.zeros(texts.num_rows, np.int64), 1)}, {}
         )
@@ -247,7 +254,7 @@ def sample_documents(task: _SampleTask) -> FileRecord:
 
 @dataclass(frozen=True)
 class _TrainTask:
-    """Training on all samples; iterating gives their texts, each time anew."""
+    """Training on all samples; each iteration reads their texts again."""
 
     stage: LearnTokenizer
     out: StepOutput
@@ -271,7 +278,8 @@ def train_tokenizer(task: _TrainTask) -> FileRecord:
             content = train(stage.kind, task, size, lowercase=stage.lowercase, coverage=stage.coverage)
         except ValueError as error:
             raise UserError(f"{task.out.name}: {error}") from None
-        # What cannot be repeated has a name of its own, so that two builds at once do not replace each other's.
+        # A file that is not reproducible gets a unique name, so that concurrent builds do not overwrite each
+        # other's.
         directory = "" if stage.reproducible else f"{xxhash.xxh3_128_hexdigest(content)[:12]}/"
         receipt = task.out.commit("tokenizer", {f"{directory}tokenizer.json": content}, {})
     return records_of(receipt)[0]

@@ -1,7 +1,7 @@
-"""How much of the validation split has a near-copy in training, measured by MinHash bands.
+"""The share of the validation split with a near-copy in training, measured by MinHash bands.
 
-A validation document overlaps where it shares at least one band of 14 x 8 MinHash values with a training document: chance
-0.57 at Jaccard 0.7, 0.92 at 0.8, 0.999 at 0.9. Needs the column that minhash_signatures writes.
+A validation document overlaps if it shares at least one band of 14 x 8 MinHash values with a training
+document: probability 0.57 at Jaccard 0.7, 0.92 at 0.8, 0.999 at 0.9. Needs the column of minhash_signatures.
 """
 
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ _BANDS, _ROWS = 14, 8
 
 
 def measure_overlap(split: ValidationSplit, parts: Sequence[Part], out: StepOutput, cluster: Cluster) -> dict[str, Any]:
-    """Per source: validation documents, and those with a near-copy in training; or why it was not measured."""
+    """Per source, validation documents and those with a near-copy in training; or why it was not measured."""
     if not all(part.has("minhash") for part in parts):
         return {"not_measured": "the column minhash is missing for some source; add minhash_signatures before shards"}
     if parts[0].types.field("minhash").type.list_size < _BANDS * _ROWS:
@@ -36,8 +36,8 @@ def measure_overlap(split: ValidationSplit, parts: Sequence[Part], out: StepOutp
     listed = write_list(out, "split", files)
     matches = [_MatchTask(listed, partition) for partition in range(partitions)]
     shared: set[tuple[int, int]] = set()
-    for found in gather(cluster, match_bands, matches, lambda task: f"shards: overlap {task.partition}"):
-        shared.update(found)
+    for matched in gather(cluster, match_bands, matches, lambda task: f"shards: overlap {task.partition}"):
+        shared.update(matched)
     result = {
         source: {"validation": 0, "near_copies_in_training": 0} for source in dict.fromkeys(p.source for p in parts)
     }
@@ -60,7 +60,9 @@ class _BandTask:
 
 
 def scatter_split_bands(task: _BandTask) -> FileRecord:
-    """Commit the band keys of a part's kept documents, with the part and row of those held out (-1 for training)."""
+    """Commit the band keys of a part's kept documents, with part and row for held-out ones (-1
+    for training).
+    """
     unit = f"split.{task.number:05d}"
     receipt = task.out.receipt(unit)
     if receipt is None:
@@ -68,7 +70,7 @@ def scatter_split_bands(task: _BandTask) -> FileRecord:
         table = table.filter(pc.is_null(table[DROP])).combine_chunks()
         validation = task.split.held_out(table)
         held, measured = int(validation.sum()), pc.is_valid(table["minhash"])
-        # A document without words has no signature: it resembles nothing.
+        # A document without words has no signature and resembles nothing.
         table, validation = table.filter(measured).combine_chunks(), validation[measured.to_numpy()]
         signatures = signatures_of(table["minhash"].combine_chunks())
         bands = _BANDS
@@ -95,7 +97,7 @@ class _MatchTask:
 
 
 def match_bands(task: _MatchTask) -> list[tuple[int, int]]:
-    """(part, row) of the held-out documents that share a band with a training document, within one partition."""
+    """(part, row) of the held-out documents that share a band with a training document, in one partition."""
     table = task.files.gathered(task.partition)
     band, part, row = (table[name].to_numpy() for name in ("band", "part", "row"))
     held = part >= 0

@@ -1,6 +1,8 @@
-"""Materialise: kept, edited text to token shards, one shard set per tokenizer, split into training and validation.
+"""Materialise: kept, edited text to token shards, one shard set per tokenizer, split into training and
+validation.
 
-docs/shard_format.md describes the files. Neighbouring parts of a source share a shard up to `shard_bytes` of text.
+docs/shard_format.md describes the files. Neighbouring parts of a source share a shard of up to `shard_bytes`
+of text.
 """
 
 from collections.abc import Sequence
@@ -33,40 +35,41 @@ _TRAIN, _VALIDATION = "train", "validation"
 class Shards(CorpusStage):
     """Encode with one tokenizer; repeat the step under another `name` for another tokenizer.
 
-    A Hugging Face tokenizer is taken as it is. Its special tokens are known to readers by the reserved names whose role
-    they play: `[CLS]` is `<cls>`, `<s>` is `<bos>` and `<cls>`, `<|endoftext|>` is `<bos>` and `<eos>`.
+    A Hugging Face tokenizer is used unchanged. Readers know its special tokens by the reserved names of their
+    roles: `[CLS]` is `<cls>`, `<s>` is `<bos>` and `<cls>`, `<|endoftext|>` is `<bos>` and `<eos>`.
     """
 
     tokenizer: str
-    """Name of a learn_tokenizer step; or the path of a `tokenizer.json` (it ends in .json), or of a directory that holds one
-    (it has a slash)."""
+    """Name of a learn_tokenizer step; or the path of a `tokenizer.json` (ends in .json), or of a directory with one (has a
+    slash)."""
     add_reserved: tuple[str, ...] = ()
-    """Of a tokenizer given by its path: add the reserved tokens that it lacks, after its vocabulary. Name the objectives that
-    will use it (`masked`, `fill_in_the_middle`, ...), single tokens (`<mask>`), or `all`. Text is encoded as before."""
+    """For a tokenizer given by path: reserved tokens to add after its vocabulary if it lacks them. List the objectives that
+    will use it (`masked`, `fill_in_the_middle`, ...), single tokens (`<mask>`), or `all`. The encoding of text does not
+    change."""
     split_by: Literal["cluster", "content", "file", "host"] = "cluster"
-    """What never straddles training and validation: duplicate clusters (documents outside one by content), documents of equal
-    text, files (an archive member is a file), or hosts of URLs."""
+    """The unit that is never split between training and validation: duplicate clusters (documents outside one by content),
+    documents of equal text, files (an archive member is a file), or hosts of URLs."""
     validation_share: float = 0.005
-    """Share of the groups named by `split_by` that are held out for validation."""
+    """Share of the `split_by` groups that are held out for validation."""
     sentences: bool = False
-    """Write the column `sentences`: token offsets at which sentences begin, ascending, each of a token of the document."""
+    """Write the column `sentences`: token offsets at which the sentences of a document begin, ascending."""
     shard_bytes: int = 512 << 20
-    """UTF-8 bytes of text that a shard holds at most, unless a single part holds more."""
+    """Maximum UTF-8 bytes of text per shard, unless a single part holds more."""
     check_documents: int = 256
-    """Documents of the first part of each source that are encoded by both libraries; any difference stops the build."""
+    """Documents of the first part of each source to encode with both libraries; any difference stops the build."""
     seed: int = 0
-    """Chooses another validation split."""
+    """Changes the validation split."""
 
     version: ClassVar[int] = 2
     makes_shards: ClassVar[bool] = True
 
     def check(self) -> None:
-        """Ranges."""
+        """Validate ranges."""
         if not 0 <= self.validation_share < 1:
             raise ValueError(f"validation_share: got {self.validation_share}, expected 0 or more and less than 1")
         if self.add_reserved and not self.is_path:
             raise ValueError(
-                f"add_reserved: got {list(self.add_reserved)}, but a tokenizer trained here has all reserved tokens; leave it "
+                f"add_reserved: got {list(self.add_reserved)}, but a tokenizer trained here has all reserved tokens; remove "
                 "out"
             )
         if is_url(self.tokenizer):
@@ -83,12 +86,12 @@ class Shards(CorpusStage):
 
     @property
     def split(self) -> ValidationSplit:
-        """Which documents are held out."""
+        """The validation split of this step."""
         return ValidationSplit(self.split_by, self.validation_share, self.seed)
 
     @property
     def is_path(self) -> bool:
-        """Whether `tokenizer` names a file rather than a step."""
+        """Whether `tokenizer` is a path rather than the name of a step."""
         return self.tokenizer.endswith(".json") or "/" in self.tokenizer
 
     @property
@@ -109,15 +112,15 @@ class Shards(CorpusStage):
 
     def depends(self) -> dict[str, str]:
         """The encoder, and the checksum of a tokenizer given as a file."""
-        found = library_versions("tokenizers", "gigatoken")
+        versions = library_versions("tokenizers", "gigatoken")
         if self.is_path:
             if not self._file.is_file():
                 raise UserError(
                     f"shards: tokenizer: no file {self._file}; transformers' AutoTokenizer.from_pretrained(DIR)."
                     "save_pretrained(DIR) writes one beside a vocabulary of another form"
                 )
-            found["tokenizer"] = file_checksum(self._file)
-        return found
+            versions["tokenizer"] = file_checksum(self._file)
+        return versions
 
     def run(self, parts: Sequence[Part], out: StepOutput, cluster: Cluster) -> dict[str, Any]:
         """Check the encoders against each other, encode, measure the overlap of the splits."""
@@ -150,11 +153,13 @@ class Shards(CorpusStage):
         }
 
     def _tokenizer(self, out: StepOutput) -> tuple[TokenizerRecord, str]:
-        """The tokenizer's record, its path relative to the output root; a tokenizer given as a file is copied into the step."""
+        """The tokenizer's record, its path relative to the output root. A tokenizer given as a file is copied
+        into the step.
+        """
         from tokenizer.encode import Encoder
 
         if self.is_path:
-            directory, file = out.directory, out.write("tokenizer.json", self._taken())
+            directory, file = out.directory, out.write("tokenizer.json", self._read_tokenizer())
         else:
             directory = out.inputs[self.tokenizer]
             learned = load_step(out.root, directory.name)
@@ -169,7 +174,7 @@ class Shards(CorpusStage):
             **asdict(record), vocab_size=encoder.vocab_size, kind=encoder.kind, specials=encoder.specials
         ), encoder.library
 
-    def _taken(self) -> bytes:
+    def _read_tokenizer(self) -> bytes:
         """The content of the tokenizer given by its path, with the reserved tokens where they are asked for."""
         from tokenizer.vocabulary.add_reserved import add_reserved
         from tokenizer.vocabulary.definition import read_definition
@@ -186,7 +191,7 @@ class Shards(CorpusStage):
 
 
 def _groups(parts: Sequence[Part], sizes: Sequence[int], limit: int) -> list[tuple[int, tuple[Part, ...]]]:
-    """Neighbouring parts of one source whose kept text fits one shard, numbered per source."""
+    """Neighbouring parts of a source whose kept text fits one shard, numbered per source."""
     groups: list[list[Part]] = []
     filled = 0
     for part, size in zip(parts, sizes, strict=True):
@@ -214,7 +219,9 @@ class _CheckTask:
 
 
 def check_encoder(task: _CheckTask) -> int:
-    """Encode the first kept documents of a part by both libraries; UserError names the document that differs."""
+    """Encode the first kept documents of a part with both libraries; UserError names the document that
+    differs.
+    """
     from tokenizer.encode import Encoder
 
     table = task.part.table(("id", EDITED_TEXT, DROP))
@@ -243,7 +250,9 @@ class _EncodeTask:
 
 
 def encode_documents(task: _EncodeTask) -> dict[str, Any]:
-    """Commit the training and the validation shard of a group of parts; a split without documents has no file."""
+    """Commit the training and the validation shard of a group of parts; a split without documents has no
+    file.
+    """
     receipt = task.out.receipt(task.unit)
     if receipt is None:
         tables = [part.table(("id", *task.stage.read_columns())) for part in task.parts]
@@ -269,7 +278,7 @@ def encode_documents(task: _EncodeTask) -> dict[str, Any]:
 
 
 def _shard(task: _EncodeTask, docs: pa.Table, split: str) -> tuple[Content, dict[str, int]]:
-    """The content of one shard, and its documents, tokens and text bytes."""
+    """The content of one shard, and its counts of documents, tokens and text bytes."""
     from tokenizer.encode import Encoder
 
     encoder = Encoder.load(str(verify(task.out.root, task.tokenizer)))
@@ -290,11 +299,11 @@ def _shard(task: _EncodeTask, docs: pa.Table, split: str) -> tuple[Content, dict
     return (lambda sink: write_shard(sink, tokens, offsets, ids, n_bytes, facts, sentences)), counts
 
 
-def _of_tokens(begins: np.ndarray, offsets: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The beginnings that are a token's of their document, each once, and their offsets.
+def _token_starts(begins: np.ndarray, offsets: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(the distinct sentence starts that fall on a token of their document, their offsets).
 
-    A sentence of which a tokenizer leaves nothing begins behind the last token or with the next one, and one that ends
-    within a token with the one before.
+    A sentence without tokens of its own starts after the last token, or at the same token as the sentence
+    before or after it.
     """
     document = np.repeat(np.arange(len(sizes)), np.diff(offsets))
     again = np.zeros(len(begins), bool)

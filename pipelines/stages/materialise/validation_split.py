@@ -1,4 +1,6 @@
-"""Which documents are held out for validation: whole groups of near-copies, equal texts, files or hosts, chosen by hash."""
+"""The validation split: whole groups of near-copies, equal texts, files or hosts are held out, chosen by
+hash.
+"""
 
 from dataclasses import dataclass
 from urllib.parse import urlsplit
@@ -21,7 +23,9 @@ class ValidationSplit:
     seed: int
 
     def held_out(self, docs: pa.Table) -> np.ndarray:
-        """Which documents go to validation, bool [n]: the hash of the group that `split_by` names, below the share."""
+        """Whether each document is held out, bool [n]: the hash of its `split_by` group is below
+        the share.
+        """
         if not docs.num_rows:
             return np.zeros(0, bool)
         keys = _group_keys(self.split_by, docs)
@@ -57,7 +61,7 @@ def _group_keys(split_by: str, docs: pa.Table) -> list[bytes]:
 
 
 def _host(url: str | None) -> str | None:
-    """The host of a URL in lower case; None where there is none or the URL is malformed."""
+    """The host of a URL in lower case; None if it has none or the URL is malformed."""
     try:
         return urlsplit(url or "").hostname
     except ValueError:

@@ -23,7 +23,7 @@ from tests.trainers.launching import ROOT, SETTINGS, environment
 pytestmark = [pytest.mark.chaos, pytest.mark.ray, pytest.mark.timeout(1800)]
 
 GROUP = "Random kills"
-SHUFFLE = ("scatter_bands", "sum_up_clusters", "elect_winners", "send_evidence", "judge_members", "write_verdicts")
+SHUFFLE = ("scatter_bands", "summarise_clusters", "elect_winners", "send_evidence", "judge_members", "write_verdicts")
 TASKS = {
     "read": ("read_files",),
     "annotate": ("annotate_documents",),

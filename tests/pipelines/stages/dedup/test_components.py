@@ -10,7 +10,7 @@ from gristmill.errors import CorruptFileError
 from pipelines.cluster.local import LocalCluster
 from pipelines.cluster.shuffle import gathered, scattered
 from pipelines.contracts.manifest import StepOutput
-from pipelines.stages.dedup.components import bucket_links, find_components, scattered_edges, spanning_stars
+from pipelines.stages.dedup.components import bucket_links, find_components, scatter_edges, spanning_stars
 
 
 def test_every_partition_gets_its_rows_in_order(tmp_path):
@@ -54,7 +54,7 @@ def contracted(tmp_path, shares, partitions, bounds):
     files = []
     for number, share in enumerate(shares):
         first, second = (np.array([edge[i] for edge in share], np.int64) for i in (0, 1))
-        content = scattered_edges(spanning_stars(first, second), partitions)
+        content = scatter_edges(spanning_stars(first, second), partitions)
         files += [out.write(f"work/links-{number}.arrow", content)]
     total = sum(map(len, shares))
     found = find_components(out, files, total, partitions, bounds, LocalCluster(), "test")

@@ -320,7 +320,7 @@ def test_where_a_new_document_joins_two_old_clusters(tmp_path):
 def test_a_finished_corpus_with_other_signatures_is_refused(tmp_path):
     corpus(tmp_path / "old", {"a": [TEXT]}, MinhashSignatures(ngram=3), DedupMinhash())
     against = DedupMinhash(against=(str(tmp_path / "old" / "out"),))
-    with pytest.raises(UserError, match="were not computed the same way"):
+    with pytest.raises(UserError, match="were not computed in the same way"):
         corpus(tmp_path / "new", {"b": [TEXT]}, MinhashSignatures(), against)
     with pytest.raises(UserError, match="has no column 'text_hash'"):
         corpus(tmp_path / "hash", {"b": [TEXT]}, TextHash(), DedupExact(against=against.against))
@@ -329,7 +329,7 @@ def test_a_finished_corpus_with_other_signatures_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("knobs", "message"),
     [
-        ({"verify": "jaccard"}, "verify: 'jaccard' compares with `threshold`, which is not given"),
+        ({"verify": "jaccard"}, "verify: 'jaccard' compares with `threshold`, which is missing"),
         ({"verify": "jaccard", "threshold": 0.8, "against": ["x"]}, "use 'signature'"),
         ({"threshold": 1.5}, "threshold: got 1.5"),
         ({"keep_up_to": 0}, "keep_up_to: got 0"),

@@ -289,7 +289,7 @@ def test_languages_get_their_shares(corpus, tmp_path):
 @pytest.mark.parametrize(
     ("knobs", "message"),
     [
-        ({"kind": "bytes", "vocab_size": 500}, "vocab_size: got 500, but bytes has 384"),
+        ({"kind": "bytes", "vocab_size": 500}, "vocab_size: got 500, but bytes always has 384"),
         ({"vocab_size": 383}, "expected at least 384"),
         ({"kind": "unigram", "vocab_size": 100}, "expected at least 129"),
         ({"lowercase": True}, "lowercase: got true, but byte_bpe keeps every byte"),
