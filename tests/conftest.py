@@ -1,4 +1,6 @@
-"""What all tests share: the hypothesis profile, the data outside the repository, and small corpora to build."""
+"""Shared by all tests: the hypothesis profile, the data outside the repository, and small corpora
+to build.
+"""
 
 import logging
 import os
@@ -66,13 +68,13 @@ def _no_disk_flush() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
     """Real data outside the repository, in $GRISTMILL_DATA; tests that need it are skipped where it is not set."""
-    place = os.environ.get("GRISTMILL_DATA")
-    if not place:
+    directory = os.environ.get("GRISTMILL_DATA")
+    if not directory:
         pytest.skip("set GRISTMILL_DATA to the directory of the development data to run this test")
-    return Path(place)
+    return Path(directory)
 
 
-PLACES = ["harbour", "mill", "orchard", "station", "library", "bridge", "market", "garden", "tower", "school"]
+BUILDINGS = ["harbour", "mill", "orchard", "station", "library", "bridge", "market", "garden", "tower", "school"]
 VERBS = ["stands", "burned", "opened", "moved", "grew", "failed", "slept", "shone", "waited", "turned"]
 
 
@@ -81,15 +83,15 @@ def paragraph(seed: int, words: int = 90) -> str:
     state, found = seed * 2654435761 + 1, []
     while len(found) < words:
         state = (state * 6364136223846793005 + 1442695040888963407) % 2**64
-        place, verb = PLACES[state >> 33 & 7], VERBS[state >> 43 & 7]
+        building, verb = BUILDINGS[state >> 33 & 7], VERBS[state >> 43 & 7]
         found.extend(
             [
                 "The",
-                f"{place}{state >> 50}",
+                f"{building}{state >> 50}",
                 verb,
                 "with",
                 "the",
-                f"{PLACES[state >> 23 & 7]}",
+                f"{BUILDINGS[state >> 23 & 7]}",
                 "and",
                 "that",
                 "of",
@@ -196,7 +198,9 @@ def small_output(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def built_corpus_file(corpus_file: Path, small_output: Path) -> Path:
-    """`corpus_file` with its output built. Where a corpus lies does not matter, so one build serves all such tests."""
+    """`corpus_file` with its output built. The location of a corpus does not matter, so one build serves all
+    such tests.
+    """
     shutil.copytree(small_output, corpus_file.parent / "out")
     return corpus_file
 

@@ -116,7 +116,7 @@ def foreign_directory(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def unbroken(corpus_directory, tmp_path_factory):
-    """A run of one worker without a launcher, which nothing disturbs, with `record` of what it read beside it."""
+    """An undisturbed run of one worker without a launcher, with a `record` of the rows it read."""
     directory = tmp_path_factory.mktemp("unbroken")
     script = [Path(__file__).with_name("kill_worker.py"), "never", 0, 0, directory / "record"]
     arguments = ["pretrain", "llama_tiny", f"corpus={corpus_directory}", f"run={directory / 'run'}", *SETTINGS]

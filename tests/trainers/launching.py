@@ -1,4 +1,6 @@
-"""What the tests of launches share: the commands that start workers, what a run logs, and what its models read."""
+"""Shared by the launch tests: the commands that start workers, the log of a run, and the rows its models
+read.
+"""
 
 import json
 import os

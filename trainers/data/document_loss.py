@@ -4,9 +4,9 @@ The validation loss of a run is measured on rows that depend on its own packing,
 is not comparable to that of other runs. This metric depends on none of them:
 
 - The documents of a source are those of its validation split with the smallest ids (which are hashes), up to
-  BUDGET_BYTES of text. Documents of more than MAX_DOCUMENT_BYTES are skipped.
+BUDGET_BYTES of text. Documents of more than MAX_DOCUMENT_BYTES are skipped.
 - Each is cut into chunks of half a window. A chunk is predicted from `<bos>` and the chunk before it, the first one
-  from `<bos>` alone. A window is WINDOW positions, or fewer if the model has fewer.
+from `<bos>` alone. A window is WINDOW positions, or fewer if the model has fewer.
 - Bits per byte = nats of all tokens / (ln 2 x UTF-8 bytes of the documents). `<eos>` is not a target.
 
 It needs the likelihood of text given the text before it. Causal models, also with the middle filled in, and prefix LMs on

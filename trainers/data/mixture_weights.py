@@ -69,27 +69,27 @@ def build_mixture(
     `caps` are tokens by source. The mixture ends early, at `total`, if all sources of a stage reach their
     caps: sources of other stages do not replace them.
     """
-    most = np.array([caps.get(name, UNCAPPED) for name in names], dtype=np.int64)
+    limits = np.array([caps.get(name, UNCAPPED) for name in names], dtype=np.int64)
     given, start = np.zeros(len(names)), 0.0
     ends: list[float] = []
     shares: list[np.ndarray] = []
     for until, weights in stages:
-        wanted = np.array([weights.get(name, 0.0) for name in names])
-        while start < until and (wanted[given < most] > 0).any():
-            share = np.where(given < most, wanted, 0.0)
+        stage_weights = np.array([weights.get(name, 0.0) for name in names])
+        while start < until and (stage_weights[given < limits] > 0).any():
+            share = np.where(given < limits, stage_weights, 0.0)
             share /= share.sum()
             room = np.full(len(names), np.inf)
-            capped = (share > 0) & (most < UNCAPPED)
-            room[capped] = (most - given)[capped] / share[capped]
+            capped = (share > 0) & (limits < UNCAPPED)
+            room[capped] = (limits - given)[capped] / share[capped]
             step = min(until - start, float(room.min()))
-            given = np.where(room <= step, most, given + (share * step if step < np.inf else 0.0))
+            given = np.where(room <= step, limits, given + (share * step if step < np.inf else 0.0))
             start += step
             ends.append(start)
             shares.append(share)
         if start < until:
             break
     read = np.any(shares, axis=0) if shares else np.zeros(len(names), dtype=bool)
-    return SourceMixture(tuple(names), tuple(stages), np.array(ends), np.array(shares), np.where(read, most, 0))
+    return SourceMixture(tuple(names), tuple(stages), np.array(ends), np.array(shares), np.where(read, limits, 0))
 
 
 def epoch_cap(tokens: int, epochs: float) -> int:

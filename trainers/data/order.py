@@ -222,13 +222,13 @@ class Order:
     def _draw(self, count: int) -> Samples:
         """Draw the next `count` samples, or fewer if the phase ends."""
         state = self._at
-        phase, table, asked = self.phases[state.phase], self._tables[state.phase], self._mixture(state)
+        phase, table, mixture = self.phases[state.phase], self._tables[state.phase], self._mixture(state)
         count = count if phase.until is None else min(count, phase.until - state.sample)
         source: np.ndarray = np.empty(count, dtype=np.int32)
         sequence, tokens, epoch = np.empty((3, count), dtype=np.int64)
         sequences, drawn = state.sequences.copy(), state.tokens.copy()
-        wanted = (asked.ends, asked.shares, asked.given, asked.caps)
-        count_drawn = draw(*wanted, *table, np.int64(phase.length), sequences, drawn, source, sequence, tokens, epoch)
+        requests = (mixture.ends, mixture.shares, mixture.given, mixture.caps)
+        count_drawn = draw(*requests, *table, np.int64(phase.length), sequences, drawn, source, sequence, tokens, epoch)
         if count_drawn < count:
             raise MixtureExhausted(state.sample + count_drawn, int(drawn.sum()))
         epoch += state.begun[3][source]

@@ -125,7 +125,9 @@ def draw(
 
 @numba.njit(cache=True, nogil=True)
 def _deadline(ends: np.ndarray, shares: np.ndarray, given: np.ndarray, part: int, source: int, tokens: float) -> float:
-    """Tokens of the whole run at which the request of a source reaches `tokens`. The search begins at `part`."""
+    """Tokens of the whole run at which the request of a source reaches `tokens`. The search
+    begins at `part`.
+    """
     while part < len(ends) - 1 and tokens > given[part + 1, source]:
         part += 1
     missing = tokens - given[part, source]

@@ -135,7 +135,9 @@ def verified_tokenizer(corpus: TrainingCorpus) -> Path:
 
 @dataclass(frozen=True)
 class PackedCorpus:
-    """Sources cut into sequences of up to `length` stream tokens, and the objective that makes rows of them."""
+    """Sources cut into sequences of up to `length` stream tokens, and the objective that makes
+    rows of them.
+    """
 
     sources: tuple[SourceStream, ...]
     length: int
@@ -144,7 +146,9 @@ class PackedCorpus:
 
     @cached_property
     def cropped_tokens(self) -> tuple[int, ...]:
-        """Tokens per epoch of each source that no sequence holds; 0 where sequences are cut from its stream."""
+        """Tokens per epoch of each source that no sequence holds; 0 where sequences are cut from
+        its stream.
+        """
         return tuple(s.tokens - int(s.packing.sizes.sum()) if s.packing else 0 for s in self.sources)
 
     def rows(self, samples: Samples, minimum: int = 0, excluded: frozenset[bytes] = frozenset()) -> Batch:

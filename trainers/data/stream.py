@@ -1,4 +1,6 @@
-"""One split of a source: its memory-mapped shards, read as one stream of tokens that is cut into sequences."""
+"""One split of a source: its memory-mapped shards, read as one stream of tokens that is cut into
+sequences.
+"""
 
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor

@@ -1,4 +1,6 @@
-"""Llama (Touvron et al., 2023): rotary positions, RMS norm, gated feed-forward, grouped key and value heads."""
+"""Llama (Touvron et al., 2023): rotary positions, RMS norm, gated feed-forward, grouped key and
+value heads.
+"""
 
 from typing import Any
 

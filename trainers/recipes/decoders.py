@@ -155,8 +155,8 @@ def llama_1b() -> Pretraining:
 
 
 def llama_160m() -> Pretraining:
-    """A Llama of the size of GPT-2 small, 162,417,408 parameters with a vocabulary of 32,000: `llama_1b` with the batch
-    and rate of `gpt2_small`.
+    """A Llama of the size of GPT-2 small, 162,417,408 parameters with a vocabulary of 32,000: `llama_1b` with
+    the batch and rate of `gpt2_small`.
     """
     large, small = llama_1b(), gpt2_small()
     return replace(

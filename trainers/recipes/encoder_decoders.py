@@ -42,7 +42,9 @@ def _t5(name: str, base: Pretraining, micro_batch: int, zero_stage: Literal[1, 2
 
 
 def t5_small() -> Pretraining:
-    """T5-small, 60,506,624 parameters (Raffel et al., 2020, section 3.7): `t5_base` with 6 layers of width 512."""
+    """T5-small, 60,506,624 parameters (Raffel et al., 2020, section 3.7): `t5_base` with 6 layers of width
+    512.
+    """
     return _t5("t5_small", t5_base(), 32, layers=6, width=512, heads=8)
 
 
@@ -65,8 +67,8 @@ def t5_11b() -> Pretraining:
 
 
 def t5_v1_1_base() -> Pretraining:
-    """T5 v1.1 base, 247,577,856 parameters (Shazeer, "GLU Variants Improve Transformer", 2020, and the release notes of
-    T5 1.1): `t5_base` with gated GELU, an output layer of its own, and no dropout.
+    """T5 v1.1 base, 247,577,856 parameters (Shazeer, "GLU Variants Improve Transformer", 2020, and the
+    release notes of T5 1.1): `t5_base` with gated GELU, an output layer of its own, and no dropout.
     """
     base = t5_base()
     model = replace(base.model, gated=True, tied=False, feed_forward=2048, dropout=0.0)

@@ -45,7 +45,9 @@ class Room:
 
 @dataclass(frozen=True)
 class Decoder:
-    """The decoder's side of an encoder-decoder batch, each int64 [rows, target length]; segments as in Batch."""
+    """The decoder's side of an encoder-decoder batch, each int64 [rows, target length]; segments
+    as in Batch.
+    """
 
     inputs: np.ndarray
     positions: np.ndarray

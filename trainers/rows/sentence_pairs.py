@@ -132,14 +132,16 @@ class PairPacking:
         batch.labels[rows] = np.where(second > 0, other != row, IGNORED)
         arrays = (batch.inputs, batch.targets, batch.positions, batch.segments, batch.token_types)
         sizes = np.stack([pairs.sizes[2 * row], np.abs(second)], axis=1)
-        places = (pairs.starts[parts] + shard.offsets[0], sizes)
-        write_pairs(shard.tokens, *places, rows, filled, specials["<cls>"], specials["<sep>"], *arrays)
+        parts_of_rows = (pairs.starts[parts] + shard.offsets[0], sizes)
+        write_pairs(shard.tokens, *parts_of_rows, rows, filled, specials["<cls>"], specials["<sep>"], *arrays)
 
 
 def pair_shard(
     packing: str, shard: Callable[[], Shard], checksum: str, length: int, frame: Frame, exchanges: int, seed: int
 ) -> SentencePairs:
-    """The pairs of a shard, from the cache if they are there and intact; otherwise `shard` opens the shard."""
+    """The pairs of a shard, from the cache if they are there and intact; otherwise `shard` opens
+    the shard.
+    """
     single, marks = packing == "sentence_pairs", frame.marks
     depends = {
         "packing": packing,

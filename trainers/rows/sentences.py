@@ -67,7 +67,9 @@ def cut_at_sentences(
 
 @numba.njit(cache=True, nogil=True)
 def _needed(start: int, end: int, text: int, needed: np.ndarray) -> int:
-    """Positions that a document, whose tokens begin at stream position `text`, needs from `start` to `end`."""
+    """Positions that a document, whose tokens begin at stream position `text`, needs from `start`
+    to `end`.
+    """
     return needed[max(0, end - max(start, text))] if end > start else 0
 
 

@@ -30,9 +30,9 @@ class Quantiles(CorpusStage):
     """The threshold of each request, over the documents that no earlier step dropped. Nulls and NaN are
     ignored.
 
-    With n values in ascending order x[0] ... x[n-1], the quantile q of `at_least` is
-    x[min(floor(q n), n - 1)], which keeps the upper 1 - q. That of `at_most` is x[max(ceil(q n) - 1, 0)], which keeps the lower
-    q. Equal values are kept together. With `per`, each value of that column is a group, and so is null.
+    With n values in ascending order x[0] ... x[n-1], the quantile q of `at_least` is x[min(floor(q n), n -
+    1)], which keeps the upper 1 - q. That of `at_most` is x[max(ceil(q n) - 1, 0)], which keeps the lower q.
+    Equal values are kept together. With `per`, each value of that column is a group, and so is null.
     """
 
     requests: tuple[Quantile, ...]

@@ -34,7 +34,8 @@ def below(bound: float) -> float:
     return float(struct.unpack("<f", struct.pack("<i", struct.unpack("<i", struct.pack("<f", bound))[0] - 1))[0])
 
 
-# Rae et al. 2021, table A1: the largest share of characters in the most frequent n-gram, and in all duplicate n-grams.
+# Rae et al. 2021, table A1: the largest share of characters in the most frequent n-gram, and in all duplicate
+# n-grams.
 _NGRAMS = {
     "top_2gram_char_ratio": 0.20,
     "top_3gram_char_ratio": 0.18,
@@ -48,7 +49,8 @@ _NGRAMS = {
 }
 
 SETS: Mapping[str, tuple[Limit, ...]] = {
-    # Rae et al. 2021 (Gopher, arXiv 2112.11446), appendix A.1.1, "Quality Filtering", in the order of the text:
+    # Rae et al. 2021 (Gopher, arXiv 2112.11446), appendix A.1.1, "Quality Filtering", in the order of the
+    # text:
     "gopher_quality@massivetext": (
         # "does not contain between 50 and 100,000 words"
         Limit("word_count", at_least=50, at_most=100_000),
@@ -62,11 +64,13 @@ SETS: Mapping[str, tuple[Limit, ...]] = {
         Limit("ellipsis_line_ratio", at_most=0.3),
         # "80% of words in a document contain at least one alphabetic character"
         Limit("alpha_word_ratio", at_least=0.8),
-        # "do not contain at least two of the following English words: the, be, to, of, and, that, have, with". Read as
-        # two different ones, in any case. datatrove: different ones, in lower case; dolma: occurrences of any.
+        # "do not contain at least two of the following English words: the, be, to, of, and, that, have,
+        # with". Read as two different ones, in any case. datatrove: different ones, in lower case; dolma:
+        # occurrences of any.
         Limit("stop_word_count", at_least=2),
     ),
-    # datatrove 0.10.1, gopher_quality_filter: the same thresholds in the same order, over its own tokens and lines.
+    # datatrove 0.10.1, gopher_quality_filter: the same thresholds in the same order, over its own tokens and
+    # lines.
     "gopher_quality@datatrove": (
         Limit("word_count_datatrove", at_least=50, at_most=100_000),
         Limit("mean_word_length_datatrove", at_least=3, at_most=10),
@@ -77,7 +81,8 @@ SETS: Mapping[str, tuple[Limit, ...]] = {
         Limit("alpha_word_ratio_datatrove", at_least=0.8),
         Limit("stop_word_count_datatrove", at_least=2),
     ),
-    # Rae et al. 2021, table A1, "the limit above which a document is filtered out", in the order of the table.
+    # Rae et al. 2021, table A1, "the limit above which a document is filtered out", in the order of the
+    # table.
     "gopher_repetition@massivetext": (
         Limit("dup_line_ratio", at_most=0.30),
         Limit("dup_paragraph_ratio", at_most=0.30),
@@ -94,18 +99,19 @@ SETS: Mapping[str, tuple[Limit, ...]] = {
         Limit("dup_line_char_ratio_datatrove", at_most=0.20),
         *(Limit(f"{signal}_datatrove", at_most=limit) for signal, limit in _NGRAMS.items()),
     ),
-    # Raffel et al. 2020 (T5, arXiv 1910.10683), section 2.2, what it drops pages for; the lines are for stage `c4_lines`.
-    # The bad-words list and the deduplication of spans of sentences are not in it.
+    # Raffel et al. 2020 (T5, arXiv 1910.10683), section 2.2, what it drops pages for; the lines are for stage
+    # `c4_lines`. The bad-words list and the deduplication of spans of sentences are not in it.
     "c4@paper": (
-        # "discarded any page with fewer than 3 sentences" in the lines that are left, which have 5 words. Another version of
-        # the text says 5 sentences and 3 words, and so does datatrove.
+        # "discarded any page with fewer than 3 sentences" in the lines that are left, which have 5 words.
+        # Another version of the text says 5 sentences and 3 words, and so does datatrove.
         Limit("c4_sentences_paper", at_least=3, name="sentences_paper"),
         # "any page where the phrase lorem ipsum appeared"
         Limit("c4_lorem_ipsum_paper", at_most=0, name="lorem_ipsum_paper"),
         # "any pages that contained a curly bracket": the opening one
         Limit("c4_curly_paper", at_most=0, name="curly_paper"),
     ),
-    # tensorflow_datasets, text/c4_utils.py, clean_page: by lines that passed the tests before; sentences at the end.
+    # tensorflow_datasets, text/c4_utils.py, clean_page: by lines that passed the tests before; sentences at
+    # the end.
     "c4@tfds": (
         Limit("c4_lorem_ipsum_tfds", at_most=0, name="lorem_ipsum_tfds"),
         Limit("c4_curly_tfds", at_most=0, name="curly_tfds"),
@@ -117,7 +123,8 @@ SETS: Mapping[str, tuple[Limit, ...]] = {
         Limit("c4_curly_datatrove", at_most=0, name="curly_datatrove"),
         Limit("c4_sentences_datatrove", at_least=5, name="sentences_datatrove"),
     ),
-    # Penedo et al. 2024 (FineWeb, arXiv 2406.17557), section 3, custom filters. Each drops at its bound itself.
+    # Penedo et al. 2024 (FineWeb, arXiv 2406.17557), section 3, custom filters. Each drops at its bound
+    # itself.
     "fineweb@paper": (
         # "fraction of lines ending with punctuation" <= 0.12
         Limit("terminal_line_ratio", at_least=above(0.12)),
@@ -134,8 +141,8 @@ SETS: Mapping[str, tuple[Limit, ...]] = {
         Limit("dup_line_char_ratio_fineweb_datatrove", at_most=0.01),
         Limit("newline_to_word_ratio_datatrove", at_most=0.3),
     ),
-    # Penedo et al. 2023 (RefinedWeb, arXiv 2306.01116), appendix G.1: a block-list, then a page goes for one strict or hard
-    # word in its URL, or for two soft ones. The lists are knobs of `url_rules`.
+    # Penedo et al. 2023 (RefinedWeb, arXiv 2306.01116), appendix G.1: a block-list, then a page is dropped
+    # for one strict or hard word in its URL, or for two soft ones. The lists are knobs of `url_rules`.
     "refinedweb_url@paper": (
         Limit("url_blocked", none_of=(True,)),
         Limit("url_strict_words", at_most=0),

@@ -138,7 +138,7 @@ def elect_winners(task: Election) -> tuple[list[FileRecord], dict[str, int]]:
         has_new = np.logical_or.reduceat(priority == NEW, starts) if len(starts) else np.zeros(0, bool)
         # Documents of finished corpora are judged only with a minimum similarity: others may be like one that
         # is unlike the winner.
-        judged = np.repeat(has_new, lengths) & ((priority == NEW) | (task.verdict.least_similarity is not None))
+        judged = np.repeat(has_new, lengths) & ((priority == NEW) | (task.verdict.min_similarity is not None))
         shared = judged & (np.repeat(sizes, lengths) > 1)
         requests = pa.table({"row": row[first], "part": part})
         requesting = shared & is_part_leader
@@ -197,7 +197,7 @@ def _verdicts(task: _Task) -> tuple[pa.Table, int]:
     again.
     """
     assert task.files is not None
-    one, min_similarity = task.candidates, task.verdict.least_similarity
+    one, min_similarity = task.candidates, task.verdict.min_similarity
     back = task.files.gathered(one.number)
     rows, clusters = task.grouping.groups(one)
     indices = pc.index_in(clusters, value_set=back["cluster"].combine_chunks())
@@ -282,14 +282,14 @@ def write_verdicts(task: _Task) -> dict[str, int]:
 
 def elect_and_write(
     out: StepOutput,
-    found: Sequence[Candidates],
+    inputs: Sequence[Candidates],
     grouping: Grouping,
     verdict: DedupPolicy,
     partitions: int,
     cluster: Cluster,
 ) -> dict[str, Any]:
     """Elect the winners of all clusters and write the columns of the new parts; returns the step's facts."""
-    kinds = key_types(found[0].part.types, verdict.keep)  # the first part is new
+    kinds = key_types(inputs[0].part.types, verdict.keep)  # the first part is new
 
     def tasks(
         ones: Sequence[Candidates],
@@ -303,26 +303,26 @@ def elect_and_write(
     def label(task: _Task) -> str:
         return f"{verdict.rule}: part {task.candidates.part.name}"
 
-    new = [one for one in found if not one.finished]
-    sums = gather(cluster, summarise_clusters, tasks(found, partitions), label)
+    new = [one for one in inputs if not one.finished]
+    sums = gather(cluster, summarise_clusters, tasks(inputs, partitions), label)
     members = write_list(out, "members", sums)
-    elections = [Election(out, verdict, members, partition, len(found)) for partition in range(partitions)]
+    elections = [Election(out, verdict, members, partition, len(inputs)) for partition in range(partitions)]
     elected = gather(cluster, elect_winners, elections, lambda task: f"{verdict.rule}: partition {task.partition}")
     back, sent = write_list(out, "winners", [files[0] for files, _ in elected]), None
     if any(name.endswith("_similarity") for name in verdict.schema.names):
         requests = write_list(out, "asked", [files[1] for files, _ in elected])
-        evidence = gather(cluster, send_evidence, tasks(found, len(found), requests), label)
+        evidence = gather(cluster, send_evidence, tasks(inputs, len(inputs), requests), label)
         sent = write_list(out, "evidence", evidence)
-    verified = verdict.least_similarity is not None
-    judging = found if verified else new
-    judged = gather(cluster, judge_members, tasks(judging, len(found), back, sent), label)
+    verified = verdict.min_similarity is not None
+    judging = inputs if verified else new
+    judged = gather(cluster, judge_members, tasks(judging, len(inputs), back, sent), label)
     suppressed, again, beyond = [files[1] for files, _ in judged], None, 0
     spared = [Spared(one, c["spared"], c["evidence_bytes"]) for one, (_, c) in zip(judging, judged, strict=True)]
     if any(one.documents for one in spared):
-        results, more, beyond = elect_among_spared(out, verdict, grouping, spared, kinds, len(found), cluster)
+        results, more, beyond = elect_among_spared(out, verdict, grouping, spared, kinds, len(inputs), cluster)
         suppressed, again = [*suppressed, *more], write_list(out, "again", results)
     listed = write_list(out, "favours", suppressed)
-    written = gather(cluster, write_verdicts, tasks(new, len(found), listed, None, again), label)
+    written = gather(cluster, write_verdicts, tasks(new, len(inputs), listed, None, again), label)
     sizes: dict[int, int] = {}
     for _, counts in elected:
         for size, number in counts.items():

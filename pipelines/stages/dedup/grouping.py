@@ -44,7 +44,7 @@ class DedupPolicy:
     schema: pa.Schema
     keep: tuple[KeepKey, ...] = ()
     keep_up_to: int = 1
-    least_similarity: float | None = None
+    min_similarity: float | None = None
     sets: bool = False
 
 

@@ -9,8 +9,8 @@ import pyarrow as pa
 def band_keys(signatures: np.ndarray, bands: int, rows: int) -> np.ndarray:
     """One uint64 per document and band, [n, bands], from uint32 signatures [n, at least bands * rows].
 
-    A polynomial over the band's values with an odd multiplier, finished as in splitmix64 (Steele et al. 2014) and salted by the
-    band's number. Two different bands collide with probability 2^-64.
+    A polynomial over the band's values with an odd multiplier, finished as in splitmix64 (Steele et al. 2014)
+    and salted by the band's number. Two different bands collide with probability 2^-64.
     """
     keys = np.empty((len(signatures), bands), np.uint64)
     for band in range(bands):

@@ -188,7 +188,7 @@ def _elect(table: pa.Table, verdict: DedupPolicy) -> tuple[np.ndarray, np.ndarra
     elect(
         *_vectors(table), verdict.sets, np.append(starts, table.num_rows), table["like"].to_numpy(),
         table["standing"].to_numpy() == KEPT_BEFORE, _is_finished(table), verdict.keep_up_to,
-        np.float32(verdict.least_similarity or 0), winner, similarity,
+        np.float32(verdict.min_similarity or 0), winner, similarity,
     )  # fmt: skip
     return winner, similarity
 
@@ -209,7 +209,7 @@ def _follow(table: pa.Table, stay: pa.Table, verdict: DedupPolicy) -> tuple[np.n
     follow(
         *_vectors(table), *_vectors(stay), verdict.sets, starts[cluster], (starts + sizes)[cluster],
         table["like"].to_numpy(), table["standing"].to_numpy() == KEPT_BEFORE, _is_finished(stay), verdict.keep_up_to,
-        np.float32(verdict.least_similarity or 0), winner, similarity,
+        np.float32(verdict.min_similarity or 0), winner, similarity,
     )  # fmt: skip
     return winner, similarity
 

@@ -126,8 +126,8 @@ class LearnTokenizer(CorpusStage):
             quotas, samples = self._sample(parts, out, cluster)
         training = _TrainTask(self, out, tuple(samples))
         record = next(iter(cluster.map(train_tokenizer, [training], lambda _: "learn_tokenizer: training")))[1]
-        wanted = {"/".join(dict.fromkeys(cell)): quota for cell, quota in quotas.items()}
-        return {"files": [asdict(record)], "sample_bytes_wanted": wanted, "kind": self.kind}
+        by_name = {"/".join(dict.fromkeys(cell)): quota for cell, quota in quotas.items()}
+        return {"files": [asdict(record)], "sample_bytes_wanted": by_name, "kind": self.kind}
 
     def _sample(
         self, parts: Sequence[Part], out: StepOutput, cluster: Cluster

@@ -117,7 +117,7 @@ class Shards(CorpusStage):
             if not self._file.is_file():
                 raise UserError(
                     f"shards: tokenizer: no file {self._file}; transformers' AutoTokenizer.from_pretrained(DIR)."
-                    "save_pretrained(DIR) writes one beside a vocabulary of another form"
+                    "save_pretrained(DIR) writes one for a vocabulary in another format"
                 )
             versions["tokenizer"] = file_checksum(self._file)
         return versions
@@ -175,7 +175,7 @@ class Shards(CorpusStage):
         ), encoder.library
 
     def _read_tokenizer(self) -> bytes:
-        """The content of the tokenizer given by its path, with the reserved tokens where they are asked for."""
+        """The content of the tokenizer given by path, with the requested reserved tokens."""
         from tokenizer.vocabulary.add_reserved import add_reserved
         from tokenizer.vocabulary.definition import read_definition
 

@@ -122,8 +122,8 @@ class Decontaminate(MeasuresText, CorpusStage):
         tally = next(
             iter(cluster.map(count_ngrams, [_TallyTask(self, out, tuple(counts))], lambda _: f"{RULE}: counts"))
         )
-        found = over_parts(score_documents, [tally[1]])
-        return {"sets": _facts(self, [_table(out, record, _FOUND_TEXTS) for record in found])}
+        found_texts = over_parts(score_documents, [tally[1]])
+        return {"sets": _facts(self, [_table(out, record, _FOUND_TEXTS) for record in found_texts])}
 
 
 def _checksums(stage: Decontaminate) -> dict[str, str]:
@@ -147,9 +147,9 @@ def _table(out: StepOutput, record: FileRecord, schema: pa.Schema) -> pa.Table:
     return read_table(out.directory, record, schema.names, schema_facts(schema))
 
 
-def _facts(stage: Decontaminate, found: Sequence[pa.Table]) -> dict[str, dict[str, int]]:
+def _facts(stage: Decontaminate, found_texts: Sequence[pa.Table]) -> dict[str, dict[str, int]]:
     index = _index(stage)
-    items = {index.names[text] for table in found for text in table["text"].to_pylist()}
+    items = {index.names[text] for table in found_texts for text in table["text"].to_pylist()}
     facts = {name: {**fact, "items_found": 0} for name, fact in index.facts.items()}
     for item in items:
         facts[item.rpartition("#")[0]]["items_found"] += 1
@@ -190,11 +190,11 @@ def _hits(task: _PartTask) -> list[pa.Table]:
     index, tables = _index(task.stage), []
     for first, _, offsets, data in blocks(*text_buffers(task.part.table((task.stage.input_text,))[task.stage.text])):
         words = find_words(offsets, data, classify(offsets, data))
-        found = find_ngrams(hash_words(data, words), words.offsets, index.table)
-        documents = np.searchsorted(words.offsets, found.words, side="right") - 1
-        starts, ends = words.starts[found.words], words.ends[found.words + found.lengths - 1]
+        hits = find_ngrams(hash_words(data, words), words.offsets, index.table)
+        documents = np.searchsorted(words.offsets, hits.words, side="right") - 1
+        starts, ends = words.starts[hits.words], words.ends[hits.words + hits.lengths - 1]
         base = offsets[documents]
-        columns = [first + documents, starts - base, ends - base, found.ngrams]
+        columns = [first + documents, starts - base, ends - base, hits.ngrams]
         tables.append(pa.table(list(map(pa.array, columns)), schema=_HITS))
     return tables
 
@@ -249,8 +249,8 @@ def score_documents(task: _PartTask) -> FileRecord:
         rows, starts, ends, ngrams = (hits[name].to_numpy() for name in _HITS.names)
         finds = find_texts(index, rows, starts, ends, ngrams, common)
         table = _columns(task.stage, index, finds, task.part)
-        found = pa.table([pa.array(np.unique(finds.texts), pa.int64())], schema=_FOUND_TEXTS)
-        files = {f"parts/{unit}.arrow": write_table(table), f"work/found-{unit}.arrow": write_table(found)}
+        found_texts = pa.table([pa.array(np.unique(finds.texts), pa.int64())], schema=_FOUND_TEXTS)
+        files = {f"parts/{unit}.arrow": write_table(table), f"work/found-{unit}.arrow": write_table(found_texts)}
         dropped = task.part.rows - table[DROP].null_count if DROP in table.column_names else 0
         counts = {"in": task.part.rows, "kept": task.part.rows - dropped, "dropped": {}, "quarantined": {}}
         counts |= {"dropped": {f"{RULE}.{EMPTY}": dropped}} if dropped else {}
@@ -317,9 +317,9 @@ def _lists(owners: np.ndarray, rows: int, values: pa.Array) -> pa.Array:
     return pa.ListArray.from_arrays(pa.array(np.searchsorted(owners, np.arange(rows + 1)).astype(np.int32)), values)
 
 
-def _redactions(finds: _Finds, rows: int, least: np.float32) -> pa.Array:
-    """Occurrences of texts whose score reaches `least`, as edits, overlapping ones merged."""
-    reaches = finds.scores[finds.find] >= least
+def _redactions(finds: _Finds, rows: int, min_share: np.float32) -> pa.Array:
+    """Occurrences of texts whose score reaches `min_share`, as edits, overlapping ones merged."""
+    reaches = finds.scores[finds.find] >= min_share
     owners, starts, ends = finds.rows[finds.find][reaches], finds.starts[reaches], finds.ends[reaches]
     order = np.lexsort((starts, owners))
     owners, starts, ends = owners[order], starts[order], ends[order]

@@ -160,7 +160,9 @@ def index_sets(sets: Sequence[EvaluationSet], ngram: int, min_words: int, common
 
 
 def covered_words(groups: np.ndarray, starts: np.ndarray, lengths: np.ndarray, count: int) -> np.ndarray:
-    """Words covered by n-grams, int64 [count]: those of group g begin at `starts` and have lengths[g] words."""
+    """Words covered by n-grams, int64 [count]: those of group g begin at `starts` and have
+    lengths[g] words.
+    """
     order = np.lexsort((starts, groups))
     groups, starts = groups[order], starts[order]
     sizes = lengths[groups]

@@ -43,7 +43,7 @@ class MinhashSignatures(MeasuresText, PartStage):
     """plain: words are what `re.findall(r"\\w+", text.lower())` finds, with the marks and joiners that follow: exactly that
     where no letter carries a mark of its own, and whole words in Hindi, where `\\w+` cuts at every vowel sign. fineweb: what
     FineWeb (Penedo et al. 2024, arXiv 2406.17557) compares: lower-cased, each number with its fraction 0, punctuation,
-    symbols and control characters spaces, accents stripped; words are what stands between spaces."""
+    symbols and control characters spaces, accents stripped; words are separated by spaces."""
 
     version: ClassVar[int] = 2
 
@@ -77,10 +77,10 @@ class MinhashSignatures(MeasuresText, PartStage):
         from pipelines.kernels.text.buffers import text_buffers
 
         buffers = text_buffers(self._normal(docs[self.text]))
-        found, shingles = signatures(*buffers, self._permutations, self.ngram, self.unit, self._kept)
+        values, shingles = signatures(*buffers, self._permutations, self.ngram, self.unit, self._kept)
         wordless = pa.array(shingles == 0)
         kind = self.writes().field(0).type
-        column = pa.FixedSizeListArray.from_arrays(pa.array(np.ravel(found)), type=kind, mask=wordless)
+        column = pa.FixedSizeListArray.from_arrays(pa.array(np.ravel(values)), type=kind, mask=wordless)
         return pa.table([column], schema=self.writes())
 
     def shingle_sets(self, text: pa.Array) -> pa.LargeListArray:

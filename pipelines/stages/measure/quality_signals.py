@@ -1,7 +1,8 @@
 """Quality signals: counts and ratios over words, lines, paragraphs and sentences of a document.
 
 Words, tokens, lines, paragraphs and sentences, and how peers differ, are defined in
-pipelines/kernels/text/segment.py. Formulas over the kernels' counts: pipelines/stages/measure/signal_columns.py.
+pipelines/kernels/text/segment.py. Formulas over the kernels' counts:
+pipelines/stages/measure/signal_columns.py.
 """
 
 from dataclasses import dataclass
@@ -18,11 +19,11 @@ from pipelines.stages.measure.signal_columns import COUNTS, SIGNALS, derive
 class QualitySignals(MeasuresText, PartStage):
     """Measure every document; decide nothing.
 
-    A ratio whose denominator is 0 is null. Sources: Rae et al. 2021 (Gopher), appendix A.1.1;
-    Raffel et al. 2020 (C4), section 2.2; Penedo et al. 2024 (FineWeb), section 3; Weber et al. 2024 (RedPajama-v2). A
-    column without a suffix follows the paper's words over our segmentation; `_datatrove` follows datatrove 0.10.1 (its
-    tokens: pipelines/kernels/signals/tokens.py), `_tfds` the code of tensorflow_datasets. "Share" is a ratio of counts, its unit
-    1; characters are code points.
+    A ratio whose denominator is 0 is null. Sources: Rae et al. 2021 (Gopher), appendix A.1.1; Raffel et al.
+    2020 (C4), section 2.2; Penedo et al. 2024 (FineWeb), section 3; Weber et al. 2024 (RedPajama-v2). A
+    column without a suffix follows the paper's words over our segmentation; `_datatrove` follows datatrove
+    0.10.1 (its tokens: pipelines/kernels/signals/tokens.py), `_tfds` the code of tensorflow_datasets. "Share"
+    is a ratio of counts, its unit 1; characters are code points.
 
     | column | unit | definition |
     |---|---|---|
@@ -54,20 +55,20 @@ class QualitySignals(MeasuresText, PartStage):
     | dup_line_char_ratio | 1 | characters in lines that equal an earlier one / characters in lines |
     | dup_paragraph_char_ratio | 1 | the same of paragraphs |
     | top_Ngram_char_ratio | 1 | N = 2, 3, 4: share of the words' characters in the most frequent n-gram, if it \
-occurs twice; of equally frequent ones the first; words as written, each once; in scripts without spaces N words are \
-1.6 N letters of Han and kana (also syllables of Tibetan), 3 N letters of Thai, Lao, Khmer, Burmese |
+    occurs twice; of equally frequent ones the first; words as written, each once; in scripts without spaces N words are \
+    1.6 N letters of Han and kana (also syllables of Tibetan), 3 N letters of Thai, Lao, Khmer, Burmese |
     | dup_Ngram_char_ratio | 1 | N = 5 to 10: the same for all n-grams that occur twice or more |
     | dup_line_ratio_datatrove | 1 | lines are pieces between runs of line feeds, untrimmed |
     | dup_paragraph_ratio_datatrove | 1 | paragraphs are pieces between two or more line feeds |
     | dup_line_char_ratio_datatrove | 1 | characters in copied lines / all characters |
     | dup_paragraph_char_ratio_datatrove | 1 | characters in copied paragraphs / all characters |
     | top_Ngram_char_ratio_datatrove | 1 | characters of the most frequent n-gram of tokens, joined by spaces, times its \
-count (which may be 1, and occurrences may overlap) / all characters; null where there is no n-gram |
+    count (which may be 1, and occurrences may overlap) / all characters; null where there is no n-gram |
     | dup_Ngram_char_ratio_datatrove | 1 | characters of n-grams seen before, skipping each as a whole / all characters |
     | **C4** (V: paper, tfds, datatrove; kernels/c4.py) | | |
     | c4_sentences_V | sentences | sentences in the lines that C4's line rules keep |
     | c4_lorem_ipsum_V | lines | lines that drop the page: "lorem ipsum" in any line (paper) or in one that passed the \
-tests before it |
+    tests before it |
     | c4_curly_V | lines | the same for `{` |
     | **FineWeb** | | its duplicate lines by the paper are dup_line_char_ratio |
     | terminal_line_ratio | 1 | lines that end with a sentence stop or a closing quotation mark / lines |
@@ -92,8 +93,8 @@ tests before it |
     | mean_line_chars | code points | code points in lines / lines |
     | alpha_char_ratio | 1 | characters of the categories L* / characters |
 
-    alpha_word_ratio counts tokens because our words are letters and digits by definition: symbols standing alone, which
-    the paper's rule is about, would not count against a document.
+    alpha_word_ratio counts tokens because our words are letters and digits by definition: symbols standing
+    alone, which the paper's rule is about, would not count against a document.
     """
 
     version: ClassVar[int] = 4

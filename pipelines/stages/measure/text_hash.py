@@ -14,8 +14,9 @@ TEXT_HASH = pa.schema([("text_hash", pa.binary(16))])
 
 @dataclass(frozen=True)
 class TextHash(MeasuresText, PartStage):
-    """`text_hash`: xxh3_128 (seed 0, big-endian digest) of the normalised text's UTF-8 bytes. Never null; empty texts
-    share one."""
+    """`text_hash`: xxh3_128 (seed 0, big-endian digest) of the normalised text's UTF-8 bytes. Never null;
+    empty texts share one.
+    """
 
     normalisation: Literal["none", "plain"] = "plain"
     """none: the bytes as they are. plain: exactly Python's `" ".join(text.lower().split())`: lower-cased in full, every

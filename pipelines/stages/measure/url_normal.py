@@ -25,8 +25,9 @@ _UNRESERVED = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz012
 _PORTS = {"http": "80", "https": "443", "ftp": "21"}
 _MAX_HOST = 253  # characters of a name, RFC 1035, section 2.3.4
 
-# Parameters that their makers document as campaign, click, visitor or session identifiers: Google Analytics and Ads,
-# Meta, Microsoft, Yandex, X, TikTok, LinkedIn, Mailchimp, HubSpot, Marketo; sessions of PHP and Java servlets.
+# Parameters that their makers document as campaign, click, visitor or session identifiers: Google Analytics
+# and Ads, Meta, Microsoft, Yandex, X, TikTok, LinkedIn, Mailchimp, HubSpot, Marketo; sessions of PHP and Java
+# servlets.
 _TRACKING = frozenset((
     "_ga", "_gl", "gclid", "gclsrc", "dclid", "gbraid", "wbraid", "fbclid", "igshid", "msclkid", "yclid", "twclid", "ttclid",
     "li_fat_id", "mc_cid", "mc_eid", "_hsenc", "_hsmi", "mkt_tok", "phpsessid", "jsessionid",

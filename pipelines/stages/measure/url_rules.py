@@ -61,9 +61,9 @@ class UrlRules(PartStage):
     | url_hard_words | how many different hard words occur as whole words |
     | url_soft_words | how many different soft words occur as whole words |
 
-    Words are maximal runs of letters and digits of the percent-decoded URL in lower case. A list that is not given
-    matches nothing. The rule set `refinedweb_url@paper` drops URLs that are blocked, or contain a strict or hard word or
-    two soft ones.
+    Words are maximal runs of letters and digits of the percent-decoded URL in lower case. A list that is not
+    given matches nothing. The rule set `refinedweb_url@paper` drops URLs that are blocked, or contain a
+    strict or hard word or two soft ones.
     """
 
     block: tuple[str, ...] = ()
@@ -152,8 +152,8 @@ class UrlRules(PartStage):
         missing = np.array([url is None for url in urls], bool)
         counts = [
             _contained(strict, words),
-            np.array([len(hard.intersection(found)) for found in words], np.int32),
-            np.array([len(soft.intersection(found)) for found in words], np.int32),
+            np.array([len(hard.intersection(url_words)) for url_words in words], np.int32),
+            np.array([len(soft.intersection(url_words)) for url_words in words], np.int32),
         ]
         columns = [
             pa.array([None if url is None else url.host for url in urls], pa.string()),
@@ -174,7 +174,7 @@ def _contained(strict: frozenset[str], words: Sequence[Sequence[str]]) -> "np.nd
     """
     import numpy as np
 
-    squashed = pa.array(["".join(found) for found in words], pa.large_string())
+    squashed = pa.array(["".join(url_words) for url_words in words], pa.large_string())
     counts, ordered = np.zeros(len(words), np.int32), sorted(strict)
     for first in range(0, len(ordered), _PATTERN_WORDS):
         some = ordered[first : first + _PATTERN_WORDS]

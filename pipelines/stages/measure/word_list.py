@@ -129,9 +129,12 @@ class WordList(ReadsText, PartStage):
         for _, _, local, block in blocks(bounds, data):
             runs = lower_runs(local, block, IN_WORD)
             measured.append(np.column_stack(find_entries(*self._entries, runs.data, runs.offsets)))
-        found, covered, total = np.concatenate(measured).T
+        occurrences, covered, total = np.concatenate(measured).T
         count = len(offsets) - 1
-        sums = [np.bincount(rows, values, count) for values in (found, covered, total, found > 0, found >= 0)]
+        sums = [
+            np.bincount(rows, values, count)
+            for values in (occurrences, covered, total, occurrences > 0, occurrences >= 0)
+        ]
         return pa.table(
             [
                 pa.array(sums[0].astype(np.int32)),

@@ -120,7 +120,7 @@ def _fill_digits(value: str, digits: str) -> str:
 
 
 def _email(value: str, number: int) -> str:
-    name = "".join(_BASE32[number >> 5 * place & 31] for place in range(10))
+    name = "".join(_BASE32[number >> 5 * i & 31] for i in range(10))
     return f"{name}@example.{('com', 'net', 'org')[(number >> 50) % 3]}"
 
 
@@ -149,7 +149,7 @@ def _mac(value: str, number: int) -> str:
 
 def _card(value: str, number: int) -> str:
     digits = f"400000{number % 10**9:09d}"
-    doubled = [int(digit) * (2 - place % 2) for place, digit in enumerate(digits)]
+    doubled = [int(digit) * (2 - i % 2) for i, digit in enumerate(digits)]
     check = -sum(digit - 9 * (digit > 9) for digit in doubled) % 10
     return _fill_digits(value, f"{digits}{check}")
 

@@ -49,9 +49,10 @@ SHIPPED = {
     "ZA_ID_NUMBER": "ZaIdNumberRecognizer",
 }
 
-# Keys by the prefixes that their providers document: Amazon, Google (two), GitHub (two), GitLab, Slack, Stripe, OpenAI and
-# Anthropic, Hugging Face, npm, PyPI, SendGrid, DigitalOcean, and JSON web tokens (RFC 7519). Each match has at least 20
-# characters of [A-Za-z0-9_.-], 10 of them letters or digits, which is what the gate looks for.
+# Keys by the prefixes that their providers document: Amazon, Google (two), GitHub (two), GitLab, Slack,
+# Stripe, OpenAI and Anthropic, Hugging Face, npm, PyPI, SendGrid, DigitalOcean, and JSON web tokens (RFC
+# 7519). Each match has at least 20 characters of [A-Za-z0-9_.-], 10 of them letters or digits, which is what
+# the gate looks for.
 API_KEY = (
     r"(?<![A-Za-z0-9])(?=[A-Za-z])(?=(?:[_.-]*[A-Za-z0-9]){10})(?:(?:AKIA|ASIA)[A-Z0-9]{16}|AIza[A-Za-z0-9_-]{35}"
     r"|GOCSPX-[A-Za-z0-9_-]{28}|gh[pousr]_[A-Za-z0-9]{36,255}|github_pat_[A-Za-z0-9_]{22,}|glpat-[A-Za-z0-9_-]{20,}"

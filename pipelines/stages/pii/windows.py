@@ -315,19 +315,19 @@ def _national(region: str) -> _National:
     assert own is not None, f"{region}: no metadata, though check() asked phonenumbers for it"
     types = [getattr(metadata, name) for metadata in shared for name in _NUMBER_TYPES]
     kinds = [kind for kind in types if kind and kind.national_number_pattern]
-    least = min(length for kind in kinds for length in kind.possible_length)
+    fewest = min(length for kind in kinds for length in kind.possible_length)
     rules = [metadata.national_prefix_transform_rule for metadata in (own, shared[0]) if metadata]
     rewritten = [re.sub(r"\\\d", "", rule or "", count=1) for rule in rules]
     if any(rewritten):
-        least -= max(map(len, rewritten))
-        return _National(re.compile(""), re.compile(rf"\d{{{least},}}"), least)
+        fewest -= max(map(len, rewritten))
+        return _National(re.compile(""), re.compile(rf"\d{{{fewest},}}"), fewest)
     abroad = rf"(?:{own.international_prefix})\d{{{INTERNATIONAL_DIGITS}}}"
     patterns = "|".join(sorted({kind.national_number_pattern for kind in kinds}))
     prefixes = [str(own.country_code), *(m.national_prefix_for_parsing for m in (own, shared[0]) if m)]
     before = "|".join(sorted({prefix for prefix in prefixes if prefix}))
     # the country's code, with a prefix before and after it
     whole = rf"{abroad}\d*|(?:{before}){{0,3}}(?:{patterns})"
-    return _National(re.compile(f"{abroad}|{patterns}"), re.compile(whole), least)
+    return _National(re.compile(f"{abroad}|{patterns}"), re.compile(whole), fewest)
 
 
 GATES: dict[str, Gate] = {
@@ -357,8 +357,8 @@ _IDENTITIES = {
 }
 
 
-def _code_gate(least: int) -> Gate:
-    return Gate((), code_window, lambda regions: least, codes=True)
+def _code_gate(fewest: int) -> Gate:
+    return Gate((), code_window, lambda regions: fewest, codes=True)
 
 
 GATES |= {entity: _code_gate(least) for least, entities in _IDENTITIES.items() for entity in entities}

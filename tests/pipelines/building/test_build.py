@@ -1,4 +1,6 @@
-"""Builds: every document accounted for, the same bytes whatever interrupts them, nothing recomputed that did not change."""
+"""Builds: every document is accounted for, interruptions do not change a byte, and nothing unchanged is
+recomputed.
+"""
 
 import json
 import os
@@ -107,7 +109,7 @@ def test_shards_hold_the_kept_texts(built_corpus_file, tmp_path):
     assert len(texts) == len(set(raw)) - 2 + len(code)  # but for the short one and one near-copy
 
 
-def test_a_second_build_recomputes_nothing_and_says_so(corpus_file, tmp_path):
+def test_a_second_build_recomputes_nothing_and_reports_it(corpus_file, tmp_path):
     run(corpus_file)
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").glob("*-*/**/*")}
     _, _, said = run(corpus_file)
@@ -196,7 +198,7 @@ def test_another_version_of_a_library_recomputes_what_declares_it(built_corpus_f
     assert "datasketch: " in explain(plan.step("minhash_signatures.web"), Path(plan.config.output))
 
 
-def test_a_new_source_leaves_the_measurements_of_others_alone(built_corpus_file, raw_text):
+def test_a_new_source_does_not_repeat_the_measurements_of_others(built_corpus_file, raw_text):
     (raw_text / "more").mkdir()
     (raw_text / "more" / "a.txt").write_text("Another text of a new source, with the words that it needs to be read.")
     text = built_corpus_file.read_text().replace(
@@ -238,7 +240,7 @@ def test_a_change_that_keeps_size_and_time_is_planned_again_once_it_was_met(corp
     assert again.step("read.web").fingerprint == plan.step("read.web").fingerprint
 
 
-def test_the_place_of_the_data_and_of_the_output_do_not_matter(corpus_file, raw_text, tmp_path):
+def test_the_locations_of_data_and_output_do_not_matter(corpus_file, raw_text, tmp_path):
     run(corpus_file)
     shutil.move(raw_text, tmp_path / "moved")
     roots = [f"sources.{name}.root={tmp_path}/moved/{name}" for name in ("web", "code")]
@@ -389,7 +391,7 @@ def test_mistakes_in_a_corpus_file_are_explained(corpus_file, old, new, message)
         plan_of(corpus_file)
 
 
-def test_a_full_disk_is_a_clear_error_and_the_build_goes_on_later(corpus_file, tmp_path, monkeypatch):
+def test_a_full_disk_is_a_clear_error_and_the_build_resumes_later(corpus_file, tmp_path, monkeypatch):
     real = store.write_atomic
 
     def full(path, content):
@@ -500,7 +502,7 @@ class Fragile(PartStage):
         return pa.table({"length": lengths})
 
 
-def test_poison_stops_the_build_or_is_set_aside_and_counted(corpus_file, tmp_path):
+def test_poison_stops_the_build_or_is_quarantined_and_counted(corpus_file, tmp_path):
     config = load_corpus_config(corpus_file)
     fragile = StepConfig("fragile", Fragile("jane.roe"), "fragile", ("web",))
     config = replace(config, steps=(fragile, *config.steps))
@@ -526,7 +528,7 @@ def test_poison_stops_the_build_or_is_set_aside_and_counted(corpus_file, tmp_pat
     assert plan.step("text_hash.code") == make_plan(config, inventories).step("text_hash.code")
 
 
-def test_a_step_that_breaks_on_the_same_document_again_does_not_go_round_in_circles(tmp_path):
+def test_a_step_that_fails_again_on_the_same_document_does_not_loop(tmp_path):
     error = PoisonError("broken", "read", "web", "a#1", "crash")
     assert str(pickle.loads(pickle.dumps(error))) == "broken"
     record_poison(tmp_path, error)

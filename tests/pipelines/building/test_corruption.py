@@ -63,7 +63,7 @@ def check_corpus(config: Path, root: Path, flipped: int, cut: int | None) -> Non
     assert everything(config, root) == before
 
 
-def test_what_is_only_kept_for_speed_or_for_people_is_made_again(config, corpus):
+def test_caches_and_reports_are_made_again(config, corpus):
     """A build goes through with all of it damaged, and publishes what it published."""
     wanted = (corpus / "manifest.json").read_bytes()
     for path in files_of(corpus):
@@ -94,7 +94,7 @@ class Died(BaseException):
 
 
 @pytest.mark.parametrize("step", ["dedup_minhash", "shards", "text_hash.web"])
-def test_damage_to_what_an_interrupted_step_left_is_found_or_changes_nothing(
+def test_damage_to_files_of_an_interrupted_step_is_detected_or_changes_nothing(
     step, config, corpus, tmp_path, monkeypatch
 ):
     """Receipts and intermediate files: the step goes on, and publishes the same manifest or names the file."""

@@ -1,4 +1,4 @@
-"""Documents at the ends of what can be: they go through a whole build with bounded memory, and nothing is counted wrongly."""
+"""Extreme documents: they pass a whole build in bounded memory, and all counts are correct."""
 
 import gzip
 import json

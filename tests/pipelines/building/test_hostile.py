@@ -1,4 +1,6 @@
-"""A corpus of files made to do harm, beside honest ones: the build ends in bounded memory, keeps the honest, names the rest."""
+"""A corpus of malicious files among honest ones: the build ends in bounded memory, keeps the honest ones and
+names the rest.
+"""
 
 import gzip
 import io
@@ -250,7 +252,7 @@ ASIDE = {
 }  # fmt: skip
 
 
-def test_the_honest_is_kept_in_bounded_memory_and_nothing_is_written_elsewhere(built) -> None:
+def test_honest_files_are_kept_in_bounded_memory_and_nothing_is_written_elsewhere(built) -> None:
     root, peak, written = built
     corpus = open_corpus(root / "out")
     texts = [text for part in corpus.parts() for text in part.table(("text",))["text"].to_pylist()]

@@ -1,4 +1,6 @@
-"""Hash seed, part size, order and number of tasks, order and names of files: none changes a column or a verdict."""
+"""Invariance: hash seed, part size, order and number of tasks, and order and names of files change no column
+and no decision.
+"""
 
 import hashlib
 import json

@@ -1,4 +1,6 @@
-"""What the quality rules of the multilingual recipe drop of Wikipedia, and of articles with repetition planted into them."""
+"""The quality rules of the multilingual recipe: the shares they drop of Wikipedia, and of articles with
+planted repetition.
+"""
 
 import random
 

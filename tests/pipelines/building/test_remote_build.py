@@ -1,4 +1,4 @@
-"""A corpus that is read from and built on an object store: the same files, byte for byte, as on the disk."""
+"""A corpus read from and built on an object store: the same files, byte for byte, as on disk."""
 
 from collections.abc import Iterator
 from pathlib import Path

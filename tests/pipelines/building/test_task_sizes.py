@@ -1,4 +1,6 @@
-"""What the driver spends on a task does not grow with the number of parts: bytes of messages, searches, manifests read."""
+"""The driver's cost per task is independent of the number of parts: bytes of messages, searches, manifests
+read.
+"""
 
 import pickle
 from dataclasses import replace

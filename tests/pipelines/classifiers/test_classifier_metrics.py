@@ -1,4 +1,4 @@
-"""The measures of a classifier against their definitions, written out."""
+"""The metrics of a classifier against their written-out definitions."""
 
 import numpy as np
 import pytest

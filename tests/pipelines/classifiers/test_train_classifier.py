@@ -1,4 +1,6 @@
-"""`classifier train` on two small corpora: what it chooses, writes, measures and refuses; then the stage on what it wrote."""
+"""`classifier train` on two small corpora: its choices, files, metrics and errors; then the stage with the
+trained model.
+"""
 
 import json
 from random import Random

@@ -1,4 +1,4 @@
-"""Tasks and the memory that they are given; what needs real memory is in tests/chaos/test_memory.py."""
+"""Tasks and the memory granted to them; tests/chaos/test_memory.py has the tests that need real memory."""
 
 import pytest
 
@@ -42,7 +42,7 @@ def test_only_a_want_of_memory_does_not_fit():
         cluster.fits(_fail, UserError("corrupt"), None)
 
 
-def test_a_task_whose_nodes_are_lost_again_and_again_says_what_to_do():
+def test_a_task_whose_nodes_are_lost_repeatedly_gets_an_error_with_a_remedy():
     from ray.exceptions import NodeDiedError
 
     message = str(task_failure("read web: files 00000", NodeDiedError("10.0.0.3, and what Ray says of it"), 0, None))

@@ -1,4 +1,4 @@
-"""What a shuffle reads of its files: exact ranges, few requests, and nothing that was damaged."""
+"""Reads of a shuffle: exact ranges, few requests, and no damaged data."""
 
 from pathlib import Path
 
@@ -67,7 +67,7 @@ def test_a_partition_costs_its_own_bytes(s3, tmp_path: Path, answers) -> None:
     assert len(answers) == 3 + (FILES - 1)
 
 
-def test_entries_far_from_the_end_are_asked_for_alone(s3, tmp_path: Path, answers, monkeypatch) -> None:
+def test_entries_far_from_the_end_are_requested_singly(s3, tmp_path: Path, answers, monkeypatch) -> None:
     monkeypatch.setattr(shuffle, "_NEAR", 24)
     monkeypatch.setattr(shuffle, "_FILES", 2)
     monkeypatch.setattr(remote_module, "_AT_ONCE", 3)
@@ -141,7 +141,7 @@ def test_a_small_file_is_one_request(s3, tmp_path: Path, answers) -> None:
     assert answers == [("get_object", 5)]
 
 
-def test_a_name_server_is_asked_once_for_each_store(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_name_server_is_queried_once_per_store(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
     def resolve(host, port, **options):

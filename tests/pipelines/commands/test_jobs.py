@@ -1,4 +1,6 @@
-"""Jobs: attach, try again, follow through broken connections, stop; on a stand-in for Ray's client, and on a real cluster."""
+"""Jobs: attach, retry, follow through broken connections, stop; with a fake of Ray's client and on a real
+cluster.
+"""
 
 import json
 import os

@@ -1,4 +1,6 @@
-"""Commands on corpora that lie on an object store: export from it and to it, deduplication against them, what is refused."""
+"""Commands on corpora in an object store: exports from it and to it, deduplication against them, and refused
+URLs.
+"""
 
 import json
 from collections.abc import Iterator
@@ -25,7 +27,7 @@ from tests.pipelines.building.test_remote_build import tree
 
 @pytest.fixture(autouse=True)
 def environment(s3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """That of a command line which is told where the store is."""
+    """The environment of a command line with the store's endpoint."""
     monkeypatch.setenv("GRISTMILL_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("AWS_ENDPOINT_URL", s3.remote.endpoint)
     monkeypatch.setenv("GRISTMILL_ALLOW_PRIVATE", "1")
@@ -97,7 +99,7 @@ def test_export_from_and_to_a_store(s3, corpora: Corpora, tmp_path: Path, kind: 
         assert message in capsys.readouterr().err
 
 
-def test_a_partial_export_is_not_taken_for_a_whole_one(s3, corpora: Corpora, tmp_path: Path, monkeypatch) -> None:
+def test_a_partial_export_is_not_mistaken_for_a_complete_one(s3, corpora: Corpora, tmp_path: Path, monkeypatch) -> None:
     export_corpus(corpora.near, tmp_path / "whole", "jsonl", None)
     output = place_of(f"s3://bucket/{tmp_path.name}/e")
     put_url, written = cache.put_url, []
@@ -163,7 +165,7 @@ def test_places_of_a_store(s3, tmp_path: Path) -> None:
     assert [path.name for path in (root / "a").iterdir()] == ["fg"]
 
 
-def test_messages_say_that_aws_was_asked(s3, corpora: Corpora, tmp_path: Path, monkeypatch, capsys) -> None:
+def test_messages_mention_that_aws_was_contacted(s3, corpora: Corpora, tmp_path: Path, monkeypatch, capsys) -> None:
     hint = "(AWS was asked; if the store is another one, set AWS_ENDPOINT_URL to the `remote.endpoint`"
     assert main(["inspect", f"s3://bucket/{tmp_path.name}/none", "--doc", "x"]) == 2
     assert "AWS" not in capsys.readouterr().err  # the environment says where the store is

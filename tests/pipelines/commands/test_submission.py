@@ -1,4 +1,4 @@
-"""What is submitted: the id of the same work, the files that travel, and what never does."""
+"""Submission: the id of the same work, the files that are sent, and those that never are."""
 
 import subprocess
 import sys
@@ -66,7 +66,7 @@ def test_the_id_changes_with_command_configuration_code_pins_and_slot(checkout):
     assert len(seen) == 7
 
 
-def test_a_file_behind_an_equals_sign_counts(checkout):
+def test_a_file_after_an_equals_sign_counts(checkout):
     (checkout / "takedown.txt").write_text("a\n")
     command = ("python", "-m", "benchmarks.run", "exclude=takedown.txt")
     before = identify(checkout, command)
@@ -90,7 +90,7 @@ def test_a_file_that_the_command_writes_elsewhere_does_not_count(checkout, tmp_p
         (("python", "-m", "trainers"), "trainers"),
     ],
 )
-def test_the_name_says_what_it_does(command, name, checkout):
+def test_work_is_named_after_its_command(command, name, checkout):
     assert describe(command, checkout, None).name == name
 
 

@@ -1,4 +1,6 @@
-"""Ids are a function of source, path and record alone, sort by file and record, and print as they parse."""
+"""Document ids are a function of source, path and record, sort by file and record, and parse back from their
+printed form.
+"""
 
 import unicodedata
 

@@ -1,4 +1,6 @@
-"""Edits: applied, composed and mapped back, against a plain reference that works on one document at a time."""
+"""Edits: applied, composed and mapped back, against a plain reference that processes one document
+at a time.
+"""
 
 import numpy as np
 import pyarrow as pa
@@ -114,7 +116,7 @@ def test_composed_edits_are_the_unions_of_those_that_overlap(text, data):
 
 
 def origins(text, edits):
-    """For each byte of the edited text, the range of the stored text that it stands for."""
+    """For each byte of the edited text, the range of the stored text that it represents."""
     ranges, at = [], 0
     for low, high, replacement, _ in edits:
         ranges += [(k, k + 1) for k in range(at, low)] + [(low, high)] * len(replacement.encode())

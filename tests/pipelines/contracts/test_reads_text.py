@@ -103,14 +103,14 @@ def test_a_changed_edit_measures_again_what_reads_it_and_nothing_else(planned):
     assert {step.name: step.inputs() for step in one.steps}["text_hash"] == ("read.web", "c4_lines.web")
 
 
-def test_an_edit_behind_the_step_that_is_named_changes_nothing(planned):
+def test_an_edit_after_the_named_step_changes_nothing(planned):
     signals = "quality_signals: {text: text@c4_lines}"
     later = "pii: {entities: [IP_ADDRESS]}"
     one, other = planned(C4, signals), planned(C4, later, signals)
     assert one.step("quality_signals.web").fingerprint == other.step("quality_signals.web").fingerprint
 
 
-def test_near_copies_are_found_in_what_edits_leave(planned):
+def test_near_copies_are_found_in_edited_text(planned):
     """Two pages of one article under different menus are near-copies without these."""
     menus = ["\n".join(f"{word} {k} | {word}" for k in range(60)) for word in ("Home", "News")]
     texts = [f"{menu}\n{paragraph(1)}" for menu in menus]

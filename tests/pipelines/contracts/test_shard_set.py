@@ -1,4 +1,4 @@
-"""The shard format: what is written is what is mapped, without a copy."""
+"""The shard format: the mapped content equals the written content, without a copy."""
 
 from itertools import pairwise
 

@@ -1,4 +1,4 @@
-"""Which tasks of a build read the stored text: reading it is what a large build waits for."""
+"""The tasks of a build that read the stored text, which dominates the time of large builds."""
 
 from collections import Counter
 

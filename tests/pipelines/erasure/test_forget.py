@@ -1,4 +1,6 @@
-"""Erasure: what is forgotten is nowhere in the corpus directory, everything else is as it was, and all counts hold."""
+"""Erasure: forgotten documents are nowhere in the corpus directory, everything else is unchanged, and all
+counts are right.
+"""
 
 import json
 import shutil
@@ -163,7 +165,7 @@ def test_what_was_interrupted_is_finished_before_anything_else(built_corpus_file
         accounted(directory)
 
 
-def test_the_command_says_what_it_did_and_where_copies_are(corpus_file, tmp_path, capsys, raw_text):
+def test_the_command_reports_its_work_and_the_location_of_copies(corpus_file, tmp_path, capsys, raw_text):
     lines = (raw_text / "web" / "0.jsonl").read_text().splitlines()
     (raw_text / "web" / "2.jsonl").write_text(
         json.dumps({"text": json.loads(lines[5])["text"], "url": "https://copy.example"}) + "\n"
@@ -186,7 +188,7 @@ def test_the_command_says_what_it_did_and_where_copies_are(corpus_file, tmp_path
     assert "ids.txt: not UTF-8 at byte 8; expected one id or URL a line" in capsys.readouterr().err
 
 
-def test_the_scan_after_an_interruption_looks_for_what_was_interrupted(
+def test_the_scan_after_an_interruption_searches_for_the_same_documents(
     built_corpus_file, tmp_path, monkeypatch, capsys
 ):
     out = tmp_path / "out"
@@ -198,7 +200,7 @@ def test_the_scan_after_an_interruption_looks_for_what_was_interrupted(
     assert "and 1 ids" in capsys.readouterr().out
 
 
-def test_runs_are_listed_whatever_was_forgotten_or_built_since(built_corpus_file, tmp_path, capsys):
+def test_runs_are_listed_after_erasures_and_later_builds(built_corpus_file, tmp_path, capsys):
     out = tmp_path / "out"
     runs = {name: tmp_path / "runs" / name for name in ("first", "went_on", "several", "stranger", "after", "damaged")}
     store.write_json(runs["first"] / "run.json", {"fingerprints": {"corpus": load_corpus(out).fingerprint}})

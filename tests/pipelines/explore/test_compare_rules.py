@@ -1,4 +1,4 @@
-"""`compare-rules` against plain sets of document ids, whatever the parts; what it prints; what it refuses."""
+"""`compare-rules` against plain sets of document ids, for any parts; its output and its errors."""
 
 import json
 from itertools import combinations

@@ -1,4 +1,6 @@
-"""What people see of documents: the whole story, safe on a terminal, personal data taken out unless asked for."""
+"""Inspection of documents: their whole history, safe on a terminal, with personal data hidden unless
+requested.
+"""
 
 import json
 import re
@@ -206,7 +208,7 @@ def test_printable_leaves_text_alone_and_shows_the_rest() -> None:
     assert printable("a\nb\tc\r", lines=True) == "a\nb\tc\\x0d"
 
 
-def test_a_cluster_is_shown_with_what_differs(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_cluster_is_shown_with_its_differences(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     words = [f"w{i}" for i in range(80)]
     mailed = [*words[:30], "jane.roe@example.org", *words[31:]]
     texts = [" ".join(words), " ".join(mailed), " ".join(words[:78]) + " \x1b[2J [red]x", "apart " * 30]
@@ -247,7 +249,7 @@ def built_with(place: Path, texts: list[str], stages: dict[str, Any]) -> Path:
 
 
 @pytest.mark.parametrize(("knobs", "said"), [({}, True), ({"verify": "signature", "threshold": 0.5}, False)])
-def test_samples_of_near_duplicates_say_that_clusters_go_whole(
+def test_samples_of_near_duplicates_note_that_clusters_are_dropped_whole(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, knobs: dict[str, Any], said: bool
 ) -> None:
     words = [f"word{number}" for number in range(60)]

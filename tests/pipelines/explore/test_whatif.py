@@ -1,4 +1,4 @@
-"""What-if: the answer is what a build would give, or an interval around it."""
+"""What-if: the answer equals that of a build, or is an interval around it."""
 
 import json
 

@@ -130,7 +130,7 @@ def test_json_lines_hold_the_same(corpus: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["parquet", "jsonl"])
-def test_annotations_go_beside_the_text(corpus: Path, tmp_path: Path, kind: str) -> None:
+def test_annotations_are_exported_with_the_text(corpus: Path, tmp_path: Path, kind: str) -> None:
     export_corpus(corpus, tmp_path, kind, None, ["word_count", "n_chars"])
     rows = {}
     for name in ("web", "code"):
@@ -237,7 +237,7 @@ def test_a_flipped_bit_stops_the_export(corpus: Path, tmp_path: Path) -> None:
     assert sorted(path.name for path in (tmp_path / "e").rglob("*")) == ["data", "unfinished.json"]
 
 
-def test_an_unfinished_export_is_begun_again_by_the_same_command_alone(corpus: Path, tmp_path: Path) -> None:
+def test_an_unfinished_export_is_restarted_only_by_the_same_command(corpus: Path, tmp_path: Path) -> None:
     export_corpus(corpus, tmp_path / "whole", "jsonl", ["code"])
     output = tmp_path / "e"
 

@@ -1,4 +1,6 @@
-"""numba's cache on disk looks at one file at a time: a kernel that calls into another file could run stale code."""
+"""Kernel cache: numba checks one file at a time, so a kernel that calls into another file could run stale
+code.
+"""
 
 import importlib
 import pkgutil

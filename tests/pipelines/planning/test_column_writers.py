@@ -1,4 +1,4 @@
-"""A step that reads a column nobody wrote before it is told which stage does."""
+"""The error for a column that no earlier step writes names the stage that does."""
 
 import pytest
 

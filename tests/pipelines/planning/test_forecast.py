@@ -1,4 +1,4 @@
-"""What a build will take: rates of finished steps, carried to the text of the steps that will run."""
+"""Forecasts of a build: rates of finished steps, applied to the text of the steps to run."""
 
 from pathlib import Path
 
@@ -63,7 +63,7 @@ def test_a_finished_build_takes_nothing(corpus_file, built):
     assert (expected.steps, expected.unknown, expected.seconds) == ({}, (), 0)
 
 
-def test_a_changed_step_takes_what_it_took(corpus_file, built):
+def test_a_changed_step_is_forecast_by_its_earlier_rate(corpus_file, built):
     changed = plan_of(corpus_file, "steps.filter=[{signal: word_count, at_least: 9}]")
     expected = forecast(changed, [built])
     text = {

@@ -1,4 +1,4 @@
-"""A source that gives too little stops plan and build, with what its records have and what to check."""
+"""A source with too few documents stops plan and build, with the fields of its records and what to check."""
 
 import gzip
 import io
@@ -80,7 +80,7 @@ def test_a_source_without_documents_stops_plan_and_build(corpus, capsys, command
     assert capsys.readouterr().err == message
 
 
-def test_a_source_may_be_empty_where_that_is_said(corpus):
+def test_a_source_may_be_empty_with_allow_empty(corpus):
     built = run(corpus, "sources.news.text_field=body", "sources.news.allow_empty=true")
     assert (built.sources["web"]["kept"], built.sources["news"]["kept"]) == (50, 0)
 
@@ -139,7 +139,7 @@ def test_the_fields_of_late_records_are_named(corpus, tmp_path, capsys, late, fi
 
 @pytest.mark.parametrize("kind", ["parquet", "arrow"])
 @pytest.mark.parametrize("good", [0, 1200])
-def test_the_columns_beside_a_null_text_are_named(corpus, tmp_path, kind, good):
+def test_a_null_text_is_reported_with_the_other_columns(corpus, tmp_path, kind, good):
     (tmp_path / "web" / "a.jsonl").unlink()
     texts = [f"text {number}" for number in range(good)] + [None] * 2000
     table = pa.table({"id": range(len(texts)), "text": pa.array(texts, pa.string()), "body": ["a"] * len(texts)})
@@ -166,7 +166,7 @@ def test_json_lines_that_are_read_as_json_stop_plan_and_build(corpus, tmp_path, 
     assert built.sources["web"]["kept"] == files
 
 
-def test_half_of_the_records_may_be_set_aside(corpus, tmp_path):
+def test_half_of_the_records_may_be_quarantined(corpus, tmp_path):
     (tmp_path / "web" / "a.jsonl").write_text(jsonl([*NEWS, *[{"text": None}] * 50]))
     assert run(corpus).sources["web"]["quarantined"] == {"no_text": 50}
     (tmp_path / "web" / "a.jsonl").write_text(jsonl([*NEWS, *[{"text": 3}] * 51]))
@@ -225,7 +225,7 @@ def test_archives_are_not_searched_for_members(tmp_path, monkeypatch):
     assert sample_source(source, list_files(source)).aside.total() == 0
 
 
-def test_a_column_that_is_missing_is_said_while_planning(corpus, tmp_path, capsys):
+def test_a_missing_column_is_reported_while_planning(corpus, tmp_path, capsys):
     pyarrow.feather.write_feather(
         pa.table({"body": ["a"]}), str(tmp_path / "web" / "a.arrow"), compression="uncompressed"
     )

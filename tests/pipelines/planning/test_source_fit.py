@@ -1,4 +1,6 @@
-"""Rules that cannot judge a source: plan and report say so for texts of one line, long texts and words without spaces."""
+"""Warnings of plan and report about rules that do not apply: texts of one line, long texts, words without
+spaces.
+"""
 
 import json
 from pathlib import Path
@@ -67,7 +69,7 @@ def test_documents_of_one_line(tmp_path, steps):
     assert notices(tmp_path, TITLES, *steps) == [], "one line because they have one sentence"
 
 
-def test_the_notice_names_the_rules_of_lines_alone(tmp_path):
+def test_the_notice_names_only_the_rules_of_lines(tmp_path):
     (notice,) = notices(tmp_path, ONE_LINE, "filter: [{rules: gopher_quality@massivetext}, {rules: fineweb@paper}]")
     for name in ("bullet_line_ratio", "ellipsis_line_ratio", "terminal_line_ratio", "dup_line_char_ratio and 1 more"):
         assert name in notice

@@ -1,4 +1,4 @@
-"""Names of sources: those of crawls are allowed, one may begin with another, and none is taken for another."""
+"""Names of sources: those of crawls are valid, and one that begins with another is never confused with it."""
 
 import pytest
 
@@ -63,7 +63,7 @@ def test_other_names_are_refused(crawls, name):
         load_corpus_config(crawls, [f"sources.0.name={name!r}" if name != "''" else "sources.0.name=''"])
 
 
-def test_names_that_differ_in_case_alone_are_refused(crawls):
+def test_names_that_differ_only_in_case_are_refused(crawls):
     with pytest.raises(ConfigError, match=f"'{CRAWL}' and 'cc-main-2024-10' differ in case alone, and would share"):
         load_corpus_config(crawls, ["sources.1.name=cc-main-2024-10"])
     with pytest.raises(ConfigError, match=f"the name '{CRAWL}' stands twice"):

@@ -82,7 +82,7 @@ def test_white_space_alone_is_no_document(tmp_path: Path, number: int) -> None:
 
 
 @pytest.mark.parametrize("part_bytes", [1, 1000, 5000, 1 << 20])
-def test_every_record_is_a_document_or_quarantined_whatever_the_parts(source: Source, part_bytes: int) -> None:
+def test_every_record_is_a_document_or_quarantined_for_any_parts(source: Source, part_bytes: int) -> None:
     parts = parts_of(source, part_bytes)
     whole = parts_of(source)[0]
     assert pa.concat_tables(part.documents for part in parts).equals(whole.documents)
@@ -134,7 +134,7 @@ def test_a_file_that_is_gone_is_an_error_that_names_it(source: Source) -> None:
         list(read_documents(source, files, 1000))
 
 
-def test_output_is_what_this_version_gives(source: Source) -> None:
+def test_output_matches_the_recorded_version(source: Source) -> None:
     """Golden: where this fails although nothing was broken, raise VERSION in stages/read.py and write down the new digest."""
     Path(source.root, "odd.jsonl").write_bytes(
         b'\xef\xbb\xbf{"text": "e\\u0301 \\u00a0\\u0085\\u2028", "url": 3}\r\n[]\n{"text": "\\ud800"}\n{"text": ""}\n'

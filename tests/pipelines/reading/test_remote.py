@@ -1,4 +1,4 @@
-"""Sources behind URLs: read from an S3 server on loopback as from the disk; what may not be opened is refused."""
+"""Sources behind URLs: read from an S3 server on loopback as from disk; forbidden URLs are refused."""
 
 import gzip
 import http.server

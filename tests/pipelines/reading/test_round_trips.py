@@ -1,5 +1,5 @@
-"""Whatever records the common libraries write come back in order, through any compression and archive, in parts of any size;
-and whatever bytes stand in a file, every record of them is a document or set aside.
+"""Records written by common libraries come back in order, through any compression and archive, in parts of
+any size. For any bytes in a file, every record becomes a document or is quarantined.
 """
 
 import bz2
@@ -213,7 +213,7 @@ HEADS = st.sampled_from(
 @given(
     st.sampled_from(KINDS), HEADS, st.binary(max_size=200), HEADS, st.sampled_from(["", ".gz", ".tar", ".zip", ".zst"])
 )
-def test_any_bytes_are_documents_or_set_aside(tmp_path_factory, kind, head, middle, end, suffix):
+def test_any_bytes_become_documents_or_quarantined_records(tmp_path_factory, kind, head, middle, end, suffix):
     try:
         found = read_file(
             tmp_path_factory.getbasetemp(), f"a{suffix}", head + middle + end, format=kind, max_document_bytes=90
@@ -227,7 +227,7 @@ def test_any_bytes_are_documents_or_set_aside(tmp_path_factory, kind, head, midd
 @pytest.mark.parametrize("kind", FORMATS)
 @FEWER
 @given(data=st.data())
-def test_damaged_files_are_documents_or_set_aside(kind, tmp_path_factory, data):
+def test_damaged_files_become_documents_or_quarantined_records(kind, tmp_path_factory, data):
     write, strategy = FORMATS[kind]
     content = write(data.draw(strategy), data.draw)
     suffix = data.draw(st.sampled_from(sorted(COMPRESSED)))

@@ -1,4 +1,4 @@
-"""The report: its numbers, that it is the same however the corpus was built, and that no document gets out of its box."""
+"""The report: its numbers, independence of how the corpus was built, and escaping of document text."""
 
 import dataclasses
 import html.parser

@@ -1,4 +1,4 @@
-"""The command line: light to start, and one clear line for what a user can mend."""
+"""The command line: fast to start, with one clear line for errors that users can fix."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""From shards to batches: what is in a sequence, what a rank gets, and what is refused."""
+"""From shards to batches: the content of sequences, the rows of each rank, and errors."""
 
 import math
 import shutil

@@ -1,4 +1,4 @@
-"""Bits per byte of whole documents: the same documents and chunks whatever a run was trained on, and the right sums."""
+"""Bits per byte of whole documents: the same documents and chunks for every run, and correct sums."""
 
 import math
 from dataclasses import replace

@@ -1,4 +1,6 @@
-"""Mixtures in stages with caps on epochs: what is read follows the request at every sample, across every change."""
+"""Mixtures in stages with caps on epochs: the tokens read follow the request at every sample, across every
+change.
+"""
 
 import math
 from dataclasses import dataclass, replace
@@ -38,7 +40,7 @@ def order(stages=THREE, sizes=SIZES, epochs=None, length=16):
 
 
 def request(stages, caps, tokens):
-    """Tokens asked of each source, token by token: what the closed form must equal."""
+    """Tokens requested from each source, token by token: the reference for the closed form."""
     given, done = np.zeros(len(caps)), 0
     table = [given.copy()]
     for until, weights in stages:
@@ -100,7 +102,7 @@ def test_random_mixtures_are_followed_within_a_sequence():
         assert (drawn.totals(600).tokens <= drawn.mixture().caps).all()
 
 
-def test_a_change_of_weight_goes_on_where_each_source_was():
+def test_a_change_of_weight_continues_each_source_at_its_position():
     samples = order().take(0, 1_000)
     alone = {source: order([(math.inf, [1.0])], [size]).take(0, 1_000).sequence for source, size in enumerate(SIZES)}
     del alone[1], alone[2]  # the name of a source is part of its order's key
@@ -275,7 +277,7 @@ def settings(*assignments):
     return parse(Pretraining, override(plain(llama_tiny()), assignments), "recipe")
 
 
-def test_stages_and_caps_resolve_to_an_input_and_are_told_before_training(corpus):
+def test_stages_and_caps_resolve_to_an_input_and_are_printed_before_training(corpus):
     stages = "data.stages=[{until_tokens: 1e4, weights: uniform}, {until_tokens: 2e4, weights: {code: 1}}]"
     resolved = resolve(settings(stages, "data.weights={plays: 1}", "data.max_epochs={code: 4}"), corpus)
     assert resolved.data.stages[0] == MixtureStage(10_000, {"code": 1.0, "notes": 1.0, "plays": 1.0})
@@ -312,7 +314,7 @@ def test_a_mixture_ends_with_its_stage_and_reads_no_source_of_another_one():
     assert 1_900 <= end.value.tokens == samples.tokens.sum() < 1_916
 
 
-def test_a_stage_behind_the_end_of_the_mixture_is_no_error_of_a_shorter_run(corpus):
+def test_a_stage_after_the_end_of_the_run_is_no_error(corpus):
     stages = "data.stages=[{until_tokens: 1e9, weights: {plays: 1}}]"
     for caps in ("{plays: 1}", "{plays: 1, code: 1}", "{plays: 1e300}"):
         run = settings(stages, "data.weights={code: 1}", f"data.max_epochs={caps}", "budget.steps=2")

@@ -60,7 +60,7 @@ def test_an_epoch_reads_every_sequence_once_and_the_next_one_in_another_order(to
         assert list(first.sequence) != sorted(first.sequence)
 
 
-def test_any_sample_is_reached_from_its_number_alone():
+def test_any_sample_is_reached_from_its_number():
     weights, tokens = (0.5, 0.3, 0.2), (777, 2000, 90)
     whole = order(weights, tokens).take(0, 500)
     jumping = order(weights, tokens)
@@ -92,7 +92,7 @@ def test_every_order_of_a_small_source_is_equally_likely(count):
 
 
 @pytest.mark.parametrize("count", [4095, 4096])
-def test_neighbours_are_independent_below_and_above_the_size_that_is_shuffled_as_a_whole(count):
+def test_neighbours_are_independent_below_and_above_the_shuffle_limit(count):
     read = order((1.0,), (16 * count,)).take(0, 2 * count).sequence.reshape(2, count)
     for epoch in read:
         assert sorted(epoch) == list(range(count))
@@ -209,7 +209,7 @@ def test_a_capped_source_gives_all_whole_sequences_that_its_cap_has_room_for():
         assert drawn.caps()[0] - length < sizes[given].sum() <= drawn.caps()[0]
 
 
-def test_a_saved_state_is_where_a_run_goes_on_without_replaying_what_was_before():
+def test_resuming_from_a_saved_state_replays_nothing_before_it():
     for seed in range(10):
         whole, _ = random_order(seed)
         expected = whole.take(0, 300)
@@ -240,7 +240,7 @@ def test_steps_are_counted_in_tokens_drawn(size):
             assert drawn.steps(size, tokens) == (sums <= tokens).sum()
 
 
-def test_a_budget_beyond_what_caps_allow_ends_the_mixture():
+def test_a_budget_beyond_the_caps_exhausts_the_mixture():
     drawn = staged([(math.inf, (0.5, 0.5))], (100, 64), {0: 1, 1: 2})
     assert drawn.steps(3, 150) < drawn.steps(3, 200) <= 4
     with pytest.raises(MixtureExhausted) as error:

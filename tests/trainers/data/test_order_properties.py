@@ -1,5 +1,5 @@
-"""The order and the packings for any sources, weights, lengths and places to stop: every token once an epoch, no state but the
-sample number.
+"""Order and packings for any sources, weights, lengths and stopping points: every token once per epoch, and
+no state but the sample number.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Batches made in the background are the batches, in their order; what goes wrong is raised where it belongs."""
+"""Prefetching yields the same batches in order, and raises errors where the result would have come."""
 
 import threading
 
@@ -13,7 +13,7 @@ def test_what_is_made_and_its_order_do_not_depend_on_threads(threads, count):
     assert list(prefetch(range(count), lambda number: number**2, threads)) == [number**2 for number in range(count)]
 
 
-def test_the_next_ones_are_made_while_one_is_worked_on_and_no_more_than_that():
+def test_exactly_the_next_results_are_made_while_one_is_in_use():
     made = [threading.Event() for _ in range(10)]
 
     def make(number):
@@ -54,7 +54,7 @@ def test_an_exception_comes_where_the_result_would_have_come(threads):
 
 
 @pytest.mark.parametrize("threads", [0, 1, 2, 5])
-def test_an_exception_of_what_is_drawn_comes_after_what_was_drawn_before(threads):
+def test_an_exception_of_the_items_comes_after_the_earlier_results(threads):
     def drawn():
         yield from range(3)
         raise ValueError("no sample 3")

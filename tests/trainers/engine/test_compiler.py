@@ -1,4 +1,4 @@
-"""A run that needs a compiler says so before it begins, and which package is missing."""
+"""A run that needs a compiler reports the missing package before it begins."""
 
 from dataclasses import replace
 

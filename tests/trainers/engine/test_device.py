@@ -1,4 +1,4 @@
-"""Where models run outside training: chosen in one place."""
+"""The device of models outside training is chosen in one place."""
 
 import re
 from pathlib import Path

@@ -127,12 +127,12 @@ def test_muon_learns_and_its_losses_do_not_depend_on_the_stage(launched, name):
 
 
 @pytest.mark.parametrize(("name", "before"), [(r["name"], r["after"]) for r in RESUMED if "dropout" not in r["name"]])
-def test_a_run_goes_on_under_another_stage_as_if_it_had_not_stopped(launched, name, before):
+def test_a_run_resumes_under_another_stage_as_if_never_stopped(launched, name, before):
     expect(launched, name, before, 4 if "muon" in name else 5)
 
 
 @pytest.mark.parametrize(("name", "before"), [("muon2-alone", "muon2"), ("offload3-alone", "offload3")])
-def test_one_worker_goes_on_with_the_run_of_two(launched, name, before):
+def test_one_worker_resumes_the_run_of_two(launched, name, before):
     expect(launched, name, before, 4 if "muon" in name else 5)
     resumed = read_events(launched / name / "log.jsonl", "resume")[0]
     assert (resumed["workers_before"], resumed["workers"]) == (2, 1)
@@ -194,7 +194,7 @@ def test_what_the_first_batch_and_step_took_is_logged_and_the_time_for_data(laun
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler, g++ is not there")
-def test_compiled_blocks_change_no_loss_whatever_the_width_of_rows(corpus_directory, tmp_path):
+def test_compiled_blocks_change_no_loss_for_any_width_of_rows(corpus_directory, tmp_path):
     """Rows of whole documents, whose number of targets differs from step to step; with and without recomputation."""
     rows = {"data.packing": "best_fit"}
     compiled = execution(compile=True)

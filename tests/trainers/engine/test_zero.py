@@ -25,7 +25,7 @@ NAMES = [f"stage{stage}" for stage in STAGES]
 
 @pytest.fixture(scope="module")
 def launched(corpus_directory, tmp_path_factory):
-    """From a number of workers to the directory of its runs: one launch each, when it is first asked for."""
+    """The run directories by number of workers, launched on first use."""
 
     @cache
     def directory(world):
@@ -79,7 +79,7 @@ def test_resuming_half_way_equals_not_stopping_also_under_another_stage(launched
     assert validations[0]["loss"] == pytest.approx(validations[1]["loss"], abs=5e-6)
 
 
-def test_ledger_and_log_say_what_was_requested_and_read_whatever_the_execution(launched):
+def test_ledger_and_log_record_requested_and_read_tokens_for_any_execution(launched):
     runs = [launched(world) / name for world in WORLDS for name in NAMES]
     ledgers = [read_ledger(run) for run in [*runs, *(launched(2) / f"{name}-resumed" for name in NAMES)]]
     assert all(ledger["sources"] == ledgers[0]["sources"] for ledger in ledgers)
@@ -111,7 +111,7 @@ def test_files_that_take_longer_than_the_time_limit_of_collectives_end_no_run(la
     assert max(after - before for before, after in pairwise(times)) > 6
 
 
-def test_one_worker_goes_on_with_the_run_of_two_is_stopped_and_goes_on_again(launched, corpus_directory, tmp_path):
+def test_one_worker_resumes_the_run_of_two_is_stopped_and_resumes_again(launched, corpus_directory, tmp_path):
     """Another number of workers, SIGTERM, a resume of a resume, and a finished run that recomputes nothing."""
     run = tmp_path / "run"
     ignored = shutil.ignore_patterns("step-00000020", "finished.json", "export", "log*")

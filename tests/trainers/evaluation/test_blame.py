@@ -1,4 +1,4 @@
-"""Blame on a corpus that was built from text: a planted garbage document is found first, with its whole history."""
+"""Blame on a corpus built from text: a planted garbage document ranks first, with its whole history."""
 
 import json
 import random

@@ -186,7 +186,7 @@ def test_without_isolation_documents_of_a_row_see_one_another(name):
     assert (apart[last] - shared[last]).abs().max() > 1e-3
 
 
-def test_a_prefix_sees_itself_in_both_directions_and_nothing_of_what_follows():
+def test_a_prefix_attends_to_itself_in_both_directions_and_to_nothing_after_it():
     batch = packed("decoder")
     prefix = (batch.segments == 2) & (batch.positions < 30)
     for name in ("gpt2", "llama", "gpt2, clipped relative positions"):

@@ -33,7 +33,7 @@ def test_sinusoids_are_sines_and_cosines_of_the_position_at_falling_frequencies(
 
 
 @pytest.mark.parametrize(("architecture", "first"), [("bart", 2), ("bert", 0), ("gpt", 0), ("gpt2", 0), ("roberta", 1)])
-def test_a_sinusoidal_table_stands_in_the_learned_ones_place_and_is_not_trained(architecture, first):
+def test_a_sinusoidal_table_replaces_the_learned_one_and_is_not_trained(architecture, first):
     network, learned = build(architecture, position="sinusoidal"), build(architecture)
     for table, row in MODELS[architecture].tables(network):
         assert row == first
@@ -87,7 +87,7 @@ def test_clipped_relative_positions_are_added_to_the_keys(architecture):
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)
 
 
-def test_relative_positions_go_on_where_a_cache_ends():
+def test_relative_positions_continue_after_a_cache():
     network = build("gpt2", position="relative", relative_distance=DISTANCE, initializer_range=0.3)
     ids = torch.from_numpy(np.random.default_rng(0).integers(128, 150, (1, 12)))
     with torch.no_grad():
@@ -105,7 +105,7 @@ def rotated(network, vectors, positions):
     return apply_rotary_pos_emb(vectors[None, None], vectors[None, None], cosines, sines)[0][0, 0]
 
 
-def test_rotary_products_depend_on_the_distance_alone_and_position_0_is_the_identity():
+def test_rotary_products_depend_only_on_the_distance_and_position_0_is_the_identity():
     network = build("llama")
     query, key = torch.randn(2, 8, generator=torch.Generator().manual_seed(0))
 

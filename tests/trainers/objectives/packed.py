@@ -1,4 +1,4 @@
-"""Packed batches written down by hand, and reading them back document by document."""
+"""Hand-written packed batches, and their inverse: reading them document by document."""
 
 import numpy as np
 

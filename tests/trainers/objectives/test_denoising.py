@@ -1,4 +1,4 @@
-"""BART's five noises: the paper's figure 2, what each leaves as it was, and their shares."""
+"""BART's five noises: the paper's figure 2, what each leaves unchanged, and their shares."""
 
 from collections import Counter
 from dataclasses import replace

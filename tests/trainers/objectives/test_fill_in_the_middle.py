@@ -1,4 +1,4 @@
-"""Fill in the middle: the paper's two orders, its shares, and what is left as it was."""
+"""Fill in the middle: the paper's two orders, its shares, and unchanged documents."""
 
 from collections import Counter
 from math import sqrt

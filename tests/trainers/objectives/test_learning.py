@@ -1,4 +1,4 @@
-"""Objectives of pairs on real models: what a target may see, documents kept apart, and that losses fall."""
+"""Pair objectives on real models: what a target may attend to, isolation of documents, and falling losses."""
 
 from dataclasses import replace
 
@@ -128,7 +128,7 @@ def test_losses_fall(recipe, objective, corpus_directory):
 
 
 @pytest.mark.parametrize(("recipe", "objective"), [("tiny_t5", SpanCorruption()), ("tiny_prefix_lm", PrefixLM())])
-def test_excluded_documents_lose_their_targets_alone(recipe, objective, corpus_directory):
+def test_excluded_documents_lose_only_their_targets(recipe, objective, corpus_directory):
     base = RECIPES[recipe]()
     config = replace(base, objective=objective, data=Data(corpora=(str(corpus_directory),), sequence_length=64))
     corpus = corpus_of(config)

@@ -1,4 +1,6 @@
-"""Masks against what the papers say of them: shares, whole words, spans, static copies; and that nothing else enters."""
+"""Masks against the papers' descriptions: shares, whole words, spans, static copies; and that nothing else
+enters.
+"""
 
 from dataclasses import replace
 
@@ -119,7 +121,7 @@ def test_every_document_has_its_share_of_targets(rate):
         assert found.sum() == pytest.approx(rate * there.sum(), abs=5 * np.sqrt(300 / 4))
 
 
-def test_every_place_of_a_document_is_chosen_as_often():
+def test_every_position_of_a_document_is_chosen_equally_often():
     batch = rows_of([[np.full(30, 50)]] * 20_000)
     chosen = (Masked().apply(batch, CONTEXT).targets != IGNORED)[:, 1:31]
     assert np.abs(chosen.mean(0) - 0.15).max() < 5 * np.sqrt(0.15 * 0.85 / 20_000)

@@ -1,4 +1,6 @@
-"""Mixtures: which objective a sample gets, what leads its inputs, and UL2's published denoisers."""
+"""Mixtures of objectives: the objective of a sample, the mode token of its inputs, and UL2's published
+denoisers.
+"""
 
 from math import sqrt
 
@@ -45,7 +47,7 @@ def test_rows_go_to_the_parts_by_their_weights():
 
 
 @pytest.mark.parametrize("family", ["encoder_decoder", "decoder"])
-def test_a_row_is_what_its_objective_makes_of_it(family):
+def test_an_objective_makes_the_rows(family):
     batch, here = packed(rows(60), frame=True), context(family)
     read = both_sides if family == "encoder_decoder" else one_side
     lead = 0 if family == "encoder_decoder" else 1

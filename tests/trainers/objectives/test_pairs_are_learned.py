@@ -1,4 +1,4 @@
-"""A small BERT learns what the labels of sentence pairs say, as far as the text tells it and no further."""
+"""A small BERT learns the labels of sentence pairs, as far as the text determines them and no further."""
 
 from types import SimpleNamespace
 

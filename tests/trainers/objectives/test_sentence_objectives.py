@@ -1,4 +1,4 @@
-"""Next sentence and sentence order: what a row looks like, whose label is true, and what chance decides."""
+"""Next sentence and sentence order: the layout of rows, true labels, and the effects of chance."""
 
 from types import SimpleNamespace
 
@@ -91,7 +91,7 @@ def test_rows_are_cls_a_sep_b_sep_and_labels_say_whether_b_follows_a():
 
 
 @pytest.mark.parametrize(("exchanges", "epoch"), [(0, 5), (3, 0), (3, 2), (3, 4)])
-def test_a_place_is_where_the_parts_of_a_row_are(exchanges, epoch):
+def test_locate_gives_the_parts_of_a_row(exchanges, epoch):
     packing, held = packed(exchanges)
     sequences = range(0, len(packing.sizes), 7)
     batch = batch_of(packing, held, sequences, epoch)

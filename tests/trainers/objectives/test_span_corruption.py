@@ -1,4 +1,4 @@
-"""Span corruption against the T5 paper's table, its published lengths, and every way to lay spans."""
+"""Span corruption against the T5 paper's table, its published lengths, and every placement of spans."""
 
 from collections import Counter
 from dataclasses import replace
@@ -54,7 +54,7 @@ def test_published_examples(style, noise, given_, asked):
     assert pair(SpanCorruption(style=style), noise) == (ids(given_), ids(asked))
 
 
-def test_a_closing_sentinel_ends_the_target_where_it_is_asked_for():
+def test_a_closing_sentinel_ends_the_target_if_configured():
     given_, asked = pair(SpanCorruption(closing_sentinel=True), IID)
     assert given_ == ids("Thank you X me to your party Y week .")
     assert asked == ids("X for inviting Y last Z")
@@ -220,7 +220,7 @@ def test_dropped_tokens_are_the_target(seed, noise):
                 assert is_part(target[:-1], text)
 
 
-def test_sentinels_that_run_out_are_refused_and_by_chance_leave_the_rest_alone():
+def test_running_out_of_sentinels_is_refused_or_by_chance_leaves_the_rest_unchanged():
     with pytest.raises(ConfigError, match="205 runs of noise, there are 100 sentinels"):
         SpanCorruption().stream_length(3690, "encoder_decoder")
     short = {name: number for name, number in SPECIAL_IDS.items() if not name.startswith("<extra_id_") or number < 9}

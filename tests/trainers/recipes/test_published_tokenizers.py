@@ -1,4 +1,4 @@
-"""Recipes with tokenizers of the sizes and special tokens that were published with their models: each trains and exports."""
+"""Recipes with tokenizers of the published sizes and special tokens: each trains and exports."""
 
 import json
 import os
@@ -176,7 +176,7 @@ def test_llama_3s_vocabulary_of_128256_trains(corpora):
     assert (corpus.tokenizer.specials["<bos>"], corpus.tokenizer.specials["<eos>"]) == (128000, 128001)
 
 
-def test_only_what_an_objective_lacks_is_added(tmp_path):
+def test_only_missing_tokens_of_an_objective_are_added(tmp_path):
     path = tmp_path / "tokenizer.json"
     path.write_bytes(written(*PUBLISHED["gpt2"]))
     (tmp_path / "more.json").write_bytes(add_reserved(read_definition(str(path)), ["fill_in_the_middle"]))

@@ -1,4 +1,4 @@
-"""Recipes: parameter counts against the published ones, and what one has of another."""
+"""Recipes: parameter counts against the published ones, and the settings that one shares with another."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""The report says what a run measured, once, and shows text of strangers as text."""
+"""The report shows every measurement of a run once, and escapes untrusted text."""
 
 import json
 import re
@@ -115,7 +115,7 @@ def test_steps_that_were_done_twice_count_the_second_time(tmp_path):
     assert "Router balance" in titles  # whatever a step records is drawn
 
 
-def test_text_of_strangers_is_text(tmp_path):
+def test_untrusted_text_is_escaped(tmp_path):
     make_run(tmp_path / "<img src=x>", [(0, [3.0, 2.0])], source=EVIL, name=EVIL)
     make_run(tmp_path / "other", [(0, [3.0, 2.0])], source="web")
     progress = Progress(tmp_path / "other" / "log.jsonl", None)
@@ -196,7 +196,7 @@ def test_losses_of_different_things_are_never_drawn_over_one_another(tmp_path, c
     assert (drawn.get(of_one_source) == {0, 1, 2}) == (why == "mixture")  # a source's own loss has no mixture
 
 
-def test_documents_read_through_other_windows_are_apart(tmp_path):
+def test_documents_measured_with_another_window_are_not_compared(tmp_path):
     runs = [add_document_fields(make_run(tmp_path / n, [(0, [3.0])]), 1.0, w) for n, w in (("a", 256), ("b", 128))]
     drawn = figures(render(read_runs(runs)))
     assert drawn["Bits per byte of whole documents: a"] == {0}
@@ -224,7 +224,7 @@ def test_a_run_without_a_finished_step_says_so(tmp_path, parts):
     assert "figure" not in {tag for tag, _ in page.tags}
 
 
-def test_the_command_says_what_it_needs(tmp_path, capsys, monkeypatch):
+def test_the_command_reports_what_it_needs(tmp_path, capsys, monkeypatch):
     first, second = (make_run(tmp_path / name, [(0, [3.0])]) for name in ("a", "b"))
     assert main(["report", str(first)]) == 0
     assert (first / "report.html").read_text().startswith("<!DOCTYPE html>")
@@ -276,7 +276,7 @@ def test_a_report_of_a_long_run_stays_small(tmp_path):
     assert (directory / "report.html").stat().st_size < 400_000
 
 
-def test_a_run_says_what_it_began_from(tmp_path):
+def test_a_run_records_its_parent(tmp_path):
     make_run(tmp_path / "a", [(0, [3.0, 2.0])])
     assert "Began from" not in render(read_runs([tmp_path / "a"]))
     record = json.loads((tmp_path / "a" / "run.json").read_text())

@@ -1,4 +1,6 @@
-"""Best-fit packing: nothing is lost or cut that fits, as few sequences as the textbook gives, a cache that is only that."""
+"""Best-fit packing: nothing that fits is lost or cut, as few sequences as the textbook algorithm, and a cache
+without effect on content.
+"""
 
 import math
 from dataclasses import replace
@@ -177,6 +179,6 @@ def test_the_waste_is_told_before_training(corpus):
         )
 
 
-def test_the_cache_lies_where_it_is_told(corpus, cache):
+def test_the_cache_is_in_the_configured_directory(corpus, cache):
     data(corpus)
     assert {path.parent for path in cache.rglob("*") if path.is_file()} == {Path(cache) / "packing"}

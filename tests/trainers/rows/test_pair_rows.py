@@ -1,4 +1,6 @@
-"""Sentence pairs from the shards of a corpus: every token once an epoch, the same whatever reads them, and what is refused."""
+"""Sentence pairs from the shards of a corpus: every token once per epoch, independent of the reader, and
+errors.
+"""
 
 from collections import Counter
 from dataclasses import replace
@@ -80,7 +82,7 @@ def test_an_epoch_reads_a_token_at_most_once_and_the_ledger_counts_the_stream(co
         assert data.consumed((epoch + 1) * rows)["plays"]["cropped"] == 0
 
 
-def test_each_part_is_of_the_document_it_is_said_to_be(config):
+def test_each_part_belongs_to_its_recorded_document(config):
     data = training_data(corpus_of(config), config)
     samples = data.order.take(0, 200)
     batch = data.rows(samples)

@@ -1,4 +1,4 @@
-"""Uniform numbers of objectives: even, independent, and a function of seed, key, column and name alone."""
+"""Uniform numbers of objectives: uniform, independent, and a function of seed, key, column and name only."""
 
 import numpy as np
 

@@ -1,5 +1,5 @@
-"""Rows of objectives that make pairs: never wider than the sequence length, whatever the lengths of documents, and no text is
-lost, read twice or counted wrongly.
+"""Rows of pair objectives: never wider than the sequence length for documents of any length, and no text
+lost, read twice or miscounted.
 """
 
 from collections import Counter
@@ -147,7 +147,7 @@ def test_inputs_and_targets_of_an_epoch_hold_every_token_once(corpora, architect
 
 
 @pytest.mark.parametrize("packing", PACKINGS)
-def test_segments_are_the_documents_they_are_said_to_be(corpora, packing):
+def test_segments_are_their_recorded_documents(corpora, packing):
     data = read(corpora["any", True], PrefixLM(), packing=packing)
     (source,), samples = data.sources, epoch_of(data)
     batch = data.packed_phases[0]._packed(samples, 0)

@@ -1,4 +1,4 @@
-"""Rows of sentence pairs: every token once whatever is exchanged, parts of whole sentences, labels that are true."""
+"""Rows of sentence pairs: every token once in any exchange, parts of whole sentences, true labels."""
 
 from bisect import bisect_left, bisect_right
 
@@ -153,7 +153,7 @@ def test_where_one_document_is_all_of_a_shard_there_is_no_other_document_and_no_
     assert (balance["not_next"], balance["without_label"]) == (0, (pairs.second < 0).mean())
 
 
-def test_nothing_but_the_text_tells_pairs_apart():
+def test_only_the_text_distinguishes_pairs():
     """Sizes of parts and rows are distributed alike in both classes."""
     rng = np.random.default_rng(0)
     starts = [np.concatenate([[0], np.cumsum(rng.integers(5, 40, 60))]) for _ in range(2000)]

@@ -1,4 +1,4 @@
-"""Sequences of whole sentences, against a reading of RoBERTa's section 4.2 word by word."""
+"""Sequences of whole sentences, against a word-by-word reading of RoBERTa's section 4.2."""
 
 import numpy as np
 import pytest
@@ -66,7 +66,7 @@ def test_a_sequence_takes_as_many_whole_sentences_as_fit(across, lead, marks, le
         assert cuts[-1] == arrays[0][-1] - arrays[0][0] + marks * (len(arrays[0]) - 1)
 
 
-def test_nothing_has_no_sequences():
+def test_an_empty_shard_has_no_sequences():
     nothing = (np.array([5]), np.zeros(0, np.int32), np.array([0]))
     assert cut_at_sentences(*nothing, 1, 2, 16, True, *PLAIN).tolist() == [0]
     empty = (np.array([5, 5, 5]), np.zeros(0, np.int32), np.array([0, 0, 0]))

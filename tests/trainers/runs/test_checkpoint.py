@@ -1,4 +1,6 @@
-"""Checkpoints are whole, verified, few, and a corrupt one is passed over loudly; the last good one outlasts every kill."""
+"""Checkpoints are complete, verified and few; a corrupt one is skipped with a warning, and the last good one
+survives every kill.
+"""
 
 import shutil
 import subprocess
@@ -51,7 +53,7 @@ def test_what_a_kill_after_the_last_save_has_left_is_removed(tmp_path, monkeypat
     checkpoint.remove_replaced(tmp_path / "fresh", keep=1, keep_every=0)
 
 
-def test_every_nth_is_kept_for_good_and_an_older_one_can_be_asked_for(tmp_path):
+def test_every_nth_checkpoint_is_kept_and_an_older_one_can_be_chosen(tmp_path):
     for step in range(1, 9):
         save(tmp_path, step, keep=1, keep_every=3)
     assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == [

@@ -1,4 +1,4 @@
-"""Excluded documents keep their place and lose their targets; nothing else changes."""
+"""Excluded documents keep their positions and lose their targets; nothing else changes."""
 
 from dataclasses import replace
 
@@ -33,7 +33,7 @@ def data(corpus, length, excluded=frozenset(), packing="concatenate"):
 
 @pytest.mark.parametrize("packing", ["concatenate", "best_fit"])
 @pytest.mark.parametrize("length", [7, 64, 1000])
-def test_each_segment_is_the_document_it_is_said_to_be(corpus, length, packing, tmp_path, monkeypatch):
+def test_each_segment_is_its_recorded_document(corpus, length, packing, tmp_path, monkeypatch):
     monkeypatch.setenv("GRISTMILL_CACHE", str(tmp_path))
     read = data(corpus, length, packing=packing)
     samples = read.order.take(0, 40)
@@ -75,7 +75,9 @@ def test_excluded_documents_lose_their_targets_and_every_other_token_stays(corpu
 
 @pytest.mark.parametrize("isolation", [True, False])
 def test_what_an_excluded_document_says_reaches_no_other(corpus, isolation):
-    """Whatever its tokens are, the losses of all others are the same, also where documents of a row see one another."""
+    """The tokens of an excluded document do not affect the losses of others, even if documents of a row
+    attend to one another.
+    """
     length, count = 64, 12
     whole = data(corpus, length)
     samples = whole.order.take(0, count)

@@ -1,4 +1,4 @@
-"""Events become lines, also when another process writes them."""
+"""Events become lines, including those written by another process."""
 
 from trainers.runs.progress import Progress, followed, line
 
@@ -29,7 +29,7 @@ def test_an_event_is_a_line_and_the_same_fields_in_the_log(tmp_path):
     assert read_events(tmp_path / "log.jsonl", "step")[0]["loss"] == 3.21
 
 
-def test_only_what_is_new_in_a_log_is_followed(tmp_path):
+def test_only_new_lines_of_a_log_are_followed(tmp_path):
     log = tmp_path / "log.jsonl"
     old = Progress(log, None)
     old.write("checkpoint", message="old")

@@ -1,4 +1,4 @@
-"""Derived values, and the errors of settings that do not fit the corpus."""
+"""Resolved values, and the errors of settings that do not fit the corpus."""
 
 import math
 from dataclasses import replace
@@ -76,7 +76,7 @@ def test_a_token_budget_counts_tokens_and_no_padding(packing, corpus):
     assert resolve(parse(Pretraining, plain(resolved), "resolved.yaml"), corpus) == resolved
 
 
-def test_a_budget_of_more_samples_than_are_gone_through_is_what_sequences_have_on_average(corpus, monkeypatch):
+def test_a_budget_of_too_many_samples_to_replay_uses_average_lengths(corpus, monkeypatch):
     phases = "data.phases=[{until_step: 90, sequence_length: 32}]"
     for assignment in ("budget={steps: 100}", "budget={tokens: 160000}", "budget={steps: 100, tokens: 66560}"):
         config = settings(assignment, "batch.sequences=16", phases)
@@ -163,7 +163,7 @@ def test_bf16_needs_a_stage_that_keeps_fp32_weights():
         settings("precision=bf16", "execution.zero_stage=0")
 
 
-def test_entering_another_epoch_is_said_before_training(corpus):
+def test_entering_another_epoch_is_reported_before_training(corpus):
     resolved = resolve(settings("budget.steps=30", "data.weights={plays: 1.0, code: 0.1}"), corpus)
     order = training_data(corpus, resolved).order
     lines = describe_data(resolved, corpus, order)
@@ -184,7 +184,7 @@ def test_differences_name_fields_and_say_which_may_change():
     assert [is_free(name) for name, _, _ in found] == [True, False]
 
 
-def test_a_phase_begins_another_epoch_and_what_caps_leave_unread_is_said(corpus):
+def test_a_phase_begins_a_new_epoch_and_tokens_unread_because_of_caps_are_reported(corpus):
     phases = "data.phases=[{until_step: 3, sequence_length: 32}]"
     weights = ("data.weights={plays: 1.0, code: 1.0}", "data.max_epochs={code: 0.7}", "budget.steps=20")
     resolved = resolve(settings(phases, *weights, "batch.sequences=4", "schedule.warmup_steps=0"), corpus)
@@ -210,7 +210,7 @@ def test_a_phase_begins_another_epoch_and_what_caps_leave_unread_is_said(corpus)
     assert lines[5] == f"data  code: gives what max_epochs allows; {left:,} tokens of its last epoch stay unread"
 
 
-def test_a_budget_of_averages_keeps_a_distance_from_what_caps_allow(corpus, monkeypatch):
+def test_a_budget_from_averages_stays_below_the_caps(corpus, monkeypatch):
     total = int(training_data(corpus, resolve(settings("data.max_epochs=20"), corpus)).order.mixture().total)
     few = ("schedule.warmup_steps=0", "batch.sequences=1", "data.max_epochs=20")
     steps = total // 128
@@ -240,7 +240,7 @@ def test_a_special_that_the_tokenizer_lacks_is_found_before_training(recipe, cor
 
 
 @pytest.mark.parametrize("recipe", ["tiny_bart", "tiny_gpt2"])
-def test_pairs_beside_one_another_may_not_outgrow_a_table_of_positions(recipe):
+def test_pairs_in_one_row_may_not_exceed_the_table_of_positions(recipe):
     objective = {"kind": "span_corruption"} if recipe == "tiny_bart" else {"kind": "mixture"}
     data = {**plain(RECIPES[recipe]()), "objective": objective}
     parse(Pretraining, data, recipe)

@@ -36,7 +36,7 @@ def test_a_new_run_records_who_it_is_and_can_be_opened_again(tmp_path, corpus):
     assert (opened.is_new, opened.finished, opened.changed) == (False, None, ())
 
 
-def test_how_it_is_executed_may_change_and_is_said(tmp_path, corpus):
+def test_execution_may_change_and_is_reported(tmp_path, corpus):
     open_run(tmp_path / "run", config(corpus), corpus)
     opened = open_run(tmp_path / "run", config(corpus, "execution.zero_stage=3"), corpus)
     assert opened.changed == ("execution.zero_stage: 1 -> 3",)
@@ -60,7 +60,7 @@ def test_a_foreign_corpus_and_a_foreign_tokenizer_are_refused(tmp_path, corpus, 
         open_run(tmp_path / "run", config(corpus), other)
 
 
-def test_a_run_goes_on_with_another_corpus_where_it_is_told_to(tmp_path, corpus, foreign_directory):
+def test_a_run_continues_with_another_corpus_on_request(tmp_path, corpus, foreign_directory):
     run, foreign = tmp_path / "run", open_corpus((str(foreign_directory),), None)
     open_run(run, config(corpus), corpus)
     state = ((name, {"weight": torch.zeros(2)}) for name in ("a", "b"))
@@ -120,7 +120,7 @@ def test_two_processes_do_not_train_in_one_directory(tmp_path):
         pass
 
 
-def test_only_what_differs_from_the_recipe_is_told():
+def test_only_differences_from_the_recipe_are_printed():
     recipe = {"name": "a", "batch": {"tokens": None, "sequences": 8}, "objective": {"kind": "causal"}, "seed": 0}
     config = {**recipe, "batch": {"tokens": 512, "sequences": 8}, "objective": {"kind": "masked", "rate": 0.3}}
     assert differing(recipe, recipe) == []

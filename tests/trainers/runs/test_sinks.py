@@ -1,4 +1,4 @@
-"""Sinks get every number once, whatever happens to them training goes on, and no secret leaves by them."""
+"""Sinks get every number once, their failures do not stop training, and no secret reaches them."""
 
 import json
 import struct
@@ -166,7 +166,7 @@ def test_a_sink_that_cannot_be_opened_stops_the_run_before_it_begins(tmp_path, r
         open_sinks(["tensorboard"], tmp_path, llama_tiny())
 
 
-def test_a_run_goes_on_without_a_sink_that_cannot_be_opened_again(tmp_path, recorder, monkeypatch):
+def test_a_run_continues_without_a_sink_that_cannot_be_reopened(tmp_path, recorder, monkeypatch):
     run = tmp_path / "run"
     part(run, 0, [step_event(1)], "stopped")
 
@@ -194,7 +194,7 @@ def test_names_are_safe_and_stay_different():
     )
 
 
-def test_numbers_of_an_event_have_a_place_by_source():
+def test_numbers_of_an_event_are_listed_by_source():
     found = metrics({"event": "step", "time": 1.0, **step_event(3)})
     source = safe(SOURCE)
     assert found[f"train_loss/{source}"] == 2.0
@@ -232,7 +232,7 @@ def test_tensorboard_has_every_step_once(tmp_path):
 
 
 @pytest.mark.filterwarnings("default")
-def test_mlflow_goes_on_with_its_run(tmp_path, monkeypatch):
+def test_mlflow_resumes_its_run(tmp_path, monkeypatch):
     pytest.importorskip("mlflow", reason="the extra mlflow is not installed")
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", (tmp_path / "store").as_uri())

@@ -1,4 +1,4 @@
-"""The T5 paper's table in small: its rows, that all of them read the same text, and the command from end to end."""
+"""The T5 paper's table in small: its rows, the same text for all of them, and the command from end to end."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Runs that begin from weights: of another run, of an export, of a Hugging Face directory."""
+"""Runs that start from weights: of another run, of an export, of a Hugging Face directory."""
 
 import json
 import shutil
@@ -127,7 +127,7 @@ def test_a_decay_branch_begins_where_the_stable_rate_was(corpus, parent, tmp_pat
     assert rates[-1] == 0.0
 
 
-def test_longer_contexts_with_another_base_begin_with_the_weights_alone(corpus, parent, tmp_path):
+def test_longer_contexts_with_another_base_start_from_the_weights_only(corpus, parent, tmp_path):
     model = replace(llama_tiny().model, positions=256, rope_base=500000.0)
     data = Data(corpora=(str(corpus.directory),), sequence_length=64)
     branch = train(corpus, tmp_path / "branch", steps=2, model=model, data=data, init=Init(str(parent), step=4))
@@ -210,7 +210,7 @@ def test_a_hugging_face_directory_gives_the_model_that_it_holds(name, corpus, tm
         assert torch.equal(ours(input_ids=ids, **more)[0], plain(input_ids=ids, **more)[0])
 
 
-def test_a_run_goes_on_with_a_hugging_face_directory(corpus, foreign_directory, parent, tmp_path):
+def test_a_run_starts_from_a_hugging_face_directory(corpus, foreign_directory, parent, tmp_path):
     """Continued pretraining: the first loss is that of the directory's weights."""
     directory = tmp_path / "hub"
     shutil.copytree(parent / "export", directory)

@@ -1,4 +1,6 @@
-"""kill -9 at any moment, and going on with another number of workers: the tokens and the losses of never stopping."""
+"""kill -9 at any moment, then resuming with another number of workers: the tokens and losses of an
+undisturbed run.
+"""
 
 import socket
 import subprocess
@@ -115,7 +117,7 @@ def test_every_loss_of_every_launch_is_that_of_never_stopping(broken, unbroken):
         assert entry["loss"] == pytest.approx(validations[entry["step"]], abs=5e-6)
 
 
-def test_the_run_is_complete_and_nothing_of_the_killed_is_left(broken, unbroken):
+def test_the_run_is_complete_and_leaves_nothing_of_the_killed_one(broken, unbroken):
     run = broken[0]
     assert read_ledger(run)["sources"] == read_ledger(unbroken)["sources"]
     ours, theirs = (checkpoint.read_state(checkpoint.newest(path, pytest.fail)) for path in (run, unbroken))

@@ -1,4 +1,4 @@
-"""Launching: what a launch does about workers that are lost, and about errors that workers raise."""
+"""Launching: the reaction to lost workers, and to errors that workers raise."""
 
 import resource
 import shutil
@@ -54,7 +54,7 @@ def test_a_corrupt_shard_is_one_line(corrupt, tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_a_step_that_takes_more_memory_than_there_is_says_what_to_lower(corpus_directory, tmp_path):
+def test_a_step_that_runs_out_of_memory_gets_an_error_with_a_remedy(corpus_directory, tmp_path):
     settings = ["batch.sequences=4096", "execution.micro_batch=4096", "budget.steps=11", "execution.loader_threads=0"]
     ended = subprocess.run(
         [sys.executable, "-m", "trainers", *RECIPE, *settings, f"corpus={corpus_directory}", f"run={tmp_path / 'run'}"],
@@ -105,7 +105,7 @@ def cluster(monkeypatch, tmp_path):
     return play
 
 
-def test_a_run_goes_on_with_the_workers_that_there_is_room_for(cluster, tmp_path):
+def test_a_run_continues_with_as_many_workers_as_fit(cluster, tmp_path):
     assert cluster(3, [2, 2], [(5, [2], "lost worker 1"), (5, [2, 2], "lost worker 0"), (9, [2, 2], None)]) == [3, 2, 3]
     first, second = read_events(tmp_path / "log.jsonl", "restart")
     assert first["message"] == "lost worker 1; goes on from step 5 with 2 of 3 workers"

@@ -1,4 +1,4 @@
-"""The loop in this process: one worker, whose steps are made to fail as a test needs."""
+"""The training loop in this process: one worker, whose steps fail on demand."""
 
 from dataclasses import replace
 
@@ -125,7 +125,7 @@ def test_too_many_in_a_row_stop_the_run_and_the_knob_is_named(corpus, tmp_path, 
     assert checkpoint.newest(tmp_path / "run", pytest.fail).step == 4
 
 
-def test_a_run_goes_on_without_documents_and_everything_before_stays(corpus, tmp_path):
+def test_a_run_continues_without_excluded_documents_and_its_past_is_unchanged(corpus, tmp_path):
     from trainers.data.packed_corpus import training_data
     from trainers.data.sequence_documents import ids_of
     from trainers.runs.run import read_config
@@ -157,7 +157,7 @@ def test_a_run_goes_on_without_documents_and_everything_before_stays(corpus, tmp
     assert read_events(run / "log.jsonl", "excluded")[0]["documents"] == len(set(ids))
 
 
-def test_steps_in_which_nothing_is_predicted_are_told(corpus, tmp_path, monkeypatch):
+def test_steps_without_targets_are_reported(corpus, tmp_path, monkeypatch):
     run, sources = tmp_path / "run", corpus.train.values()
     ids = {i for source in sources for n in range(len(source.shards)) for i in source.shard(n).doc_ids.to_pylist()}
     monkeypatch.setattr("trainers.training.loop.read_excluded", lambda _: frozenset(ids))
@@ -177,7 +177,7 @@ def flops_at(corpus, length):
 
 
 @pytest.mark.parametrize("kept", [2, 3, 4])
-def test_a_run_of_two_lengths_goes_on_inside_either_of_them(corpus, tmp_path, kept):
+def test_a_run_of_two_lengths_resumes_within_either(corpus, tmp_path, kept):
     from trainers.data.packed_corpus import training_data
     from trainers.runs.ledger import read_ledger
     from trainers.runs.run import read_config

@@ -72,7 +72,7 @@ def test_a_name_is_only_a_name(read: Callable, make: Callable, name: str, tmp_pa
     ]
 
 
-def test_a_name_twice_goes_on_counting(read: Callable) -> None:
+def test_a_repeated_name_continues_the_count(read: Callable) -> None:
     found = read(
         "a.tar", tar(("x", b'{"text":"1"}\n{"text":"2"}\n'), ("x", b'{"text":"3"}\nnot json\n')), format="jsonl"
     )

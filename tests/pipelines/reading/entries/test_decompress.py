@@ -44,7 +44,7 @@ def decode(data: bytes, name: str = "a", limit: int = 1 << 40, size: int = 1000)
 
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("size", [1, 7, 1000, 1 << 20])
-def test_decodes_whatever_the_chunks(codec: str, size: int) -> None:
+def test_decoding_does_not_depend_on_chunks(codec: str, size: int) -> None:
     suffix, compress = CODECS[codec]
     data = TEXT[:20_000] if size < 10 else TEXT + NOISE
     assert decode(compress(data), "a" + suffix, size=size) == (data, None)

@@ -56,7 +56,7 @@ def test_compressed_files_are_read_too(read: Callable) -> None:
     assert (found.texts, found.paths) == (["a", "é\nb"], ["a.arrow.gz"])
 
 
-def test_a_string_that_is_not_utf8_costs_its_row_alone(read: Callable) -> None:
+def test_a_string_that_is_not_utf8_costs_only_its_row(read: Callable) -> None:
     invalid = pa.StringArray.from_buffers(2, pa.py_buffer(b"\0\0\0\0\x01\0\0\0\x02\0\0\0"), pa.py_buffer(b"a\xe9"))
     found = read("a.arrow", ipc(pa.table({"text": invalid})), format="arrow")
     assert (found.texts, found.bad) == (["a"], [("a.arrow", 1, "undecodable", 1)])

@@ -1,4 +1,4 @@
-"""CSV and TSV: rows as RFC 4180 has them, bad ones counted, and no quote swallows a file."""
+"""CSV and TSV: rows as in RFC 4180, bad ones counted, and no quote swallows a file."""
 
 import csv
 import gzip

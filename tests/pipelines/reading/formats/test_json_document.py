@@ -1,4 +1,4 @@
-"""One JSON document as records, in bounded memory, wherever the chunks end."""
+"""One JSON document as records, in bounded memory, for any chunk boundaries."""
 
 import json
 import tracemalloc

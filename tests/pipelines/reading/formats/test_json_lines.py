@@ -61,7 +61,7 @@ def test_fields_become_text_url_and_meta(read: Callable) -> None:
     ],
 )
 @pytest.mark.parametrize("neighbours", [1, 20])
-def test_bad_lines_are_set_aside_and_their_neighbours_kept(
+def test_bad_lines_are_quarantined_and_their_neighbours_kept(
     read: Callable, line: bytes, reason: str, neighbours: int
 ) -> None:
     good = jsonl(*({"text": f"good {i}"} for i in range(neighbours)))
@@ -201,9 +201,7 @@ def test_lines_of_one_byte_are_not_held_together() -> None:
 
 
 @pytest.mark.parametrize("free", [50, 10_000])
-def test_a_file_of_next_to_nothing_gives_no_more_records_than_its_size_allows(
-    read: Callable, monkeypatch, free
-) -> None:
+def test_a_tiny_file_gives_no_more_records_than_its_size_allows(read: Callable, monkeypatch, free) -> None:
     import zstandard
 
     monkeypatch.setattr(stage, "_FREE_RECORDS", free)
@@ -218,7 +216,7 @@ def test_a_file_of_next_to_nothing_gives_no_more_records_than_its_size_allows(
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "shift_jis"])
-def test_a_record_of_millions_of_values_is_set_aside_whatever_its_texts_hold(read: Callable, encoding: str) -> None:
+def test_a_record_of_millions_of_values_is_quarantined(read: Callable, encoding: str) -> None:
     commas = json.dumps(
         {"text": '表",[{' * (1 << 19), "a": [1, 2]}, ensure_ascii=False
     )  # 表 ends in a backslash in Shift JIS

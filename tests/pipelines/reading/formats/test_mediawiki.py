@@ -1,4 +1,4 @@
-"""MediaWiki XML dumps: pages as records, and XML that cannot hurt."""
+"""MediaWiki XML dumps: pages as records, and harmless handling of malicious XML."""
 
 import bz2
 import json
@@ -47,7 +47,7 @@ def test_pages_are_records(read: Callable) -> None:
     )
 
 
-def test_the_last_revision_stands(read: Callable) -> None:
+def test_the_last_revision_counts(read: Callable) -> None:
     both = page("A", "old").replace("</page>", "<revision><id>71</id><text>new</text></revision></page>")
     found = read("a.xml", dump(both), format="mediawiki")
     assert (found.texts, json.loads(found.metas[0])["revision"]) == (["new"], "71")

@@ -64,7 +64,7 @@ def test_bad_rows(read: Callable) -> None:
     ]
 
 
-def test_a_nested_string_that_is_not_utf8_costs_its_row_alone(read: Callable) -> None:
+def test_a_nested_string_that_is_not_utf8_costs_only_its_row(read: Callable) -> None:
     names = pa.StringArray.from_buffers(2, pa.py_buffer(b"\0\0\0\0\x01\0\0\0\x02\0\0\0"), pa.py_buffer(b"a\xe9"))
     nested = pa.ListArray.from_arrays(pa.array([0, 1, 2], pa.int32()), names)
     found = read("a.parquet", parquet(pa.table({"text": ["one", "two"], "names": nested})), format="parquet")

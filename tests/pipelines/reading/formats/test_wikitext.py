@@ -1,4 +1,4 @@
-"""Wikitext constructs as they stand in real pages, and what text they leave."""
+"""Wikitext constructs from real pages, and the text that remains of them."""
 
 import pytest
 from hypothesis import given

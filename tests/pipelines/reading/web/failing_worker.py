@@ -1,4 +1,6 @@
-"""A page worker that fails as a page asks for: run in place of pipelines.reading.web.page_worker by test_extraction.py."""
+"""A page worker that fails as its page requests; test_extraction.py runs it instead of
+pipelines.reading.web.page_worker.
+"""
 
 import json
 import os

@@ -48,7 +48,7 @@ def test_labels_mean_what_the_standard_says(label: str, codec: str | None) -> No
         (b"", "utf-8", "utf-8", ""),
     ],
 )
-def test_the_order_of_declarations_and_what_overrules_them(data: bytes, http: str, charset: str, text: str) -> None:
+def test_the_order_of_declarations_and_their_overrides(data: bytes, http: str, charset: str, text: str) -> None:
     found = decode_page(data, http)
     assert (found.charset, found.replaced) == (charset, 0)
     assert found.text.endswith(text)
@@ -73,7 +73,7 @@ def test_what_is_not_declared_or_declared_utf_8_is_detected(text: str, encoding:
 
 
 @pytest.mark.parametrize(("text", "encoding"), [(KOREAN, "cp949"), (RUSSIAN, "cp1251"), (CHINESE, "gbk")])
-def test_latin_1_is_not_believed_where_letters_beyond_ascii_stand_together(text: str, encoding: str) -> None:
+def test_latin_1_is_not_believed_for_runs_of_letters_beyond_ascii(text: str, encoding: str) -> None:
     assert decode_page(text.encode(encoding) * 3, "iso-8859-1").text == text * 3
     assert decode_page(b"<meta charset=iso-8859-1>" + text.encode(encoding) * 3).text.endswith(text)
     accents = "<p>à á â é, où naïf; ações, não, coração</p>" * 20
@@ -84,7 +84,7 @@ def test_a_short_page_without_a_declaration_that_is_utf_8_is_utf_8() -> None:
     assert decode_page("<p>Der Müller</p>".encode()).text == "<p>Der Müller</p>"
 
 
-def test_a_text_of_which_a_tenth_is_replaced_is_undecodable() -> None:
+def test_a_text_with_a_tenth_replaced_is_undecodable() -> None:
     found = decode_page(RUSSIAN.encode("mac_cyrillic") * 5)
     assert found.replaced
     assert is_undecodable(found.text)

@@ -1,4 +1,4 @@
-"""Pages that crash, hang or grow their parser: they are named, and nothing else is lost."""
+"""Pages that crash, hang or bloat their parser: they are named, and nothing else is lost."""
 
 import pickle
 import subprocess
@@ -60,7 +60,7 @@ def texts(source: Source, poison: tuple[str, ...] = ()) -> tuple[list[str], list
         ("RAISE", {}, "raised RecursionError"),
     ],
 )
-def test_a_page_that_breaks_its_parser_is_named_and_can_be_set_aside(
+def test_a_page_that_breaks_its_parser_is_named_and_can_be_quarantined(
     tmp_path: Path, failing: None, marks: str, fields: dict, reason: str
 ) -> None:
     source = web(tmp_path, *(page(i, marks if i == 3 else "") for i in range(6)), **fields)
@@ -195,7 +195,7 @@ def test_sources_without_pages_start_no_child(read: Callable, monkeypatch: pytes
     assert read("a.txt", b"text").texts == ["text"]
 
 
-def test_a_missing_extractor_is_said_before_anything_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_extractor_is_reported_before_anything_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     source = Source(name="web", root="x", format="warc", extract="trafilatura")
     assert set(extraction.libraries(source)) > {"trafilatura", "lxml"}
     monkeypatch.setitem(extraction._LIBRARIES, "trafilatura", ("no-such-distribution",))

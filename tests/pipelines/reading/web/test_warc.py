@@ -1,4 +1,6 @@
-"""Web archives made here: one record of each kind, damage of each kind, and what is kept beside the text."""
+"""Synthetic web archives: one record of each kind, damage of each kind, and the metadata kept
+with the text.
+"""
 
 import base64
 import gzip

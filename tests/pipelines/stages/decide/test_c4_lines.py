@@ -116,7 +116,7 @@ def test_a_line_for_which_the_page_goes_stays(line):
     assert [cleaned(variant, line) for variant in VARIANTS] == [(line, [])] * 3
 
 
-def test_citation_markers_go_from_the_lines_that_are_kept():
+def test_citation_markers_are_removed_from_kept_lines():
     line = "One[1] two three[edit] four[] five six.[citation needed]"
     markers = ["c4.citation"] * 4
     for variant in VARIANTS:
@@ -207,7 +207,7 @@ def test_with_all_tests_the_counts_are_those_of_the_signals(documents):
             assert table[f"c4_{name}"].to_pylist() == signals[f"c4_{signal}_{variant}"].to_pylist()
 
 
-def test_a_line_without_its_end_mark_meets_the_tests_behind():
+def test_a_line_whose_end_mark_is_not_required_meets_the_later_tests():
     lines = "No end mark here\nTwo words\nWe love javascript here\nLorem ipsum in a menu\nA privacy policy line"
     stage = C4Lines("datatrove", ("terminal_punctuation",))
     table = stage.annotate(pa.table({"text": pa.array([lines], pa.large_string())}))
@@ -228,7 +228,7 @@ def breaks(text, variant):
     return text.removesuffix("\n").split("\n") if variant == "paper" and text else text.splitlines()
 
 
-def test_company_order_and_slices_change_nothing():
+def test_neighbours_order_and_slices_change_nothing():
     rng = random.Random(7)
     documents = ["".join(rng.choices(PIECES, k=30)) for _ in range(60)]
     for variant in VARIANTS:

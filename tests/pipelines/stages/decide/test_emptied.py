@@ -1,4 +1,4 @@
-"""A document of which edits leave nothing is dropped by the step that emptied it, and nothing reads it as a document after."""
+"""A document that edits empty is dropped by the step that emptied it, and no later step reads it."""
 
 import json
 from dataclasses import replace
@@ -162,7 +162,7 @@ def test_parts_and_workers_change_nothing(write, tmp_path):
 
 
 @pytest.mark.slow
-def test_posts_of_which_c4s_lines_leave_nothing(shared_data, tmp_path):
+def test_posts_that_c4s_line_rules_empty(shared_data, tmp_path):
     path = tmp_path / "c.yaml"
     head = f"name: c\noutput: {tmp_path}/c\nsources:\n"
     root = shared_data / "prose" / "forum_20news.jsonl.gz"

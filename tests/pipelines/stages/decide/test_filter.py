@@ -87,7 +87,7 @@ def test_no_documents():
         ),
     ],
 )
-def test_rules_that_say_nothing_or_too_much(rules, message):
+def test_rules_with_no_test_or_contradictory_ones(rules, message):
     with pytest.raises(ConfigError, match=message):
         parsed(*rules)
 

@@ -1,4 +1,4 @@
-"""Bounds by the values of a column: each document meets its own, and mistakes are named."""
+"""Bounds by the values of a column: each document gets its own, and mistakes are named."""
 
 import json
 

@@ -1,4 +1,6 @@
-"""Documents without a value meet rules: what drops, what keeps, what published rule sets do, and what the plan says."""
+"""Rules and documents without a value: which rules drop or keep them, published rule sets, and the plan's
+notices.
+"""
 
 import base64
 import random
@@ -129,7 +131,7 @@ def corpus_file(tmp_path, steps):
     return path
 
 
-def test_the_plan_names_rules_that_do_not_say(tmp_path, capsys):
+def test_the_plan_names_rules_without_a_null_setting(tmp_path, capsys):
     rules = [
         "{signal: mean_word_length, at_least: 3}",
         "{signal: mean_word_length, at_most: 9, name: long_words}",

@@ -1,4 +1,6 @@
-"""RefinedWeb's line-wise corrections: the examples of the paper, byte offsets, and the share of words that they touch."""
+"""RefinedWeb's line-wise corrections: the examples of the paper, byte offsets, and the share of affected
+words.
+"""
 
 import time
 
@@ -80,12 +82,12 @@ def test_a_line_of_odd_characters_takes_linear_time(line):
     assert time.perf_counter() - started < 2
 
 
-def test_nothing_and_white_space_have_no_share():
+def test_empty_and_blank_texts_have_no_share():
     assert cleaned("", " \n\n") == [("", [], None), (" \n\n", [], None)]
 
 
 @given(texts)
-def test_edits_lie_on_characters_and_company_changes_nothing(documents):
+def test_edits_fall_on_characters_and_neighbours_change_nothing(documents):
     assert cleaned(*documents) == [cleaned(document)[0] for document in documents]
 
 

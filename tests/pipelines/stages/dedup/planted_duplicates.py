@@ -1,4 +1,6 @@
-"""A generator of documents with planted duplicates, whose truth is known: what is a copy of what, and how."""
+"""A generator of documents with planted duplicates and their ground truth: which are copies of which, and
+how.
+"""
 
 import random
 import unicodedata

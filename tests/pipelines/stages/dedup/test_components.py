@@ -1,4 +1,4 @@
-"""Shuffles on disk, and the components that are contracted through them: the same whatever the shares."""
+"""Disk shuffles and the components contracted through them: independent of how the work is shared."""
 
 import numpy as np
 import pyarrow as pa

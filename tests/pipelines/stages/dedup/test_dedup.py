@@ -1,4 +1,6 @@
-"""Deduplication against brute force: who is kept, in whose favour, and that chains of near-copies are one cluster."""
+"""Deduplication against brute force: kept documents, their winners, and chains of near-copies as
+one cluster.
+"""
 
 import itertools
 from collections import Counter, defaultdict

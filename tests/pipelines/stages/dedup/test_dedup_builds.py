@@ -1,4 +1,6 @@
-"""Deduplication in whole builds: planted duplicates, verification, keep rules, finished corpora, any shares of the work."""
+"""Deduplication in whole builds: planted duplicates, verification, keep rules, finished corpora, any sharing
+of the work.
+"""
 
 import json
 import re
@@ -87,7 +89,7 @@ def similarity(a, b):
     return len(one & other) / len(one | other)
 
 
-def test_planted_duplicates_go_and_nothing_else_does(tmp_path):
+def test_exactly_the_planted_duplicates_are_dropped(tmp_path):
     planted = plant(3)
     stages = (TextHash(), DedupExact(), MinhashSignatures(), NEAR)
     rows = corpus(tmp_path, {"web": [document.text for document in planted]}, *stages)
@@ -193,7 +195,7 @@ def test_up_to_n_stay_and_within_a_source_only(tmp_path):
         assert kept(rows) == ["a/0", "b/0"]
 
 
-def test_the_same_whatever_the_shares_of_the_work(tmp_path, monkeypatch):
+def test_the_result_is_the_same_for_any_shares_of_the_work(tmp_path, monkeypatch):
     texts = [document.text for document in plant(9, 14)]
     sources = {"a": texts[::2], "b": texts[1::2]}
     stages = (

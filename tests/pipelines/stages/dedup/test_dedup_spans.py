@@ -1,4 +1,6 @@
-"""Span deduplication against brute force: of each span the first stays, nothing is lost with a document that goes."""
+"""Span deduplication against brute force: the first of each span is kept, and dropped documents take no only
+copy with them.
+"""
 
 import itertools
 import random
@@ -210,7 +212,7 @@ def test_spans_of_a_document_that_goes_stay_in_another(tmp_path):
     assert [columns for _, _, columns in found] == [(0, 9), (1, 8), (0, 19)]
 
 
-def test_only_documents_without_drop_compete_and_short_spans_are_left_alone(tmp_path):
+def test_only_documents_without_drop_compete_and_short_spans_stay(tmp_path):
     texts = ["Same line here.\nYes.", "Same line here.\nYes.", "Same line here.\nYes.\n***\n***"]
     part = part_of(tmp_path, "s", 0, texts, dropped=["rule", None, None])
     found, _ = run(DedupSpans("line", min_words=2, min_left_words=0), [part], tmp_path)
@@ -316,7 +318,7 @@ class Dies(LocalCluster):
             yield position, function(item)
 
 
-def test_a_run_that_was_killed_goes_on_to_the_same_result(tmp_path):
+def test_a_killed_run_resumes_to_the_same_result(tmp_path):
     stage, texts = DedupSpans("sentence", window=2, min_left_words=9), corpus(3)
     parts = [part_of(tmp_path, "s", i, texts[20 * i : 20 * i + 20]) for i in range(2)]
     expected = run(stage, parts, tmp_path)

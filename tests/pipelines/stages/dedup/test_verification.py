@@ -1,4 +1,6 @@
-"""`verify` against a greedy election in plain Python over whole clusters: the same documents stay, whatever the shares."""
+"""`verify` against a greedy election in plain Python over whole clusters: the same documents are kept, for
+any sharing of the work.
+"""
 
 import itertools
 from collections import defaultdict
@@ -22,7 +24,9 @@ def similar(a, b):
 
 
 def elected(members, signatures, least, enough, electorate):
-    """{member: the one it goes for, or None}, of members in the order of preference; and how many were not all compared."""
+    """{member: its winner, or None} of members in the order of preference; and the number of those not all
+    compared.
+    """
     stay, winner, again = [], {}, []
     for place, i in enumerate(members):
         like = [j for j in stay if similar(signatures[i], signatures[j]) >= least]

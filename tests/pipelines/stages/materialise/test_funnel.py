@@ -1,4 +1,4 @@
-"""Summaries merge exactly, and the facts of the funnel are what counting by hand gives."""
+"""Summaries merge exactly, and the facts of the funnel equal counts by hand."""
 
 import json
 import math
@@ -50,7 +50,7 @@ def test_whole_numbers_lie_in_their_bins(values):
 
 
 @given(st.lists(REAL, min_size=1))
-def test_real_numbers_lie_in_their_bins(values):
+def test_real_numbers_fall_into_their_bins(values):
     for value, floor in zip(values, bin_floors(np.array(values)).tolist(), strict=True):
         width = bin_width(floor, whole=False)
         assert floor - 1e-9 * abs(value) <= value + 2e-4 * width
@@ -84,7 +84,7 @@ def test_histograms_of_parts_add_up(rows, cut):
     assert merged.minimum == min(finite, default=None)
 
 
-def test_tables_of_values_end_at_the_limit_whatever_the_order():
+def test_tables_of_values_end_at_the_limit_in_any_order():
     tables = [{str(i): (1, 0) for i in range(n, n + VALUE_LIMIT // 2 + 1)} for n in (0, VALUE_LIMIT // 2)]
     for order in (tables, tables[::-1], [tables[0], {}, tables[1]]):
         summary = Summary()
@@ -203,7 +203,7 @@ def test_facts_do_not_depend_on_the_parts(tmp_path):
     assert facts(2000) == facts(1_000_000)
 
 
-def test_another_threshold_measures_nothing_again(tmp_path):
+def test_a_changed_threshold_repeats_no_measurement(tmp_path):
     one, other = plan_of(tmp_path, at_least=5), plan_of(tmp_path, at_least=6)
     same = [step.label for step in one.steps if step.fingerprint == other.step(step.label).fingerprint]
     assert same == ["read.notes", "measure.notes"]

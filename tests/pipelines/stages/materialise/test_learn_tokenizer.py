@@ -1,4 +1,6 @@
-"""Training and encoding in builds: shares, several tokenizers over the same documents, and what a lost tokenizer costs."""
+"""Training and encoding in builds: shares, several tokenizers over the same documents, and the cost of a lost
+tokenizer.
+"""
 
 import json
 import shutil
@@ -129,7 +131,7 @@ def test_several_tokenizers_encode_the_same_documents(corpus, tmp_path):
     assert all(split == by_split[0] for split in by_split)
 
 
-def test_a_trainer_reads_the_set_it_is_told_to(corpus, tmp_path):
+def test_a_trainer_reads_the_configured_shard_set(corpus, tmp_path):
     from trainers.data.packed_corpus import open_corpus as open_for_training
 
     corpus(FIVE)
@@ -227,7 +229,7 @@ def test_a_plan_from_before_the_loss_publishes_no_stale_shards(corpus, tmp_path)
     assert load_corpus(root) == built
 
 
-def test_a_repeatable_tokenizer_costs_its_own_training_alone(corpus, tmp_path):
+def test_a_lost_reproducible_tokenizer_repeats_only_its_training(corpus, tmp_path):
     steps = WORDPIECE.replace("wordpiece", "bpe").replace("290", "300")
     _, first = corpus(steps)
     lose_tokenizer(tmp_path / "out")

@@ -1,4 +1,4 @@
-"""The language stage: what it says for plain cases, short and odd texts, both models against their libraries."""
+"""The language stage: plain cases, short and odd texts, and both models against their libraries."""
 
 import base64
 import os

@@ -111,7 +111,7 @@ def test_signals_are_those_of_plain_python(documents):
             assert found[name] == (np.float32(part / whole) if whole else None), name
 
 
-def test_company_and_order_change_nothing():
+def test_neighbours_and_order_change_nothing():
     documents = [f"{'word ' * k}\n• {'...' * (k % 3)}\n\nThe end. {chr(0x4E00 + k)}" for k in range(50)]
     whole = measure(*documents).to_pylist()
     assert whole == [signals(text) for text in documents]

@@ -250,7 +250,7 @@ def test_lists_are_known_by_their_contents(tmp_path):
         pickle.loads(pickle.dumps(stage)).setup()
 
 
-def test_rows_do_not_depend_on_their_company(tmp_path):
+def test_rows_do_not_depend_on_neighbouring_rows(tmp_path):
     stage = UrlRules(block=(listed(tmp_path, "list", "b.org", "a.com/x"),), soft_words=(listed(tmp_path, "soft", "x"),))
     urls = [None, "http://a.com/x/y", "http://c.b.org/", "", "http://a.com/X"] * 3
     alone = pa.concat_tables([measured(stage, url) for url in urls])

@@ -80,7 +80,7 @@ def test_a_sliced_table_gives_the_same_rows(make):
     assert stage.annotate(docs.slice(1)).to_pylist() == stage.annotate(docs).to_pylist()[1:]
 
 
-def test_entries_that_are_no_words_are_counted_and_said_once(make, tmp_path):
+def test_unsearchable_entries_are_counted_and_reported_once(make, tmp_path):
     """What stands in published lists: symbols within a word, an emoji, an item of an enumeration."""
     stage = make(
         "fine words",

@@ -1,4 +1,4 @@
-"""PII: what becomes of an entity, and that keys and stand-ins are what they claim to be."""
+"""PII actions: the replacement of an entity, and the promised properties of keys and pseudonyms."""
 
 import pytest
 
@@ -151,7 +151,7 @@ def test_score_thresholds_by_entity():
     assert annotated(text, score_thresholds={"US_SSN": 0.05})[0] == "<US_SSN> and std :: vector"
 
 
-def test_public_addresses_alone():
+def test_only_public_addresses_count():
     text = "10.0.0.1 8.8.8.8 fe80::1%eth0 2001:4860:4860::8888 192.168.0.0/16"
     expected = "10.0.0.1 <IP_ADDRESS> fe80::1%eth0 <IP_ADDRESS> 192.168.0.0/16"
     assert annotated(text)[0] == expected  # and no phone number of India in the last of them
@@ -209,6 +209,6 @@ def test_the_english_model():
     assert annotated("Barack Obama lives in Chicago.", **knobs)[0] == "<PERSON> lives in <LOCATION>."
 
 
-def test_the_cost_of_names_is_said_and_only_theirs():
+def test_the_notice_warns_only_of_the_cost_of_names():
     assert Pii().notice() == ""
     assert "0.02 MB/s" in Pii(entities=("PERSON",), ner_model="made_up").notice()

@@ -1,4 +1,4 @@
-"""Planted personal data is in nothing that a build says: no log, manifest, report, error or metric shows it."""
+"""Planted personal data appears in no output of a build: logs, manifests, reports, errors and metrics."""
 
 import json
 import logging
@@ -55,7 +55,7 @@ def documents():
 
 
 @pytest.mark.parametrize("knobs", ACTIONS.values(), ids=ACTIONS)
-def test_nothing_that_a_build_says_shows_a_canary(tmp_path, capfd, caplog, monkeypatch, knobs):
+def test_no_output_of_a_build_shows_a_canary(tmp_path, capfd, caplog, monkeypatch, knobs):
     caplog.set_level(logging.DEBUG)
     monkeypatch.setenv("TEST_CORPUS_KEY", KEY)
     lines = [json.dumps(document) for document in documents()]

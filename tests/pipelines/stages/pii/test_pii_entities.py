@@ -1,4 +1,4 @@
-"""PII: the gates of identity numbers and of credentials let through all that Presidio's patterns match."""
+"""PII gates of identity numbers and credentials pass everything that Presidio's patterns match."""
 
 import random
 from functools import cache

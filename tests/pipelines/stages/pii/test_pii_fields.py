@@ -1,4 +1,6 @@
-"""Personal data in `url` and `meta`: found, counted, and replaced in every export; the stored columns stay as they were read."""
+"""Personal data in `url` and `meta`: found, counted, and replaced in every export; the stored columns do not
+change.
+"""
 
 import gzip
 import json
@@ -77,7 +79,7 @@ E = "<EMAIL_ADDRESS>"
         ("https://a.example/plain", None),
     ],
 )
-def test_of_a_url_the_address_alone_is_replaced(url: str, expected: str | None) -> None:
+def test_only_the_address_of_a_url_is_replaced(url: str, expected: str | None) -> None:
     stage = Pii(entities=("EMAIL_ADDRESS", "URL_CREDENTIALS"), fields=("url", "meta"))
     found = stage.annotate(table((url, {"link": url})))
     assert found["pii_url"].to_pylist() == [expected]

@@ -31,7 +31,7 @@ def test_nothing_logs_or_prints_what_was_found(caplog, capfd):
     assert not [canary for canary in CANARIES if canary in seen]
 
 
-def test_an_error_names_the_document_and_the_entity_alone(monkeypatch):
+def test_an_error_names_only_the_document_and_the_entity(monkeypatch):
     stage = Pii()
 
     def fail(text, entities):

@@ -1,4 +1,4 @@
-"""Windows around hits: where they are cut, and what the cuts assume about phonenumbers."""
+"""Windows around hits: their cuts, and the assumptions of the cuts about phonenumbers."""
 
 import pytest
 

@@ -63,7 +63,7 @@ def test_sentences_the_highest_and_the_mean_by_bytes(library):
     assert empty == {"classifier_score": None, "classifier_score_mean": None}
 
 
-def test_a_directory_holds_a_model_and_what_was_measured_of_it(library, tmp_path):
+def test_a_directory_holds_a_model_and_its_metrics(library, tmp_path):
     _, path = library
     shutil.copy(path, tmp_path / "model.bin")
     checksum = file_checksum(path)

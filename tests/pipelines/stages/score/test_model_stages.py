@@ -1,4 +1,4 @@
-"""Stages that judge by models and lists, in a whole build: neither part size nor another process changes a column."""
+"""Model and list stages in a whole build: neither part size nor another process changes a column."""
 
 import json
 import pickle

@@ -1,4 +1,4 @@
-"""Perplexity under a model of a few words, written by hand, whose probabilities can be added up."""
+"""Perplexity under a hand-written model of a few words, whose probabilities can be summed by hand."""
 
 import importlib.util
 import pickle

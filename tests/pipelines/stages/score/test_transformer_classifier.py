@@ -77,7 +77,7 @@ def test_scores_are_those_of_the_library(model):
     assert stage.annotate(table([])).num_rows == 0
 
 
-def test_a_score_does_not_depend_on_its_company(model):
+def test_a_score_does_not_depend_on_neighbouring_documents(model):
     stage = stage_of(model, label="good")
     texts = [f"{text} {'abc'[i % 3]} {'mill ' * (i % 7)}" for i, text in enumerate(TEXTS * 4)]
     whole = stage.annotate(table(texts))["transformer_score"].to_pylist()

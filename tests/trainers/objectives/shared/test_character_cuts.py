@@ -1,4 +1,4 @@
-"""Cuts between characters: where they are, what the parts are encoded to, and how much a document grows."""
+"""Cuts between characters: their positions, the encoding of the parts, and the growth of a document."""
 
 import json
 from dataclasses import replace
@@ -208,7 +208,7 @@ def test_cuts_that_would_add_too_many_tokens_are_between_tokens():
     assert 1 < max(sizes) <= GROWTH
 
 
-def test_documents_of_a_row_grow_by_what_it_has_free():
+def test_documents_of_a_row_grow_into_its_free_positions():
     content, drawn = encode("byte-level BPE", TEXTS * 20), np.random.default_rng(0).random((100, 2))
     rows, cut = np.arange(100) // 10, encoder("byte-level BPE")[1].cut
     free = np.arange(10) * 3
@@ -224,7 +224,7 @@ def test_documents_of_a_row_grow_by_what_it_has_free():
         assert b"".join(said) == text("byte-level BPE", theirs)
 
 
-def test_a_document_does_not_depend_on_the_one_behind_it():
+def test_a_document_does_not_depend_on_the_next_one():
     """Which begins inside of a character, as rows cut it."""
     name = "byte-level BPE"
     byte = {encoder(name)[0].definition.token_bytes(n): n for n in encoder(name)[0].definition.tokens if n >= 128}

@@ -1,4 +1,4 @@
-"""How pairs become rows: shifted as the stock models shift them, nothing cut, documents where they were."""
+"""Pairs as rows: shifted like the stock models, nothing cut, documents at their positions."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -171,7 +171,7 @@ def rows_of(batch):
 
 
 @pytest.mark.parametrize(("objective", "family"), CASES)
-def test_rows_do_not_depend_on_those_beside_them(objective, family):
+def test_rows_do_not_depend_on_other_rows(objective, family):
     batch = sample_batch(objective)
     before = {name: value.copy() for name, value in vars(batch).items() if value is not None}
     whole = rows_of(objective.apply(batch, context(family)))

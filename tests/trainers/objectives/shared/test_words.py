@@ -1,4 +1,4 @@
-"""Where words begin, for each kind of tokenizer, against the words of the text itself."""
+"""Word boundaries for each kind of tokenizer, against the words of the text itself."""
 
 import re
 
