@@ -4,14 +4,14 @@ The validation loss of a run is measured on rows that depend on its own packing,
 is not comparable to that of other runs. This metric depends on none of them:
 
 - The documents of a source are those of its validation split with the smallest ids (which are hashes), up to
-BUDGET_BYTES of text. Documents of more than MAX_DOCUMENT_BYTES are skipped.
+  BUDGET_BYTES of text. Documents of more than MAX_DOCUMENT_BYTES are skipped.
 - Each is cut into chunks of half a window. A chunk is predicted from `<bos>` and the chunk before it, the first one
-from `<bos>` alone. A window is WINDOW positions, or fewer if the model has fewer.
+  from `<bos>` alone. A window is WINDOW positions, or fewer if the model has fewer.
 - Bits per byte = nats of all tokens / (ln 2 x UTF-8 bytes of the documents). `<eos>` is not a target.
 
-It needs the likelihood of text given the text before it. Causal models, also with the middle filled in, and prefix LMs on
-a decoder or an encoder-decoder have learned that, and so has a mixture with such a part: its first one is measured. Masked
-models, sentence pairs, span corruption and denoising have not, and there is no number for them.
+The metric needs the likelihood of text given the text before it. Causal models (fill-in-the-middle included)
+and prefix LMs on a decoder or an encoder-decoder learn it, as does a mixture with such a part, of which the
+first is measured. Masked models, sentence pairs, span corruption and denoising do not, and get no number.
 """
 
 import math
@@ -72,8 +72,8 @@ class DocumentData:
         return decoder_rows(pairs, rows, self.context, self.mode, self.bidirectional, False)
 
     def fields(self, sums: np.ndarray) -> dict[str, Any]:
-        """`document_bits_per_byte` of all documents and by source, the latter under `sources`, from sums over the batches
-        (nats and targets of tokens, float64 [2, sources]), and the window.
+        """`document_bits_per_byte` of all documents, and per source under `sources`, from sums over the
+        batches (nats and targets of tokens, float64 [2, sources]), and the window.
         """
         bits = sums[0] / math.log(2)
         each = {s.name: {FIELD: float(b / n)} for s, b, n in zip(self.sources, bits, self.text_bytes, strict=True)}
@@ -95,7 +95,9 @@ def window(data: DocumentData) -> int:
 
 
 def document_data(corpus: TrainingCorpus, config: Pretraining) -> DocumentData | None:
-    """The documents that a run is measured on; None where its objective gives no likelihood, or no source has any."""
+    """The documents that a run is measured on. None if its objective gives no likelihood, or no source has
+    documents.
+    """
     members = [(one, token) for one, token in config.objective.members() if one.gives_likelihood]
     if not members:
         return None

@@ -327,7 +327,7 @@ def _pack(
 
 
 def stream_length(config: Pretraining) -> int:
-    """How many tokens of the stream a row of the model takes at the final sequence length."""
+    """Stream tokens per row of the model at the final sequence length."""
     return config.objective.stream_length(config.data.sequence_length, config.model.family)
 
 
@@ -382,8 +382,9 @@ def mixture_of(corpus: TrainingCorpus, data: Data) -> SourceMixture:
 
 @dataclass(frozen=True)
 class ValidationData:
-    """Sequences spread evenly over each source's validation split: the same for every run of one objective, sequence length
-    and packing. `weights` are the sources' shares of a text mixed as in training, empty where they are not resolved.
+    """Sequences spread evenly over each source's validation split, the same for every run with the same
+    objective, sequence length and packing. `weights` are the sources' shares of a text mixed as in training,
+    empty if they are not resolved.
     """
 
     packed: PackedCorpus

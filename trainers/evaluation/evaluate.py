@@ -29,7 +29,7 @@ def evaluate(path: Path, corpora: Sequence[str] = (), tokens: int | None = None,
     import torch
 
     from trainers.config.job_kinds import as_pretraining
-    from trainers.data.document_loss import document_data, add_document_fields
+    from trainers.data.document_loss import add_document_fields, document_data
     from trainers.data.packed_corpus import corpus_of, validation_data
     from trainers.engine.device import compute_device
     from trainers.engine.forward import forward_of, tensors

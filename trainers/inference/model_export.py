@@ -22,7 +22,7 @@ from trainers.config.architecture import Model
 from trainers.config.job import Job
 from trainers.config.job_kinds import parse_job
 from trainers.inference.prompt import spaces_lead
-from trainers.models import MODELS, build_model, why_not_stock, untie_stacks
+from trainers.models import MODELS, build_model, untie_stacks, why_not_stock
 from trainers.runs import checkpoint
 from trainers.runs.run import read_config, read_run, verified_copy
 

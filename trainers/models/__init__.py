@@ -1,5 +1,7 @@
-"""Models: `transformers` architectures by name, initialised from a seed. To add one: a file here, and a line with the same name
-in `trainers.config.architecture.ARCHITECTURES`.
+"""Models: `transformers` architectures by name, initialised from a seed.
+
+To add one, write a file here and add a line with the same name to
+`trainers.config.architecture.ARCHITECTURES`.
 """
 
 import importlib

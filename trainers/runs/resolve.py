@@ -17,9 +17,9 @@ from pipelines.contracts.mixtures import temperature, unimax
 from trainers.config.architecture import ARCHITECTURES, fill
 from trainers.config.job import BatchSize, Job, TrainingBudget
 from trainers.config.pretraining import Data, Pretraining
-from trainers.data.mixture_weights import SourceMixture, cap
+from trainers.data.mixture_weights import SourceMixture, epoch_cap
 from trainers.data.order import MixtureExhausted, Order, OrderPhase, Samples
-from trainers.data.packed_corpus import PackedCorpus, TrainingCorpus, packed_phases_of, mixture_of, order_of
+from trainers.data.packed_corpus import PackedCorpus, TrainingCorpus, mixture_of, order_of, packed_phases_of
 from trainers.runs.parent import settle
 
 # What may change between the parts of one run: how it is executed and reported, not what is computed; and where the

@@ -94,7 +94,7 @@ class Training:
         accumulation = -(-self.sequences // (self.micro_batch * world))
         model = build_model(config.model, corpus.tokenizer.specials, config.seed)
         parameters = sum(parameter.numel() for parameter in model.parameters())
-        self.flops = [flops_of(model, config, grid.context.sequence_length) for grid in self.data.grids]
+        self.flops = [flops_of(model, config, packed.context.sequence_length) for packed in self.data.packed_phases]
         self.peak_flops = peak_flops(device_name(), config)
         self.engine = Engine(forward_of(model, config), config, self.micro_batch, accumulation)
         self.names = [loss.name for loss in self.engine.losses]

@@ -38,7 +38,7 @@ class Quantiles(CorpusStage):
     requests: tuple[Quantile, ...]
 
     def reads(self) -> tuple[Input, ...]:
-        """The columns, what they are grouped by, and what is dropped already."""
+        """The columns, their grouping columns, and earlier drops."""
         names = (name for request in self.requests for name in (request.signal, request.per) if name)
         return tuple(dict.fromkeys([Drop(), *map(column_named, names)]))
 

@@ -56,7 +56,7 @@ class DedupExact(CorpusStage):
             raise ValueError(f"keep_up_to: got {self.keep_up_to}, expected 1 or more")
 
     def reads(self) -> tuple[Input, ...]:
-        """What is compared, what documents are preferred by, and the drops so far."""
+        """The compared column, the columns of `keep`, and the drops so far."""
         return tuple(map(column_named, (self.compared, *columns_read(self.keep), DROP)))
 
     def writes(self) -> pa.Schema:

@@ -91,7 +91,7 @@ class DedupMinhash(CorpusStage):
             raise ValueError("verify: 'jaccard' would read the text of the corpora in `against`; use 'signature'")
 
     def reads(self) -> tuple[Input, ...]:
-        """The signatures, what documents are preferred by, the drops so far, and the text where shingles are compared."""
+        """The signatures, the columns of `keep`, the drops so far, and the text if shingles are compared."""
         text = ("text",) if self.verify == "jaccard" else ()
         return tuple(map(column_named, dict.fromkeys(("minhash", *columns_read(self.keep), *text, DROP))))
 

@@ -42,7 +42,7 @@ class Funnel(CorpusStage):
     version: ClassVar[int] = 4
 
     def reads(self) -> tuple[Input, ...]:
-        """Everything that removes text, and every column that is summarised."""
+        """Everything that removes text, and every summarised column."""
         return (Drop(), EDITED_TEXT, *(Column(name, optional=True) for name in self.columns))
 
     def run(self, parts: Sequence[Part], out: StepOutput, cluster: Cluster) -> dict[str, Any]:

@@ -102,7 +102,7 @@ class LearnTokenizer(CorpusStage):
         return self.kind not in ("wordpiece", "unigram")
 
     def reads(self) -> tuple[Input, ...]:
-        """Kept text, the sources' shares and, where they are asked for, the languages; nothing for bytes."""
+        """Kept text, the sources' shares and, with `per: language`, the languages; nothing for bytes."""
         if self.kind == "bytes":
             return ()
         language = (Column("language"),) if self.per == "language" else ()

@@ -100,7 +100,7 @@ class Shards(CorpusStage):
         return path if path.suffix == ".json" else path / "tokenizer.json"
 
     def reads(self) -> tuple[Input, ...]:
-        """Kept text, the tokenizer's files and what the split needs."""
+        """Kept text, the tokenizer's files and the columns of the split."""
         tokenizer = () if self.is_path else (StepFiles(self.tokenizer),)
         optional = {
             "cluster": ("minhash_cluster", "exact_cluster", "text_hash"),

@@ -34,7 +34,7 @@ class ValidationSplit:
         return hashes / 2.0**64 < self.validation_share
 
     def columns(self, part: Part) -> tuple[TableInput, ...]:
-        """The columns of a part that `held_out` looks at: the text only where no step hashed it."""
+        """The columns of a part that `held_out` uses: the text only if no step hashed it."""
         if self.split_by in ("file", "host"):
             return (Column("id"), Column("url")) if self.split_by == "host" else (Column("id"),)
         clusters = ("exact_cluster", "minhash_cluster") if self.split_by == "cluster" else ()
