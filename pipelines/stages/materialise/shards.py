@@ -290,7 +290,7 @@ def _shard(task: _EncodeTask, docs: pa.Table, split: str) -> tuple[Content, dict
 
         start_offsets, starts = sentence_starts(text)
         tokens, offsets, begins = encoder.encode_with_positions(text, starts, start_offsets)
-        sentences = _of_tokens(begins, start_offsets, np.diff(offsets))
+        sentences = _token_starts(begins, start_offsets, np.diff(offsets))
     else:
         tokens, offsets = encoder.encode(text)
     facts = {"source": task.parts[0].source, "split": split, "tokenizer": encoder.kind}
