@@ -32,7 +32,7 @@ import pyarrow as pa
 from benchmarks.signals import machine
 from gristmill.storage.store import record_file, write_atomic
 from pipelines.contracts.document import DOCUMENT, ID, document_id
-from pipelines.contracts.manifest import StepOutput, read_table, records_of, schema_facts, write_table
+from pipelines.contracts.manifest import StepOutput, read_table, schema_facts, write_table
 from pipelines.contracts.parts import Annotation, Part
 from pipelines.stages.dedup.dedup_minhash import DedupMinhash
 
@@ -126,7 +126,7 @@ def check(stage: DedupMinhash, out: StepOutput, parts: Sequence[Part], cluster: 
     for part in parts:
         receipt = out.receipt(f"{part.source}-{part.index:05d}")
         assert receipt is not None
-        table = read_table(out.directory, records_of(receipt)[0], ["minhash_cluster"], schema_facts(stage.writes()))
+        table = read_table(out.directory, receipt.files[0], ["minhash_cluster"], schema_facts(stage.writes()))
         rows = np.arange(part.index * PART_ROWS, part.index * PART_ROWS + part.rows)
         expected = [document_id(1, int(lowest[c])) if company[c] else None for c in cluster[rows]]
         assert table["minhash_cluster"].to_pylist() == expected, "the clusters are not the planted ones"

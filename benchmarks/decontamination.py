@@ -25,7 +25,7 @@ from benchmarks.signals import load, machine, rate
 from gristmill.storage.store import record_file, write_atomic
 from pipelines.cluster.local import LocalCluster
 from pipelines.contracts.document import DOCUMENT, document_id, file_key
-from pipelines.contracts.manifest import StepOutput, read_table, records_of, schema_facts, write_table
+from pipelines.contracts.manifest import StepOutput, read_table, schema_facts, write_table
 from pipelines.contracts.parts import Part
 from pipelines.stages.measure.decontaminate import Decontaminate
 from pipelines.stages.measure.evaluation_sets import EvaluationSet
@@ -107,7 +107,7 @@ def measure(planted: Planted, root: Path, **knobs: int) -> tuple[dict[tuple[int,
     seconds = time.process_time() - begin
     receipt = out.receipt("web-00000")
     assert receipt is not None
-    table = read_table(out.directory, records_of(receipt)[0], ["contamination"], schema_facts(stage.writes()))
+    table = read_table(out.directory, receipt.files[0], ["contamination"], schema_facts(stage.writes()))
     scores: dict[tuple[int, int], float] = {}
     for document, spans in enumerate(table["contamination"].to_pylist()):
         for span in spans:

@@ -13,8 +13,9 @@ import pyarrow.compute as pc
 from gristmill.errors import PoisonError, StorageError, UserError
 from pipelines.building.bisect import Probe, first_failing
 from pipelines.contracts.columns import DROP, EDITS_COLUMN, EMPTY
+from pipelines.contracts.document_counts import count_drops
 from pipelines.contracts.edits import check_edits
-from pipelines.contracts.manifest import StepOutput, records_of, schema_facts, write_table
+from pipelines.contracts.manifest import Receipt, StepOutput, schema_facts, write_table
 from pipelines.contracts.parts import DOCUMENT_COLUMNS, Annotation, Part
 from pipelines.contracts.reads import Text
 from pipelines.contracts.stage import PartStage
@@ -49,7 +50,7 @@ _NOT_OF_A_DOCUMENT = (UserError, StorageError, OSError, MemoryError)  # whatever
 _READY: dict[str, PartStage] = {}  # stages after setup(), by step directory: a worker process loads a model once
 
 
-def annotate_documents(task: AnnotateTask) -> tuple[dict[str, dict[str, Any]], dict[str, float]]:
+def annotate_documents(task: AnnotateTask) -> tuple[dict[str, Receipt], dict[str, float]]:
     """Run the stages of a task over one part and commit each one's columns; (receipts, seconds) by step directory."""
     part, receipts, seconds = task.part, {}, {}
     available = {annotation.step: annotation for annotation in part.annotations}
@@ -62,9 +63,9 @@ def annotate_documents(task: AnnotateTask) -> tuple[dict[str, dict[str, Any]], d
         if receipt is None:
             view = replace(part, annotations=tuple(available[name] for name in work.visible))
             table = _run_stage(work, view)
-            receipt = work.out.commit(unit, {f"parts/{unit}.arrow": write_table(table)}, _counts(table, part.rows))
+            receipt = work.out.commit(unit, {f"parts/{unit}.arrow": write_table(table)}, count_drops(table).facts())
         available[work.name] = Annotation(
-            work.name, work.out.directory, records_of(receipt)[0], schema_facts(work.stage.writes()), table
+            work.name, work.out.directory, receipt.files[0], schema_facts(work.stage.writes()), table
         )
         receipts[work.out.name] = receipt
         seconds[work.out.name] = time.perf_counter() - started
@@ -76,9 +77,10 @@ def annotate_rows(probe: Probe) -> None:
     part, work = probe.task.part, probe.task.works[probe.stage]
     available = {annotation.step: annotation for annotation in part.annotations}
     for earlier in probe.task.works[: probe.stage]:
-        record = records_of(earlier.out.receipt(unit_of(part)))[0]
+        receipt = earlier.out.receipt(unit_of(part))
+        assert receipt is not None, f"{earlier.name}: the step before the one that breaks has committed"
         facts = schema_facts(earlier.stage.writes())
-        available[earlier.name] = Annotation(earlier.name, earlier.out.directory, record, facts)
+        available[earlier.name] = Annotation(earlier.name, earlier.out.directory, receipt.files[0], facts)
     view = replace(part, annotations=tuple(available[name] for name in work.visible))
     stage, docs, _ = _ready(work, view, probe.low, probe.high)
     if docs.num_rows:
@@ -159,11 +161,3 @@ def _raises(stage: PartStage, docs: pa.Table) -> bool:
     except Exception:
         return True
     return False
-
-
-def _counts(table: pa.Table, rows: int) -> dict[str, Any]:
-    dropped = {}
-    if DROP in table.column_names:
-        counted = pc.value_counts(table[DROP].drop_null())
-        dropped = {str(entry["values"]): int(entry["counts"]) for entry in sorted(counted.to_pylist(), key=str)}
-    return {"in": rows, "kept": rows - sum(dropped.values()), "dropped": dropped, "quarantined": {}}

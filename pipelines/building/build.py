@@ -19,16 +19,17 @@ from pipelines.building.build_metrics import BuildMetrics, counted
 from pipelines.building.publish import publish_corpus
 from pipelines.building.read_step import run_reads
 from pipelines.building.state import AnyCluster, Build
+from pipelines.contracts.document_counts import Counts
 from pipelines.contracts.manifest import (
     CorpusManifest,
     PartRecord,
+    Receipt,
     StepManifest,
     StepOutput,
     check_accounting,
     load_step,
     publish,
     publish_first,
-    records_of,
     schema_facts,
 )
 from pipelines.contracts.parts import Annotation, Part
@@ -239,11 +240,13 @@ def _annotate(group: Sequence[Step], state: Build) -> None:
         for record in state.published[f"read.{source}"].parts:
             tasks.append(AnnotateTask(part_of(state, source, record, tuple(visible)), works))
 
-    def count(position: int, result: tuple[dict[str, dict[str, Any]], dict[str, float]]) -> None:
+    def count(position: int, result: tuple[dict[str, Receipt], dict[str, float]]) -> None:
         part, (receipts, spent) = tasks[position].part, result
         for work in tasks[position].works:
             done = work.out.name
-            state.metrics.task(work.name, part.source, receipts[done]["counts"], part.text_bytes, spent[done])
+            state.metrics.task(
+                work.name, part.source, Counts.parse(receipts[done].counts), part.text_bytes, spent[done]
+            )
 
     results = state.cluster.map(annotate_documents, tasks, lambda task: f"{names}: part {task.part.name}")
     ordered = _unbroken(counted(results, count), tasks, state)
@@ -280,13 +283,13 @@ def _work(step: Step, source: str, state: Build) -> StageWork:
 
 
 def publish_annotations(
-    step: Step, parts: Sequence[Part], receipts: Sequence[dict[str, Any]], facts: dict[str, Any], state: Build
+    step: Step, parts: Sequence[Part], receipts: Sequence[Receipt], facts: dict[str, Any], state: Build
 ) -> None:
     """Publish a step that wrote one annotation file per part, after its accounting holds."""
     records, counts = [], {}
     for part, receipt in zip(parts, receipts, strict=True):
-        records.append(PartRecord(part.source, part.index, part.rows, 0, records_of(receipt)[0]))
-        counts[part.name] = receipt["counts"]
+        records.append(PartRecord(part.source, part.index, part.rows, 0, receipt.files[0]))
+        counts[part.name] = Counts.parse(receipt.counts)
     manifest = StepManifest(
         step.label, step.source, step.fingerprint, step.identity, schema_facts(step.stage.writes()), tuple(records),
         (), _totals(counts), facts,
@@ -296,16 +299,12 @@ def publish_annotations(
     state.published[step.label] = manifest
 
 
-def _totals(counts: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """Counts per source: in, kept, dropped by rule, quarantined by reason."""
-    totals: dict[str, Any] = {}
+def _totals(counts: Mapping[str, Counts]) -> dict[str, Counts]:
+    """Counts by source, from those by `source/part`."""
+    totals: dict[str, Counts] = {}
     for name, count in counts.items():
-        entry = totals.setdefault(name.rpartition("/")[0], {"in": 0, "kept": 0, "dropped": {}, "quarantined": {}})
-        entry["in"] += count["in"]
-        entry["kept"] += count["kept"]
-        for kind in ("dropped", "quarantined"):
-            for rule, number in count[kind].items():
-                entry[kind][rule] = entry[kind].get(rule, 0) + number
+        source = name.rpartition("/")[0]
+        totals[source] = totals.get(source, Counts()) + count
     return totals
 
 

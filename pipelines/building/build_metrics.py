@@ -1,9 +1,10 @@
 """What a build tells Ray's exporter, from the driver, as results of tasks arrive. See gristmill.metrics."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeVar
 
 from gristmill.metrics import Exporter, Metric
+from pipelines.contracts.document_counts import Counts
 from pipelines.contracts.manifest import StepManifest
 from pipelines.contracts.parts import Part
 
@@ -31,8 +32,8 @@ class BuildMetrics:
         self._exporter.record("steps", steps)
         self._exporter.record("steps_published", published)
 
-    def task(self, step: str, source: str, counts: Mapping[str, Any], text_bytes: int, seconds: float) -> None:
-        """A task has finished its share of a step; `counts` as its receipt has them."""
+    def task(self, step: str, source: str, counts: Counts, text_bytes: int, seconds: float) -> None:
+        """A task has finished its share of a step."""
         self._exporter.record("task_seconds", seconds, step=step)
         self._count(step, source, counts, text_bytes)
 
@@ -41,13 +42,13 @@ class BuildMetrics:
         for source, counts in manifest.counts.items():
             self._count(step, source, counts, sum(part.text_bytes for part in parts if part.source == source))
 
-    def _count(self, step: str, source: str, counts: Mapping[str, Any], text_bytes: int) -> None:
+    def _count(self, step: str, source: str, counts: Counts, text_bytes: int) -> None:
         tags = {"step": step, "source": source}
-        self._exporter.record("documents_total", counts["in"], **tags)
+        self._exporter.record("documents_total", counts.arrived, **tags)
         self._exporter.record("bytes_total", text_bytes, **tags)
-        for rule, number in counts["dropped"].items():
+        for rule, number in counts.dropped.items():
             self._exporter.record("drops_total", number, rule=rule, **tags)
-        for reason, number in counts["quarantined"].items():
+        for reason, number in counts.quarantined.items():
             self._exporter.record("quarantined_total", number, reason=reason, **tags)
 
 

@@ -38,7 +38,7 @@ def corpus_manifest(
             "licence": source.licence,
             "origin": source.origin,
             "files": len(plan.inventories[source.name].files),
-            **published[f"read.{source.name}"].counts[source.name],
+            **published[f"read.{source.name}"].counts[source.name].facts(),
         }
         for source in plan.config.sources
     }

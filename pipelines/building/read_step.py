@@ -5,7 +5,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 
@@ -14,13 +13,14 @@ from gristmill.storage.store import FileRecord, remove_tree
 from pipelines.building.build_metrics import counted
 from pipelines.building.state import Build
 from pipelines.contracts.document import FILE_INDEX, QUARANTINE
+from pipelines.contracts.document_counts import ReadCounts
 from pipelines.contracts.manifest import (
     PartRecord,
+    Receipt,
     StepManifest,
     StepOutput,
     publish,
     read_table,
-    records_of,
     schema_facts,
     write_table,
 )
@@ -49,14 +49,14 @@ class _ReadTask:
         return f"{self.number:05d}"
 
 
-def read_files(task: _ReadTask) -> tuple[dict[str, Any], float]:
+def read_files(task: _ReadTask) -> tuple[Receipt, float]:
     """Read one group of files and commit it as one unit; (receipt, seconds)."""
     started = time.perf_counter()
     receipt = task.out.receipt(task.unit) or _read_unit(task)
     return receipt, time.perf_counter() - started
 
 
-def _read_unit(task: _ReadTask) -> dict[str, Any]:
+def _read_unit(task: _ReadTask) -> Receipt:
     """Read one group of files into parts, an index of files and the quarantined records."""
     records, parts, indexes, aside = [], [], [], QUARANTINE.empty_table()
     reasons: Counter[str] = Counter()
@@ -78,16 +78,12 @@ def _read_unit(task: _ReadTask) -> dict[str, Any]:
     index = pa.concat_tables(indexes).cast(FILE_INDEX)
     records.append(task.out.write(f"files/{task.unit}.arrow", write_table(index)))
     records.append(task.out.write(f"quarantine/{task.unit}.arrow", write_table(aside)))
-    counts = {
-        "in": pa.compute.sum(index["records"]).as_py() or 0,
-        "kept": sum(part["rows"] for part in parts),
-        "dropped": {},
-        "quarantined": dict(sorted(reasons.items())),
-        "decoded_bytes": pa.compute.sum(index["decoded_bytes"]).as_py() or 0,
-        "control_characters": pa.compute.sum(index["control_characters"]).as_py() or 0,
-        "parts": parts,
-    }
-    return task.out.finish_unit(task.unit, records, counts)
+    records_in, decoded_bytes, control_characters = (
+        pa.compute.sum(index[name]).as_py() or 0 for name in ("records", "decoded_bytes", "control_characters")
+    )
+    kept, quarantined = sum(part["rows"] for part in parts), dict(sorted(reasons.items()))
+    counts = ReadCounts(records_in, kept, {}, quarantined, decoded_bytes, control_characters)
+    return task.out.finish_unit(task.unit, records, {**counts.facts(), "parts": parts})
 
 
 def _counted(values: pa.ChunkedArray) -> dict[str, int]:
@@ -129,10 +125,10 @@ def run_reads(state: Build) -> None:
     started = time.perf_counter()
     state.cluster.peak_bytes = 0
 
-    def count(position: int, result: tuple[dict[str, Any], float]) -> None:
-        counts = result[0]["counts"]
+    def count(position: int, result: tuple[Receipt, float]) -> None:
+        counts = result[0].counts
         text_bytes = sum(part["text_bytes"] for part in counts["parts"])
-        state.metrics.task("read", tasks[position].source.name, counts, text_bytes, result[1])
+        state.metrics.task("read", tasks[position].source.name, ReadCounts.parse(counts), text_bytes, result[1])
 
     try:
         found = state.cluster.map(read_files, tasks, lambda task: f"read {task.source.name}: files {task.unit}")
@@ -143,44 +139,33 @@ def run_reads(state: Build) -> None:
     elapsed = time.perf_counter() - started
     for step in steps:
         mine = [result for result, owner in zip(results, owners, strict=True) if owner is step]
-        _publish_read(step, [receipt for receipt, _ in mine], state)
-        decoded = state.published[step.label].counts[step.sources[0]]["decoded_bytes"]
+        decoded = _publish_read(step, [receipt for receipt, _ in mine], state).decoded_bytes
         seconds, stored = sum(seconds for _, seconds in mine), state.plan.inventories[step.sources[0]].bytes
         state.record_run(step, seconds, decoded, elapsed, input_bytes=stored)
     _refuse_collisions(state)
 
 
-def _publish_read(step: Step, receipts: Sequence[dict[str, Any]], state: Build) -> None:
+def _publish_read(step: Step, receipts: Sequence[Receipt], state: Build) -> ReadCounts:
+    """Publish a read step after its accounting holds; its counts."""
     source = step.sources[0]
     parts: list[PartRecord] = []
     files: list[FileRecord] = []
-    total: dict[str, Any] = {
-        "in": 0,
-        "kept": 0,
-        "dropped": {},
-        "quarantined": {},
-        "decoded_bytes": 0,
-        "control_characters": 0,
-    }
+    total = ReadCounts()
     for receipt in receipts:
-        counts, records = receipt["counts"], {record.path: record for record in records_of(receipt)}
-        leaving = counts["kept"] + sum(counts["quarantined"].values())
-        rows = sum(part["rows"] for part in counts["parts"])
-        if counts["in"] != leaving or counts["kept"] != rows:
+        counts, records = ReadCounts.parse(receipt.counts), {record.path: record for record in receipt.files}
+        rows = sum(part["rows"] for part in receipt.counts["parts"])
+        if counts.arrived != counts.left or counts.kept != rows:
             raise AccountingError(
-                f"step {step.label}, files {receipt['unit']}: {counts['in']} records came in, {leaving} are accounted for "
+                f"step {step.label}, files {receipt.unit}: {counts.arrived} records came in, {counts.left} are accounted for "
                 f"({rows} documents in parts); the step is not published"
             )
-        for part in counts["parts"]:
+        for part in receipt.counts["parts"]:
             record = records[f"parts/{part['name']}.arrow"]
             parts.append(PartRecord(source, len(parts), part["rows"], part["text_bytes"], record))
         files.extend(record for path, record in records.items() if not path.startswith("parts/"))
-        for name in ("in", "kept", "decoded_bytes", "control_characters"):
-            total[name] += counts[name]
-        for reason, number in counts["quarantined"].items():
-            total["quarantined"][reason] = total["quarantined"].get(reason, 0) + number
+        total += counts
     assert isinstance(step.stage, Read)
-    if not total["in"] and not step.stage.source.allow_empty:
+    if not total.arrived and not step.stage.source.allow_empty:
         raise SourceError(
             f"source {source!r}: its {len(state.plan.inventories[source].files)} files hold no record; "
             "check `format`, and `members` if they are archives"
@@ -198,6 +183,7 @@ def _publish_read(step: Step, receipts: Sequence[dict[str, Any]], state: Build) 
     _remove_others(state.root / step.directory, files + [part.file for part in parts])
     publish(state.root, step.directory, manifest)
     state.published[step.label] = manifest
+    return total
 
 
 def _remove_others(directory: Path, records: Sequence[FileRecord]) -> None:

@@ -21,7 +21,7 @@ import xxhash
 
 from gristmill.errors import CorruptFileError
 from gristmill.storage.store import FileRecord, digest, read_ranges
-from pipelines.contracts.manifest import Content, StepOutput, read_table, records_of, schema_facts, write_table
+from pipelines.contracts.manifest import Content, StepOutput, read_table, schema_facts, write_table
 
 _ENTRY = struct.Struct("<QQQ")
 _TAIL = struct.Struct("<QQ")
@@ -55,11 +55,11 @@ def write_list(out: StepOutput, phase: str, files: Sequence[FileRecord]) -> File
     """Commit the list of the files of a phase, unless it is there; `phase` is unique within the step."""
     unit, content = f"list-of.{phase}", digest([astuple(file) for file in files])
     receipt = out.receipt(unit)
-    if receipt is None or receipt["counts"]["content"] != content:
+    if receipt is None or receipt.counts["content"] != content:
         columns = [[getattr(file, name) for file in files] for name in _RECORDS.names]
         table = pa.table(columns, schema=_RECORDS)
         receipt = out.commit(unit, {f"work/{unit}.arrow": write_table(table)}, {"content": content})
-    return FileList(out.directory, records_of(receipt)[0])
+    return FileList(out.directory, receipt.files[0])
 
 
 @lru_cache(maxsize=16)

@@ -28,6 +28,7 @@ from gristmill.storage.store import (
     write_json,
     write_new_json,
 )
+from pipelines.contracts.document_counts import Counts, parse_counts
 
 STEP_FORMAT = "gristmill-step/1"
 CORPUS_FORMAT = "gristmill-corpus/1"
@@ -50,7 +51,7 @@ class StepManifest:
     """A published step.
 
     `identity` is what the fingerprint is the digest of: stage, version, knobs, libraries and the fingerprints of its inputs.
-    `counts` are the totals by source and rule; `facts` whatever the stage publishes beside its columns.
+    `counts` are totals by source; `facts` is what the stage publishes besides its columns.
     """
 
     step: str
@@ -60,13 +61,26 @@ class StepManifest:
     schema: dict[str, str]
     parts: tuple[PartRecord, ...] = ()
     files: tuple[FileRecord, ...] = ()
-    counts: dict[str, Any] = field(default_factory=dict)
+    counts: dict[str, Counts] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
+
+    def facts_on_disk(self) -> dict[str, Any]:
+        """What its file holds."""
+        return {**asdict(self), "counts": {source: counts.facts() for source, counts in self.counts.items()}}
 
     @cached_property
     def part_files(self) -> dict[tuple[str, int], FileRecord]:
         """The file of every part by (source, index)."""
         return {(part.source, part.index): part.file for part in self.parts}
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """That a unit of work is finished: the files it wrote, and what it counted."""
+
+    unit: str
+    files: tuple[FileRecord, ...]
+    counts: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -85,32 +99,33 @@ class StepOutput:
         """Where the step's files are."""
         return self.root / self.name
 
-    def receipt(self, unit: str) -> dict[str, Any] | None:
+    def receipt(self, unit: str) -> Receipt | None:
         """The receipt of a unit that is finished, else None. `SOURCE-INDEX` is a part of a source; other units have names that
         no source can have.
         """
         try:
-            return read_json(self.directory / "units" / f"{unit}.json")
+            value = read_json(self.directory / "units" / f"{unit}.json")
         except FileNotFoundError:
             return None
+        return Receipt(value["unit"], tuple(FileRecord(**record) for record in value["files"]), value["counts"])
 
     def write(self, relative: str, content: Content) -> FileRecord:
         """Write one file of the step atomically and return its record."""
         return write_file(self.directory, relative, content)
 
-    def finish_unit(self, unit: str, files: Iterable[FileRecord], counts: Mapping[str, Any]) -> dict[str, Any]:
+    def finish_unit(self, unit: str, files: Iterable[FileRecord], counts: Mapping[str, Any]) -> Receipt:
         """Write a unit's receipt: the unit is finished if and only if the receipt is there.
 
         A task on a node that was cut off, or of a killed driver, may come to this when others have published the step: then
         nothing of it stays but its files, which are the same.
         """
-        receipt = {"unit": unit, "files": [asdict(record) for record in files], "counts": dict(counts)}
-        write_json(self.directory / "units" / f"{unit}.json", receipt)
+        receipt = Receipt(unit, tuple(files), dict(counts))
+        write_json(self.directory / "units" / f"{unit}.json", asdict(receipt))
         if (self.directory / "manifest.json").exists():
             self.finish()
         return receipt
 
-    def commit(self, unit: str, files: Mapping[str, Content], counts: Mapping[str, Any]) -> dict[str, Any]:
+    def commit(self, unit: str, files: Mapping[str, Content], counts: Mapping[str, Any]) -> Receipt:
         """Write a unit's files, then its receipt."""
         return self.finish_unit(unit, [self.write(relative, content) for relative, content in files.items()], counts)
 
@@ -122,11 +137,6 @@ class StepOutput:
             for directory, _, names in os.walk(self.directory):
                 for name in fnmatch.filter(names, ".*.tmp"):
                     Path(directory, name).unlink(missing_ok=True)
-
-
-def records_of(receipt: Mapping[str, Any]) -> list[FileRecord]:
-    """The files that a receipt names."""
-    return [FileRecord(**record) for record in receipt["files"]]
 
 
 def schema_facts(schema: pa.Schema) -> dict[str, str]:
@@ -165,11 +175,11 @@ def _columns(path: Path, wanted: Sequence[str], expected: Mapping[str, str]) -> 
 
 
 def check_accounting(
-    manifest: StepManifest, rows_expected: Mapping[tuple[str, int], int], counts: Mapping[str, Any]
+    manifest: StepManifest, rows_expected: Mapping[tuple[str, int], int], counts: Mapping[str, Counts]
 ) -> None:
     """AccountingError unless every document of every part is kept, dropped by a rule, or quarantined for a reason.
 
-    `counts` maps `source/part` to {"in", "kept", "dropped": {rule: n}, "quarantined": {reason: n}}.
+    `counts` are those of `source/part`.
     """
     where = f"step {manifest.step}"
     for part in manifest.parts:
@@ -177,15 +187,15 @@ def check_accounting(
         count = counts.get(name)
         if count is None:
             raise AccountingError(f"{where}, part {name}: no counts were recorded; the step is not published")
-        leaving = count["kept"] + sum(count["dropped"].values()) + sum(count["quarantined"].values())
-        if count["in"] != leaving:
+        if count.arrived != count.left:
             raise AccountingError(
-                f"{where}, part {name}: {count['in']} documents came in, {leaving} are accounted for; the step is not published"
+                f"{where}, part {name}: {count.arrived} documents came in, {count.left} are accounted for; the step is not "
+                "published"
             )
-        expected = rows_expected.get((part.source, part.index), count["in"])
-        if count["in"] != expected:
+        expected = rows_expected.get((part.source, part.index), count.arrived)
+        if count.arrived != expected:
             raise AccountingError(
-                f"{where}, part {name}: {count['in']} documents came in, its input holds {expected}; the step is not published"
+                f"{where}, part {name}: {count.arrived} documents came in, its input holds {expected}; the step is not published"
             )
     if {(p.source, p.index) for p in manifest.parts} != set(rows_expected):
         raise AccountingError(f"{where}: its parts are not those of its input; the step is not published")
@@ -193,7 +203,7 @@ def check_accounting(
 
 def publish(root: Path, name: str, manifest: StepManifest) -> None:
     """Write the manifest, the last file of a step, then remove what only unfinished steps need."""
-    write_json(root / name / "manifest.json", {"format": STEP_FORMAT, **asdict(manifest)})
+    write_json(root / name / "manifest.json", {"format": STEP_FORMAT, **manifest.facts_on_disk()})
     StepOutput(root, name).finish()
 
 
@@ -202,7 +212,7 @@ def publish_first(root: Path, name: str, manifest: StepManifest) -> StepManifest
 
     Their files have names of their own, so that none replaces another's.
     """
-    while not write_new_json(root / name / "manifest.json", {"format": STEP_FORMAT, **asdict(manifest)}):
+    while not write_new_json(root / name / "manifest.json", {"format": STEP_FORMAT, **manifest.facts_on_disk()}):
         if (published := load_step(root, name)) is not None:
             manifest = published
             break
@@ -237,6 +247,7 @@ def _load_step(root: Path, name: str) -> StepManifest:
     value.pop("checksum")
     value["parts"] = tuple(PartRecord(**{**part, "file": FileRecord(**part["file"])}) for part in value["parts"])
     value["files"] = tuple(FileRecord(**record) for record in value["files"])
+    value["counts"] = {source: parse_counts(counts) for source, counts in value["counts"].items()}
     if digest(value["identity"]) != value["fingerprint"]:
         raise CorruptFileError(f"{root / name}: its identity does not match its fingerprint; remove the directory")
     return StepManifest(**value)

@@ -24,8 +24,8 @@ from gristmill.errors import UserError
 from gristmill.storage.store import FileRecord, digest, verify
 from pipelines.building.publish import corpus_fingerprint, suggested_mixtures
 from pipelines.cluster.local import LocalCluster
-from pipelines.contracts.columns import DROP
 from pipelines.contracts.document import FILE_INDEX, ID, QUARANTINE, format_id
+from pipelines.contracts.document_counts import Counts, count_drops
 from pipelines.contracts.lineage import Corpus, Located, PublishedStep, Quarantined, open_corpus
 from pipelines.contracts.manifest import (
     ShardRecord,
@@ -161,26 +161,21 @@ def _new_name(path: str, mark: str) -> str:
     return f"{stem.partition('~')[0]}~{mark[:12]}{dot}{suffix}"
 
 
-def _subtract(counts: dict[str, Any], source: str, rows: pa.Table, stage: str) -> dict[str, Any]:
+def _subtract(counts: dict[str, Counts], source: str, rows: pa.Table, stage: str) -> dict[str, Counts]:
     """Subtract rows of a source from the counts of a step; in a read step they move to the quarantine."""
-    entry = {
-        **counts[source],
-        "dropped": dict(counts[source]["dropped"]),
-        "quarantined": dict(counts[source]["quarantined"]),
-    }
+    before = counts[source]
     if stage == "read":
-        entry["quarantined"][FORGOTTEN] = entry["quarantined"].get(FORGOTTEN, 0) + rows.num_rows
-        entry["kept"] -= rows.num_rows
-    else:
-        entry["in"] -= rows.num_rows
-        drops = rows[DROP].to_pylist() if DROP in rows.column_names else [None] * rows.num_rows
-        for rule in drops:
-            if rule is None:
-                entry["kept"] -= 1
-            else:
-                entry["dropped"][rule] -= 1
-        entry["dropped"] = {rule: number for rule, number in entry["dropped"].items() if number}
-    return {**counts, source: entry}
+        quarantined = {**before.quarantined, FORGOTTEN: before.quarantined.get(FORGOTTEN, 0) + rows.num_rows}
+        return {**counts, source: replace(before, kept=before.kept - rows.num_rows, quarantined=quarantined)}
+    gone = count_drops(rows)
+    dropped = {rule: number - gone.dropped.get(rule, 0) for rule, number in before.dropped.items()}
+    left = replace(
+        before,
+        arrived=before.arrived - gone.arrived,
+        kept=before.kept - gone.kept,
+        dropped={rule: number for rule, number in dropped.items() if number},
+    )
+    return {**counts, source: left}
 
 
 def _rewrite_file(
@@ -316,7 +311,9 @@ def _publish_corpus(corpus: Corpus, records: dict[str, list[str]]) -> None:
     """
     by_label: dict[str, StepManifest] = {step.label: step.manifest for step in corpus.steps}
     manifest = corpus.manifest
-    sources = {name: {**facts, **by_label[f"read.{name}"].counts[name]} for name, facts in manifest.sources.items()}
+    sources = {
+        name: {**facts, **by_label[f"read.{name}"].counts[name].facts()} for name, facts in manifest.sources.items()
+    }
     sets = {name: shard_set_of(by_label[name].facts) for name in manifest.shard_sets}
     save_corpus(
         corpus.directory,

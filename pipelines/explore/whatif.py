@@ -255,7 +255,7 @@ def _current_impact(question: WhatIf, source: str) -> Impact:
     """The number of documents that no step but filters and deduplication drops, and of those that the filters
     keep.
     """
-    total = question.corpus.read_step(source).manifest.counts[source]["kept"]
+    total = question.corpus.read_step(source).manifest.counts[source].kept
     corpus_steps = set(_dedup_steps(question))
     filtered = 0
     for row in question.corpus.manifest.funnel:

@@ -136,7 +136,7 @@ def check_sample(source: Source, files: Sequence[SourceFile]) -> SampleTally:
 def check_counts(source: Source, read: StepManifest, directory: Path, files: Sequence[SourceFile]) -> None:
     """SourceError where too little of a source became documents. `read`: its published read step, which is in `directory`."""
     counts = read.counts[source.name]
-    tally = SampleTally(counts["kept"], Counter(counts["quarantined"]))
+    tally = SampleTally(counts.kept, Counter(counts.quarantined))
     if source.allow_empty and not tally.documents:
         return
     if tally.documents and not tally.is_too_much(source):
@@ -144,7 +144,7 @@ def check_counts(source: Source, read: StepManifest, directory: Path, files: Seq
     have = ""
     with suppress(SourceError, StorageError, OSError, MemoryError):
         have = _fields_of_first(source, read, directory, files)
-    raise _refusal(source, f"of its {counts['in']:,} records", tally, have)
+    raise _refusal(source, f"of its {counts.arrived:,} records", tally, have)
 
 
 def _fields_of_first(source: Source, read: StepManifest, directory: Path, files: Sequence[SourceFile]) -> str:

@@ -19,9 +19,9 @@ import pyarrow.compute as pc
 
 from gristmill.storage.store import FileRecord
 from pipelines.cluster.shuffle import FileList, gathered, scattered, write_list
-from pipelines.contracts.columns import DROP
 from pipelines.contracts.document import ID
-from pipelines.contracts.manifest import StepOutput, records_of, write_table
+from pipelines.contracts.document_counts import count_drops
+from pipelines.contracts.manifest import StepOutput, write_table
 from pipelines.contracts.stage import Cluster, gather
 from pipelines.stages.dedup.dedup_inputs import KEPT_BEFORE, NEW, Candidates
 from pipelines.stages.dedup.grouping import (
@@ -105,10 +105,10 @@ def summarise_clusters(task: _Task) -> FileRecord:
         partition = partition_of(table["cluster"].combine_chunks(), task.destinations)
         content = scattered(table, partition, task.destinations)
         receipt = task.out.commit(unit, {f"work/{unit}.arrow": content}, {})
-    return records_of(receipt)[0]
+    return receipt.files[0]
 
 
-def elect_winners(task: Election) -> tuple[list[FileRecord], dict[str, int]]:
+def elect_winners(task: Election) -> tuple[tuple[FileRecord, ...], dict[str, int]]:
     """Order the clusters of a partition; (files for the members' parts and for the winners' parts, clusters
     by size).
     """
@@ -150,7 +150,7 @@ def elect_winners(task: Election) -> tuple[list[FileRecord], dict[str, int]]:
         }
         count = pc.value_counts(pa.array(sizes[(sizes > 1) & has_new])).to_pylist()
         receipt = task.out.commit(unit, contents, {str(entry["values"]): entry["counts"] for entry in count})
-    return records_of(receipt), receipt["counts"]
+    return receipt.files, receipt.counts
 
 
 def send_evidence(task: _Task) -> FileRecord:
@@ -168,10 +168,10 @@ def send_evidence(task: _Task) -> FileRecord:
         table = pa.table({"home": home, "home_row": row, "evidence": evidence.take(pa.array(indices))})
         content = scattered(table, part, task.destinations)
         receipt = task.out.commit(unit, {f"work/{unit}.arrow": content}, {})
-    return records_of(receipt)[0]
+    return receipt.files[0]
 
 
-def judge_members(task: _Task) -> tuple[list[FileRecord], dict[str, int]]:
+def judge_members(task: _Task) -> tuple[tuple[FileRecord, ...], dict[str, int]]:
     """Commit the decision on each clustered document of a part, and the suppressed counts for the winners'
     parts.
 
@@ -189,7 +189,7 @@ def judge_members(task: _Task) -> tuple[list[FileRecord], dict[str, int]]:
         }
         counts = {"spared": pc.sum(verdicts["spared"]).as_py() or 0, "evidence_bytes": evidence_bytes}
         receipt = task.out.commit(unit, contents, counts)
-    return records_of(receipt), receipt["counts"]
+    return receipt.files, receipt.counts
 
 
 def _verdicts(task: _Task) -> tuple[pa.Table, int]:
@@ -251,7 +251,7 @@ def write_verdicts(task: _Task) -> dict[str, int]:
     receipt = task.out.receipt(unit)
     if receipt is None:
         rule, number = task.verdict.rule, task.candidates.number
-        verdicts = gathered(task.out.directory, [records_of(judged)[0]], 0)
+        verdicts = gathered(task.out.directory, [judged.files[0]], 0)
         decided = verdicts.take(pc.index_in(pa.array(np.arange(part.rows)), value_set=verdicts["row"].combine_chunks()))
         lost, suppressed = pc.fill_null(decided["dropped"], False), task.files.gathered(number)
         winner, similarity = pc.if_else(lost, decided["winner"], pa.scalar(None, ID)), decided["similarity"]
@@ -266,17 +266,10 @@ def write_verdicts(task: _Task) -> dict[str, int]:
         drop = pc.if_else(lost, rule, pa.scalar(None, pa.string()))
         columns = [drop, decided["winner"], decided["size"], own, similarity, winner][: len(task.verdict.schema)]
         table = pa.table(columns, names=task.verdict.schema.names).cast(task.verdict.schema).combine_chunks()
-        dropped = part.rows - table[DROP].null_count
         stays = pc.and_(pc.invert(lost), pc.invert(pc.fill_null(decided["kept"], True)))
-        counts = {
-            "in": part.rows,
-            "kept": part.rows - dropped,
-            "dropped": {rule: dropped} if dropped else {},
-            "quarantined": {},
-            "spared": pc.sum(stays).as_py() or 0,
-        }
+        counts = {**count_drops(table).facts(), "spared": pc.sum(stays).as_py() or 0}
         receipt = task.out.commit(unit, {f"parts/{unit}.arrow": write_table(table)}, counts)
-    counts = receipt["counts"]
+    counts = receipt.counts
     return {"dropped": sum(counts["dropped"].values()), "spared": counts["spared"]}
 
 

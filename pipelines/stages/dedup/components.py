@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from gristmill.storage.store import FileRecord
 from pipelines.cluster.shuffle import FileList, partitions_for, scattered, write_list
-from pipelines.contracts.manifest import StepOutput, read_table, records_of, schema_facts, write_table
+from pipelines.contracts.manifest import StepOutput, read_table, schema_facts, write_table
 from pipelines.contracts.stage import Cluster, gather
 
 Edges = tuple[np.ndarray, np.ndarray]
@@ -82,7 +82,7 @@ def small_star(task: _Round) -> FileRecord:
         both = pa.table({"node": node, "other": other})
         content = scattered(both, _partition(node, task.of), task.of)
         receipt = task.out.commit(task.unit, {f"work/{task.unit}.arrow": content}, {})
-    return records_of(receipt)[0]
+    return receipt.files[0]
 
 
 def large_star(task: _Round) -> tuple[FileRecord, int]:
@@ -107,7 +107,7 @@ def large_star(task: _Round) -> tuple[FileRecord, int]:
         higher = other > node
         content = scatter_edges((other[higher], lowest[higher]), task.of)
         receipt = task.out.commit(task.unit, {f"work/{task.unit}.arrow": content}, {"unsettled": unsettled})
-    return records_of(receipt)[0], receipt["counts"]["unsettled"]
+    return receipt.files[0], receipt.counts["unsettled"]
 
 
 def name_components(task: _Round) -> FileRecord:
@@ -126,7 +126,7 @@ def name_components(task: _Round) -> FileRecord:
         named = pa.table({"node": node, "lowest": lowest})
         content = scattered(named, owner, len(bounds))
         receipt = task.out.commit(task.unit, {f"work/{task.unit}.arrow": content}, {})
-    return records_of(receipt)[0]
+    return receipt.files[0]
 
 
 def find_components(
@@ -169,6 +169,6 @@ def find_components(
     if receipt is None:
         table = pa.table([pa.array(bounds, pa.int64())], schema=_BOUNDS)
         receipt = out.commit("bounds", {"work/bounds.arrow": write_table(table)}, {})
-    (limits,) = records_of(receipt)
+    (limits,) = receipt.files
     tasks = [_Round(out, listed, share, partitions, f"components.{i:05d}", limits) for i, share in enumerate(shares)]
     return gather(cluster, name_components, tasks, label)

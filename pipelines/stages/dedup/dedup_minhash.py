@@ -25,7 +25,7 @@ from gristmill.storage.store import FileRecord
 from pipelines.cluster.shuffle import FileList, gathered, partitions_for, scattered, write_list
 from pipelines.contracts.columns import DROP
 from pipelines.contracts.document import ID
-from pipelines.contracts.manifest import StepOutput, records_of
+from pipelines.contracts.manifest import StepOutput
 from pipelines.contracts.parts import Part
 from pipelines.contracts.reads import Input, column_named
 from pipelines.contracts.stage import Cluster, CorpusStage, gather
@@ -172,7 +172,7 @@ class _BandTask:
     within: bool
 
 
-def scatter_bands(task: _BandTask) -> list[FileRecord]:
+def scatter_bands(task: _BandTask) -> tuple[FileRecord, ...]:
     """Link the documents of a part with one another; commit the groups, and the distinct band keys of the
     groups.
 
@@ -203,7 +203,7 @@ def scatter_bands(task: _BandTask) -> list[FileRecord]:
             ),
         }
         receipt = task.out.commit(unit, contents, {})
-    return records_of(receipt)
+    return receipt.files
 
 
 @dataclass(frozen=True)
@@ -226,7 +226,7 @@ def link_buckets(task: _LinkTask) -> tuple[FileRecord, int]:
         edges = spanning_stars(*links)
         content = scatter_edges(edges, task.partitions)
         receipt = task.out.commit(unit, {f"work/{unit}.arrow": content}, {"edges": len(edges[0])})
-    return records_of(receipt)[0], receipt["counts"]["edges"]
+    return receipt.files[0], receipt.counts["edges"]
 
 
 @dataclass(frozen=True)

@@ -23,8 +23,9 @@ import pyarrow.compute as pc
 from gristmill.storage.store import FileRecord
 from pipelines.cluster.shuffle import FileList, partitions_for, scattered, write_list
 from pipelines.contracts.columns import DROP, EDITS_COLUMN, EMPTY
+from pipelines.contracts.document_counts import count_drops
 from pipelines.contracts.edits import EDIT, EDITS, check_edits, map_back
-from pipelines.contracts.manifest import StepOutput, read_table, records_of, schema_facts, write_table
+from pipelines.contracts.manifest import StepOutput, read_table, schema_facts, write_table
 from pipelines.contracts.parts import Part
 from pipelines.contracts.reads import Drop, Input
 from pipelines.contracts.reads_text import ReadsText
@@ -146,7 +147,7 @@ def measure_spans(task: _PartTask) -> FileRecord:
             f"work/windows-{task.number:05d}.arrow": write_table(windows),
         }
         receipt = task.out.commit(unit, files, {})
-    return records_of(receipt)[0]
+    return receipt.files[0]
 
 
 def _find_spans(task: _PartTask) -> tuple[pa.Table, pa.Table]:
@@ -212,7 +213,7 @@ def elect_firsts(task: _Election) -> FileRecord:
         shared[:-1] |= same
         table = pa.table([pa.array(hashes[shared]), pa.array(won[shared])], schema=_RESULTS)
         receipt = task.out.commit(unit, {f"work/{unit}.arrow": scattered(table, parts[shared], task.parts)}, {})
-    return records_of(receipt)[0]
+    return receipt.files[0]
 
 
 @dataclass(frozen=True)
@@ -237,13 +238,13 @@ def vote_again(task: _PartTask) -> FileRecord:
         hashes = windows["hash"].to_numpy()[~first.gone[_rows(spans)[windows["first"].to_numpy()]]]
         shared = np.intersect1d(hashes, results["hash"].to_numpy())
         receipt = task.out.commit(unit, {f"work/{unit}.arrow": _votes(task, shared)}, {})
-    return records_of(receipt)[0]
+    return receipt.files[0]
 
 
 def _measured(task: _PartTask) -> tuple[pa.Table, pa.Table]:
     receipt = task.out.receipt(f"spans.{task.number:05d}")
     assert receipt is not None
-    _, *files = records_of(receipt)
+    _, *files = receipt.files
     spans, windows = (
         read_table(task.out.directory, file, schema.names, schema_facts(schema))
         for file, schema in zip(files, (_SPANS, _WINDOWS), strict=True)
@@ -283,12 +284,9 @@ def write_edits(task: _PartTask) -> dict[str, int]:
     receipt = task.out.receipt(unit)
     if receipt is None:
         table, facts = _columns(task)
-        counted = pc.value_counts(table[DROP].drop_null()).to_pylist()
-        dropped = {entry["values"]: entry["counts"] for entry in sorted(counted, key=str)}
-        kept = task.part.rows - sum(dropped.values())
-        counts = {"in": task.part.rows, "kept": kept, "dropped": dropped, "quarantined": {}, "spans": facts}
+        counts = {**count_drops(table).facts(), "spans": facts}
         receipt = task.out.commit(unit, {f"parts/{unit}.arrow": write_table(table)}, counts)
-    return {**receipt["counts"]["spans"], "dropped": sum(receipt["counts"]["dropped"].values())}
+    return {**receipt.counts["spans"], "dropped": sum(receipt.counts["dropped"].values())}
 
 
 def _columns(task: _PartTask) -> tuple[pa.Table, dict[str, int]]:

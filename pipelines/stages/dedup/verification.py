@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from gristmill.storage.store import FileRecord
 from pipelines.cluster.shuffle import gathered, partitions_for, scattered, write_list
 from pipelines.contracts.document import ID
-from pipelines.contracts.manifest import StepOutput, records_of
+from pipelines.contracts.manifest import StepOutput
 from pipelines.contracts.stage import Cluster, gather
 from pipelines.stages.dedup.dedup_inputs import KEPT_BEFORE, NEW, Candidates
 from pipelines.stages.dedup.grouping import (
@@ -95,7 +95,7 @@ def send_spared(task: _PartTask) -> FileRecord:
     if receipt is None:
         judged = task.out.receipt(f"judged.{one.number:05d}")
         assert judged is not None
-        table = gathered(task.out.directory, [records_of(judged)[0]], 0)
+        table = gathered(task.out.directory, [judged.files[0]], 0)
         table = table.filter(table["spared"]).combine_chunks()
         rows = table["row"].to_numpy()
         keys = absent_keys(task.kinds, len(rows)) if one.finished else key_columns(one.part, rows, verdict.keep)
@@ -110,10 +110,10 @@ def send_spared(task: _PartTask) -> FileRecord:
         spared = pa.table(columns)
         partition = partition_of(spared["cluster"].combine_chunks(), task.partitions)
         receipt = task.out.commit(unit, {f"work/{unit}.arrow": scattered(spared, partition, task.partitions)}, {})
-    return records_of(receipt)[0]
+    return receipt.files[0]
 
 
-def elect_again(task: Election) -> tuple[list[FileRecord], int]:
+def elect_again(task: Election) -> tuple[tuple[FileRecord, ...], int]:
     """Elect among the spared documents of a partition; (files by part: dropped documents, suppressed counts;
     documents not all compared).
     """
@@ -136,7 +136,7 @@ def elect_again(task: Election) -> tuple[list[FileRecord], int]:
             f"work/favours-{unit}.arrow": scattered(suppressed, suppressed["home"].to_numpy(), task.parts),
         }
         receipt = task.out.commit(unit, contents, {"beyond": beyond})
-    return records_of(receipt), receipt["counts"]["beyond"]
+    return receipt.files, receipt.counts["beyond"]
 
 
 def _electorates(task: Election) -> tuple[pa.Table, int]:

@@ -20,7 +20,7 @@ from gristmill.storage.store import FileRecord
 from pipelines.cluster.shuffle import gathered, scattered
 from pipelines.contracts.columns import DROP
 from pipelines.contracts.document import ids_as_integers
-from pipelines.contracts.manifest import StepOutput, records_of
+from pipelines.contracts.manifest import StepOutput
 from pipelines.contracts.parts import Part
 from pipelines.contracts.reads import EDITED_TEXT, Column, Drop, Input, TokenizerShares
 from pipelines.contracts.stage import Cluster, CorpusStage, gather, library_versions
@@ -249,7 +249,7 @@ def sample_documents(task: _SampleTask) -> FileRecord:
         receipt = task.out.commit(
             unit, {f"work/{unit}.arrow": scattered(texts, np.zeros(texts.num_rows, np.int64), 1)}, {}
         )
-    return records_of(receipt)[0]
+    return receipt.files[0]
 
 
 @dataclass(frozen=True)
@@ -282,4 +282,4 @@ def train_tokenizer(task: _TrainTask) -> FileRecord:
         # other's.
         directory = "" if stage.reproducible else f"{xxhash.xxh3_128_hexdigest(content)[:12]}/"
         receipt = task.out.commit("tokenizer", {f"{directory}tokenizer.json": content}, {})
-    return records_of(receipt)[0]
+    return receipt.files[0]

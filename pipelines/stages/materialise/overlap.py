@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from gristmill.storage.store import FileRecord
 from pipelines.cluster.shuffle import FileList, partitions_for, scattered, write_list
 from pipelines.contracts.columns import DROP
-from pipelines.contracts.manifest import StepOutput, records_of
+from pipelines.contracts.manifest import StepOutput
 from pipelines.contracts.parts import Part
 from pipelines.contracts.stage import Cluster, gather
 from pipelines.stages.dedup.lsh import band_keys, signatures_of
@@ -44,7 +44,7 @@ def measure_overlap(split: ValidationSplit, parts: Sequence[Part], out: StepOutp
     for number, part in enumerate(parts):
         receipt = out.receipt(f"split.{number:05d}")
         assert receipt is not None
-        result[part.source]["validation"] += receipt["counts"]["validation"]
+        result[part.source]["validation"] += receipt.counts["validation"]
     for number, _ in shared:
         result[parts[number].source]["near_copies_in_training"] += 1
     return result
@@ -87,7 +87,7 @@ def scatter_split_bands(task: _BandTask) -> FileRecord:
         partition = ((keys.ravel() >> np.uint64(32)) % np.uint64(task.partitions)).astype(np.int64)
         content = scattered(entries, partition, task.partitions)
         receipt = task.out.commit(unit, {f"work/{unit}.arrow": content}, {"validation": held})
-    return records_of(receipt)[0]
+    return receipt.files[0]
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from gristmill.errors import UserError
 from gristmill.storage.paths import expand_home, is_url
 from gristmill.storage.store import FileRecord, file_checksum, record_file, verify
 from pipelines.contracts.columns import DROP
-from pipelines.contracts.manifest import Content, StepOutput, TokenizerRecord, load_step, records_of
+from pipelines.contracts.manifest import Content, Receipt, StepOutput, TokenizerRecord, load_step
 from pipelines.contracts.parts import Part
 from pipelines.contracts.reads import EDITED_TEXT, Column, Drop, Input, StepFiles
 from pipelines.contracts.shard_set import write_shard
@@ -136,9 +136,9 @@ class Shards(CorpusStage):
             for number, group in _groups(parts, sizes, self.shard_bytes)
         ]
         receipts = gather(cluster, encode_documents, tasks, lambda task: f"shards: {task.unit}")
-        shards = [shard for receipt in receipts for shard in receipt["counts"]["shards"]]
+        shards = [shard for receipt in receipts for shard in receipt.counts["shards"]]
         overlap = measure_overlap(self.split, parts, out, cluster)
-        files = [asdict(file) for receipt in receipts for file in records_of(receipt)]
+        files = [asdict(file) for receipt in receipts for file in receipt.files]
         if self.is_path:
             files.append(asdict(record_file(out.directory, "tokenizer.json")))
         return {
@@ -249,7 +249,7 @@ class _EncodeTask:
         return f"{self.parts[0].source}-{self.number:05d}"
 
 
-def encode_documents(task: _EncodeTask) -> dict[str, Any]:
+def encode_documents(task: _EncodeTask) -> Receipt:
     """Commit the training and the validation shard of a group of parts; a split without documents has no
     file.
     """
@@ -271,8 +271,8 @@ def encode_documents(task: _EncodeTask) -> dict[str, Any]:
                     {"path": f"{task.out.name}/{name}", "source": task.parts[0].source, "split": split, **counts}
                 )
         receipt = task.out.commit(task.unit, contents, {"shards": shards})
-    for shard in receipt["counts"]["shards"]:
-        file = next(f for f in records_of(receipt) if shard["path"] == f"{task.out.name}/{f.path}")
+    for shard in receipt.counts["shards"]:
+        file = next(f for f in receipt.files if shard["path"] == f"{task.out.name}/{f.path}")
         shard.update(bytes=file.bytes, xxh3_128=file.xxh3_128)
     return receipt
 

@@ -20,8 +20,9 @@ import pyarrow.compute as pc
 from gristmill.errors import UserError
 from gristmill.storage.store import FileRecord
 from pipelines.contracts.columns import DROP, EDITS_COLUMN, EMPTY
+from pipelines.contracts.document_counts import count_drops
 from pipelines.contracts.edits import EDIT, EDITS
-from pipelines.contracts.manifest import StepOutput, read_table, records_of, schema_facts, write_table
+from pipelines.contracts.manifest import StepOutput, read_table, schema_facts, write_table
 from pipelines.contracts.parts import Part
 from pipelines.contracts.reads_text import MeasuresText
 from pipelines.contracts.stage import Cluster, CorpusStage, gather
@@ -178,7 +179,7 @@ def find_items(task: _PartTask) -> FileRecord:
         counts = pa.table([pa.array(ngrams.astype(np.int32)), pa.array(documents.astype(np.int64))], schema=_COUNTS)
         files = {f"work/counts-{task.number:05d}.arrow": counts, f"work/{unit}.arrow": hits}
         receipt = task.out.commit(unit, {path: write_table(table) for path, table in files.items()}, {})
-    return records_of(receipt)[0]
+    return receipt.files[0]
 
 
 def _hits(task: _PartTask) -> list[pa.Table]:
@@ -219,7 +220,7 @@ def count_ngrams(task: _TallyTask) -> FileRecord:
         common = np.flatnonzero(documents > task.stage.common)
         table = pa.table([pa.array(common.astype(np.int32)), pa.array(documents[common])], schema=_COUNTS)
         receipt = task.out.commit("common", {"work/common.arrow": write_table(table)}, {})
-    return records_of(receipt)[0]
+    return receipt.files[0]
 
 
 @dataclass(frozen=True)
@@ -244,18 +245,15 @@ def score_documents(task: _PartTask) -> FileRecord:
         index = _index(task.stage)
         counted = task.out.receipt(f"hits.{task.number:05d}")
         assert counted is not None
-        hits = _table(task.out, records_of(counted)[1], _HITS)
+        hits = _table(task.out, counted.files[1], _HITS)
         common = _table(task.out, task.inputs[0], _COUNTS)["ngram"].to_numpy()
         rows, starts, ends, ngrams = (hits[name].to_numpy() for name in _HITS.names)
         finds = find_texts(index, rows, starts, ends, ngrams, common)
         table = _columns(task.stage, index, finds, task.part)
         found_texts = pa.table([pa.array(np.unique(finds.texts), pa.int64())], schema=_FOUND_TEXTS)
         files = {f"parts/{unit}.arrow": write_table(table), f"work/found-{unit}.arrow": write_table(found_texts)}
-        dropped = task.part.rows - table[DROP].null_count if DROP in table.column_names else 0
-        counts = {"in": task.part.rows, "kept": task.part.rows - dropped, "dropped": {}, "quarantined": {}}
-        counts |= {"dropped": {f"{RULE}.{EMPTY}": dropped}} if dropped else {}
-        receipt = task.out.commit(unit, files, counts)
-    return records_of(receipt)[1]
+        receipt = task.out.commit(unit, files, count_drops(table).facts())
+    return receipt.files[1]
 
 
 def find_texts(

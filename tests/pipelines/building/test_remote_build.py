@@ -97,7 +97,7 @@ def test_files_of_a_store_are_whole_or_absent(s3, tmp_path: Path, own_cache: Pat
         read_json(root / "w.json")
     output = StepOutput(root, "a")
     output.commit("unit", {"work/x": b"x"}, {})
-    assert output.receipt("unit")["files"][0]["bytes"] == 1
+    assert output.receipt("unit").files[0].bytes == 1
     output.finish()
     assert [path.name for path in (root / "a").iterdir()] == ["b.bin"]
 

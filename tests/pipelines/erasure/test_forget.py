@@ -65,9 +65,7 @@ def accounted(directory):
         assert kept == sum(s.documents for s in corpus.manifest.shard_sets["shards"].shards if s.source == name)
     for step in corpus.steps:
         for counts in step.manifest.counts.values():
-            assert counts["in"] == counts["kept"] + sum(counts["dropped"].values()) + sum(
-                counts["quarantined"].values()
-            )
+            assert counts.arrived == counts.kept + sum(counts.dropped.values()) + sum(counts.quarantined.values())
 
 
 def test_forgotten_documents_are_gone_and_others_are_untouched(built_corpus_file, tmp_path):

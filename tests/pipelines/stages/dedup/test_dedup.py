@@ -16,7 +16,7 @@ from gristmill.errors import UserError
 from gristmill.storage.store import record_file, write_atomic
 from pipelines.cluster.local import LocalCluster
 from pipelines.contracts.document import DOCUMENT, document_id, file_key
-from pipelines.contracts.manifest import StepOutput, read_table, records_of, schema_facts, write_table
+from pipelines.contracts.manifest import StepOutput, read_table, schema_facts, write_table
 from pipelines.contracts.parts import Annotation, Part
 from pipelines.stages.dedup.dedup_exact import DedupExact
 from pipelines.stages.dedup.dedup_minhash import DedupMinhash
@@ -79,9 +79,7 @@ class Bench:
         tables = []
         for part in parts:
             receipt = out.receipt(f"{part.source}-{part.index:05d}")
-            found = read_table(
-                out.directory, records_of(receipt)[0], stage.writes().names, schema_facts(stage.writes())
-            )
+            found = read_table(out.directory, receipt.files[0], stage.writes().names, schema_facts(stage.writes()))
             tables.append(found.append_column("id", part.table(["id"])["id"]))
         return pa.concat_tables(tables).to_pylist(), facts
 

@@ -16,7 +16,7 @@ from gristmill.storage.store import record_file, write_atomic
 from pipelines.cluster.local import LocalCluster
 from pipelines.contracts.document import DOCUMENT, document_id, file_key
 from pipelines.contracts.edits import apply_edits, compose, edits_column
-from pipelines.contracts.manifest import StepOutput, read_table, records_of, schema_facts, write_table
+from pipelines.contracts.manifest import StepOutput, read_table, schema_facts, write_table
 from pipelines.contracts.parts import Annotation, Part
 from pipelines.kernels.search.spans import find_units, hash_windows
 from pipelines.kernels.text.buffers import text_buffers
@@ -56,10 +56,10 @@ def run(stage, parts, root, name="step", cluster=None):
     found = []
     for part in parts:
         receipt = out.receipt(f"{part.source}-{part.index:05d}")
-        counts = receipt["counts"]
+        counts = receipt.counts
         assert counts["in"] == counts["kept"] + sum(counts["dropped"].values()) == part.rows
         schema = schema_facts(stage.writes())
-        table = read_table(out.directory, records_of(receipt)[0], stage.writes().names, schema)
+        table = read_table(out.directory, receipt.files[0], stage.writes().names, schema)
         text = part.table(["text"])["text"].combine_chunks()
         earlier = part.edits() if stage.text != "text" else None
         edits = table["edits"].combine_chunks()

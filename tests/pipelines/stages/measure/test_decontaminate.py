@@ -15,7 +15,7 @@ from gristmill.config import parse
 from gristmill.errors import ConfigError, UserError
 from pipelines.cluster.local import LocalCluster
 from pipelines.contracts.edits import apply_edits, check_edits
-from pipelines.contracts.manifest import StepOutput, read_table, records_of, schema_facts
+from pipelines.contracts.manifest import StepOutput, read_table, schema_facts
 from pipelines.stages.measure.decontaminate import Decontaminate
 from pipelines.stages.measure.evaluation_sets import EvaluationSet
 from tests.conftest import paragraph
@@ -36,7 +36,7 @@ def run(stage, parts, root, cluster=None):
     for part in parts:
         receipt = out.receipt(f"{part.source}-{part.index:05d}")
         schema = schema_facts(stage.writes())
-        table = read_table(out.directory, records_of(receipt)[0], stage.writes().names, schema)
+        table = read_table(out.directory, receipt.files[0], stage.writes().names, schema)
         if "edits" in table.column_names:
             text, edits = part.table(["text"])["text"].combine_chunks(), table["edits"].combine_chunks()
             check_edits(text, edits)
