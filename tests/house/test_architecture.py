@@ -37,7 +37,7 @@ HOMES = {
     "gigatoken": ("tokenizer/",),
     "transformers": ("trainers/", "pipelines/stages/score/transformer_classifier.py"),
     "torch": ("trainers/", "pipelines/stages/score/transformer_classifier.py"),
-    "numba": ("pipelines/kernels/", "trainers/"),
+    "numba": ("gristmill/compilation.py", "pipelines/kernels/text/words.py"),
     "jinja2": ("gristmill/page/",),
     "tensorboard": ("trainers/runs/sinks.py",),
     "wandb": ("trainers/runs/sinks.py",),
@@ -87,7 +87,7 @@ def test_layers():
 def test_what_all_packages_share_needs_little():
     permitted = {"numpy", "pyarrow", "yaml", "xxhash", "rich", "gristmill"}
     # Inside functions: what a URL needs, what a running Ray needs, and nothing else does.
-    more = {"remote.py": {"fsspec", "aiohttp"}, "metrics.py": {"ray"}}
+    more = {"remote.py": {"fsspec", "aiohttp"}, "metrics.py": {"ray"}, "compilation.py": {"numba"}}
     more |= {path.name: {"jinja2", "markupsafe"} for path in (ROOT / "gristmill/page").iterdir()}
     for folder, permitted_here in (("gristmill", permitted), ("pipelines/contracts", permitted | {"pipelines"})):
         for path in (ROOT / folder).rglob("*.py"):

@@ -2,8 +2,10 @@
 
 from typing import Any
 
-import numba
 import numpy as np
+
+from gristmill.compilation import kernel
+from trainers.rows.random import mix
 
 _U = np.uint64
 _ROUNDS = 6
@@ -11,7 +13,7 @@ _ROUNDS = 6
 _SHUFFLE_BELOW = 1 << 12
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def reachable_tokens(
     source: int,
     epoch: int,
@@ -41,7 +43,7 @@ def reachable_tokens(
     return total
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def draw(
     ends: np.ndarray,
     shares: np.ndarray,
@@ -123,7 +125,7 @@ def draw(
     return len(source)
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def _deadline(ends: np.ndarray, shares: np.ndarray, given: np.ndarray, part: int, source: int, tokens: float) -> float:
     """Tokens of the whole run at which the request of a source reaches `tokens`. The search
     begins at `part`.
@@ -137,20 +139,12 @@ def _deadline(ends: np.ndarray, shares: np.ndarray, given: np.ndarray, part: int
     return begins + missing / shares[part, source] if shares[part, source] > 0 else np.inf
 
 
-@numba.njit(cache=True, nogil=True)
-def _mix(x: np.uint64) -> np.uint64:
-    """The finaliser of SplitMix64 (Steele et al., 2014): a bijection of 64-bit integers."""
-    x = (x ^ (x >> _U(30))) * _U(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> _U(27))) * _U(0x94D049BB133111EB)
-    return x ^ (x >> _U(31))
-
-
-@numba.njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def _epoch_key(key: np.uint64, epoch: int) -> np.uint64:
-    return _mix(key + _U(epoch) * _U(0x9E3779B97F4A7C15))
+    return mix(key + _U(epoch) * _U(0x9E3779B97F4A7C15))
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def _shuffle(order: np.ndarray, key: np.uint64, epoch: int) -> None:
     """Fill `order` with a keyed permutation of range(len(order)).
 
@@ -161,11 +155,11 @@ def _shuffle(order: np.ndarray, key: np.uint64, epoch: int) -> None:
     for index in range(len(order)):
         order[index] = index
     for last in range(len(order) - 1, 0, -1):
-        other = np.int64(_mix(epoch_key + _U(last) * _U(0x9E3779B97F4A7C15)) % _U(last + 1))
+        other = np.int64(mix(epoch_key + _U(last) * _U(0x9E3779B97F4A7C15)) % _U(last + 1))
         order[last], order[other] = order[other], order[last]
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def _permute(index: int, size: int, key: np.uint64, epoch: int) -> np.int64:
     """Element `index` of a keyed permutation of range(size): a Feistel network over 2^2h >= size, iterated
     until the value is inside.
@@ -179,7 +173,7 @@ def _permute(index: int, size: int, key: np.uint64, epoch: int) -> np.int64:
     while True:
         left, right = value >> half, value & mask
         for number in range(_ROUNDS):
-            left, right = right, left ^ (_mix(right + epoch_key + _U(number) * _U(0xD1B54A32D192ED03)) & mask)
+            left, right = right, left ^ (mix(right + epoch_key + _U(number) * _U(0xD1B54A32D192ED03)) & mask)
         value = (left << half) | right
         if value < _U(size):
             return np.int64(value)

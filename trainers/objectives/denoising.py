@@ -18,9 +18,9 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-import numba
 import numpy as np
 
+from gristmill.compilation import kernel
 from gristmill.errors import UserError
 from tokenizer.vocabulary.specials import MASK
 from trainers.objectives.shared.context import Context
@@ -200,7 +200,7 @@ def _first(drawn: np.ndarray, original: Ragged, text: Ragged) -> np.ndarray:
     return chosen
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def _permute(
     tokens: np.ndarray, offsets: np.ndarray, starts: np.ndarray, drawn: np.ndarray, permuted: np.ndarray
 ) -> None:
@@ -225,7 +225,7 @@ def _permute(
                     break
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def _infill(
     tokens: np.ndarray,
     offsets: np.ndarray,

@@ -15,9 +15,9 @@ import math
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
-import numba
 import numpy as np
 
+from gristmill.compilation import kernel
 from tokenizer.vocabulary.specials import FIM_MIDDLE, FIM_PREFIX, FIM_SUFFIX
 from trainers.objectives.shared.character_cuts import GROWTH
 from trainers.objectives.shared.context import Context
@@ -97,14 +97,14 @@ class FillInTheMiddle(PairObjective):
         return documents.pairs(nothing, Ragged(targets, offsets))
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def _copy(tokens: np.ndarray, first: int, end: int, targets: np.ndarray, place: int) -> int:
     for k in range(first, end):
         targets[place + k - first] = tokens[k]
     return place + end - first
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def _move(
     tokens: np.ndarray,
     offsets: np.ndarray,

@@ -11,9 +11,9 @@ token, or `<eos>` where the document ends.
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-import numba
 import numpy as np
 
+from gristmill.compilation import kernel
 from trainers.objectives.shared.context import Context
 from trainers.objectives.shared.pairs import Documents, PairObjective, Pairs, documents_of
 from trainers.objectives.shared.prompt_format import PromptFormat
@@ -75,7 +75,7 @@ class PrefixLM(PairObjective):
         return documents.pairs(given, Ragged(targets, goals))
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def _split(
     tokens: np.ndarray,
     offsets: np.ndarray,

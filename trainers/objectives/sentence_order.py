@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
-import numba
 import numpy as np
 
+from gristmill.compilation import kernel
 from trainers.objectives.masked import Masking
 from trainers.objectives.shared.context import Context
 from trainers.rows.batch import Batch
@@ -40,7 +40,7 @@ class SentenceOrder(Masking):
         return super().apply(ordered, context)
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def swap_parts(
     rows: np.ndarray,
     inputs: np.ndarray,

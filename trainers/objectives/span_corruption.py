@@ -20,9 +20,9 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-import numba
 import numpy as np
 
+from gristmill.compilation import kernel
 from gristmill.errors import ConfigError
 from tokenizer.vocabulary.specials import MASK, SENTINELS
 from trainers.objectives.shared.context import Context
@@ -189,7 +189,7 @@ def _selected(content: Ragged, chosen: np.ndarray) -> Ragged:
     return Ragged(content.tokens[chosen], before[content.offsets])
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def amounts(tokens: int, rate: float, mean_span: float) -> tuple[int, int]:
     """(tokens of noise, spans) of a document of `tokens`; (0, 0) where it is too short for any."""
     if tokens < 2:
@@ -199,7 +199,7 @@ def amounts(tokens: int, rate: float, mean_span: float) -> tuple[int, int]:
     return noise, min(spans, noise, tokens - noise)
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def noise_spans(offsets: np.ndarray, drawn: np.ndarray, rate: float, mean_span: float) -> np.ndarray:
     """Which tokens are noise, bool [tokens], with one uniform number for each.
 
@@ -234,7 +234,7 @@ def noise_spans(offsets: np.ndarray, drawn: np.ndarray, rate: float, mean_span: 
     return noise
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def _replace(
     tokens: np.ndarray,
     offsets: np.ndarray,
@@ -267,7 +267,7 @@ def _replace(
         input_offsets[document + 1], target_offsets[document + 1] = given, asked
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def _shuffle(tokens: np.ndarray, offsets: np.ndarray, drawn: np.ndarray) -> None:
     """Permute each document in place (Fisher and Yates), with one uniform number for each token."""
     for document in range(len(offsets) - 1):

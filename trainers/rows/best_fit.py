@@ -5,10 +5,11 @@ documents, longest first, go into the sequence with the least room that still ho
 and no document that fits in a sequence is cut. Every shard is packed separately; the seed orders ties.
 """
 
-import numba
 import numpy as np
 
+from gristmill.compilation import kernel
 from trainers.rows.batch import Room
+from trainers.rows.random import mix
 
 
 def cut_documents(offsets: np.ndarray, marks: int, length: int) -> tuple[np.ndarray, np.ndarray]:
@@ -48,19 +49,16 @@ def best_fit(counts: np.ndarray, length: int, key: int) -> tuple[np.ndarray, np.
     return np.argsort(row, kind="stable"), first
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def _random_ranks(count: int, key: np.uint64) -> np.ndarray:
     """A pseudo-random number for each of range(count): the finaliser of SplitMix64 (Steele et al., 2014)."""
     result = np.empty(count, np.uint64)
     for i in range(count):
-        x = key + np.uint64(i) * np.uint64(0x9E3779B97F4A7C15)
-        x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        result[i] = x ^ (x >> np.uint64(31))
+        result[i] = mix(key + np.uint64(i) * np.uint64(0x9E3779B97F4A7C15))
     return result
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def _fit(counts: np.ndarray, order: np.ndarray, length: int) -> tuple[np.ndarray, int]:
     """(row of each piece, number of rows). Pieces, in `order`, go into the row with the least room that holds
     them.

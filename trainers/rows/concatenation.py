@@ -2,11 +2,12 @@
 tokens (`Room`).
 """
 
-import numba
 import numpy as np
 
+from gristmill.compilation import kernel
 
-@numba.njit(cache=True, nogil=True)
+
+@kernel(nogil=True)
 def cut_where_full(offsets: np.ndarray, lead: int, needed: np.ndarray, positions: int) -> np.ndarray:
     """Stream positions at which the sequences of a shard begin, then the end of its stream: int64 [sequences
     + 1].

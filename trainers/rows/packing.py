@@ -8,13 +8,13 @@ the start of every sequence. `segments` number the documents of a sequence from 
 
 from typing import Any
 
-import numba
 import numpy as np
 
+from gristmill.compilation import kernel
 from trainers.rows.batch import IGNORED, PADDING
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def pack(
     tokens: np.ndarray,
     offsets: np.ndarray,
@@ -76,7 +76,7 @@ def pack(
         filled[row] = column
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def _document_at(offsets: np.ndarray, position: int, marks: int) -> int:
     """The document that holds a position of a shard's stream, in which each document has `marks` marks."""
     low, high = 0, len(offsets) - 1
@@ -89,7 +89,7 @@ def _document_at(offsets: np.ndarray, position: int, marks: int) -> int:
     return low
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def pad(
     filled: np.ndarray,
     padding: int,

@@ -4,9 +4,10 @@ A mask depends only on the run's seed and the sample's number. Neither resuming 
 other micro-batches or workers changes it.
 """
 
-import numba
 import numpy as np
 import xxhash
+
+from gristmill.compilation import kernel
 
 _U = np.uint64
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
@@ -24,17 +25,17 @@ def uniforms(seed: int, keys: np.ndarray, count: int, stream: str) -> np.ndarray
     return values
 
 
-@numba.njit(cache=True, nogil=True)
-def _mix(x: np.uint64) -> np.uint64:
+@kernel(nogil=True)
+def mix(x: np.uint64) -> np.uint64:
     """The finaliser of SplitMix64 (Steele et al., 2014): a bijection of 64-bit integers."""
     x = (x ^ (x >> _U(30))) * _U(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> _U(27))) * _U(0x94D049BB133111EB)
     return x ^ (x >> _U(31))
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def _fill(start: np.uint64, keys: np.ndarray, values: np.ndarray) -> None:
     for row in range(len(keys)):
-        key = _mix(_mix(_U(keys[row]) + _GOLDEN) ^ start)
+        key = mix(mix(_U(keys[row]) + _GOLDEN) ^ start)
         for column in range(values.shape[1]):
-            values[row, column] = (_mix(key + _U(column + 1) * _GOLDEN) >> _U(11)) * (1.0 / (1 << 53))
+            values[row, column] = (mix(key + _U(column + 1) * _GOLDEN) >> _U(11)) * (1.0 / (1 << 53))

@@ -21,10 +21,10 @@ from functools import cached_property
 from itertools import accumulate
 from typing import ClassVar
 
-import numba
 import numpy as np
 import xxhash
 
+from gristmill.compilation import kernel
 from gristmill.storage.store import digest
 from pipelines.contracts.shard_set import Shard
 from trainers.rows.batch import IGNORED, Batch, Frame
@@ -207,7 +207,7 @@ def _sentence_boundaries(offsets: np.ndarray, sentences: np.ndarray, sentence_of
     return np.concatenate([begins + sentences[sentence_offsets[0] : sentence_offsets[-1]], offsets - offsets[0]])
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def _match(
     order: np.ndarray,
     cut: np.ndarray,
@@ -250,7 +250,7 @@ def _match(
             other[row], other[partner] = partner, row
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def _cut(
     offsets: np.ndarray,
     sentences: np.ndarray,
@@ -292,7 +292,7 @@ def _cut(
     return rows
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def _sentence_ends(sentences: np.ndarray, size: int, ends: np.ndarray) -> int:
     """Write the ends of the sentences of a document of `size` tokens and return their number. Empty sentences
     do not count.
@@ -308,7 +308,7 @@ def _sentence_ends(sentences: np.ndarray, size: int, ends: np.ndarray) -> int:
     return count
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def write_pairs(
     tokens: np.ndarray,
     starts: np.ndarray,

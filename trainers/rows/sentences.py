@@ -6,11 +6,12 @@ next; `doc_sentences` end with their document. The mark before a document belong
 mark after it to its last.
 """
 
-import numba
 import numpy as np
 
+from gristmill.compilation import kernel
 
-@numba.njit(cache=True, nogil=True)
+
+@kernel(nogil=True)
 def cut_at_sentences(
     offsets: np.ndarray,
     sentences: np.ndarray,
@@ -65,7 +66,7 @@ def cut_at_sentences(
     return cuts[:count].copy()
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def _needed(start: int, end: int, text: int, needed: np.ndarray) -> int:
     """Positions that a document, whose tokens begin at stream position `text`, needs from `start`
     to `end`.
@@ -73,7 +74,7 @@ def _needed(start: int, end: int, text: int, needed: np.ndarray) -> int:
     return needed[max(0, end - max(start, text))] if end > start else 0
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def mark_sentences(
     offsets: np.ndarray,
     sentences: np.ndarray,

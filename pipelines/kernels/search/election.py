@@ -5,7 +5,8 @@ element, or its set of shingle hashes, ascending.
 """
 
 import numpy as np
-from numba import njit
+
+from gristmill.compilation import kernel
 
 STAYS, OF_THE_FIRST = -1, -2
 """Values of `winner` other than the index of a document: the document stays; or it loses to the preferred
@@ -13,7 +14,7 @@ document of its cluster, which is not among the documents here.
 """
 
 
-@njit(cache=True)
+@kernel()
 def _similarity(
     values: np.ndarray, i: int, end: int, others: np.ndarray, j: int, other_end: int, sets: bool, least: np.float32
 ) -> np.float32:
@@ -36,7 +37,7 @@ def _similarity(
     return np.float32(common / (size + other_size - common))
 
 
-@njit(cache=True)
+@kernel()
 def _decide(
     offsets: np.ndarray,
     values: np.ndarray,
@@ -68,7 +69,7 @@ def _decide(
     return (OF_THE_FIRST if begun else first), similarity
 
 
-@njit(cache=True)
+@kernel()
 def elect(
     offsets: np.ndarray,
     values: np.ndarray,
@@ -103,7 +104,7 @@ def elect(
                 count += 1
 
 
-@njit(cache=True)
+@kernel()
 def follow(
     offsets: np.ndarray,
     values: np.ndarray,

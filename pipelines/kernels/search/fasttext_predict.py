@@ -13,7 +13,8 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
+
+from gristmill.compilation import kernel
 
 _OFFSET_BASIS, _PRIME = np.uint32(2166136261), np.uint32(16777619)
 _WORD_PRIME = np.uint64(116049371)
@@ -47,13 +48,13 @@ class Layers(NamedTuple):
     children: np.ndarray  # int32 [2 * labels - 1, 2]: left, right; -1 for a leaf
 
 
-@njit(cache=True, inline="always")
+@kernel(inline="always")
 def _step(value: np.uint32, byte: np.uint8) -> np.uint32:
     """FNV-1a, 32 bits. The library reads bytes as signed, so one above 127 also flips the upper 24 bits."""
     return np.uint32((value ^ np.uint32(np.int32(np.int8(byte)))) * _PRIME)
 
 
-@njit(cache=True)
+@kernel()
 def index_words(words: np.ndarray, bounds: np.ndarray, slots: np.ndarray) -> None:
     """Fill `slots`, which must all be -1, with the entries."""
     mask = len(slots) - 1
@@ -67,7 +68,7 @@ def index_words(words: np.ndarray, bounds: np.ndarray, slots: np.ndarray) -> Non
         slots[slot] = entry
 
 
-@njit(cache=True)
+@kernel()
 def _find(words: np.ndarray, bounds: np.ndarray, slots: np.ndarray, value: np.uint32, token: np.ndarray) -> int:
     """The entry that equals the token, or -1. `value` is the token's hash."""
     mask = len(slots) - 1
@@ -85,7 +86,7 @@ def _find(words: np.ndarray, bounds: np.ndarray, slots: np.ndarray, value: np.ui
     return -1
 
 
-@njit(cache=True)
+@kernel()
 def _add_character_ngrams(
     rows: np.ndarray,
     pruned: np.ndarray,
@@ -122,7 +123,7 @@ def _add_character_ngrams(
     return count
 
 
-@njit(cache=True)
+@kernel()
 def _add_word_ngrams(
     rows: np.ndarray,
     pruned: np.ndarray,
@@ -148,12 +149,12 @@ def _add_word_ngrams(
     return count
 
 
-@njit(cache=True, inline="always")
+@kernel(inline="always")
 def _is_space(byte: np.uint8) -> bool:
     return byte == 32 or (9 <= byte <= 13) or byte == 0
 
 
-@njit(cache=True, inline="always")
+@kernel(inline="always")
 def _begins(data: np.ndarray, start: int, end: int, what: np.ndarray) -> bool:
     i = 0
     while i < len(what) and start + i < end and data[start + i] == what[i]:
@@ -161,7 +162,7 @@ def _begins(data: np.ndarray, start: int, end: int, what: np.ndarray) -> bool:
     return i == len(what)
 
 
-@njit(cache=True)
+@kernel()
 def _embed(
     features: Features, rows: np.ndarray, data: np.ndarray, i: int, end: int, scratch: tuple, hidden: np.ndarray
 ) -> int:
@@ -207,12 +208,12 @@ def _embed(
     return count
 
 
-@njit(cache=True, inline="always")
+@kernel(inline="always")
 def _log(value: float) -> np.float32:
     return np.float32(math.log(np.float64(np.float32(value)) + 1e-5))
 
 
-@njit(cache=True)
+@kernel()
 def _offer(label: int, score: np.float32, labels: np.ndarray, scores: np.ndarray) -> None:
     """Insert a label if it is among the best so far; of equal scores the earlier label stays first."""
     rank = len(scores)
@@ -224,7 +225,7 @@ def _offer(label: int, score: np.float32, labels: np.ndarray, scores: np.ndarray
         labels[rank], scores[rank] = label, score
 
 
-@njit(cache=True)
+@kernel()
 def _walk(
     output: np.ndarray,
     children: np.ndarray,
@@ -256,7 +257,7 @@ def _walk(
         depth += 2
 
 
-@njit(cache=True)
+@kernel()
 def _rank(output: np.ndarray, loss: int, hidden: np.ndarray, labels: np.ndarray, scores: np.ndarray) -> None:
     """Find the best labels by the logarithm of a softmax, or of one sigmoid per label."""
     values = np.zeros(len(output), np.float32)
@@ -278,7 +279,7 @@ def _rank(output: np.ndarray, loss: int, hidden: np.ndarray, labels: np.ndarray,
         _offer(label, _log(values[label]), labels, scores)
 
 
-@njit(cache=True)
+@kernel()
 def predict(
     features: Features,
     layers: Layers,

@@ -9,8 +9,8 @@ MurmurHash3's finalizer, and permuted by a * h + b modulo 2^32.
 from collections.abc import Iterator
 
 import numpy as np
-from numba import njit
 
+from gristmill.compilation import kernel
 from pipelines.kernels.text.buffers import blocks
 from pipelines.kernels.text.characters import lower_runs
 from pipelines.kernels.text.tables import UNITS
@@ -97,12 +97,12 @@ def xxh32(data: bytes) -> int:
     return int(_xxh32(np.frombuffer(data, np.uint8), 0, len(data)))
 
 
-@njit(cache=True, inline="always")
+@kernel(inline="always")
 def _rotate(value: np.uint64, bits: int) -> np.uint64:
     return ((value << np.uint64(bits)) | (value >> np.uint64(32 - bits))) & _MASK
 
 
-@njit(cache=True, inline="always")
+@kernel(inline="always")
 def _word(data: np.ndarray, i: int) -> np.uint64:
     """Four bytes, little-endian; LLVM makes it one load."""
     low = np.uint32(data[i]) | (np.uint32(data[i + 1]) << np.uint32(8))
@@ -110,12 +110,12 @@ def _word(data: np.ndarray, i: int) -> np.uint64:
     return np.uint64(low | high)
 
 
-@njit(cache=True, inline="always")
+@kernel(inline="always")
 def _round(lane: np.uint64, value: np.uint64) -> np.uint64:
     return (_rotate((lane + value * _PRIME2) & _MASK, 13) * _PRIME1) & _MASK
 
 
-@njit(cache=True)
+@kernel()
 def _xxh32(data: np.ndarray, i: int, end: int) -> np.uint32:
     size = np.uint64(end - i)
     if end - i >= 16:
@@ -140,7 +140,7 @@ def _xxh32(data: np.ndarray, i: int, end: int) -> np.uint32:
     return np.uint32(value ^ (value >> np.uint64(16)))
 
 
-@njit(cache=True)
+@kernel()
 def _finalize(value: np.uint64) -> np.uint32:
     """MurmurHash3's 32-bit finalizer, which datasketch applies to every hash before the permutations."""
     value = ((value ^ (value >> np.uint64(16))) * np.uint64(0x85EBCA6B)) & _MASK
@@ -148,7 +148,7 @@ def _finalize(value: np.uint64) -> np.uint32:
     return np.uint32(value ^ (value >> np.uint64(16)))
 
 
-@njit(cache=True)
+@kernel()
 def _take_minimum(hashes: np.ndarray, count: int, factors: np.ndarray, summands: np.ndarray, out: np.ndarray) -> None:
     for p in range(len(out)):
         factor, summand, least = factors[p], summands[p], out[p]
@@ -157,13 +157,13 @@ def _take_minimum(hashes: np.ndarray, count: int, factors: np.ndarray, summands:
         out[p] = least
 
 
-@njit(cache=True, inline="always")
+@kernel(inline="always")
 def _hash_shingle(data: np.ndarray, starts: np.ndarray, k: int, after: int, gap: int, last: int, end: int) -> np.uint32:
     """The hash of the units k to after - 1, without the `gap` bytes that separate them from the next unit."""
     return _finalize(np.uint64(_xxh32(data, starts[k], starts[after] - gap if after < last else end)))
 
 
-@njit(cache=True)
+@kernel()
 def _sign(
     data: np.ndarray,
     offsets: np.ndarray,
@@ -198,7 +198,7 @@ def _sign(
         _take_minimum(hashes, filled, factors, summands, out[d])
 
 
-@njit(cache=True)
+@kernel()
 def _collect_hashes(
     data: np.ndarray,
     offsets: np.ndarray,
@@ -234,7 +234,7 @@ def _collect_hashes(
     return at
 
 
-@njit(cache=True)
+@kernel()
 def _jaccard(
     offsets: np.ndarray,
     hashes: np.ndarray,

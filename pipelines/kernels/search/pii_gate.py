@@ -10,7 +10,8 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 import regex
-from numba import njit
+
+from gristmill.compilation import kernel
 
 Kind = Literal["at", "quad", "colons", "iban", "wallet", "hardware", "fiscal", "userinfo", "secret", "private"]
 
@@ -113,7 +114,7 @@ def _collect(kernel: Callable[..., int], offsets: np.ndarray, data: np.ndarray, 
     return out[:count]
 
 
-@njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def _find_chains(
     offsets: np.ndarray, data: np.ndarray, classes: np.ndarray, out: np.ndarray, least: int, link: int, widest: int
 ) -> int:
@@ -150,7 +151,7 @@ def _find_chains(
     return count
 
 
-@njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def _find_ats(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray, out: np.ndarray) -> int:
     count = 0
     for row in range(len(offsets) - 1):
@@ -162,7 +163,7 @@ def _find_ats(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray, out: n
     return count
 
 
-@njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def _find_quads(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray, out: np.ndarray) -> int:
     count = 0
     for row in range(len(offsets) - 1):
@@ -187,7 +188,7 @@ def _find_quads(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray, out:
     return count
 
 
-@njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def _find_colons(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray, out: np.ndarray) -> int:
     count = 0
     for row in range(len(offsets) - 1):
@@ -212,7 +213,7 @@ def _find_colons(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray, out
     return count
 
 
-@njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def _find_ibans(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray, out: np.ndarray) -> int:
     count = 0
     for row in range(len(offsets) - 1):
@@ -237,7 +238,7 @@ def _find_ibans(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray, out:
     return count
 
 
-@njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def _find_wallets(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray, out: np.ndarray) -> int:
     count = 0
     for row in range(len(offsets) - 1):
@@ -255,7 +256,7 @@ def _find_wallets(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray, ou
     return count
 
 
-@njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def _find_hardware(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray, out: np.ndarray) -> int:
     count = 0
     for row in range(len(offsets) - 1):
@@ -277,7 +278,7 @@ def _find_hardware(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray, o
     return count
 
 
-@njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def _find_fiscals(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray, out: np.ndarray) -> int:
     count = 0
     for row in range(len(offsets) - 1):
@@ -297,7 +298,7 @@ def _find_fiscals(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray, ou
     return count
 
 
-@njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def _find_userinfos(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray, out: np.ndarray) -> int:
     count = 0
     for row in range(len(offsets) - 1):
@@ -316,7 +317,7 @@ def _find_userinfos(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray, 
     return count
 
 
-@njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def _find_secrets(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray, out: np.ndarray) -> int:
     count = 0
     for row in range(len(offsets) - 1):
@@ -337,7 +338,7 @@ def _find_secrets(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray, ou
     return count
 
 
-@njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def _find_private_keys(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray, out: np.ndarray) -> int:
     count = 0
     for row in range(len(offsets) - 1):

@@ -5,9 +5,10 @@ number of words and the line feed before each.
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
+from gristmill.compilation import kernel
 from pipelines.kernels.text.characters import classify, lower_runs
+from pipelines.kernels.text.eight_bytes import load_eight
 from pipelines.kernels.text.segment import find_lines, find_sentences
 from pipelines.kernels.text.tables import IN_TOKEN, SPACE
 from pipelines.kernels.text.words import find_words
@@ -74,7 +75,7 @@ def hash_windows(hashes: np.ndarray, documents: np.ndarray, size: int) -> tuple[
     return firsts, out
 
 
-@njit(cache=True)
+@kernel()
 def _trim(
     data: np.ndarray,
     classes: np.ndarray,
@@ -97,36 +98,25 @@ def _trim(
         feeds[k] = i if i > low else -1
 
 
-@njit(cache=True, inline="always")
-def _eight(data: np.ndarray, i: int) -> np.uint64:
-    """Eight bytes, little-endian; LLVM makes it one load."""
-    k = np.uint64(i)
-    low = np.uint64(data[k]) | np.uint64(data[k + np.uint64(1)]) << np.uint64(8)
-    low |= np.uint64(data[k + np.uint64(2)]) << np.uint64(16) | np.uint64(data[k + np.uint64(3)]) << np.uint64(24)
-    high = np.uint64(data[k + np.uint64(4)]) | np.uint64(data[k + np.uint64(5)]) << np.uint64(8)
-    high |= np.uint64(data[k + np.uint64(6)]) << np.uint64(16) | np.uint64(data[k + np.uint64(7)]) << np.uint64(24)
-    return low | high << np.uint64(32)
-
-
-@njit(cache=True, inline="always")
+@kernel(inline="always")
 def _rotate(value: np.uint64, bits: int) -> np.uint64:
     return (value << np.uint64(bits)) | (value >> np.uint64(64 - bits))
 
 
-@njit(cache=True, inline="always")
+@kernel(inline="always")
 def _round(lane: np.uint64, value: np.uint64) -> np.uint64:
     return _rotate(lane + value * _PRIME2, 31) * _PRIME1
 
 
-@njit(cache=True)
+@kernel()
 def _xxh64(data: np.ndarray, i: int, end: int) -> np.uint64:
     size = np.uint64(end - i)
     if end - i >= 32:
         lane1, lane2 = _PRIME1 + _PRIME2, _PRIME2
         lane3, lane4 = np.uint64(0), np.uint64(0) - _PRIME1
         while end - i >= 32:
-            lane1, lane2 = _round(lane1, _eight(data, i)), _round(lane2, _eight(data, i + 8))
-            lane3, lane4 = _round(lane3, _eight(data, i + 16)), _round(lane4, _eight(data, i + 24))
+            lane1, lane2 = _round(lane1, load_eight(data, i)), _round(lane2, load_eight(data, i + 8))
+            lane3, lane4 = _round(lane3, load_eight(data, i + 16)), _round(lane4, load_eight(data, i + 24))
             i += 32
         value = _rotate(lane1, 1) + _rotate(lane2, 7) + _rotate(lane3, 12) + _rotate(lane4, 18)
         for lane in (lane1, lane2, lane3, lane4):
@@ -135,7 +125,7 @@ def _xxh64(data: np.ndarray, i: int, end: int) -> np.uint64:
         value = _PRIME5
     value += size
     while end - i >= 8:
-        value = _rotate(value ^ _round(np.uint64(0), _eight(data, i)), 27) * _PRIME1 + _PRIME4
+        value = _rotate(value ^ _round(np.uint64(0), load_eight(data, i)), 27) * _PRIME1 + _PRIME4
         i += 8
     if end - i >= 4:
         four = np.uint64(data[i]) | np.uint64(data[i + 1]) << np.uint64(8)
@@ -150,13 +140,13 @@ def _xxh64(data: np.ndarray, i: int, end: int) -> np.uint64:
     return value ^ (value >> np.uint64(32))
 
 
-@njit(cache=True)
+@kernel()
 def _hash(offsets: np.ndarray, data: np.ndarray, out: np.ndarray) -> None:
     for k in range(len(out)):
         out[k] = _xxh64(data, offsets[k], offsets[k + 1])
 
 
-@njit(cache=True)
+@kernel()
 def _hash_windows(firsts: np.ndarray, sizes: np.ndarray, data: np.ndarray, out: np.ndarray) -> None:
     for k in range(len(out)):
         out[k] = _xxh64(data, 8 * firsts[k], 8 * (firsts[k] + sizes[k]))

@@ -1,10 +1,11 @@
 """Union-find over numbered nodes; a component is represented by its lowest node."""
 
 import numpy as np
-from numba import njit
+
+from gristmill.compilation import kernel
 
 
-@njit(cache=True)
+@kernel()
 def _find(lowest: np.ndarray, node: int) -> int:
     while lowest[node] != node:
         lowest[node] = lowest[lowest[node]]
@@ -12,7 +13,7 @@ def _find(lowest: np.ndarray, node: int) -> int:
     return node
 
 
-@njit(cache=True)
+@kernel()
 def _unite(first: np.ndarray, second: np.ndarray, lowest: np.ndarray) -> None:
     for k in range(len(first)):
         a, b = _find(lowest, first[k]), _find(lowest, second[k])

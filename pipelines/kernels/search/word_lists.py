@@ -6,18 +6,19 @@ Of entries that begin at the same position the longest counts; the search resume
 """
 
 import numpy as np
-from numba import njit
+
+from gristmill.compilation import kernel
 
 _BASIS, _PRIME = np.uint64(14695981039346656037), np.uint64(1099511628211)  # FNV-1a, 64 bits
 _SPACE = 32
 
 
-@njit(cache=True, inline="always")
+@kernel(inline="always")
 def _step(value: np.uint64, byte: np.uint8) -> np.uint64:
     return np.uint64((value ^ np.uint64(byte)) * _PRIME)
 
 
-@njit(cache=True)
+@kernel()
 def index_entries(data: np.ndarray, offsets: np.ndarray, slots: np.ndarray) -> None:
     """Fill the hash table `slots` (int32, all -1; a power of two above the number of entries) with the entries
     data[offsets[e]:offsets[e + 1]].
@@ -33,7 +34,7 @@ def index_entries(data: np.ndarray, offsets: np.ndarray, slots: np.ndarray) -> N
         slots[slot] = entry
 
 
-@njit(cache=True)
+@kernel()
 def _has_space_free_script(data: np.ndarray, i: int) -> bool:
     """Whether the character at byte i belongs to a script without spaces between words."""
     if data[i] < 0xE0:
@@ -52,7 +53,7 @@ def _has_space_free_script(data: np.ndarray, i: int) -> bool:
     )
 
 
-@njit(cache=True)
+@kernel()
 def _is_entry(
     entries: np.ndarray, bounds: np.ndarray, slots: np.ndarray, value: np.uint64, data: np.ndarray, start: int, end: int
 ) -> bool:
@@ -70,7 +71,7 @@ def _is_entry(
     return False
 
 
-@njit(cache=True)
+@kernel()
 def find_entries(
     entries: np.ndarray, bounds: np.ndarray, slots: np.ndarray, data: np.ndarray, offsets: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -9,8 +9,8 @@ variants differ in the order of tests, in the marks that may end a line and in w
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
+from gristmill.compilation import kernel
 from pipelines.kernels.signals.token_tables import ENDS_SENTENCE, IS_PUNCTUATION, OPENS_CHUNK
 from pipelines.kernels.signals.tokens import Tokens, find_tokens
 from pipelines.kernels.text.characters import classify
@@ -162,7 +162,7 @@ def _judge(
         judged.sentences[either, :_DATATROVE] = sentences[:, None] * kept[either]
 
 
-@njit(cache=True)
+@kernel()
 def _count_page_lines(
     starts: np.ndarray, ends: np.ndarray, offsets: np.ndarray, places: np.ndarray, hit_kinds: np.ndarray,
     out: np.ndarray,
@@ -178,7 +178,7 @@ def _count_page_lines(
             out[d, 1] += phrases & CURLY != 0
 
 
-@njit(cache=True)
+@kernel()
 def _remove_markers(
     data: np.ndarray, starts: np.ndarray, ends: np.ndarray, places: np.ndarray, marker_ends: np.ndarray,
     hit_kinds: np.ndarray, out: np.ndarray, offsets: np.ndarray,
@@ -204,7 +204,7 @@ def _remove_markers(
         offsets[row + 1] = at
 
 
-@njit(cache=True)
+@kernel()
 def _ends_line(data: np.ndarray, start: int, end: int, variant: int) -> bool:
     if end <= start:
         return False
@@ -219,7 +219,7 @@ def _ends_line(data: np.ndarray, start: int, end: int, variant: int) -> bool:
     return variant == _DATATROVE and last == 39
 
 
-@njit(cache=True)
+@kernel()
 def _verdict(variant: int, ends_well: bool, long: bool, words: int, phrases: int, without: int) -> int:
     if long and variant != _PAPER and not without >> LONG_WORD & 1:
         return LONG_WORD
@@ -236,7 +236,7 @@ def _verdict(variant: int, ends_well: bool, long: bool, words: int, phrases: int
     return SAYS_POLICY if phrases & POLICY and not without >> SAYS_POLICY & 1 else KEPT
 
 
-@njit(cache=True)
+@kernel()
 def _count_chunks(
     data: np.ndarray, starts: np.ndarray, ends: np.ndarray, kinds: np.ndarray, token: int, begin: int, end: int
 ) -> int:
@@ -259,7 +259,7 @@ def _count_chunks(
     return count * sign
 
 
-@njit(cache=True)
+@kernel()
 def _count_sentences(starts: np.ndarray, kinds: np.ndarray, token: int, end: int) -> int:
     """Number of sentences of a row: a token other than punctuation begins one if a terminal mark came before it."""
     sentences, ended = 1, False
@@ -272,7 +272,7 @@ def _count_sentences(starts: np.ndarray, kinds: np.ndarray, token: int, end: int
     return sentences
 
 
-@njit(cache=True)
+@kernel()
 def _verdicts(
     data: np.ndarray, classes: np.ndarray, raw_ends: np.ndarray, starts: np.ndarray, ends: np.ndarray,
     kinds: np.ndarray, original_chunks: np.ndarray, given: bool, phrases: np.ndarray, word_starts: np.ndarray,

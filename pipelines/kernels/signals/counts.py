@@ -7,14 +7,15 @@ and the formula in pipelines/stages/measure/signal_columns.py. `repetition` coun
 """
 
 import numpy as np
-from numba import njit
 
+from gristmill.compilation import kernel
 from pipelines.kernels.signals.c4 import page_counts
 from pipelines.kernels.signals.distinct import SpanNumbers, number_spans
 from pipelines.kernels.signals.line_signals import count_lines
 from pipelines.kernels.signals.repetition import SIZES, greedy_ngram_chars, ngram_chars
 from pipelines.kernels.signals.token_tables import HAS_LETTER, IS_SYMBOL, OPENS_CHUNK
 from pipelines.kernels.signals.tokens import Tokens, find_tokens
+from pipelines.kernels.text.eight_bytes import load_eight
 from pipelines.kernels.text.line_variants import find_stripped_lines
 from pipelines.kernels.text.phrases import find_phrases
 from pipelines.kernels.text.segment import Segments, pack
@@ -116,49 +117,38 @@ def _split_columns(names: "tuple[str, ...] | list[str]", table: np.ndarray) -> d
     return {name: table[:, column] for column, name in enumerate(names)}
 
 
-@njit(cache=True, inline="always")
-def _eight(data: np.ndarray, i: int) -> np.uint64:
-    """Eight bytes, little-endian; LLVM makes it one load."""
-    k = np.uint64(i)
-    low = np.uint64(data[k]) | np.uint64(data[k + np.uint64(1)]) << np.uint64(8)
-    low |= np.uint64(data[k + np.uint64(2)]) << np.uint64(16) | np.uint64(data[k + np.uint64(3)]) << np.uint64(24)
-    high = np.uint64(data[k + np.uint64(4)]) | np.uint64(data[k + np.uint64(5)]) << np.uint64(8)
-    high |= np.uint64(data[k + np.uint64(6)]) << np.uint64(16) | np.uint64(data[k + np.uint64(7)]) << np.uint64(24)
-    return low | high << np.uint64(32)
-
-
-@njit(cache=True, inline="always")
+@kernel(inline="always")
 def _first(data: np.ndarray, i: int, size: int) -> np.uint64:
     """The first 1 to 8 bytes at i, the rest zero."""
     if i + 8 <= len(data):
-        return _eight(data, i) & (_ALL >> np.uint64(64 - 8 * size))
+        return load_eight(data, i) & (_ALL >> np.uint64(64 - 8 * size))
     value = np.uint64(0)
     for k in range(size):
         value |= np.uint64(data[i + k]) << np.uint64(8 * k)
     return value
 
 
-@njit(cache=True, inline="always")
+@kernel(inline="always")
 def _sum(flags: np.uint64) -> int:
     """Sum of eight bytes, each 0 or 1."""
     return np.int64((flags * _ONES) >> np.uint64(56))
 
 
-@njit(cache=True, inline="always")
+@kernel(inline="always")
 def _wide_sum(bytes_: np.uint64) -> int:
     """Sum of eight bytes of any value."""
     pairs = (bytes_ & _PAIRS) + ((bytes_ >> np.uint64(8)) & _PAIRS)
     return np.int64((pairs * np.uint64(0x0001000100010001)) >> np.uint64(48))
 
 
-@njit(cache=True, inline="always")
+@kernel(inline="always")
 def _equal(eight: np.uint64, byte: int) -> np.uint64:
     """Eight bytes: 1 for each that equals `byte`, else 0."""
     differs = eight ^ (_ONES * np.uint64(byte))
     return (~(((differs & _SEVEN) + _SEVEN) | differs) >> np.uint64(7)) & _ONES
 
 
-@njit(cache=True)
+@kernel()
 def _count_characters(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray, out: np.ndarray) -> None:
     for d in range(len(offsets) - 1):
         begin, end = offsets[d], offsets[d + 1]
@@ -192,7 +182,7 @@ def _count_characters(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray
         out[d, 1], out[d, 2], out[d, 5] = hashes, braces, ellipses
 
 
-@njit(cache=True)
+@kernel()
 def _count_ellipses(data: np.ndarray, begin: int, i: int, end: int, dots: int) -> tuple[int, int]:
     """(trailing full stops that may begin '...', ellipses) of the bytes i to end; `dots`: full stops before
     them.
@@ -210,7 +200,7 @@ def _count_ellipses(data: np.ndarray, begin: int, i: int, end: int, dots: int) -
     return dots, ellipses
 
 
-@njit(cache=True, inline="always")
+@kernel(inline="always")
 def _stop_word_bit(data: np.ndarray, start: int, size: int, lower: np.uint64, table: np.ndarray) -> int:
     """1 shifted by the index of a stop word in the table; 0 for another word. The bits of `lower` are set first."""
     size = min(size, 8)
@@ -219,7 +209,7 @@ def _stop_word_bit(data: np.ndarray, start: int, size: int, lower: np.uint64, ta
     return np.int64(table[index] == packed) << np.int64(index)
 
 
-@njit(cache=True)
+@kernel()
 def _count_bits(value: int) -> int:
     count = 0
     while value:
@@ -228,7 +218,7 @@ def _count_bits(value: int) -> int:
     return count
 
 
-@njit(cache=True)
+@kernel()
 def _count_words(
     data: np.ndarray, classes: np.ndarray, starts: np.ndarray, ends: np.ndarray, offsets: np.ndarray,
     word_chars: np.ndarray, stop_words: np.ndarray, out: np.ndarray,
@@ -252,7 +242,7 @@ def _count_words(
         out[d, 0], out[d, 1], out[d, 2], out[d, 3] = chars, _count_bits(seen), occurrences, capital_words
 
 
-@njit(cache=True)
+@kernel()
 def _count_tokens(
     data: np.ndarray, starts: np.ndarray, ends: np.ndarray, offsets: np.ndarray, kinds: np.ndarray,
     token_chars: np.ndarray, stop_words: np.ndarray, out: np.ndarray,

@@ -8,8 +8,9 @@ that two different ones collide is 3 in 100 million.
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
+from gristmill.compilation import kernel
+from pipelines.kernels.text.eight_bytes import load_eight
 from pipelines.kernels.text.words import Spans
 
 _MIX, _ONES, _ALL = np.uint64(0xFF51AFD7ED558CCD), np.uint64(0x0101010101010101), np.uint64(0xFFFFFFFFFFFFFFFF)
@@ -40,41 +41,30 @@ def number_spans(data: np.ndarray, spans: Spans) -> SpanNumbers:
     return SpanNumbers(ids, chars, distinct)
 
 
-@njit(cache=True, inline="always")
-def _eight(data: np.ndarray, i: int) -> np.uint64:
-    """Eight bytes, little-endian; LLVM makes it one load."""
-    k = np.uint64(i)
-    low = np.uint64(data[k]) | np.uint64(data[k + np.uint64(1)]) << np.uint64(8)
-    low |= np.uint64(data[k + np.uint64(2)]) << np.uint64(16) | np.uint64(data[k + np.uint64(3)]) << np.uint64(24)
-    high = np.uint64(data[k + np.uint64(4)]) | np.uint64(data[k + np.uint64(5)]) << np.uint64(8)
-    high |= np.uint64(data[k + np.uint64(6)]) << np.uint64(16) | np.uint64(data[k + np.uint64(7)]) << np.uint64(24)
-    return low | high << np.uint64(32)
-
-
-@njit(cache=True, inline="always")
+@kernel(inline="always")
 def _first(data: np.ndarray, i: int, size: int) -> np.uint64:
     """The first 0 to 8 bytes at i, the rest zero."""
     if size > 0 and i + 8 <= len(data):
-        return _eight(data, i) & (_ALL >> np.uint64(64 - 8 * size))
+        return load_eight(data, i) & (_ALL >> np.uint64(64 - 8 * size))
     value = np.uint64(0)
     for k in range(size):
         value |= np.uint64(data[i + k]) << np.uint64(8 * k)
     return value
 
 
-@njit(cache=True, inline="always")
+@kernel(inline="always")
 def _count_continuations(eight: np.uint64) -> int:
     """Number of continuation bytes among eight bytes."""
     return np.int64((((eight >> np.uint64(7)) & ~(eight >> np.uint64(6)) & _ONES) * _ONES) >> np.uint64(56))
 
 
-@njit(cache=True, inline="always")
+@kernel(inline="always")
 def _mix(value: np.uint64, eight: np.uint64) -> np.uint64:
     value = (value ^ eight) * _MIX
     return value ^ (value >> np.uint64(32))
 
 
-@njit(cache=True)
+@kernel()
 def _refill(slots: np.ndarray, size: int, hashes: np.ndarray, count: int) -> None:
     slots[:size] = -1
     mask = np.uint64(size - 1)
@@ -85,17 +75,17 @@ def _refill(slots: np.ndarray, size: int, hashes: np.ndarray, count: int) -> Non
         slots[at] = k
 
 
-@njit(cache=True, inline="always")
+@kernel(inline="always")
 def _seed(data: np.ndarray, start: int, end: int) -> np.uint64:
     """A hash of the bytes from start to end, except the up to seven that do not fill a group of eight."""
     seed, i = _MIX, np.int64(start)
     while end - i >= 8:
-        seed = _mix(seed, _eight(data, i))
+        seed = _mix(seed, load_eight(data, i))
         i += 8
     return seed
 
 
-@njit(cache=True)
+@kernel()
 def _number(
     data: np.ndarray, starts: np.ndarray, ends: np.ndarray, offsets: np.ndarray, slots: np.ndarray,
     hashes: np.ndarray, ids: np.ndarray, chars: np.ndarray, distinct: np.ndarray,
@@ -111,7 +101,7 @@ def _number(
             i, end = np.int64(starts[span]), np.int64(ends[span])
             value, inside = seed ^ (np.uint64(end - i) * _MIX), end - i
             while end - i > 8:
-                eight = _eight(data, i)
+                eight = load_eight(data, i)
                 value = _mix(value, eight)
                 inside -= _count_continuations(eight)
                 i += 8

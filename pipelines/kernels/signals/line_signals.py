@@ -1,8 +1,8 @@
 """Counts over lines and paragraphs: bullets, endings, lengths, duplicates."""
 
 import numpy as np
-from numba import njit
 
+from gristmill.compilation import kernel
 from pipelines.kernels.signals.distinct import SpanNumbers, number_spans
 from pipelines.kernels.signals.token_tables import TERMINAL, token_classes
 from pipelines.kernels.text.line_variants import StrippedLines, split_lines
@@ -95,7 +95,7 @@ def _copy_counts(name: str, spans: Spans, numbered: SpanNumbers) -> dict[str, np
     return {f"{name}_copies": out[:, 0], f"{name}_chars_copied": out[:, 1], f"{name}_chars": out[:, 2]}
 
 
-@njit(cache=True)
+@kernel()
 def _count_copies(offsets: np.ndarray, ids: np.ndarray, chars: np.ndarray, out: np.ndarray) -> None:
     for d in range(len(offsets) - 1):
         new = 0
@@ -107,7 +107,7 @@ def _count_copies(offsets: np.ndarray, ids: np.ndarray, chars: np.ndarray, out: 
             out[d, 2] += chars[k]
 
 
-@njit(cache=True)
+@kernel()
 def _last_three(data: np.ndarray, start: int, end: int) -> np.uint64:
     last = np.uint64(0)
     for i in range(max(start, end - 3), end):
@@ -115,7 +115,7 @@ def _last_three(data: np.ndarray, start: int, end: int) -> np.uint64:
     return last
 
 
-@njit(cache=True)
+@kernel()
 def _has_bullet(data: np.ndarray, start: int, end: int, bullets: np.ndarray) -> bool:
     size = 1 if data[start] < 0x80 else min(3, end - start)
     first, equal = np.uint64(0), False
@@ -126,7 +126,7 @@ def _has_bullet(data: np.ndarray, start: int, end: int, bullets: np.ndarray) -> 
     return equal
 
 
-@njit(cache=True)
+@kernel()
 def _count(
     data: np.ndarray, classes: np.ndarray, starts: np.ndarray, ends: np.ndarray, offsets: np.ndarray,
     chars: np.ndarray, bullets: np.ndarray, places: np.ndarray, hit_kinds: np.ndarray, out: np.ndarray,
@@ -149,7 +149,7 @@ def _count(
             out[d, 4] += phrases & JAVASCRIPT != 0
 
 
-@njit(cache=True)
+@kernel()
 def _count_rows(
     data: np.ndarray, starts: np.ndarray, ends: np.ndarray, documents: np.ndarray, bullets: np.ndarray, out: np.ndarray
 ) -> None:
@@ -159,7 +159,7 @@ def _count_rows(
         out[documents[row], 1] += (last == _ELLIPSIS) | (last == _DOTS)
 
 
-@njit(cache=True)
+@kernel()
 def _last_point(data: np.ndarray, start: int, end: int) -> int:
     """The last code point of a non-empty span; U+FFFD for invalid UTF-8."""
     i = end - 1
@@ -176,7 +176,7 @@ def _last_point(data: np.ndarray, start: int, end: int) -> int:
     return min(point, 0x10FFFF)
 
 
-@njit(cache=True)
+@kernel()
 def _count_untrimmed(
     data: np.ndarray, classes: np.ndarray, table: np.ndarray, starts: np.ndarray, ends: np.ndarray,
     offsets: np.ndarray, ids: np.ndarray, chars: np.ndarray, out: np.ndarray,

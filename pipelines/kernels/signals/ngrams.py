@@ -8,8 +8,8 @@ import functools
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
+from gristmill.compilation import kernel
 from pipelines.kernels.text.tables import FINAL_SIGMA, SMALL_SIGMA, lower_case
 from pipelines.kernels.text.words import Spans
 
@@ -69,7 +69,7 @@ def find_ngrams(hashes: np.ndarray, offsets: np.ndarray, table: Table) -> NgramM
     return NgramMatches(*_find(hashes, offsets, *table))
 
 
-@njit(cache=True)
+@kernel()
 def _hash_words(data: np.ndarray, starts: np.ndarray, ends: np.ndarray, lower: np.ndarray, out: np.ndarray) -> None:
     for k in range(len(starts)):
         i, end, value = np.int64(starts[k]), np.int64(ends[k]), _BASE
@@ -86,13 +86,13 @@ def _hash_words(data: np.ndarray, starts: np.ndarray, ends: np.ndarray, lower: n
         out[k] = value
 
 
-@njit(cache=True, inline="always")
+@kernel(inline="always")
 def _finish(value: np.uint64, n: int) -> np.uint64:
     value = (value ^ (value >> np.uint64(33)) ^ np.uint64(n)) * _FINISH
     return value ^ (value >> np.uint64(33))
 
 
-@njit(cache=True)
+@kernel()
 def _power(n: int) -> np.uint64:
     value = np.uint64(1)
     for _ in range(n):
@@ -100,7 +100,7 @@ def _power(n: int) -> np.uint64:
     return value
 
 
-@njit(cache=True)
+@kernel()
 def _keys(hashes: np.ndarray, n: int, out: np.ndarray) -> None:
     power, value = _power(n), np.uint64(0)
     for k in range(len(hashes)):
@@ -111,7 +111,7 @@ def _keys(hashes: np.ndarray, n: int, out: np.ndarray) -> None:
             out[k - n + 1] = _finish(value, n)
 
 
-@njit(cache=True)
+@kernel()
 def _fill(keys: np.ndarray, slots: np.ndarray) -> None:
     mask = np.uint64(len(slots) - 1)
     for k in range(len(keys)):
@@ -121,7 +121,7 @@ def _fill(keys: np.ndarray, slots: np.ndarray) -> None:
         slots[at] = k
 
 
-@njit(cache=True)
+@kernel()
 def _find(
     hashes: np.ndarray, offsets: np.ndarray, slots: np.ndarray, keys: np.ndarray, lengths: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

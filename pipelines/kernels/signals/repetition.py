@@ -10,7 +10,8 @@ Time and memory are linear in the words of a document: tables grow with the dist
 """
 
 import numpy as np
-from numba import njit
+
+from gristmill.compilation import kernel
 
 TOP_SIZES, DUPLICATE_SIZES = (2, 3, 4), (5, 6, 7, 8, 9, 10)  # Rae et al. 2021, table A1
 _SIZES = (*TOP_SIZES, *DUPLICATE_SIZES)
@@ -70,13 +71,13 @@ def _scratch(offsets: np.ndarray) -> tuple[np.ndarray, ...]:
     )
 
 
-@njit(cache=True)
+@kernel()
 def _slot(key: np.uint64, mask: np.uint64) -> np.uint64:
     key = (key ^ (key >> np.uint64(29))) * _MIX
     return (key >> np.uint64(32)) & mask
 
 
-@njit(cache=True)
+@kernel()
 def _grow(slots: np.ndarray, size: int, keys: np.ndarray, count: int) -> int:
     """Rebuild the hash table at twice its size; return the size."""
     size *= 2
@@ -90,7 +91,7 @@ def _grow(slots: np.ndarray, size: int, keys: np.ndarray, count: int) -> int:
     return size
 
 
-@njit(cache=True)
+@kernel()
 def _find_repeated_words(
     ids: np.ndarray, chars: np.ndarray, begin: int, end: int, counts: np.ndarray, places: np.ndarray,
     numbers: np.ndarray, before: np.ndarray,
@@ -109,7 +110,7 @@ def _find_repeated_words(
     return left
 
 
-@njit(cache=True)
+@kernel()
 def _extend_ngrams(
     left: int, slots: np.ndarray, keys: np.ndarray, counts: np.ndarray, places: np.ndarray, numbers: np.ndarray
 ) -> tuple[int, int]:
@@ -138,7 +139,7 @@ def _extend_ngrams(
     return kept, distinct
 
 
-@njit(cache=True)
+@kernel()
 def _keep_repeated(left: int, counts: np.ndarray, places: np.ndarray, numbers: np.ndarray) -> int:
     kept = 0
     for k in range(left):
@@ -147,7 +148,7 @@ def _keep_repeated(left: int, counts: np.ndarray, places: np.ndarray, numbers: n
     return kept
 
 
-@njit(cache=True)
+@kernel()
 def _count_repeated(
     ids: np.ndarray, chars: np.ndarray, offsets: np.ndarray, sizes: np.ndarray, slots: np.ndarray, keys: np.ndarray,
     counts: np.ndarray, places: np.ndarray, numbers: np.ndarray, before: np.ndarray, out: np.ndarray,
@@ -178,7 +179,7 @@ def _count_repeated(
             size += 1
 
 
-@njit(cache=True)
+@kernel()
 def _count_greedily(
     ids: np.ndarray, chars: np.ndarray, offsets: np.ndarray, slots: np.ndarray, keys: np.ndarray, counts: np.ndarray,
     places: np.ndarray, numbers: np.ndarray, before: np.ndarray, out: np.ndarray,

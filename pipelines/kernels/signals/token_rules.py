@@ -5,8 +5,8 @@ Tokens are split off the front of a chunk, then off its back (marks, pictures, c
 """
 
 import numpy as np
-from numba import njit
 
+from gristmill.compilation import kernel
 from pipelines.kernels.signals.token_tables import (
     CURRENCY,
     DIGIT,
@@ -30,6 +30,7 @@ from pipelines.kernels.signals.token_tables import (
     WITH_STOP,
     token_classes,
 )
+from pipelines.kernels.text.characters import character_size
 from pipelines.kernels.text.tables import LETTER as CLASS_LETTER
 from pipelines.kernels.text.words import Spans
 
@@ -50,17 +51,7 @@ def apply_rules(data: np.ndarray, classes: np.ndarray, spans: Spans, kinds: np.n
     return Spans(starts[:count], ends[:count], counts), out[:count]
 
 
-@njit(cache=True)
-def _size(data: np.ndarray, i: int, end: int) -> int:
-    """Bytes of the character at i; 1 for invalid UTF-8, so that a broken buffer is never read out of bounds."""
-    lead = data[i]
-    if lead < 0xC2 or lead >= 0xF5:
-        return 1
-    size = 2 if lead < 0xE0 else (3 if lead < 0xF0 else 4)
-    return size if i + size <= end else 1
-
-
-@njit(cache=True)
+@kernel()
 def _point(data: np.ndarray, i: int, end: int) -> int:
     """The code point at i; -1 beyond the end, U+FFFD for invalid UTF-8."""
     if i >= end:
@@ -68,7 +59,7 @@ def _point(data: np.ndarray, i: int, end: int) -> int:
     lead = np.int64(data[i])
     if lead < 0x80:
         return lead
-    size = _size(data, i, end)
+    size = character_size(data, i, end)
     if size == 1:
         return 0xFFFD
     point = lead & (0x7F >> size)
@@ -77,7 +68,7 @@ def _point(data: np.ndarray, i: int, end: int) -> int:
     return min(point, 0x10FFFF)
 
 
-@njit(cache=True)
+@kernel()
 def _previous_character(data: np.ndarray, begin: int, i: int) -> int:
     """Position of the character before i; -1 at the beginning."""
     if i <= begin:
@@ -88,7 +79,7 @@ def _previous_character(data: np.ndarray, begin: int, i: int) -> int:
     return i
 
 
-@njit(cache=True)
+@kernel()
 def _count_dots(data: np.ndarray, i: int, end: int) -> int:
     count = 0
     while i + count < end and data[i + count] == _FULL_STOP:
@@ -96,7 +87,7 @@ def _count_dots(data: np.ndarray, i: int, end: int) -> int:
     return count
 
 
-@njit(cache=True)
+@kernel()
 def _front_token(data: np.ndarray, begin: int, end: int, table: np.ndarray) -> int:
     """Bytes of the token at the front of a chunk; 0 if there is none."""
     dots = _count_dots(data, begin, end)
@@ -104,10 +95,10 @@ def _front_token(data: np.ndarray, begin: int, end: int, table: np.ndarray) -> i
         return dots
     if data[begin] == _PLUS:
         return not (begin + 1 < end and table[data[begin + 1]] & DIGIT)
-    return _size(data, begin, end) if table[_point(data, begin, end)] & FRONT else 0
+    return character_size(data, begin, end) if table[_point(data, begin, end)] & FRONT else 0
 
 
-@njit(cache=True)
+@kernel()
 def _keeps_full_stop(data: np.ndarray, begin: int, end: int, with_stop: np.ndarray) -> bool:
     if end - begin > 8:
         return False
@@ -124,7 +115,7 @@ def _keeps_full_stop(data: np.ndarray, begin: int, end: int, with_stop: np.ndarr
     return low < len(with_stop) and with_stop[low] == packed
 
 
-@njit(cache=True)
+@kernel()
 def _clitic(data: np.ndarray, begin: int, end: int) -> int:
     """Bytes of n't, 're, 've, 'll, 's, 'm or 'd at the end of a chunk, with ' or U+2019; 0 if there is none."""
     last = data[end - 1] | 0x20
@@ -152,7 +143,7 @@ def _clitic(data: np.ndarray, begin: int, end: int) -> int:
     return size if end - begin > size else 0
 
 
-@njit(cache=True)
+@kernel()
 def _back_token(data: np.ndarray, begin: int, end: int, table: np.ndarray, with_stop: np.ndarray) -> int:
     """Bytes of the token at the end of a chunk; 0 if there is none."""
     at = _previous_character(data, begin, end)
@@ -181,18 +172,18 @@ def _back_token(data: np.ndarray, begin: int, end: int, table: np.ndarray, with_
     return _clitic(data, begin, end)
 
 
-@njit(cache=True)
+@kernel()
 def _host_end(data: np.ndarray, i: int, end: int, table: np.ndarray) -> int:
     while i < end:
         point = _point(data, i, end)
         named = (point == _HYPHEN) | (point == _UNDERSCORE) | (point == _FULL_STOP) | (point == _PLUS)
         if not named and not table[point] & (LETTER | NUMBER):
             return i
-        i += _size(data, i, end)
+        i += character_size(data, i, end)
     return end
 
 
-@njit(cache=True)
+@kernel()
 def _is_address(data: np.ndarray, begin: int, end: int, table: np.ndarray) -> bool:
     """[letters://][user@]host[: / ? # anything], where the host has a dot and ends with two lower-case letters."""
     dot = begin
@@ -209,7 +200,7 @@ def _is_address(data: np.ndarray, begin: int, end: int, table: np.ndarray) -> bo
             start = i + 3
             break
         letters = letters and table[_point(data, i, end)] & LETTER != 0
-        i += _size(data, i, end)
+        i += character_size(data, i, end)
     stop = _host_end(data, start, end, table)
     if stop < end and data[stop] == _AT:
         start = stop + 1
@@ -227,12 +218,12 @@ def _is_address(data: np.ndarray, begin: int, end: int, table: np.ndarray) -> bo
     while i < stop:
         if not table[_point(data, i, stop)] & LOWER:
             return False
-        i += _size(data, i, stop)
+        i += character_size(data, i, stop)
         letters_after += 1
     return letters_after > 1
 
 
-@njit(cache=True)
+@kernel()
 def _inner_token(data: np.ndarray, begin: int, i: int, end: int, table: np.ndarray) -> int:
     """Bytes of a token at i that splits the text around it; 0 if there is none."""
     point = _point(data, i, end)
@@ -242,7 +233,7 @@ def _inner_token(data: np.ndarray, begin: int, i: int, end: int, table: np.ndarr
     dots = _count_dots(data, i, end)
     if dots > 1:
         return dots
-    size = _size(data, i, end)
+    size = character_size(data, i, end)
     if kind & PICTURE or point == _ELLIPSIS:
         return size
     before = np.int64(table[_point(data, _previous_character(data, begin, i), i)])
@@ -269,7 +260,7 @@ def _inner_token(data: np.ndarray, begin: int, i: int, end: int, table: np.ndarr
     return 0
 
 
-@njit(cache=True)
+@kernel()
 def _kind(data: np.ndarray, begin: int, end: int, table: np.ndarray) -> int:
     """The kind bits of the token [begin, end). With a letter in it, no other bit is set."""
     every, i, characters = 0xFFFF, begin, 0
@@ -278,14 +269,14 @@ def _kind(data: np.ndarray, begin: int, end: int, table: np.ndarray) -> int:
         if kind & LETTER:
             return HAS_LETTER
         every &= kind
-        i += _size(data, i, end)
+        i += character_size(data, i, end)
         characters += 1
     bits = IS_SYMBOL if every & SYMBOL else 0
     bits |= ENDS_SENTENCE if every & TERMINAL and characters == 1 else 0
     return bits | (IS_PUNCTUATION if every & PUNCTUATION else 0)
 
 
-@njit(cache=True)
+@kernel()
 def _split_chunk(
     data: np.ndarray, classes: np.ndarray, begin: int, end: int, table: np.ndarray, with_stop: np.ndarray, token: int,
     starts: np.ndarray, ends: np.ndarray, kinds: np.ndarray,
@@ -310,14 +301,14 @@ def _split_chunk(
         starts[last], ends[last] = end - taken, end
         end -= taken
     if begin < end and not _is_address(data, begin, end, table):
-        middle, i = begin, begin + _size(data, begin, end)
+        middle, i = begin, begin + character_size(data, begin, end)
         while i < end:
             if classes[i] & CLASS_LETTER:  # set for every byte of a letter
                 i += 1
                 continue
             taken = _inner_token(data, middle, i, end, table)
             if not taken:
-                i += _size(data, i, end)
+                i += character_size(data, i, end)
                 continue
             if begin < i:
                 starts[token], ends[token] = begin, i
@@ -337,7 +328,7 @@ def _split_chunk(
     return token
 
 
-@njit(cache=True)
+@kernel()
 def _apply(
     data: np.ndarray, classes: np.ndarray, table: np.ndarray, with_stop: np.ndarray, old_starts: np.ndarray,
     old_ends: np.ndarray, old_counts: np.ndarray, old_kinds: np.ndarray, starts: np.ndarray, ends: np.ndarray,

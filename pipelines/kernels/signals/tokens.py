@@ -9,8 +9,8 @@ marks around it, and are split here; `token_rules` splits the others.
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
+from gristmill.compilation import kernel
 from pipelines.kernels.signals.token_rules import apply_rules
 from pipelines.kernels.signals.token_tables import (
     ENDS_SENTENCE,
@@ -26,6 +26,7 @@ from pipelines.kernels.signals.token_tables import (
     TERMINAL,
     token_classes,
 )
+from pipelines.kernels.text.eight_bytes import count_before_first, load_eight
 from pipelines.kernels.text.tables import LETTER as CLASS_LETTER
 from pipelines.kernels.text.tables import SPACE as CLASS_SPACE
 from pipelines.kernels.text.words import Spans
@@ -54,30 +55,13 @@ def find_tokens(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray) -> T
     return tokens if all_plain else Tokens(*apply_rules(data, classes, *tokens))
 
 
-@njit(cache=True, inline="always")
-def _eight(data: np.ndarray, i: int) -> np.uint64:
-    """Eight bytes, little-endian; LLVM makes it one load."""
-    k = np.uint64(i)
-    low = np.uint64(data[k]) | np.uint64(data[k + np.uint64(1)]) << np.uint64(8)
-    low |= np.uint64(data[k + np.uint64(2)]) << np.uint64(16) | np.uint64(data[k + np.uint64(3)]) << np.uint64(24)
-    high = np.uint64(data[k + np.uint64(4)]) | np.uint64(data[k + np.uint64(5)]) << np.uint64(8)
-    high |= np.uint64(data[k + np.uint64(6)]) << np.uint64(16) | np.uint64(data[k + np.uint64(7)]) << np.uint64(24)
-    return low | high << np.uint64(32)
-
-
-@njit(cache=True, inline="always")
+@kernel(inline="always")
 def _plain_bytes(kinds: np.uint64) -> np.uint64:
     """1 in the bytes of letters and numbers: WORD (bit 0), not EXTEND (7) and not CLOSE (6) without LETTER (1)."""
     return kinds & ~(kinds >> np.uint64(7)) & ~((kinds >> np.uint64(6)) & ~(kinds >> np.uint64(1)))
 
 
-@njit(cache=True, inline="always")
-def _leading_zeros(flags: np.uint64) -> int:
-    """Number of zero bytes before the first 1 in eight bytes, each 0 or 1."""
-    return np.int64((((flags - np.uint64(1)) & ~flags & _ONES) * _ONES) >> np.uint64(56))
-
-
-@njit(cache=True, inline="always")
+@kernel(inline="always")
 def _mark_kind(bits: int) -> int:
     """Kind bits of a token of one mark, from its class bits."""
     kind = IS_SYMBOL if bits & SYMBOL else 0
@@ -85,7 +69,7 @@ def _mark_kind(bits: int) -> int:
     return kind | (IS_PUNCTUATION if bits & PUNCTUATION else 0)
 
 
-@njit(cache=True, inline="always")
+@kernel(inline="always")
 def _plain_ending(data: np.ndarray, begin: int, plain: int, end: int, table: np.ndarray) -> tuple[int, int]:
     """Where the last two tokens of a chunk begin whose letters and numbers end at `plain`; (-1, -1) if the
     rules are needed to decide.
@@ -113,15 +97,15 @@ def _plain_ending(data: np.ndarray, begin: int, plain: int, end: int, table: np.
     return -1, -1
 
 
-@njit(cache=True, inline="always")
+@kernel(inline="always")
 def _plain_run(data: np.ndarray, classes: np.ndarray, i: int, end: int) -> tuple[int, int, bool]:
     """(end of the letters and numbers at i, end of the chunk, whether there is a letter before the former)."""
     begin, plain, letter = i, 0, np.uint64(0)
     while i + 8 <= len(data):
-        eight = _eight(classes, i)
-        before_space = min(_leading_zeros((eight >> np.uint64(2)) & _ONES), end - i)
+        eight = load_eight(classes, i)
+        before_space = min(count_before_first((eight >> np.uint64(2)) & _ONES), end - i)
         if plain == i - begin:
-            run = min(before_space, _leading_zeros(~_plain_bytes(eight) & _ONES))
+            run = min(before_space, count_before_first(~_plain_bytes(eight) & _ONES))
             plain += run
             letter |= eight & (_ALL >> np.uint64(64 - 8 * run) if run else np.uint64(0))
         i += before_space
@@ -135,7 +119,7 @@ def _plain_run(data: np.ndarray, classes: np.ndarray, i: int, end: int) -> tuple
     return begin + plain, i, letter & (_ONES * np.uint64(CLASS_LETTER)) != 0
 
 
-@njit(cache=True)
+@kernel()
 def _scan(
     offsets: np.ndarray, data: np.ndarray, classes: np.ndarray, table: np.ndarray, starts: np.ndarray, ends: np.ndarray,
     kinds: np.ndarray, counts: np.ndarray,

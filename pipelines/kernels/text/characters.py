@@ -8,8 +8,8 @@ does.
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
+from gristmill.compilation import kernel
 from pipelines.kernels.text.tables import (
     CASE_IGNORABLE,
     CASED,
@@ -26,8 +26,8 @@ from pipelines.kernels.text.tables import (
 _DOT_ABOVE = 0x307
 
 
-@njit(cache=True)
-def _size(data: np.ndarray, i: int, end: int) -> int:
+@kernel()
+def character_size(data: np.ndarray, i: int, end: int) -> int:
     """Bytes of the character at i; 1 for invalid UTF-8, so that a broken buffer is never read out of bounds."""
     lead = data[i]
     if lead < 0xC2 or lead >= 0xF5:
@@ -36,7 +36,7 @@ def _size(data: np.ndarray, i: int, end: int) -> int:
     return size if i + size <= end else 1
 
 
-@njit(cache=True)
+@kernel()
 def _code_point(data: np.ndarray, i: int, size: int) -> int:
     """The code point of the `size` bytes at i; U+FFFD for invalid UTF-8."""
     lead = np.int64(data[i])
@@ -51,7 +51,7 @@ def _code_point(data: np.ndarray, i: int, size: int) -> int:
     return min((lead & 0x07) << 18 | second << 12 | third << 6 | (np.int64(data[i + 3]) & 0x3F), 0x10FFFF)
 
 
-@njit(cache=True)
+@kernel()
 def _classify(data: np.ndarray, offsets: np.ndarray, classes: np.ndarray, out: np.ndarray) -> None:
     for d in range(len(offsets) - 1):
         i, end = offsets[d], offsets[d + 1]
@@ -60,7 +60,7 @@ def _classify(data: np.ndarray, offsets: np.ndarray, classes: np.ndarray, out: n
                 out[i] = classes[data[i]]
                 i += 1
                 continue
-            size = _size(data, i, end)
+            size = character_size(data, i, end)
             # Unrolled: LLVM would vectorise a loop over two or three bytes, which is five times slower.
             out[i] = kind = classes[_code_point(data, i, size)]
             if size > 1:
@@ -113,7 +113,7 @@ def lower_runs(offsets: np.ndarray, data: np.ndarray, keep: int) -> Runs:
     return Runs(out[: out_offsets[n]], out_offsets, starts[: run_offsets[n]], run_offsets)
 
 
-@njit(cache=True)
+@kernel()
 def _is_final_sigma(data: np.ndarray, begin: int, i: int, end: int, bits: np.ndarray) -> bool:
     """Unicode's Final_Sigma at byte i: a cased letter before, none after, case-ignorable characters skipped."""
     j = i
@@ -124,12 +124,12 @@ def _is_final_sigma(data: np.ndarray, begin: int, i: int, end: int, bits: np.nda
         j -= 1
         while j > begin and data[j] & 0xC0 == 0x80:
             j -= 1
-        kind = bits[_code_point(data, j, _size(data, j, end))]
+        kind = bits[_code_point(data, j, character_size(data, j, end))]
     if not kind & CASED:
         return False
     j = i + 2
     while j < end:
-        size = _size(data, j, end)
+        size = character_size(data, j, end)
         kind = bits[_code_point(data, j, size)]
         if not kind & CASE_IGNORABLE:
             return not kind & CASED
@@ -137,7 +137,7 @@ def _is_final_sigma(data: np.ndarray, begin: int, i: int, end: int, bits: np.nda
     return True
 
 
-@njit(cache=True)
+@kernel()
 def _encode(code_point: int, out: np.ndarray, at: int) -> int:
     """Write a code point as UTF-8; return the position after it."""
     if code_point < 0x80:
@@ -158,7 +158,7 @@ def _encode(code_point: int, out: np.ndarray, at: int) -> int:
     return at + 2
 
 
-@njit(cache=True)
+@kernel()
 def _lower_one(
     data: np.ndarray,
     begin: int,
@@ -175,18 +175,18 @@ def _lower_one(
     return _encode(lower[code_point], out, at)
 
 
-@njit(cache=True)
+@kernel()
 def _skip_marks(data: np.ndarray, i: int, end: int, bits: np.ndarray) -> int:
     """The position of the first character from i on that does not continue a word."""
     while i < end and data[i] >= 0x80:
-        size = _size(data, i, end)
+        size = character_size(data, i, end)
         if not bits[_code_point(data, i, size)] & CONTINUES:
             break
         i += size
     return i
 
 
-@njit(cache=True)
+@kernel()
 def _lower_runs(
     data: np.ndarray,
     offsets: np.ndarray,
@@ -215,7 +215,7 @@ def _lower_runs(
                 inside = kept
                 i += 1
                 continue
-            size = _size(data, i, end)
+            size = character_size(data, i, end)
             code_point = _code_point(data, i, size)
             kind = np.int64(bits[code_point])
             if kind & keep & UNSPACED:

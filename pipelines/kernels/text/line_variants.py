@@ -5,8 +5,9 @@ untrimmed.
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
+from gristmill.compilation import kernel
+from pipelines.kernels.text.eight_bytes import load_eight
 from pipelines.kernels.text.segment import Segments
 from pipelines.kernels.text.tables import SPACE
 from pipelines.kernels.text.words import Spans
@@ -77,7 +78,7 @@ def find_breaks(
     return starts, past
 
 
-@njit(cache=True)
+@kernel()
 def _break(data: np.ndarray, i: int, end: int) -> int:
     """Bytes of a break of str.splitlines other than a line feed at i; 0 if there is none."""
     byte = data[i]
@@ -90,7 +91,7 @@ def _break(data: np.ndarray, i: int, end: int) -> int:
     return 0
 
 
-@njit(cache=True)
+@kernel()
 def _find_breaks(
     data: np.ndarray, ends: np.ndarray, limits: np.ndarray, by_feeds: bool, starts: np.ndarray, past: np.ndarray
 ) -> None:
@@ -105,28 +106,17 @@ def _find_breaks(
         past[k] = i
 
 
-@njit(cache=True, inline="always")
-def _eight(data: np.ndarray, i: int) -> np.uint64:
-    """Eight bytes, little-endian; LLVM makes it one load."""
-    k = np.uint64(i)
-    low = np.uint64(data[k]) | np.uint64(data[k + np.uint64(1)]) << np.uint64(8)
-    low |= np.uint64(data[k + np.uint64(2)]) << np.uint64(16) | np.uint64(data[k + np.uint64(3)]) << np.uint64(24)
-    high = np.uint64(data[k + np.uint64(4)]) | np.uint64(data[k + np.uint64(5)]) << np.uint64(8)
-    high |= np.uint64(data[k + np.uint64(6)]) << np.uint64(16) | np.uint64(data[k + np.uint64(7)]) << np.uint64(24)
-    return low | high << np.uint64(32)
-
-
-@njit(cache=True, inline="always")
+@kernel(inline="always")
 def _is_plain(eight: np.uint64) -> bool:
     """Whether eight bytes are ASCII without control characters."""
     return (eight | ~(eight + _TO_HIGH)) & _HIGH == 0
 
 
-@njit(cache=True)
+@kernel()
 def _next_break(data: np.ndarray, i: int, end: int) -> int:
     """Position of the next break other than a line feed; `end` if there is none."""
     while i < end:
-        while i + 8 <= end and _is_plain(_eight(data, i)):
+        while i + 8 <= end and _is_plain(load_eight(data, i)):
             i += 8
         stop = min(i + 8, end)
         while i < stop:
@@ -136,7 +126,7 @@ def _next_break(data: np.ndarray, i: int, end: int) -> int:
     return end
 
 
-@njit(cache=True)
+@kernel()
 def _strip_lines(
     data: np.ndarray, classes: np.ndarray, line_starts: np.ndarray, line_ends: np.ndarray, line_counts: np.ndarray,
     starts: np.ndarray, ends: np.ndarray, documents: np.ndarray, kinds: np.ndarray, feed_starts: np.ndarray,
@@ -173,7 +163,7 @@ def _strip_lines(
     counts[0], counts[1] = row, feed_row
 
 
-@njit(cache=True)
+@kernel()
 def _split_lines(
     offsets: np.ndarray, data: np.ndarray, classes: np.ndarray, line_starts: np.ndarray, line_ends: np.ndarray,
     line_counts: np.ndarray, paragraph_starts: np.ndarray, paragraph_ends: np.ndarray, paragraph_counts: np.ndarray,
@@ -189,7 +179,7 @@ def _split_lines(
             strip_end -= 1
         i, line_begin, paragraph_begin, found, last = begin, begin, strip_begin, 0, begin
         while i < end:
-            while i + 8 <= end and _is_plain(_eight(data, i)):
+            while i + 8 <= end and _is_plain(load_eight(data, i)):
                 i += 8
             if i == end:
                 break

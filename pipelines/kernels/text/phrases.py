@@ -6,7 +6,8 @@ Phrases are matched as bytes; the case of ASCII letters is ignored.
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
+
+from gristmill.compilation import kernel
 
 JAVASCRIPT, LOREM, POLICY, CURLY, MARKER = 1, 2, 4, 8, 16
 
@@ -60,7 +61,7 @@ def find_phrases(offsets: np.ndarray, data: np.ndarray) -> Hits:
     return Hits(places[:count], ends[:count], kinds[:count], counts)
 
 
-@njit(cache=True)
+@kernel()
 def _candidates(data: np.ndarray) -> np.ndarray:
     """1 at every possible brace, bracket or anchor, uint8 [bytes]. Without branches, so that LLVM vectorises it."""
     out = np.ones(len(data), np.uint8)
@@ -75,7 +76,7 @@ def _candidates(data: np.ndarray) -> np.ndarray:
     return out
 
 
-@njit(cache=True)
+@kernel()
 def _matches(data: np.ndarray, begin: int, start: int, end: int, row: np.ndarray) -> bool:
     size = np.int64(row[0])
     if start < begin or start + size > end:
@@ -89,7 +90,7 @@ def _matches(data: np.ndarray, begin: int, start: int, end: int, row: np.ndarray
     return True
 
 
-@njit(cache=True)
+@kernel()
 def _marker_end(data: np.ndarray, begin: int, i: int, end: int, markers: np.ndarray) -> int:
     """End of the citation marker at i; i if there is none. Case matters."""
     at = i + 1
@@ -107,7 +108,7 @@ def _marker_end(data: np.ndarray, begin: int, i: int, end: int, markers: np.ndar
     return i
 
 
-@njit(cache=True)
+@kernel()
 def _find(
     offsets: np.ndarray, data: np.ndarray, candidates: np.ndarray, phrases: np.ndarray, facts: np.ndarray,
     markers: np.ndarray, places: np.ndarray, ends: np.ndarray, kinds: np.ndarray, counts: np.ndarray,

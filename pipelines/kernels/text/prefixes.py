@@ -1,10 +1,11 @@
 """Prefixes of texts in a buffer, and their lengths in characters."""
 
 import numpy as np
-from numba import njit
+
+from gristmill.compilation import kernel
 
 
-@njit(cache=True)
+@kernel()
 def cut_prefixes(
     data: np.ndarray, starts: np.ndarray, ends: np.ndarray, most: int, least: int
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -31,7 +32,7 @@ def cut_prefixes(
     return cuts, filled
 
 
-@njit(cache=True)
+@kernel()
 def count_characters(data: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
     """Code points of the UTF-8 texts data[starts[n]:ends[n]], int64 [n]."""
     counts = np.zeros(len(starts), np.int64)

@@ -37,10 +37,11 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from numba import njit
 
+from gristmill.compilation import kernel
 from pipelines.kernels.text.buffers import blocks, text_buffers
 from pipelines.kernels.text.characters import classify
+from pipelines.kernels.text.eight_bytes import count_before_first, load_eight
 from pipelines.kernels.text.tables import ALONE, CLOSE, EXTEND, LETTER, LOWER, SPACE, STOP, WORD
 from pipelines.kernels.text.words import Spans, find_words
 
@@ -155,24 +156,7 @@ def _trim(spans: Spans) -> Spans:
     return Spans(spans.starts[:count], spans.ends[:count], spans.offsets)
 
 
-@njit(cache=True, inline="always")
-def _eight(data: np.ndarray, i: int) -> np.uint64:
-    """Eight bytes, little-endian; LLVM makes it one load."""
-    k = np.uint64(i)
-    low = np.uint64(data[k]) | np.uint64(data[k + np.uint64(1)]) << np.uint64(8)
-    low |= np.uint64(data[k + np.uint64(2)]) << np.uint64(16) | np.uint64(data[k + np.uint64(3)]) << np.uint64(24)
-    high = np.uint64(data[k + np.uint64(4)]) | np.uint64(data[k + np.uint64(5)]) << np.uint64(8)
-    high |= np.uint64(data[k + np.uint64(6)]) << np.uint64(16) | np.uint64(data[k + np.uint64(7)]) << np.uint64(24)
-    return low | high << np.uint64(32)
-
-
-@njit(cache=True, inline="always")
-def _before_first(flags: np.uint64) -> int:
-    """Number of zero bytes before the first 1 in eight bytes, each 0 or 1."""
-    return np.int64((((flags - np.uint64(1)) & ~flags & _ONES) * _ONES) >> np.uint64(56))
-
-
-@njit(cache=True)
+@kernel()
 def _lines(
     offsets: np.ndarray,
     data: np.ndarray,
@@ -209,21 +193,21 @@ def _lines(
         paragraph_counts[d + 1] = paragraph
 
 
-@njit(cache=True)
+@kernel()
 def _line_end(data: np.ndarray, i: int, end: int) -> int:
     """Position of the next line feed; `end` if there is none."""
     while i + 8 <= end:
-        differs = _eight(data, i) ^ (_ONES * np.uint64(_LINE_FEED))
+        differs = load_eight(data, i) ^ (_ONES * np.uint64(_LINE_FEED))
         found = (~(((differs & _SEVEN) + _SEVEN) | differs) >> np.uint64(7)) & _ONES
         if found:
-            return i + _before_first(found)
+            return i + count_before_first(found)
         i += 8
     while i < end and data[i] != _LINE_FEED:
         i += 1
     return i
 
 
-@njit(cache=True)
+@kernel()
 def _is_abbreviation(data: np.ndarray, classes: np.ndarray, opening: int, stop: int, abbreviations: np.ndarray) -> bool:
     """Whether the full stop at `stop` belongs to the word before it: a title, an initial, the number of a
     list item.
@@ -249,7 +233,7 @@ def _is_abbreviation(data: np.ndarray, classes: np.ndarray, opening: int, stop: 
     return False
 
 
-@njit(cache=True)
+@kernel()
 def _sentences(
     begins: np.ndarray,
     stops: np.ndarray,
@@ -280,11 +264,11 @@ def _sentences(
                 gap, feeds = False, 0
                 # Inside a sentence: skip to the byte before the next stop or line feed.
                 while i + 9 <= len(data):
-                    differs = _eight(data, i + 1) ^ (_ONES * np.uint64(_LINE_FEED))
+                    differs = load_eight(data, i + 1) ^ (_ONES * np.uint64(_LINE_FEED))
                     found = (~(((differs & _SEVEN) + _SEVEN) | differs) >> np.uint64(7)) & _ONES
-                    found |= (_eight(classes, i + 1) >> np.uint64(5)) & _ONES  # bit 5 is STOP
+                    found |= (load_eight(classes, i + 1) >> np.uint64(5)) & _ONES  # bit 5 is STOP
                     if found:
-                        i += _before_first(found)
+                        i += count_before_first(found)
                         break
                     i += 8
                 continue

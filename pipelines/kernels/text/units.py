@@ -5,8 +5,8 @@ dictionary. A letter carries less information than a word, so comparable n-grams
 """
 
 import numpy as np
-from numba import njit
 
+from gristmill.compilation import kernel
 from pipelines.kernels.text.tables import unit_kinds
 
 # Units per word, by kind of unit: 1 for words themselves; 1.6 for Han and kana; 3 for the alphabets of
@@ -40,7 +40,7 @@ def ngram_sizes(kinds: np.ndarray, offsets: np.ndarray, sizes: np.ndarray) -> np
     return np.rint(np.maximum(scale, 1)[:, None] * sizes).astype(np.int32)
 
 
-@njit(cache=True)
+@kernel()
 def _find_kinds(data: np.ndarray, starts: np.ndarray, table: np.ndarray, out: np.ndarray) -> None:
     for k in range(len(starts)):
         i = np.int64(starts[k])
@@ -54,7 +54,7 @@ def _find_kinds(data: np.ndarray, starts: np.ndarray, table: np.ndarray, out: np
         out[k] = table[np.int64(min(code, 0x10FFFF))]
 
 
-@njit(cache=True)
+@kernel()
 def _sum_words(kinds: np.ndarray, offsets: np.ndarray, words: np.ndarray, out: np.ndarray) -> None:
     for d in range(len(offsets) - 1):
         total = 0.0

@@ -4,9 +4,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.extending import intrinsic
 
+from gristmill.compilation import kernel
+from pipelines.kernels.text.eight_bytes import load_eight
 from pipelines.kernels.text.tables import ALONE, EXTEND, LETTER, WORD
 
 _FULL_STOP, _COMMA, _APOSTROPHE = 46, 44, 39
@@ -46,18 +48,7 @@ def _trailing_zeros(typing: Any, value: Any) -> Any:
     return types.int64(types.uint64), code
 
 
-@njit(cache=True, inline="always")
-def _eight(data: np.ndarray, i: int) -> np.uint64:
-    """Eight bytes, little-endian; LLVM makes it one load."""
-    k = np.uint64(i)
-    low = np.uint64(data[k]) | np.uint64(data[k + np.uint64(1)]) << np.uint64(8)
-    low |= np.uint64(data[k + np.uint64(2)]) << np.uint64(16) | np.uint64(data[k + np.uint64(3)]) << np.uint64(24)
-    high = np.uint64(data[k + np.uint64(4)]) | np.uint64(data[k + np.uint64(5)]) << np.uint64(8)
-    high |= np.uint64(data[k + np.uint64(6)]) << np.uint64(16) | np.uint64(data[k + np.uint64(7)]) << np.uint64(24)
-    return low | high << np.uint64(32)
-
-
-@njit(cache=True)
+@kernel()
 def _joiner(data: np.ndarray, classes: np.ndarray, begin: int, i: int, end: int) -> int:
     """Bytes of an apostrophe or decimal mark at i that continues the word before it; 0 if there is none."""
     size = 1
@@ -74,7 +65,7 @@ def _joiner(data: np.ndarray, classes: np.ndarray, begin: int, i: int, end: int)
     return 0
 
 
-@njit(cache=True)
+@kernel()
 def _inside_words(data: np.ndarray, classes: np.ndarray) -> np.ndarray:
     """1 for bytes in words, joiners included; valid if no character is ALONE or EXTEND and no document
     boundary is near.
@@ -107,7 +98,7 @@ def _inside_words(data: np.ndarray, classes: np.ndarray) -> np.ndarray:
     return out
 
 
-@njit(cache=True)
+@kernel()
 def _words(
     offsets: np.ndarray,
     data: np.ndarray,
@@ -131,7 +122,7 @@ def _words(
         counts[d + 1] = edge // 2
 
 
-@njit(cache=True)
+@kernel()
 def _clear_outer_joiners(data: np.ndarray, begin: int, end: int, insides: np.ndarray) -> None:
     """Clear joiners that are the first or last character of a document."""
     if data[begin] < 0x40 and not 48 <= data[begin] <= 57:
@@ -144,14 +135,14 @@ def _clear_outer_joiners(data: np.ndarray, begin: int, end: int, insides: np.nda
             insides[at] = insides[at + 1] = insides[at + 2] = 0
 
 
-@njit(cache=True)
+@kernel()
 def _edges(begin: int, end: int, insides: np.ndarray, room: int, edges: np.ndarray, edge: int) -> int:
     """Write where runs of 1 begin and end, 64 bytes at a time; return the number of edges so far."""
     carry = np.uint64(0)
     for at in range(begin, end, 64):
         bits = np.uint64(0)
         for k in range(8):
-            bits |= ((_eight(insides, at + 8 * k) * _GATHER) >> np.uint64(56)) << np.uint64(8 * k)
+            bits |= ((load_eight(insides, at + 8 * k) * _GATHER) >> np.uint64(56)) << np.uint64(8 * k)
         if end - at < 64:
             bits &= (np.uint64(1) << np.uint64(end - at)) - np.uint64(1)
         change = bits ^ ((bits << np.uint64(1)) | carry)
@@ -166,7 +157,7 @@ def _edges(begin: int, end: int, insides: np.ndarray, room: int, edges: np.ndarr
     return edge
 
 
-@njit(cache=True)
+@kernel()
 def _find_words_anywhere(
     data: np.ndarray, classes: np.ndarray, begin: int, end: int, room: int, edges: np.ndarray, edge: int
 ) -> int:

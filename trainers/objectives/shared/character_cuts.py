@@ -15,9 +15,9 @@ from functools import cached_property
 from itertools import chain, pairwise, zip_longest
 from typing import Any, TypeAlias
 
-import numba
 import numpy as np
 
+from gristmill.compilation import kernel
 from tokenizer.vocabulary.definition import Definition, load_within_text
 from trainers.objectives.shared.ragged import Ragged
 from trainers.objectives.shared.whole_words import text_of
@@ -201,7 +201,7 @@ def _edited(content: Ragged, edits: list[_Edit], growth: np.ndarray) -> Ragged:
     return Ragged(tokens, content.offsets + np.concatenate([[0], np.cumsum(growth)]))
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def _replace(tokens: np.ndarray, ranges: np.ndarray, new: np.ndarray, sizes: np.ndarray, edited: np.ndarray) -> None:
     """Copy `tokens` with each of the ranges replaced by the next `sizes` of the `new` ones."""
     place = written = used = 0
@@ -214,7 +214,7 @@ def _replace(tokens: np.ndarray, ranges: np.ndarray, new: np.ndarray, sizes: np.
     edited[written:] = tokens[place:]
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def _windows(
     tokens: np.ndarray,
     offsets: np.ndarray,

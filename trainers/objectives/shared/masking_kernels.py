@@ -10,15 +10,15 @@ is left of the budget is taken with the probability at which the mean of the tok
 decides what takes its place, so that a span is replaced as one.
 """
 
-import numba
 import numpy as np
 
+from gristmill.compilation import kernel
 from trainers.rows.batch import IGNORED
 
 BEGINS, ENDS = np.uint8(1), np.uint8(2)  # the token begins a word; the token after it does
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def choose_tokens(
     inputs: np.ndarray,
     segments: np.ndarray,
@@ -55,7 +55,7 @@ def choose_tokens(
             start = end
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def choose_words(
     inputs: np.ndarray,
     segments: np.ndarray,
@@ -110,7 +110,7 @@ def choose_words(
                     budget = max(0, budget - size)
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def _find_words(
     tokens: np.ndarray,
     segments: np.ndarray,
@@ -139,7 +139,7 @@ def _find_words(
     return end, words, eligible
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def replace_chosen(
     inputs: np.ndarray,
     group: np.ndarray,

@@ -16,9 +16,9 @@ longer than the sequence length. A batch is as wide as its longest row, rounded 
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-import numba
 import numpy as np
 
+from gristmill.compilation import kernel
 from gristmill.errors import ConfigError
 from trainers.objectives.shared.context import Context
 from trainers.objectives.shared.ragged import Ragged
@@ -229,7 +229,7 @@ def _blank(rows: int, width: int, padding: int) -> tuple[np.ndarray, np.ndarray,
     return np.full(shape, padding, np.int64), np.zeros(shape, np.int64), np.full(shape, PADDING, np.int64)
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def _scan(
     inputs: np.ndarray,
     targets: np.ndarray,
@@ -263,7 +263,7 @@ def _scan(
     return count
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def _fill_both(
     inputs: np.ndarray,
     input_offsets: np.ndarray,
@@ -301,7 +301,7 @@ def _fill_both(
         other += count
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def _fill_one(
     inputs: np.ndarray,
     input_offsets: np.ndarray,

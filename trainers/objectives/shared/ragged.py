@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 from functools import cached_property
 
-import numba
 import numpy as np
+
+from gristmill.compilation import kernel
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ def _or(token: int | None, other: int) -> int:
     return other if token is None else token
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel(nogil=True)
 def _mark(
     tokens: np.ndarray,
     offsets: np.ndarray,

@@ -1,0 +1,61 @@
+"""Machine code from numba, cached on disk for as long as everything that it was made from is the same.
+
+numba's cache looks at the file of a kernel alone: it would go on running code into which the old text of a kernel of another
+file was inlined, or in which the old value of a constant was frozen. A kernel of ours carries a digest of these as well. A stale
+entry is overwritten in its place, so caches do not grow, wherever numba keeps them.
+"""
+
+import types
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numba
+import numpy as np
+import xxhash
+from numba.core.dispatcher import Dispatcher
+
+
+def kernel(inline: str = "never", nogil: bool = False) -> Callable[[Callable[..., Any]], Any]:
+    """Compile a function by numba when it is first called, or load it. It may call kernels of other files.
+
+    `inline` and `nogil` are those of `numba.njit`.
+    """
+
+    def compiled(function: Callable[..., Any]) -> Any:
+        assert isinstance(function, types.FunctionType)
+        dispatcher = numba.njit(cache=True, inline=inline, nogil=nogil)(function)
+        if isinstance(dispatcher, Dispatcher):  # else NUMBA_DISABLE_JIT leaves the function as it is
+            dispatcher._cache._cache_file._source_stamp = _stamp(function)
+        return dispatcher
+
+    return compiled
+
+
+def _stamp(function: types.FunctionType) -> str:
+    """A digest of the file of a kernel, and of what it uses of its globals: constants by value, kernels by their own stamps."""
+    whole = xxhash.xxh3_128(_digest_of_file(function.__code__.co_filename))
+    for name in sorted(_names(function.__code__)):
+        value = function.__globals__.get(name)
+        if isinstance(value, Dispatcher):
+            whole.update(f"{name}={value._cache._cache_file._source_stamp}".encode())
+        elif isinstance(value, np.ndarray):
+            whole.update(f"{name}={value.dtype}{value.shape}".encode())
+            whole.update(value.tobytes())
+        elif isinstance(value, bool | int | float | complex | str | bytes | tuple | np.generic):
+            whole.update(f"{name}={value!r}".encode())
+    return whole.hexdigest()
+
+
+def _names(code: types.CodeType) -> Iterator[str]:
+    """The names of globals, and of attributes, in a function and those within it."""
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _names(constant)
+
+
+@cache
+def _digest_of_file(path: str) -> bytes:
+    return xxhash.xxh3_128_digest(Path(path).read_bytes())

@@ -1,0 +1,24 @@
+"""Eight bytes at once, as an integer: the first byte is the lowest."""
+
+import numpy as np
+
+from gristmill.compilation import kernel
+
+_ONES = np.uint64(0x0101010101010101)
+
+
+@kernel(inline="always")
+def load_eight(data: np.ndarray, i: int) -> np.uint64:
+    """Eight bytes, little-endian; LLVM makes it one load."""
+    k = np.uint64(i)
+    low = np.uint64(data[k]) | np.uint64(data[k + np.uint64(1)]) << np.uint64(8)
+    low |= np.uint64(data[k + np.uint64(2)]) << np.uint64(16) | np.uint64(data[k + np.uint64(3)]) << np.uint64(24)
+    high = np.uint64(data[k + np.uint64(4)]) | np.uint64(data[k + np.uint64(5)]) << np.uint64(8)
+    high |= np.uint64(data[k + np.uint64(6)]) << np.uint64(16) | np.uint64(data[k + np.uint64(7)]) << np.uint64(24)
+    return low | high << np.uint64(32)
+
+
+@kernel(inline="always")
+def count_before_first(flags: np.uint64) -> int:
+    """How many of eight bytes, each 0 or 1, come before the first 1."""
+    return np.int64((((flags - np.uint64(1)) & ~flags & _ONES) * _ONES) >> np.uint64(56))
