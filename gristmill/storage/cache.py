@@ -9,16 +9,16 @@ import errno
 import os
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO
 
 import xxhash
 
 from gristmill.errors import UserError, attach_filename, reason_of
-from gristmill.storage.location import RemotePath
-from gristmill.storage.remote import fetch_url, put_url
+from gristmill.storage.disk import LocalPath
+from gristmill.storage.location import Content
+from gristmill.storage.remote import Remote, fetch_url, put_url
 
 _DEFAULT_BYTES = 20 << 30
 _IN_USE_SECONDS = 60  # younger files are never removed: their path may have been handed out and not opened yet
@@ -26,7 +26,7 @@ _ABANDONED_SECONDS = 86_400  # a file that is still being fetched is written to
 _CHUNK = 1 << 20
 
 
-def put(path: RemotePath, content: bytes | Callable[[BinaryIO], None]) -> tuple[int, str]:
+def put(url: str, remote: Remote, content: Content) -> tuple[int, str]:
     """Store a remote file and keep a copy; (bytes, xxh3_128 in hex)."""
     with _scratch() as local:
         with open(local, "wb") as sink:
@@ -35,15 +35,15 @@ def put(path: RemotePath, content: bytes | Callable[[BinaryIO], None]) -> tuple[
             else:
                 sink.write(content)
         facts = _facts(local)
-        put_url(path.url, path.remote, local)
+        put_url(url, remote, local)
         _keep(local, facts[1])
     return facts
 
 
-def fetch(path: RemotePath) -> tuple[int, str]:
+def fetch(url: str, remote: Remote) -> tuple[int, str]:
     """Copy a remote file into the cache; (bytes, xxh3_128 in hex). FileNotFoundError where there is none."""
     with _scratch() as local:
-        fetch_url(path.url, path.remote, local)
+        fetch_url(url, remote, local)
         facts = _facts(local)
         _keep(local, facts[1])
     return facts
@@ -59,15 +59,15 @@ def kept(checksum: str) -> Path | None:
     return path
 
 
-def derived(kind: str, name: str) -> Path:
+def derived(kind: str, name: str) -> LocalPath:
     """Where to keep what was computed from other files and can be computed again; `name` tells its inputs apart."""
     return _directory() / kind / name
 
 
-def _directory() -> Path:
+def _directory() -> LocalPath:
     own = os.environ.get("GRISTMILL_CACHE")
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(own) if own else Path(base) / "gristmill"
+    return LocalPath(own) if own else LocalPath(base) / "gristmill"
 
 
 @contextmanager

@@ -9,7 +9,6 @@ A lease saves work and guards nothing. It can be lost (a process that was suspen
 at the same instant may both hold it: what is written while one is held must be right with two writers.
 """
 
-import fcntl
 import json
 import os
 import threading
@@ -21,9 +20,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gristmill.errors import ConflictError, StorageError, UserError
-from gristmill.storage.location import RemotePath
-from gristmill.storage.remote import write_url
-from gristmill.storage.store import digest, write_atomic, write_new
+from gristmill.storage.location import Location
+from gristmill.storage.store import digest
 
 LEASE = ".lease"
 PATIENCE_SECONDS = 30.0  # six beats: a store that is slow, or a library that keeps all threads waiting, is no death
@@ -37,7 +35,7 @@ Say = Callable[[str], None]
 class Lease:
     """A lease that this process holds. `work` says what it does, for people: building, training."""
 
-    path: Path
+    path: Location
     work: str
     holder: str = field(default_factory=lambda: uuid.uuid4().hex)
     count: int = 0
@@ -52,32 +50,14 @@ class Lease:
     def beat(self) -> bool:
         """Raise the counter; False where another process has taken the lease."""
         self.count += 1
-        if isinstance(self.path, RemotePath):
-            found = _read(self.path)
-            if found is not None and not self._owns(found):
-                return False
-            write_url(self.path.url, self.path.remote, self.state())
-            return True
-        try:
-            # In place, through one descriptor: a lease that another process puts here meanwhile is another file.
-            with open(self.path, "r+b", buffering=0) as file:
-                if not self._owns(file.read()):
-                    return False
-                file.seek(0)
-                file.write(self.state())
-        except FileNotFoundError:
-            return write_new(self.path, self.state())
-        return True
+        return self.path.update(self._owns, self.state())
 
     def release(self) -> None:
         """Remove the lease, unless it is another's by now."""
         found = _read(self.path)
         if found is None or not self._owns(found):
             return
-        if isinstance(self.path, RemotePath):
-            self.path.remove_tree()
-        else:
-            self.path.unlink(missing_ok=True)
+        self.path.unlink(missing_ok=True)
 
     def _owns(self, found: bytes) -> bool:
         """Whether a lease is this one; one that cannot be read is nobody else's."""
@@ -86,7 +66,7 @@ class Lease:
 
 @contextmanager
 def lock(
-    place: Path,
+    place: Location,
     work: str,
     say: Say,
     *,
@@ -125,7 +105,7 @@ def lock(
 
 
 def take(
-    place: Path,
+    place: Location,
     work: str,
     say: Say,
     *,
@@ -176,37 +156,12 @@ def take(
 
 def _put(lease: Lease, found: bytes | None) -> bool:
     """Put a lease where `found` lies, or nothing; False where something else lies there by now."""
-    path = lease.path
     if found is None:
-        return write_new(path, lease.state())
-    if isinstance(path, RemotePath):  # no store can be told to replace one content and no other
-        write_url(path.url, path.remote, lease.state())
-        return _read(path) == lease.state()
-    with _alone(path.parent) as alone:
-        if not alone or _read(path) != found:
-            return False
-        write_atomic(path, lease.state())
-    return True
+        return lease.path.write_new(lease.state())
+    return lease.path.compare_and_swap(found, lease.state())
 
 
-@contextmanager
-def _alone(directory: Path) -> Iterator[bool]:
-    """Whether no other process of this machine is in this block; on file systems without locks none is known to be."""
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield False
-            return
-        except OSError:
-            pass
-        yield True
-    finally:
-        os.close(descriptor)
-
-
-def _read(path: Path) -> bytes | None:
+def _read(path: Location) -> bytes | None:
     try:
         return path.read_bytes()
     except FileNotFoundError:

@@ -4,6 +4,8 @@ import argparse
 import re
 from pathlib import Path
 
+from gristmill.storage.disk import LocalPath
+
 # Two letters and more before the colon, and one slash behind it: `s3:/bucket`, to which pathlib shortens a URL, counts.
 _URL = re.compile(r"([a-z][a-z0-9+.-]+):/", re.IGNORECASE)
 _HOME = re.compile(r"\$(?:HOME|\{HOME\})(?=/|$)")
@@ -46,13 +48,13 @@ def is_url(place: str) -> bool:
     return bool(_URL.match(place))
 
 
-def local_path(name: str) -> Path:
+def local_path(name: str) -> LocalPath:
     """The path of a local file or directory, as `expand_home`. NotLocalError for a URL, of which no more than the scheme is
     shown; PathError.
     """
     found = _URL.match(name)
     if found is None:
-        return Path(expand_home(name))
+        return LocalPath(expand_home(name))
     scheme = found[1].lower()
     if scheme == "file":
         raise NotLocalError("got a file: URL, expected a path; write the path without file://")

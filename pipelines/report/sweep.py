@@ -14,7 +14,7 @@ from rich.table import Table
 
 from gristmill.config import near_match
 from gristmill.errors import UserError
-from gristmill.storage.store import write_atomic
+from gristmill.storage.location import Location
 from pipelines.contracts.lineage import open_corpus
 from pipelines.report.bins import axis_for
 from pipelines.report.charts import INK, LINE, SERIES, short, svg
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _ROWS = 12  # thresholds in the printed table
 
 
-def sweep(corpus: Path, signal: str, side: str, output: Path) -> None:
+def sweep(corpus: Location, signal: str, side: str, output: Location) -> None:
     """Print the shares kept at round thresholds and write the chart, an HTML page that loads nothing, to `output`.
 
     `side` is at_least or at_most. UserError for a signal without a histogram.
@@ -39,7 +39,7 @@ def sweep(corpus: Path, signal: str, side: str, output: Path) -> None:
         raise UserError(f"--sweep {signal}: the corpus has no histogram of it{near_match(signal, known)}")
     _print(histograms, signal, side)
     page = _page(histograms, signal, side)
-    write_atomic(output, page.encode())
+    output.write_atomic(page.encode())
     Console(highlight=False).print(f"chart: {output}", markup=False)
 
 

@@ -8,7 +8,6 @@ import numpy as np
 import xxhash
 
 from gristmill.storage.cache import derived
-from gristmill.storage.store import write_atomic
 
 _HEADER = 16  # bytes of checksum
 
@@ -26,7 +25,7 @@ def cached(name: str, make: Callable[[], tuple[np.ndarray, ...]]) -> tuple[np.nd
     with suppress(OSError):
         sizes = np.array([len(arrays), *map(len, arrays)], dtype=np.int64)
         body = b"".join(np.ascontiguousarray(part, np.int64).tobytes() for part in (sizes, *arrays))
-        write_atomic(path, xxhash.xxh3_128_digest(body) + body)
+        path.write_atomic(xxhash.xxh3_128_digest(body) + body)
     return arrays
 
 

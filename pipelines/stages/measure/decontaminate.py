@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gristmill.errors import UserError
-from gristmill.storage.store import FileRecord
+from gristmill.storage.location import FileRecord
 from pipelines.contracts.columns import DROP, EDITS_COLUMN, EMPTY
 from pipelines.contracts.edits import EDIT, EDITS
 from pipelines.contracts.manifest import StepOutput, read_table, records_of, schema_facts, write_table

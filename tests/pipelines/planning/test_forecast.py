@@ -1,7 +1,5 @@
 """What a build will take: rates of finished steps, carried to the text of the steps that will run."""
 
-from pathlib import Path
-
 import pytest
 
 from gristmill.storage.store import read_json, write_json
@@ -20,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("without_report")
 
 def plan_of(path, *overrides):
     config = load_corpus_config(path, overrides)
-    return make_plan(config, take_inventory(config.sources, Path(config.output)))
+    return make_plan(config, take_inventory(config.sources, config.place))
 
 
 @pytest.fixture
