@@ -1,7 +1,8 @@
 """LocalPath: files on a local disk that are either whole or absent.
 
-A file is written under a name unique to the attempt, fsynced and renamed; then its directory is fsynced. A process that is
-killed at any instant leaves at most a file whose name ends in `.tmp`, which no reader looks at.
+A file is written under a name unique to the attempt, fsynced and renamed; then its directory is fsynced. A
+process that is killed at any instant leaves at most a file whose name ends in `.tmp`, which no reader looks
+at.
 """
 
 import errno
@@ -42,7 +43,10 @@ class LocalPath(PosixPath, Location):
         return outer.local is not None and self.resolve().is_relative_to(outer.local.resolve())
 
     def version(self) -> tuple[int, ...]:
-        """Size, times of the last changes of content and of attributes, inode. FileNotFoundError if there is no such file."""
+        """Size, times of the last changes of content and of attributes, inode.
+
+        FileNotFoundError if there is no such file.
+        """
         status = self.stat()
         return status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino
 
@@ -78,7 +82,10 @@ class LocalPath(PosixPath, Location):
         return path
 
     def write_atomic(self, content: Content) -> None:
-        """Write the file under another name, fsync, rename. Bytes are written again after an I/O error that may pass."""
+        """Write the file under another name, fsync, rename.
+
+        Bytes are written again after an I/O error that may pass.
+        """
         if callable(content):
             with attach_filename(self):
                 self._write(content)
@@ -128,7 +135,9 @@ class LocalPath(PosixPath, Location):
         return self.record(relative)
 
     def update(self, accept: Callable[[bytes], bool], content: bytes) -> bool:
-        """Overwrite the file in place, through one descriptor: if another process puts a file here meanwhile, that is kept."""
+        """Overwrite the file in place, through one descriptor: if another process puts a file here meanwhile,
+        that is kept.
+        """
         try:
             with open(self, "r+b", buffering=0) as file:
                 if not accept(file.read()):
@@ -198,7 +207,9 @@ def read_range(path: Path, start: int, end: int) -> bytes:
 
 
 def verify_once(path: Path, record: FileRecord) -> None:
-    """CorruptFileError if a file differs from its record; the checksum is computed once per process and state of the file.
+    """CorruptFileError if a file differs from its record.
+
+    The checksum is computed once per process and state of the file.
 
     FileNotFoundError if there is none.
     """
@@ -216,7 +227,10 @@ def _verify(path: str, size: int, mtime_ns: int, inode: int, expected_size: int,
 
 @contextmanager
 def _alone(directory: Path) -> Iterator[bool]:
-    """Whether no other process of this machine is in this block; file systems without locks never report one."""
+    """Whether no other process of this machine is in this block.
+
+    File systems without locks never report one.
+    """
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         try:

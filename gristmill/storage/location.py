@@ -1,7 +1,8 @@
 """Location: the interface of a file or directory of a corpus, on a local disk or in an object store.
 
-There are two implementations: `gristmill.storage.disk.LocalPath` and `gristmill.storage.object_store.RemotePath`. Code that
-works with both takes a `Location`. Code that needs a local file takes a `pathlib.Path`: a LocalPath is one, a RemotePath is not.
+There are two implementations: `gristmill.storage.disk.LocalPath` and
+`gristmill.storage.object_store.RemotePath`. Code that works with both takes a `Location`. Code that needs a
+local file takes a `pathlib.Path`: a LocalPath is one, a RemotePath is not.
 """
 
 from abc import ABC, abstractmethod
@@ -16,7 +17,9 @@ Content = bytes | Callable[[BinaryIO], None]
 
 @dataclass(frozen=True)
 class FileRecord:
-    """A finished file: path relative to its manifest's directory, size in bytes, xxh3_128 of all its bytes in hex."""
+    """A finished file: path relative to its manifest's directory, size in bytes, xxh3_128 of all its bytes in
+    hex.
+    """
 
     path: str
     bytes: int
@@ -38,7 +41,10 @@ class Status(Protocol):
 
 
 class Location(ABC):
-    """A file or directory. Names, listings and reads are those of `pathlib.Path`; the rest is what a store needs."""
+    """A file or directory.
+
+    Names, listings and reads are those of `pathlib.Path`; the rest is what a store needs.
+    """
 
     __slots__ = ()
 
@@ -87,7 +93,10 @@ class Location(ABC):
 
     @abstractmethod
     def glob(self, pattern: str) -> Iterator[Self]:
-        """What lies below it and matches a pattern of names with slashes between them; `**` on a local disk only."""
+        """What lies below it and matches a pattern of names with slashes between them.
+
+        `**` on a local disk only.
+        """
 
     @abstractmethod
     def stat(self) -> Status:
@@ -95,7 +104,9 @@ class Location(ABC):
 
     @abstractmethod
     def version(self) -> tuple[int, ...] | None:
-        """Numbers that change whenever the file is replaced; None if finding out costs as much as reading the file.
+        """Numbers that change whenever the file is replaced.
+
+        None if finding out costs as much as reading the file.
 
         FileNotFoundError if there is none.
         """
@@ -106,7 +117,10 @@ class Location(ABC):
 
     @abstractmethod
     def missing_hint(self) -> str:
-        """The end of a message that nothing is here: settings that may be missing. Empty if there are none."""
+        """The end of a message that nothing is here: settings that may be missing.
+
+        Empty if there are none.
+        """
 
     @abstractmethod
     def read_bytes(self) -> bytes:
@@ -118,7 +132,9 @@ class Location(ABC):
 
     @abstractmethod
     def read_ranges(self, ranges: Sequence[tuple[FileRecord, int, int]]) -> list[bytes]:
-        """The bytes [start, end) of recorded files below a directory; only these are read, and they are not verified.
+        """The bytes [start, end) of recorded files below a directory.
+
+        Only these are read, and they are not verified.
 
         A range is cut at the end of its file. FileNotFoundError if a file is missing.
         """
@@ -131,8 +147,8 @@ class Location(ABC):
     def verify(self, record: FileRecord) -> Path:
         """A local file with the content of a recorded file below a directory, verified once per process.
 
-        On disk it is the file itself, from an object store its copy in the cache. CorruptFileError if the file is missing or
-        differs from its record.
+        On disk it is the file itself, from an object store its copy in the cache. CorruptFileError if the
+        file is missing or differs from its record.
         """
 
     @abstractmethod
@@ -141,7 +157,10 @@ class Location(ABC):
 
     @abstractmethod
     def write_new(self, content: bytes) -> bool:
-        """Write the file as `write_atomic` does unless it exists; whether this call did. Of several processes one succeeds."""
+        """Write the file as `write_atomic` does unless it exists; whether this call did.
+
+        Of several processes one succeeds.
+        """
 
     @abstractmethod
     def write_file(self, relative: str, content: Content) -> FileRecord:
@@ -149,7 +168,9 @@ class Location(ABC):
 
     @abstractmethod
     def update(self, accept: Callable[[bytes], bool], content: bytes) -> bool:
-        """Overwrite the file if `accept` its current bytes, or create it if it is gone; whether that was done.
+        """Overwrite the file if `accept` its current bytes, or create it if it is gone.
+
+        Whether that was done.
 
         Neither atomic nor durable: for leases, which are rewritten every few seconds at the same length.
         """
@@ -167,11 +188,17 @@ class Location(ABC):
 
     @abstractmethod
     def probe_writable(self) -> None:
-        """Make the directory if missing and check that a file can be made in it: OSError. An object store is not asked."""
+        """Make the directory if missing and check that a file can be made in it: OSError.
+
+        An object store is not asked.
+        """
 
     @abstractmethod
     def rename_if_possible(self, target: Self) -> None:
-        """Rename a directory if it exists and `target` does not. Object stores cannot rename: there nothing is done."""
+        """Rename a directory if it exists and `target` does not.
+
+        Object stores cannot rename: there nothing is done.
+        """
 
     @abstractmethod
     def unlink(self, missing_ok: bool = False) -> None:
@@ -181,7 +208,8 @@ class Location(ABC):
     def remove_tree(self) -> None:
         """Remove a directory, or prefix, and everything below; nothing if it does not exist.
 
-        Another process may remove it at the same time, or still write into it: what is left then stays for the next removal.
+        Another process may remove it at the same time, or still write into it: what is left then stays for
+        the next removal.
         """
 
     @abstractmethod

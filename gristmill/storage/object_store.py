@@ -1,7 +1,8 @@
 """RemotePath: files of an object store, under a prefix that looks like a directory.
 
-Objects have no directories and no renames, and need none: a file is put under its final name by one request, and appears whole
-or not at all. Libraries want local files, so files are read through the cache, see `gristmill.storage.cache`.
+Objects have no directories and no renames, and need none: a file is put under its final name by one request,
+and appears whole or not at all. Libraries want local files, so files are read through the cache, see
+`gristmill.storage.cache`.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -128,7 +129,7 @@ class RemotePath(Location):
         for number, (record, start, end) in enumerate(ranges):
             if start >= end:
                 continue
-            copy = cache.kept(record.xxh3_128)
+            copy = cache.lookup(record.xxh3_128)
             if copy is None:
                 requested.append(number)
             else:
@@ -145,8 +146,11 @@ class RemotePath(Location):
         return FileRecord(relative, *cache.fetch((self / relative).url, self.remote))
 
     def verify(self, record: FileRecord) -> Path:
-        """The verified copy of a recorded file in the cache. A copy or a transfer that is damaged is fetched again once."""
-        copy = cache.kept(record.xxh3_128)
+        """The verified copy of a recorded file in the cache.
+
+        A copy or a transfer that is damaged is fetched again once.
+        """
+        copy = cache.lookup(record.xxh3_128)
         if copy is not None:
             try:
                 verify_once(copy, record)
@@ -167,7 +171,7 @@ class RemotePath(Location):
                 f"{path}: is {facts[0]} bytes, {facts[1]}; its manifest recorded {record.bytes} bytes, {record.xxh3_128}; "
                 f"{repair_advice(path, self)}"
             )
-        copy = cache.kept(record.xxh3_128)
+        copy = cache.lookup(record.xxh3_128)
         assert copy is not None, "the cache keeps what it was just given"
         return copy
 

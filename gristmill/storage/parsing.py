@@ -14,9 +14,10 @@ from gristmill.storage.remote import Remote, check_url, has_query, shown
 def parse_location(name: str, remote: Remote | None = None, field: str = "corpus") -> Location:
     """The location that a path, `~` expanded, or a URL names.
 
-    `remote` says which URLs may be opened. Without it, on a command line, the defaults hold, and GRISTMILL_ALLOW_PRIVATE=1 in
-    the environment allows addresses that are not public. ConfigError, which names `field`, for a URL that is malformed, whose
-    scheme may not be opened, or that holds credentials or a query: locations are stored and shown.
+    `remote` says which URLs may be opened. Without it, on a command line, the defaults hold, and
+    GRISTMILL_ALLOW_PRIVATE=1 in the environment allows addresses that are not public. ConfigError, which
+    names `field`, for a URL that is malformed, whose scheme may not be opened, or that holds credentials or a
+    query: locations are stored and shown.
     """
     if not is_url(name):
         return LocalPath(expand_location(name, field))
@@ -44,7 +45,10 @@ def location_argument(name: str) -> Location:
 
 
 def expand_location(name: str, field: str) -> str:
-    """`expand_home` for a location that a configuration names in `field`; ConfigError instead of PathError."""
+    """`expand_home` for a location that a configuration names in `field`.
+
+    ConfigError instead of PathError.
+    """
     try:
         return expand_home(name)
     except PathError as error:

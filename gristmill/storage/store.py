@@ -37,7 +37,10 @@ def digest(value: Any) -> str:
 
 
 def write_json(path: Location, value: dict[str, Any]) -> None:
-    """Write a JSON object atomically, with its own checksum in the field `checksum`; indented, keys in the order given."""
+    """Write a JSON object atomically, with its own checksum in the field `checksum`.
+
+    Indented, keys in the order given.
+    """
     path.write_atomic(_with_checksum(value))
 
 
@@ -53,7 +56,9 @@ def _with_checksum(value: dict[str, Any]) -> bytes:
 
 
 def read_json(path: Location, advice: str = "remove it and run the same command again") -> dict[str, Any]:
-    """Read a JSON object written by `write_json` and verify its checksum; `advice` is what to do about a damaged file.
+    """Read a JSON object written by `write_json` and verify its checksum.
+
+    `advice` is what to do about a damaged file.
 
     Raises FileNotFoundError if there is none and CorruptFileError if the content is not what was written.
     """

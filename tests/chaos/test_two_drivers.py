@@ -179,7 +179,7 @@ def test_two_builds_with_leases_do_the_work_once(meeting, reference, injected, h
     first.until(Path(f"{hold}.held").exists)
     second = meeting.drive("second", hours=-hours, lease=QUICK)
     second.until_said("another process is building here (host elsewhere, pid")
-    time.sleep(2 * QUICK["patience"])  # the counter moves
+    time.sleep(2 * QUICK["timeout"])  # the counter moves
     started = time.perf_counter()
     Path(f"{hold}.go").touch()
     first.finish()

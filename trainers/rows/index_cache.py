@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import xxhash
 
-from gristmill.storage.cache import derived
+from gristmill.storage.cache import path_for
 
 _HEADER = 16  # bytes of checksum
 
@@ -18,7 +18,7 @@ def cached(name: str, make: Callable[[], tuple[np.ndarray, ...]]) -> tuple[np.nd
     Those from the cache are mapped into memory, which the workers of a machine share, and read-only. A cache that cannot
     be read or written is none: what is made again is the same.
     """
-    path = derived("packing", name)
+    path = path_for("packing", name)
     with suppress(OSError, ValueError):
         return _read(path)
     arrays = make()

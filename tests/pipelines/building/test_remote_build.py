@@ -8,7 +8,7 @@ import yaml
 
 from gristmill.errors import ConflictError, CorruptFileError, RemoteError, UserError
 from gristmill.storage import cache
-from gristmill.storage.cache import kept
+from gristmill.storage.cache import lookup
 from gristmill.storage.location import FileRecord
 from gristmill.storage.object_store import RemotePath
 from gristmill.storage.parsing import parse_location
@@ -101,7 +101,7 @@ def test_remote_files_are_verified(s3, tmp_path: Path, own_cache: Path) -> None:
     assert root.verify(record).read_bytes() == b"12345"  # the copy that was kept when it was written
     root.verify(record).write_bytes(b"x")  # a damaged copy is fetched again
     assert root.verify(record).read_bytes() == b"12345"
-    kept(record.xxh3_128).unlink()
+    lookup(record.xxh3_128).unlink()
     s3.store.pipe_file(f"{root.url}/f", b"12x45")
     with pytest.raises(CorruptFileError, match=r"/f: is 5 bytes, .*its manifest recorded 5 bytes"):
         root.verify(record)
@@ -114,9 +114,9 @@ def test_ranges_are_read_without_the_whole(s3, tmp_path: Path, monkeypatch: pyte
     for directory in (root, tmp_path):
         record = directory.write_file("ranges", b"0123456789")
         assert directory.read_ranges([(record, 4, 7), (record, 8, 20), (record, 3, 3)]) == [b"456", b"89", b""]
-    kept(record.xxh3_128).unlink()  # nothing is kept: the store is asked
+    lookup(record.xxh3_128).unlink()  # nothing is kept: the store is asked
     assert root.read_ranges([(record, 7, 10), (record, 8, 20), (record, 3, 3)]) == [b"789", b"89", b""]
-    assert kept(record.xxh3_128) is None
+    assert lookup(record.xxh3_128) is None
     with pytest.raises(FileNotFoundError):
         root.read_ranges([(record, 0, 1), (FileRecord("no", 5, "0"), 0, 1)])
 
@@ -126,10 +126,10 @@ def test_the_cache_is_bounded(s3, tmp_path: Path, own_cache: Path, monkeypatch: 
     monkeypatch.setattr(cache, "_IN_USE_SECONDS", -1)
     root = prefix(s3, tmp_path)
     records = [root.write_file(str(number), bytes([number]) * 1000) for number in range(10)]
-    held = [number for number, record in enumerate(records) if kept(record.xxh3_128)]
+    held = [number for number, record in enumerate(records) if lookup(record.xxh3_128)]
     assert held == [5, 6, 7, 8, 9]
     assert root.verify(records[0]).read_bytes() == bytes(1000)
-    assert [number for number, record in enumerate(records) if kept(record.xxh3_128)] == [0, 6, 7, 8, 9]
+    assert [number for number, record in enumerate(records) if lookup(record.xxh3_128)] == [0, 6, 7, 8, 9]
 
 
 def test_a_store_that_fails_is_tried_again(s3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

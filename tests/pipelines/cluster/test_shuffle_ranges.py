@@ -8,7 +8,7 @@ import pytest
 
 from gristmill.errors import CorruptFileError, UserError
 from gristmill.storage import remote as remote_module
-from gristmill.storage.cache import kept
+from gristmill.storage.cache import lookup
 from gristmill.storage.parsing import parse_location
 from gristmill.storage.remote import Remote, read_url, stat_url
 from pipelines.cluster import shuffle
@@ -53,7 +53,7 @@ def test_a_partition_costs_its_own_bytes(s3, tmp_path: Path, answers) -> None:
     out = StepOutput(parse_location(f"s3://bucket/{tmp_path.name}", s3.remote), "step")
     files, tables = write(out)
     for file in files:
-        kept(file.xxh3_128).unlink()
+        lookup(file.xxh3_128).unlink()
     answers.clear()
     rows = gathered(out.directory, files, 3).to_pylist()
     assert rows == [row for table in tables for row in table.to_pylist() if row["p"] == 3]
@@ -76,7 +76,7 @@ def test_entries_far_from_the_end_are_asked_for_alone(s3, tmp_path: Path, answer
         files, tables = write(out)
         if place is not tmp_path:
             for file in files:
-                kept(file.xxh3_128).unlink()
+                lookup(file.xxh3_128).unlink()
             answers.clear()
         for partition in (0, PARTITIONS - 2, PARTITIONS - 1):
             rows = [row for table in tables for row in table.to_pylist() if row["p"] == partition]
@@ -100,7 +100,7 @@ def test_a_damaged_file_among_others_is_noticed(s3, tmp_path: Path, remote: bool
         data[place] ^= 64
     if remote:
         for file in files:
-            kept(file.xxh3_128).unlink()
+            lookup(file.xxh3_128).unlink()
         s3.store.pipe_file(path.url, bytes(data))
     else:
         path.write_bytes(data)
