@@ -69,10 +69,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as warm:  # compiles the kernels
         (Path(warm) / "one.jsonl").write_text(json.dumps({"text": "One document. " * 50, "url": "https://a.example"}))
         config = configured(warm, options.stages, Path(warm) / "one.jsonl")
-        build(make_plan(config, take_inventory(config.sources, Path(config.output))), LocalCluster(), lambda line: None)
+        build(make_plan(config, take_inventory(config.sources, config.place)), LocalCluster(), lambda line: None)
     with tempfile.TemporaryDirectory() as scratch:
         config = configured(scratch, options.stages, root)
-        plan = make_plan(config, take_inventory(config.sources, Path(config.output)))
+        plan = make_plan(config, take_inventory(config.sources, config.place))
         memory = Memory()
         memory.start()
         started = time.perf_counter()
@@ -83,10 +83,7 @@ def main() -> None:
             cluster.close()
             memory.done.set()
         wall = time.perf_counter() - started
-        runs = {
-            step.name: json.loads((Path(config.output) / step.directory / "run.json").read_text())
-            for step in plan.steps
-        }
+        runs = {step.name: json.loads((config.place / step.directory / "run.json").read_text()) for step in plan.steps}
     size = max(run["text_bytes"] for name, run in runs.items() if name != "read")
     seconds = {name: run["seconds"] for name, run in runs.items() if name == "read" or name in options.stages}
     print(machine())

@@ -30,7 +30,7 @@ import numpy as np
 import pyarrow as pa
 
 from benchmarks.signals import machine
-from gristmill.storage.store import record_file, write_atomic
+from gristmill.storage.disk import LocalPath
 from pipelines.contracts.document import DOCUMENT, ID, document_id
 from pipelines.contracts.manifest import StepOutput, read_table, schema_facts, write_table
 from pipelines.contracts.parts import Annotation, Part
@@ -111,9 +111,9 @@ def prepare(root: Path, documents: int) -> tuple[list[Part], np.ndarray]:
         flat = pa.array(np.ascontiguousarray(some).view(np.uint32).ravel())
         notes = pa.Table.from_arrays([pa.FixedSizeListArray.from_arrays(flat, type=NOTES.types[0])], schema=NOTES)
         for name, table in ((f"{number}.docs", documents), (f"{number}.notes", notes)):
-            write_atomic(root / name, write_table(table))
-        note = Annotation("signed", root, record_file(root, f"{number}.notes"), schema_facts(NOTES))
-        record = record_file(root, f"{number}.docs")
+            (root / name).write_atomic(write_table(table))
+        note = Annotation("signed", root, root.record(f"{number}.notes"), schema_facts(NOTES))
+        record = root.record(f"{number}.docs")
         parts.append(Part("s", number, len(some), 0, root, record, schema_facts(DOCUMENT), NOTES, ("signed",), (note,)))
     return parts, cluster
 
@@ -134,7 +134,7 @@ def check(stage: DedupMinhash, out: StepOutput, parts: Sequence[Part], cluster: 
 
 def run(documents: int, workers: int, details: bool) -> float:
     """Cluster that many documents; return the processor seconds of all tasks."""
-    root = Path(tempfile.mkdtemp(prefix="clustering-"))
+    root = LocalPath(tempfile.mkdtemp(prefix="clustering-"))
     try:
         with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as once:
             parts, cluster = once.submit(prepare, root, documents).result()

@@ -22,7 +22,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from benchmarks.signals import load, machine, rate
-from gristmill.storage.store import record_file, write_atomic
+from gristmill.storage.disk import LocalPath
 from pipelines.cluster.local import LocalCluster
 from pipelines.contracts.document import DOCUMENT, document_id, file_key
 from pipelines.contracts.manifest import StepOutput, read_table, schema_facts, write_table
@@ -92,8 +92,8 @@ def part_of(root: Path, texts: Sequence[str]) -> Part:
     ids = [document_id(key, row) for row in range(len(texts))]
     sources = pa.array(["web"] * len(texts)).dictionary_encode()
     table = pa.table({"id": ids, "text": texts, "source": sources, "url": nothing, "meta": nothing}, schema=DOCUMENT)
-    write_atomic(root / "documents.arrow", write_table(table))
-    record, size = record_file(root, "documents.arrow"), sum(len(text.encode()) for text in texts)
+    (root / "documents.arrow").write_atomic(write_table(table))
+    record, size = root.record("documents.arrow"), sum(len(text.encode()) for text in texts)
     return Part("web", 0, len(texts), size, root, record, schema_facts(DOCUMENT), pa.schema([]), ())
 
 
@@ -135,7 +135,7 @@ def show(planted: Planted) -> None:
     print(f"{len(planted.texts):,} documents, {size:.1f} MB; {len(planted.items):,} items, half of them planted")
     for ngram in (13, 8):
         with tempfile.TemporaryDirectory() as root:
-            scores, seconds = measure(planted, Path(root), ngram=ngram)
+            scores, seconds = measure(planted, LocalPath(root), ngram=ngram)
         clean = {document for document, _ in scores} - {document for document, _ in planted.truth}
         print(f"  {ngram}-grams, {size / seconds:.0f} MB/s; found in {len(clean):,} documents without a planted item")
         for threshold in (0.0, 0.25, 0.8):
@@ -154,11 +154,11 @@ def main() -> None:
     stage = QualitySignals()
     stage.annotate(docs[:1])
     with tempfile.TemporaryDirectory() as warm:
-        measure(plant(texts[:100], long_enough[:16], seed=1), Path(warm))
+        measure(plant(texts[:100], long_enough[:16], seed=1), LocalPath(warm))
     print(
         f"{names[0]}; MB/s of one core's processor time; quality_signals: {rate(lambda: stage.annotate(docs), size, 1):.0f}"
     )
-    print(f"items of {Path(arguments[1]).name}: ", end="")
+    print(f"items of {LocalPath(arguments[1]).name}: ", end="")
     show(plant(texts, long_enough, seed=0))
     print("items of the corpus: ", end="")
     own = [number for number, text in enumerate(texts) if len(text.split()) > 200][::5][:1200]

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from gristmill.storage.store import record_file, write_atomic
+from gristmill.storage.disk import LocalPath
 from pipelines.contracts.document import document_id
 from pipelines.contracts.manifest import ShardRecord, TokenizerRecord
 from pipelines.contracts.shard_set import open_shard, write_shard
@@ -51,11 +51,10 @@ def write_source(directory: Path, tokens: int) -> Source:
         values = rng.integers(128, 32_000, offsets[-1], dtype=np.uint16)
         ids = pa.array([document_id(number, i) for i in range(len(lengths))], pa.binary(16))
         name = f"{number}.arrow"
-        write_atomic(
-            directory / name,
+        (directory / name).write_atomic(
             lambda sink, v=values, o=offsets, i=ids, n=lengths: write_shard(sink, v, o, i, n, {}, every(o, SENTENCE)),
         )
-        file = record_file(directory, name)
+        file = directory.record(name)
         size = (len(lengths), int(offsets[-1]), int(offsets[-1]))
         records.append(ShardRecord(file.path, file.bytes, file.xxh3_128, "web", "train", *size))
     return Source("web", directory, tuple(records), Causal.frame)
@@ -192,7 +191,7 @@ def main() -> None:
     if options.peers:
         sys.path.append(options.peers)
     with tempfile.TemporaryDirectory() as directory:
-        source = write_source(Path(directory), options.million_tokens * 1_000_000)
+        source = write_source(LocalPath(directory), options.million_tokens * 1_000_000)
         for number in range(2):
             open_shard(source.directory, source.shards[number].file).tokens.sum()
         readers = {

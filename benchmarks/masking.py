@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from gristmill.storage.disk import LocalPath
 from trainers.objectives.masked import Masked
 from trainers.objectives.shared.context import Context
 from trainers.objectives.shared.masking_kernels import BEGINS
@@ -121,7 +122,7 @@ def main() -> None:
     context = Context(0, SPECIALS, VOCABULARY, "encoder", arguments.sequence_length, marks)
     found: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as directory:
-        tokenizer = tokenizer_of(Path(directory))
+        tokenizer = tokenizer_of(LocalPath(directory))
         for unit in ("tokens", "words", "spans"):
             objective = Masked(unit=unit)
             found[f"ours, {unit}"] = speed(lambda o=objective: o.apply(batch, context), batch.inputs.size)

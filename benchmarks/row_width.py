@@ -16,13 +16,13 @@ import os
 import tempfile
 from dataclasses import dataclass, replace
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from benchmarks.objectives import OBJECTIVES
+from gristmill.storage.disk import LocalPath
 from pipelines.contracts.manifest import ShardRecord
 from pipelines.contracts.shard_set import Shard
 from tokenizer.encode import Encoder
@@ -84,11 +84,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tokens", type=int, default=400_000)
     options = parser.parse_args()
-    path = Path(os.environ["GRISTMILL_DATA"]) / "prose" / "wiki_en.jsonl.gz"
+    path = LocalPath(os.environ["GRISTMILL_DATA"]) / "prose" / "wiki_en.jsonl.gz"
     with gzip.open(path, "rt", encoding="utf-8") as lines:
         texts = [json.loads(line)["text"] for line in islice(lines, 800)]
     with tempfile.NamedTemporaryFile(suffix=".json") as file:
-        Path(file.name).write_bytes(train_byte_bpe(texts[:200], VOCABULARY))
+        LocalPath(file.name).write_bytes(train_byte_bpe(texts[:200], VOCABULARY))
         encoder = Encoder.load(file.name)
         ids, _ = encoder.encode(pa.array(texts, pa.large_string()))
         known = TokenTexts(encoder.definition)
@@ -109,7 +109,7 @@ def measure(name: str, shard: Shard, key: str, length: int, known: TokenTexts) -
     start = ARCHITECTURES[architecture].decoder_start
     context = Context(0, dict(SPECIAL_IDS), VOCABULARY, family, length, decoder_start=start, texts=known)
     record = ShardRecord("x", 0, key, "wiki_en", "train", len(shard.offsets) - 1, int(shard.offsets[-1]), 0)
-    source = Held("wiki_en", Path(), (record,), objective.frame, held=shard)
+    source = Held("wiki_en", LocalPath(), (record,), objective.frame, held=shard)
     taken = objective.stream_length(length, family)
     packed = source.packed("concatenate", taken, 0, objective.room(length, family))
     before, after = (widths(PackedCorpus((one,), taken, objective, context)) for one in (replace(source), packed))

@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from benchmarks.decontamination import part_of
 from benchmarks.signals import load, machine, rate
+from gristmill.storage.disk import LocalPath
 from pipelines.cluster.local import LocalCluster
 from pipelines.contracts.manifest import StepOutput
 from pipelines.contracts.parts import Annotation, Part
@@ -76,7 +77,7 @@ def main() -> None:
     print(machine())
     print(f"{', '.join(names)}: {len(texts):,} documents, {size / 1e6:.1f} MB; MB/s of one core's processor time")
     with tempfile.TemporaryDirectory() as place:
-        root = Path(place)
+        root = LocalPath(place)
         small = parts_of(root / "warm", texts[:100])
         signals.annotate(docs[:1])
         for number, stage in enumerate((DedupExact(), *SPANS)):

@@ -27,7 +27,7 @@ def timed_build(config: Path, output: str, workers: int | None) -> tuple[Plan, f
     """Build into `output`; return the plan and wall seconds. `workers` None runs in this process."""
     corpus = load_corpus_config(config, [f"output={output}"])
     started = time.perf_counter()
-    plan = make_plan(corpus, take_inventory(corpus.sources, Path(output)))
+    plan = make_plan(corpus, take_inventory(corpus.sources, corpus.place))
     cluster = LocalCluster() if workers is None else RayCluster(workers)
     try:
         build(plan, cluster, lambda line: None)
@@ -41,7 +41,7 @@ def table(plan: Plan) -> list[str]:
     seconds: dict[str, float] = defaultdict(float)
     text_bytes: dict[str, int] = defaultdict(int)
     for step in plan.steps:
-        run = json.loads((Path(plan.config.output) / step.directory / "run.json").read_text())
+        run = json.loads((plan.config.place / step.directory / "run.json").read_text())
         seconds[step.name] += run["seconds"]
         text_bytes[step.name] += run["text_bytes"]
     rows = ["| stage | seconds | MB of text | MB/s |", "|---|---|---|---|"]

@@ -1,8 +1,8 @@
-"""Versions with known security advisories: what they are, and that nothing starts with one of them.
+"""Versions of ray, torch and pyarrow with known security advisories; nothing starts with one of them.
 
-Of the libraries that see untrusted bytes or open ports: ray, torch, pyarrow. The ranges are those of the advisories, each of
-which is at `Advisory.source`. Not here, since no version mends it: CVE-2023-48022, that whoever reaches a Ray cluster without
-token authentication runs code on it; docs/security.md says what stands against that.
+These libraries read untrusted bytes or open ports. The ranges are those of the advisories
+(`Advisory.source`). CVE-2023-48022 is not listed, because no version fixes it: anyone who reaches a Ray
+cluster without token authentication can run code on it. See docs/security.md.
 """
 
 import re
@@ -14,7 +14,7 @@ from gristmill.errors import UserError
 
 @dataclass(frozen=True)
 class Advisory:
-    """One advisory: `distribution` from version `since` on is affected, up to but without `fixed`."""
+    """One advisory: versions of `distribution` in [since, fixed) are affected."""
 
     id: str
     distribution: str
@@ -24,11 +24,11 @@ class Advisory:
 
     @property
     def source(self) -> str:
-        """Where the advisory stands."""
+        """URL of the advisory."""
         return f"https://nvd.nist.gov/vuln/detail/{self.id}"
 
     def affects(self, found: str) -> bool:
-        """Whether that version is in the range; what stands behind its numbers (`+cpu`, `rc1`) does not count."""
+        """Whether a version is in the range; suffixes (`+cpu`, `rc1`) are ignored."""
         return _numbers(self.since) <= _numbers(found) < _numbers(self.fixed)
 
 
@@ -51,12 +51,12 @@ ADVISORIES = (
 
 
 def known(distribution: str, found: str) -> list[Advisory]:
-    """The advisories that a version is affected by, in the order of ADVISORIES."""
+    """The advisories that affect a version, in the order of ADVISORIES."""
     return [entry for entry in ADVISORIES if entry.distribution == distribution and entry.affects(found)]
 
 
 def refuse_known(*distributions: str) -> None:
-    """UserError where an installed version has a known advisory; names one and the version to install."""
+    """UserError if an installed version has a known advisory; it names one, and the version to install."""
     for name in distributions:
         try:
             found = version(name)
@@ -67,7 +67,7 @@ def refuse_known(*distributions: str) -> None:
 
 
 def describe(distribution: str, found: str, affected: list[Advisory]) -> str:
-    """What is wrong with a version, and what to do, in one line."""
+    """One line: the newest advisory of a version, and what to install."""
     newest = max(affected, key=lambda entry: _numbers(entry.fixed))
     others = f" and {len(affected) - 1} more" if len(affected) > 1 else ""
     return (

@@ -1,5 +1,5 @@
-"""What the command lines of all packages share: trailing settings, exit codes, one line per error, and a quiet end where the
-reader of the output has closed the pipe, as `head` does.
+"""Shared by all command lines: trailing settings, exit codes, one line per error, and a quiet exit on a
+broken pipe.
 """
 
 import argparse
@@ -19,14 +19,14 @@ def run_command(
     resumes: str,
     user_errors: tuple[type[Exception], ...] = (UserError,),
 ) -> int:
-    """Parse `arguments` and call the command's `handler`. Returns its status; 2 and one line for an error that the user can
-    act on, 130 when interrupted, 141 where the reader of the standard output has left.
+    """Parse `arguments` and call the command's `handler`; the exit status.
 
-    `resumes` says what the same command does when it is run again. Words like `a.b=value` may come after options: they are
-    added to `overrides` of a command that has them.
+    It is the handler's own, 2 (with one line) for an error that the user can act on, 130 when interrupted,
+    and 141 if standard output is a broken pipe. `resumes` completes "the same command ...". Words like
+    `a.b=value` may follow options: they are added to the `overrides` of a command that has them.
     """
     options, rest = top.parse_known_args(arguments)
-    # argparse takes no positional arguments after an option that follows one, and a=b belongs at the end of a command line.
+    # argparse accepts no positional argument after an option that follows one; a=b belongs at the end of the line.
     if rest and (not hasattr(options, "overrides") or any(word.startswith("-") for word in rest)):
         top.error(f"unrecognized arguments: {' '.join(rest)}")
     if rest:
@@ -46,7 +46,10 @@ def run_command(
 
 
 def run(command: Callable[[], int]) -> int:
-    """The status of a command; 141, and not a word, where what reads its standard output has left."""
+    """The status of a command.
+
+    141, without a message, if standard output is a broken pipe, as under `| head`.
+    """
     try:
         status = command()
         sys.stdout.flush()
@@ -55,14 +58,14 @@ def run(command: Callable[[], int]) -> int:
         if not _has_no_reader():
             raise
     except SystemExit as end:
-        if not isinstance(end.__context__, BrokenPipeError):  # which rich turns into SystemExit(1)
+        if not isinstance(end.__context__, BrokenPipeError):  # rich turns it into SystemExit(1)
             raise
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter flushes once more at its end
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter flushes once more on exit
     return _SIGPIPE
 
 
 def _has_no_reader() -> bool:
-    """Whether the broken pipe is the standard output, and not that of a process that died."""
+    """Whether the broken pipe is standard output, rather than the pipe to a process that died."""
     import select
 
     poll = select.poll()

@@ -1,7 +1,8 @@
 """Configuration: frozen dataclasses are the schema of YAML files and of `a.b=value` arguments.
 
-Defaults < YAML < command line. An unknown key, a wrong type and an out-of-range value are errors that name file, path, value
-and the near match. A dataclass may define `check(self) -> None` that raises ValueError("field: what is wrong").
+Defaults < YAML < command line. An unknown key, a wrong type and an out-of-range value are errors that name
+file, path, value and the near match. A dataclass may define `check(self) -> None` that raises
+ValueError("field: what is wrong").
 """
 
 import dataclasses
@@ -21,7 +22,7 @@ from gristmill.errors import ConfigError
 
 T = TypeVar("T")
 _ALIAS_LIMIT = 100
-_NODE_LIMIT = 1_000_000  # values of a file once every alias is replaced by what it stands for
+_NODE_LIMIT = 1_000_000  # values of a file with every alias expanded
 # YAML 1.1, which PyYAML implements, reads 2e9 as a string; YAML 1.2 and everyone who writes a token budget read a number.
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([kMGT]?)(i?)B?", re.IGNORECASE)
 _FLOAT = re.compile(r"^[-+]?([0-9][0-9_]*)(\.[0-9_]*)?[eE][-+]?[0-9]+$")
@@ -29,8 +30,8 @@ _BOOL = re.compile(r"^(true|True|TRUE|false|False|FALSE)$")
 
 
 class _Loader(yaml.SafeLoader):
-    """SafeLoader with YAML 1.2's numbers and truth values, text as keys, no duplicate keys and a limit on aliases and on
-    what they expand to.
+    """SafeLoader with the numbers and booleans of YAML 1.2, text as keys, no duplicate keys, and limits on
+    aliases and on their expansion.
     """
 
     aliases = 0
@@ -67,9 +68,9 @@ class _Loader(yaml.SafeLoader):
 
 
 def _expanded(node: Any, known: dict[int, int]) -> int:
-    """Values below a node and itself, with what aliases stand for counted as often as they do."""
+    """The number of values in a node, itself included, with every alias expanded."""
     if id(node) not in known:
-        known[id(node)] = 0  # until it is known, it stands only where a node lies within itself
+        known[id(node)] = 0  # 0 marks "in progress": seeing it again means that the alias is recursive
         pairs = node.value if isinstance(node, yaml.MappingNode) else ()
         inner = node.value if isinstance(node, yaml.SequenceNode) else [child for pair in pairs for child in pair]
         known[id(node)] = 1 + sum(_expanded(child, known) for child in inner)
@@ -83,7 +84,7 @@ _Loader.add_implicit_resolver("tag:yaml.org,2002:bool", _BOOL, list("tTfF"))
 
 
 def load_yaml(path: Path) -> dict[str, Any]:
-    """The mapping in a YAML file. ConfigError where it is missing, not YAML, or not a mapping."""
+    """The mapping in a YAML file. ConfigError if the file is missing, not YAML, or not a mapping."""
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -104,8 +105,8 @@ def load_yaml(path: Path) -> dict[str, Any]:
 def override(data: Mapping[str, Any], assignments: Sequence[str]) -> dict[str, Any]:
     """A copy of `data` with each `a.b=value` assigned; values are YAML.
 
-    A list entry is picked by its number, or by the name in its field `name`, or by a key it has (`steps.language.model=...`
-    picks the step with the key `language` and goes on inside that key).
+    A list entry is picked by its number, by its field `name`, or by a key that it has:
+    `steps.language.model=...` picks the step with the key `language` and continues inside that key.
     """
     result: dict[str, Any] = _copy(data)
     for assignment in assignments:
@@ -122,10 +123,10 @@ def override(data: Mapping[str, Any], assignments: Sequence[str]) -> dict[str, A
 
 
 def yaml_value(raw: str, where: str) -> Any:
-    """What a text holds by the YAML of configuration files. ConfigError, begun with `where`, if it is not YAML."""
+    """The value of a YAML text. ConfigError, which begins with `where`, if it is not YAML."""
     try:
         return yaml.load(raw, Loader=_Loader)
-    except (yaml.YAMLError, RecursionError, ValueError):  # ValueError: a date that is none
+    except (yaml.YAMLError, RecursionError, ValueError):  # ValueError: an impossible date
         raise ConfigError(
             f"{where}: the value is not valid YAML; quote what YAML has a meaning for: ['*.txt']"
         ) from None
@@ -144,7 +145,7 @@ def _descend(target: Any, key: str, path: str, assignment: str) -> Any:
         if target.get(key) is None:
             target[key] = {}
         elif isinstance(target[key], str):
-            target[key] = {"kind": target[key]}  # which a text alone is short for
+            target[key] = {"kind": target[key]}  # expand the shorthand: a bare string is {kind: string}
         return target[key]
     raise ConfigError(f"{assignment!r}: {path} lies inside {_kind(target)}, which has no fields")
 
@@ -231,7 +232,7 @@ def _union(kind: Any, data: Any, where: str, path: str) -> Any:
         return _kind_of_union(kinds, data, where, path)
     for option in options:
         if isinstance(data, Mapping) and typing.get_origin(option) in (dict, Mapping):
-            return _value(option, data, where, path)  # what is wrong is an entry
+            return _value(option, data, where, path)  # so that the message names the entry
         try:
             return _value(option, data, where, path)
         except ConfigError:
@@ -241,13 +242,16 @@ def _union(kind: Any, data: Any, where: str, path: str) -> Any:
 
 
 def _kinds(option: Any) -> tuple[str, ...]:
-    """What a dataclass's field `kind` may hold: it tells the members of a union apart. Empty for all else."""
+    """The values that a dataclass's field `kind` allows, which tell the members of a union apart.
+
+    Empty for other types.
+    """
     hint = typing.get_type_hints(option).get("kind") if dataclasses.is_dataclass(option) else None
     return typing.get_args(hint) if typing.get_origin(hint) is typing.Literal else ()
 
 
 def _kind_of_union(kinds: Mapping[str, Any], data: Any, where: str, path: str) -> Any:
-    """The member of a union that `kind` names; a text alone is short for a mapping with that kind."""
+    """The member of a union that `kind` names; a bare string is short for a mapping with that kind."""
     data = {"kind": data} if isinstance(data, str) else data
     if not isinstance(data, Mapping):
         raise _wrong_type(where, path, data, f"a mapping with a kind, or one of {', '.join(kinds)}")
@@ -317,7 +321,7 @@ def _size(text: str, where: str, path: str) -> int:
 
 
 def _below(path: str, key: Any) -> str:
-    """The path of a key in a message, which is one line whatever a file has for a key."""
+    """The path of a key for a message of one line; keys with other characters are quoted."""
     shown = key if isinstance(key, str) and key.isprintable() and key.strip() else repr(key)
     return f"{path}.{shown}" if path else shown
 
@@ -348,7 +352,7 @@ def _kind(data: Any) -> str:
 
 
 def near_match(name: str, names: Sequence[str]) -> str:
-    """The end of a message about an unknown name: the near match, or all the names there are."""
+    """The end of a message about an unknown name: the near match, or all names that exist."""
     found = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
     if found:
         return f"; did you mean {found[0]!r}?"

@@ -17,36 +17,36 @@ _PLAIN_INTERVAL_SECONDS = 10.0
 
 
 class Page:
-    """Lines on the terminal; nothing in them is taken for markup, and what its encoding lacks is escaped."""
+    """Lines on the terminal, without markup; characters that its encoding lacks are escaped."""
 
     def __init__(self) -> None:
         self._console = Console(highlight=False, markup=False, emoji=False)
 
     def line(self, text: str = "", style: str = "") -> None:
-        """One line; it is not folded."""
+        """Print one line, without wrapping."""
         encoding = self._console.encoding
         text = text.encode(encoding, "backslashreplace").decode(encoding)
         self._console.print(Text(text, style=style), soft_wrap=True)
 
     def heading(self, text: str) -> None:
-        """A bold line after an empty one."""
+        """Print an empty line, then a bold one."""
         self.line()
         self.line(printable(text), "bold")
 
     def fields(self, values: Mapping[str, str], indent: int = 2) -> None:
-        """Names and values, one below the other; the values begin in one column."""
+        """Print names and values, a pair per line, with values aligned."""
         width = max([26 - indent, *(len(printable(name)) for name in values)])
         for name, value in values.items():
             self.field(name, value, indent, width)
 
     def field(self, name: str, value: str, indent: int = 2, width: int = 0) -> None:
-        """A name and a value, clipped; `width` is that of the name's column."""
+        """Print a name and a clipped value; `width` is the width of the name's column."""
         if len(value) > _VALUE:
             value = f"{value[:_VALUE]}... ({len(value) - _VALUE:,} more characters)"
         self.line(f"{' ' * indent}{printable(name):<{width or 26 - indent}} {printable(value)}")
 
     def text(self, text: str, limits: tuple[int, int]) -> None:
-        """The beginning of a text: at most so many characters and lines."""
+        """Print the beginning of a text; `limits` are (characters, lines)."""
         characters, lines = limits
         shown = "\n".join(text[:characters].split("\n")[:lines])
         for line in printable(shown, lines=True).split("\n"):
@@ -57,7 +57,7 @@ class Page:
 
 
 class ProgressDisplay:
-    """Bars on a terminal; elsewhere a line when a phase begins and then at most one every ten seconds."""
+    """Progress bars on a terminal; elsewhere at most one line every ten seconds."""
 
     def __init__(self) -> None:
         self._console = Console(highlight=False)
@@ -68,7 +68,7 @@ class ProgressDisplay:
         self._live = sys.stdout.isatty()
         self._task: TaskID | None = None
         self._phase = ""
-        self._told = 0.0
+        self._last_line = 0.0
         self._started = time.perf_counter()
 
     def __enter__(self) -> "ProgressDisplay":
@@ -89,19 +89,19 @@ class ProgressDisplay:
         )
 
     def progress(self, phase: str, done: int, total: int) -> None:
-        """Show that `done` of `total` tasks of a phase are finished."""
+        """Show progress: `done` of the `total` tasks of a phase."""
         if self._live:
             if self._task is None or phase != self._phase:
                 if self._task is not None:
                     self._bars.remove_task(self._task)
                 self._task = self._bars.add_task(phase, total=total)
             self._bars.update(self._task, completed=done)
-        elif total > 1 and done and time.perf_counter() - self._told > _PLAIN_INTERVAL_SECONDS:
-            self._told = time.perf_counter()
+        elif total > 1 and done and time.perf_counter() - self._last_line > _PLAIN_INTERVAL_SECONDS:
+            self._last_line = time.perf_counter()
             self.say(f"  {phase}: {done} of {total}")
         self._phase = phase
 
 
 def wide_console() -> Console:
-    """The terminal; where the output is a file or a pipe, 120 columns."""
+    """A console as wide as the terminal; 120 columns for files and pipes."""
     return Console(highlight=False) if sys.stdout.isatty() else Console(highlight=False, width=120)

@@ -1,4 +1,7 @@
-"""Errors that a user can act on. The command lines print them as one line; anything else is a defect and shows a traceback."""
+"""Errors that a user can act on.
+
+The command lines print them as one line; anything else is a defect and shows a traceback.
+"""
 
 import os
 import re
@@ -12,7 +15,8 @@ _ERRNO = re.compile(r"\[errno (\d+)\]")
 class UserError(Exception):
     """Base of all errors for users: the message says where, what was found, what is allowed and what to do.
 
-    No ValueError, which readers take for damage: an archive is not corrupt because access to it was withdrawn.
+    Not a ValueError: readers treat that as damaged data, and an archive that may not be opened is not
+    damaged.
     """
 
 
@@ -37,10 +41,10 @@ class ConflictError(UserError):
 
 
 class ChangedSourceError(SourceError):
-    """Files of a source are not what they were when the build was planned."""
+    """Files of a source changed after the build was planned."""
 
     def __init__(self, message: str, locations: tuple[str, ...]) -> None:
-        super().__init__(message, locations)  # both, so that it can be pickled
+        super().__init__(message, locations)  # pickle passes these
         self.locations = locations
 
     def __str__(self) -> str:
@@ -51,7 +55,7 @@ class PoisonError(UserError):
     """A document stops a step. The message holds its id and the kind of failure, never its text."""
 
     def __init__(self, message: str, step: str, source: str, document: str, reason: str) -> None:
-        super().__init__(message, step, source, document, reason)  # all of them, so that it can be pickled
+        super().__init__(message, step, source, document, reason)  # pickle passes these
         self.step, self.source, self.document, self.reason = step, source, document, reason
 
     def __str__(self) -> str:
@@ -59,12 +63,14 @@ class PoisonError(UserError):
 
 
 class BrokenTaskError(UserError):
-    """The task at `position` ran out of memory (reason `memory`), or lost its process (`death`), as often as it was tried;
-    the last time with `memory` bytes, None where it had no ceiling.
+    """The task at `position` ran out of memory (reason `memory`) or lost its process (`death`) in every
+    attempt.
+
+    `memory` is the limit of the last attempt in bytes, None if it had none.
     """
 
     def __init__(self, message: str, position: int, memory: int | None, reason: str) -> None:
-        super().__init__(message, position, memory, reason)  # all of them, so that it can be pickled
+        super().__init__(message, position, memory, reason)  # pickle passes these
         self.position, self.memory, self.reason = position, memory, reason
 
     def __str__(self) -> str:
@@ -72,7 +78,7 @@ class BrokenTaskError(UserError):
 
 
 class TaskMemoryError(MemoryError):
-    """A task needs more memory than it may have. `place` says where it was, without the text that it worked on."""
+    """A task needs more memory than its limit. `place` is the file and line, never text of a document."""
 
     def __init__(self, place: str) -> None:
         super().__init__(place)
@@ -80,17 +86,17 @@ class TaskMemoryError(MemoryError):
 
 
 class StorageError(Exception):
-    """A disk failed at reading. No OSError, which readers would take for damage to a file: the task is tried again."""
+    """A disk failed; the task is retried. Not an OSError: readers treat that as a damaged file."""
 
 
 class RemoteError(StorageError):
-    """An object store or a web server failed. Not the user's to mend: the task is tried again."""
+    """An object store or a web server failed; the task is retried, since the user cannot fix it."""
 
 
 def reason_of(error: OSError) -> str:
-    """What the system says of a file, with the file's name where the error has one: `/data/x: No space left on device`."""
-    said = os.strerror(error.errno) if error.errno is not None else str(error)
-    return f"{error.filename}: {said}" if error.filename else said
+    """The system's message, after the file name if the error has one: `/data/x: No space left on device`."""
+    message = os.strerror(error.errno) if error.errno is not None else str(error)
+    return f"{error.filename}: {message}" if error.filename else message
 
 
 @contextmanager
@@ -106,6 +112,9 @@ def attach_filename(path: Any) -> Iterator[None]:
 
 
 def errno_of(error: BaseException) -> int | None:
-    """The errno of an operating-system error, which Arrow sometimes leaves in the message only; None for errors of libraries."""
+    """The errno of an operating-system error, also if Arrow put it only in the message.
+
+    None for other errors.
+    """
     in_message = _ERRNO.search(str(error)) if isinstance(error, OSError) and error.errno is None else None
     return int(in_message[1]) if in_message else getattr(error, "errno", None)

@@ -1,4 +1,6 @@
-"""Events: one human line per interval, and the same fields as one JSON line in a file, each with its own checksum."""
+"""Events: one human line per interval, and the same fields as one JSON line in a file, each with its own
+checksum.
+"""
 
 import json
 import os
@@ -16,19 +18,21 @@ _CHECKSUM = b', "xxh3_64": "'
 
 
 class EventLog:
-    """Append-only JSON lines. Every event carries `event`, `time` (seconds since the epoch, UTC) and at its end `xxh3_64`, of
-    the line without this field. After a line that a kill cut off stands the event `cut_off`.
+    """Append-only JSON lines.
+
+    Every event has `event`, `time` (seconds since the epoch, UTC) and, last, `xxh3_64`: the checksum of the
+    line without this field. A line that a kill cut off is followed by the event `cut_off`.
     """
 
     def __init__(self, path: Path) -> None:
-        """Open `path` for appending; its directory is made where it is missing."""
+        """Open `path` for appending; its directory is made if missing."""
         path.parent.mkdir(parents=True, exist_ok=True)
         cut_off = False
         if path.exists() and path.stat().st_size:
             with open(path, "rb") as written:
                 written.seek(-1, os.SEEK_END)
                 cut_off = written.read(1) != b"\n"
-        self._file = open(path, "a", encoding="utf-8", buffering=1)  # noqa: SIM115  it stays open for the run
+        self._file = open(path, "a", encoding="utf-8", buffering=1)  # noqa: SIM115  stays open for the whole run
 
         if cut_off:  # a kill in the middle of a line
             self._file.write("\n")
@@ -41,7 +45,7 @@ class EventLog:
             self._file.write(f'{line[:-1]}{_CHECKSUM.decode()}{xxhash.xxh3_64_hexdigest(line.encode())}"}}\n')
 
     def sync(self) -> None:
-        """Make what was written so far outlast a loss of power."""
+        """Flush to the disk: what was written survives a power failure."""
         with attach_filename(self._file.name):
             os.fsync(self._file.fileno())
 
@@ -53,9 +57,12 @@ class EventLog:
 
 
 def read_events(path: Path, event: str | None = None, size: int | None = None) -> list[dict[str, Any]]:
-    """The events of a file, or of its first `size` bytes; all, or those named `event`. None where there is no file yet.
+    """The events of a file, or of its first `size` bytes; all, or those named `event`.
 
-    What follows the last line end was cut off, or is being written; it is passed over. See `events_of` for damage.
+    Empty if there is no file yet.
+
+    Bytes after the last line end are skipped: they were cut off, or are being written. See `events_of` for
+    damage.
     """
     if not path.exists():
         return []
@@ -65,8 +72,10 @@ def read_events(path: Path, event: str | None = None, size: int | None = None) -
 
 
 def events_of(lines: Iterable[bytes]) -> list[dict[str, Any]]:
-    """The events of whole lines. One that is not what was written gives the event `damaged`, with a `message` that says
-    which it is, and the time of the event before; one that a kill cut off is passed over.
+    """The events of complete lines. Lines that a kill cut off are skipped.
+
+    A line that differs from what was written becomes the event `damaged`, with a `message` that names the
+    line and the time of the event before it.
     """
     entries = [_event(line) for line in lines]
     found: list[dict[str, Any]] = []
@@ -82,7 +91,7 @@ def events_of(lines: Iterable[bytes]) -> list[dict[str, Any]]:
 
 
 def _event(line: bytes) -> dict[str, Any] | None:
-    """The event of a line; None unless its checksum is right. Earlier versions wrote none."""
+    """The event of a line; None if its checksum is wrong. Lines of earlier versions have none."""
     content, mark, checksum = line.rpartition(_CHECKSUM)
     if mark:
         line = content + b"}"
@@ -96,7 +105,7 @@ def _event(line: bytes) -> dict[str, Any] | None:
 
 
 def human_line(**fields: Any) -> str:
-    """`name value` pairs joined by two spaces, floats with four significant digits: the line a person reads."""
+    """`name value` pairs joined by two spaces, floats with four significant digits: a line for people."""
     return "  ".join(f"{name} {_short(value)}" for name, value in fields.items())
 
 

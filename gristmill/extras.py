@@ -1,7 +1,7 @@
-"""Libraries that only some corpora and runs need: what installs them, and whether they can be imported.
+"""Optional dependencies: how to install them, and whether they can be imported.
 
-Each is an extra of pyproject.toml. A library that is installed can still fail when it is imported, for want of one of its own: so
-modules are imported, in a process of their own, which also survives those that crash.
+Each is an extra of pyproject.toml. An installed library can still fail to import, because a dependency of its
+own is missing, or crash the interpreter. So the check imports it, in a separate process.
 """
 
 import json
@@ -18,7 +18,7 @@ EXTRAS = {
     "wandb": ("wandb",),
     "mlflow": ("mlflow",),
 }
-"""The modules that each extra is for."""
+"""Modules by extra."""
 
 _IMPORT = """
 import importlib, json, sys, warnings
@@ -38,7 +38,7 @@ def install_extra(extra: str) -> str:
 
 
 def import_failures(modules: Iterable[str]) -> dict[str, str]:
-    """Import every module in a process of its own: from module to the first line of what went wrong, for those that fail."""
+    """Import modules in a separate process; the first line of the error, by module, of those that fail."""
     names = list(modules)
     environment = os.environ | {"RAY_USAGE_STATS_ENABLED": "0"}
     result = subprocess.run(

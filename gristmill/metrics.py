@@ -1,8 +1,9 @@
 """Metrics for Ray's exporter, from which Prometheus scrapes them and Ray's dashboard and Grafana show them.
 
-Ray puts `ray_` before each name. Without a running Ray nothing is recorded, and Ray is not imported. Whoever reaches the port of
-the exporter can read the tags, as it asks for no token: they hold names of corpora, runs, steps, sources and rules, which stand
-in configurations, and never text or names of documents, so that their number is bounded too.
+Ray prefixes each name with `ray_`. Without a running Ray nothing is recorded, and Ray is not imported. The
+exporter's port asks for no token, so anyone who reaches it can read the tags. They are names of corpora,
+runs, steps, sources and rules, which come from configurations, and never text or names of documents. This
+also bounds their number.
 """
 
 import math
@@ -15,15 +16,16 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 PREFIX = "gristmill_"
-_AGAIN_SECONDS = 5.0  # Ray forgets a gauge that is not set within its report interval, 10 s unless it is told otherwise
+_AGAIN_SECONDS = 5.0  # Ray drops a gauge that is not set within its report interval, by default 10 s
 _SECONDS = [0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0]  # upper bounds of a histogram's buckets
 
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric: its name without PREFIX, what it says, and the names of its tags.
+    """A metric: its name without PREFIX, its description, and the names of its tags.
 
-    A counter grows, and its name ends in `_total`; a gauge is what was said last; a histogram counts seconds.
+    A counter only grows, and its name ends in `_total`; a gauge is the last value set; a histogram counts
+    seconds.
     """
 
     kind: Literal["counter", "gauge", "histogram"]
@@ -33,7 +35,7 @@ class Metric:
 
 
 class Exporter:
-    """Records values of some metrics, all with the tags that it is made with."""
+    """Records values of metrics; `tags` are added to every value."""
 
     def __init__(self, metrics: Sequence[Metric], **tags: str) -> None:
         self._known = {metric.name: metric for metric in metrics}
@@ -43,14 +45,17 @@ class Exporter:
         self._thread: threading.Thread | None = None
 
     def record(self, name: str, value: float | None, **tags: str) -> None:
-        """Add to a counter, set a gauge, or observe seconds; nothing without Ray, or where there is no finite value."""
+        """Add to a counter, set a gauge, or observe seconds.
+
+        Ignored without Ray, or if the value is not finite.
+        """
         if value is None or not math.isfinite(value) or not _ray_runs():
             return
         metric, tags = self._known[name], self._tags | tags
         if name not in self._opened:
             self._opened[name] = _open(metric)
         act = {"counter": "inc", "gauge": "set", "histogram": "observe"}[metric.kind]
-        if value or metric.kind != "counter":  # Ray refuses to add nothing
+        if value or metric.kind != "counter":  # Ray refuses to add 0
             getattr(self._opened[name], act)(value, tags=tags)
         if metric.kind == "gauge":
             self._gauges[name, tuple(tags.items())] = value
@@ -61,7 +66,7 @@ class Exporter:
                 self._thread.start()
 
     def set_again(self) -> None:
-        """Set every gauge to what it was set to last."""
+        """Set every gauge to its last value again."""
         for (name, tags), value in list(self._gauges.items()):
             self._opened[name].set(value, tags=dict(tags))
 
@@ -72,7 +77,7 @@ def _ray_runs() -> bool:
 
 
 def _set_again(reference: "weakref.ref[Exporter]") -> None:
-    """Keep the gauges of an exporter set for as long as it is there and Ray runs."""
+    """Refresh the gauges of an exporter for as long as it exists and Ray runs."""
     while True:
         time.sleep(_AGAIN_SECONDS)
         exporter = reference()

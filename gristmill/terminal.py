@@ -1,4 +1,7 @@
-"""Text for terminals: untrusted text is escaped, so that no document, file name or model can steer one; sizes for people."""
+"""Text for terminals: untrusted text is escaped, so that no document, file name or model can steer one.
+
+Sizes for people.
+"""
 
 import re
 

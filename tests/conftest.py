@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 import pytest
 from hypothesis import settings
 
+from gristmill.storage.disk import LocalPath
+
 os.environ["RAY_AUTH_MODE"] = "disabled"  # else Ray writes a token under HOME
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 # One thread per process, before any library starts its pool: models of tests are tiny, and threads that wait for one another
@@ -66,12 +68,19 @@ def _no_disk_flush() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def shared_data() -> Path:
+def tmp_path_factory(tmp_path_factory: pytest.TempPathFactory) -> pytest.TempPathFactory:
+    """pytest's own, with a base that is a Location: all of `tmp_path` can be given to what reads or writes corpora and runs."""
+    tmp_path_factory._basetemp = LocalPath(tmp_path_factory.getbasetemp())
+    return tmp_path_factory
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> LocalPath:
     """Real data outside the repository, in $GRISTMILL_DATA; tests that need it are skipped where it is not set."""
     directory = os.environ.get("GRISTMILL_DATA")
     if not directory:
         pytest.skip("set GRISTMILL_DATA to the directory of the development data to run this test")
-    return Path(directory)
+    return LocalPath(directory)
 
 
 BUILDINGS = ["harbour", "mill", "orchard", "station", "library", "bridge", "market", "garden", "tower", "school"]

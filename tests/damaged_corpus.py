@@ -4,7 +4,7 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
-from gristmill.storage.store import digest, verify
+from gristmill.storage.store import digest
 from pipelines.building.build import ensure_owner
 from pipelines.building.read_step import file_indexes
 from pipelines.contracts.lineage import open_corpus
@@ -17,7 +17,7 @@ from tests.conftest import paragraph
 
 def plan_of(config: Path) -> Plan:
     loaded = load_corpus_config(config, ())
-    return make_plan(loaded, take_inventory(loaded.sources, Path(loaded.output)))
+    return make_plan(loaded, take_inventory(loaded.sources, loaded.place))
 
 
 def write_corpus(place: Path) -> Path:
@@ -88,7 +88,7 @@ def everything(config: Path, root: Path) -> str:
                 arrays = (shard.tokens, shard.offsets, shard.n_bytes)
                 found += [name, *(array.tolist() for array in arrays), repr(shard.doc_ids.to_pylist())]
     for step in corpus.steps:
-        found += [str(verify(step.directory, record)) for record in step.manifest.files]
+        found += [str(step.directory.verify(record)) for record in step.manifest.files]
     ensure_owner(root, "small", write=False)
     plan = plan_of(config)
     forecast(plan, [root])

@@ -1,32 +1,33 @@
-"""A bounded local cache of remote files, by the checksum of their content, and of what is computed from files, by that of
-its inputs: nothing in it can be out of date.
+"""A bounded local cache of remote files, named by their checksum, and of computed files, named by their
+inputs: no entry can be stale.
 
-It lies in $GRISTMILL_CACHE (default: gristmill below the user's cache directory) and holds up to $GRISTMILL_CACHE_BYTES
-(default: 20 GiB); beyond, what was used least recently goes. A file that goes while it is read stays readable.
+It is in $GRISTMILL_CACHE (default: gristmill below the user's cache directory) and holds up to
+$GRISTMILL_CACHE_BYTES (default: 20 GiB); the least recently used files are evicted. A file that is evicted
+while it is open stays readable.
 """
 
 import errno
 import os
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO
 
 import xxhash
 
 from gristmill.errors import UserError, attach_filename, reason_of
-from gristmill.storage.location import RemotePath
-from gristmill.storage.remote import fetch_url, put_url
+from gristmill.storage.disk import LocalPath
+from gristmill.storage.location import Content
+from gristmill.storage.remote import Remote, fetch_url, put_url
 
 _DEFAULT_BYTES = 20 << 30
-_IN_USE_SECONDS = 60  # younger files are never removed: their path may have been handed out and not opened yet
-_ABANDONED_SECONDS = 86_400  # a file that is still being fetched is written to
+_IN_USE_SECONDS = 60  # never evict younger files: a caller may have the path and not have opened it yet
+_ABANDONED_SECONDS = 86_400  # temporary files older than this belong to killed processes
 _CHUNK = 1 << 20
 
 
-def put(path: RemotePath, content: bytes | Callable[[BinaryIO], None]) -> tuple[int, str]:
+def put(url: str, remote: Remote, content: Content) -> tuple[int, str]:
     """Store a remote file and keep a copy; (bytes, xxh3_128 in hex)."""
     with _scratch() as local:
         with open(local, "wb") as sink:
@@ -35,22 +36,22 @@ def put(path: RemotePath, content: bytes | Callable[[BinaryIO], None]) -> tuple[
             else:
                 sink.write(content)
         facts = _facts(local)
-        put_url(path.url, path.remote, local)
+        put_url(url, remote, local)
         _keep(local, facts[1])
     return facts
 
 
-def fetch(path: RemotePath) -> tuple[int, str]:
-    """Copy a remote file into the cache; (bytes, xxh3_128 in hex). FileNotFoundError where there is none."""
+def fetch(url: str, remote: Remote) -> tuple[int, str]:
+    """Copy a remote file into the cache; (bytes, xxh3_128 in hex). FileNotFoundError if there is none."""
     with _scratch() as local:
-        fetch_url(path.url, path.remote, local)
+        fetch_url(url, remote, local)
         facts = _facts(local)
         _keep(local, facts[1])
     return facts
 
 
-def kept(checksum: str) -> Path | None:
-    """The copy of a file with that checksum, marked as used; None where there is none."""
+def lookup(checksum: str) -> Path | None:
+    """The cached file with that checksum, marked as used; None if there is none."""
     path = _directory() / checksum[:2] / checksum
     try:
         os.utime(path, ns=(time.time_ns(), path.stat().st_mtime_ns))
@@ -59,15 +60,15 @@ def kept(checksum: str) -> Path | None:
     return path
 
 
-def derived(kind: str, name: str) -> Path:
-    """Where to keep what was computed from other files and can be computed again; `name` tells its inputs apart."""
+def path_for(kind: str, name: str) -> LocalPath:
+    """Where to cache a file computed from other files; `name` identifies its inputs."""
     return _directory() / kind / name
 
 
-def _directory() -> Path:
+def _directory() -> LocalPath:
     own = os.environ.get("GRISTMILL_CACHE")
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(own) if own else Path(base) / "gristmill"
+    return LocalPath(own) if own else LocalPath(base) / "gristmill"
 
 
 @contextmanager
@@ -96,7 +97,7 @@ def _facts(path: Path) -> tuple[int, str]:
 
 
 def _keep(local: Path, checksum: str) -> None:
-    """Move a file into the cache. Room is made whenever this process has added a hundredth of what the cache may hold."""
+    """Move a file into the cache, and evict others each time this process has added a hundredth of the limit."""
     target = _directory() / checksum[:2] / checksum
     target.parent.mkdir(exist_ok=True)
     limit = _limit()
@@ -111,14 +112,14 @@ _added = [0]
 
 
 def _limit() -> int:
-    said = os.environ.get("GRISTMILL_CACHE_BYTES", str(_DEFAULT_BYTES))
-    if not said.isdecimal():
-        raise UserError(f"GRISTMILL_CACHE_BYTES: got {said!r}, expected a number of bytes")
-    return int(said)
+    value = os.environ.get("GRISTMILL_CACHE_BYTES", str(_DEFAULT_BYTES))
+    if not value.isdecimal():
+        raise UserError(f"GRISTMILL_CACHE_BYTES: got {value!r}, expected a number of bytes")
+    return int(value)
 
 
 def _make_room(limit: int) -> None:
-    for path in _directory().glob("*.tmp"):  # of processes that were killed
+    for path in _directory().glob("*.tmp"):  # of killed processes
         with suppress(FileNotFoundError):
             if path.stat().st_mtime < time.time() - _ABANDONED_SECONDS:
                 path.unlink()

@@ -1,15 +1,15 @@
-"""Leases: who works in an output root or a run directory, so that a second process does not do the same work beside the first.
+"""Leases keep a second process from doing the same work in an output root or a run directory.
 
-A lease is a small file, `.lease`, with a counter that its holder raises every few seconds. Whoever finds one watches it by
-its own monotonic clock: while the bytes change the holder lives, and when they have stood still for long enough the lease is
-taken over. No two clocks are compared, nor are times of files. A holder that is known to be dead is not waited for: a process
-of this machine, since its start, and in the same process namespace, which alone can be looked up.
+A lease is a small file, `.lease`, with a counter that its holder raises every few seconds. Another process
+watches it by its own monotonic clock: while the bytes change the holder is alive, and after a timeout without
+change the lease is taken over. No two clocks are compared, and no file times. A holder that is known to be
+dead is not waited for. This is known of processes of the same machine, boot and process namespace only.
 
-A lease saves work and guards nothing. It can be lost (a process that was suspended, a store that was away) and two that come
-at the same instant may both hold it: what is written while one is held must be right with two writers.
+A lease saves work and does not guarantee exclusion. It can be lost (a suspended process, a store that does
+not answer), and two processes at the same instant may both hold it: writes under a lease must be correct with
+two writers.
 """
 
-import fcntl
 import json
 import os
 import threading
@@ -21,85 +21,74 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gristmill.errors import ConflictError, StorageError, UserError
-from gristmill.storage.location import RemotePath
-from gristmill.storage.remote import write_url
-from gristmill.storage.store import digest, write_atomic, write_new
+from gristmill.storage.location import Location
+from gristmill.storage.store import digest
 
 LEASE = ".lease"
-PATIENCE_SECONDS = 30.0  # six beats: a store that is slow, or a library that keeps all threads waiting, is no death
-_BEAT_SECONDS = 5.0
-_LOOK_SECONDS = 1.0
-_DIGITS = 12  # a lease is overwritten in place, so its length stays
+TIMEOUT_SECONDS = 30.0  # six heartbeats: a slow store, or a library that blocks all threads, is no death
+_HEARTBEAT_SECONDS = 5.0
+_POLL_SECONDS = 1.0
+_DIGITS = 12  # a lease is overwritten in place, so its length is fixed
 Say = Callable[[str], None]
 
 
 @dataclass
 class Lease:
-    """A lease that this process holds. `work` says what it does, for people: building, training."""
+    """A lease that this process holds.
 
-    path: Path
+    `work` is what the process does, in a word for people: building, training.
+    """
+
+    path: Location
     work: str
     holder: str = field(default_factory=lambda: uuid.uuid4().hex)
     count: int = 0
 
     def state(self) -> bytes:
-        """The bytes of the lease: all for people but the holder, the counter, and what tells whether the holder is dead."""
+        """The bytes of the lease: holder and counter, the facts that show whether the holder is dead, and
+        more for people.
+        """
         facts: dict[str, object] = {"holder": self.holder, "count": str(self.count).zfill(_DIGITS), "work": self.work}
         pid = os.getpid()
         facts |= {"host": os.uname().nodename, "pid": pid, "kernel": _kernel(), "started": _started(pid)}
         return json.dumps(facts).encode() + b"\n"
 
     def beat(self) -> bool:
-        """Raise the counter; False where another process has taken the lease."""
+        """Raise the counter; False if another process has taken the lease."""
         self.count += 1
-        if isinstance(self.path, RemotePath):
-            found = _read(self.path)
-            if found is not None and not self._owns(found):
-                return False
-            write_url(self.path.url, self.path.remote, self.state())
-            return True
-        try:
-            # In place, through one descriptor: a lease that another process puts here meanwhile is another file.
-            with open(self.path, "r+b", buffering=0) as file:
-                if not self._owns(file.read()):
-                    return False
-                file.seek(0)
-                file.write(self.state())
-        except FileNotFoundError:
-            return write_new(self.path, self.state())
-        return True
+        return self.path.update(self._owns, self.state())
 
     def release(self) -> None:
-        """Remove the lease, unless it is another's by now."""
+        """Remove the lease, unless another process has taken it."""
         found = _read(self.path)
         if found is None or not self._owns(found):
             return
-        if isinstance(self.path, RemotePath):
-            self.path.remove_tree()
-        else:
-            self.path.unlink(missing_ok=True)
+        self.path.unlink(missing_ok=True)
 
     def _owns(self, found: bytes) -> bool:
-        """Whether a lease is this one; one that cannot be read is nobody else's."""
+        """Whether a lease is this one; an unreadable one counts as this."""
         return _facts(found).get("holder", self.holder) == self.holder
 
 
 @contextmanager
 def lock(
-    place: Path,
+    place: Location,
     work: str,
     say: Say,
     *,
     wait: bool = True,
     lost: Callable[[], None] | None = None,
-    patience: float = PATIENCE_SECONDS,
-    beat: float = _BEAT_SECONDS,
+    timeout: float = TIMEOUT_SECONDS,
+    beat: float = _HEARTBEAT_SECONDS,
 ) -> Iterator[None]:
-    """Hold the lease of a directory or prefix while the block runs; waiting and ConflictError as `take`.
+    """Hold the lease of a directory or prefix while the block runs.
 
-    `lost` is called, in a thread, once another process has taken the lease over; without it that is said, and work goes on.
+    Waiting and ConflictError as for `acquire`.
+
+    `lost` is called in a thread once another process has taken the lease over; by default this prints a line
+    and work goes on.
     """
-    lease = take(place, work, say, wait=wait, patience=patience)
+    lease = acquire(place, work, say, wait=wait, timeout=timeout)
     ended = threading.Event()
 
     def tell() -> None:
@@ -107,7 +96,7 @@ def lock(
 
     def keep() -> None:
         while not ended.wait(beat):
-            # A disk or a store that fails now: whoever waits may take over, which costs work and nothing else.
+            # If the disk or store fails now, a waiting process may take over; that costs work and nothing else.
             with suppress(OSError, StorageError, UserError):
                 if not lease.beat():
                     (lost or tell)()
@@ -120,22 +109,24 @@ def lock(
     finally:
         ended.set()
         thread.join()
-        with suppress(OSError, StorageError, UserError):  # it stands still, then
+        with suppress(OSError, StorageError, UserError):  # the lease just expires
             lease.release()
 
 
-def take(
-    place: Path,
+def acquire(
+    place: Location,
     work: str,
     say: Say,
     *,
     wait: bool = True,
-    patience: float = PATIENCE_SECONDS,
+    timeout: float = TIMEOUT_SECONDS,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Lease:
-    """Take the lease of a directory or prefix. Where another process holds it, wait until it is done, is dead, or has stood
-    still for `patience` seconds of `clock`; without `wait`, ConflictError as soon as it is known to live.
+    """Take the lease of a directory or prefix.
+
+    If another process holds it, wait until that has finished, is dead, or has not moved for `timeout` seconds
+    of `clock`. Without `wait`, ConflictError as soon as it is known to be alive.
     """
     lease = Lease(place / LEASE, work)
     watched: bytes | None = None
@@ -146,67 +137,42 @@ def take(
         try:
             found = _read(lease.path)
         except StorageError:
-            if now - read >= patience:
+            if now - read >= timeout:
                 raise
             watched = None
-            sleep(_LOOK_SECONDS)
+            sleep(_POLL_SECONDS)
             continue
         read = clock()
         moved = None not in (watched, found) and found != watched
         if found != watched:
             watched, since = found, read
         alive = None if found is None else _alive(found)
-        if found is None or alive is False or now - since >= patience:
+        if found is None or alive is False or now - since >= timeout:
             if _put(lease, found):
                 if told:
                     say(f"{place}: it is {'done' if found is None else 'dead, or stands still'}; going on")
                 return lease
-            watched = None  # another process was quicker
-            sleep(_LOOK_SECONDS)
+            watched = None  # another process was faster
+            sleep(_POLL_SECONDS)
             continue
         if not wait and (alive or moved):
             raise ConflictError(f"{place}: another process is {_who(found)}; wait for it or end it")
         if told != (told := _who(found)):
             doing = "waiting for it" if wait else "watching whether it lives"
             say(
-                f"{place}: another process is {told}; {doing}, or taking over when it has not moved for {patience:.0f} s"
+                f"{place}: another process is {told}; {doing}, or taking over when it has not moved for {timeout:.0f} s"
             )
-        sleep(_LOOK_SECONDS)
+        sleep(_POLL_SECONDS)
 
 
 def _put(lease: Lease, found: bytes | None) -> bool:
-    """Put a lease where `found` lies, or nothing; False where something else lies there by now."""
-    path = lease.path
+    """Write a lease in place of `found` (None: nothing); False if the file is no longer `found`."""
     if found is None:
-        return write_new(path, lease.state())
-    if isinstance(path, RemotePath):  # no store can be told to replace one content and no other
-        write_url(path.url, path.remote, lease.state())
-        return _read(path) == lease.state()
-    with _alone(path.parent) as alone:
-        if not alone or _read(path) != found:
-            return False
-        write_atomic(path, lease.state())
-    return True
+        return lease.path.write_new(lease.state())
+    return lease.path.compare_and_swap(found, lease.state())
 
 
-@contextmanager
-def _alone(directory: Path) -> Iterator[bool]:
-    """Whether no other process of this machine is in this block; on file systems without locks none is known to be."""
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield False
-            return
-        except OSError:
-            pass
-        yield True
-    finally:
-        os.close(descriptor)
-
-
-def _read(path: Path) -> bytes | None:
+def _read(path: Location) -> bytes | None:
     try:
         return path.read_bytes()
     except FileNotFoundError:
@@ -229,7 +195,7 @@ def _who(found: bytes) -> str:
 
 
 def _alive(found: bytes) -> bool | None:
-    """Whether the holder of a lease lives; None where that cannot be known from here."""
+    """Whether the holder of a lease is alive; None if this process cannot know."""
     facts = _facts(found)
     kernel, pid = facts.get("kernel"), facts.get("pid")
     if not kernel or kernel != _kernel() or not isinstance(pid, int) or pid < 1:
@@ -244,8 +210,11 @@ def _alive(found: bytes) -> bool | None:
 
 
 def _kernel() -> str:
-    """A digest of what a process id is valid in: the machine, its start, its namespaces of processes and of time; empty where
-    the system does not say. Containers of one machine, and of one name, differ in their namespaces.
+    """A digest of the scope of a process id: machine, boot, and namespaces of processes and time.
+
+    Empty if unknown.
+
+    Containers with the same host name differ in their namespaces.
     """
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -256,7 +225,7 @@ def _kernel() -> str:
 
 
 def _started(pid: int) -> str | None:
-    """When a process started, in ticks since the machine did; "" for one that is dead and not waited for, None where unknown."""
+    """When a process started, in ticks since boot; "" for a zombie or a dead process, None if unknown."""
     try:
         state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

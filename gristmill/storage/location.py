@@ -1,166 +1,225 @@
-"""Where a corpus is: a directory, or a prefix of an object store that looks like one.
+"""Location: the interface of a file or directory of a corpus, on a local disk or in an object store.
 
-Objects have no directories and no renames, and need none: a file is put under its final name at once, and appears whole
-or not at all. Libraries want files, so what is read is copied into a local cache first, see `gristmill.storage.cache`.
+There are two implementations: `gristmill.storage.disk.LocalPath` and
+`gristmill.storage.object_store.RemotePath`. Code that works with both takes a `Location`. Code that needs a
+local file takes a `pathlib.Path`: a LocalPath is one, a RemotePath is not.
 """
 
-import argparse
-import os
-from collections.abc import Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import BinaryIO, Protocol, Self
 
-from gristmill.errors import ConfigError
-from gristmill.storage.paths import PathError, expand_home, is_url, local_path
-from gristmill.storage.remote import (
-    Remote,
-    check_url,
-    children_of_url,
-    has_query,
-    modified_ns,
-    read_url,
-    remove_url,
-    shown,
-    stat_url,
-)
-
-
-class _Status(NamedTuple):
-    """What is asked of `os.stat_result`."""
-
-    st_size: int
-    st_mtime_ns: int
+Content = bytes | Callable[[BinaryIO], None]
+"""The bytes of a file, or a function that writes them to a sink."""
 
 
 @dataclass(frozen=True)
-class RemotePath:
-    """A URL with those methods of pathlib.Path that a corpus needs."""
+class FileRecord:
+    """A finished file: path relative to its manifest's directory, size in bytes, xxh3_128 of all its bytes in
+    hex.
+    """
 
-    url: str
-    remote: Remote
+    path: str
+    bytes: int
+    xxh3_128: str
 
-    def __truediv__(self, name: str) -> "RemotePath":
-        return RemotePath(f"{self.url.rstrip('/')}/{name}", self.remote)
 
-    def __str__(self) -> str:
-        return self.url
+class Status(Protocol):
+    """The part of `os.stat_result` that an object store knows as well."""
 
     @property
+    def st_size(self) -> int:
+        """Bytes."""
+        ...
+
+    @property
+    def st_mtime_ns(self) -> int:
+        """Time of the last change, in nanoseconds since the epoch."""
+        ...
+
+
+class Location(ABC):
+    """A file or directory.
+
+    Names, listings and reads are those of `pathlib.Path`; the rest is what a store needs.
+    """
+
+    __slots__ = ()
+
+    @abstractmethod
+    def __truediv__(self, name: str) -> Self: ...
+
+    @property
+    @abstractmethod
     def name(self) -> str:
         """The last component."""
-        return self.url.rstrip("/").rpartition("/")[2]
 
     @property
+    @abstractmethod
     def suffix(self) -> str:
         """The suffix of the last component."""
-        return Path(self.name).suffix
 
     @property
-    def parent(self) -> "RemotePath":
-        """What it lies in."""
-        return RemotePath(self.url.rstrip("/").rpartition("/")[0], self.remote)
+    @abstractmethod
+    def parent(self) -> Self:
+        """The directory that contains it."""
 
+    @property
+    @abstractmethod
+    def local(self) -> Path | None:
+        """The path on this machine; None in an object store."""
+
+    @abstractmethod
+    def is_within(self, outer: "Location") -> bool:
+        """Whether it is `outer`, or lies below it."""
+
+    @abstractmethod
+    def exists(self) -> bool:
+        """Whether there is such a file or directory."""
+
+    @abstractmethod
     def is_file(self) -> bool:
         """Whether there is such a file."""
-        return stat_url(self.url, self.remote) is not None
 
+    @abstractmethod
     def is_dir(self) -> bool:
-        """Whether there is a file below it."""
-        return bool(children_of_url(self.url, self.remote))
+        """Whether there is such a directory; in an object store, whether there is a file below it."""
 
-    def unlink(self, missing_ok: bool = False) -> None:
-        """Remove the file. FileNotFoundError where there is none."""
-        if not missing_ok and not self.is_file():
-            raise FileNotFoundError(self.url)
-        remove_url(self.url, self.remote)
+    @abstractmethod
+    def iterdir(self) -> Iterator[Self]:
+        """The files and directories directly below it."""
 
-    def exists(self) -> bool:
-        """Whether there is such a file, or one below it."""
-        return self.is_file() or self.is_dir()
+    @abstractmethod
+    def glob(self, pattern: str) -> Iterator[Self]:
+        """What lies below it and matches a pattern of names with slashes between them.
 
-    def iterdir(self) -> Iterator["RemotePath"]:
-        """What lies directly below it."""
-        return (self / name for name in children_of_url(self.url, self.remote))
+        `**` on a local disk only.
+        """
 
-    def glob(self, pattern: str) -> Iterator["RemotePath"]:
-        """What lies below it and matches a pattern of names with slashes between them."""
-        first, _, rest = pattern.partition("/")
-        for path in self.iterdir():
-            if fnmatchcase(path.name, first):
-                yield from path.glob(rest) if rest else [path]
+    @abstractmethod
+    def stat(self) -> Status:
+        """Size and time of the file. FileNotFoundError if there is none."""
 
-    def stat(self) -> _Status:
-        """Size and time of the file. FileNotFoundError where there is none."""
-        facts = stat_url(self.url, self.remote)
-        if facts is None:
-            raise FileNotFoundError(self.url)
-        return _Status(facts.size, modified_ns(self.url, self.remote))
+    @abstractmethod
+    def version(self) -> tuple[int, ...] | None:
+        """Numbers that change whenever the file is replaced.
 
+        None if finding out costs as much as reading the file.
+
+        FileNotFoundError if there is none.
+        """
+
+    @abstractmethod
+    def bytes_below(self) -> int:
+        """Bytes of all files below a directory; 0 in an object store, where counting takes many requests."""
+
+    @abstractmethod
+    def missing_hint(self) -> str:
+        """The end of a message that nothing is here: settings that may be missing.
+
+        Empty if there are none.
+        """
+
+    @abstractmethod
     def read_bytes(self) -> bytes:
-        """All bytes of the file. FileNotFoundError where there is none."""
-        return read_url(self.url, self.remote)
+        """All bytes of the file. FileNotFoundError if there is none."""
 
-    def read_text(self, encoding: str = "utf-8") -> str:
+    @abstractmethod
+    def read_text(self, encoding: str | None = None) -> str:
         """The whole file as text."""
-        return self.read_bytes().decode(encoding)
 
+    @abstractmethod
+    def read_ranges(self, ranges: Sequence[tuple[FileRecord, int, int]]) -> list[bytes]:
+        """The bytes [start, end) of recorded files below a directory.
+
+        Only these are read, and they are not verified.
+
+        A range is cut at the end of its file. FileNotFoundError if a file is missing.
+        """
+
+    @abstractmethod
+    def record(self, relative: str) -> FileRecord:
+        """The record of a finished file below a directory."""
+
+    @abstractmethod
+    def verify(self, record: FileRecord) -> Path:
+        """A local file with the content of a recorded file below a directory, verified once per process.
+
+        On disk it is the file itself, from an object store its copy in the cache. CorruptFileError if the
+        file is missing or differs from its record.
+        """
+
+    @abstractmethod
+    def write_atomic(self, content: Content) -> None:
+        """Write the file so that it appears whole or not at all."""
+
+    @abstractmethod
+    def write_new(self, content: bytes) -> bool:
+        """Write the file as `write_atomic` does unless it exists; whether this call did.
+
+        Of several processes one succeeds.
+        """
+
+    @abstractmethod
+    def write_file(self, relative: str, content: Content) -> FileRecord:
+        """Write a file below a directory as `write_atomic` does; its record."""
+
+    @abstractmethod
+    def update(self, accept: Callable[[bytes], bool], content: bytes) -> bool:
+        """Overwrite the file if `accept` its current bytes, or create it if it is gone.
+
+        Whether that was done.
+
+        Neither atomic nor durable: for leases, which are rewritten every few seconds at the same length.
+        """
+
+    @abstractmethod
+    def compare_and_swap(self, expected: bytes, content: bytes) -> bool:
+        """Replace the file's bytes if they are `expected`; whether they are `content` now.
+
+        Object stores have no such condition: there the last of two writers wins.
+        """
+
+    @abstractmethod
+    def fsync(self) -> None:
+        """Make renames inside a directory durable. In an object store nothing is to be done."""
+
+    @abstractmethod
+    def probe_writable(self) -> None:
+        """Make the directory if missing and check that a file can be made in it: OSError.
+
+        An object store is not asked.
+        """
+
+    @abstractmethod
+    def rename_if_possible(self, target: Self) -> None:
+        """Rename a directory if it exists and `target` does not.
+
+        Object stores cannot rename: there nothing is done.
+        """
+
+    @abstractmethod
+    def unlink(self, missing_ok: bool = False) -> None:
+        """Remove the file. FileNotFoundError if there is none, unless `missing_ok`."""
+
+    @abstractmethod
     def remove_tree(self) -> None:
-        """Remove the file, or everything below."""
-        remove_url(self.url, self.remote)
+        """Remove a directory, or prefix, and everything below; nothing if it does not exist.
+
+        Another process may remove it at the same time, or still write into it: what is left then stays for
+        the next removal.
+        """
+
+    @abstractmethod
+    def remove_temporaries(self) -> None:
+        """Remove the temporary files below a directory that killed writers left. An object store has none."""
 
 
-def place_of(name: str, remote: Remote | None = None, field: str = "corpus") -> Path:
-    """A path, `~` expanded, or a RemotePath where `name` is a URL: it stands in wherever a corpus is written or read.
-
-    `remote` says what may be opened; without it, on a command line, the defaults hold, and GRISTMILL_ALLOW_PRIVATE=1 in
-    the environment allows addresses that are not public. ConfigError for a URL that is malformed, whose scheme may not be
-    opened, or with credentials, which names `field`: places are stored and shown.
-    """
-    if not is_url(name):
-        return Path(expanded(name, field))
-    remote = remote or Remote(allow_private=os.environ.get("GRISTMILL_ALLOW_PRIVATE") == "1")
-    scheme = name.partition(":")[0].lower()
-    try:
-        check_url(field, name)
-    except ValueError as error:
-        raise ConfigError(str(error)) from None
-    if scheme not in remote.schemes:
-        raise ConfigError(
-            f"{field}: got a URL of the scheme {scheme!r}, expected a local directory or one of {', '.join(remote.schemes)}"
-        )
-    if has_query(name):
-        raise ConfigError(f"{field}: got {shown(name)!r}, expected a place without a query")
-    return cast(Path, RemotePath(f"{scheme}{name[len(scheme) :].rstrip('/')}", remote))
-
-
-def is_within(inner: Path, outer: Path) -> bool:
-    """Whether a place is another one, or lies below it."""
-    if isinstance(inner, RemotePath) or isinstance(outer, RemotePath):
-        return f"{inner}/".startswith(f"{outer}/")
-    return inner.resolve().is_relative_to(outer.resolve())
-
-
-def place_argument(name: str) -> Path:
-    """`place_of` as the type of a command line's argument."""
-    try:
-        return place_of(name)
-    except ConfigError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-
-
-def expanded(name: str, field: str) -> str:
-    """`expand_home` for a place that a configuration names in `field`; ConfigError instead of PathError."""
-    try:
-        return expand_home(name)
-    except PathError as error:
-        raise ConfigError(f"{field}: {error}") from None
-
-
-def local_of(name: str, field: str) -> Path:
-    """A local path that a configuration names in `field`; ConfigError for a URL."""
-    try:
-        return local_path(name)
-    except PathError as error:
-        raise ConfigError(f"{field}: {error}") from None
+def repair_advice(path: Location, directory: Location) -> str:
+    """What to do about a damaged file below `directory`: remove the step that it is part of."""
+    step = path.parent
+    while str(step) != str(directory) and step != step.parent and not (step / "manifest.json").exists():
+        step = step.parent
+    return f"remove {step} and build again"

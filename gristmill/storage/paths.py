@@ -1,17 +1,21 @@
-"""Paths that users write, in any package: `~` and `$HOME` are expanded, and what looks like a URL never becomes a local file."""
+"""Paths that users write, in any package: `~` and `$HOME` are expanded, and nothing that looks like a URL
+becomes a file name.
+"""
 
 import argparse
 import re
 from pathlib import Path
 
-# Two letters and more before the colon, and one slash behind it: `s3:/bucket`, to which pathlib shortens a URL, counts.
+from gristmill.storage.disk import LocalPath
+
+# Two or more letters, a colon and one slash: `s3:/bucket`, as pathlib shortens a URL, is included.
 _URL = re.compile(r"([a-z][a-z0-9+.-]+):/", re.IGNORECASE)
 _HOME = re.compile(r"\$(?:HOME|\{HOME\})(?=/|$)")
 _VARIABLE = re.compile(r"\$(?:[A-Za-z_][A-Za-z0-9_]*|\{[A-Za-z_][A-Za-z0-9_]*\})(?=/|$)")
 
 
 class PathError(ValueError, argparse.ArgumentTypeError):
-    """A path that cannot be taken as it is; argparse prints the message after the argument's name."""
+    """A path that cannot be used; argparse prints the message after the argument's name."""
 
 
 class NotLocalError(PathError):
@@ -19,10 +23,10 @@ class NotLocalError(PathError):
 
 
 def expand_home(name: str) -> str:
-    """A path or URL with `~`, `~USER` or `$HOME` at its start expanded, as this process's user and environment have them.
+    """A path or URL with a leading `~`, `~USER` or `$HOME` expanded for this process's user and environment.
 
-    PathError for an unknown user, and for another variable at its start, which would become the name of a directory where a
-    shell would have had its value.
+    PathError for an unknown user, and for any other leading variable, which would become the name of a
+    directory.
     """
     name = _HOME.sub("~", name, count=1) if _HOME.match(name) else name
     if name.startswith("~"):
@@ -42,17 +46,18 @@ def expand_home(name: str) -> str:
 
 
 def is_url(place: str) -> bool:
-    """Whether a place is a URL, also a misspelt one as `s3:/bucket`, rather than a path."""
+    """Whether a location is a URL, or a misspelt one such as `s3:/bucket`, rather than a path."""
     return bool(_URL.match(place))
 
 
-def local_path(name: str) -> Path:
-    """The path of a local file or directory, as `expand_home`. NotLocalError for a URL, of which no more than the scheme is
-    shown; PathError.
+def local_path(name: str) -> LocalPath:
+    """The path of a local file or directory, expanded; PathError as `expand_home`.
+
+    NotLocalError for a URL; the message has its scheme only, since the rest may contain credentials.
     """
     found = _URL.match(name)
     if found is None:
-        return Path(expand_home(name))
+        return LocalPath(expand_home(name))
     scheme = found[1].lower()
     if scheme == "file":
         raise NotLocalError("got a file: URL, expected a path; write the path without file://")

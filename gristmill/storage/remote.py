@@ -1,8 +1,9 @@
 """Files behind URLs: object stores and web servers through fsspec. The only file here that imports fsspec.
 
-A URL is opened only if the configuration allows its scheme, and only at public addresses unless the configuration says
-otherwise. Addresses are checked before the first connection, for a clear message, and again for every socket that S3
-and HTTP open, so that neither a redirect nor a second answer of a name server leads elsewhere.
+A URL is opened only if the configuration allows its scheme, and only at public addresses unless the
+configuration says otherwise. Addresses are checked before the first connection, for a clear message, and
+again for every socket that S3 and HTTP open, so that neither a redirect nor a changed DNS answer leads to a
+private address.
 """
 
 import errno
@@ -27,7 +28,7 @@ _WEB = re.compile(r"https?://", re.IGNORECASE)
 _CREDENTIALS = re.compile(
     r"://[^/@\s]+@|[?&;](?:[^=&;\s]*(?:signature|token|secret|password|key)|sig|policy)=", re.IGNORECASE
 )
-_BLOCK_BYTES = 4 << 20  # asked for at a time: long enough that latency does not matter, short enough for Parquet
+_BLOCK_BYTES = 4 << 20  # per request: large enough to hide latency, small enough for Parquet
 _LIBRARIES = {
     "s3": ("s3fs", install_extra("s3")), "gs": ("gcsfs", "pip install gcsfs"),
     "hf": ("huggingface_hub", "pip install huggingface_hub"), "http": ("aiohttp", "pip install aiohttp"),
@@ -35,26 +36,28 @@ _LIBRARIES = {
 }  # fmt: skip
 _VERSIONS = ("ETag", "etag", "blob_id", "Content-MD5", "md5Hash", "LastModified", "Last-Modified", "mtime", "updated")
 _SMALL_BYTES = 4 << 20  # more than most manifests and receipts
-_AT_ONCE = 64  # ranges asked for together
+_AT_ONCE = 64  # concurrent range requests
 Result = TypeVar("Result")
 _INNER_IPV4 = (ipaddress.ip_network("64:ff9b::/96"), ipaddress.ip_network("::/96"))  # RFC 6052, RFC 4291
-_OWN_NAT64 = ipaddress.ip_network("64:ff9b:1::/48")  # RFC 8215: for use within a network
+_OWN_NAT64 = ipaddress.ip_network("64:ff9b:1::/48")  # RFC 8215: local use
 
 
 @dataclass(frozen=True)
 class Remote:
-    """What URLs may be opened, and how.
+    """Which URLs may be opened, and how.
 
-    Credentials come from where the store's own tools find them, other options from fsspec's environment variables
-    (`FSSPEC_S3_ANON=true` for public buckets without credentials).
+    Credentials are found as the store's own tools find them; other options come from fsspec's environment
+    variables (`FSSPEC_S3_ANON=true` for public buckets without credentials).
     """
 
     schemes: tuple[str, ...] = ("s3", "gs", "hf")
     """Schemes that may be opened, of s3, gs, hf, http and https."""
     endpoint: str = ""
-    """URL of the S3 service; empty for what the environment (AWS_ENDPOINT_URL) or the AWS configuration says."""
+    """URL of the S3 service; empty to use the environment (AWS_ENDPOINT_URL) or the AWS configuration."""
     allow_private: bool = False
-    """Allow hosts with private, loopback, link-local and other addresses that are not public: a store of one's own."""
+    """Allow hosts whose address is private, loopback, link-local or otherwise not public: a self-hosted
+    store.
+    """
 
     def check(self) -> None:
         """ValueError for a scheme that cannot be opened."""
@@ -69,14 +72,14 @@ class Remote:
 
 
 class Facts(NamedTuple):
-    """A remote file: its size in bytes, and the ETag, hash or time that changes with its content; None where none does."""
+    """A remote file: its size in bytes, and an ETag, hash or time that changes with its content, or None."""
 
     size: int
     version: str | None
 
 
 def check_url(field: str, place: str) -> None:
-    """ValueError for a URL that is malformed, or that holds credentials: configurations are stored and shown."""
+    """ValueError for a URL that is malformed or contains credentials: configurations are stored and shown."""
     if not is_url(place):
         return
     scheme, _, rest = place.partition(":")
@@ -100,22 +103,25 @@ def check_url(field: str, place: str) -> None:
 
 
 def holds_credentials(text: str) -> bool:
-    """Whether a URL in a text holds a user name, or a parameter that by its name is a signature, a token or a key."""
+    """Whether a URL in a text has a user name, or a parameter whose name says signature, token or key."""
     return bool(_CREDENTIALS.search(text))
 
 
 def has_query(place: str) -> bool:
-    """Whether a place is a URL of the web with a query or a fragment, which may hold a signature or a key."""
+    """Whether a location is an HTTP URL with a query or fragment, which may contain a signature or a key."""
     return bool(_WEB.match(place)) and ("?" in place or "#" in place)
 
 
 def shown(place: str) -> str:
-    """A place as it is shown, logged and stored: a URL of the web without its query."""
+    """A location as it is shown, logged and stored: HTTP URLs without their query."""
     return re.sub(r"[?#].*", "?...", place, flags=re.DOTALL) if has_query(place) else place
 
 
 def file_name(url: str) -> str:
-    """The name of the one file at a URL: the last part of its path, without a query; the host where the path is empty."""
+    """The file name of a URL: the last component of its path, without a query.
+
+    The host if the path is empty.
+    """
     bare = url.partition("://")[2]
     if _WEB.match(url):
         bare = re.split(r"[?#]", bare, maxsplit=1)[0]
@@ -123,9 +129,9 @@ def file_name(url: str) -> str:
 
 
 def list_urls(url: str, remote: Remote) -> dict[str, Facts]:
-    """Every file below a URL by its path relative to it, which is empty where the URL is itself a file.
+    """Every file below a URL by its relative path, which is empty if the URL is itself a file.
 
-    A web server has no listing: there the URL is one file.
+    Web servers have no listings: an HTTP URL is one file.
     """
     if url.lower().startswith("http"):
         return {"": _ask(url, remote, lambda store, path: _facts(url, store.info(path)))}
@@ -142,7 +148,7 @@ def list_urls(url: str, remote: Remote) -> dict[str, Facts]:
 
 
 def stat_url(url: str, remote: Remote) -> Facts | None:
-    """What a remote file is now; None where there is none, a prefix with files below it aside."""
+    """Size and version of a remote file; None if there is none, also if there are files below it."""
 
     def facts(store: Any, path: str) -> Facts | None:
         info = store.info(path)
@@ -155,13 +161,16 @@ def stat_url(url: str, remote: Remote) -> Facts | None:
 
 
 def open_url(url: str, remote: Remote) -> "RemoteFile":
-    """Open a remote file for reading. UserError where it is missing or forbidden, RemoteError where the store fails."""
+    """Open a remote file for reading.
+
+    UserError if it is missing or forbidden, RemoteError if the store fails.
+    """
     options = {"block_size": _BLOCK_BYTES, "cache_type": "readahead"}
     return RemoteFile(url, _ask(url, remote, lambda store, path: store.open(path, "rb", **options)))
 
 
 class RemoteFile(io.RawIOBase):
-    """A remote file. Whatever goes wrong is a RemoteError: no OSError, which readers would take for damage."""
+    """A remote file. Failures are RemoteErrors, not OSErrors, which readers treat as damage."""
 
     def __init__(self, url: str, file: Any) -> None:
         self._url = url
@@ -172,7 +181,7 @@ class RemoteFile(io.RawIOBase):
         return True
 
     def seekable(self) -> bool:
-        """Whether the store can be asked for any range."""
+        """Whether the store answers range requests."""
         return bool(self._file.seekable())
 
     def seek(self, offset: int, whence: int = 0) -> int:
@@ -184,12 +193,12 @@ class RemoteFile(io.RawIOBase):
         return int(self._file.tell())
 
     def readinto(self, buffer: Any) -> int:
-        """Read as many bytes as `buffer` holds; fewer at the end of the file alone, wherever an answer ends."""
+        """Fill `buffer`; fewer bytes only at the end of the file, however short single answers are."""
         size: int | None = self._file.size
         left = len(buffer) if size is None else min(len(buffer), max(0, size - self.tell()))
         filled = 0
         while left:
-            tries = 1 if size is None else _tries(self._url)  # a stream that broke has no second entrance
+            tries = 1 if size is None else _tries(self._url)  # a stream without ranges cannot be resumed
             call = partial(self._some, left, size is not None)
             data = ask(shown(self._url), call, size=left + _BLOCK_BYTES, secret=has_query(self._url), tries=tries)
             if not data:
@@ -221,9 +230,9 @@ def _ask(url: str, remote: Remote, call: Callable[[Any, str], Result], **options
 
 
 def endpoint_hint(url: str, remote: Remote) -> str:
-    """The end of a message about an S3 URL where nothing says that the store is not AWS; else empty.
+    """A hint for messages about S3 URLs if no endpoint is configured; else empty.
 
-    A corpus cannot say where it lies to who looks for it, so on a command line the environment does.
+    Commands that read a corpus do not know its `remote.endpoint`; they take it from the environment.
     """
     if not url.lower().startswith("s3:") or remote.endpoint:
         return ""
@@ -236,7 +245,7 @@ def endpoint_hint(url: str, remote: Remote) -> str:
 
 
 def _tries(url: str) -> int:
-    """How often to ask: the libraries for stores try again themselves, that for the web does not."""
+    """The number of tries: the libraries of stores retry by themselves, that of HTTP does not."""
     return 3 if _WEB.match(url) else 1
 
 
@@ -248,7 +257,7 @@ def _facts(url: str, info: dict[str, Any]) -> Facts:
 
 
 def _connect(url: str, remote: Remote) -> tuple[Any, str]:
-    """The store that a URL is in, and its path there."""
+    """The fsspec store of a URL, and the path in it."""
     scheme = urlsplit(url).scheme.lower()
     if scheme not in remote.schemes:
         raise UserError(
@@ -289,7 +298,7 @@ def _store(scheme: str, remote: Remote) -> Any:
 
 
 def _address(url: str, scheme: str, store: Any) -> str:
-    """The URL of the service that is spoken to."""
+    """The URL of the service behind a store."""
     if scheme == "s3":
         return str(store.s3.meta.endpoint_url)
     if scheme in ("http", "https"):
@@ -298,7 +307,7 @@ def _address(url: str, scheme: str, store: Any) -> str:
 
 
 def _refuse_private(service: str, url: str) -> None:
-    """UserError unless all addresses of a service are public; a name server is asked once for each service."""
+    """UserError unless all addresses of a service are public; each service is looked up once."""
     parts = urlsplit(service)
     host, port = parts.hostname or "", parts.port or 443
     if (host, port) in _public:
@@ -316,11 +325,13 @@ def _refuse_private(service: str, url: str) -> None:
     _public.add((host, port))
 
 
-_public: set[tuple[str, int]] = set()  # services whose addresses were public when this process first asked
+_public: set[tuple[str, int]] = set()  # services whose addresses were public at the first lookup
 
 
 def is_public(address: str) -> bool:
-    """Whether an IP address is one of the public internet (IANA's special-purpose registries, as `ipaddress` has them)."""
+    """Whether an IP address is one of the public internet (IANA's special-purpose registries, as `ipaddress`
+    has them).
+    """
     found = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(found, ipaddress.IPv6Address):
         inner = found.ipv4_mapped or found.sixtofour
@@ -334,7 +345,7 @@ def is_public(address: str) -> bool:
 
 
 def _public_socket(info: Any) -> socket.socket:
-    """A socket for one address that a name has; PermissionError where it is not public."""
+    """A socket for one address of a host; PermissionError if the address is not public."""
     family, kind, protocol, _, address = info
     if not is_public(address[0]):
         raise PermissionError(f"{address[0]} is not public")
@@ -342,22 +353,24 @@ def _public_socket(info: Any) -> socket.socket:
 
 
 async def _public_client(**options: Any) -> Any:
-    """fsspec's client for HTTP, on sockets that are checked."""
+    """fsspec's HTTP client, with checked sockets."""
     import aiohttp
 
     return aiohttp.ClientSession(connector=aiohttp.TCPConnector(socket_factory=_public_socket), **options)
 
 
 def read_url(url: str, remote: Remote) -> bytes:
-    """All bytes of a remote file, by one request. FileNotFoundError where there is none."""
-    alone = {"max_concurrency": 1} if url.lower().startswith("s3:") else {}  # else s3fs asks for the size first
+    """All bytes of a remote file, by one request. FileNotFoundError if there is none."""
+    alone = {"max_concurrency": 1} if url.lower().startswith("s3:") else {}  # else s3fs requests the size first
     return _ask(url, remote, lambda store, path: bytes(store.cat_file(path, **alone)), size=_SMALL_BYTES, missing=True)
 
 
 def read_url_ranges(ranges: Sequence[tuple[str, int, int]], remote: Remote) -> list[bytes]:
-    """The bytes [start, end) of files of one store, a request for each, many at a time. FileNotFoundError where one is missing.
+    """The bytes [start, end) of files of one store, by concurrent requests.
 
-    Whether an answer is whole is for the caller to check, who knows what should be in it.
+    FileNotFoundError if a file is missing.
+
+    The caller checks that the answers are complete.
     """
     found: list[bytes] = []
     for first in range(0, len(ranges), _AT_ONCE):
@@ -376,9 +389,9 @@ def read_url_ranges(ranges: Sequence[tuple[str, int, int]], remote: Remote) -> l
 
 
 def fetch_url(url: str, remote: Remote, target: Path) -> None:
-    """Copy a remote file to a local one. FileNotFoundError where there is none."""
+    """Copy a remote file to a local one. FileNotFoundError if there is none."""
     size = _ask(url, remote, lambda store, path: _facts(url, store.info(path)).size, missing=True)
-    target.touch()  # what is wrong with it shall not look like the store's
+    target.touch()  # a local failure shows here, not as one of the store
 
     def copy(store: Any, path: str) -> None:
         store.get_file(path, str(target))
@@ -390,19 +403,21 @@ def fetch_url(url: str, remote: Remote, target: Path) -> None:
 
 
 def put_url(url: str, remote: Remote, local: Path) -> None:
-    """Store a local file under a URL: it appears whole or not at all, and replaces what was there."""
+    """Store a local file under a URL, replacing any other: it appears whole or not at all."""
     _ask(url, remote, lambda store, path: store.put_file(str(local), path), size=local.stat().st_size)
 
 
 def write_url(url: str, remote: Remote, content: bytes) -> None:
-    """Store bytes under a URL, replacing what was there."""
+    """Store bytes under a URL, replacing any other file."""
     _ask(url, remote, lambda store, path: store.pipe_file(path, content), size=len(content))
 
 
 def create_url(url: str, remote: Remote, content: bytes) -> bool:
-    """Store bytes under a URL unless something is there, or another process is storing it now; whether that was done.
+    """Store bytes under a URL unless the file exists or another process is creating it.
 
-    A store that knows no such condition says so (501), and keeps what comes last.
+    Whether this call did.
+
+    A store without conditional requests answers 501; there the last writer wins.
     """
 
     def create(store: Any, path: str) -> bool:
@@ -424,7 +439,7 @@ def create_url(url: str, remote: Remote, content: bytes) -> bool:
 
 
 def remove_url(url: str, remote: Remote) -> None:
-    """Remove a remote file, or everything below a prefix; nothing where nothing is there."""
+    """Remove a remote file, or everything below a prefix; no error if there is nothing."""
 
     def remove(store: Any, path: str) -> None:
         if store.exists(path):
@@ -434,7 +449,7 @@ def remove_url(url: str, remote: Remote) -> None:
 
 
 def children_of_url(url: str, remote: Remote) -> list[str]:
-    """Names of what lies directly below a prefix; empty where nothing does."""
+    """Names directly below a prefix; empty if there are none."""
 
     def children(store: Any, path: str) -> list[str]:
         names = store.ls(path, detail=False)

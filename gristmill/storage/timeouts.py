@@ -1,7 +1,7 @@
-"""Asking an object store or a web server: for how long, how often, and what its failures are called.
+"""Calls to an object store or a web server: timeouts, retries, and our errors instead of the libraries'.
 
-The libraries wait as long as bytes come, however few. Here a call gets time for what it moves; one that takes longer is left
-to itself, and counts as not answered.
+The libraries wait as long as any bytes come, however few. Here a call gets time in proportion to the bytes
+that it moves. One that takes longer is abandoned and counts as failed.
 """
 
 import errno
@@ -15,15 +15,15 @@ from typing import Any, TypeVar
 from gristmill.errors import RemoteError, UserError
 
 Result = TypeVar("Result")
-LISTING_SECONDS = 3600.0  # for what takes many requests: ten million files are listed in less
-_SECONDS = 120.0  # for an answer without a body; the libraries try several times in it
+LISTING_SECONDS = 3600.0  # for calls of many requests: ten million files are listed in less
+_SECONDS = 120.0  # for an answer without a body; the libraries retry within it
 _LEAST_RATE = 1 << 16  # bytes per second
 _PAUSES = (0.5, 2.0)  # seconds before the second and the third try
-_OF_THIS_MACHINE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # no store's failure has these numbers
+_OF_THIS_MACHINE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # local errors: no failure of a store has these numbers
 
 
-class _Unanswered(Exception):
-    """The time is up."""
+class _TimedOut(Exception):
+    """The call took longer than its limit."""
 
 
 def ask(
@@ -36,11 +36,13 @@ def ask(
     missing: bool = False,
     tries: int = 3,
 ) -> Result:
-    """The answer to a call that moves about `size` bytes, tried again where a failure may pass.
+    """The result of a call that moves about `size` bytes.
 
-    RemoteError where the store fails each time or takes longer than `seconds` (two minutes where not given) and a second for
-    each 64 KiB; UserError where something is missing or forbidden, and with `missing` a FileNotFoundError for the former.
-    `place` is what messages name; with `secret` nothing else of the library's error is kept.
+    Transient failures are retried, up to `tries` in all.
+
+    RemoteError if the store fails each time, or takes longer than `seconds` (default: two minutes) plus a
+    second for each 64 KiB. UserError if something is missing or forbidden; with `missing`, FileNotFoundError
+    for the former. Messages name `place`; with `secret` they contain nothing else of the library's error.
     """
     limit = (_SECONDS if seconds is None else seconds) + size / _LEAST_RATE
     for pause in _PAUSES[: tries - 1]:
@@ -48,7 +50,7 @@ def ask(
             with _errors(place, secret, missing):
                 return _within(limit, call)
         except RemoteError as error:
-            if isinstance(error.__cause__, _Unanswered):
+            if isinstance(error.__cause__, _TimedOut):
                 raise
             time.sleep(pause)
     with _errors(place, secret, missing):
@@ -67,7 +69,7 @@ def _within(seconds: float, call: Callable[[], Result]) -> Result:
     threading.Thread(target=work, daemon=True).start()
     wait([answer], seconds)
     if not answer.done():
-        raise _Unanswered(f"no answer within {seconds:.0f} s")
+        raise _TimedOut(f"no answer within {seconds:.0f} s")
     return answer.result()
 
 
@@ -77,7 +79,7 @@ def _errors(place: str, secret: bool, missing: bool) -> Iterator[None]:
         yield
     except (UserError, RemoteError):
         raise
-    except _Unanswered as error:
+    except _TimedOut as error:
         raise RemoteError(f"{place}: {error}") from error
     except Exception as error:
         if isinstance(error, OSError) and error.errno in _OF_THIS_MACHINE:
@@ -89,21 +91,21 @@ def _errors(place: str, secret: bool, missing: bool) -> Iterator[None]:
             if missing:
                 raise
             raise UserError(f"{place}: no such file or bucket; check the URL") from None
-        # botocore's exceptions are many, and most of them pass: the task is tried again.
+        # Most of botocore's many exceptions are transient: the task is retried.
         kind = error.__cause__ if isinstance(error, FileNotFoundError) else error
-        said = f"answered HTTP {status}" if status else type(kind).__name__
-        raise RemoteError(f"{place}: {said}") from (None if secret else error)
+        reason = f"answered HTTP {status}" if status else type(kind).__name__
+        raise RemoteError(f"{place}: {reason}") from (None if secret else error)
 
 
 def hides_failure(error: FileNotFoundError) -> bool:
-    """Whether a server could not be asked: fsspec calls a file of the web missing whatever happened."""
+    """Whether the server failed, rather than the file being absent: fsspec raises FileNotFoundError for both."""
     cause = error.__cause__
     failed = isinstance(cause, OSError) and not isinstance(cause, FileNotFoundError)
     return failed or getattr(cause, "status", 404) not in (404, 410)
 
 
 def _status(error: BaseException) -> int | None:
-    """The status of an answer of HTTP that an error is about; None where there was no answer."""
+    """The HTTP status of the answer behind an error; None if there was no answer."""
     for found in (error, error.__cause__):
         response: Any = getattr(found, "response", None)
         facts = response.get("ResponseMetadata", {}) if isinstance(response, dict) else {}

@@ -3,16 +3,13 @@
 Part stages whose inputs are there are fused into one task per part: one read of the text, one annotation file per stage.
 """
 
-import os
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any, TypeVar
 
 from gristmill.errors import BrokenTaskError, ConflictError, PoisonError, UserError, reason_of
-from gristmill.storage.store import FileRecord, write_atomic
+from gristmill.storage.location import FileRecord, Location
 from pipelines.building.annotate import AnnotateTask, StageWork, annotate_documents, annotate_rows, unit_of
 from pipelines.building.bisect import find_poison
 from pipelines.building.build_metrics import BuildMetrics, counted
@@ -76,8 +73,7 @@ def _keep_units(before: Plan, after: Plan, source: str) -> None:
     The group of files that holds it was not finished. On an object store, which cannot rename, they are read again.
     """
     root, (old, new) = before.config.place, (plan.step(f"read.{source}").directory for plan in (before, after))
-    if isinstance(root, Path) and (root / old).exists() and not (root / new).exists():
-        os.rename(root / old, root / new)
+    (root / old).rename_if_possible(root / new)
 
 
 def build(plan: Plan, cluster: AnyCluster, say: Callable[[str], None]) -> CorpusManifest:
@@ -163,7 +159,7 @@ def _check_reads(state: Build) -> None:
         raise UserError("no source holds a document; a corpus needs at least one, whatever `allow_empty` says")
 
 
-def ensure_owner(root: Path, corpus: str, *, write: bool) -> None:
+def ensure_owner(root: Location, corpus: str, *, write: bool) -> None:
     """ConflictError where `root` holds something else than this corpus; with `write`, make it this corpus's directory."""
     marker = root / "corpus.txt"
     try:
@@ -180,18 +176,15 @@ def ensure_owner(root: Path, corpus: str, *, write: bool) -> None:
             f"{root}: belongs to the corpus {owner!r}, not to {corpus!r}, as {marker} says; choose another `output`"
         )
     if owner is None and write:
-        write_atomic(marker, f"{corpus}\n".encode())
+        marker.write_atomic(f"{corpus}\n".encode())
 
 
-def refuse_unwritable(root: Path) -> None:
-    """UserError where no file can be made in the local directory `root`, which is made if missing."""
-    if isinstance(root, Path):
-        try:
-            root.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryFile(dir=root):
-                pass
-        except OSError as error:
-            raise UserError(f"{root}: is not writable ({reason_of(error)}); choose another `output`") from None
+def refuse_unwritable(root: Location) -> None:
+    """UserError if no file can be made in the local directory `root`, which is made if missing."""
+    try:
+        root.probe_writable()
+    except OSError as error:
+        raise UserError(f"{root}: is not writable ({reason_of(error)}); choose another `output`") from None
 
 
 def _fusable(pending: Sequence[Step], state: Build) -> list[Step]:
@@ -321,7 +314,7 @@ def _run_corpus_step(step: Step, state: Build) -> None:
         for record in state.published[f"read.{source}"].parts:
             parts.append(part_of(state, source, record, step.visible[source]))
     facts = step.stage.run(parts, out, state.cluster)
-    work = _bytes_below(out.directory / "work")
+    work = (out.directory / "work").bytes_below()
     if step.stage.writes().names:
         receipts = [out.receipt(f"{part.source}-{part.index:05d}") for part in parts]
         missing = [part.name for part, receipt in zip(parts, receipts, strict=True) if receipt is None]
@@ -338,9 +331,3 @@ def _run_corpus_step(step: Step, state: Build) -> None:
         state.published[step.label] = manifest
     elapsed = time.perf_counter() - started
     state.record_run(step, elapsed, sum(part.text_bytes for part in parts), elapsed, work_bytes=work)
-
-
-def _bytes_below(directory: Path) -> int:
-    """Bytes of the intermediate files of a step; those on an object store are not counted."""
-    found = directory.rglob("*") if isinstance(directory, Path) and directory.is_dir() else ()
-    return sum(path.stat().st_size for path in found if path.is_file())

@@ -4,12 +4,11 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import pyarrow as pa
 
 from gristmill.errors import AccountingError, ChangedSourceError, SourceError
-from gristmill.storage.store import FileRecord, remove_tree
+from gristmill.storage.location import FileRecord, Location
 from pipelines.building.build_metrics import counted
 from pipelines.building.state import Build
 from pipelines.contracts.document import FILE_INDEX, QUARANTINE
@@ -186,21 +185,21 @@ def _publish_read(step: Step, receipts: Sequence[Receipt], state: Build) -> Read
     return total
 
 
-def _remove_others(directory: Path, records: Sequence[FileRecord]) -> None:
+def _remove_others(directory: Location, records: Sequence[FileRecord]) -> None:
     """Remove what an attempt has left that read a file while it changed: it may have come to more parts."""
     known = {record.path for record in records}
     for path in directory.glob("parts/*"):
         if f"parts/{path.name}" not in known:
-            path.unlink() if isinstance(path, Path) else remove_tree(path)
+            path.unlink(missing_ok=True)
 
 
-def file_indexes(directory: Path, manifest: StepManifest) -> list[pa.Table]:
+def file_indexes(directory: Location, manifest: StepManifest) -> list[pa.Table]:
     """The index of every unit of a published read step: columns of FILE_INDEX."""
     records = [record for record in manifest.files if record.path.startswith("files/")]
     return [read_table(directory, record, FILE_INDEX.names, schema_facts(FILE_INDEX)) for record in records]
 
 
-def quarantined(directory: Path, manifest: StepManifest) -> pa.Table:
+def quarantined(directory: Location, manifest: StepManifest) -> pa.Table:
     """All quarantined records of a published read step: columns of QUARANTINE."""
     records = [record for record in manifest.files if record.path.startswith("quarantine/")]
     tables = [read_table(directory, record, QUARANTINE.names, schema_facts(QUARANTINE)) for record in records]

@@ -4,8 +4,8 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
+from gristmill.storage.location import Location
 from gristmill.storage.store import write_json
 from pipelines.building.build_metrics import BuildMetrics
 from pipelines.cluster.local import LocalCluster
@@ -21,7 +21,7 @@ class Build:
     """A build in progress: what is published so far, by label."""
 
     plan: Plan
-    root: Path
+    root: Location
     cluster: AnyCluster
     say: Callable[[str], None]
     published: dict[str, StepManifest]

@@ -20,9 +20,10 @@ import xxhash
 
 from gristmill.config import load_yaml, override, parse, plain
 from gristmill.errors import ConflictError, UserError
+from gristmill.storage.disk import LocalPath
 from gristmill.storage.lease import lock
-from gristmill.storage.location import local_of, place_of
-from gristmill.storage.store import file_checksum, write_atomic, write_json
+from gristmill.storage.parsing import parse_local, parse_location
+from gristmill.storage.store import file_checksum, write_json
 from pipelines.classifiers.classifier_card import model_card
 from pipelines.classifiers.classifier_metrics import evaluate
 from pipelines.classifiers.fasttext_training import (
@@ -90,7 +91,7 @@ class ClassifierConfig:
             raise ValueError(f"seed: got {self.seed}, expected a whole number from 0, of at most 64 bits")
 
 
-def load_classifier_config(path: Path, assignments: list[str]) -> ClassifierConfig:
+def load_classifier_config(path: LocalPath, assignments: list[str]) -> ClassifierConfig:
     """Parse a YAML file with `a.b=value` overrides. ConfigError names file, path, value and the nearest
     allowed name.
     """
@@ -104,7 +105,7 @@ def train(config: ClassifierConfig, *, overwrite: bool) -> dict[str, Any]:
     ConflictError if the output exists without `overwrite`, or another process is training it; UserError if a
     class has too few documents.
     """
-    output = local_of(config.output, "output")
+    output = parse_local(config.output, "output")
     if output.exists() and not (output.is_dir() and (overwrite or not any(output.iterdir()))):
         raise ConflictError(f"{output}: exists; name another `output`, or use --overwrite to train it again")
     classes = {label: _Class(getattr(config, label), label, config) for label in LABELS}
@@ -113,7 +114,7 @@ def train(config: ClassifierConfig, *, overwrite: bool) -> dict[str, Any]:
         return _train(config, classes, output)
 
 
-def _train(config: ClassifierConfig, classes: dict[str, "_Class"], output: Path) -> dict[str, Any]:
+def _train(config: ClassifierConfig, classes: dict[str, "_Class"], output: LocalPath) -> dict[str, Any]:
     for name in (METRICS, CARD, MODEL):  # never leave metrics or a card of another model
         (output / name).unlink(missing_ok=True)
     with tempfile.TemporaryDirectory(dir=output) as directory:
@@ -140,7 +141,7 @@ def _train(config: ClassifierConfig, classes: dict[str, "_Class"], output: Path)
         "learned": verdict(measures["roc_auc"], left_out),
         "warnings": _warnings(train, config.balance),
     }
-    write_atomic(output / CARD, model_card(output.name, facts).encode())
+    (output / CARD).write_atomic(model_card(output.name, facts).encode())
     write_json(output / METRICS, facts)
     return facts
 
@@ -193,7 +194,7 @@ def _open(name: str, label: str) -> list[tuple[Corpus, str]]:
     """The sources of `DIRECTORY` or `DIRECTORY:SOURCE`."""
     match = _SOURCE.fullmatch(name)
     directory, source = match.groups() if match else (name, "")
-    corpus = open_corpus(place_of(directory))
+    corpus = open_corpus(parse_location(directory))
     if source:
         corpus.check_source(source, f"{label}: {name}")
     return [(corpus, name) for name in ([source] if source else corpus.manifest.sources)]

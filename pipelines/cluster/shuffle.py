@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 from functools import lru_cache
 from itertools import pairwise
-from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 import numpy as np
@@ -20,8 +19,9 @@ import pyarrow as pa
 import xxhash
 
 from gristmill.errors import CorruptFileError
-from gristmill.storage.store import FileRecord, digest, read_ranges
-from pipelines.contracts.manifest import Content, StepOutput, read_table, schema_facts, write_table
+from gristmill.storage.location import Content, FileRecord, Location
+from gristmill.storage.store import digest
+from pipelines.contracts.manifest import StepOutput, read_table, schema_facts, write_table
 
 _ENTRY = struct.Struct("<QQQ")
 _TAIL = struct.Struct("<QQ")
@@ -38,7 +38,7 @@ class FileList:
     list once.
     """
 
-    directory: Path
+    directory: Location
     record: FileRecord
 
     @property
@@ -63,7 +63,7 @@ def write_list(out: StepOutput, phase: str, files: Sequence[FileRecord]) -> File
 
 
 @lru_cache(maxsize=16)
-def _records(directory: Path, record: FileRecord) -> tuple[FileRecord, ...]:
+def _records(directory: Location, record: FileRecord) -> tuple[FileRecord, ...]:
     table = read_table(directory, record, _RECORDS.names, schema_facts(_RECORDS))
     return tuple(map(FileRecord, *(table[name].to_pylist() for name in _RECORDS.names)))
 
@@ -110,7 +110,7 @@ class _Rows(NamedTuple):
     partitions: int
 
 
-def gathered(directory: Path, files: Sequence[FileRecord], partition: int) -> pa.Table:
+def gathered(directory: Location, files: Sequence[FileRecord], partition: int) -> pa.Table:
     """The rows of one partition of all scattered files, in the order of the files, one chunk per column.
 
     CorruptFileError names a file that is not what was written.
@@ -134,17 +134,17 @@ def _checksum(head: bytes | memoryview, data: bytes | memoryview) -> int:
     return digest.intdigest()
 
 
-def _read(directory: Path, record: FileRecord, partition: int) -> _Rows:
+def _read(directory: Location, record: FileRecord, partition: int) -> _Rows:
     """One partition of a file, checked."""
     size = record.bytes
     try:
-        [tail] = read_ranges(directory, [(record, max(0, size - _TAIL.size), size)])
+        [tail] = directory.read_ranges([(record, max(0, size - _TAIL.size), size)])
         head, partitions = _TAIL.unpack(tail)
         at = max(0, size - _TAIL.size - _ENTRY.size * (partitions - partition))
-        [entry] = read_ranges(directory, [(record, at, at + _ENTRY.size)])
+        [entry] = directory.read_ranges([(record, at, at + _ENTRY.size)])
         offset, length, checksum = _ENTRY.unpack(entry)
         if max(head, offset + length) <= size:
-            schema, data = read_ranges(directory, [(record, 0, head), (record, offset, offset + length)])
+            schema, data = directory.read_ranges([(record, 0, head), (record, offset, offset + length)])
             if _checksum(schema, data) == checksum:
                 return _Rows(schema, data, partitions)
     except (FileNotFoundError, struct.error, ValueError, OverflowError):
@@ -152,7 +152,7 @@ def _read(directory: Path, record: FileRecord, partition: int) -> _Rows:
     raise CorruptFileError(f"{directory / record.path}: is not what was written; remove {directory} and build again")
 
 
-def _read_alike(directory: Path, files: Sequence[FileRecord], partition: int, first: _Rows) -> list[_Rows]:
+def _read_alike(directory: Location, files: Sequence[FileRecord], partition: int, first: _Rows) -> list[_Rows]:
     """One partition of files that have the schema and the number of partitions of `first`, in two rounds of requests.
 
     A file that turns out to be different is read by itself, as is one that cannot be found or was damaged on its way.
@@ -169,7 +169,7 @@ def _read_alike(directory: Path, files: Sequence[FileRecord], partition: int, fi
                 if offset + length <= record.bytes:
                     wanted.append((number, checksum))
                     ranges.append((record, offset, offset + length))
-        for (number, checksum), data in zip(wanted, read_ranges(directory, ranges), strict=True):
+        for (number, checksum), data in zip(wanted, directory.read_ranges(ranges), strict=True):
             if _checksum(first.head, data) == checksum:
                 found[number] = first._replace(data=data)
     except FileNotFoundError:
@@ -177,7 +177,7 @@ def _read_alike(directory: Path, files: Sequence[FileRecord], partition: int, fi
     return [rows or _read(directory, record, partition) for record, rows in zip(files, found, strict=True)]
 
 
-def _entries(directory: Path, files: Sequence[FileRecord], after: int) -> list[tuple[bytes, bytes]]:
+def _entries(directory: Location, files: Sequence[FileRecord], after: int) -> list[tuple[bytes, bytes]]:
     """(entry, tail) of files whose entry begins `after` bytes before the tail."""
     ranges = []
     for record in files:
@@ -187,7 +187,7 @@ def _entries(directory: Path, files: Sequence[FileRecord], after: int) -> list[t
             ranges.append((record, at, record.bytes))
         else:
             ranges += [(record, at, at + _ENTRY.size), (record, tail, record.bytes)]
-    found = read_ranges(directory, ranges)
+    found = directory.read_ranges(ranges)
     if after <= _NEAR:
         return [(data[: _ENTRY.size], data[-_TAIL.size :]) for data in found]
     return list(zip(found[::2], found[1::2], strict=True))

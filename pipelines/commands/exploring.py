@@ -1,10 +1,10 @@
 """`inspect`, `whatif` and `compare-rules`: what is in a corpus, and what other rules would do."""
 
 import argparse
-from pathlib import Path
 
 from gristmill.errors import UserError
-from gristmill.storage.location import place_argument
+from gristmill.storage.disk import LocalPath
+from gristmill.storage.parsing import location_argument
 from gristmill.storage.paths import local_path
 from pipelines.commands.arguments import add_config
 
@@ -12,7 +12,7 @@ from pipelines.commands.arguments import add_config
 def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Commands that look into a corpus."""
     inspect = commands.add_parser("inspect", help="tell the story of a document, or sample what a rule dropped")
-    inspect.add_argument("corpus", type=place_argument, help="output directory of a corpus, or its URL")
+    inspect.add_argument("corpus", type=location_argument, help="output directory of a corpus, or its URL")
     what = inspect.add_mutually_exclusive_group(required=True)
     what.add_argument("--doc", metavar="ID", help="a document: source/path#record, or its id in hex")
     what.add_argument(
@@ -47,7 +47,7 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     compare = commands.add_parser(
         "compare-rules", help="which documents named rule sets would drop from a built corpus, and how far they agree"
     )
-    compare.add_argument("corpus", type=place_argument, help="output directory of a corpus, or its URL")
+    compare.add_argument("corpus", type=location_argument, help="output directory of a corpus, or its URL")
     compare.add_argument("rule_sets", nargs="*", metavar="RULESET", help="default: all whose columns the corpus has")
     compare.add_argument(
         "--pairs",
@@ -86,7 +86,7 @@ def _whatif(options: argparse.Namespace) -> int:
     if (options.sweep is None) == (not options.changes):
         raise UserError("whatif: say what to change with --set, or which signal to --sweep")
     if options.sweep is not None:
-        output = options.output or Path(f"sweep-{options.sweep}.html")
+        output = options.output or LocalPath(f"sweep-{options.sweep}.html")
         sweep(config.place, options.sweep, "at_most" if options.at_most else "at_least", output)
     else:
         question = what_if(config, options.changes)

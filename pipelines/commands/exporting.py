@@ -2,15 +2,15 @@
 
 import argparse
 
-from gristmill.storage.location import place_argument
+from gristmill.storage.parsing import location_argument
 
 
 def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """The command `export`."""
     export = commands.add_parser("export", help="write the kept, edited text as Parquet or JSONL")
-    export.add_argument("corpus", type=place_argument, help="output directory of a corpus, or its URL")
+    export.add_argument("corpus", type=location_argument, help="output directory of a corpus, or its URL")
     export.add_argument(
-        "output", type=place_argument, help="directory, or URL, to write to; made if missing, must be empty"
+        "output", type=location_argument, help="directory, or URL, to write to; made if missing, must be empty"
     )
     export.add_argument("--format", choices=("parquet", "jsonl"), default="parquet", help="default parquet")
     export.add_argument("--sources", nargs="*", metavar="SOURCE", help="only these sources (default: all)")

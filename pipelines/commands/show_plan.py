@@ -1,13 +1,13 @@
 """What `plan` prints: the sources, the table of steps, warnings, and what the steps are expected to take."""
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from gristmill.console import wide_console
+from gristmill.storage.location import Location
 from gristmill.terminal import human_bytes, human_seconds, printable
 from pipelines.contracts.manifest import load_step
 from pipelines.planning.forecast import Forecast
@@ -17,7 +17,7 @@ from pipelines.planning.rule_checks import null_notices
 
 
 def show_plan(
-    plan: Plan, root: Path, expected: Forecast, memory: int | None = None, warnings: Sequence[str] = ()
+    plan: Plan, root: Location, expected: Forecast, memory: int | None = None, warnings: Sequence[str] = ()
 ) -> None:
     """Print the sources, then one row per step: finished or not, in how many parts, and why it will run; then what that is
     expected to take. `memory`: bytes that a task may have; steps that are expected to take more are named. `warnings`: of
@@ -71,7 +71,7 @@ def show_plan(
             )  # fmt: skip
 
 
-def _kept(step: Step, root: Path) -> str:
+def _kept(step: Step, root: Location) -> str:
     """How many units of a step an interrupted build has finished: the next one goes on with them."""
     units = sum(1 for _ in (root / step.directory / "units").glob("*.json"))
     return f"; {units:,} finished {'unit is' if units == 1 else 'units are'} kept" if units else ""

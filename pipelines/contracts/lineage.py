@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from gristmill.config import near_match
 from gristmill.errors import CorruptFileError, UserError
-from gristmill.storage.store import FileRecord, verify
+from gristmill.storage.location import FileRecord, Location
 from pipelines.contracts.document import (
     FILE_INDEX,
     ID,
@@ -51,7 +51,7 @@ class PublishedStep:
     """A step of a published corpus: its label, its name without the source, its directory and its manifest."""
 
     label: str
-    directory: Path
+    directory: Location
     manifest: StepManifest
 
     @property
@@ -107,7 +107,7 @@ class ShardRow:
     tokens: int
 
 
-def open_corpus(directory: Path) -> "Corpus":
+def open_corpus(directory: Location) -> "Corpus":
     """Open a published corpus. UserError where there is none, CorruptFileError where a step is not as recorded."""
     manifest = load_corpus(directory)
     root = directory.parent if directory.suffix == ".json" else directory
@@ -128,7 +128,7 @@ def open_corpus(directory: Path) -> "Corpus":
 class Corpus:
     """A published corpus. `steps` are in the order of the build; those that read come first."""
 
-    directory: Path
+    directory: Location
     manifest: CorpusManifest
     steps: tuple[PublishedStep, ...]
 
@@ -253,7 +253,7 @@ class Corpus:
                 for name in step.manifest.schema:
                     types.setdefault(name, pa.null())
                 if step.manifest.parts and step.manifest.schema:
-                    with pa.OSFile(str(verify(step.directory, step.manifest.parts[0].file))) as source:
+                    with pa.OSFile(str(step.directory.verify(step.manifest.parts[0].file))) as source:
                         schema = pa.ipc.open_file(source).schema
                     types.update({name: schema.field(name).type for name in schema.names})
         return pa.schema(list(types.items()))
@@ -358,5 +358,5 @@ def _file_record(read: PublishedStep, folder: str, unit: str) -> FileRecord:
 
 
 @lru_cache(maxsize=64)
-def _index(directory: Path, record: FileRecord) -> pa.Table:
+def _index(directory: Location, record: FileRecord) -> pa.Table:
     return read_table(directory, record, FILE_INDEX.names, schema_facts(FILE_INDEX))

@@ -4,8 +4,6 @@ A step's directory holds `manifest.json` (written last), `parts/` (annotation or
 being built `units/` with one receipt per finished unit of work. Times, hosts and rates go to `run.json`, never into a manifest.
 """
 
-import fnmatch
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property, lru_cache
@@ -15,24 +13,13 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 
 from gristmill.errors import AccountingError, CorruptFileError, UserError
-from gristmill.storage.location import RemotePath
-from gristmill.storage.remote import endpoint_hint
+from gristmill.storage.location import Content, FileRecord, Location
 from gristmill.storage.retries import retry
-from gristmill.storage.store import (
-    FileRecord,
-    digest,
-    read_json,
-    remove_tree,
-    verify,
-    write_file,
-    write_json,
-    write_new_json,
-)
+from gristmill.storage.store import digest, read_json, write_json, write_new_json
 from pipelines.contracts.document_counts import Counts, parse_counts
 
 STEP_FORMAT = "gristmill-step/1"
 CORPUS_FORMAT = "gristmill-corpus/1"
-Content = bytes | Callable[[BinaryIO], None]
 
 
 @dataclass(frozen=True)
@@ -90,12 +77,12 @@ class StepOutput:
     `inputs` maps the names of the steps whose files this step reads (`StepFiles` of `reads()`) to their directories.
     """
 
-    root: Path
+    root: Location
     name: str
-    inputs: Mapping[str, Path] = field(default_factory=dict)
+    inputs: Mapping[str, Location] = field(default_factory=dict)
 
     @property
-    def directory(self) -> Path:
+    def directory(self) -> Location:
         """Where the step's files are."""
         return self.root / self.name
 
@@ -111,7 +98,7 @@ class StepOutput:
 
     def write(self, relative: str, content: Content) -> FileRecord:
         """Write one file of the step atomically and return its record."""
-        return write_file(self.directory, relative, content)
+        return self.directory.write_file(relative, content)
 
     def finish_unit(self, unit: str, files: Iterable[FileRecord], counts: Mapping[str, Any]) -> Receipt:
         """Write a unit's receipt: the unit is finished if and only if the receipt is there.
@@ -132,11 +119,8 @@ class StepOutput:
     def finish(self) -> None:
         """Remove receipts, intermediate files and what killed attempts left of a step that is published."""
         for name in ("units", "work"):
-            remove_tree(self.directory / name)
-        if isinstance(self.directory, Path):  # an object store has no such leftovers
-            for directory, _, names in os.walk(self.directory):
-                for name in fnmatch.filter(names, ".*.tmp"):
-                    Path(directory, name).unlink(missing_ok=True)
+            (self.directory / name).remove_tree()
+        self.directory.remove_temporaries()
 
 
 def schema_facts(schema: pa.Schema) -> dict[str, str]:
@@ -155,9 +139,11 @@ def write_table(table: pa.Table) -> Callable[[BinaryIO], None]:
     return write
 
 
-def read_table(directory: Path, record: FileRecord, columns: Iterable[str], expected: Mapping[str, str]) -> pa.Table:
+def read_table(
+    directory: Location, record: FileRecord, columns: Iterable[str], expected: Mapping[str, str]
+) -> pa.Table:
     """Some columns of a part, each as one chunk, after checking the file's checksum and exact schema."""
-    path, wanted = verify(directory, record), list(columns)
+    path, wanted = directory.verify(record), list(columns)
     return retry(path, lambda: _columns(path, wanted, expected))
 
 
@@ -201,13 +187,13 @@ def check_accounting(
         raise AccountingError(f"{where}: its parts are not those of its input; the step is not published")
 
 
-def publish(root: Path, name: str, manifest: StepManifest) -> None:
+def publish(root: Location, name: str, manifest: StepManifest) -> None:
     """Write the manifest, the last file of a step, then remove what only unfinished steps need."""
     write_json(root / name / "manifest.json", {"format": STEP_FORMAT, **manifest.facts_on_disk()})
     StepOutput(root, name).finish()
 
 
-def publish_first(root: Path, name: str, manifest: StepManifest) -> StepManifest:
+def publish_first(root: Location, name: str, manifest: StepManifest) -> StepManifest:
     """As `publish`, for a step that cannot be repeated: of several builds the first publishes, and its manifest is returned.
 
     Their files have names of their own, so that none replaces another's.
@@ -220,27 +206,25 @@ def publish_first(root: Path, name: str, manifest: StepManifest) -> StepManifest
     return manifest
 
 
-def load_step(root: Path, name: str) -> StepManifest | None:
+def load_step(root: Location, name: str) -> StepManifest | None:
     """The manifest of a step's directory, verified; None where the step is not published.
 
     A local manifest is parsed once per process, and again after its file changed: treat the result as read-only.
     """
     path = root / name / "manifest.json"
     try:
-        if not isinstance(path, Path):  # of an object store the state of a file costs as much as the file
-            return _load_step(root, name)
-        status = path.stat()
-        return _load_once(root, name, (status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino))
+        version = path.version()
+        return _load_step(root, name) if version is None else _load_once(root, name, version)
     except FileNotFoundError:
         return None
 
 
 @lru_cache(maxsize=256)
-def _load_once(root: Path, name: str, state: tuple[int, ...]) -> StepManifest:
+def _load_once(root: Location, name: str, version: tuple[int, ...]) -> StepManifest:
     return _load_step(root, name)
 
 
-def _load_step(root: Path, name: str) -> StepManifest:
+def _load_step(root: Location, name: str) -> StepManifest:
     value = read_json(root / name / "manifest.json")
     if value.pop("format") != STEP_FORMAT:
         raise CorruptFileError(f"{root / name}: not a manifest of this version; remove the directory and build again")
@@ -313,19 +297,20 @@ class CorpusManifest:
     mixtures: dict[str, dict[str, float]]
 
 
-def save_corpus(directory: Path, manifest: CorpusManifest) -> None:
+def save_corpus(directory: Location, manifest: CorpusManifest) -> None:
     """Publish a corpus: write `manifest.json` into its directory."""
     write_json(directory / "manifest.json", {"format": CORPUS_FORMAT, **asdict(manifest)})
 
 
-def load_corpus(directory: Path) -> CorpusManifest:
+def load_corpus(directory: Location) -> CorpusManifest:
     """The manifest of a corpus directory (or the path of the manifest itself). UserError where there is none."""
     path = directory if directory.suffix == ".json" else directory / "manifest.json"
     try:
         value = read_json(path)
     except (FileNotFoundError, NotADirectoryError):
-        hint = endpoint_hint(path.url, path.remote) if isinstance(path, RemotePath) else ""
-        raise UserError(f"{path}: no corpus here; build one with: python -m pipelines build CONFIG{hint}") from None
+        raise UserError(
+            f"{path}: no corpus here; build one with: python -m pipelines build CONFIG{path.missing_hint()}"
+        ) from None
     if value.pop("format", None) != CORPUS_FORMAT:
         raise UserError(f"{path}: not a corpus manifest of this version ({CORPUS_FORMAT})")
     value.pop("checksum")

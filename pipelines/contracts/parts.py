@@ -2,14 +2,13 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gristmill.storage.store import FileRecord
+from gristmill.storage.location import FileRecord, Location
 from pipelines.contracts.columns import DROP, EDITS_COLUMN
 from pipelines.contracts.edits import apply_edits, compose, edited_lengths, find_emptied, map_back
 from pipelines.contracts.manifest import read_table
@@ -23,7 +22,7 @@ class Annotation:
     """One step's columns of one part: a file, or in a fused task a table still in memory."""
 
     step: str
-    directory: Path
+    directory: Location
     file: FileRecord | None
     schema: dict[str, str]
     table: pa.Table | None = None
@@ -52,7 +51,7 @@ class Part:
     index: int
     rows: int
     text_bytes: int
-    directory: Path
+    directory: Location
     documents: FileRecord
     schema: dict[str, str]
     types: pa.Schema

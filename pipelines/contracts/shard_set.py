@@ -6,14 +6,13 @@ tokens; readers add them.
 
 import json
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
 
 from gristmill.errors import CorruptFileError
-from gristmill.storage.store import FileRecord, verify
+from gristmill.storage.location import FileRecord, Location
 from pipelines.contracts.document import ID
 
 FORMAT = "gristmill-shard/1"
@@ -72,9 +71,9 @@ def write_shard(
         writer.write_batch(batch)
 
 
-def open_shard(directory: Path, record: FileRecord) -> Shard:
+def open_shard(directory: Location, record: FileRecord) -> Shard:
     """Map a shard and verify its checksum (once per process) and its schema; CorruptFileError says what differs."""
-    path = verify(directory, record)
+    path = directory.verify(record)
     with pa.memory_map(str(path)) as source:
         reader = pa.ipc.open_file(source)
         schema = reader.schema

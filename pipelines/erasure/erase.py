@@ -8,8 +8,9 @@ from rich.console import Console
 
 from gristmill.config import load_yaml
 from gristmill.errors import ConfigError, CorruptFileError, UserError
+from gristmill.storage.disk import LocalPath
 from gristmill.storage.lease import lock
-from gristmill.storage.location import RemotePath
+from gristmill.storage.location import Location
 from gristmill.storage.paths import is_url
 from gristmill.storage.store import read_json
 from gristmill.terminal import human_bytes, printable
@@ -21,15 +22,15 @@ from pipelines.planning.corpus import CorpusConfig
 from pipelines.planning.tombstone import read_tombstone
 
 
-def erase(directory: Path, ids: Path | None, urls: Path | None, runs: Path | None) -> None:
+def erase(corpus: Location, ids: Path | None, urls: Path | None, runs: LocalPath | None) -> None:
     """Forget the documents listed in the files, one per line, report it, and scan the directory to prove they
     are gone.
     """
     console = Console(highlight=False, markup=False)
-    _check_local(directory)
-    corpus = open_corpus(directory)
+    directory = _require_local(corpus)
+    before = open_corpus(directory)
     identifiers, addresses = _read_lines(ids), _read_lines(urls)
-    keys, texts = _find_targets(corpus, identifiers, addresses)
+    keys, texts = _find_targets(before, identifiers, addresses)
     probes = make_probes(texts)
     texts.clear()
     with lock(directory, "forgetting documents", console.print, wait=False):
@@ -69,11 +70,12 @@ def _find_targets(
     return [each.id for each in documents], [each.part.table(("text",))["text"][each.row].as_py() for each in located]
 
 
-def _check_local(directory: Path) -> None:
-    if isinstance(directory, RemotePath):
+def _require_local(location: Location) -> LocalPath:
+    if location.local is None:
         raise UserError(
-            f"{directory}: forget and gc need a local directory: copy the corpus to one, and copy it back afterwards"
+            f"{location}: forget and gc need a local directory: copy the corpus to one, and copy it back afterwards"
         )
+    return LocalPath(location.local)
 
 
 def _read_lines(path: Path | None) -> list[str]:
@@ -86,7 +88,7 @@ def _read_lines(path: Path | None) -> list[str]:
     return [line for line in lines if line and not line.startswith("# ")]
 
 
-def _describe_runs(runs: Path, directory: Path) -> list[str]:
+def _describe_runs(runs: LocalPath, directory: LocalPath) -> list[str]:
     """One line per training run under a directory that read this corpus while it held the forgotten documents.
 
     Such runs are identified by the corpus's earlier fingerprints. Runs that read another state of the corpus,
@@ -120,18 +122,16 @@ def _describe_runs(runs: Path, directory: Path) -> list[str]:
 def collect_garbage(configs: Sequence[CorpusConfig], *, delete: bool) -> None:
     """List the step directories that nothing uses, and remove them with `delete`."""
     console = Console(highlight=False, markup=False)
-    for config in configs:
-        _check_local(config.place)
-    output = configs[0].place
+    output = _require_local(configs[0].place)
     lease = (
         lock(output, "collecting garbage", console.print, wait=False) if delete and output.exists() else nullcontext()
     )
     with lease:
-        _collect(configs, console, delete=delete)
+        _collect(configs, output, console, delete=delete)
 
 
-def _collect(configs: Sequence[CorpusConfig], console: Console, *, delete: bool) -> None:
-    steps = find_unreached(configs)
+def _collect(configs: Sequence[CorpusConfig], output: LocalPath, console: Console, *, delete: bool) -> None:
+    steps = find_unreached(configs, output)
     for step in steps:
         state = "" if step.published else ", unfinished"
         console.print(f"{step.path} ({human_bytes(step.bytes)}{state})", soft_wrap=True)

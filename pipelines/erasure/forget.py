@@ -21,7 +21,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gristmill.errors import UserError
-from gristmill.storage.store import FileRecord, digest, verify
+from gristmill.storage.disk import LocalPath
+from gristmill.storage.location import FileRecord, Location
+from gristmill.storage.store import digest
 from pipelines.building.publish import corpus_fingerprint, suggested_mixtures
 from pipelines.cluster.local import LocalCluster
 from pipelines.contracts.document import FILE_INDEX, ID, QUARANTINE, format_id
@@ -80,7 +82,7 @@ def find_documents(corpus: Corpus, identifiers: Iterable[str], urls: Iterable[st
     return list(documents.values())
 
 
-def forget(directory: Path, identifiers: Sequence[str], urls: Sequence[str]) -> tuple[list[str], int]:
+def forget(directory: LocalPath, identifiers: Sequence[str], urls: Sequence[str]) -> tuple[list[str], int]:
     """Forget documents; without arguments, finish an interrupted run. Returns (printed ids, number of files
     rewritten).
 
@@ -113,7 +115,7 @@ def forget(directory: Path, identifiers: Sequence[str], urls: Sequence[str]) -> 
     corpus = open_corpus(directory)
     _recount(corpus, mark)
     _publish_corpus(open_corpus(directory), tombstone["records"])
-    _remove_old_files(open_corpus(directory))
+    _remove_old_files(directory, open_corpus(directory))
     write_tombstone(directory, {**tombstone, "pending": [], "asked": ""})
     return [format_id(doc.source, doc.path, doc.record) for doc in docs], written
 
@@ -186,7 +188,7 @@ def _rewrite_file(
     """
     if not record.path.endswith(".arrow"):
         return record
-    with pa.OSFile(str(verify(out.directory, record))) as source:
+    with pa.OSFile(str(out.directory.verify(record))) as source:
         schema = pa.ipc.open_file(source).schema
     name = next((field.name for field in schema if field.type == ID and field.name == "id"), None)
     kind = record.path.partition("/")[0]
@@ -206,7 +208,7 @@ def _rewrite_file(
     return out.write(_new_name(record.path, mark), write_table(after.combine_chunks()))
 
 
-def _documents_of_unit(index: Path, docs: Sequence[_Doc]) -> list[_Doc]:
+def _documents_of_unit(index: Location, docs: Sequence[_Doc]) -> list[_Doc]:
     """The documents that were read by the unit with this index of files."""
     with pa.OSFile(str(index)) as source:
         table = pa.ipc.open_file(source).read_all().select(["key", "first_record", "records"])
@@ -326,11 +328,12 @@ def _publish_corpus(corpus: Corpus, records: dict[str, list[str]]) -> None:
         (corpus.directory / name).unlink(missing_ok=True)
 
 
-def _remove_old_files(corpus: Corpus) -> None:
+def _remove_old_files(directory: LocalPath, corpus: Corpus) -> None:
     """Remove files of steps that their manifests do not name."""
     for step in corpus.steps:
         known = {"manifest.json", "run.json", *(part.file.path for part in step.manifest.parts)}
         known |= {record.path for record in step.manifest.files}
-        for path in sorted(step.directory.rglob("*")):
-            if path.is_file() and path.relative_to(step.directory).as_posix() not in known:
+        root = directory / step.directory.name
+        for path in sorted(root.rglob("*")):
+            if path.is_file() and path.relative_to(root).as_posix() not in known:
                 path.unlink()

@@ -3,10 +3,9 @@
 import shutil
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from gristmill.errors import UserError
-from gristmill.storage.store import fsync_directory
+from gristmill.storage.disk import LocalPath
 from pipelines.contracts.manifest import load_corpus
 from pipelines.planning.corpus import CorpusConfig
 from pipelines.planning.inventory import take_inventory
@@ -19,12 +18,12 @@ from pipelines.planning.published import add_published_files
 class UnreachedStep:
     """A step directory that nothing uses. `bytes`: size of all its files; `published`: whether it was finished."""
 
-    path: Path
+    path: LocalPath
     bytes: int
     published: bool
 
 
-def find_unreached(configs: Sequence[CorpusConfig]) -> list[UnreachedStep]:
+def find_unreached(configs: Sequence[CorpusConfig], output: LocalPath) -> list[UnreachedStep]:
     """Steps in the configurations' output that neither their plans nor the published corpus use.
 
     UserError if the configurations have different outputs.
@@ -34,7 +33,6 @@ def find_unreached(configs: Sequence[CorpusConfig]) -> list[UnreachedStep]:
         raise UserError(
             f"gc: the files have different outputs ({', '.join(sorted(outputs))}); name files of one corpus"
         )
-    output = configs[0].place
     reached: set[str] = set()
     for config in configs:
         plan = add_published_files(make_plan(config, take_inventory(config.sources, output), load_poison(output)))
@@ -48,11 +46,11 @@ def remove_steps(steps: Sequence[UnreachedStep]) -> None:
     """Remove step directories."""
     for step in steps:
         (step.path / "manifest.json").unlink(missing_ok=True)  # first: a step without a manifest does not exist
-        fsync_directory(step.path)
+        step.path.fsync()
         shutil.rmtree(step.path)
 
 
-def list_unreached(output: Path, reached: Collection[str]) -> list[UnreachedStep]:
+def list_unreached(output: LocalPath, reached: Collection[str]) -> list[UnreachedStep]:
     """The step directories of an output whose names are not in `reached`."""
     steps = []
     for path in sorted(output.iterdir()) if output.is_dir() else ():
@@ -62,6 +60,6 @@ def list_unreached(output: Path, reached: Collection[str]) -> list[UnreachedStep
     return steps
 
 
-def _is_step(path: Path) -> bool:
+def _is_step(path: LocalPath) -> bool:
     digits = path.name.rpartition("-")[2]
     return len(digits) == FINGERPRINT_DIGITS and set(digits) <= set("0123456789abcdef")

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations, islice, product
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,6 +20,7 @@ import xxhash
 
 from gristmill.config import near_match
 from gristmill.errors import UserError
+from gristmill.storage.location import Location
 from pipelines.contracts.columns import DROP
 from pipelines.contracts.lineage import Corpus, open_corpus
 from pipelines.contracts.parts import DOCUMENT_COLUMNS, Part
@@ -130,7 +130,7 @@ def _pair(tally: Tally, one: str, other: str) -> tuple[int, int, int]:
     return both, int(tally.both[a, a]) - both, int(tally.both[b, b]) - both
 
 
-def compare_rules(directory: Path, names: Sequence[str] = (), samples: int = 0) -> Comparison:
+def compare_rules(directory: Location, names: Sequence[str] = (), samples: int = 0) -> Comparison:
     """Apply rule sets (default: all) to every document of the sources that have the columns they read.
 
     UserError for an unknown name, and if no source has the columns of a set given by name, or of any set.

@@ -2,14 +2,13 @@
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, BinaryIO
 
 import pyarrow.compute as pc
 
 from gristmill.console import Page
 from gristmill.errors import UserError
-from gristmill.storage.store import write_atomic
+from gristmill.storage.location import Location
 from gristmill.terminal import printable
 from pipelines.contracts.columns import DROP
 from pipelines.contracts.lineage import Corpus, open_corpus
@@ -17,7 +16,7 @@ from pipelines.contracts.lineage import Corpus, open_corpus
 _COLUMN = "contamination"
 
 
-def write_contamination_report(corpus: Path, output: Path) -> None:
+def write_contamination_report(corpus: Location, output: Location) -> None:
     """Write a JSON line for every match of an item in a document, and print how many items of each set were
     found.
 
@@ -45,7 +44,7 @@ def write_contamination_report(corpus: Path, output: Path) -> None:
                 line = {**match, "document": document, "drop": drop}
                 sink.write(json.dumps(line, ensure_ascii=False).encode() + b"\n")
 
-    write_atomic(output, write)
+    output.write_atomic(write)
     page = Page()
     for name, fact in facts.items():
         page.field(name, f"{fact['items_found']:,} of {fact['items']:,} items found")

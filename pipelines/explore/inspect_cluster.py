@@ -6,13 +6,13 @@ requested.
 
 import difflib
 from collections.abc import Iterator
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from gristmill.console import Page
 from gristmill.errors import UserError
+from gristmill.storage.location import Location
 from gristmill.terminal import printable
 from pipelines.contracts.document import ID
 from pipelines.contracts.lineage import Corpus, Located, Quarantined, open_corpus, select_rows
@@ -25,7 +25,7 @@ _CONTEXT = 4  # words shown before a difference
 _DIFFERENCES = 12  # differences shown per document
 
 
-def show_cluster(corpus: Path, identifier: str, samples: int, *, raw: bool) -> None:
+def show_cluster(corpus: Location, identifier: str, samples: int, *, raw: bool) -> None:
     """Print the clusters of a document: the kept member, and up to `samples` others with their differences
     from it.
 

@@ -9,7 +9,6 @@ import heapq
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pyarrow.compute as pc
@@ -18,7 +17,8 @@ import xxhash
 from gristmill.config import parse
 from gristmill.console import Page
 from gristmill.errors import ConfigError, UserError
-from gristmill.storage.location import place_of
+from gristmill.storage.location import Location
+from gristmill.storage.parsing import parse_location
 from gristmill.terminal import printable
 from pipelines.contracts.columns import DROP, EDITS_COLUMN
 from pipelines.contracts.document import is_empty
@@ -32,7 +32,7 @@ _EXCERPT = (600, 10)  # characters and lines shown of a sample
 _EDITS = 20  # edits shown per step
 
 
-def show_document(corpus: Path, identifier: str, *, raw: bool) -> None:
+def show_document(corpus: Location, identifier: str, *, raw: bool) -> None:
     """Print the history of a document: origin, what every step measured and decided, edits, shard rows, text.
 
     `identifier` is `source/path#record` or 32 hex digits. `raw` shows the stored text and what edits replaced.
@@ -62,7 +62,7 @@ def show_document(corpus: Path, identifier: str, *, raw: bool) -> None:
     _show_text(page, opened, part, raw, _DOCUMENT)
 
 
-def show_rule(corpus: Path, rule: str, samples: int, *, raw: bool) -> None:
+def show_rule(corpus: Location, rule: str, samples: int, *, raw: bool) -> None:
     """Print `samples` documents that a rule dropped, or records set aside for a reason; always the same ones.
 
     UserError with the nearest match and all counts for a rule that dropped nothing.
@@ -205,7 +205,7 @@ def winner_name(corpus: Corpus, identifier: bytes) -> str:
     except UserError:
         for directory in _reference_corpora(corpus):
             try:
-                return f"{open_corpus(place_of(directory)).printed_id(identifier)} of the corpus in {directory}"
+                return f"{open_corpus(parse_location(directory)).printed_id(identifier)} of the corpus in {directory}"
             except UserError:
                 continue
         return f"{identifier.hex()} of another corpus"

@@ -19,7 +19,6 @@ from dataclasses import asdict, dataclass
 from fnmatch import fnmatch
 from functools import partial
 from itertools import groupby
-from pathlib import Path
 from typing import Any, BinaryIO
 
 import pyarrow as pa
@@ -28,8 +27,8 @@ import pyarrow.compute as pc
 from gristmill.config import near_match
 from gristmill.console import ProgressDisplay
 from gristmill.errors import AccountingError, ConflictError, UserError
-from gristmill.storage.location import RemotePath, is_within
-from gristmill.storage.store import fsync_directory, read_json, write_atomic, write_file, write_json
+from gristmill.storage.location import Location
+from gristmill.storage.store import read_json, write_json
 from gristmill.terminal import human_bytes
 from pipelines.contracts.columns import DROP, EDITS_COLUMN
 from pipelines.contracts.lineage import Corpus, open_corpus
@@ -68,8 +67,8 @@ class ExportedFile:
 
 
 def export_corpus(
-    corpus: Path,
-    output: Path,
+    corpus: Location,
+    output: Location,
     format: str,  # noqa: A002
     sources: Sequence[str] | None,
     columns: Sequence[str] = (),
@@ -101,10 +100,10 @@ def export_corpus(
         files = _write_files(opened, output, format, _sort_by_nulls(opened, names, schema), schema, display)
         totals = {name: _total(opened, name, files) for name in names}
         card = dataset_card(manifest, schema, totals, WRITERS[format][1])
-        write_atomic(output / "README.md", card.encode())
+        (output / "README.md").write_atomic(card.encode())
         write_json(output / "export.json", header | {"sources": totals, "files": [asdict(file) for file in files]})
         (output / _UNFINISHED).unlink()
-        fsync_directory(output)
+        output.fsync()
         documents, size = sum(file.documents for file in files), sum(file.bytes for file in files)
         display.say(f"{documents:,} documents in {len(files)} files, {human_bytes(size)}: {output / 'export.json'}")
         for line in _warnings(opened, names, schema):
@@ -207,11 +206,11 @@ def _write_all(write: Callable[..., None], tables: Callable[[], Iterator[pa.Tabl
     write(sink, tables())
 
 
-def _prepare_output(output: Path, corpus: Corpus, request: dict[str, Any]) -> None:
+def _prepare_output(output: Location, corpus: Corpus, request: dict[str, Any]) -> None:
     """Create the directory of an export, or take over an unfinished run of the same export."""
     if output.is_file():
         raise ConflictError(f"{output}: is a file, expected a directory")
-    if is_within(output, corpus.directory):
+    if output.is_within(corpus.directory):
         raise ConflictError(f"{output}: lies inside the corpus; name a directory outside it")
     marker = output / _UNFINISHED
     if marker.exists():
@@ -220,14 +219,12 @@ def _prepare_output(output: Path, corpus: Corpus, request: dict[str, Any]) -> No
             raise ConflictError(f"{output}: holds another export, unfinished; remove it, or name another directory")
     elif output.is_dir() and any(not fnmatch(path.name, f".{_UNFINISHED}.*.tmp") for path in output.iterdir()):
         raise ConflictError(f"{output}: is not empty; name a directory that is empty or does not exist")
-    if not isinstance(output, RemotePath):  # remote files appear only when complete
-        for temporary in output.glob("**/.*.tmp"):  # left by an export that was killed
-            temporary.unlink()
+    output.remove_temporaries()  # left by an export that was killed
     write_json(marker, request)
 
 
 def _write_files(
-    corpus: Corpus, output: Path, kind: str, sources: Sequence[str], schema: pa.Schema, display: ProgressDisplay
+    corpus: Corpus, output: Location, kind: str, sources: Sequence[str], schema: pa.Schema, display: ProgressDisplay
 ) -> list[ExportedFile]:
     write, suffix = WRITERS[kind]
     groups = [(source, parts) for source in sources for parts in _groups(corpus, source)]
@@ -247,7 +244,7 @@ def _write_files(
                 display.progress("export", done, total)
 
         name = f"data/{number:05d}-{source}{suffix}"
-        record = write_file(output, name, partial(_write_all, partial(write, schema), tables))
+        record = output.write_file(name, partial(_write_all, partial(write, schema), tables))
         display.say(f"{name}: {documents:,} documents")
         files.append(ExportedFile(**asdict(record), source=source, documents=documents, text_bytes=text_bytes))
     return files

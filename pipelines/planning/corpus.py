@@ -9,7 +9,8 @@ from typing import Any, Literal
 
 from gristmill.config import load_yaml, near_match, override, parse, plain
 from gristmill.errors import ConfigError
-from gristmill.storage.location import expanded, local_of, place_of
+from gristmill.storage.location import Location
+from gristmill.storage.parsing import expand_location, parse_local, parse_location
 from gristmill.storage.paths import is_url
 from gristmill.storage.remote import Remote, check_url, holds_credentials
 from pipelines.contracts.stage import CorpusStage, PartStage
@@ -173,9 +174,9 @@ class CorpusConfig:
     """How the URL of `output` is opened, as `remote` of a source says for its own."""
 
     @property
-    def place(self) -> Path:
+    def place(self) -> Location:
         """Where the corpus is built."""
-        return place_of(self.output, self.remote)
+        return parse_location(self.output, self.remote)
 
 
 def load_corpus_config(path: Path, assignments: Sequence[str] = ()) -> CorpusConfig:
@@ -191,10 +192,10 @@ def load_corpus_config(path: Path, assignments: Sequence[str] = ()) -> CorpusCon
     parsed = tuple(_step(step, number, where) for number, step in enumerate(steps))
     # Here, in the one process that reads the file: workers on other machines may have other homes.
     sources = tuple(
-        replace(source, root=expanded(source.root, f"{where}: sources[{number}].root"))
+        replace(source, root=expand_location(source.root, f"{where}: sources[{number}].root"))
         for number, source in enumerate(head.sources)
     )
-    config = CorpusConfig(head.name, expanded(head.output, f"{where}: output"), sources, parsed, head.remote)
+    config = CorpusConfig(head.name, expand_location(head.output, f"{where}: output"), sources, parsed, head.remote)
     _check(config, where)
     return config
 
@@ -275,9 +276,13 @@ def _paths(value: Any, where: str, may_be_url: bool) -> Any:
     """
     if isinstance(value, str):
         if may_be_url:
-            return f"file:{expanded(value[5:], where)}" if value.startswith("file:") else expanded(value, where)
-        local_of(value, where)  # refuses URLs
-        return expanded(value, where)
+            return (
+                f"file:{expand_location(value[5:], where)}"
+                if value.startswith("file:")
+                else expand_location(value, where)
+            )
+        parse_local(value, where)  # refuses URLs
+        return expand_location(value, where)
     if isinstance(value, Mapping):
         fields = ["file"] if "file" in value else list(value)
         return {**value, **{name: _paths(value[name], where, may_be_url) for name in fields}}

@@ -7,9 +7,10 @@ and compiling kernels weighs in it, so the text that it was measured on is part 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from gristmill.errors import CorruptFileError
+from gristmill.storage.disk import LocalPath
+from gristmill.storage.location import Location
 from gristmill.storage.store import read_json
 from pipelines.contracts.manifest import StepManifest, load_step
 from pipelines.planning.plan import Plan
@@ -71,7 +72,7 @@ class _Rates:
     newest: float = 0.0
 
 
-def forecast(plan: Plan, roots: Sequence[Path]) -> Forecast:
+def forecast(plan: Plan, roots: Sequence[LocalPath]) -> Forecast:
     """What the steps of `plan` that are not finished will take, by the finished steps below `roots`; outputs on disk."""
     rates = _Rates()
     for root in roots:
@@ -92,7 +93,7 @@ def forecast(plan: Plan, roots: Sequence[Path]) -> Forecast:
     return Forecast(found, tuple(unknown), rates.workers)
 
 
-def _learn(rates: _Rates, root: Path, path: Path) -> None:
+def _learn(rates: _Rates, root: Location, path: Location) -> None:
     """Add a finished step to the rates. A file of an older version, or a damaged one, teaches nothing."""
     try:
         manifest, run = load_step(root, path.parent.name), read_json(path)

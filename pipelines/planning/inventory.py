@@ -5,11 +5,11 @@ from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any, ClassVar
 
 from gristmill.config import plain
 from gristmill.errors import CorruptFileError, SourceError
+from gristmill.storage.location import Location
 from gristmill.storage.store import digest, read_json, write_json
 from pipelines.contracts.document import DOCUMENT
 from pipelines.contracts.manifest import schema_facts
@@ -87,7 +87,7 @@ class Read(Stage):
         return schema_facts(DOCUMENT)
 
 
-def take_inventory(sources: Sequence[Source], output: Path) -> dict[str, Inventory]:
+def take_inventory(sources: Sequence[Source], output: Location) -> dict[str, Inventory]:
     """List and checksum the files of every source. Checksums are cached under `output` by path, size, and the times at which
     a file was modified and changed: whatever sets the first, such as a copy that keeps it, moves the second.
     """
@@ -130,14 +130,14 @@ def _times(location: str) -> str:
     return f"{status.st_mtime_ns} {status.st_ctime_ns}"
 
 
-def forget_checksums(output: Path, locations: Collection[str]) -> None:
+def forget_checksums(output: Location, locations: Collection[str]) -> None:
     """Have these files read again at the next inventory, even where size and times stay what they were."""
     cache = _load_cache(output / _CHECKSUMS)
     gone = {digest(location) for location in locations}
     write_json(output / _CHECKSUMS, {"files": {name: entry for name, entry in cache.items() if name not in gone}})
 
 
-def _load_cache(path: Path) -> dict[str, list[Any]]:
+def _load_cache(path: Location) -> dict[str, list[Any]]:
     try:
         return dict(read_json(path)["files"])
     except (OSError, CorruptFileError):

@@ -15,7 +15,8 @@ import pyarrow as pa
 
 from gristmill.config import near_match, plain
 from gristmill.errors import ConfigError
-from gristmill.storage.store import FileRecord, digest
+from gristmill.storage.location import FileRecord
+from gristmill.storage.store import digest
 from pipelines.contracts.columns import DROP, EDITS_COLUMN
 from pipelines.contracts.edits import COMPOSITION
 from pipelines.contracts.parts import DOCUMENT_COLUMNS

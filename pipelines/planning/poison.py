@@ -6,13 +6,13 @@ What was set aside is listed in `poison.json` in the output directory. Removing 
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from gristmill.errors import PoisonError
+from gristmill.storage.location import Location
 from gristmill.storage.store import read_json, write_json
 from pipelines.contracts.columns import DROP
 from pipelines.contracts.reads import Input
@@ -26,7 +26,7 @@ Poison = Mapping[tuple[str, str], tuple[str, ...]]
 """Documents set aside, sorted, by (name of the step, source): ids in hex; for the step `read`, `path#record`."""
 
 
-def load_poison(output: Path) -> Poison:
+def load_poison(output: Location) -> Poison:
     """What was set aside in an output directory."""
     try:
         entries = read_json(output / _FILE)["documents"]
@@ -38,7 +38,7 @@ def load_poison(output: Path) -> Poison:
     return {where: tuple(sorted(documents)) for where, documents in found.items()}
 
 
-def record_poison(output: Path, error: PoisonError) -> None:
+def record_poison(output: Location, error: PoisonError) -> None:
     """Add the document of an error to the list; the error itself where it is listed already."""
     try:
         entries = read_json(output / _FILE)["documents"]

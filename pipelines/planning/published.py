@@ -1,9 +1,9 @@
 """What an output directory tells a plan: the files of steps that cannot be repeated, and why a step is not finished."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
+from gristmill.storage.location import Location
 from pipelines.contracts.manifest import StepManifest, load_step
 from pipelines.planning.plan import FINGERPRINT_DIGITS, Plan, Step, make_plan
 
@@ -20,7 +20,7 @@ def add_published_files(plan: Plan) -> Plan:
         plan = make_plan(plan.config, plan.inventories, plan.poison, files)
 
 
-def explain(step: Step, root: Path) -> str:
+def explain(step: Step, root: Location) -> str:
     """Why a step is not finished: what changed since the last published step of the same label."""
     last = _latest(step, root)
     if last is None:
@@ -59,7 +59,7 @@ def _short(value: Any) -> str:
     return text if len(text) <= 40 else text[:37] + "..."
 
 
-def _latest(step: Step, root: Path) -> StepManifest | None:
+def _latest(step: Step, root: Location) -> StepManifest | None:
     """The newest other published step with the label of `step`."""
     directories = f"{step.label}-{'[0-9a-f]' * FINGERPRINT_DIGITS}"  # not those of a source NAME-2
     candidates = [p for p in root.glob(f"{directories}/manifest.json") if p.parent.name != step.directory]

@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from gristmill.errors import SourceError, StorageError
+from gristmill.storage.location import Location
 from pipelines.contracts.document import QUARANTINE, is_empty
 from pipelines.contracts.manifest import StepManifest, read_table, schema_facts
 from pipelines.planning.corpus import Source
@@ -133,7 +133,7 @@ def check_sample(source: Source, files: Sequence[SourceFile]) -> SampleTally:
     return tally
 
 
-def check_counts(source: Source, read: StepManifest, directory: Path, files: Sequence[SourceFile]) -> None:
+def check_counts(source: Source, read: StepManifest, directory: Location, files: Sequence[SourceFile]) -> None:
     """SourceError where too little of a source became documents. `read`: its published read step, which is in `directory`."""
     counts = read.counts[source.name]
     tally = SampleTally(counts.kept, Counter(counts.quarantined))
@@ -147,7 +147,7 @@ def check_counts(source: Source, read: StepManifest, directory: Path, files: Seq
     raise _refusal(source, f"of its {counts.arrived:,} records", tally, have)
 
 
-def _fields_of_first(source: Source, read: StepManifest, directory: Path, files: Sequence[SourceFile]) -> str:
+def _fields_of_first(source: Source, read: StepManifest, directory: Location, files: Sequence[SourceFile]) -> str:
     """For a message: the first record that was set aside for lack of its text, and its fields. Its file is read up to there."""
     for record in read.files:
         if record.path.startswith("quarantine/"):

@@ -8,13 +8,12 @@ rules, never text.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gristmill.storage.store import verify
+from gristmill.storage.location import Location
 from pipelines.contracts.manifest import load_step, read_table, schema_facts
 from pipelines.contracts.reads_text import ReadsText
 from pipelines.planning.corpus import CorpusConfig, Source, StepConfig
@@ -171,7 +170,7 @@ def _kinds_of_stage(stage: C4Lines | RefinedwebLines) -> frozenset[str]:
     return frozenset((*(["lines"] if left else []), *(["words"] if words else [])))
 
 
-def fit_of_plan(plan: Plan, root: Path, tallies: Mapping[str, SampleTally]) -> list[str]:
+def fit_of_plan(plan: Plan, root: Location, tallies: Mapping[str, SampleTally]) -> list[str]:
     """The notices of a plan: of the published columns where all steps are built, otherwise of the first documents of each
     source. `tallies`: the records of sources that were looked at already; those of others are read.
     """
@@ -189,7 +188,7 @@ def fit_of_plan(plan: Plan, root: Path, tallies: Mapping[str, SampleTally]) -> l
     return notices
 
 
-def published_notices(plan: Plan, root: Path) -> list[str]:
+def published_notices(plan: Plan, root: Location) -> list[str]:
     """The notices of a built corpus, from the documents that its funnel sampled."""
     config, name = plan.config, plan.step("funnel").directory
     directory = root / name
@@ -197,7 +196,7 @@ def published_notices(plan: Plan, root: Path) -> list[str]:
     if funnel is None:
         return []
     record = next(file for file in funnel.files if file.path == SAMPLE)
-    with pa.OSFile(str(verify(directory, record))) as file:
+    with pa.OSFile(str(directory.verify(record))) as file:
         schema = pa.ipc.open_file(file).schema
     table = read_table(directory, record, schema.names, schema_facts(schema))
     notices: list[str] = []

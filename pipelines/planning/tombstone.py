@@ -1,9 +1,9 @@
 """Tombstones: the records that a corpus directory has forgotten, and must not give again."""
 
-from pathlib import Path
 from typing import Any
 
 from gristmill.errors import UserError
+from gristmill.storage.location import Location
 from gristmill.storage.store import read_json, write_json
 
 FORGOTTEN = "forgotten"
@@ -11,7 +11,7 @@ FORGOTTEN = "forgotten"
 _FILE = "forgotten.json"
 
 
-def read_tombstone(output: Path) -> dict[str, Any]:
+def read_tombstone(output: Location) -> dict[str, Any]:
     """`records`: by source a sorted list of `path#record`; `pending`: documents that are still being taken out; `asked`:
     a digest of the names under which they were asked for; `before`: the fingerprints that the corpus had while it held
     documents that are forgotten now."""
@@ -25,12 +25,12 @@ def read_tombstone(output: Path) -> dict[str, Any]:
     return {name: tombstone.get(name, kind()) for name, kind in kinds.items()}
 
 
-def write_tombstone(output: Path, tombstone: dict[str, Any]) -> None:
+def write_tombstone(output: Location, tombstone: dict[str, Any]) -> None:
     """Write what `read_tombstone` gives."""
     write_json(output / _FILE, tombstone)
 
 
-def forgotten(output: Path) -> dict[str, tuple[str, ...]]:
+def forgotten(output: Location) -> dict[str, tuple[str, ...]]:
     """The records, `path#record`, that each source must not give again. UserError while some are being taken out."""
     tombstone = read_tombstone(output)
     if tombstone["pending"]:

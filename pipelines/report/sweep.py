@@ -16,7 +16,7 @@ from gristmill.config import near_match
 from gristmill.errors import UserError
 from gristmill.page.lines import LineChart, Series, line_chart
 from gristmill.page.render import render_template
-from gristmill.storage.store import write_atomic
+from gristmill.storage.location import Location
 from pipelines.contracts.lineage import open_corpus
 from pipelines.report.bins import axis_for
 from pipelines.report.corpus_charts import short
@@ -25,7 +25,7 @@ from pipelines.stages.materialise.column_profile import bin_width
 _ROWS = 12  # thresholds in the printed table
 
 
-def sweep(corpus: Path, signal: str, side: str, output: Path) -> None:
+def sweep(corpus: Location, signal: str, side: str, output: Location) -> None:
     """Print the shares kept at round thresholds and write the chart, an HTML page that loads nothing, to `output`.
 
     `side` is at_least or at_most. UserError for a signal without a histogram.
@@ -38,7 +38,7 @@ def sweep(corpus: Path, signal: str, side: str, output: Path) -> None:
         raise UserError(f"--sweep {signal}: the corpus has no histogram of it{near_match(signal, known)}")
     _print(histograms, signal, side)
     page = _page(histograms, signal, side)
-    write_atomic(output, page.encode())
+    output.write_atomic(page.encode())
     Console(highlight=False).print(f"chart: {output}", markup=False)
 
 

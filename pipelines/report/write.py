@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from gristmill.errors import CorruptFileError
-from gristmill.storage.store import digest, read_json, write_atomic, write_json
+from gristmill.storage.location import Location
+from gristmill.storage.store import digest, read_json, write_json
 from pipelines.contracts.lineage import open_corpus
 from pipelines.contracts.manifest import CorpusManifest, StepManifest
 from pipelines.planning.plan import Plan
@@ -18,7 +18,7 @@ from pipelines.report.samples import read_samples
 HTML, JSON = "report.html", "report.json"
 
 
-def write_report(plan: Plan, published: Mapping[str, StepManifest], manifest: CorpusManifest, root: Path) -> bool:
+def write_report(plan: Plan, published: Mapping[str, StepManifest], manifest: CorpusManifest, root: Location) -> bool:
     """Write `report.html` and `report.json` into `root`, where `manifest` has been saved; False where they are there.
 
     The JSON is a function of the corpus; the page also shows the seconds of the steps, from their `run.json`.
@@ -29,12 +29,12 @@ def write_report(plan: Plan, published: Mapping[str, StepManifest], manifest: Co
     report = collect(plan, published, manifest, corpus)
     report["warnings"] = published_notices(plan, root)
     report["samples"] = read_samples(corpus, published["funnel"].facts["samples"])
-    write_atomic(root / HTML, render(report, _runs(root, manifest)).encode())
+    (root / HTML).write_atomic(render(report, _runs(root, manifest)).encode())
     write_json(root / JSON, report)  # last: it says that both are there
     return True
 
 
-def _is_current(root: Path, manifest: str) -> bool:
+def _is_current(root: Location, manifest: str) -> bool:
     try:
         report = read_json(root / JSON)
     except (FileNotFoundError, CorruptFileError):
@@ -42,7 +42,7 @@ def _is_current(root: Path, manifest: str) -> bool:
     return (root / HTML).exists() and (report.get("format"), report.get("manifest")) == (FORMAT, manifest)
 
 
-def _runs(root: Path, manifest: CorpusManifest) -> dict[str, dict[str, Any]]:
+def _runs(root: Location, manifest: CorpusManifest) -> dict[str, dict[str, Any]]:
     """What `run.json` says of each step, by label; nothing for a step whose file is gone or damaged."""
     runs = {}
     for step in manifest.steps:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from gristmill.storage.disk import LocalPath
 from tests.chaos.harness.disks import disk, enlarge, used
 from tests.chaos.harness.faults import (
     FOREVER,
@@ -145,7 +146,7 @@ def test_permission_that_is_withdrawn(small: Small, injected: Injected, tmp_path
     """For real, from a user without privileges: its own output directory, and a source."""
     if os.geteuid() or not os.access(sys.base_prefix, os.X_OK):
         pytest.skip("another user is needed, and only root may become one")
-    mine = Path(tempfile.mkdtemp(dir="/var/tmp"))
+    mine = LocalPath(tempfile.mkdtemp(dir="/var/tmp"))
     try:
         mine.chmod(0o777)
         out, raw = mine / "out", mine / "raw"
@@ -255,7 +256,7 @@ def test_rays_own_disk(small: Small, injected: Injected, tmp_path: Path, size: i
     build = [sys.executable, "-m", "pipelines", "build", small.config, "--workers", "1", f"output={out}"]
     with (
         tempfile.TemporaryDirectory(dir="/tmp") as short,
-        disk(Path(short) / "ray", size) as full,
+        disk(LocalPath(short) / "ray", size) as full,
     ):  # sockets: 107 bytes
         began = time.perf_counter()
         variables = environment(RAY_TMPDIR=str(full))

@@ -12,10 +12,9 @@ from typing import NamedTuple
 import pytest
 import yaml
 
-from gristmill.storage import store
+from gristmill.storage.disk import LocalPath
 from gristmill.storage.lease import LEASE, lock
-from gristmill.storage.location import place_of
-from gristmill.storage.store import verify
+from gristmill.storage.parsing import parse_location
 from pipelines.__main__ import main
 from pipelines.building import publish
 from pipelines.building.build import plan_and_build
@@ -65,7 +64,7 @@ class Died(BaseException):
 @contextmanager
 def before_write(number, act):
     """Do something before the Nth write that this process makes from now on; gives the paths of all of them."""
-    write, paths = store.write_atomic, []
+    write, paths = LocalPath.write_atomic, []
 
     def counting(path, content):
         paths.append(path)
@@ -73,11 +72,11 @@ def before_write(number, act):
             act()
         write(path, content)
 
-    store.write_atomic = counting
+    LocalPath.write_atomic = counting
     try:
         yield paths
     finally:
-        store.write_atomic = write
+        LocalPath.write_atomic = write
 
 
 def die():
@@ -180,7 +179,7 @@ def test_two_builds_with_leases_do_the_work_once(meeting, reference, injected, h
     first.until(Path(f"{hold}.held").exists)
     second = meeting.drive("second", hours=-hours, lease=QUICK)
     second.until_said("another process is building here (host elsewhere, pid")
-    time.sleep(2 * QUICK["patience"])  # the counter moves
+    time.sleep(2 * QUICK["timeout"])  # the counter moves
     started = time.perf_counter()
     Path(f"{hold}.go").touch()
     first.finish()
@@ -253,7 +252,7 @@ def unrepeatable_outcome(reference, output):
     (file,) = load_step(output, tokenizer.directory.name).files
     used = load_corpus(output).shard_sets["shards"].tokenizer
     steps = [path.name.rpartition("-")[0] for path in output.iterdir() if path.is_dir()]
-    whole = all(verify(output, shard.file).exists() for shard in load_corpus(output).shard_sets["shards"].shards)
+    whole = all(output.verify(shard.file).exists() for shard in load_corpus(output).shard_sets["shards"].shards)
     left = [path for path in output.rglob("*") if path.name in ("units", "work", LEASE)]
     same = used.path == f"{tokenizer.directory.name}/{file.path}" and used.xxh3_128 == file.xxh3_128
     documents = documents_of(output)
@@ -336,7 +335,7 @@ def test_two_builds_on_one_prefix_of_an_object_store(meeting, reference, injecte
     s3.store.get(url, str(tmp_path / "fetched"), recursive=True)
     fault = f"two builds at once on one prefix of an object store, {'with' if lease else 'without'} leases"
     injected(GROUP, fault, build_outcome(reference, tmp_path / "fetched"), seconds)
-    assert not place_of(f"{url}/{LEASE}", s3.remote).exists()
+    assert not parse_location(f"{url}/{LEASE}", s3.remote).exists()
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import pytest
 
+from gristmill.storage.disk import LocalPath
 from tests.chaos.harness.drivers import GROUP, QUICK, Driver, dead_lease, end_all
 from tests.chaos.harness.outcome import Trained, run_outcome, trained
 from tests.trainers.conftest import build_corpus
@@ -34,7 +35,7 @@ class Run(NamedTuple):
         return Driver(self.directory, name, *arguments, module="trainers", record=f"{run}.rows", **options)
 
     def outcome(self, run):
-        return run_outcome(self.wanted, trained(run, Path(f"{run}.rows")))
+        return run_outcome(self.wanted, trained(run, LocalPath(f"{run}.rows")))
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +49,7 @@ def runs(tmp_path_factory):
 def test_a_second_run_is_refused_and_goes_on_at_once_when_the_first_is_killed(runs, injected):
     run, hold = runs.directory / "killed", runs.directory / "killed.hold"
     first = runs.train("killed1", run, hold=["checkpoint.json", hold])
-    first.until(Path(f"{hold}.held").exists)
+    first.until(LocalPath(f"{hold}.held").exists)
     words = (
         f"another process is training here (host {os.uname().nodename}, pid {first.process.pid}); wait for it or end it"
     )
@@ -73,15 +74,15 @@ def test_a_lease_of_a_dead_host_does_not_keep_a_run_from_going_on(runs, injected
 def test_a_run_that_was_suspended_and_taken_over_ends(runs, injected):
     run, hold = runs.directory / "suspended", runs.directory / "suspended.hold"
     first = runs.train("suspended1", run, hold=["checkpoint.json", hold], host="elsewhere", lease=QUICK)
-    first.until(Path(f"{hold}.held").exists)
+    first.until(LocalPath(f"{hold}.held").exists)
     first.process.send_signal(signal.SIGSTOP)
-    Path(f"{hold}.go").touch()
+    LocalPath(f"{hold}.go").touch()
     started = time.perf_counter()
     second = runs.train("suspended2", run, lease=QUICK, hold=["checkpoint.json", f"{hold}2"])
-    second.until(Path(f"{hold}2.held").exists)
+    second.until(LocalPath(f"{hold}2.held").exists)
     first.process.send_signal(signal.SIGCONT)
     assert first.process.wait(300) != 0
-    Path(f"{hold}2.go").touch()
+    LocalPath(f"{hold}2.go").touch()
     second.finish()
     fault = "a run is suspended, taken over, and woken beside the other"
     injected(GROUP, fault, runs.outcome(run), time.perf_counter() - started)

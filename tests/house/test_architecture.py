@@ -1,6 +1,7 @@
 """The rules of the house that a script can check: layers, homes of heavy libraries, sizes of folders, names, docstrings."""
 
 import ast
+import re
 import subprocess
 import sys
 from collections import Counter, defaultdict
@@ -8,6 +9,10 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+
+from gristmill.storage.disk import LocalPath
+from gristmill.storage.location import Location
+from gristmill.storage.object_store import RemotePath
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("gristmill", "pipelines", "trainers", "tokenizer")
@@ -94,6 +99,53 @@ def test_what_all_packages_share_needs_little():
             allowed = permitted_here | more.get(path.name, set()) | set(sys.stdlib_module_names)
             outside = {name.split(".")[0] for name, _ in imports(path)} - allowed
             assert not outside, f"{path.name} imports {outside}"
+
+
+LOCATIONS = {"Location", "LocalPath", "RemotePath", "Path", "PosixPath", "PurePath"}
+
+
+def location_checks(tree):
+    """Lines that ask for the class of a location, or assert one to the type checker."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in (
+            "isinstance",
+            "issubclass",
+            "cast",
+        ):
+            asked = node.args
+        elif isinstance(node, ast.MatchClass):
+            asked = [node.cls]
+        elif isinstance(node, ast.Compare) and "type(" in ast.unparse(node):
+            asked = [node]
+        else:
+            continue
+        if any(LOCATIONS & set(re.findall(r"\w+", ast.unparse(part))) for part in asked):
+            yield node.lineno
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "isinstance(x, Path)", "isinstance(x, RemotePath | LocalPath)", "isinstance(x, (int, disk.LocalPath))",
+        "cast(Path, x)", "typing.cast('Path', x)", "type(x) is LocalPath", "match x:\n case Path(): pass",
+    ],
+)  # fmt: skip
+def test_a_test_of_a_location_is_found(line):
+    assert list(location_checks(ast.parse(line)))
+
+
+def test_where_a_location_is_only_storage_knows():
+    """Local and remote differ by methods of two final classes, not by branches of those who use them."""
+    for path in MODULES:
+        if path.is_relative_to(ROOT / "gristmill/storage"):
+            continue
+        place, tree = path.relative_to(ROOT), ast.parse(path.read_text())
+        assert not [f"{place}:{line}" for line in location_checks(tree)]
+        assert not [
+            f"{place}:{line}" for name, line in imports(path) if name.startswith("gristmill.storage.object_store")
+        ]
+    assert set(Location.__subclasses__()) == {LocalPath, RemotePath}
+    assert LocalPath.__final__ is RemotePath.__final__ is True
 
 
 @cache

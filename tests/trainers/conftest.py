@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from gristmill.storage.store import digest, record_file, write_atomic
+from gristmill.storage.store import digest
 from pipelines.contracts.document import document_id, file_key
 from pipelines.contracts.manifest import CorpusManifest, ShardRecord, ShardSet, TokenizerRecord, save_corpus
 from pipelines.contracts.shard_set import write_shard
@@ -83,13 +83,13 @@ def build_corpus(
                 def write(sink, tokens=tokens, offsets=offsets, ids=ids, n_bytes=n_bytes, begins=begins):
                     write_shard(sink, tokens, offsets, ids, n_bytes, {"source": "x"}, begins)
 
-                write_atomic(directory / path, write)
-                file = record_file(directory, path)
+                (directory / path).write_atomic(write)
+                file = directory.record(path)
                 size = (count, len(tokens), int(n_bytes.sum()))
                 records.append(ShardRecord(file.path, file.bytes, file.xxh3_128, source, split, *size))
     words = ["".join(letters) for letters in np.random.default_rng(1).choice(list("abcdefgh"), (60, 6))]
-    write_atomic(directory / "tokenizer.json", tokenizer or train_byte_bpe([" ".join(words)] * 3, VOCABULARY))
-    file = record_file(directory, "tokenizer.json")
+    (directory / "tokenizer.json").write_atomic(tokenizer or train_byte_bpe([" ".join(words)] * 3, VOCABULARY))
+    file = directory.record("tokenizer.json")
     definition = read_definition(str(directory / "tokenizer.json"))
     size = (definition.vocab_size, definition.kind, definition.roles)
     shard_set = ShardSet(

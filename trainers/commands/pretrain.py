@@ -4,11 +4,11 @@ import argparse
 import os
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gristmill.errors import ConfigError
-from gristmill.storage.location import local_of
+from gristmill.storage.disk import LocalPath
+from gristmill.storage.parsing import parse_local
 from gristmill.storage.paths import local_path
 from trainers.commands.settings import corpora_of, split_settings
 
@@ -69,11 +69,11 @@ def _pretrain(options: argparse.Namespace) -> int:
     if options.workers < 1:
         raise ConfigError(f"--workers: got {options.workers}, allowed 1 and more")
     named, overrides = split_settings(options.overrides, ("corpus", "run"))
-    run = local_of(named["run"], "run") if "run" in named else None
+    run = parse_local(named["run"], "run") if "run" in named else None
     if options.recipe in RECIPES:
         data, where = plain(RECIPES[options.recipe]()), f"recipe {options.recipe}"
     elif options.recipe.endswith((".yaml", ".yml")):
-        data, where = load_yaml(local_of(options.recipe, "RECIPE")), options.recipe
+        data, where = load_yaml(parse_local(options.recipe, "RECIPE")), options.recipe
     else:
         raise ConfigError(
             f"{options.recipe!r}: no such recipe; there are {', '.join(RECIPES)}, or give a resolved.yaml"
@@ -82,7 +82,7 @@ def _pretrain(options: argparse.Namespace) -> int:
     if "corpus" in named:
         config = replace(config, data=replace(config.data, corpora=tuple(named["corpus"].split(","))))
     corpus = corpus_of(config)
-    run = run or Path("data/runs", config.name)
+    run = run or LocalPath("data/runs", config.name)
     config = resolve(replace(config, init=known_init(run, config.init)), corpus)
     if _is_follower():
         return _launch(config, corpus, run, options.workers)
@@ -105,7 +105,7 @@ def _t5_grid(options: argparse.Namespace) -> int:
     if options.workers < 1:
         raise ConfigError(f"--workers: got {options.workers}, allowed 1 and more")
     named, overrides = split_settings(options.overrides, ("corpus", "output"))
-    output = local_of(named.get("output", "data/runs/t5_grid"), "output")
+    output = parse_local(named.get("output", "data/runs/t5_grid"), "output")
     corpora = corpora_of(named)
     rows = train_grid(corpora, output, overrides, options.workers, lambda line: print(line, flush=True))
     if rows is None:
@@ -122,7 +122,7 @@ def _is_follower() -> bool:
     return os.environ.get("RANK", "0") != "0"
 
 
-def _launch(config: "Pretraining", corpus: "TrainingCorpus", run: Path, workers: int) -> int:
+def _launch(config: "Pretraining", corpus: "TrainingCorpus", run: LocalPath, workers: int) -> int:
     from trainers.training.launch import launch
 
     if (run / "finished.json").exists():

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from gristmill.storage.location import place_of
+from gristmill.storage.parsing import parse_location
 
 
 def split_settings(settings: Sequence[str], names: Sequence[str]) -> tuple[dict[str, str], list[str]]:
@@ -15,5 +15,5 @@ def corpora_of(named: Mapping[str, str]) -> tuple[str, ...]:
     """The places of `corpus=A,B`; ConfigError for one that can be neither a directory nor a URL of a corpus."""
     corpora = tuple(filter(None, named.get("corpus", "").split(",")))
     for name in corpora:
-        place_of(name)
+        parse_location(name)
     return corpora

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gristmill.errors import ConfigError, UserError
-from gristmill.storage.location import place_of
-from gristmill.storage.store import digest, verify
+from gristmill.storage.location import Location
+from gristmill.storage.parsing import parse_location
+from gristmill.storage.store import digest
 from pipelines.contracts.manifest import TokenizerRecord, load_corpus
 from tokenizer.vocabulary.specials import add_fallback_marks
 from trainers.config.pretraining import Data, Pretraining
@@ -48,7 +49,7 @@ class TrainingCorpus:
 
     fingerprint: str
     tokenizer: TokenizerRecord
-    directory: Path
+    directory: Location
     shard_set: str
     mixtures: dict[str, dict[str, float]]
     train: dict[str, SourceStream]
@@ -68,7 +69,7 @@ def open_corpus(directories: tuple[str, ...], shard_set: str | None, frame: Fram
         raise ConfigError(
             "data.corpora: names no corpus; give corpus=DIRECTORY, a directory that `pipelines build` wrote"
         )
-    parts = [_open_one(place_of(directory), shard_set, frame) for directory in directories]
+    parts = [_open_one(parse_location(directory), shard_set, frame) for directory in directories]
     first = parts[0]
     train: dict[str, SourceStream] = {}
     validation: dict[str, SourceStream] = {}
@@ -98,7 +99,7 @@ def corpus_of(config: Pretraining) -> TrainingCorpus:
     return open_corpus(config.data.corpora, config.data.shard_set, config.objective.frame)
 
 
-def _open_one(directory: Path, wanted: str | None, frame: Frame) -> TrainingCorpus:
+def _open_one(directory: Location, wanted: str | None, frame: Frame) -> TrainingCorpus:
     directory = directory.parent if directory.suffix == ".json" else directory
     manifest = load_corpus(directory)
     names = sorted(manifest.shard_sets)
@@ -130,7 +131,7 @@ def _open_one(directory: Path, wanted: str | None, frame: Frame) -> TrainingCorp
 
 def verified_tokenizer(corpus: TrainingCorpus) -> Path:
     """The path of the corpus's tokenizer.json, checksum verified."""
-    return verify(corpus.directory, corpus.tokenizer.file)
+    return corpus.directory.verify(corpus.tokenizer.file)
 
 
 @dataclass(frozen=True)

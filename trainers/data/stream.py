@@ -7,11 +7,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import accumulate
-from pathlib import Path
 
 import numpy as np
 
 from gristmill.errors import CorruptFileError
+from gristmill.storage.location import Location
 from pipelines.contracts.manifest import ShardRecord
 from pipelines.contracts.shard_set import Shard, open_shard
 from trainers.rows.batch import Batch, Frame, Room
@@ -30,7 +30,7 @@ class SourceStream:
     """
 
     name: str
-    directory: Path
+    directory: Location
     shards: tuple[ShardRecord, ...]
     frame: Frame
     packing: Packing | PairPacking | None = None

@@ -4,12 +4,12 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from gristmill.errors import ConflictError, UserError
+from gristmill.storage.disk import LocalPath
 from gristmill.terminal import printable
 from pipelines.contracts import lineage
 from pipelines.contracts.columns import DROP, EDITS_COLUMN
@@ -84,11 +84,11 @@ class Blame:
 
 
 @lru_cache(maxsize=8)
-def _published(directory: Path) -> lineage.Corpus:
+def _published(directory: LocalPath) -> lineage.Corpus:
     return lineage.open_corpus(directory)
 
 
-def blame(run: Path, step: int, warn: Callable[[str], None]) -> Blame:
+def blame(run: LocalPath, step: int, warn: Callable[[str], None]) -> Blame:
     """The documents of step `step` of a run (the first is 1), worst first.
 
     Losses are computed again, without dropout, with the newest intact checkpoint before the step. Where none
@@ -141,7 +141,7 @@ def _excess(losses: Sequence[Loss], document: np.ndarray, finite: np.ndarray, to
     return float((scales * (document[:, 0] - means * document[:, 1])).sum())
 
 
-def _model(run: Path, config: Pretraining, found: checkpoint.Checkpoint | None) -> Any:
+def _model(run: LocalPath, config: Pretraining, found: checkpoint.Checkpoint | None) -> Any:
     if found is None:
         from trainers.models import build_model
 

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gristmill.errors import UserError
+from gristmill.storage.disk import LocalPath
 
 if TYPE_CHECKING:
     import numpy as np
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _UNIGRAM_TOKENS = 1 << 20  # tokens per source, evenly spread over its training documents
 
 
-def evaluate(path: Path, corpora: Sequence[str] = (), tokens: int | None = None, batch: int = 8) -> dict[str, Any]:
+def evaluate(path: LocalPath, corpora: Sequence[str] = (), tokens: int | None = None, batch: int = 8) -> dict[str, Any]:
     """The fields of a validation (`loss_metrics.loss_fields`, `data.document_loss`) for an export or a run.
 
     They are measured on the validation split of `corpora`, by default the run's, with `tokens` per source, by

@@ -1,14 +1,13 @@
 """What an encoder puts in the place of a mask."""
 
-from pathlib import Path
-
 from gristmill.errors import ConfigError
+from gristmill.storage.disk import LocalPath
 from tokenizer.encode import Encoder
 from tokenizer.vocabulary.specials import MASK
 from trainers.inference.prompt import framed, read_prompt
 
 
-def fill_mask(path: Path, text: str, top: int = 5) -> list[list[tuple[str, float]]]:
+def fill_mask(path: LocalPath, text: str, top: int = 5) -> list[list[tuple[str, float]]]:
     """The `top` likeliest tokens and their probabilities for every `<mask>` in a text, by the model of an export or a run.
 
     Reserved ids and those that only pad the vocabulary get no probability. ConfigError for a model that is no encoder, a

@@ -2,10 +2,10 @@
 
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from gristmill.errors import ConfigError
+from gristmill.storage.disk import LocalPath
 from tokenizer.encode import Encoder
 from tokenizer.vocabulary.specials import add_fallback_marks
 from trainers.config.architecture import Model, require
@@ -34,7 +34,7 @@ class Sampling:
         require(0 < self.top_p <= 1, f"top_p: got {self.top_p}, allowed above 0 to 1")
 
 
-def generate(path: Path, prompt: str, sampling: Sampling) -> str:
+def generate(path: LocalPath, prompt: str, sampling: Sampling) -> str:
     """What the model of an export or a run makes of a prompt; the same seed gives the same text.
 
     The objective says how its models read prompts (`PromptFormat`): most continue them; span corruption replaces the

@@ -15,7 +15,9 @@ from typing import Any
 
 from gristmill.config import plain
 from gristmill.errors import ConflictError, CorruptFileError, UserError
-from gristmill.storage.store import FileRecord, fsync_directory, read_json, record_file, verify, write_json
+from gristmill.storage.disk import LocalPath
+from gristmill.storage.location import FileRecord
+from gristmill.storage.store import read_json, write_json
 from tokenizer.encode import Encoder
 from tokenizer.vocabulary.specials import MASK, SENTINELS, add_fallback_marks
 from trainers.config.architecture import Model
@@ -39,7 +41,7 @@ _NAMED = {
 }
 
 
-def export_checkpoint(run: Path, output: Path) -> Path:
+def export_checkpoint(run: LocalPath, output: LocalPath) -> LocalPath:
     """Export the newest checkpoint of `run` to `output`; returns `output`.
 
     An earlier export there is replaced; ConflictError where the directory holds anything else.
@@ -74,7 +76,7 @@ def export_checkpoint(run: Path, output: Path) -> Path:
         for file in attempt.iterdir():  # what libraries write does not reach the disk by itself
             with open(file, "rb") as written:
                 os.fsync(written.fileno())
-        files = [asdict(record_file(attempt, file.name)) for file in sorted(attempt.iterdir())]
+        files = [asdict(attempt.record(file.name)) for file in sorted(attempt.iterdir())]
         write_json(attempt / "gristmill.json", {**origin, "files": files})
         _replace(output, attempt)
     except OSError as error:
@@ -86,12 +88,12 @@ def export_checkpoint(run: Path, output: Path) -> Path:
     return output
 
 
-def _aside(output: Path) -> Path:
+def _aside(output: LocalPath) -> LocalPath:
     """A name beside an export, which the next export to the same place removes."""
     return output.with_name(f".{output.name}.{uuid.uuid4().hex}.tmp")
 
 
-def _replace(output: Path, attempt: Path) -> None:
+def _replace(output: LocalPath, attempt: LocalPath) -> None:
     """Put an export where an earlier one may be. At no moment is half of one there."""
     earlier = _aside(output)
     if output.exists():
@@ -102,11 +104,11 @@ def _replace(output: Path, attempt: Path) -> None:
         if earlier.exists():
             os.rename(earlier, output)
         raise
-    fsync_directory(output.parent)
+    output.parent.fsync()
     shutil.rmtree(earlier, ignore_errors=True)
 
 
-def _is_export_of(output: Path, origin: dict[str, Any]) -> bool:
+def _is_export_of(output: LocalPath, origin: dict[str, Any]) -> bool:
     """Whether an export is of this origin, with all its files as they were written."""
     try:
         found = _read_origin(output)
@@ -115,15 +117,15 @@ def _is_export_of(output: Path, origin: dict[str, Any]) -> bool:
     return {name: value for name, value in found.items() if name not in ("files", "checksum")} == origin
 
 
-def _read_origin(export: Path) -> dict[str, Any]:
+def _read_origin(export: LocalPath) -> dict[str, Any]:
     """An export's `gristmill.json` after checking every file of the export; CorruptFileError names one that differs."""
     origin = read_json(export / "gristmill.json", "export again")
     for entry in origin["files"]:
-        verify(export, FileRecord(**entry))
+        export.verify(FileRecord(**entry))
     return origin
 
 
-def trained_model(run: Path, found: checkpoint.Checkpoint) -> Any:
+def trained_model(run: LocalPath, found: checkpoint.Checkpoint) -> Any:
     """The model of a checkpoint, fp32, on the CPU."""
     return _with_weights(read_config(run).model, read_run(run)["specials"], checkpoint.read_weights(found))
 
@@ -144,7 +146,7 @@ def _silence_progress_bars() -> None:
     logging.disable_progress_bar()
 
 
-def notes_of(export: Path) -> list[str]:
+def notes_of(export: LocalPath) -> list[str]:
     """What a user of an export with plain `transformers` must know."""
     return list(read_json(export / "gristmill.json")["transformers"]["notes"])
 
@@ -181,7 +183,7 @@ def _save_model(model: Any, sizes: Model, specials: dict[str, int], output: Path
     model.save_pretrained(output)
 
 
-def _save_tokenizer(source: Path, specials: dict[str, int], config: Job, output: Path) -> None:
+def _save_tokenizer(source: Path, specials: dict[str, int], config: Job, output: LocalPath) -> None:
     """Tokenizer files: the corpus's tokenizer, with its specials named and put around a text as in training."""
     from transformers import PreTrainedTokenizerFast
 
@@ -241,12 +243,12 @@ class Trained:
     """
 
     model: Any
-    tokenizer: Path
+    tokenizer: LocalPath
     config: Job
     fingerprints: dict[str, str]
 
 
-def load_trained(path: Path) -> Trained:
+def load_trained(path: LocalPath) -> Trained:
     """The model of an export, or of the newest checkpoint of a run. UserError where `path` is neither."""
     if (path / "gristmill.json").exists():
         _silence_progress_bars()

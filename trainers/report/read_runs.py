@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from gristmill.errors import CorruptFileError, UserError
 from gristmill.events import read_events
+from gristmill.storage.disk import LocalPath
 from gristmill.storage.store import read_json
 from trainers.runs.history import drop_superseded
 from trainers.runs.run import read_resolved, read_run
@@ -22,7 +22,7 @@ class Run:
     bytes).
     """
 
-    path: Path
+    path: LocalPath
     name: str
     record: dict[str, Any]
     config: dict[str, Any]
@@ -32,7 +32,7 @@ class Run:
     skipped: list[dict[str, Any]]
     ledger: dict[str, Any] | None
     finished: dict[str, Any] | None
-    checkpoints: list[tuple[int, Path, int]]
+    checkpoints: list[tuple[int, LocalPath, int]]
 
     @property
     def step_positions(self) -> int:
@@ -55,7 +55,7 @@ class Run:
         return {"start": "not finished", "stopped": "stopped", "error": "failed"}[endings[-1]]
 
     @property
-    def export(self) -> Path | None:
+    def export(self) -> LocalPath | None:
         """The exported model, where there is one."""
         return self.path / "export" if (self.path / "export").is_dir() else None
 
@@ -83,12 +83,12 @@ class Run:
         return sorted(seen, key=lambda name: (-seen[name], name))
 
 
-def read_runs(paths: Sequence[Path]) -> list[Run]:
+def read_runs(paths: Sequence[LocalPath]) -> list[Run]:
     """The runs in these directories, named by the ends of their paths. UserError where one is no run."""
     return [_read(path, name) for path, name in zip(paths, _names(paths), strict=True)]
 
 
-def _read(path: Path, name: str) -> Run:
+def _read(path: LocalPath, name: str) -> Run:
     record, config = read_run(path), _without_secrets(read_resolved(path))
     events = read_events(path / "log.jsonl")
     kept = drop_superseded(events)
@@ -113,14 +113,14 @@ def _without_secrets(value: Any) -> Any:
     return redacted(value) if isinstance(value, str) else value
 
 
-def _optional(path: Path) -> dict[str, Any] | None:
+def _optional(path: LocalPath) -> dict[str, Any] | None:
     try:
         return read_json(path)
     except (FileNotFoundError, CorruptFileError):
         return None
 
 
-def _names(paths: Sequence[Path]) -> list[str]:
+def _names(paths: Sequence[LocalPath]) -> list[str]:
     whole = [path.resolve().parts for path in paths]
     if len(set(whole)) < len(whole):
         twice = next(path for i, path in enumerate(paths) if whole.index(whole[i]) < i)

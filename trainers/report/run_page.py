@@ -9,16 +9,16 @@ from typing import Any
 import yaml
 
 from gristmill.page.render import render_template
-from gristmill.storage.store import write_atomic
+from gristmill.storage.disk import LocalPath
 from trainers.report.read_runs import Run, flat, read_runs
 from trainers.report.run_charts import Curves, happened, text
 
 _EVENTS = 200  # listed per run: the first and the last
 
 
-def write_report(paths: Sequence[Path], output: Path) -> None:
+def write_report(paths: Sequence[LocalPath], output: LocalPath) -> None:
     """Write the page of these runs. UserError where one is no run."""
-    write_atomic(output, render(read_runs(paths)).encode())
+    output.write_atomic(render(read_runs(paths)).encode())
 
 
 def render(runs: Sequence[Run]) -> str:

@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 import xxhash
 
-from gristmill.storage.cache import derived
-from gristmill.storage.store import write_atomic
+from gristmill.storage.cache import path_for
 
 _HEADER = 16  # bytes of checksum
 
@@ -19,14 +18,14 @@ def load_or_make(name: str, make: Callable[[], tuple[np.ndarray, ...]]) -> tuple
     Cached arrays are memory-mapped, shared by the workers of a machine, and read-only. Errors of the cache
     are ignored: the arrays are made again, with the same content.
     """
-    path = derived("packing", name)
+    path = path_for("packing", name)
     with suppress(OSError, ValueError):
         return _read(path)
     arrays = make()
     with suppress(OSError):
         sizes = np.array([len(arrays), *map(len, arrays)], dtype=np.int64)
         body = b"".join(np.ascontiguousarray(part, np.int64).tobytes() for part in (sizes, *arrays))
-        write_atomic(path, xxhash.xxh3_128_digest(body) + body)
+        path.write_atomic(xxhash.xxh3_128_digest(body) + body)
     return arrays
 
 

@@ -18,12 +18,13 @@ import shutil
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from gristmill.errors import CorruptFileError, UserError
-from gristmill.storage.store import FileRecord, fsync_directory, read_json, record_file, verify, write_json
+from gristmill.storage.disk import LocalPath
+from gristmill.storage.location import FileRecord
+from gristmill.storage.store import read_json, write_json
 
 FORMAT = "gristmill-checkpoint/1"
 WEIGHTS, OPTIMIZER, RECORD = "model.safetensors", "optimizer.safetensors", "checkpoint.json"
@@ -49,7 +50,7 @@ class Checkpoint:
     that of the last step, `order` the state of `trainers.data.order`.
     """
 
-    path: Path
+    path: LocalPath
     step: int
     skipped: int
     tokens: int
@@ -60,7 +61,7 @@ class Checkpoint:
 
 
 def save(
-    run: Path,
+    run: LocalPath,
     step: int,
     tokens: int,
     fingerprints: Mapping[str, str],
@@ -71,7 +72,7 @@ def save(
     split: ParallelLayout = ALONE,
     order: Mapping[str, Any] = MappingProxyType({}),
     check: Callable[[], None] = lambda: None,
-) -> Path:
+) -> LocalPath:
     """Publish a checkpoint after `step` steps; keep the newest `keep` and multiples of `keep_every`.
 
     Checkpoints of later steps are removed too: the run resumed before them because they are corrupt, and they
@@ -102,13 +103,13 @@ def save(
         for tensors, name in ((weights, WEIGHTS), (moments, OPTIMIZER)):
             save_file(tensors, attempt / name, metadata={"format": "pt"})
             _fsync(attempt / name)
-        files = [asdict(record_file(attempt, name)) for name in (WEIGHTS, OPTIMIZER)]
+        files = [asdict(attempt.record(name)) for name in (WEIGHTS, OPTIMIZER)]
         counts = {"step": step, "skipped": skipped, "tokens": tokens, "split": asdict(split), "order": dict(order)}
         record = {"format": FORMAT, **counts, "fingerprints": dict(fingerprints), "files": files}
         write_json(attempt / RECORD, record)
         check()
         final = _publish(attempt, step)
-        fsync_directory(parent)
+        parent.fsync()
     except (OSError, SafetensorError) as error:
         raise UserError(
             f"{final}: the checkpoint could not be written ({error}); older checkpoints are untouched"
@@ -121,14 +122,14 @@ def save(
     return final
 
 
-def remove_replaced(run: Path, keep: int, keep_every: int) -> None:
+def remove_replaced(run: LocalPath, keep: int, keep_every: int) -> None:
     """Remove the checkpoints that a `save` killed after publishing would have removed."""
     last = newest(run, lambda _: None)
     if last is not None:
         _remove_old(sorted(_steps(run / "checkpoints"), reverse=True), last.path, last.step, keep, keep_every)
 
 
-def _publish(attempt: Path, step: int) -> Path:
+def _publish(attempt: LocalPath, step: int) -> LocalPath:
     """Rename an attempt to a free name; another worker, believed to be gone, may take names meanwhile."""
     while True:
         final = _name(attempt.parent, step)
@@ -140,13 +141,13 @@ def _publish(attempt: Path, step: int) -> Path:
                 raise
 
 
-def _name(parent: Path, step: int) -> Path:
+def _name(parent: LocalPath, step: int) -> LocalPath:
     """The free name for a checkpoint of `step`."""
     before = [attempt for its, attempt, _ in _steps(parent) if its == step]
     return parent / (f"step-{step:08d}" + (f".{max(before) + 1}" if before else ""))
 
 
-def load(path: Path) -> Checkpoint:
+def load(path: LocalPath) -> Checkpoint:
     """A checkpoint after verifying every file; CorruptFileError says what is wrong."""
     try:
         record = read_json(path / RECORD, f"remove {path}")
@@ -155,13 +156,13 @@ def load(path: Path) -> Checkpoint:
     if record.get("format") != FORMAT:
         raise CorruptFileError(f"{path}: format is {record.get('format')!r}, expected {FORMAT!r}")
     for entry in record["files"]:
-        verify(path, FileRecord(**entry))
+        path.verify(FileRecord(**entry))
     counts = (record["step"], record.get("skipped", 0), record["tokens"])
     split = ParallelLayout(**record.get("split", asdict(ALONE)))
     return Checkpoint(path, *counts, record["fingerprints"], split, record.get("order", {}), record["checksum"])
 
 
-def newest(run: Path, warn: Callable[[str], None], last: int | None = None) -> Checkpoint | None:
+def newest(run: LocalPath, warn: Callable[[str], None], last: int | None = None) -> Checkpoint | None:
     """The newest intact checkpoint of a run (up to step `last`), None without any; `warn` gets corrupt ones.
 
     UserError where there are checkpoints and none is intact: silently starting again would hide the loss.
@@ -170,13 +171,15 @@ def newest(run: Path, warn: Callable[[str], None], last: int | None = None) -> C
     return _first_intact(run, sorted(found, reverse=True), warn)
 
 
-def nearest(run: Path, warn: Callable[[str], None], step: int) -> Checkpoint | None:
+def nearest(run: LocalPath, warn: Callable[[str], None], step: int) -> Checkpoint | None:
     """The newest intact checkpoint of a run up to `step`, else the first one after it; otherwise as `newest`."""
     found = sorted(_steps(run / "checkpoints"), key=lambda entry: (entry[0] > step, abs(entry[0] - step), -entry[1]))
     return _first_intact(run, found, warn)
 
 
-def _first_intact(run: Path, found: Sequence[tuple[int, int, Path]], warn: Callable[[str], None]) -> Checkpoint | None:
+def _first_intact(
+    run: LocalPath, found: Sequence[tuple[int, int, LocalPath]], warn: Callable[[str], None]
+) -> Checkpoint | None:
     for number, (step, _, path) in enumerate(found, 1):
         try:
             return load(path)
@@ -229,13 +232,15 @@ def read_weights(checkpoint: Checkpoint) -> dict[str, Any]:
     return dict(load_file(checkpoint.path / WEIGHTS))
 
 
-def _steps(parent: Path) -> list[tuple[int, int, Path]]:
+def _steps(parent: LocalPath) -> list[tuple[int, int, LocalPath]]:
     """(step, number among the checkpoints of this step, path) of all published checkpoints."""
     entries = parent.iterdir() if parent.is_dir() else iter(())
     return [(int(m[1]), int(m[2] or 1), path) for path in entries if (m := _NAME.fullmatch(path.name))]
 
 
-def _remove_old(found: Sequence[tuple[int, int, Path]], last: Path, step: int, keep: int, keep_every: int) -> None:
+def _remove_old(
+    found: Sequence[tuple[int, int, LocalPath]], last: LocalPath, step: int, keep: int, keep_every: int
+) -> None:
     """Remove from `found`, newest first, the checkpoints that `save` names."""
     replaced = [path for its, _, path in found if its > step or (its == step and path != last)]
     older = [(its, path) for its, _, path in found if path not in replaced][keep:]
@@ -243,9 +248,9 @@ def _remove_old(found: Sequence[tuple[int, int, Path]], last: Path, step: int, k
     for path in gone:
         shutil.rmtree(path)
     if gone:
-        fsync_directory(last.parent)
+        last.parent.fsync()
 
 
-def _fsync(path: Path) -> None:
+def _fsync(path: LocalPath) -> None:
     with open(path, "rb") as written:
         os.fsync(written.fileno())

@@ -4,12 +4,11 @@
 well.
 """
 
-from pathlib import Path
-
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from gristmill.errors import UserError
+from gristmill.storage.disk import LocalPath
 from gristmill.storage.store import read_json, write_json
 from pipelines.contracts.document import ID, document_id, file_key, parse_id
 from trainers.data.packed_corpus import TrainingCorpus
@@ -17,7 +16,7 @@ from trainers.data.packed_corpus import TrainingCorpus
 FORMAT, FILE = "gristmill-excluded/1", "excluded.json"
 
 
-def read_excluded(run: Path) -> frozenset[bytes]:
+def read_excluded(run: LocalPath) -> frozenset[bytes]:
     """The 16-byte ids that are excluded from a run."""
     path = run / FILE
     if not path.exists():
@@ -26,7 +25,7 @@ def read_excluded(run: Path) -> frozenset[bytes]:
     return frozenset(bytes.fromhex(entry) for entry in read_json(path, mend)["documents"])
 
 
-def exclude(run: Path, file: Path, corpus: TrainingCorpus) -> int:
+def exclude(run: LocalPath, file: LocalPath, corpus: TrainingCorpus) -> int:
     """Exclude the documents that `file` names from `run`; returns how many are excluded now.
 
     A line is a printed id, `source/path#record`, or 32 hex digits. UserError names a line that is neither, and a document

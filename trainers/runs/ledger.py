@@ -5,10 +5,10 @@ that continues its parent's data counts the parent's sequences too. With the cor
 ledger gives every sequence read, because the order of samples is a function of their number.
 """
 
-from pathlib import Path
 from typing import Any
 
 from gristmill.errors import UserError
+from gristmill.storage.disk import LocalPath
 from gristmill.storage.store import read_json, write_json
 from trainers.config.job import Job
 from trainers.data.packed_corpus import TrainingCorpus, TrainingData
@@ -17,7 +17,7 @@ from trainers.runs.run import read_run
 FORMAT = "gristmill-ledger/1"
 
 
-def write_ledger(run: Path, config: Job, corpus: TrainingCorpus, data: TrainingData, step: int) -> None:
+def write_ledger(run: LocalPath, config: Job, corpus: TrainingCorpus, data: TrainingData, step: int) -> None:
     """Record what the first `step` steps read. UserError where the disk is full; the ledger before it is untouched."""
     samples = step * (config.batch.sequences or 0)
     record = {
@@ -37,7 +37,7 @@ def write_ledger(run: Path, config: Job, corpus: TrainingCorpus, data: TrainingD
         raise UserError(f"{run / 'ledger.json'}: could not be written ({error.strerror or error})") from error
 
 
-def read_ledger(run: Path) -> dict[str, Any]:
+def read_ledger(run: LocalPath) -> dict[str, Any]:
     """A run's ledger; UserError where it has none yet, CorruptFileError where it is not what was written."""
     try:
         record = read_json(run / "ledger.json")

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from gristmill.errors import ConfigError, UserError
-from gristmill.storage.location import local_of
+from gristmill.storage.disk import LocalPath
+from gristmill.storage.parsing import parse_local
 from gristmill.storage.store import digest, file_checksum, read_json
 from tokenizer.vocabulary.definition import read_definition
 from trainers.config.job import Init, Job
@@ -20,7 +21,7 @@ from trainers.data.packed_corpus import TrainingCorpus, verified_tokenizer
 from trainers.runs import checkpoint
 
 
-def kind_of(path: Path) -> str:
+def kind_of(path: LocalPath) -> str:
     """`run`, `export` or `hugging_face`. UserError where `path` is none of them."""
     for kind, file in (("run", "run.json"), ("export", "gristmill.json"), ("hugging_face", "config.json")):
         if (path / file).is_file():
@@ -33,7 +34,7 @@ def kind_of(path: Path) -> str:
 
 def settle(init: Init) -> Init:
     """`init` with an absolute path and, for a run, the step that it begins from. ConfigError where a field does not apply."""
-    path = local_of(init.path, "init.path").resolve()
+    path = parse_local(init.path, "init.path").resolve()
     kind = kind_of(path)
     if kind == "run":
         return replace(init, path=str(path), step=checkpoint_of(path, init.step).step)
@@ -48,7 +49,7 @@ def _only_of_runs(name: str, value: object, free: object, path: Path, kind: str)
         raise ConfigError(f"init.{name}: got {value}, only a run has that, and {path} is of kind {kind}; set {free}")
 
 
-def checkpoint_of(run: Path, step: int | None) -> checkpoint.Checkpoint:
+def checkpoint_of(run: LocalPath, step: int | None) -> checkpoint.Checkpoint:
     """The checkpoint of a run at a step, or its newest. UserError where it has none."""
     found = checkpoint.newest(run, lambda _: None, last=step)
     if found is None or step not in (None, found.step):
@@ -68,7 +69,7 @@ def describe(config: Job, corpus: TrainingCorpus) -> dict[str, Any]:
     """
     init = config.init
     assert init is not None
-    path = Path(init.path)
+    path = LocalPath(init.path)
     kind = kind_of(path)
     record: dict[str, Any] = {"path": init.path, "kind": kind, "first_step": 0, "tokens": 0, "updates": 0}
     if kind == "hugging_face":
@@ -116,7 +117,7 @@ def _check_order(config: Job, corpus: TrainingCorpus, found: checkpoint.Checkpoi
         )
 
 
-def _same_tokenizer(path: Path, marks: Mapping[str, str], corpus: TrainingCorpus) -> None:
+def _same_tokenizer(path: LocalPath, marks: Mapping[str, str], corpus: TrainingCorpus) -> None:
     if marks["tokenizer"] != corpus.tokenizer.xxh3_128:
         raise UserError(
             f"init.path: {path} was trained with tokenizer {marks['tokenizer']}, the corpus was made with "
@@ -124,7 +125,7 @@ def _same_tokenizer(path: Path, marks: Mapping[str, str], corpus: TrainingCorpus
         )
 
 
-def _same_tokens(path: Path, corpus: TrainingCorpus) -> None:
+def _same_tokens(path: LocalPath, corpus: TrainingCorpus) -> None:
     """UserError unless every id of a Hugging Face directory's tokenizer is the same token in the corpus's."""
     theirs, ours = read_definition(str(path)), read_definition(str(verified_tokenizer(corpus)))
     others = {number for number, token in theirs.tokens.items() if ours.tokens.get(number) != token}

@@ -12,7 +12,7 @@ import numpy as np
 
 from gristmill.config import plain
 from gristmill.errors import ConfigError, UserError
-from gristmill.storage.location import expanded
+from gristmill.storage.parsing import expand_location
 from pipelines.contracts.mixtures import temperature, unimax
 from trainers.config.architecture import ARCHITECTURES, fill
 from trainers.config.job import BatchSize, Job, TrainingBudget
@@ -173,7 +173,7 @@ def _data(data: Data, corpus: TrainingCorpus, budget: int) -> Data:
         caps = dict.fromkeys(sorted({*weights, *(name for stage in stages for name in stage.weights)}), caps)
     for name in caps or {}:
         _known(name, corpus, "data.max_epochs")
-    corpora = tuple(expanded(name, "data.corpora") for name in data.corpora)
+    corpora = tuple(expand_location(name, "data.corpora") for name in data.corpora)
     return replace(data, corpora=corpora, shard_set=corpus.shard_set, weights=weights, stages=stages, max_epochs=caps)
 
 

@@ -23,10 +23,11 @@ import yaml
 
 from gristmill.config import load_yaml, plain
 from gristmill.errors import ConflictError, CorruptFileError, UserError
+from gristmill.storage.disk import LocalPath
 from gristmill.storage.lease import LEASE, lock
-from gristmill.storage.location import local_of
+from gristmill.storage.parsing import parse_local
 from gristmill.storage.retries import retry
-from gristmill.storage.store import digest, file_checksum, read_json, write_atomic, write_json
+from gristmill.storage.store import digest, file_checksum, read_json, write_json
 from trainers.config.job import Init, Job
 from trainers.config.job_kinds import parse_job
 from trainers.data.packed_corpus import TrainingCorpus, verified_tokenizer
@@ -54,13 +55,13 @@ class Opened:
     began.
     """
 
-    path: Path
+    path: LocalPath
     is_new: bool
     finished: dict[str, Any] | None
     changed: tuple[str, ...]
 
 
-def open_run(path: Path, config: Job, corpus: TrainingCorpus, another_corpus: bool = False) -> Opened:
+def open_run(path: LocalPath, config: Job, corpus: TrainingCorpus, another_corpus: bool = False) -> Opened:
     """Create a run's directory, or check that an existing one began with the same configuration, corpus and
     tokenizer.
 
@@ -79,7 +80,7 @@ def open_run(path: Path, config: Job, corpus: TrainingCorpus, another_corpus: bo
             record |= {**parent.pop("inherited", {}), "parent": parent}
         write_config(path, config)
         tokenizer = verified_tokenizer(corpus)
-        write_atomic(path / "tokenizer.json", tokenizer.read_bytes())
+        (path / "tokenizer.json").write_atomic(tokenizer.read_bytes())
         write_json(path / "run.json", {**record, "fingerprints": fingerprints(config, corpus)})
         return Opened(path, True, None, ())
     began = read_run(path)["fingerprints"]
@@ -112,18 +113,18 @@ def open_run(path: Path, config: Job, corpus: TrainingCorpus, another_corpus: bo
     return Opened(path, False, finished, tuple(f"{name}: {old!r} -> {new!r}" for name, old, new in found))
 
 
-def known_init(path: Path, init: Init | None) -> Init | None:
+def known_init(path: LocalPath, init: Init | None) -> Init | None:
     """`init` with the step that the run at `path`, if it has begun, was resolved with: its parent may have gone on since."""
     if init is None or init.step is not None or not (path / "run.json").exists():
         return init
     began = read_config(path).init
     same = began is not None and replace(began, step=None) == replace(
-        init, path=str(local_of(init.path, "init.path").resolve())
+        init, path=str(parse_local(init.path, "init.path").resolve())
     )
     return began if same else init
 
 
-def _change_corpus(path: Path, config: Job, corpus: TrainingCorpus) -> None:
+def _change_corpus(path: LocalPath, config: Job, corpus: TrainingCorpus) -> None:
     """Record that from the newest checkpoint on another corpus is read, and which ones were before it."""
     record = read_run(path)
     newest = checkpoint.newest(path, print)
@@ -134,7 +135,7 @@ def _change_corpus(path: Path, config: Job, corpus: TrainingCorpus) -> None:
     write_json(path / "run.json", {**record, "fingerprints": marks, "since": step, "earlier": earlier})
 
 
-def read_run(path: Path) -> dict[str, Any]:
+def read_run(path: LocalPath) -> dict[str, Any]:
     """A run's `run.json`; UserError where `path` is no run."""
     try:
         record = read_json(path / "run.json", "restore it from a copy, or begin another run")
@@ -147,12 +148,12 @@ def read_run(path: Path) -> dict[str, Any]:
     return record
 
 
-def read_config(path: Path) -> Job:
+def read_config(path: LocalPath) -> Job:
     """The resolved configuration of a run; CorruptFileError as `read_resolved`."""
     return parse_job(read_resolved(path), str(path / "resolved.yaml"))
 
 
-def read_resolved(path: Path) -> dict[str, Any]:
+def read_resolved(path: LocalPath) -> dict[str, Any]:
     """A run's `resolved.yaml` as plain data; CorruptFileError unless it matches the checksum in its first
     line.
     """
@@ -166,7 +167,7 @@ def read_resolved(path: Path) -> dict[str, Any]:
     return load_yaml(file)
 
 
-def verified_copy(path: Path) -> Path:
+def verified_copy(path: LocalPath) -> LocalPath:
     """The path of a run's `tokenizer.json`; CorruptFileError unless it is the tokenizer with which the run began."""
     file, began = path / "tokenizer.json", read_run(path)["fingerprints"]["tokenizer"]
     if not file.exists() or (found := file_checksum(file)) != began:
@@ -192,9 +193,9 @@ def as_yaml(config: Job) -> str:
     return yaml.safe_dump(plain(config), sort_keys=False, allow_unicode=True)
 
 
-def write_config(path: Path, config: Job) -> None:
+def write_config(path: LocalPath, config: Job) -> None:
     """Write a run's `resolved.yaml`."""
-    write_atomic(path / "resolved.yaml", sealed(as_yaml(config).encode()))
+    (path / "resolved.yaml").write_atomic(sealed(as_yaml(config).encode()))
 
 
 def sealed(text: bytes) -> bytes:
@@ -203,7 +204,7 @@ def sealed(text: bytes) -> bytes:
 
 
 @contextmanager
-def locked(path: Path) -> Iterator[None]:
+def locked(path: LocalPath) -> Iterator[None]:
     """Lock a run's directory; ConflictError where another process trains in it, on this machine or another.
 
     A process that was suspended for so long that another took over the directory ends at once, so that two
@@ -222,18 +223,18 @@ class SupersededError(UserError):
     """Other workers have taken over the run, because these were believed to be gone."""
 
 
-def begin_attempt(path: Path) -> str:
+def begin_attempt(path: LocalPath) -> str:
     """A new name for the workers that are about to start.
 
     Earlier ones, of a node that was cut off or a command that was killed, may still run: `check_attempt` now
     ends them.
     """
     name = uuid.uuid4().hex
-    write_atomic(path / _ATTEMPT, name.encode())
+    (path / _ATTEMPT).write_atomic(name.encode())
     return name
 
 
-def check_attempt(path: Path, name: str | None) -> None:
+def check_attempt(path: LocalPath, name: str | None) -> None:
     """SupersededError where workers of another name have been started since; never for None."""
     attempt = path / _ATTEMPT
     if name is not None and retry(attempt, attempt.read_text) != name:

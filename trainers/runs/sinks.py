@@ -27,6 +27,7 @@ from gristmill.config import plain
 from gristmill.errors import ConfigError, UserError
 from gristmill.events import read_events
 from gristmill.extras import install_extra
+from gristmill.storage.disk import LocalPath
 from gristmill.storage.store import read_json, write_json
 from trainers.runs.history import drop_superseded, follow
 
@@ -44,7 +45,7 @@ class Description:
     given it (None for a new one), and the last step in its log (0 for none).
     """
 
-    run: Path
+    run: LocalPath
     settings: dict[str, Any]
     identity: str | None
     last_step: int
@@ -195,7 +196,7 @@ def require_libraries(names: Sequence[str]) -> None:
 
 
 def open_sinks(
-    names: Sequence[str], run: Path, config: Any, show: Callable[[str], None] | None = None
+    names: Sequence[str], run: LocalPath, config: Any, show: Callable[[str], None] | None = None
 ) -> "list[Follower]":
     """Open the sinks of a run with its resolved configuration; `show` prints a line for each.
 

@@ -16,12 +16,12 @@ the loss of a unigram model of the same targets beside it (`trainers.evaluation.
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from gristmill.config import override, parse, plain
 from gristmill.errors import ConfigError
 from gristmill.events import read_events
+from gristmill.storage.disk import LocalPath
 from gristmill.storage.store import write_json
 from trainers.config.pretraining import Pretraining
 from trainers.data.packed_corpus import corpus_of, stream_length
@@ -105,7 +105,7 @@ def _as_long(config: Pretraining) -> Pretraining:
 
 
 def train_grid(
-    corpora: Sequence[str], output: Path, overrides: Sequence[str], workers: int, show: Callable[[str], None]
+    corpora: Sequence[str], output: LocalPath, overrides: Sequence[str], workers: int, show: Callable[[str], None]
 ) -> list[dict[str, Any]] | None:
     """Train the ten runs in `output` one after another; write `grid.json`, with an entry per row, and `report.html`.
 
@@ -134,7 +134,7 @@ def train_grid(
     return results
 
 
-def _result(cell: GridCell, run: Path) -> dict[str, Any]:
+def _result(cell: GridCell, run: LocalPath) -> dict[str, Any]:
     """A row's names, counted parameters, and losses."""
     from trainers.evaluation.evaluate import evaluate
 

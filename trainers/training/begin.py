@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from gristmill.errors import ConfigError, UserError
+from gristmill.storage.disk import LocalPath
 from gristmill.storage.store import read_json
 from trainers.config.architecture import Model
 from trainers.config.job import Job
@@ -68,7 +69,7 @@ def read_state(
     """
     init = config.init
     assert init is not None
-    path, kind = Path(init.path), record["kind"]
+    path, kind = LocalPath(init.path), record["kind"]
     if kind == "hugging_face":
         _unchanged(path, weights_digest(path), record["fingerprints"]["weights"])
         weights = _hugging_face(path, config, specials)

@@ -20,6 +20,7 @@ from gristmill.advisories import refuse_known
 from gristmill.config import plain
 from gristmill.errors import UserError, reason_of
 from gristmill.events import EventLog
+from gristmill.storage.disk import LocalPath
 from gristmill.storage.paths import is_url
 from trainers.config.job import Job
 from trainers.config.job_kinds import parse_job
@@ -42,7 +43,7 @@ class LostWorkerError(UserError):
     """Another worker of the run is gone, so this one cannot go on."""
 
 
-def launch(config: Job, corpus: TrainingCorpus, run: Path, workers: int, show: Callable[[str], None]) -> None:
+def launch(config: Job, corpus: TrainingCorpus, run: LocalPath, workers: int, show: Callable[[str], None]) -> None:
     """Train with the resolved `config` until it is finished or stopped. Under torchrun `workers` is not used.
 
     LostWorkerError where another worker is gone under torchrun, or on Ray _MAX_FAILURES times without
@@ -63,7 +64,7 @@ def launch(config: Job, corpus: TrainingCorpus, run: Path, workers: int, show: C
 
 
 def _train(
-    config: Job, corpus: TrainingCorpus, run: Path, show: Callable[[str], None] | None, attempt: str | None
+    config: Job, corpus: TrainingCorpus, run: LocalPath, show: Callable[[str], None] | None, attempt: str | None
 ) -> None:
     """Train as one worker, in this process."""
     import torch
@@ -110,7 +111,7 @@ def _lost(error: str) -> str:
 
 
 @contextmanager
-def _sigterm_asks_to_stop(run: Path) -> Iterator[None]:
+def _sigterm_asks_to_stop(run: LocalPath) -> Iterator[None]:
     """While the block runs, SIGTERM creates the file that makes the workers stop after their step."""
     before = signal.signal(signal.SIGTERM, lambda *_: (run / STOP).touch())
     try:
@@ -120,7 +121,7 @@ def _sigterm_asks_to_stop(run: Path) -> Iterator[None]:
         (run / STOP).unlink(missing_ok=True)
 
 
-def _launch_on_ray(config: Job, run: Path, workers: int) -> None:
+def _launch_on_ray(config: Job, run: LocalPath, workers: int) -> None:
     import ray
     import torch
 
@@ -138,7 +139,7 @@ def _launch_on_ray(config: Job, run: Path, workers: int) -> None:
             ray.shutdown()
 
 
-def _train_on_what_is_left(config: Job, run: Path, workers: int, kind: str) -> None:
+def _train_on_what_is_left(config: Job, run: LocalPath, workers: int, kind: str) -> None:
     """Train on `workers` Ray workers, and after a loss from the last checkpoint on as many as have room."""
     nodes = _nodes(kind)
     if sum(nodes) < workers:
@@ -165,7 +166,7 @@ def _train_on_what_is_left(config: Job, run: Path, workers: int, kind: str) -> N
         _record(run, "restart", step=reached, workers=size, in_row=in_row, message=message)
 
 
-def _fit(config: Job, run: Path, workers: int, kind: str, each: int) -> str | None:
+def _fit(config: Job, run: LocalPath, workers: int, kind: str, each: int) -> str | None:
     """Train on `workers` workers, each with `each` CPUs (Ray gives a worker as many threads) or one GPU.
 
     None when training has ended; a line that says which where workers were lost.
@@ -259,7 +260,7 @@ def interface_of(address: str) -> str | None:
 def _work(arguments: dict[str, Any]) -> None:
     """One worker of a Ray Train run."""
     config = parse_job(arguments["config"], "resolved.yaml")
-    _train(config, reader_of(config).corpus(config), Path(arguments["run"]), None, arguments["attempt"])
+    _train(config, reader_of(config).corpus(config), LocalPath(arguments["run"]), None, arguments["attempt"])
 
 
 def _loss(error: Exception) -> str:
@@ -323,13 +324,13 @@ def _each(nodes: Sequence[int], workers: int) -> int:
     return next(count for count in range(max(nodes), 0, -1) if sum(node // count for node in nodes) >= workers)
 
 
-def _step_of_checkpoint(run: Path) -> int:
+def _step_of_checkpoint(run: LocalPath) -> int:
     """The step of the newest intact checkpoint, 0 without any. The workers report corrupt ones."""
     found = checkpoint.newest(run, lambda message: None)
     return found.step if found else 0
 
 
-def _record(run: Path, event: str, **fields: Any) -> None:
+def _record(run: LocalPath, event: str, **fields: Any) -> None:
     """Write an event to the run's log while no worker has it open."""
     log = EventLog(run / "log.jsonl")
     log.write(event, **fields)

@@ -7,12 +7,12 @@ import time
 from collections.abc import Callable, Generator
 from contextlib import closing, suppress
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from gristmill.errors import UserError
+from gristmill.storage.disk import LocalPath
 from gristmill.storage.store import write_json
 from trainers.config.job import Job
 from trainers.data.document_loss import add_document_fields
@@ -44,7 +44,7 @@ from trainers.training.begin import read_state
 def train(
     config: Job,
     corpus: TrainingCorpus,
-    run: Path,
+    run: LocalPath,
     show: Callable[[str], None] | None,
     attempt: str | None = None,
 ) -> None:
@@ -75,7 +75,7 @@ class Training:
         self,
         config: Job,
         corpus: TrainingCorpus,
-        run: Path,
+        run: LocalPath,
         progress: Progress,
         world: int,
         attempt: str | None,

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gristmill.storage.store import FileRecord
+from gristmill.storage.location import FileRecord
 from pipelines.cluster.shuffle import FileList, gathered, scattered, write_list
 from pipelines.contracts.document import ID
 from pipelines.contracts.document_counts import count_drops

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from gristmill.storage.store import FileRecord
+from gristmill.storage.location import FileRecord
 from pipelines.cluster.shuffle import FileList, partitions_for, scattered, write_list
 from pipelines.contracts.manifest import StepOutput, read_table, schema_facts, write_table
 from pipelines.contracts.stage import Cluster, gather

@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gristmill.errors import ConfigError, CorruptFileError, UserError
-from gristmill.storage.location import place_of
-from gristmill.storage.store import FileRecord
+from gristmill.storage.location import FileRecord, Location
+from gristmill.storage.parsing import parse_location
 from pipelines.contracts.document import FILE_INDEX, ID, QUARANTINE
 from pipelines.contracts.lineage import open_corpus
 from pipelines.contracts.manifest import StepManifest, load_corpus, load_step, read_table, schema_facts
@@ -108,7 +108,7 @@ def check_against(against: Sequence[str]) -> None:
     """Raise ValueError for a location that can be neither a directory nor a URL of a corpus."""
     for directory in against:
         try:
-            place_of(directory, field="against")
+            parse_location(directory, field="against")
         except ConfigError as error:
             raise ValueError(str(error)) from None
 
@@ -137,7 +137,7 @@ def candidates(parts: Sequence[Part], against: Sequence[str], column: str) -> li
             load_step(part.directory.parent, part.directory.name) if ("", part.source) not in indexes else None,
         )
     for directory in against:
-        corpus = open_corpus(place_of(directory))
+        corpus = open_corpus(parse_location(directory))
         for part in corpus.parts():
             if not part.has(column):
                 raise UserError(
@@ -174,7 +174,7 @@ def _unit(record: FileRecord) -> str:
 
 def fingerprints(against: Sequence[str]) -> dict[str, str]:
     """The identities of the finished corpora for `depends()`, independent of their location."""
-    return {f"against[{i}]": load_corpus(place_of(directory)).fingerprint for i, directory in enumerate(against)}
+    return {f"against[{i}]": load_corpus(parse_location(directory)).fingerprint for i, directory in enumerate(against)}
 
 
 def writer(part: Part, column: str) -> dict[str, object] | None:
@@ -188,7 +188,7 @@ def writer(part: Part, column: str) -> dict[str, object] | None:
 
 def _refuse_mixtures(inputs: Sequence[Candidates], column: str) -> None:
     """Raise UserError if the values of the column were not computed in the same way everywhere."""
-    by_step: dict[Path | None, Part] = {}
+    by_step: dict[Location | None, Part] = {}
     for one in inputs:
         directory = next((a.directory for a in one.part.annotations if column in a.schema), None)
         by_step.setdefault(directory, one.part)

@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from gristmill.config import parse
 from gristmill.errors import UserError
-from gristmill.storage.store import FileRecord
+from gristmill.storage.location import FileRecord
 from pipelines.cluster.shuffle import FileList, gathered, partitions_for, scattered, write_list
 from pipelines.contracts.columns import DROP
 from pipelines.contracts.document import ID

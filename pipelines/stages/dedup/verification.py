@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gristmill.storage.store import FileRecord
+from gristmill.storage.location import FileRecord
 from pipelines.cluster.shuffle import gathered, partitions_for, scattered, write_list
 from pipelines.contracts.document import ID
 from pipelines.contracts.manifest import StepOutput

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import xxhash
 
 from gristmill.errors import UserError
-from gristmill.storage.store import FileRecord
+from gristmill.storage.location import FileRecord
 from pipelines.cluster.shuffle import gathered, scattered
 from pipelines.contracts.columns import DROP
 from pipelines.contracts.document import ids_as_integers

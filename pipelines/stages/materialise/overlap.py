@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from gristmill.storage.store import FileRecord
+from gristmill.storage.location import FileRecord
 from pipelines.cluster.shuffle import FileList, partitions_for, scattered, write_list
 from pipelines.contracts.columns import DROP
 from pipelines.contracts.manifest import StepOutput

@@ -16,10 +16,11 @@ import pyarrow.compute as pc
 import xxhash
 
 from gristmill.errors import UserError
+from gristmill.storage.location import Content, FileRecord
 from gristmill.storage.paths import expand_home, is_url
-from gristmill.storage.store import FileRecord, file_checksum, record_file, verify
+from gristmill.storage.store import file_checksum
 from pipelines.contracts.columns import DROP
-from pipelines.contracts.manifest import Content, Receipt, StepOutput, TokenizerRecord, load_step
+from pipelines.contracts.manifest import Receipt, StepOutput, TokenizerRecord, load_step
 from pipelines.contracts.parts import Part
 from pipelines.contracts.reads import EDITED_TEXT, Column, Drop, Input, StepFiles
 from pipelines.contracts.shard_set import write_shard
@@ -140,7 +141,7 @@ class Shards(CorpusStage):
         overlap = measure_overlap(self.split, parts, out, cluster)
         files = [asdict(file) for receipt in receipts for file in receipt.files]
         if self.is_path:
-            files.append(asdict(record_file(out.directory, "tokenizer.json")))
+            files.append(asdict(out.directory.record("tokenizer.json")))
         return {
             "files": files,
             "tokenizer": asdict(record),
@@ -167,7 +168,7 @@ class Shards(CorpusStage):
             (file,) = learned.files
         record = replace(file, path=f"{directory.name}/{file.path}")
         try:
-            encoder = Encoder.load(str(verify(directory, file)))
+            encoder = Encoder.load(str(directory.verify(file)))
         except ValueError as error:
             raise UserError(f"shards: tokenizer: {error}") from None
         return TokenizerRecord(
@@ -230,7 +231,7 @@ def check_encoder(task: _CheckTask) -> int:
         return 0
     names = [f"{task.part.source} {identifier.hex()}" for identifier in table["id"].to_pylist()]
     try:
-        return Encoder.load(str(verify(task.out.root, task.tokenizer))).check(table["edited_text"].chunk(0), names)
+        return Encoder.load(str(task.out.root.verify(task.tokenizer))).check(table["edited_text"].chunk(0), names)
     except ValueError as error:
         raise UserError(f"{task.out.name}: {error}") from None
 
@@ -281,7 +282,7 @@ def _shard(task: _EncodeTask, docs: pa.Table, split: str) -> tuple[Content, dict
     """The content of one shard, and its counts of documents, tokens and text bytes."""
     from tokenizer.encode import Encoder
 
-    encoder = Encoder.load(str(verify(task.out.root, task.tokenizer)))
+    encoder = Encoder.load(str(task.out.root.verify(task.tokenizer)))
     text = docs["edited_text"].chunk(0)
     n_bytes = pc.binary_length(text).to_numpy()
     sentences = None

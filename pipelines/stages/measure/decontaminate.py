@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gristmill.errors import UserError
-from gristmill.storage.store import FileRecord
+from gristmill.storage.location import FileRecord
 from pipelines.contracts.columns import DROP, EDITS_COLUMN, EMPTY
 from pipelines.contracts.document_counts import count_drops
 from pipelines.contracts.edits import EDIT, EDITS

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 import pyarrow as pa
 
 from gristmill.errors import UserError
+from gristmill.storage.disk import LocalPath
 from gristmill.storage.store import file_checksum, read_json
 from pipelines.contracts.reads_text import ReadsText
 from pipelines.contracts.stage import PartStage
@@ -83,7 +84,7 @@ class Classifier(ReadsText, PartStage):
     def _checksum(self) -> str:
         """xxh3_128 of the model on first use, which is when the build is planned."""
         checksum = file_checksum(self._file)
-        metrics = Path(self.model) / METRICS
+        metrics = LocalPath(self.model) / METRICS
         if metrics.is_file() and (recorded := read_json(metrics)["model"]["xxh3_128"]) != checksum:
             raise UserError(
                 f"classifier: {self._file}: its xxh3_128 is {checksum}, but {METRICS} next to it is for {recorded}; train "

@@ -18,6 +18,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from gristmill.storage.disk import LocalPath
 from tests.chaos.harness.crashing import Operation, Point, Watch
 from tests.trainers.launching import ROOT, environment
 
@@ -77,15 +78,15 @@ def server(scratch: Path) -> Iterator[Server]:
     with tempfile.TemporaryDirectory(dir=scratch) as own:
         quiet = {"OPENBLAS_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "GRISTMILL_CACHE": f"{own}/cache"}
         keys = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_DEFAULT_REGION": "us-east-1"}
-        errors = Path(own) / "errors"
+        errors = LocalPath(own) / "errors"
         with open(errors, "w") as sink:
-            program = [sys.executable, "-m", "tests.chaos.harness.crash_server", str(Path(own) / "imported")]
+            program = [sys.executable, "-m", "tests.chaos.harness.crash_server", str(LocalPath(own) / "imported")]
             process = subprocess.Popen(
                 program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=sink, text=True, cwd=ROOT,
                 env=environment(**quiet, **keys),
             )  # fmt: skip
         try:
-            yield Server(process, Path(own))
+            yield Server(process, LocalPath(own))
         finally:
             process.kill()
             process.communicate()
@@ -131,7 +132,7 @@ def _with_poison() -> None:
 
 def _child(order: dict[str, Any], imported: Path) -> None:
     """Run one command, and leave without the way out of the interpreter."""
-    own = Path(order["own"])
+    own = LocalPath(order["own"])
     said = os.open(own / "said", os.O_WRONLY | os.O_CREAT)
     nothing = os.open(os.devnull, os.O_RDONLY)
     for target, source in ((0, nothing), (1, said), (2, said)):
@@ -142,7 +143,7 @@ def _child(order: dict[str, Any], imported: Path) -> None:
 
         Record(order["record"])
     point = Point(*order["point"]) if order["point"] else None
-    watch = Watch(Path(order["root"]), own / "operations.json", point, own)
+    watch = Watch(LocalPath(order["root"]), own / "operations.json", point, own)
     if order["bucket"]:
         watch.watch_store(order["bucket"])
     status = _main(order["command"])
@@ -158,7 +159,7 @@ def _serve() -> None:
     os.dup2(2, 1)  # what commands print is no answer
     _without_beats()
     _with_poison()
-    imported = Path(sys.argv[1])
+    imported = LocalPath(sys.argv[1])
     for line in sys.stdin:
         order, began = json.loads(line), time.perf_counter()
         status = _warm(order["warm"], imported) if "warm" in order else _fork(order, imported)

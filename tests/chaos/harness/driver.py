@@ -48,9 +48,9 @@ def move_clock(hours: float) -> None:
 
 
 def hold(which: int | str, file: str) -> None:
-    from gristmill.storage import store
+    from gristmill.storage.disk import LocalPath
 
-    write, written = store.write_atomic, []
+    write, written = LocalPath.write_atomic, []
 
     def holding(path, content):
         written.append(path.name)
@@ -59,7 +59,7 @@ def hold(which: int | str, file: str) -> None:
             until(Path(f"{file}.go"))
         write(path, content)
 
-    store.write_atomic = holding
+    LocalPath.write_atomic = holding
 
 
 def main() -> int:

@@ -12,7 +12,7 @@ from tests.chaos.harness.driver import PAUSE_SECONDS
 from tests.trainers.launching import ROOT, environment
 
 GROUP = "Two drivers, leases, clocks"
-QUICK = {"patience": 3.0, "beat": 0.5}  # of leases, in seconds
+QUICK = {"timeout": 3.0, "beat": 0.5}  # of leases, in seconds
 _started: list[subprocess.Popen] = []
 _SCRIPT = Path(__file__).with_name("driver.py")
 

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from gristmill.storage.store import write_atomic
 from tests.chaos.harness.outcome import Outcome, build_outcome, reference_of, run_outcome, trained
 from tests.chaos.soak.soak_cluster import SoakCluster
 from tests.chaos.soak.soak_work import Work
@@ -135,7 +134,7 @@ def test_a_run_that_is_killed_again_and_again(soaking, cluster, never_killed, in
     variables = {"RAY_JOB_CONFIG_JSON_ENV_VAR": json.dumps({"runtime_env": hook})}
     aims = iter(RUNS[number].items())
     aim, victim = next(aims)
-    write_atomic(place / "aim", aim.encode())
+    (place / "aim").write_atomic(aim.encode())
     command = [sys.executable, "-m", "trainers", *training(soaking, f"run-{number}/run", "--workers", "2")]
     work = Work(cluster, command, place / "log", **variables)
     try:
@@ -145,7 +144,7 @@ def test_a_run_that_is_killed_again_and_again(soaking, cluster, never_killed, in
             phase = f"pretraining, 2 workers, {aim.split()[0]}"
             work.strike(phase, victim, CONTROLLER if victim == "the controller" else WORKER)
             aim, victim = next(aims, ("", ""))
-            write_atomic(place / "aim", aim.encode())
+            (place / "aim").write_atomic(aim.encode())
         assert work.ended() == 0, work.said()
     finally:
         work.close()

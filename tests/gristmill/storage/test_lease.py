@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from gristmill.errors import ConflictError
-from gristmill.storage.lease import LEASE, PATIENCE_SECONDS, Lease, lock, take
-from gristmill.storage.location import RemotePath, place_of
+from gristmill.storage.lease import LEASE, TIMEOUT_SECONDS, Lease, acquire, lock
+from gristmill.storage.parsing import parse_location
 from gristmill.storage.remote import write_url
 
 ROOT = Path(__file__).parents[3]
@@ -36,7 +36,7 @@ class Watch:
         return self.now - self.start
 
     def take(self, place, work="building", **options):
-        return take(place, work, self.said.append, clock=lambda: self.now, sleep=self.sleep, **options)
+        return acquire(place, work, self.said.append, clock=lambda: self.now, sleep=self.sleep, **options)
 
 
 def foreign(place, **facts):
@@ -47,10 +47,10 @@ def foreign(place, **facts):
         lease.count += 1
         state = json.loads(lease.state()) | {"host": "elsewhere", "kernel": "another", **facts}
         content = json.dumps(state).encode()
-        if isinstance(place, RemotePath):
-            write_url((place / LEASE).url, place.remote, content)
-        else:
+        if place.local:
             (place / LEASE).write_bytes(content)
+        else:
+            write_url((place / LEASE).url, place.remote, content)
 
     beat()
     return beat
@@ -67,7 +67,7 @@ def place(request, tmp_path):
         return tmp_path
     s3 = request.getfixturevalue("s3")
     request.getfixturevalue("monkeypatch").setenv("GRISTMILL_CACHE", str(tmp_path / "cache"))
-    return place_of(f"s3://bucket/{tmp_path.name}", s3.remote)
+    return parse_location(f"s3://bucket/{tmp_path.name}", s3.remote)
 
 
 def test_a_lease_is_there_while_it_is_held_and_beats(place):
@@ -84,7 +84,7 @@ def test_a_lease_is_there_while_it_is_held_and_beats(place):
 
 def test_leases_do_not_fill_the_cache_of_remote_files(s3, tmp_path, monkeypatch):
     monkeypatch.setenv("GRISTMILL_CACHE", str(tmp_path / "cache"))
-    lease = Watch().take(place_of(f"s3://bucket/{tmp_path.name}", s3.remote))
+    lease = Watch().take(parse_location(f"s3://bucket/{tmp_path.name}", s3.remote))
     assert lease.beat()
     lease.release()
     assert not (tmp_path / "cache").exists()
@@ -92,8 +92,7 @@ def test_leases_do_not_fill_the_cache_of_remote_files(s3, tmp_path, monkeypatch)
 
 def test_who_comes_second_waits_until_the_first_is_done(place):
     beat = foreign(place)
-    removal = (place / LEASE).remove_tree if isinstance(place, RemotePath) else (place / LEASE).unlink
-    watch = Watch(due=[*((second, beat) for second in range(20, 61, 20)), (75, removal)])
+    watch = Watch(due=[*((second, beat) for second in range(20, 61, 20)), (75, (place / LEASE).unlink)])
     lease = watch.take(place)
     assert 75 <= watch.passed < 77
     assert holder(place) == lease.holder
@@ -108,7 +107,7 @@ def test_a_lease_that_stands_still_is_taken_over(place):
     beat = foreign(place)
     watch = Watch(due=[(20, beat), (45, beat)])
     lease = watch.take(place)
-    assert 45 + PATIENCE_SECONDS <= watch.passed < 45 + PATIENCE_SECONDS + 3
+    assert 45 + TIMEOUT_SECONDS <= watch.passed < 45 + TIMEOUT_SECONDS + 3
     assert holder(place) == lease.holder
     assert "stands still" in watch.said[-1]
 
@@ -122,13 +121,13 @@ def test_clocks_that_disagree_by_hours_change_nothing(tmp_path, monkeypatch, hou
     monkeypatch.setattr(time, "time", lambda: now - hours * 3600)
     watch = Watch(start=1e6 * hours)
     watch.take(tmp_path)
-    assert PATIENCE_SECONDS <= watch.passed < PATIENCE_SECONDS + 3
+    assert TIMEOUT_SECONDS <= watch.passed < TIMEOUT_SECONDS + 3
 
 
 def test_a_dead_process_of_this_machine_is_not_waited_for(tmp_path):
     script = (
-        "import sys; from pathlib import Path; from gristmill.storage.lease import take; "
-        "take(Path(sys.argv[1]), 'building', print); print('taken', flush=True); sys.stdin.read()"
+        "import sys; from gristmill.storage.disk import LocalPath; from gristmill.storage.lease import acquire; "
+        "acquire(LocalPath(sys.argv[1]), 'building', print); print('taken', flush=True); sys.stdin.read()"
     )
     command = [sys.executable, "-c", script, str(tmp_path)]
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
@@ -159,7 +158,7 @@ def test_the_process_id_of_another_container_says_nothing(tmp_path):
     foreign(tmp_path, host=own["host"], started="1")
     watch = Watch()
     watch.take(tmp_path)
-    assert watch.passed >= PATIENCE_SECONDS
+    assert watch.passed >= TIMEOUT_SECONDS
 
 
 def test_without_waiting_a_live_holder_is_a_conflict_and_a_dead_one_is_none(place):
@@ -171,7 +170,7 @@ def test_without_waiting_a_live_holder_is_a_conflict_and_a_dead_one_is_none(plac
     assert "watching whether it lives" in watch.said[0]
     watch = Watch()
     watch.take(place, "training", wait=False)
-    assert PATIENCE_SECONDS <= watch.passed < PATIENCE_SECONDS + 3
+    assert TIMEOUT_SECONDS <= watch.passed < TIMEOUT_SECONDS + 3
 
 
 def test_of_several_that_come_at_once_one_holds_the_lease(tmp_path):
@@ -217,7 +216,7 @@ def test_a_lease_that_is_gone_or_garbage_is_written_again(tmp_path):
     (tmp_path / LEASE).write_bytes(b"[1]")
     watch = Watch()
     watch.take(tmp_path)  # nobody's, and it stands still
-    assert PATIENCE_SECONDS <= watch.passed < PATIENCE_SECONDS + 3
+    assert TIMEOUT_SECONDS <= watch.passed < TIMEOUT_SECONDS + 3
 
 
 def test_a_directory_that_cannot_be_written_fails_at_once(tmp_path):

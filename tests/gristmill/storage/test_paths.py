@@ -11,7 +11,8 @@ import pytest
 import yaml
 
 from gristmill.errors import ConfigError
-from gristmill.storage.location import RemotePath, place_argument, place_of
+from gristmill.storage.object_store import RemotePath
+from gristmill.storage.parsing import location_argument, parse_location
 from gristmill.storage.paths import is_url, local_path
 from pipelines.planning.corpus import load_corpus_config
 from tokenizer.__main__ import check_named_path
@@ -66,8 +67,8 @@ def test_every_argument_that_is_no_word_or_number_refuses_urls(package: str, cap
         if action.dest in WORDS[package] and action.type not in (Path, str):
             seen.add(action.dest)
             continue
-        assert action.type in (local_path, place_argument, check_named_path), (
-            f"{where}: give it type=local_path or type=place_argument"
+        assert action.type in (local_path, location_argument, check_named_path), (
+            f"{where}: give it type=local_path or type=location_argument"
         )
     assert seen == WORDS[package]
 
@@ -85,7 +86,7 @@ def test_a_url_is_no_local_path(url: str) -> None:
 
 def test_paths_are_paths() -> None:
     for path in PATHS:
-        assert local_path(path) == Path(path) == place_of(path)
+        assert local_path(path) == Path(path) == parse_location(path)
 
 
 @pytest.mark.parametrize(
@@ -94,7 +95,7 @@ def test_paths_are_paths() -> None:
 )
 def test_the_home_directory_is_expanded(name: str, rest: str, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert str(local_path(name)) == str(place_of(name)) == f"{tmp_path}{rest}"
+    assert str(local_path(name)) == str(parse_location(name)) == f"{tmp_path}{rest}"
 
 
 @pytest.mark.parametrize("name", ["$SCRATCH/x", "$HOMER", "${DATA}/x", "$_", "~nobody-of-this-name/x"])
@@ -106,7 +107,7 @@ def test_other_variables_and_users_are_refused_before_they_name_a_directory(name
     with pytest.raises(
         ConfigError, match=r"corpus: got (a path that begins with the variable \$|.*no such home directory)"
     ):
-        place_of(name)
+        parse_location(name)
 
 
 def test_a_corpus_file_names_files_below_the_home_directory(tmp_path: Path, monkeypatch) -> None:
@@ -143,7 +144,7 @@ steps:
 
 def test_a_place_is_a_path_or_a_url_that_can_be_opened() -> None:
     for url in ("s3://bucket/x/", "S3://bucket/x"):
-        place = place_of(url)
+        place = parse_location(url)
         assert isinstance(place, RemotePath)
         assert str(place) == "s3://bucket/x"
     for url, message in (
@@ -154,10 +155,10 @@ def test_a_place_is_a_path_or_a_url_that_can_be_opened() -> None:
         ("s3://me:secret@bucket/x", "holds a user name or password"),
     ):
         with pytest.raises(ConfigError, match=message) as caught:
-            place_of(url)
+            parse_location(url)
         assert "secret" not in str(caught.value)
         with pytest.raises(argparse.ArgumentTypeError, match=message):
-            place_argument(url)
+            location_argument(url)
 
 
 COMMANDS = {

@@ -10,20 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gristmill.errors import CorruptFileError
-from gristmill.storage.location import place_of
+from gristmill.storage.location import FileRecord
+from gristmill.storage.parsing import parse_location
 from gristmill.storage.remote import _store
-from gristmill.storage.store import (
-    FileRecord,
-    canonical_json,
-    digest,
-    read_json,
-    record_file,
-    remove_tree,
-    verify,
-    write_atomic,
-    write_json,
-    write_new,
-)
+from gristmill.storage.store import canonical_json, digest, read_json, write_json
 
 
 def test_a_writer_that_fails_leaves_nothing(tmp_path):
@@ -31,9 +21,9 @@ def test_a_writer_that_fails_leaves_nothing(tmp_path):
         sink.write(b"half")
         raise OSError(28, "No space left on device")
 
-    write_atomic(tmp_path / "kept", b"old")
+    (tmp_path / "kept").write_atomic(b"old")
     with pytest.raises(OSError, match="No space"):
-        write_atomic(tmp_path / "kept", fail)
+        (tmp_path / "kept").write_atomic(fail)
     assert (tmp_path / "kept").read_bytes() == b"old"
     assert [path.name for path in tmp_path.iterdir()] == ["kept"]
 
@@ -49,7 +39,7 @@ def test_a_file_whose_attempt_another_process_swept_away_is_written_again(tmp_pa
         fsync(descriptor)
 
     monkeypatch.setattr(os, "fsync", sweep)
-    write_atomic(tmp_path / "run.json", b"times")
+    (tmp_path / "run.json").write_atomic(b"times")
     assert (tmp_path / "run.json").read_bytes() == b"times"
     assert len(swept) == 1
 
@@ -57,24 +47,24 @@ def test_a_file_whose_attempt_another_process_swept_away_is_written_again(tmp_pa
 @given(position=st.integers(0, 999), bit=st.integers(0, 7))
 def test_every_flipped_bit_is_found(tmp_path_factory, position, bit):
     directory = tmp_path_factory.mktemp("flip")
-    write_atomic(directory / "f", bytes(1000))
-    record = record_file(directory, "f")
-    assert verify(directory, record) == directory / "f"
+    (directory / "f").write_atomic(bytes(1000))
+    record = directory.record("f")
+    assert directory.verify(record) == directory / "f"
     data = bytearray(1000)
     data[position] ^= 1 << bit
-    write_atomic(directory / "f", bytes(data))
+    (directory / "f").write_atomic(bytes(data))
     with pytest.raises(CorruptFileError, match=r"f: is .*its manifest recorded"):
-        verify(directory, record)
+        directory.verify(record)
 
 
 def test_truncated_and_missing_files_are_named(tmp_path):
-    write_atomic(tmp_path / "f", b"12345")
-    record = record_file(tmp_path, "f")
-    write_atomic(tmp_path / "f", b"1234")
+    (tmp_path / "f").write_atomic(b"12345")
+    record = tmp_path.record("f")
+    (tmp_path / "f").write_atomic(b"1234")
     with pytest.raises(CorruptFileError, match="is 4 bytes, its manifest recorded 5 bytes"):
-        verify(tmp_path, record)
+        tmp_path.verify(record)
     with pytest.raises(CorruptFileError, match="recorded in its manifest but missing"):
-        verify(tmp_path, FileRecord("g", 1, "0"))
+        tmp_path.verify(FileRecord("g", 1, "0"))
 
 
 JSON = st.recursive(
@@ -123,7 +113,7 @@ def at_once(calls):
 
 def written(path, content):
     """The content where this call has written it, else None."""
-    return content if write_new(path, content) else None
+    return content if path.write_new(content) else None
 
 
 def test_of_several_that_write_a_new_file_one_does(tmp_path):
@@ -133,7 +123,7 @@ def test_of_several_that_write_a_new_file_one_does(tmp_path):
         found = at_once([partial(written, path, content) for content in contents])
         assert [path.read_bytes()] == [content for content in found if content]
         assert [entry.name for entry in path.parent.iterdir()] == ["file"]
-        assert not write_new(path, b"later")
+        assert not path.write_new(b"later")
 
 
 def test_file_systems_without_hard_links_have_new_files_too(tmp_path, monkeypatch):
@@ -141,21 +131,21 @@ def test_file_systems_without_hard_links_have_new_files_too(tmp_path, monkeypatc
         raise OSError(errno.EPERM, os.strerror(errno.EPERM))
 
     monkeypatch.setattr(os, "link", refuse)
-    assert write_new(tmp_path / "file", b"first")
-    assert not write_new(tmp_path / "file", b"second")
+    assert (tmp_path / "file").write_new(b"first")
+    assert not (tmp_path / "file").write_new(b"second")
     assert (tmp_path / "file").read_bytes() == b"first"
     assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
 
 
 def test_of_several_that_write_a_new_object_one_does(s3, tmp_path):
-    path = place_of(f"s3://bucket/{tmp_path.name}/file", s3.remote)
+    path = parse_location(f"s3://bucket/{tmp_path.name}/file", s3.remote)
     contents = [bytes([number]) * 5000 for number in range(4)]
     found = at_once([partial(written, path, content) for content in contents])
     assert [path.read_bytes()] == [content for content in found if content]
 
 
 def test_a_store_that_knows_no_condition_keeps_what_is_there(s3, tmp_path, monkeypatch):
-    path = place_of(f"s3://bucket/{tmp_path.name}/file", s3.remote)
+    path = parse_location(f"s3://bucket/{tmp_path.name}/file", s3.remote)
     store = _store("s3", s3.remote)
     pipe_file = store.pipe_file
 
@@ -165,8 +155,8 @@ def test_a_store_that_knows_no_condition_keeps_what_is_there(s3, tmp_path, monke
         pipe_file(*arguments)
 
     monkeypatch.setattr(store, "pipe_file", without_conditions)
-    assert write_new(path, b"first")
-    assert not write_new(path, b"second")
+    assert path.write_new(b"first")
+    assert not path.write_new(b"second")
     assert path.read_bytes() == b"first"
 
 
@@ -175,5 +165,5 @@ def test_a_directory_that_two_remove_is_gone(tmp_path):
         place = tmp_path / str(round_)
         for number in range(40):
             write_json(place / str(number % 7) / f"{number}.json", {})
-        at_once([partial(remove_tree, place)] * 4)
+        at_once([place.remove_tree] * 4)
         assert not place.exists()

@@ -8,13 +8,11 @@ import pickle
 import re
 import shutil
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import ClassVar
 
 import pyarrow as pa
 import pytest
 
-import gristmill.storage.store as store
 import pipelines.contracts.manifest as manifests
 from gristmill.errors import (
     AccountingError,
@@ -24,6 +22,7 @@ from gristmill.errors import (
     PoisonError,
     UserError,
 )
+from gristmill.storage.disk import LocalPath
 from pipelines.__main__ import main
 from pipelines.building.build import build, plan_and_build
 from pipelines.building.read_step import file_indexes, quarantined
@@ -48,7 +47,7 @@ def plan_of(path, *overrides, steps=None):
     config = load_corpus_config(path, overrides)
     if steps is not None:
         config = replace(config, steps=steps)
-    return make_plan(config, take_inventory(config.sources, Path(config.output)))
+    return make_plan(config, take_inventory(config.sources, config.place))
 
 
 def run(path, *overrides, steps=None):
@@ -67,7 +66,7 @@ def files_of(root):
 
 
 def unfinished(plan):
-    return {step.label for step in plan.steps if load_step(Path(plan.config.output), step.directory) is None}
+    return {step.label for step in plan.steps if load_step(plan.config.place, step.directory) is None}
 
 
 def test_every_document_is_accounted_for(built_corpus_file, tmp_path):
@@ -126,7 +125,7 @@ def test_a_crash_after_any_write_changes_no_byte(corpus_file, tmp_path, monkeypa
     class Died(BaseException):
         pass
 
-    real, budget = store.write_atomic, [0]
+    real, budget = LocalPath.write_atomic, [0]
 
     def dying(path, content):
         budget[0] -= 1
@@ -136,7 +135,7 @@ def test_a_crash_after_any_write_changes_no_byte(corpus_file, tmp_path, monkeypa
         if budget[0] == 0:
             raise Died
 
-    monkeypatch.setattr(store, "write_atomic", dying)
+    monkeypatch.setattr(LocalPath, "write_atomic", dying)
     for crash in range(1, 100):
         budget[0] = 8 + crash % 3
         try:
@@ -183,8 +182,8 @@ def test_a_changed_threshold_recomputes_decisions_only(built_corpus_file):
         again = unfinished(plan)
         assert again == {"filter.web", "dedup_exact", "dedup_minhash", "learn_tokenizer", "shards", "funnel"}
         assert not again & measured
-        assert "rules" in explain(plan.step("filter.web"), Path(plan.config.output))
-        assert explain(plan.step("dedup_exact"), Path(plan.config.output)) == "filter.web changed"
+        assert "rules" in explain(plan.step("filter.web"), plan.config.place)
+        assert explain(plan.step("dedup_exact"), plan.config.place) == "filter.web changed"
 
 
 def test_another_version_of_a_library_recomputes_what_declares_it(built_corpus_file, monkeypatch):
@@ -195,7 +194,7 @@ def test_another_version_of_a_library_recomputes_what_declares_it(built_corpus_f
     plan = plan_of(built_corpus_file)
     signed = {"minhash_signatures.web", "minhash_signatures.code"}
     assert unfinished(plan) == {*signed, "dedup_minhash", "learn_tokenizer", "shards", "funnel"}
-    assert "datasketch: " in explain(plan.step("minhash_signatures.web"), Path(plan.config.output))
+    assert "datasketch: " in explain(plan.step("minhash_signatures.web"), plan.config.place)
 
 
 def test_a_new_source_does_not_repeat_the_measurements_of_others(built_corpus_file, raw_text):
@@ -216,7 +215,7 @@ def test_a_changed_file_is_read_again(built_corpus_file, raw_text):
     plan = plan_of(built_corpus_file)
     assert {"read.code", "text_hash.code"} <= unfinished(plan)
     assert "read.web" not in unfinished(plan)
-    assert explain(plan.step("read.code"), Path(plan.config.output)) == "files changed"
+    assert explain(plan.step("read.code"), plan.config.place) == "files changed"
 
 
 def test_a_file_that_changes_after_planning_stops_the_build(corpus_file, raw_text):
@@ -346,7 +345,7 @@ class Shout(PartStage):
 def edited(plan, corpus):
     from pipelines.contracts.lineage import open_corpus
 
-    parts = open_corpus(Path(plan.config.output)).parts()
+    parts = open_corpus(plan.config.place).parts()
     return [text for part in parts for text in part.table(["edited_text"])["edited_text"].to_pylist()]
 
 
@@ -392,18 +391,18 @@ def test_mistakes_in_a_corpus_file_are_explained(corpus_file, old, new, message)
 
 
 def test_a_full_disk_is_a_clear_error_and_the_build_resumes_later(corpus_file, tmp_path, monkeypatch):
-    real = store.write_atomic
+    real = LocalPath.write_atomic
 
     def full(path, content):
         if "minhash_signatures" in str(path):
             raise OSError(28, "No space left on device", str(path))
         real(path, content)
 
-    monkeypatch.setattr(store, "write_atomic", full)
+    monkeypatch.setattr(LocalPath, "write_atomic", full)
     monkeypatch.setattr("pipelines.cluster.local.PAUSE_SECONDS", 0)
     with pytest.raises(UserError, match="No space left on device; mend that and run the same command"):
         run(corpus_file)
-    monkeypatch.setattr(store, "write_atomic", real)
+    monkeypatch.setattr(LocalPath, "write_atomic", real)
     _, corpus, _ = run(corpus_file)
     assert corpus.shard_sets["shards"].shards
 

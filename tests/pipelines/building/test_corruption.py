@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-import gristmill.storage.store as store
 from gristmill.errors import CorruptFileError
+from gristmill.storage.disk import LocalPath
 from pipelines.building.build import build
 from pipelines.cluster.local import LocalCluster
 from pipelines.contracts.columns import DROP
@@ -35,7 +35,7 @@ def config(tmp_path_factory) -> Path:
 def corpus(config) -> Path:
     plan = plan_of(config)
     build(plan, LocalCluster(), lambda line: None)
-    return Path(plan.config.output)
+    return plan.config.place
 
 
 def test_damage_to_any_file_of_a_corpus_is_found_by_its_readers(config, corpus):
@@ -103,7 +103,7 @@ def test_damage_to_files_of_an_interrupted_step_is_detected_or_changes_nothing(
     shutil.copytree(corpus, root, ignore=shutil.ignore_patterns(place.name, "report.*"))
     again = tmp_path / "small.yaml"
     again.write_text(config.read_text().replace(f"output: {corpus}", f"output: {root}"))
-    real, writes, published = store.write_atomic, [0, 0], [b""]
+    real, writes, published = LocalPath.write_atomic, [0, 0], [b""]
 
     def dying(path, content):
         writes[0] += path.is_relative_to(directory)
@@ -119,7 +119,7 @@ def test_damage_to_files_of_an_interrupted_step_is_detected_or_changes_nothing(
             build(plan_of(again), LocalCluster(), lambda line: None)
         return published[0] == wanted
 
-    monkeypatch.setattr(store, "write_atomic", dying)
+    monkeypatch.setattr(LocalPath, "write_atomic", dying)
     assert go_on()
     last = writes[0]
     wrong, damages = [], 0

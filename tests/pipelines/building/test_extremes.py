@@ -43,9 +43,9 @@ from pipelines.planning.inventory import take_inventory
 from pipelines.planning.plan import make_plan
 
 config = load_corpus_config(Path(sys.argv[1]))
-build(make_plan(config, take_inventory(config.sources, Path(config.output))), LocalCluster(), lambda line: None)
+build(make_plan(config, take_inventory(config.sources, config.place)), LocalCluster(), lambda line: None)
 peak = next(line for line in open("/proc/self/status") if line.startswith("VmHWM"))
-corpus, rows = open_corpus(Path(config.output)), {}
+corpus, rows = open_corpus(config.place), {}
 names = ("n_bytes", "n_chars", "n_lines", "n_paragraphs", "n_sentences", "word_count", "mean_word_length", "drop")
 for part in corpus.parts():
     rows.update(zip(corpus.printed_ids(part), part.table(names).to_pylist(), strict=True))

@@ -8,19 +8,12 @@ import yaml
 
 from gristmill.errors import ConflictError, CorruptFileError, RemoteError, UserError
 from gristmill.storage import cache
-from gristmill.storage.cache import kept
-from gristmill.storage.location import RemotePath, place_of
+from gristmill.storage.cache import lookup
+from gristmill.storage.location import FileRecord
+from gristmill.storage.object_store import RemotePath
+from gristmill.storage.parsing import parse_location
 from gristmill.storage.remote import _store
-from gristmill.storage.store import (
-    FileRecord,
-    read_json,
-    read_ranges,
-    record_file,
-    verify,
-    write_atomic,
-    write_file,
-    write_json,
-)
+from gristmill.storage.store import read_json, write_json
 from pipelines.__main__ import main
 from pipelines.building.build import plan_and_build
 from pipelines.cluster.local import LocalCluster
@@ -42,7 +35,7 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
 
 
 def prefix(s3, tmp_path: Path) -> RemotePath:
-    return place_of(f"s3://bucket/{tmp_path.name}", s3.remote)
+    return parse_location(f"s3://bucket/{tmp_path.name}", s3.remote)
 
 
 def tree(root: Path | RemotePath, s3=None) -> dict[str, bytes]:
@@ -77,8 +70,8 @@ def remote_config(corpus_file: Path, raw_text: Path, root: RemotePath, s3) -> Co
 def test_files_of_a_store_are_whole_or_absent(s3, tmp_path: Path, own_cache: Path) -> None:
     root = prefix(s3, tmp_path)
     assert not root.exists()
-    record = write_file(root, "a/b.bin", b"content")
-    assert record == record_file(root, "a/b.bin")
+    record = root.write_file("a/b.bin", b"content")
+    assert record == root.record("a/b.bin")
     assert (root / "a").exists()
     assert [path.name for path in root.iterdir()] == ["a"]
     assert [str(path) for path in root.glob("a*/b.bin")] == [f"{root}/a/b.bin"]
@@ -89,7 +82,7 @@ def test_files_of_a_store_are_whole_or_absent(s3, tmp_path: Path, own_cache: Pat
         raise OSError(28, "No space left on device")
 
     with pytest.raises(UserError, match="No space left on device; make room"):
-        write_atomic(root / "a" / "b.bin", fail)
+        (root / "a" / "b.bin").write_atomic(fail)
     assert (root / "a" / "b.bin").read_bytes() == b"content"
     write_json(root / "v.json", {"n": 1})
     assert read_json(root / "v.json")["n"] == 1
@@ -104,39 +97,39 @@ def test_files_of_a_store_are_whole_or_absent(s3, tmp_path: Path, own_cache: Pat
 
 def test_remote_files_are_verified(s3, tmp_path: Path, own_cache: Path) -> None:
     root = prefix(s3, tmp_path)
-    record = write_file(root, "f", b"12345")
-    assert verify(root, record).read_bytes() == b"12345"  # the copy that was kept when it was written
-    verify(root, record).write_bytes(b"x")  # a damaged copy is fetched again
-    assert verify(root, record).read_bytes() == b"12345"
-    kept(record.xxh3_128).unlink()
+    record = root.write_file("f", b"12345")
+    assert root.verify(record).read_bytes() == b"12345"  # the copy that was kept when it was written
+    root.verify(record).write_bytes(b"x")  # a damaged copy is fetched again
+    assert root.verify(record).read_bytes() == b"12345"
+    lookup(record.xxh3_128).unlink()
     s3.store.pipe_file(f"{root.url}/f", b"12x45")
     with pytest.raises(CorruptFileError, match=r"/f: is 5 bytes, .*its manifest recorded 5 bytes"):
-        verify(root, record)
+        root.verify(record)
     with pytest.raises(CorruptFileError, match="recorded in its manifest but missing"):
-        verify(root, FileRecord("g", 1, "0"))
+        root.verify(FileRecord("g", 1, "0"))
 
 
 def test_ranges_are_read_without_the_whole(s3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = prefix(s3, tmp_path)
     for directory in (root, tmp_path):
-        record = write_file(directory, "ranges", b"0123456789")
-        assert read_ranges(directory, [(record, 4, 7), (record, 8, 20), (record, 3, 3)]) == [b"456", b"89", b""]
-    kept(record.xxh3_128).unlink()  # nothing is kept: the store is asked
-    assert read_ranges(root, [(record, 7, 10), (record, 8, 20), (record, 3, 3)]) == [b"789", b"89", b""]
-    assert kept(record.xxh3_128) is None
+        record = directory.write_file("ranges", b"0123456789")
+        assert directory.read_ranges([(record, 4, 7), (record, 8, 20), (record, 3, 3)]) == [b"456", b"89", b""]
+    lookup(record.xxh3_128).unlink()  # nothing is kept: the store is asked
+    assert root.read_ranges([(record, 7, 10), (record, 8, 20), (record, 3, 3)]) == [b"789", b"89", b""]
+    assert lookup(record.xxh3_128) is None
     with pytest.raises(FileNotFoundError):
-        read_ranges(root, [(record, 0, 1), (FileRecord("no", 5, "0"), 0, 1)])
+        root.read_ranges([(record, 0, 1), (FileRecord("no", 5, "0"), 0, 1)])
 
 
 def test_the_cache_is_bounded(s3, tmp_path: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GRISTMILL_CACHE_BYTES", "5000")
     monkeypatch.setattr(cache, "_IN_USE_SECONDS", -1)
     root = prefix(s3, tmp_path)
-    records = [write_file(root, str(number), bytes([number]) * 1000) for number in range(10)]
-    held = [number for number, record in enumerate(records) if kept(record.xxh3_128)]
+    records = [root.write_file(str(number), bytes([number]) * 1000) for number in range(10)]
+    held = [number for number, record in enumerate(records) if lookup(record.xxh3_128)]
     assert held == [5, 6, 7, 8, 9]
-    assert verify(root, records[0]).read_bytes() == bytes(1000)
-    assert [number for number, record in enumerate(records) if kept(record.xxh3_128)] == [0, 6, 7, 8, 9]
+    assert root.verify(records[0]).read_bytes() == bytes(1000)
+    assert [number for number, record in enumerate(records) if lookup(record.xxh3_128)] == [0, 6, 7, 8, 9]
 
 
 def test_a_store_that_fails_is_tried_again(s3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,7 +141,7 @@ def test_a_store_that_fails_is_tried_again(s3, tmp_path: Path, monkeypatch: pyte
     with monkeypatch.context() as patch:
         patch.setattr(_store("s3", s3.remote), "put_file", fail)  # the one in use: few are remembered
         with pytest.raises(RemoteError, match=f"{root}/f: TimeoutError"):
-            write_file(root, "f", b"x")
+            root.write_file("f", b"x")
     assert not root.exists()
     with pytest.raises(UserError, match="f: failed 3 times: s3://x: TimeoutError; run the same command when"):
         list(LocalCluster().map(_time_out, ["f"], str))

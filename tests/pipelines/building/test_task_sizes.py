@@ -10,7 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from gristmill.storage.store import FileRecord, read_json, record_file, write_atomic
+from gristmill.storage.location import FileRecord
+from gristmill.storage.store import read_json
 from pipelines.building.build import part_of
 from pipelines.building.build_metrics import BuildMetrics
 from pipelines.building.state import Build
@@ -69,13 +70,13 @@ def parts_of(root: Path, count: int) -> list[Part]:
         }
     )
     for name, table in (("docs", documents), ("notes", notes)):
-        write_atomic(root / name, write_table(table))
-    record, facts = record_file(root, "notes"), schema_facts(notes.schema)
+        (root / name).write_atomic(write_table(table))
+    record, facts = root.record("notes"), schema_facts(notes.schema)
     besides = {f"signal_{number}": "double" for number in range(8)}
     annotations = [Annotation("measured", root, record, facts)]
     annotations += [Annotation(f"step_{n}", root / f"step_{n}", record, besides) for n in range(BESIDES)]
     part = Part(
-        "web", 0, rows, 1000, root, record_file(root, "docs"), schema_facts(DOCUMENT), notes.schema, ("measured",),
+        "web", 0, rows, 1000, root, root.record("docs"), schema_facts(DOCUMENT), notes.schema, ("measured",),
         tuple(annotations),
     )  # fmt: skip
     return [replace(part, index=index) for index in range(count)]

@@ -8,8 +8,8 @@ import pytest
 
 from gristmill.errors import CorruptFileError, UserError
 from gristmill.storage import remote as remote_module
-from gristmill.storage.cache import kept
-from gristmill.storage.location import place_of
+from gristmill.storage.cache import lookup
+from gristmill.storage.parsing import parse_location
 from gristmill.storage.remote import Remote, read_url, stat_url
 from pipelines.cluster import shuffle
 from pipelines.cluster.shuffle import gathered, scattered
@@ -50,10 +50,10 @@ def write(out: StepOutput, seed: int = 0, partitions: int = PARTITIONS) -> tuple
 
 
 def test_a_partition_costs_its_own_bytes(s3, tmp_path: Path, answers) -> None:
-    out = StepOutput(place_of(f"s3://bucket/{tmp_path.name}", s3.remote), "step")
+    out = StepOutput(parse_location(f"s3://bucket/{tmp_path.name}", s3.remote), "step")
     files, tables = write(out)
     for file in files:
-        kept(file.xxh3_128).unlink()
+        lookup(file.xxh3_128).unlink()
     answers.clear()
     rows = gathered(out.directory, files, 3).to_pylist()
     assert rows == [row for table in tables for row in table.to_pylist() if row["p"] == 3]
@@ -71,12 +71,12 @@ def test_entries_far_from_the_end_are_requested_singly(s3, tmp_path: Path, answe
     monkeypatch.setattr(shuffle, "_NEAR", 24)
     monkeypatch.setattr(shuffle, "_FILES", 2)
     monkeypatch.setattr(remote_module, "_AT_ONCE", 3)
-    for place in (tmp_path, place_of(f"s3://bucket/{tmp_path.name}", s3.remote)):
+    for place in (tmp_path, parse_location(f"s3://bucket/{tmp_path.name}", s3.remote)):
         out = StepOutput(place, "step")
         files, tables = write(out)
         if place is not tmp_path:
             for file in files:
-                kept(file.xxh3_128).unlink()
+                lookup(file.xxh3_128).unlink()
             answers.clear()
         for partition in (0, PARTITIONS - 2, PARTITIONS - 1):
             rows = [row for table in tables for row in table.to_pylist() if row["p"] == partition]
@@ -89,7 +89,7 @@ def test_entries_far_from_the_end_are_requested_singly(s3, tmp_path: Path, answe
     [*((False, place) for place in (10, 900, -3, -30, -24 * PARTITIONS, None, "gone")), (True, 900), (True, "gone")],
 )
 def test_a_damaged_file_among_others_is_noticed(s3, tmp_path: Path, remote: bool, place: int | str | None) -> None:
-    root = place_of(f"s3://bucket/{tmp_path.name}", s3.remote) if remote else tmp_path
+    root = parse_location(f"s3://bucket/{tmp_path.name}", s3.remote) if remote else tmp_path
     out = StepOutput(root, "step")
     files, _ = write(out)
     path = out.directory / files[3].path
@@ -100,7 +100,7 @@ def test_a_damaged_file_among_others_is_noticed(s3, tmp_path: Path, remote: bool
         data[place] ^= 64
     if remote:
         for file in files:
-            kept(file.xxh3_128).unlink()
+            lookup(file.xxh3_128).unlink()
         s3.store.pipe_file(path.url, bytes(data))
     else:
         path.write_bytes(data)

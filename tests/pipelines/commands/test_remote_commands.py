@@ -13,7 +13,8 @@ import yaml
 from gristmill.errors import ConflictError, RemoteError
 from gristmill.storage import cache
 from gristmill.storage import remote as remote_module
-from gristmill.storage.location import RemotePath, place_of
+from gristmill.storage.object_store import RemotePath
+from gristmill.storage.parsing import parse_location
 from gristmill.storage.store import file_checksum, read_json
 from pipelines.__main__ import main
 from pipelines.building.build import plan_and_build
@@ -87,8 +88,8 @@ def test_export_from_and_to_a_store(s3, corpora: Corpora, tmp_path: Path, kind: 
         assert "5 documents in 2 files" in capsys.readouterr().out
     whole = tree(tmp_path / "a")
     assert set(whole) >= {"README.md", "export.json"}
-    assert tree(tmp_path / "b") == tree(place_of(f"{top}/c"), s3) == tree(place_of(f"{top}/d"), s3) == whole
-    for file in read_json(place_of(f"{top}/c") / "export.json")["files"]:
+    assert tree(tmp_path / "b") == tree(parse_location(f"{top}/c"), s3) == tree(parse_location(f"{top}/d"), s3) == whole
+    for file in read_json(parse_location(f"{top}/c") / "export.json")["files"]:
         assert file["xxh3_128"] == file_checksum(tmp_path / "a" / file["path"])
     for corpus, output, message in (
         (near, f"{top}/c", f"{top}/c: is not empty"),
@@ -101,7 +102,7 @@ def test_export_from_and_to_a_store(s3, corpora: Corpora, tmp_path: Path, kind: 
 
 def test_a_partial_export_is_not_mistaken_for_a_complete_one(s3, corpora: Corpora, tmp_path: Path, monkeypatch) -> None:
     export_corpus(corpora.near, tmp_path / "whole", "jsonl", None)
-    output = place_of(f"s3://bucket/{tmp_path.name}/e")
+    output = parse_location(f"s3://bucket/{tmp_path.name}/e")
     put_url, written = cache.put_url, []
 
     def dying(url, remote, local):
@@ -141,16 +142,16 @@ def test_deduplication_against_a_corpus_on_a_store(s3, corpora: Corpora, tmp_pat
 def test_what_a_store_cannot_do_is_refused_before_anything_is_done(
     s3, corpora: Corpora, tmp_path: Path, capsys
 ) -> None:
-    before = tree(place_of(corpora.far), s3)
+    before = tree(parse_location(corpora.far), s3)
     (tmp_path / "ids").write_text("web/0.jsonl#0\n")
     for words in (["forget", corpora.far, "--ids", "ids"], ["gc", str(corpora.file), "--delete"]):
         assert main(words) == 2
         assert "forget and gc need a local directory: copy the corpus to one" in capsys.readouterr().err
-    assert tree(place_of(corpora.far), s3) == before
+    assert tree(parse_location(corpora.far), s3) == before
 
 
 def test_places_of_a_store(s3, tmp_path: Path) -> None:
-    root = place_of(f"s3://bucket/{tmp_path.name}")
+    root = parse_location(f"s3://bucket/{tmp_path.name}")
     assert isinstance(root, RemotePath)
     s3.store.pipe_file(f"bucket/{tmp_path.name}/a/f", b"1")
     s3.store.pipe_file(f"bucket/{tmp_path.name}/a/fg", b"1")

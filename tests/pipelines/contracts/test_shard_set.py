@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gristmill.errors import CorruptFileError
-from gristmill.storage.store import record_file, write_atomic
 from pipelines.contracts.document import ID, document_id
 from pipelines.contracts.shard_set import open_shard, write_shard
 
@@ -19,11 +18,10 @@ def write(path, documents, dtype=np.uint16, sentences=None):
     offsets = np.cumsum([0, *map(len, documents)])
     ids = pa.array([document_id(7, i) for i in range(len(documents))], ID)
     n_bytes = np.array([3 * len(document) for document in documents], np.int64)
-    write_atomic(
-        path,
+    path.write_atomic(
         lambda sink: write_shard(sink, tokens, offsets, ids, n_bytes, {"source": "s", "split": "train"}, sentences),
     )
-    return record_file(path.parent, path.name)
+    return path.parent.record(path.name)
 
 
 @st.composite
@@ -90,4 +88,4 @@ def test_another_arrow_file_is_no_shard(tmp_path):
     with pa.OSFile(str(tmp_path / "t.arrow"), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
         writer.write_table(table)
     with pytest.raises(CorruptFileError, match="format is None"):
-        open_shard(tmp_path, record_file(tmp_path, "t.arrow"))
+        open_shard(tmp_path, tmp_path.record("t.arrow"))

@@ -1,7 +1,5 @@
 """Forecasts of a build: rates of finished steps, applied to the text of the steps to run."""
 
-from pathlib import Path
-
 import pytest
 
 from gristmill.storage.store import read_json, write_json
@@ -18,7 +16,7 @@ from pipelines.planning.plan import make_plan
 
 def plan_of(path, *overrides):
     config = load_corpus_config(path, overrides)
-    return make_plan(config, take_inventory(config.sources, Path(config.output)))
+    return make_plan(config, take_inventory(config.sources, config.place))
 
 
 @pytest.fixture

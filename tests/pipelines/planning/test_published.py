@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gristmill.storage.store import FileRecord
+from gristmill.storage.location import FileRecord
 from pipelines.building.build import build
 from pipelines.cluster.local import LocalCluster
 from pipelines.planning.corpus import load_corpus_config

@@ -52,7 +52,7 @@ steps: [text_hash: {{}}]
 
 def run(path: Path, *overrides: str):
     config = load_corpus_config(path, overrides)
-    plan = make_plan(config, take_inventory(config.sources, Path(config.output)))
+    plan = make_plan(config, take_inventory(config.sources, config.place))
     return build(plan, LocalCluster(), lambda line: None)
 
 

@@ -151,7 +151,7 @@ def test_plan_and_report_say_the_same(tmp_path, capsys):
     planned = lines_of_plan(path, capsys)
     assert len(planned) == 4
     config = load_corpus_config(path)
-    build(make_plan(config, take_inventory(config.sources, Path(config.output))), LocalCluster(), lambda line: None)
+    build(make_plan(config, take_inventory(config.sources, config.place)), LocalCluster(), lambda line: None)
     built = lines_of_plan(path, capsys)
     assert built == [line.replace("its first 2", "2").replace(" documents)", " sampled documents)") for line in planned]
     report = read_json(tmp_path / "out" / "report.json")
@@ -188,7 +188,7 @@ def test_plan_and_report_name_sources_of_html(tmp_path, capsys):
     (planned,) = [line for line in lines_of_plan(path, capsys) if "HTML" in line]
     assert said + judged in planned
     config = load_corpus_config(path)
-    build(make_plan(config, take_inventory(config.sources, Path(config.output))), LocalCluster(), lambda line: None)
+    build(make_plan(config, take_inventory(config.sources, config.place)), LocalCluster(), lambda line: None)
     (built,) = [line for line in read_json(tmp_path / "out" / "report.json")["warnings"] if "HTML" in line]
     assert f"warning: {built}" == planned.replace("its first 20 documents", "20 sampled documents")
     assert built.replace("<", "&lt;").replace(">", "&gt;") in (tmp_path / "out" / "report.html").read_text()

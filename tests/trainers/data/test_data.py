@@ -4,14 +4,14 @@ import math
 import shutil
 import tracemalloc
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
 import pytest
 
 from gristmill.errors import ConfigError, CorruptFileError, UserError
-from gristmill.storage.location import place_of
+from gristmill.storage.disk import LocalPath
+from gristmill.storage.parsing import parse_location
 from pipelines.contracts.manifest import ShardRecord
 from pipelines.contracts.shard_set import open_shard
 from tokenizer.vocabulary.specials import SPECIAL_IDS
@@ -320,7 +320,7 @@ def test_a_missing_or_foreign_shard_is_an_error_before_anything_is_read(corpus_d
 
 def test_a_missing_or_foreign_shard_on_an_object_store_is_an_error_before_anything_is_read(s3, corpus, tmp_path):
     source = corpus.train["plays"]
-    place = place_of(f"s3://bucket/{tmp_path.name}", s3.remote)
+    place = parse_location(f"s3://bucket/{tmp_path.name}", s3.remote)
     there = replace(source, directory=place)
     for record in source.shards:
         s3.store.pipe(f"{place}/{record.path}", (source.directory / record.path).read_bytes())
@@ -350,7 +350,7 @@ def huge(name, sequences, length=64):
     """A source of `sequences` sequences whose shard is only a record."""
     tokens = sequences * length - 2 * 10**6  # two marks a document
     return SourceStream(
-        name, Path("nowhere"), (ShardRecord("x", 0, "", name, "train", 10**6, tokens, 4 * tokens),), Frame()
+        name, LocalPath("nowhere"), (ShardRecord("x", 0, "", name, "train", 10**6, tokens, 4 * tokens),), Frame()
     )
 
 

@@ -7,9 +7,9 @@ value}, and where it goes on, "after": name of a run whose newest checkpoint but
 import json
 import shutil
 import sys
-from pathlib import Path
 
 from gristmill.config import parse, plain
+from gristmill.storage.disk import LocalPath
 from trainers.config.pretraining import Pretraining
 from trainers.data.packed_corpus import open_corpus
 from trainers.recipes import RECIPES
@@ -42,13 +42,13 @@ def configuration(corpus, recipe, changes):
 
 
 def main() -> None:
-    corpus, output = open_corpus((sys.argv[1],), None), Path(sys.argv[2])
+    corpus, output = open_corpus((sys.argv[1],), None), LocalPath(sys.argv[2])
     from trainers.engine.engine import hard_exit, start_group
 
     rank, _ = start_group()
     import torch
 
-    for run in json.loads(Path(sys.argv[3]).read_text()):
+    for run in json.loads(LocalPath(sys.argv[3]).read_text()):
         path = output / run["name"]
         config = configuration(corpus, run["recipe"], run["set"])
         if rank == 0 and "after" in run:

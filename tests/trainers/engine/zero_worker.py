@@ -9,8 +9,8 @@ import sys
 import time
 from dataclasses import replace
 from datetime import timedelta
-from pathlib import Path
 
+from gristmill.storage.disk import LocalPath
 from tests.trainers.launching import SEQUENCES, STEPS, Record
 from trainers.config.job import BatchSize, Checkpoints, TrainingBudget
 from trainers.config.pretraining import Pretraining, Validation
@@ -107,7 +107,7 @@ def slow_writer(rank: int, seconds: float) -> None:
 
 
 def main() -> None:
-    corpus, output = sys.argv[1], Path(sys.argv[2])
+    corpus, output = sys.argv[1], LocalPath(sys.argv[2])
     from trainers.engine.engine import hard_exit, start_group
 
     rank, world = start_group()

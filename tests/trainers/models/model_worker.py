@@ -6,8 +6,8 @@ Started by torchrun as `model_worker.py CORPUS OUTPUT`; the first worker writes 
 import json
 import sys
 from dataclasses import replace
-from pathlib import Path
 
+from gristmill.storage.disk import LocalPath
 from trainers.config.job import BatchSize
 from trainers.config.pretraining import Pretraining
 from trainers.data.packed_corpus import TrainingData, corpus_of, training_data
@@ -47,7 +47,7 @@ def prepared(name: str, corpus: str, stage: int = 0) -> tuple[Pretraining, Train
 
 
 def main() -> None:
-    corpus, output = sys.argv[1], Path(sys.argv[2])
+    corpus, output = sys.argv[1], LocalPath(sys.argv[2])
     from trainers.engine.engine import Engine, hard_exit, start_group
     from trainers.engine.forward import forward_of
 

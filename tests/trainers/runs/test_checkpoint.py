@@ -142,9 +142,9 @@ def run_limited(code, *arguments):
 def test_no_space_while_saving_is_a_user_error_and_leaves_the_older_one(tmp_path, limit):
     save(tmp_path, 1)
     done = run_limited(
-        "import resource; from pathlib import Path; from test_checkpoint import save\n"
+        "import resource; from gristmill.storage.disk import LocalPath; from test_checkpoint import save\n"
         f"resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))\n"
-        "try: save(Path(sys.argv[1]), 2)\n"
+        "try: save(LocalPath(sys.argv[1]), 2)\n"
         "except Exception as error: print(type(error).__name__, error)",
         tmp_path,
     )
@@ -157,10 +157,10 @@ def test_no_space_while_saving_is_a_user_error_and_leaves_the_older_one(tmp_path
 
 KILLED = """
 import os
-from pathlib import Path
+from gristmill.storage.disk import LocalPath
 from test_checkpoint import save
 import safetensors.torch, gristmill.storage.store, trainers.runs.checkpoint
-root, new, left = Path(sys.argv[1]), int(sys.argv[2]), 0
+root, new, left = LocalPath(sys.argv[1]), int(sys.argv[2]), 0
 def hook(event, arguments):
     global left
     writes = event == "open" and arguments[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)

@@ -79,7 +79,7 @@ def test_a_run_continues_with_another_corpus_on_request(tmp_path, corpus, foreig
         blame(replaced(run, foreign_directory), 30, pytest.fail)
 
 
-@pytest.mark.parametrize("writes", ["write_json", "write_atomic"], ids=["run.json", "resolved.yaml"])
+@pytest.mark.parametrize("writes", ["write_json", "write_config"], ids=["run.json", "resolved.yaml"])
 def test_a_kill_while_the_corpus_changes_leaves_a_run_that_the_same_command_opens(
     tmp_path, corpus, foreign_directory, monkeypatch, writes
 ):

@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
@@ -170,7 +169,7 @@ def test_posts_that_c4s_line_rules_empty(shared_data, tmp_path):
         f"{head}  - {{name: web, root: {root}, format: jsonl}}\nsteps:\n  - c4_lines: {{rules: datatrove}}\n"
     )
     built(path)
-    manifest = load_corpus(Path(tmp_path / "c"))
+    manifest = load_corpus(tmp_path / "c")
     row = manifest.funnel[0]
     corpus = open_corpus(tmp_path / "c")
     kept = blank = 0

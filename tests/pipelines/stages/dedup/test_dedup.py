@@ -13,7 +13,6 @@ import pyarrow as pa
 import pytest
 
 from gristmill.errors import UserError
-from gristmill.storage.store import record_file, write_atomic
 from pipelines.cluster.local import LocalCluster
 from pipelines.contracts.document import DOCUMENT, document_id, file_key
 from pipelines.contracts.manifest import StepOutput, read_table, schema_facts, write_table
@@ -57,8 +56,8 @@ class Bench:
         )
         records = []
         for name, table in ((f"{source}{index}.docs", documents), (f"{source}{index}.notes", notes)):
-            write_atomic(self.root / name, write_table(table))
-            records.append(record_file(self.root, name))
+            (self.root / name).write_atomic(write_table(table))
+            records.append(self.root.record(name))
         note = Annotation("measured", self.root, records[1], schema_facts(notes.schema))
         return Part(
             source,

@@ -12,7 +12,6 @@ import xxhash
 
 from gristmill.config import parse
 from gristmill.errors import ConfigError
-from gristmill.storage.store import record_file, write_atomic
 from pipelines.cluster.local import LocalCluster
 from pipelines.contracts.document import DOCUMENT, document_id, file_key
 from pipelines.contracts.edits import apply_edits, compose, edits_column
@@ -35,8 +34,8 @@ def part_of(root: Path, source: str, index: int, texts, dropped=None, edits=None
     )
     records = []
     for name, table in ((f"{source}{index}.docs", documents), (f"{source}{index}.notes", notes)):
-        write_atomic(root / name, write_table(table))
-        records.append(record_file(root, name))
+        (root / name).write_atomic(write_table(table))
+        records.append(root.record(name))
     note = Annotation("before", root, records[1], schema_facts(notes.schema))
     facts = (schema_facts(DOCUMENT), pa.schema([]), ("before",), (note,))
     return Part(source, index, len(texts), sum(len(t.encode()) for t in texts), root, records[0], *facts)

@@ -146,12 +146,12 @@ def plan_of(tmp_path: Path, at_least: int = 5, part_bytes: int = 4000):
     source = f"{{name: notes, root: {tmp_path}/raw, format: jsonl, part_bytes: {part_bytes}}}"
     path.write_text(f"name: small\noutput: {tmp_path}/out{part_bytes}\nsources: [{source}]\nsteps: [text_hash: {{}}]\n")
     config = replace(load_corpus_config(path), steps=steps(at_least))
-    return make_plan(config, take_inventory(config.sources, Path(config.output)))
+    return make_plan(config, take_inventory(config.sources, config.place))
 
 
 def facts_of(plan):
     build(plan, LocalCluster(), lambda line: None)
-    manifest = load_step(Path(plan.config.output), plan.step("funnel").directory)
+    manifest = load_step(plan.config.place, plan.step("funnel").directory)
     assert manifest is not None
     return manifest.facts
 

@@ -6,7 +6,6 @@ import json
 import shutil
 from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -57,7 +56,7 @@ sources:
 steps:
 {steps}""")
         config = load_corpus_config(path, ())
-        plan = add_published_files(make_plan(config, take_inventory(config.sources, Path(config.output))))
+        plan = add_published_files(make_plan(config, take_inventory(config.sources, config.place)))
         return plan, build(plan, LocalCluster(), lambda line: None)
 
     return make

@@ -1,0 +1,245 @@
+"""LocalPath: files on a local disk that are either whole or absent.
+
+A file is written under a name unique to the attempt, fsynced and renamed; then its directory is fsynced. A
+process that is killed at any instant leaves at most a file whose name ends in `.tmp`, which no reader looks
+at.
+"""
+
+import errno
+import fcntl
+import fnmatch
+import os
+import shutil
+import tempfile
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import lru_cache
+from pathlib import Path, PosixPath
+from typing import BinaryIO, Self, final
+
+from gristmill.errors import CorruptFileError, attach_filename
+from gristmill.storage.location import Content, FileRecord, Location, repair_advice
+from gristmill.storage.retries import retry
+from gristmill.storage.store import file_checksum
+
+_REMOVALS = 5
+_NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)  # file systems without hard links
+
+
+@final
+class LocalPath(PosixPath, Location):
+    """A `pathlib.Path` with the operations of a Location."""
+
+    __slots__ = ()
+
+    @property
+    def local(self) -> "LocalPath":
+        """The path itself."""
+        return self
+
+    def is_within(self, outer: Location) -> bool:
+        """Whether it is `outer`, or lies below it, with symbolic links resolved."""
+        return outer.local is not None and self.resolve().is_relative_to(outer.local.resolve())
+
+    def version(self) -> tuple[int, ...]:
+        """Size, times of the last changes of content and of attributes, inode.
+
+        FileNotFoundError if there is no such file.
+        """
+        status = self.stat()
+        return status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino
+
+    def bytes_below(self) -> int:
+        """Bytes of all files below a directory."""
+        found = self.rglob("*") if self.is_dir() else ()
+        return sum(path.stat().st_size for path in found if path.is_file())
+
+    def missing_hint(self) -> str:
+        """Empty."""
+        return ""
+
+    def read_ranges(self, ranges: Sequence[tuple[FileRecord, int, int]]) -> list[bytes]:
+        """The bytes [start, end) of recorded files below the directory."""
+        return [read_range(self / record.path, start, end) for record, start, end in ranges]
+
+    def record(self, relative: str) -> FileRecord:
+        """The record of a finished file below the directory."""
+        path = self / relative
+        return FileRecord(relative, path.stat().st_size, file_checksum(path))
+
+    def verify(self, record: FileRecord) -> Path:
+        """The path of a recorded file below the directory, verified once per process and state of the file."""
+        path = self / record.path
+        try:
+            verify_once(path, record)
+        except FileNotFoundError:
+            raise CorruptFileError(
+                f"{path}: recorded in its manifest but missing; {repair_advice(path, self)}"
+            ) from None
+        except CorruptFileError as error:
+            raise CorruptFileError(f"{error}; {repair_advice(path, self)}") from None
+        return path
+
+    def write_atomic(self, content: Content) -> None:
+        """Write the file under another name, fsync, rename.
+
+        Bytes are written again after an I/O error that may pass.
+        """
+        if callable(content):
+            with attach_filename(self):
+                self._write(content)
+            return
+        try:
+            retry(self, lambda: self._write(lambda sink: sink.write(content)))
+        except FileNotFoundError:  # another process published the step and removed the attempt as a leftover
+            self._write(lambda sink: sink.write(content))
+
+    def _write(self, content: Callable[[BinaryIO], object]) -> None:
+        self.parent.mkdir(parents=True, exist_ok=True)
+        temporary = self.with_name(f".{self.name}.{uuid.uuid4().hex}.tmp")
+        try:
+            with open(temporary, "wb") as sink:
+                content(sink)
+                sink.flush()
+                os.fsync(sink.fileno())
+            os.rename(temporary, self)
+        except BaseException:
+            with suppress(OSError):
+                temporary.unlink()
+            raise
+        self.parent.fsync()
+
+    def write_new(self, content: bytes) -> bool:
+        """Write the file unless it exists, by a hard link; whether this call did."""
+        if self.exists():
+            return False
+        aside = self.with_name(f".{self.name}.{uuid.uuid4().hex}.tmp")
+        aside.write_atomic(content)
+        try:
+            os.link(aside, self)
+        except FileExistsError:
+            return False
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            os.rename(aside, self)  # of two at the same instant, the later one writes
+        finally:
+            aside.unlink(missing_ok=True)
+        self.parent.fsync()
+        return True
+
+    def write_file(self, relative: str, content: Content) -> FileRecord:
+        """Write a file below the directory; its record, from what is on disk."""
+        (self / relative).write_atomic(content)
+        return self.record(relative)
+
+    def update(self, accept: Callable[[bytes], bool], content: bytes) -> bool:
+        """Overwrite the file in place, through one descriptor: if another process puts a file here meanwhile,
+        that is kept.
+        """
+        try:
+            with open(self, "r+b", buffering=0) as file:
+                if not accept(file.read()):
+                    return False
+                file.seek(0)
+                file.write(content)
+        except FileNotFoundError:
+            return self.write_new(content)
+        return True
+
+    def compare_and_swap(self, expected: bytes, content: bytes) -> bool:
+        """Replace the file's bytes if they are `expected`, under a lock on its directory."""
+        with _alone(self.parent) as alone:
+            if not alone:
+                return False
+            try:
+                if self.read_bytes() != expected:
+                    return False
+            except FileNotFoundError:
+                return False
+            self.write_atomic(content)
+        return True
+
+    def fsync(self) -> None:
+        """Make renames inside the directory durable."""
+        descriptor = os.open(self, os.O_RDONLY)
+        try:
+            with attach_filename(self):
+                os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def probe_writable(self) -> None:
+        """Make the directory if missing and a temporary file in it: OSError."""
+        self.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=self):
+            pass
+
+    def rename_if_possible(self, target: Self) -> None:
+        """Rename the directory if it exists and `target` does not."""
+        if self.exists() and not target.exists():
+            os.rename(self, target)
+
+    def remove_tree(self) -> None:
+        """Remove the directory and everything below; nothing if it does not exist."""
+        for _ in range(_REMOVALS):
+            if not self.exists():
+                break
+            try:
+                shutil.rmtree(self)
+            except OSError as error:
+                if error.errno not in (errno.ENOENT, errno.ENOTEMPTY):
+                    raise
+
+    def remove_temporaries(self) -> None:
+        """Remove all files below the directory that `write_atomic` leaves when it is killed."""
+        for directory, _, names in os.walk(self):
+            for name in fnmatch.filter(names, ".*.tmp"):
+                Path(directory, name).unlink(missing_ok=True)
+
+
+def read_range(path: Path, start: int, end: int) -> bytes:
+    """The bytes [start, end) of a file, cut at its end."""
+    with attach_filename(path), open(path, "rb", buffering=0) as source:
+        source.seek(start)
+        return source.read(max(0, end - start))
+
+
+def verify_once(path: Path, record: FileRecord) -> None:
+    """CorruptFileError if a file differs from its record.
+
+    The checksum is computed once per process and state of the file.
+
+    FileNotFoundError if there is none.
+    """
+    status = path.stat()
+    _verify(str(path), status.st_size, status.st_mtime_ns, status.st_ino, record.bytes, record.xxh3_128)
+
+
+@lru_cache(maxsize=1 << 16)
+def _verify(path: str, size: int, mtime_ns: int, inode: int, expected_size: int, expected_checksum: str) -> None:
+    found = file_checksum(Path(path)) if size == expected_size else f"{size} bytes"
+    wanted = expected_checksum if size == expected_size else f"{expected_size} bytes"
+    if found != wanted:
+        raise CorruptFileError(f"{path}: is {found}, its manifest recorded {wanted}")
+
+
+@contextmanager
+def _alone(directory: Path) -> Iterator[bool]:
+    """Whether no other process of this machine is in this block.
+
+    File systems without locks never report one.
+    """
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+            return
+        except OSError:
+            pass
+        yield True
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,228 @@
+"""RemotePath: files of an object store, under a prefix that looks like a directory.
+
+Objects have no directories and no renames, and need none: a file is put under its final name by one request,
+and appears whole or not at all. Libraries want local files, so files are read through the cache, see
+`gristmill.storage.cache`.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import NamedTuple, Self, final
+
+from gristmill.errors import CorruptFileError
+from gristmill.storage import cache
+from gristmill.storage.disk import read_range, verify_once
+from gristmill.storage.location import Content, FileRecord, Location, repair_advice
+from gristmill.storage.remote import (
+    Remote,
+    children_of_url,
+    create_url,
+    endpoint_hint,
+    modified_ns,
+    read_url,
+    read_url_ranges,
+    remove_url,
+    stat_url,
+    write_url,
+)
+
+
+class _Status(NamedTuple):
+    st_size: int
+    st_mtime_ns: int
+
+
+@final
+@dataclass(frozen=True)
+class RemotePath(Location):
+    """A URL without a trailing slash, and how its store is opened."""
+
+    url: str
+    remote: Remote
+
+    def __truediv__(self, name: str) -> "RemotePath":
+        return RemotePath(f"{self.url.rstrip('/')}/{name}", self.remote)
+
+    def __str__(self) -> str:
+        return self.url
+
+    @property
+    def name(self) -> str:
+        """The last component."""
+        return self.url.rstrip("/").rpartition("/")[2]
+
+    @property
+    def suffix(self) -> str:
+        """The suffix of the last component."""
+        return Path(self.name).suffix
+
+    @property
+    def parent(self) -> "RemotePath":
+        """The prefix that contains it."""
+        return RemotePath(self.url.rstrip("/").rpartition("/")[0], self.remote)
+
+    @property
+    def local(self) -> None:
+        """None."""
+        return None
+
+    def is_within(self, outer: Location) -> bool:
+        """Whether it is `outer`, or lies below it."""
+        return f"{self}/".startswith(f"{outer}/")
+
+    def exists(self) -> bool:
+        """Whether there is such a file, or one below it."""
+        return self.is_file() or self.is_dir()
+
+    def is_file(self) -> bool:
+        """Whether there is such a file."""
+        return stat_url(self.url, self.remote) is not None
+
+    def is_dir(self) -> bool:
+        """Whether there is a file below it."""
+        return bool(children_of_url(self.url, self.remote))
+
+    def iterdir(self) -> Iterator["RemotePath"]:
+        """Files and prefixes directly below it."""
+        return (self / name for name in children_of_url(self.url, self.remote))
+
+    def glob(self, pattern: str) -> Iterator["RemotePath"]:
+        """What lies below it and matches a pattern of names with slashes between them."""
+        first, _, rest = pattern.partition("/")
+        for path in self.iterdir():
+            if fnmatchcase(path.name, first):
+                yield from path.glob(rest) if rest else [path]
+
+    def stat(self) -> _Status:
+        """Size and time of the file. FileNotFoundError if there is none."""
+        facts = stat_url(self.url, self.remote)
+        if facts is None:
+            raise FileNotFoundError(self.url)
+        return _Status(facts.size, modified_ns(self.url, self.remote))
+
+    def version(self) -> None:
+        """None: asking costs as much as reading a small file."""
+        return
+
+    def bytes_below(self) -> int:
+        """0: not counted."""
+        return 0
+
+    def missing_hint(self) -> str:
+        """Which setting says that the store is not AWS, if none is set."""
+        return endpoint_hint(self.url, self.remote)
+
+    def read_bytes(self) -> bytes:
+        """All bytes of the file, by one request. FileNotFoundError if there is none."""
+        return read_url(self.url, self.remote)
+
+    def read_text(self, encoding: str | None = None) -> str:
+        """The whole file as text; UTF-8 unless said otherwise."""
+        return self.read_bytes().decode(encoding or "utf-8")
+
+    def read_ranges(self, ranges: Sequence[tuple[FileRecord, int, int]]) -> list[bytes]:
+        """The bytes [start, end) of recorded files, from cached copies or by range requests, many at a time."""
+        found: list[bytes] = [b""] * len(ranges)
+        requested: list[int] = []
+        for number, (record, start, end) in enumerate(ranges):
+            if start >= end:
+                continue
+            copy = cache.lookup(record.xxh3_128)
+            if copy is None:
+                requested.append(number)
+            else:
+                found[number] = read_range(copy, start, end)
+        if requested:
+            wanted = [ranges[number] for number in requested]
+            urls = [(str(self / record.path), start, end) for record, start, end in wanted]
+            for number, data in zip(requested, read_url_ranges(urls, self.remote), strict=True):
+                found[number] = data
+        return found
+
+    def record(self, relative: str) -> FileRecord:
+        """The record of a finished file, which is copied into the cache."""
+        return FileRecord(relative, *cache.fetch((self / relative).url, self.remote))
+
+    def verify(self, record: FileRecord) -> Path:
+        """The verified copy of a recorded file in the cache.
+
+        A copy or a transfer that is damaged is fetched again once.
+        """
+        copy = cache.lookup(record.xxh3_128)
+        if copy is not None:
+            try:
+                verify_once(copy, record)
+                return copy
+            except CorruptFileError:  # the copy is damaged, not the file
+                copy.unlink(missing_ok=True)
+        path, wanted = self / record.path, (record.bytes, record.xxh3_128)
+        try:
+            facts = cache.fetch(path.url, self.remote)
+            if facts != wanted:  # perhaps damaged in transfer
+                facts = cache.fetch(path.url, self.remote)
+        except FileNotFoundError:
+            raise CorruptFileError(
+                f"{path}: recorded in its manifest but missing; {repair_advice(path, self)}"
+            ) from None
+        if facts != wanted:
+            raise CorruptFileError(
+                f"{path}: is {facts[0]} bytes, {facts[1]}; its manifest recorded {record.bytes} bytes, {record.xxh3_128}; "
+                f"{repair_advice(path, self)}"
+            )
+        copy = cache.lookup(record.xxh3_128)
+        assert copy is not None, "the cache keeps what it was just given"
+        return copy
+
+    def write_atomic(self, content: Content) -> None:
+        """Store the file by one PUT, and keep a copy in the cache."""
+        cache.put(self.url, self.remote, content)
+
+    def write_new(self, content: bytes) -> bool:
+        """Store the file by a conditional PUT; whether this call did."""
+        return create_url(self.url, self.remote, content)
+
+    def write_file(self, relative: str, content: Content) -> FileRecord:
+        """Store a file below the prefix; its record, from what was sent."""
+        return FileRecord(relative, *cache.put((self / relative).url, self.remote, content))
+
+    def update(self, accept: Callable[[bytes], bool], content: bytes) -> bool:
+        """Read the file, then store `content` if `accept` what was there; a write in between is lost."""
+        try:
+            if not accept(self.read_bytes()):
+                return False
+        except FileNotFoundError:
+            pass
+        write_url(self.url, self.remote, content)
+        return True
+
+    def compare_and_swap(self, expected: bytes, content: bytes) -> bool:
+        """Store `content` and read it back: no store can replace one content and no other."""
+        write_url(self.url, self.remote, content)
+        try:
+            return self.read_bytes() == content
+        except FileNotFoundError:
+            return False
+
+    def fsync(self) -> None:
+        """Nothing: a file that is stored is durable."""
+
+    def probe_writable(self) -> None:
+        """Nothing."""
+
+    def rename_if_possible(self, target: Self) -> None:
+        """Nothing."""
+
+    def unlink(self, missing_ok: bool = False) -> None:
+        """Remove the file. FileNotFoundError if there is none, unless `missing_ok`."""
+        if not missing_ok and not self.is_file():
+            raise FileNotFoundError(self.url)
+        remove_url(self.url, self.remote)
+
+    def remove_tree(self) -> None:
+        """Remove the file, or everything below the prefix."""
+        remove_url(self.url, self.remote)
+
+    def remove_temporaries(self) -> None:
+        """Nothing: a PUT that was cut off leaves none."""

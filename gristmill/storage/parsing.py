@@ -1,0 +1,63 @@
+"""Locations that users write, on command lines and in configurations."""
+
+import argparse
+import os
+
+from gristmill.errors import ConfigError
+from gristmill.storage.disk import LocalPath
+from gristmill.storage.location import Location
+from gristmill.storage.object_store import RemotePath
+from gristmill.storage.paths import PathError, expand_home, is_url, local_path
+from gristmill.storage.remote import Remote, check_url, has_query, shown
+
+
+def parse_location(name: str, remote: Remote | None = None, field: str = "corpus") -> Location:
+    """The location that a path, `~` expanded, or a URL names.
+
+    `remote` says which URLs may be opened. Without it, on a command line, the defaults hold, and
+    GRISTMILL_ALLOW_PRIVATE=1 in the environment allows addresses that are not public. ConfigError, which
+    names `field`, for a URL that is malformed, whose scheme may not be opened, or that holds credentials or a
+    query: locations are stored and shown.
+    """
+    if not is_url(name):
+        return LocalPath(expand_location(name, field))
+    remote = remote or Remote(allow_private=os.environ.get("GRISTMILL_ALLOW_PRIVATE") == "1")
+    scheme = name.partition(":")[0].lower()
+    try:
+        check_url(field, name)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+    if scheme not in remote.schemes:
+        raise ConfigError(
+            f"{field}: got a URL of the scheme {scheme!r}, expected a local directory or one of {', '.join(remote.schemes)}"
+        )
+    if has_query(name):
+        raise ConfigError(f"{field}: got {shown(name)!r}, expected a place without a query")
+    return RemotePath(f"{scheme}{name[len(scheme) :].rstrip('/')}", remote)
+
+
+def location_argument(name: str) -> Location:
+    """`parse_location` as the type of a command line's argument."""
+    try:
+        return parse_location(name)
+    except ConfigError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def expand_location(name: str, field: str) -> str:
+    """`expand_home` for a location that a configuration names in `field`.
+
+    ConfigError instead of PathError.
+    """
+    try:
+        return expand_home(name)
+    except PathError as error:
+        raise ConfigError(f"{field}: {error}") from None
+
+
+def parse_local(name: str, field: str) -> LocalPath:
+    """A local path that a configuration names in `field`; ConfigError for a URL."""
+    try:
+        return local_path(name)
+    except PathError as error:
+        raise ConfigError(f"{field}: {error}") from None
