@@ -5,8 +5,8 @@ training. It first gets the history of the run that it does not have yet: after 
 is new is complete. Where the libraries write to is set by their own environment variables, WANDB_PROJECT,
 WANDB_MODE, MLFLOW_TRACKING_URI, MLFLOW_EXPERIMENT_NAME and others, so no configuration holds a key.
 
-To add a sink, write a class with the methods of `Sink` and name it in SINKS, with its extra in
-pyproject.toml.
+To add a sink, write a class with the methods of `Sink`, and add its name to SINKS, to `Job.sinks` and, as an
+extra, to pyproject.toml.
 """
 
 import hashlib
