@@ -56,7 +56,9 @@ def known(distribution: str, found: str) -> list[Advisory]:
 
 
 def refuse_known(*distributions: str) -> None:
-    """UserError where an installed version has a known advisory; names one and the version to install."""
+    """Raise UserError if an installed version has a known advisory, with one such package and the version to
+    install.
+    """
     for name in distributions:
         try:
             found = version(name)

@@ -83,7 +83,7 @@ _Loader.add_implicit_resolver("tag:yaml.org,2002:bool", _BOOL, list("tTfF"))
 
 
 def load_yaml(path: Path) -> dict[str, Any]:
-    """The mapping in a YAML file. ConfigError where it is missing, not YAML, or not a mapping."""
+    """The mapping in a YAML file. Raises ConfigError if it is missing, not YAML, or not a mapping."""
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -301,7 +301,9 @@ def _dataclass(kind: Any, data: Any, where: str, path: str) -> Any:
 
 
 def parse_size(text: str) -> int:
-    """Bytes: `4GB` is 4e9, `4GiB` is 2**32, `512k` is 512,000, `100` itself. ValueError for anything else."""
+    """Bytes: `4GB` is 4e9, `4GiB` is 2**32, `512k` is 512,000, `100` itself. Raises ValueError for anything
+    else.
+    """
     found = _SIZE.fullmatch(text.strip())
     if not found:
         raise ValueError(f"got {text!r}, expected a size, such as 4GB or 512MiB")

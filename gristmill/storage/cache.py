@@ -41,7 +41,7 @@ def put(path: RemotePath, content: bytes | Callable[[BinaryIO], None]) -> tuple[
 
 
 def fetch(path: RemotePath) -> tuple[int, str]:
-    """Copy a remote file into the cache; (bytes, xxh3_128 in hex). FileNotFoundError where there is none."""
+    """Copy a remote file into the cache; (bytes, xxh3_128 in hex). Raises FileNotFoundError if there is none."""
     with _scratch() as local:
         fetch_url(path.url, path.remote, local)
         facts = _facts(local)

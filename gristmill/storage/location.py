@@ -71,7 +71,7 @@ class RemotePath:
         return bool(children_of_url(self.url, self.remote))
 
     def unlink(self, missing_ok: bool = False) -> None:
-        """Remove the file. FileNotFoundError where there is none."""
+        """Remove the file. Raises FileNotFoundError if there is none."""
         if not missing_ok and not self.is_file():
             raise FileNotFoundError(self.url)
         remove_url(self.url, self.remote)
@@ -92,14 +92,14 @@ class RemotePath:
                 yield from path.glob(rest) if rest else [path]
 
     def stat(self) -> _Status:
-        """Size and time of the file. FileNotFoundError where there is none."""
+        """Size and time of the file. Raises FileNotFoundError if there is none."""
         facts = stat_url(self.url, self.remote)
         if facts is None:
             raise FileNotFoundError(self.url)
         return _Status(facts.size, modified_ns(self.url, self.remote))
 
     def read_bytes(self) -> bytes:
-        """All bytes of the file. FileNotFoundError where there is none."""
+        """All bytes of the file. Raises FileNotFoundError if there is none."""
         return read_url(self.url, self.remote)
 
     def read_text(self, encoding: str = "utf-8") -> str:
@@ -112,11 +112,13 @@ class RemotePath:
 
 
 def place_of(name: str, remote: Remote | None = None, field: str = "corpus") -> Path:
-    """A path, `~` expanded, or a RemotePath where `name` is a URL: it stands in wherever a corpus is written or read.
+    """A path, `~` expanded, or a RemotePath where `name` is a URL: it stands in wherever a corpus is written
+    or read.
 
-    `remote` says what may be opened; without it, on a command line, the defaults hold, and GRISTMILL_ALLOW_PRIVATE=1 in
-    the environment allows addresses that are not public. ConfigError for a URL that is malformed, whose scheme may not be
-    opened, or with credentials, which names `field`: places are stored and shown.
+    `remote` says what may be opened; without it, on a command line, the defaults hold, and
+    GRISTMILL_ALLOW_PRIVATE=1 in the environment allows addresses that are not public. Raises ConfigError for
+    a URL that is malformed, whose scheme may not be opened, or with credentials, which names `field`: places
+    are stored and shown.
     """
     if not is_url(name):
         return Path(expanded(name, field))
@@ -159,7 +161,7 @@ def expanded(name: str, field: str) -> str:
 
 
 def local_of(name: str, field: str) -> Path:
-    """A local path that a configuration names in `field`; ConfigError for a URL."""
+    """A local path that a configuration names in `field`; raises ConfigError for a URL."""
     try:
         return local_path(name)
     except PathError as error:

@@ -19,10 +19,11 @@ class NotLocalError(PathError):
 
 
 def expand_home(name: str) -> str:
-    """A path or URL with `~`, `~USER` or `$HOME` at its start expanded, as this process's user and environment have them.
+    """A path or URL with `~`, `~USER` or `$HOME` at its start expanded, as this process's user and
+    environment have them.
 
-    PathError for an unknown user, and for another variable at its start, which would become the name of a directory where a
-    shell would have had its value.
+    Raises PathError for an unknown user, and for another variable at its start, which would become the name
+    of a directory where a shell would have had its value.
     """
     name = _HOME.sub("~", name, count=1) if _HOME.match(name) else name
     if name.startswith("~"):
@@ -47,8 +48,8 @@ def is_url(place: str) -> bool:
 
 
 def local_path(name: str) -> Path:
-    """The path of a local file or directory, as `expand_home`. NotLocalError for a URL, of which no more than the scheme is
-    shown; PathError.
+    """The path of a local file or directory, as `expand_home`. Raises NotLocalError for a URL, of which no
+    more than the scheme is shown, and PathError.
     """
     found = _URL.match(name)
     if found is None:

@@ -57,7 +57,7 @@ class Remote:
     """Allow hosts with private, loopback, link-local and other addresses that are not public: a store of one's own."""
 
     def check(self) -> None:
-        """ValueError for a scheme that cannot be opened."""
+        """Raise ValueError for a scheme that cannot be opened."""
         for scheme in self.schemes:
             if scheme not in _LIBRARIES:
                 raise ValueError(f"schemes: got {scheme!r}, expected some of {', '.join(_LIBRARIES)}")
@@ -76,7 +76,9 @@ class Facts(NamedTuple):
 
 
 def check_url(field: str, place: str) -> None:
-    """ValueError for a URL that is malformed, or that holds credentials: configurations are stored and shown."""
+    """Raise ValueError for a URL that is malformed, or that holds credentials: configurations are stored and
+    shown.
+    """
     if not is_url(place):
         return
     scheme, _, rest = place.partition(":")
@@ -155,7 +157,9 @@ def stat_url(url: str, remote: Remote) -> Facts | None:
 
 
 def open_url(url: str, remote: Remote) -> "RemoteFile":
-    """Open a remote file for reading. UserError where it is missing or forbidden, RemoteError where the store fails."""
+    """Open a remote file for reading. Raises UserError if it is missing or forbidden, RemoteError if the
+    store fails.
+    """
     options = {"block_size": _BLOCK_BYTES, "cache_type": "readahead"}
     return RemoteFile(url, _ask(url, remote, lambda store, path: store.open(path, "rb", **options)))
 
@@ -298,7 +302,9 @@ def _address(url: str, scheme: str, store: Any) -> str:
 
 
 def _refuse_private(service: str, url: str) -> None:
-    """UserError unless all addresses of a service are public; a name server is asked once for each service."""
+    """Raise UserError unless all addresses of a service are public; a name server is asked once for each
+    service.
+    """
     parts = urlsplit(service)
     host, port = parts.hostname or "", parts.port or 443
     if (host, port) in _public:
@@ -334,7 +340,7 @@ def is_public(address: str) -> bool:
 
 
 def _public_socket(info: Any) -> socket.socket:
-    """A socket for one address that a name has; PermissionError where it is not public."""
+    """A socket for one address that a name has; raises PermissionError if it is not public."""
     family, kind, protocol, _, address = info
     if not is_public(address[0]):
         raise PermissionError(f"{address[0]} is not public")
@@ -349,13 +355,14 @@ async def _public_client(**options: Any) -> Any:
 
 
 def read_url(url: str, remote: Remote) -> bytes:
-    """All bytes of a remote file, by one request. FileNotFoundError where there is none."""
+    """All bytes of a remote file, by one request. Raises FileNotFoundError if there is none."""
     alone = {"max_concurrency": 1} if url.lower().startswith("s3:") else {}  # else s3fs asks for the size first
     return _ask(url, remote, lambda store, path: bytes(store.cat_file(path, **alone)), size=_SMALL_BYTES, missing=True)
 
 
 def read_url_ranges(ranges: Sequence[tuple[str, int, int]], remote: Remote) -> list[bytes]:
-    """The bytes [start, end) of files of one store, a request for each, many at a time. FileNotFoundError where one is missing.
+    """The bytes [start, end) of files of one store, a request for each, many at a time. Raises
+    FileNotFoundError if one is missing.
 
     Whether an answer is whole is for the caller to check, who knows what should be in it.
     """
@@ -376,7 +383,7 @@ def read_url_ranges(ranges: Sequence[tuple[str, int, int]], remote: Remote) -> l
 
 
 def fetch_url(url: str, remote: Remote, target: Path) -> None:
-    """Copy a remote file to a local one. FileNotFoundError where there is none."""
+    """Copy a remote file to a local one. Raises FileNotFoundError if there is none."""
     size = _ask(url, remote, lambda store, path: _facts(url, store.info(path)).size, missing=True)
     target.touch()  # what is wrong with it shall not look like the store's
 

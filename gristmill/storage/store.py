@@ -190,10 +190,12 @@ def _copy(path: RemotePath, directory: Path, record: FileRecord) -> Path:
 
 
 def read_ranges(directory: Path, ranges: Sequence[tuple[FileRecord, int, int]]) -> list[bytes]:
-    """The bytes [start, end) of recorded files, for readers that check them themselves: no file is read as a whole.
+    """The bytes [start, end) of recorded files, for readers that check them themselves: no file is read as a
+    whole.
 
-    Of files on an object store the local copies are read, or, where there are none, exactly these ranges are asked of the store,
-    many at a time. What lies behind the end of a file is left out. FileNotFoundError where a file is missing.
+    Of files on an object store the local copies are read, or, where there are none, exactly these ranges are
+    asked of the store, many at a time. What lies behind the end of a file is left out. Raises
+    FileNotFoundError if a file is missing.
     """
     found: list[bytes] = [b""] * len(ranges)
     asked: list[int] = []
@@ -276,7 +278,7 @@ def _sealed(value: dict[str, Any]) -> bytes:
 def read_json(path: Path, mend: str = "remove it and run the same command again") -> dict[str, Any]:
     """Read a JSON object written by `write_json` and verify its checksum; `mend` says what to do where it is damaged.
 
-    Raises FileNotFoundError where there is none and CorruptFileError where the content is not what was written.
+    Raises FileNotFoundError if there is none and CorruptFileError if the content is not what was written.
     """
     value = _intact(retry(path, path.read_bytes))
     if value is None and isinstance(path, RemotePath):  # it may have been damaged on its way

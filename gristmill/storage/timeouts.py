@@ -38,9 +38,10 @@ def ask(
 ) -> Result:
     """The answer to a call that moves about `size` bytes, tried again where a failure may pass.
 
-    RemoteError where the store fails each time or takes longer than `seconds` (two minutes where not given) and a second for
-    each 64 KiB; UserError where something is missing or forbidden, and with `missing` a FileNotFoundError for the former.
-    `place` is what messages name; with `secret` nothing else of the library's error is kept.
+    Raises RemoteError if the store fails each time or takes longer than `seconds` (two minutes where not
+    given) and a second for each 64 KiB; UserError if something is missing or forbidden, and with
+    `missing` a FileNotFoundError for the former. `place` is what messages name; with `secret` nothing else of
+    the library's error is kept.
     """
     limit = (_SECONDS if seconds is None else seconds) + size / _LEAST_RATE
     for pause in _PAUSES[: tries - 1]:

@@ -145,15 +145,17 @@ def _find_published(state: Build) -> None:
 
 
 def _check_samples(state: Build) -> None:
-    """SourceError where a source that is not read yet is not read as it should be, going by its first records."""
+    """Raise SourceError if a source that is not read yet is not read as it should be, going by its first
+    records.
+    """
     for source in state.plan.config.sources:
         if f"read.{source.name}" not in state.published:
             check_sample(source, state.plan.inventories[source.name].files)
 
 
 def _check_reads(state: Build) -> None:
-    """SourceError where too little of a source became documents. UserError where no source holds a document: later stages
-    would have nothing to work on.
+    """Raise SourceError if too little of a source became documents. Raises UserError if no source holds a
+    document: later stages would have nothing to work on.
     """
     reads = {source: state.published[f"read.{source.name}"] for source in state.plan.config.sources}
     for source, manifest in reads.items():
@@ -164,7 +166,9 @@ def _check_reads(state: Build) -> None:
 
 
 def ensure_owner(root: Path, corpus: str, *, write: bool) -> None:
-    """ConflictError where `root` holds something else than this corpus; with `write`, make it this corpus's directory."""
+    """Raise ConflictError if `root` holds something else than this corpus; with `write`, make it this
+    corpus's directory.
+    """
     marker = root / "corpus.txt"
     try:
         owner = marker.read_bytes().decode(errors="replace").strip()
@@ -184,7 +188,7 @@ def ensure_owner(root: Path, corpus: str, *, write: bool) -> None:
 
 
 def refuse_unwritable(root: Path) -> None:
-    """UserError where no file can be made in the local directory `root`, which is made if missing."""
+    """Raise UserError if no file can be made in the local directory `root`, which is made if missing."""
     if isinstance(root, Path):
         try:
             root.mkdir(parents=True, exist_ok=True)

@@ -177,7 +177,8 @@ def _columns(path: Path, wanted: Sequence[str], expected: Mapping[str, str]) -> 
 def check_accounting(
     manifest: StepManifest, rows_expected: Mapping[tuple[str, int], int], counts: Mapping[str, Counts]
 ) -> None:
-    """AccountingError unless every document of every part is kept, dropped by a rule, or quarantined for a reason.
+    """Raise AccountingError unless every document of every part is kept, dropped by a rule, or quarantined
+    for a reason.
 
     `counts` are those of `source/part`.
     """
@@ -319,7 +320,9 @@ def save_corpus(directory: Path, manifest: CorpusManifest) -> None:
 
 
 def load_corpus(directory: Path) -> CorpusManifest:
-    """The manifest of a corpus directory (or the path of the manifest itself). UserError where there is none."""
+    """The manifest of a corpus directory (or the path of the manifest itself). Raises UserError if there is
+    none.
+    """
     path = directory if directory.suffix == ".json" else directory / "manifest.json"
     try:
         value = read_json(path)

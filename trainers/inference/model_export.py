@@ -42,7 +42,7 @@ _NAMED = {
 def export_checkpoint(run: Path, output: Path) -> Path:
     """Export the newest checkpoint of `run` to `output`; returns `output`.
 
-    An earlier export there is replaced; ConflictError where the directory holds anything else.
+    An earlier export there is replaced; raises ConflictError if the directory holds anything else.
     """
     record, config = read_run(run), read_config(run)
     found = checkpoint.newest(run, print)
@@ -247,7 +247,7 @@ class Trained:
 
 
 def load_trained(path: Path) -> Trained:
-    """The model of an export, or of the newest checkpoint of a run. UserError where `path` is neither."""
+    """The model of an export, or of the newest checkpoint of a run. Raises UserError if `path` is neither."""
     if (path / "gristmill.json").exists():
         _silence_progress_bars()
         origin = _read_origin(path)

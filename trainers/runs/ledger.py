@@ -18,7 +18,9 @@ FORMAT = "gristmill-ledger/1"
 
 
 def write_ledger(run: Path, config: Job, corpus: TrainingCorpus, data: TrainingData, step: int) -> None:
-    """Record what the first `step` steps read. UserError where the disk is full; the ledger before it is untouched."""
+    """Record what the first `step` steps read. Raises UserError if the disk is full; the ledger before it is
+    untouched.
+    """
     samples = step * (config.batch.sequences or 0)
     record = {
         "format": FORMAT,
@@ -38,7 +40,7 @@ def write_ledger(run: Path, config: Job, corpus: TrainingCorpus, data: TrainingD
 
 
 def read_ledger(run: Path) -> dict[str, Any]:
-    """A run's ledger; UserError where it has none yet, CorruptFileError where it is not what was written."""
+    """A run's ledger; raises UserError if it has none yet, CorruptFileError if it is not what was written."""
     try:
         record = read_json(run / "ledger.json")
     except FileNotFoundError:

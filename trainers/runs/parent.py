@@ -21,7 +21,7 @@ from trainers.runs import checkpoint
 
 
 def kind_of(path: Path) -> str:
-    """`run`, `export` or `hugging_face`. UserError where `path` is none of them."""
+    """`run`, `export` or `hugging_face`. Raises UserError if `path` is none of them."""
     for kind, file in (("run", "run.json"), ("export", "gristmill.json"), ("hugging_face", "config.json")):
         if (path / file).is_file():
             return kind
@@ -32,7 +32,9 @@ def kind_of(path: Path) -> str:
 
 
 def settle(init: Init) -> Init:
-    """`init` with an absolute path and, for a run, the step that it begins from. ConfigError where a field does not apply."""
+    """`init` with an absolute path and, for a run, the step that it begins from. Raises ConfigError if a
+    field does not apply.
+    """
     path = local_of(init.path, "init.path").resolve()
     kind = kind_of(path)
     if kind == "run":
@@ -49,7 +51,7 @@ def _only_of_runs(name: str, value: object, free: object, path: Path, kind: str)
 
 
 def checkpoint_of(run: Path, step: int | None) -> checkpoint.Checkpoint:
-    """The checkpoint of a run at a step, or its newest. UserError where it has none."""
+    """The checkpoint of a run at a step, or its newest. Raises UserError if it has none."""
     found = checkpoint.newest(run, lambda _: None, last=step)
     if found is None or step not in (None, found.step):
         there = f"the nearest before it is that of step {found.step}" if found else "there is none before it"
@@ -64,7 +66,7 @@ def describe(config: Job, corpus: TrainingCorpus) -> dict[str, Any]:
     """The record of a new run's parent in `run.json`: its path, fingerprints, and the step that the run
     begins at.
 
-    ConfigError or UserError where the parent has another tokenizer or architecture, or cannot be continued.
+    ConfigError or UserError if the parent has another tokenizer or architecture, or cannot be continued.
     """
     init = config.init
     assert init is not None
@@ -102,7 +104,9 @@ def updates(run: Mapping[str, Any], step: int, skipped: int) -> int:
 
 
 def _check_order(config: Job, corpus: TrainingCorpus, found: checkpoint.Checkpoint) -> None:
-    """ConfigError unless the parent's data goes on: the same samples in the same order, in batches of the same size."""
+    """Raise ConfigError unless the parent's data goes on: the same samples in the same order, in batches of
+    the same size.
+    """
     sequences, steps = config.batch.sequences or 0, config.budget.steps or 0
     order = reader_of(config).training(corpus, config, frozenset()).order
     if found.order.get("order") != order.identity or found.order.get("sample") != found.step * sequences:
@@ -125,7 +129,9 @@ def _same_tokenizer(path: Path, marks: Mapping[str, str], corpus: TrainingCorpus
 
 
 def _same_tokens(path: Path, corpus: TrainingCorpus) -> None:
-    """UserError unless every id of a Hugging Face directory's tokenizer is the same token in the corpus's."""
+    """Raise UserError unless every id of a Hugging Face directory's tokenizer is the same token in the
+    corpus's.
+    """
     theirs, ours = read_definition(str(path)), read_definition(str(verified_tokenizer(corpus)))
     others = {number for number, token in theirs.tokens.items() if ours.tokens.get(number) != token}
     if others or theirs.data["model"].get("merges") != ours.data["model"].get("merges"):
@@ -137,7 +143,7 @@ def _same_tokens(path: Path, corpus: TrainingCorpus) -> None:
 
 
 def weight_files(path: Path) -> list[Path]:
-    """The safetensors of a Hugging Face directory. UserError where it has none."""
+    """The safetensors of a Hugging Face directory. Raises UserError if it has none."""
     index = path / "model.safetensors.index.json"
     if index.is_file():
         names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))

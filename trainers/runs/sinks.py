@@ -199,7 +199,8 @@ def open_sinks(
 ) -> "list[Follower]":
     """Open the sinks of a run with its resolved configuration; `show` prints a line for each.
 
-    UserError where one cannot be opened before the run's first step; later that is a failure like any other.
+    Raises UserError if one cannot be opened before the run's first step; later that is a failure like any
+    other.
     """
     require_libraries(names)
     path = run / FILE
