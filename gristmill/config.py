@@ -305,7 +305,9 @@ def _dataclass(kind: Any, data: Any, where: str, path: str) -> Any:
 
 
 def parse_size(text: str) -> int:
-    """Bytes: `4GB` is 4e9, `4GiB` is 2**32, `512k` is 512,000, `100` itself. ValueError for anything else."""
+    """Bytes: `4GB` is 4e9, `4GiB` is 2**32, `512k` is 512,000, `100` itself. Raises ValueError for anything
+    else.
+    """
     found = _SIZE.fullmatch(text.strip())
     if not found:
         raise ValueError(f"got {text!r}, expected a size, such as 4GB or 512MiB")

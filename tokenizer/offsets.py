@@ -12,7 +12,9 @@ _SPACES = ("▁", "Ġ")  # a space in SentencePiece and in byte-level vocabulari
 
 
 def check_positions(texts: pa.LargeStringArray, positions: Offsets, position_offsets: Offsets) -> None:
-    """ValueError for a byte position outside its text; `position_offsets` [n + 1] as in an Arrow list array."""
+    """Raise ValueError for a byte position outside its text; `position_offsets` [n + 1] as in an Arrow list
+    array.
+    """
     document = np.repeat(np.arange(len(texts)), np.diff(position_offsets))
     sizes = pc.binary_length(texts).to_numpy()[document]
     outside = (positions < 0) | (positions > sizes)

@@ -60,7 +60,7 @@ class Remote:
     """
 
     def check(self) -> None:
-        """ValueError for a scheme that cannot be opened."""
+        """Raise ValueError for a scheme that cannot be opened."""
         for scheme in self.schemes:
             if scheme not in _LIBRARIES:
                 raise ValueError(f"schemes: got {scheme!r}, expected some of {', '.join(_LIBRARIES)}")

@@ -141,15 +141,17 @@ def _find_published(state: Build) -> None:
 
 
 def _check_samples(state: Build) -> None:
-    """SourceError where a source that is not read yet is not read as it should be, going by its first records."""
+    """Raise SourceError if a source that is not read yet is not read as it should be, going by its first
+    records.
+    """
     for source in state.plan.config.sources:
         if f"read.{source.name}" not in state.published:
             check_sample(source, state.plan.inventories[source.name].files)
 
 
 def _check_reads(state: Build) -> None:
-    """SourceError where too little of a source became documents. UserError where no source holds a document: later stages
-    would have nothing to work on.
+    """Raise SourceError if too little of a source became documents. Raises UserError if no source holds a
+    document: later stages would have nothing to work on.
     """
     reads = {source: state.published[f"read.{source.name}"] for source in state.plan.config.sources}
     for source, manifest in reads.items():

@@ -25,8 +25,8 @@ _KEPT_BACK = 0.1  # of a machine: for its system, the driver and Ray's own proce
 
 
 def ceiling_of(text: str) -> int:
-    """The ceiling of a task in bytes: `4GB` is 4e9, `4GiB` is 2**32, `4000000000` itself. UserError for anything else, and for
-    less than LEAST.
+    """The ceiling of a task in bytes: `4GB` is 4e9, `4GiB` is 2**32, `4000000000` itself. Raises UserError
+    for anything else, and for less than LEAST.
     """
     try:
         size = parse_size(text)
@@ -71,10 +71,11 @@ def _group_limits() -> Iterator[int]:
 
 
 def measured(function: Callable[[Item], Result], item: Item, ceiling: int | None = None) -> tuple[Result, int]:
-    """The result of a task, and the largest resident memory of its process while it ran, in bytes; 0 where that is unknown.
+    """The result of a task, and the largest resident memory of its process while it ran, in bytes; 0 where
+    that is unknown.
 
-    With a `ceiling` in bytes, TaskMemoryError where the task needs more. Linux forgets the high-water mark when 5 is
-    written to /proc/self/clear_refs (proc(5)).
+    With a `ceiling` in bytes, raises TaskMemoryError if the task needs more. Linux forgets the high-water
+    mark when 5 is written to /proc/self/clear_refs (proc(5)).
     """
     with suppress(OSError):
         Path("/proc/self/clear_refs").write_bytes(b"5")

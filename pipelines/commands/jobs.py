@@ -69,7 +69,9 @@ class Launch:
 
 
 def connect(address: str) -> Client:
-    """A client for the cluster with its dashboard at `address`. UserError where none answers or the token is not its."""
+    """A client for the cluster with its dashboard at `address`. Raises UserError if none answers or the token
+    is not its.
+    """
     refuse_known("ray")
     from ray.job_submission import JobSubmissionClient
 
@@ -118,7 +120,7 @@ def jobs(client: Client) -> list[SubmittedJob]:
 
 
 def newest(client: Client, submission: str) -> SubmittedJob:
-    """The newest attempt of a submission. UserError where there is none."""
+    """The newest attempt of a submission. Raises UserError if there is none."""
     found = attempts(client, submission)
     if not found:
         raise UserError(f"{submission}: the cluster knows no such job; see: python -m pipelines jobs list")
@@ -136,8 +138,8 @@ def _job(details: Any) -> SubmittedJob:
 def submit(client: Client, work: Work, launch: Launch, say: Say) -> SubmittedJob:
     """The job of this work: the one that runs or has succeeded, or a new attempt.
 
-    Where the same command still runs for an earlier slot, it is that job. ConflictError where it runs with other code or
-    another configuration, since both would write to the same place.
+    Where the same command still runs for an earlier slot, it is that job. Raises ConflictError if it runs
+    with other code or another configuration, since both would write to the same place.
     """
     for other in jobs(client):
         if not other.active or other.metadata.get("words") != work.words or other.metadata.get("submission") == work.id:
@@ -255,7 +257,7 @@ def exit_status(job: SubmittedJob) -> int:
 
 
 def stop(client: Client, job: SubmittedJob) -> SubmittedJob:
-    """Stop a job; how it ended. UserError where it has not within a minute."""
+    """Stop a job; how it ended. Raises UserError if it has not within a minute."""
     client.stop_job(job.id)
     before = time.monotonic()
     while (found := _job(client.get_job_info(job.id))).active:

@@ -81,8 +81,8 @@ class Work:
 def describe(command: Sequence[str], directory: Path, slot: str | None) -> Work:
     """The work of a command that is submitted from `directory`.
 
-    ConfigError for a command that does not begin with python, holds credentials, names a configuration file that is not
-    there, or would write where the files of a job are removed.
+    Raises ConfigError for a command that does not begin with python, holds credentials, names a configuration
+    file that is not there, or would write where the files of a job are removed.
     """
     if not command or command[0] not in ("python", "python3") or len(command) < 2:
         got = repr(command[0]) if command else "nothing"
@@ -121,7 +121,9 @@ def _name(command: Sequence[str]) -> str:
 
 
 def _named(word: str, directory: Path) -> str | None:
-    """The file here that a word of the command names, alone or behind its =; ConfigError for a YAML that is not there."""
+    """The file here that a word of the command names, alone or behind its =; raises ConfigError for a YAML
+    that is not there.
+    """
     for name in filter(None, (word, word.partition("=")[2])):
         if (directory / name).is_file():
             return name
@@ -144,7 +146,7 @@ def _content(word: str, directory: Path) -> dict[str, Any]:
 
 
 def check_uploaded(command: Sequence[str], directory: Path, upload: Upload | None) -> None:
-    """ConfigError where the command names a file by a relative path, and it does not go with the job."""
+    """Raise ConfigError if the command names a file by a relative path, and it does not go with the job."""
     files = {name for name, _ in upload.files} if upload else set()
     for name in filter(None, (_named(word, directory) for word in command)):
         if not Path(name).is_absolute() and os.path.normpath(name) not in files:
@@ -244,8 +246,8 @@ def _walk(directory: Path, root: Path, patterns: Sequence[str]) -> Iterator[Path
 def environment(asked: Sequence[str], here: Mapping[str, str]) -> dict[str, str]:
     """The variables that travel: `NAME=value`, or `NAME` with its value in `here`.
 
-    ConfigError for a name that is not in ENVIRONMENT, that `here` lacks, or whose value holds credentials. The message
-    never shows a value.
+    Raises ConfigError for a name that is not in ENVIRONMENT, that `here` lacks, or whose value holds
+    credentials. The message never shows a value.
     """
     found = {}
     for entry in asked:
@@ -268,8 +270,8 @@ def environment(asked: Sequence[str], here: Mapping[str, str]) -> dict[str, str]
 def check_address(address: str, here: Mapping[str, str]) -> str:
     """The address of a cluster's dashboard, without a slash at its end.
 
-    ConfigError unless it is http(s)://HOST:PORT, and where `here`, the environment, has no token although the host is
-    another machine or RAY_AUTH_MODE is token.
+    Raises ConfigError unless it is http(s)://HOST:PORT, and where `here`, the environment, has no token
+    although the host is another machine or RAY_AUTH_MODE is token.
     """
     parts = urlsplit(address)
     more = "@" in parts.netloc or parts.path.strip("/") or parts.query or parts.fragment

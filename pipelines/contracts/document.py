@@ -95,7 +95,7 @@ def format_id(source: str, path: str, record: int) -> str:
 
 
 def parse_id(printed: str) -> tuple[str, str, int]:
-    """(source, path, record) of a printed id; UserError where it is not of the form `source/path#record`."""
+    """(source, path, record) of a printed id; raises UserError if it is not of the form `source/path#record`."""
     source, slash, rest = printed.partition("/")
     path, hash_mark, record = rest.rpartition("#")
     if not (source and slash and path and hash_mark and record.isdecimal()):

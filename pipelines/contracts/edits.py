@@ -41,7 +41,7 @@ def edits_column(per_document: Sequence[Sequence[_Edit]]) -> pa.Array:
 
 
 def check_edits(text: pa.LargeStringArray, edits: pa.Array) -> None:
-    """AssertionError unless every edit lies inside its text, sorted, apart, on code-point boundaries."""
+    """Raise AssertionError unless every edit lies inside its text, sorted, apart, on code-point boundaries."""
     document, start, end = _positions(edits)
     if not len(document):
         return

@@ -155,7 +155,8 @@ class Corpus:
     def find(self, identifier: str) -> Located | Quarantined:
         """The record with a printed id, `source/path#record`, or one of 32 hex digits.
 
-        UserError for an unknown source, an unknown path (with a near match) and a record beyond its file.
+        Raises UserError for an unknown source, an unknown path (with a near match) and a record beyond its
+        file.
         """
         raw = _from_hex(identifier)
         if raw is not None:
@@ -173,7 +174,7 @@ class Corpus:
         return self._locate(document_id(key, record), source, shares)
 
     def printed_id(self, identifier: bytes) -> str:
-        """The printed form of a 16-byte id; UserError where no file of the corpus has its key."""
+        """The printed form of a 16-byte id; raises UserError if no file of the corpus has its key."""
         source, shares = self._file(identifier)
         return format_id(source, shares[0]["path"], split_id(identifier)[1])
 

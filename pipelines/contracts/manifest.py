@@ -163,7 +163,8 @@ def _columns(path: Path, wanted: Sequence[str], expected: Mapping[str, str]) -> 
 def check_accounting(
     manifest: StepManifest, rows_expected: Mapping[tuple[str, int], int], counts: Mapping[str, Counts]
 ) -> None:
-    """AccountingError unless every document of every part is kept, dropped by a rule, or quarantined for a reason.
+    """Raise AccountingError unless every document of every part is kept, dropped by a rule, or quarantined
+    for a reason.
 
     `counts` are those of `source/part`.
     """

@@ -17,7 +17,9 @@ class Text:
 
     @classmethod
     def parse(cls, spelling: str) -> "Text":
-        """The text that a corpus file calls `text`, `edited_text` or `text@STEP`. ValueError for anything else."""
+        """The text that a corpus file calls `text`, `edited_text` or `text@STEP`. Raises ValueError for
+        anything else.
+        """
         prefix, step = spelling[: len(_UPTO)], spelling[len(_UPTO) :]
         if spelling in (_STORED, _EDITED):
             return cls(spelling == _EDITED)

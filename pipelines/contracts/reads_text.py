@@ -18,7 +18,7 @@ class ReadsText(Stage):
 
     @property
     def input_text(self) -> Text:
-        """The text that `text` names. ValueError where it names none."""
+        """The text that `text` names. Raises ValueError if it names none."""
         return Text.parse(self.text)
 
     def reads(self) -> tuple[Input, ...]:
@@ -26,7 +26,7 @@ class ReadsText(Stage):
         return (self.input_text,)
 
     def check(self) -> None:
-        """ValueError for a text that does not exist."""
+        """Raise ValueError for a text that does not exist."""
         Text.parse(self.text)
 
 
@@ -39,7 +39,7 @@ class MeasuresText(ReadsText):
     `edited_NAME`. Stages that read a column by a fixed name, as `dedup_exact` does, read the one without a prefix."""
 
     def check(self) -> None:
-        """ValueError for a text that does not exist, or a prefix that is no identifier."""
+        """Raise ValueError for a text that does not exist, or a prefix that is no identifier."""
         super().check()
         if self.prefix and not self.prefix.isidentifier():
             raise ValueError(f"prefix: got {self.prefix!r}, expected letters, digits and underscores, such as edited_")

@@ -121,7 +121,7 @@ class Stage:
         return ()
 
     def check_types(self, types: pa.Schema) -> None:
-        """ConfigError for a column of `read_columns()` whose type it cannot use; `types` holds theirs."""
+        """Raise ConfigError for a column of `read_columns()` whose type it cannot use; `types` holds theirs."""
 
     def notice(self) -> str:
         """What a person should know before the stage runs, such as an unusual cost; empty where there is nothing."""

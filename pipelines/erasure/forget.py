@@ -61,7 +61,8 @@ class _Doc:
 def find_documents(corpus: Corpus, identifiers: Iterable[str], urls: Iterable[str]) -> list[Located]:
     """The documents with these ids (printed or hex), and all with these URLs (as stored, or in normal form).
 
-    UserError for an id that the corpus does not know. Records that were set aside hold no text and are skipped.
+    Raises UserError for an id that the corpus does not know. Records that were set aside hold no text and are
+    skipped.
     """
     documents = {}
     for identifier in identifiers:

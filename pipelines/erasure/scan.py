@@ -40,8 +40,8 @@ class Hit:
 def scan(directory: Path, probes: Sequence[bytes], ids: Sequence[bytes]) -> tuple[list[Hit], int, int]:
     """Files that hold a probe or rows of these documents, and the number of files and bytes read.
 
-    Arrow files are decoded and searched column by column, all others byte by byte. CorruptFileError for an
-    unreadable Arrow file.
+    Arrow files are decoded and searched column by column, all others byte by byte. Raises CorruptFileError
+    for an unreadable Arrow file.
     """
     hits, files, size = [], 0, 0
     wanted = pa.array(ids, ID)

@@ -133,7 +133,8 @@ def _pair(tally: Tally, one: str, other: str) -> tuple[int, int, int]:
 def compare_rules(directory: Location, names: Sequence[str] = (), samples: int = 0) -> Comparison:
     """Apply rule sets (default: all) to every document of the sources that have the columns they read.
 
-    UserError for an unknown name, and if no source has the columns of a set given by name, or of any set.
+    Raises UserError for an unknown name, and if no source has the columns of a set given by name, or of any
+    set.
     """
     for name in names:
         if name not in RULE_SETS:

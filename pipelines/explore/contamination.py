@@ -22,7 +22,7 @@ def write_contamination_report(corpus: Location, output: Location) -> None:
 
     A line holds item, field, document (its printed id), `start` and `end` of the match in UTF-8 bytes of the
     stored text, the item's score there, and `drop`, the rule that dropped the document, or null. No text.
-    UserError for a corpus without a decontaminate step, and for an output that exists.
+    Raises UserError for a corpus without a decontaminate step, and for an output that exists.
     """
     opened = open_corpus(corpus)
     facts = {}

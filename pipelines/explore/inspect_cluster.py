@@ -17,7 +17,7 @@ from gristmill.terminal import printable
 from pipelines.contracts.document import ID
 from pipelines.contracts.lineage import Corpus, Located, Quarantined, open_corpus, select_rows
 from pipelines.explore.inspect_document import winner_name
-from pipelines.stages.pii.redaction import without_personal_data
+from pipelines.stages.pii.display_redaction import without_personal_data
 
 _TEXT = (1500, 30)  # characters and lines shown of the kept document
 _COMPARED = 2000  # leading words compared

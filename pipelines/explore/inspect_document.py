@@ -25,7 +25,7 @@ from pipelines.contracts.document import is_empty
 from pipelines.contracts.lineage import Corpus, Located, Origin, PublishedStep, Quarantined, open_corpus, select_rows
 from pipelines.contracts.parts import Part
 from pipelines.stages.decide.rules import Bound
-from pipelines.stages.pii.redaction import pii_steps, redact_texts, without_personal_data
+from pipelines.stages.pii.display_redaction import pii_steps, redact_texts, without_personal_data
 
 _DOCUMENT = (4000, 80)  # characters and lines shown of a document
 _EXCERPT = (600, 10)  # characters and lines shown of a sample

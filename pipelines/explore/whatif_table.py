@@ -13,7 +13,7 @@ from gristmill.terminal import human_bytes
 from pipelines.contracts.columns import DROP
 from pipelines.contracts.lineage import select_rows
 from pipelines.explore.whatif import Impact, WhatIf
-from pipelines.stages.pii.redaction import without_personal_data
+from pipelines.stages.pii.display_redaction import without_personal_data
 
 _EXCERPT = (400, 6)  # characters and lines of a sample
 

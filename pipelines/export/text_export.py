@@ -134,7 +134,7 @@ def _pii_columns(corpus: Corpus, source: str) -> frozenset[str]:
 def _schema(corpus: Corpus, columns: Sequence[str], without: Sequence[str]) -> pa.Schema:
     """EXPORT_SCHEMA minus `without` plus the annotations `columns`.
 
-    UserError for a column that no step writes or that holds no scalar value.
+    Raises UserError for a column that no step writes or that holds no scalar value.
     """
     for name in without:
         if name not in OPTIONAL_COLUMNS:
@@ -265,8 +265,8 @@ def _groups(corpus: Corpus, source: str) -> Iterator[list[Part]]:
 
 
 def _total(corpus: Corpus, source: str, files: Sequence[ExportedFile]) -> dict[str, Any]:
-    """Totals written for a source. AccountingError unless the documents are as many as the corpus counted as
-    kept.
+    """Totals written for a source. Raises AccountingError unless the documents are as many as the corpus
+    counted as kept.
     """
     facts = corpus.manifest.sources[source]
     documents = sum(file.documents for file in files if file.source == source)

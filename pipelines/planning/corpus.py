@@ -270,9 +270,11 @@ def _step(entry: Any, number: int, where: str) -> StepConfig:
 
 
 def _paths(value: Any, where: str, may_be_url: bool) -> Any:
-    """The value of a knob that names files, `~` expanded in them. ConfigError for a URL where only local files may be named.
+    """The value of a knob that names files, `~` expanded in them. Raises ConfigError for a URL where only
+    local files may be named.
 
-    Of a mapping with the field `file` that is the path; of others every value is one. `file:PATH` is the key of the stage pii.
+    Of a mapping with the field `file` that is the path; of others every value is one. `file:PATH` is the key
+    of the stage pii.
     """
     if isinstance(value, str):
         if may_be_url:

@@ -107,7 +107,7 @@ def make_plan(
 ) -> Plan:
     """The plan; `poison` names documents that steps are not shown, `files` what steps that cannot be repeated published.
 
-    ConfigError for columns nobody writes, columns written twice, and drops after deduplication.
+    Raises ConfigError for columns nobody writes, columns written twice, and drops after deduplication.
     """
     _check_order(config)
     _refuse_twice(config)
@@ -289,7 +289,7 @@ def _check_order(config: CorpusConfig) -> None:
 
 
 def _refuse_twice(config: CorpusConfig) -> None:
-    """ConfigError where two steps would write the same measurements of a source's documents."""
+    """Raise ConfigError if two steps would write the same measurements of a source's documents."""
     writers: dict[tuple[str, str], str] = {}
     for entry in config.steps:
         if isinstance(entry.stage, MeasuresText):

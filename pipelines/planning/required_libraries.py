@@ -37,7 +37,9 @@ def _of_url(where: str, place: str) -> Iterator[Need]:
 
 
 def refuse_missing(config: CorpusConfig) -> None:
-    """UserError for the first library that cannot be imported. It takes seconds where large ones are needed."""
+    """Raise UserError for the first library that cannot be imported. It takes seconds where large ones are
+    needed.
+    """
     needs = list(needs_of(config))
     failed = import_failures(dict.fromkeys(need.module for need in needs)) if needs else {}
     for need in needs:

@@ -16,7 +16,8 @@ NULLABLE_DOCUMENT_COLUMNS = tuple(column.name for column in DOCUMENT if column.n
 def check_rules(
     config: CorpusConfig, entry: StepConfig, done: Sequence[StepConfig], types: Mapping[str, pa.DataType]
 ) -> None:
-    """ConfigError for a rule whose column some source lacks, or whose test does not fit the type of its column.
+    """Raise ConfigError for a rule whose column some source lacks, or whose test does not fit the type of its
+    column.
 
     `done` are the earlier steps, `types` the types of the columns that they write.
     """

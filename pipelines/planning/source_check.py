@@ -122,7 +122,7 @@ def _sample_file(source: Source, file: SourceFile, quota: int, limit: int, tally
 
 
 def check_sample(source: Source, files: Sequence[SourceFile]) -> SampleTally:
-    """The first records of a source. SourceError where they say that it is not read as it should be."""
+    """The first records of a source. Raises SourceError if they say that it is not read as it should be."""
     tally = sample_source(source, files)
     if not tally.documents and (source.allow_empty or not tally.unexpected):
         return tally  # nothing is expected, or nothing was seen that could have been a document

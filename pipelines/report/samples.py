@@ -11,7 +11,7 @@ from pipelines.contracts.document import FILE_INDEX, format_id, split_id
 from pipelines.contracts.lineage import Corpus, select_rows
 from pipelines.contracts.manifest import read_table, schema_facts
 from pipelines.contracts.parts import Part
-from pipelines.stages.pii.redaction import without_personal_data
+from pipelines.stages.pii.display_redaction import without_personal_data
 
 CLIP_CHARACTERS = 480
 """Code points of a sample that are shown."""

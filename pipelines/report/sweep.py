@@ -28,7 +28,7 @@ _ROWS = 12  # thresholds in the printed table
 def sweep(corpus: Location, signal: str, side: str, output: Location) -> None:
     """Print the shares kept at round thresholds and write the chart, an HTML page that loads nothing, to `output`.
 
-    `side` is at_least or at_most. UserError for a signal without a histogram.
+    `side` is at_least or at_most. Raises UserError for a signal without a histogram.
     """
     opened = open_corpus(corpus)
     facts = next(step for step in opened.steps if step.label == "funnel").manifest.facts["distributions"]

@@ -13,7 +13,9 @@ recommends 0.9995 for languages with many characters and 1 for others). Rarer ch
 
 
 def check_request(vocab_size: int, smallest: int, why: str, coverage: float, min_frequency: int) -> None:
-    """ValueError for a vocabulary below `smallest`, a share of characters outside (0, 1], a frequency below 1."""
+    """Raise ValueError for a vocabulary below `smallest`, a share of characters outside (0, 1], a frequency
+    below 1.
+    """
     if vocab_size < smallest:
         raise ValueError(f"vocab_size: got {vocab_size}, allowed {smallest} or more ({why})")
     if not 0 < coverage <= 1:

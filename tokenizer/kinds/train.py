@@ -55,8 +55,8 @@ def train(
     """Train a tokenizer of `kind`; return the content of its `tokenizer.json`.
 
     `texts` may be read more than once, so it must not be an iterator. `coverage` (share of the characters
-    that are known) is ignored for kinds over bytes. ValueError for any other knob that the kind does not
-    have, for `bytes` with a `vocab_size` other than 384, and as the trainers say.
+    that are known) is ignored for kinds over bytes. Raises ValueError for any other knob that the kind does
+    not have, for `bytes` with a `vocab_size` other than 384, and as the trainers say.
     """
     if kind not in KINDS:
         raise ValueError(f"kind: got {kind!r}, allowed {', '.join(KINDS)}")

@@ -73,7 +73,7 @@ REQUIRED_BY: dict[str, tuple[str, ...]] = {
 
 
 def required_tokens(names: Iterable[str]) -> frozenset[str]:
-    """The reserved tokens for objectives of REQUIRED_BY, or for tokens. ValueError for any other name."""
+    """The reserved tokens for objectives of REQUIRED_BY, or for tokens. Raises ValueError for any other name."""
     tokens: set[str] = set()
     for name in names:
         if name not in REQUIRED_BY and name not in SPECIAL_IDS:

@@ -12,7 +12,9 @@ def split_settings(settings: Sequence[str], names: Sequence[str]) -> tuple[dict[
 
 
 def corpora_of(named: Mapping[str, str]) -> tuple[str, ...]:
-    """The places of `corpus=A,B`; ConfigError for one that can be neither a directory nor a URL of a corpus."""
+    """The places of `corpus=A,B`; raises ConfigError for one that can be neither a directory nor a URL of a
+    corpus.
+    """
     corpora = tuple(filter(None, named.get("corpus", "").split(",")))
     for name in corpora:
         parse_location(name)

@@ -175,7 +175,9 @@ class Model:
 
 
 def fill(model: Model, tokens: int) -> Model:
-    """The model with its open fields computed, for a tokenizer of `tokens` tokens. ConfigError where they do not fit."""
+    """The model with its open fields computed, for a tokenizer of `tokens` tokens. Raises ConfigError if they
+    do not fit.
+    """
     vocabulary = model.vocab_size or -(-tokens // _VOCABULARY_MULTIPLE) * _VOCABULARY_MULTIPLE
     if vocabulary < tokens:
         raise ConfigError(

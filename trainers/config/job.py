@@ -1,4 +1,4 @@
-"""What every run that trains a model is told, whatever it trains on.
+"""The settings that every run has: model, batch, budget, optimizer, schedule, checkpoints, execution.
 
 Defaults < recipe < `a.b=value`. `resolved.yaml` holds every field.
 """

@@ -280,8 +280,8 @@ def dropout_seed(seed: int, step: int, rank: int, micro_batch: int) -> int:
 def prepare_blocks(model: Any, execution: Execution) -> None:
     """Set up activation checkpointing and compilation of the model's blocks, as `execution` says.
 
-    ConfigError where `transformers` gives the model no such blocks (GPT-1). Each block is compiled by itself:
-    as they are alike, one compilation serves all.
+    Raises ConfigError if `transformers` gives the model no such blocks (GPT-1). Each block is compiled by
+    itself: as they are alike, one compilation serves all.
     """
     from transformers.modeling_layers import GradientCheckpointingLayer
 

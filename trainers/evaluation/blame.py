@@ -63,7 +63,7 @@ class Blame:
     corpus: TrainingCorpus
 
     def history(self, document: Blamed) -> History:
-        """The history of a document through the manifests of its corpus; UserError where they are gone."""
+        """The history of a document through the manifests of its corpus; raises UserError if they are gone."""
         published = _published(self.corpus.train[document.source].directory)
         if not published.steps:
             raise UserError(f"{published.directory}: records no steps")
@@ -97,7 +97,7 @@ def blame(run: LocalPath, step: int, warn: Callable[[str], None]) -> Blame:
 
     Documents with a loss that is not finite come first, then those of the largest excess: it weighs a
     document's loss by its length, so that neither a rare word alone nor a long good document comes first.
-    UserError where the run has no such step or its corpus has changed.
+    Raises UserError if the run has no such step or its corpus has changed.
     """
     record, config = read_run(run), as_pretraining(read_config(run), run)
     if not 1 <= step <= (config.budget.steps or 0):

@@ -24,7 +24,7 @@ def evaluate(path: LocalPath, corpora: Sequence[str] = (), tokens: int | None = 
     it knows how often each token is a target in the source's training documents, or in those of all sources
     together.
 
-    UserError where the corpus was made with another tokenizer than the model.
+    Raises UserError if the corpus was made with another tokenizer than the model.
     """
     import torch
 

@@ -10,8 +10,8 @@ from trainers.inference.prompt import framed, read_prompt
 def fill_mask(path: LocalPath, text: str, top: int = 5) -> list[list[tuple[str, float]]]:
     """The `top` likeliest tokens and their probabilities for every `<mask>` in a text, by the model of an export or a run.
 
-    Reserved ids and those that only pad the vocabulary get no probability. ConfigError for a model that is no encoder, a
-    text without a mask, and a text longer than the model's positions.
+    Reserved ids and those that only pad the vocabulary get no probability. Raises ConfigError for a model
+    that is no encoder, a text without a mask, and a text longer than the model's positions.
     """
     import torch
 

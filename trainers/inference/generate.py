@@ -27,7 +27,7 @@ class Sampling:
     seed: int = 0
 
     def check(self) -> None:
-        """ValueError for a value that is out of range."""
+        """Raise ValueError for a value that is out of range."""
         require(self.tokens >= 1, f"tokens: got {self.tokens}, allowed 1 and more")
         require(self.temperature >= 0, f"temperature: got {self.temperature}, allowed 0 and more")
         require(self.top_k >= 0, f"top_k: got {self.top_k}, allowed 0 (all tokens) and more")
@@ -93,7 +93,9 @@ def _with_gap(prompt: str, form: PromptFormat) -> str:
 
 
 def _room(model: Model, tokens: int, both: bool) -> int:
-    """How many tokens can be generated. ConfigError where the prompt has more than the model has positions."""
+    """How many tokens can be generated. Raises ConfigError if the prompt has more than the model has
+    positions.
+    """
     if model.scheme == "t5_bias":
         return sys.maxsize  # distances have no end
     room = model.positions if both else model.positions - tokens

@@ -44,7 +44,7 @@ _NAMED = {
 def export_checkpoint(run: LocalPath, output: LocalPath) -> LocalPath:
     """Export the newest checkpoint of `run` to `output`; returns `output`.
 
-    An earlier export there is replaced; ConflictError where the directory holds anything else.
+    An earlier export there is replaced; raises ConflictError if the directory holds anything else.
     """
     record, config = read_run(run), read_config(run)
     found = checkpoint.newest(run, print)

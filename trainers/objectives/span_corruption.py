@@ -79,7 +79,7 @@ class SpanCorruption(PairObjective):
         return PromptFormat(names=names, closed=True, answer=replace_text)
 
     def check_document(self, tokens: int) -> None:
-        """ConfigError where a document of `tokens` may need more sentinels than there are."""
+        """Raise ConfigError if a document of `tokens` may need more sentinels than there are."""
         self._check_sentinels(tokens, len(SENTINELS))
 
     def rendered(self, tokens: int, family: str) -> int:
@@ -107,8 +107,9 @@ class SpanCorruption(PairObjective):
         return both + 2 if family == "decoder" else max(given, asked) + 1
 
     def _check_sentinels(self, tokens: int, sentinels: int) -> None:
-        """ConfigError where a document of `tokens` has more runs of noise than there are sentinels. Of tokens chosen one by
-        one the expected number counts; where a document has more by chance, its last ones stay as they are.
+        """Raise ConfigError if a document of `tokens` has more runs of noise than there are sentinels. Of
+        tokens chosen one by one the expected number counts; where a document has more by chance, its last
+        ones stay as they are.
         """
         if self.style != "replace":
             return
@@ -168,7 +169,7 @@ class SpanCorruption(PairObjective):
 
 
 def sentinel_ids(context: Context) -> np.ndarray:
-    """Ids of `<extra_id_0>` and those after it, int64; ConfigError where the tokenizer has none."""
+    """Ids of `<extra_id_0>` and those after it, int64; raises ConfigError if the tokenizer has none."""
     found = [context.special("<extra_id_0>")]
     while f"<extra_id_{len(found)}>" in context.specials:
         found.append(context.specials[f"<extra_id_{len(found)}>"])

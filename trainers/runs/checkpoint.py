@@ -80,7 +80,7 @@ def save(
 
     `check` raises where other workers have taken over the run. Only what existed before it passed is removed,
     so never what they write. `state` yields (parameter name, {"weight": tensor, moment: tensor, ...}).
-    UserError where the disk is full; earlier checkpoints are then untouched.
+    Raises UserError if the disk is full; earlier checkpoints are then untouched.
     """
     from safetensors import SafetensorError
     from safetensors.torch import save_file
@@ -165,7 +165,7 @@ def load(path: LocalPath) -> Checkpoint:
 def newest(run: LocalPath, warn: Callable[[str], None], last: int | None = None) -> Checkpoint | None:
     """The newest intact checkpoint of a run (up to step `last`), None without any; `warn` gets corrupt ones.
 
-    UserError where there are checkpoints and none is intact: silently starting again would hide the loss.
+    Raises UserError if there are checkpoints and none is intact: silently starting again would hide the loss.
     """
     found = [entry for entry in _steps(run / "checkpoints") if last is None or entry[0] <= last]
     return _first_intact(run, sorted(found, reverse=True), warn)

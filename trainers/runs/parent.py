@@ -65,7 +65,7 @@ def describe(config: Job, corpus: TrainingCorpus) -> dict[str, Any]:
     """The record of a new run's parent in `run.json`: its path, fingerprints, and the step that the run
     begins at.
 
-    ConfigError or UserError where the parent has another tokenizer or architecture, or cannot be continued.
+    ConfigError or UserError if the parent has another tokenizer or architecture, or cannot be continued.
     """
     init = config.init
     assert init is not None
@@ -103,7 +103,9 @@ def updates(run: Mapping[str, Any], step: int, skipped: int) -> int:
 
 
 def _check_order(config: Job, corpus: TrainingCorpus, found: checkpoint.Checkpoint) -> None:
-    """ConfigError unless the parent's data goes on: the same samples in the same order, in batches of the same size."""
+    """Raise ConfigError unless the parent's data goes on: the same samples in the same order, in batches of
+    the same size.
+    """
     sequences, steps = config.batch.sequences or 0, config.budget.steps or 0
     order = reader_of(config).training(corpus, config, frozenset()).order
     if found.order.get("order") != order.identity or found.order.get("sample") != found.step * sequences:
@@ -138,7 +140,7 @@ def _same_tokens(path: LocalPath, corpus: TrainingCorpus) -> None:
 
 
 def weight_files(path: Path) -> list[Path]:
-    """The safetensors of a Hugging Face directory. UserError where it has none."""
+    """The safetensors of a Hugging Face directory. Raises UserError if it has none."""
     index = path / "model.safetensors.index.json"
     if index.is_file():
         names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))

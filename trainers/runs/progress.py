@@ -51,7 +51,9 @@ class Progress:
                 self._record("warning", {"message": message})
 
     def sync(self) -> None:
-        """Make the log outlast a loss of power, as the checkpoint does that follows. UserError where the disk refuses."""
+        """Make the log outlast a loss of power, as the checkpoint does that follows. Raises UserError if the
+        disk refuses.
+        """
         if self._log is None:
             return
         try:

@@ -32,7 +32,9 @@ _EPOCHS = 4.0  # of UniMax where max_epochs is no number: four lose little again
 
 
 def resolve(config: Pretraining, corpus: TrainingCorpus) -> Pretraining:
-    """A new configuration without open values, which resolves to itself. ConfigError where values do not fit."""
+    """A new configuration without open values, which resolves to itself. Raises ConfigError if values do not
+    fit.
+    """
     family = config.model.family
     if family not in config.objective.families:
         allowed = ", ".join(name for name, its in ARCHITECTURES.items() if its.family in config.objective.families)
@@ -68,8 +70,8 @@ def resolve(config: Pretraining, corpus: TrainingCorpus) -> Pretraining:
 
 
 def _check_specials(packed: PackedCorpus) -> None:
-    """ConfigError where the tokenizer lacks a special that the objective, or a part of a mixture, needs: it asks for them
-    when it makes a row, if only one of padding.
+    """Raise ConfigError if the tokenizer lacks a special that the objective, or a part of a mixture, needs:
+    it asks for them when it makes a row, if only one of padding.
     """
     objective, none = packed.objective, np.empty(0, np.int64)
     for _, token in objective.members():
@@ -215,7 +217,7 @@ def _weights(
 
 
 def _known(name: str, corpus: TrainingCorpus, field: str) -> None:
-    """ConfigError unless a source has training documents."""
+    """Raise ConfigError unless a source has training documents."""
     if name in corpus.train:
         return
     if name in corpus.empty:

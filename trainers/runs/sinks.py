@@ -5,8 +5,8 @@ training. It first gets the history of the run that it does not have yet: after 
 is new is complete. Where the libraries write to is set by their own environment variables, WANDB_PROJECT,
 WANDB_MODE, MLFLOW_TRACKING_URI, MLFLOW_EXPERIMENT_NAME and others, so no configuration holds a key.
 
-To add a sink, write a class with the methods of `Sink` and name it in SINKS, with its extra in
-pyproject.toml.
+To add a sink, write a class with the methods of `Sink`, and add its name to SINKS, to `Job.sinks` and, as an
+extra, to pyproject.toml.
 """
 
 import hashlib
@@ -200,7 +200,8 @@ def open_sinks(
 ) -> "list[Follower]":
     """Open the sinks of a run with its resolved configuration; `show` prints a line for each.
 
-    UserError where one cannot be opened before the run's first step; later that is a failure like any other.
+    Raises UserError if one cannot be opened before the run's first step; later that is a failure like any
+    other.
     """
     require_libraries(names)
     path = run / FILE

@@ -56,7 +56,7 @@ class GridCell:
 def cells(corpora: Sequence[str] = (), overrides: Sequence[str] = ()) -> tuple[GridCell, ...]:
     """The ten rows in the paper's order, reading `corpora`, with `overrides` (a.b=value) of both base recipes.
 
-    ConfigError for an override of a field in which the rows differ.
+    Raises ConfigError for an override of a field in which the rows differ.
     """
     for setting in overrides:
         if setting.partition("=")[0] in ("name", "objective", "model", "model.architecture", "model.tied_stacks"):

@@ -64,7 +64,7 @@ def read_state(
     """Initial {parameter name: {"weight": tensor, name of its optimizer state: tensor, ...}} of a run.
 
     `shapes` are those of the model's parameters, `record` is the parent's of `run.json`
-    (`runs.parent.describe`). UserError where the parent's files have changed, ConfigError that names the
+    (`runs.parent.describe`). Raises UserError if the parent's files have changed, ConfigError that names the
     first tensor that does not fit.
     """
     init = config.init
@@ -121,7 +121,7 @@ def _check_shapes(theirs: Mapping[str, tuple[int, ...]], ours: Mapping[str, tupl
 
 
 def _check_model(ours: Model, theirs: Model) -> None:
-    """ConfigError where two models compute different results from the same tensors."""
+    """Raise ConfigError if two models compute different results from the same tensors."""
     for field in fields(Model):
         here, there = getattr(ours, field.name), getattr(theirs, field.name)
         if here != there and field.name not in _FREE_SIZES:

@@ -46,7 +46,7 @@ class LostWorkerError(UserError):
 def launch(config: Job, corpus: TrainingCorpus, run: LocalPath, workers: int, show: Callable[[str], None]) -> None:
     """Train with the resolved `config` until it is finished or stopped. Under torchrun `workers` is not used.
 
-    LostWorkerError where another worker is gone under torchrun, or on Ray _MAX_FAILURES times without
+    Raises LostWorkerError if another worker is gone under torchrun, or on Ray _MAX_FAILURES times without
     progress.
     """
     refuse_known("torch", "ray", "pyarrow")

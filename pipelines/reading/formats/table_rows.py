@@ -101,7 +101,7 @@ def _values(column: pa.Array) -> Sequence[Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Convert a value to types of JSON. UnicodeDecodeError for a scalar with invalid UTF-8."""
+    """Convert a value to types of JSON. Raises UnicodeDecodeError for a scalar with invalid UTF-8."""
     if isinstance(value, pa.Scalar):
         value = value.as_py()
     if isinstance(value, bytes):

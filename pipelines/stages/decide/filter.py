@@ -90,7 +90,9 @@ class Filter(PartStage):
         return [rule for entry in self.rules for rule in entry.expand()]
 
     def check_types(self, types: pa.Schema) -> None:
-        """ConfigError for a test that does not fit the type of its column; `types` are those of `read_columns()`."""
+        """Raise ConfigError for a test that does not fit the type of its column; `types` are those of
+        `read_columns()`.
+        """
         for rule in self.tests():
             if rule.mappings():
                 _check_keys(rule, types.field(rule.per).type)

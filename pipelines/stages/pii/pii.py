@@ -24,7 +24,6 @@ from pipelines.contracts.edits import EDITS, apply_edits, edits_column
 from pipelines.contracts.reads import Column, Input
 from pipelines.contracts.reads_text import ReadsText
 from pipelines.contracts.stage import PartStage, library_versions
-from pipelines.stages.pii.actions import KEYED, PSEUDONYMS, Action, fingerprint, is_public, read_key, replacement
 from pipelines.stages.pii.personal_fields import (
     check_fields,
     column_of,
@@ -40,6 +39,7 @@ from pipelines.stages.pii.recognizers import (
     PATTERN_ENTITIES,
     PHONE_REGIONS,
 )
+from pipelines.stages.pii.replacements import KEYED, PSEUDONYMS, Action, fingerprint, is_public, read_key, replacement
 
 if TYPE_CHECKING:
     from pipelines.stages.pii.detect import Detector

@@ -27,7 +27,7 @@ class Context:
     texts: TokenTexts | None = None
 
     def special(self, name: str) -> int:
-        """The id of a special; ConfigError where the tokenizer has none of that name."""
+        """The id of a special; raises ConfigError if the tokenizer has none of that name."""
         if name not in self.specials:
             some = ", ".join(sorted(self.specials, key=lambda known: (known.startswith("<extra_id_"), known))[:40])
             raise ConfigError(

@@ -130,7 +130,7 @@ class PairObjective(TrainingObjective):
         return Room(np.maximum.accumulate(np.array(needed, dtype=np.int64)), positions)
 
     def check_family(self, family: str) -> None:
-        """ConfigError where a model of the family has no prefix to have a loss on."""
+        """Raise ConfigError if a model of the family has no prefix to have a loss on."""
         if self.loss_on_prefix and family == "encoder_decoder":
             raise ConfigError(
                 "objective.loss_on_prefix: got true, an encoder-decoder predicts nothing of its input; allowed false, or a "
@@ -138,10 +138,12 @@ class PairObjective(TrainingObjective):
             )
 
     def check_document(self, tokens: int) -> None:
-        """ConfigError where a document of `tokens` is too long for the objective."""
+        """Raise ConfigError if a document of `tokens` is too long for the objective."""
 
     def stream_length(self, sequence_length: int, family: str) -> int:
-        """How many tokens of the stream a row takes. ConfigError where that is none, or more than the objective can do."""
+        """How many tokens of the stream a row takes. Raises ConfigError if that is none, or more than the
+        objective can do.
+        """
         self.check_family(family)
         length = self.room(sequence_length, family).length
         check_length(length, sequence_length)
@@ -156,7 +158,7 @@ class PairObjective(TrainingObjective):
         return decoder_rows(pairs, batch, context, mode, self.bidirectional_prefix, self.loss_on_prefix)
 
     def check_prefix(self) -> None:
-        """ValueError for a loss that its own inputs give away."""
+        """Raise ValueError for a loss that its own inputs give away."""
         if self.bidirectional_prefix and self.loss_on_prefix:
             raise ValueError(
                 "loss_on_prefix: got true with bidirectional_prefix, where each position of the prefix sees the token it "
@@ -165,7 +167,7 @@ class PairObjective(TrainingObjective):
 
 
 def check_length(length: int, sequence_length: int) -> None:
-    """ConfigError where the rows of a model of `sequence_length` take fewer than two tokens of the stream."""
+    """Raise ConfigError if the rows of a model of `sequence_length` take fewer than two tokens of the stream."""
     if length < 2:
         raise ConfigError(f"data.sequence_length: got {sequence_length}, too short for the objective")
 

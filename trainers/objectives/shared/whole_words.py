@@ -30,7 +30,7 @@ _UNSPACED = (
 def word_marks(definition: Definition) -> np.ndarray:
     """BEGINS and ENDS of every token, uint8 [vocab_size].
 
-    ValueError for a BPE of characters whose file does not say how words end.
+    Raises ValueError for a BPE of characters whose file does not say how words end.
     """
     model, marks = definition.data["model"], np.zeros(definition.vocab_size, dtype=np.uint8)
     prefix, suffix = model.get("continuing_subword_prefix") or "", definition.end_of_word or ""

@@ -1,4 +1,4 @@
-"""Actions on personal data: a placeholder, a mask, a keyed hash, or a pseudonym that is valid in form.
+"""What replaces personal data in a text: a placeholder, a mask, a keyed hash, or a pseudonym that is valid in form.
 
 Hashes and pseudonyms are HMAC-SHA256 of entity and value under the user's key. So equal values have equal
 ones in every document and run with that key, and without the key nobody can try out all telephone numbers.

@@ -4,8 +4,8 @@ import pytest
 
 from gristmill.config import parse, plain
 from gristmill.errors import UserError
-from pipelines.stages.pii.actions import PSEUDONYMS, fingerprint, is_public, read_key, replacement
 from pipelines.stages.pii.pii import Pii
+from pipelines.stages.pii.replacements import PSEUDONYMS, fingerprint, is_public, read_key, replacement
 from tests.pipelines.stages.pii.test_pii import annotated, detector, gated, spans, table
 
 KEY = "0123456789abcdef0123456789abcdef"
