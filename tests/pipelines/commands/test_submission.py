@@ -157,7 +157,7 @@ def test_only_code_and_configuration_travel(checkout, tmp_path):
 
 def test_this_checkout_can_be_uploaded():
     names = {name for name, _ in collect(ROOT).files}
-    assert {"constraints.txt", "pipelines/__main__.py", "trainers/report/page.html", "tokenizer/__main__.py"} <= names
+    assert {"constraints.txt", "pipelines/__main__.py", "trainers/report/run.html", "tokenizer/__main__.py"} <= names
     assert not [name for name in names if name.startswith((".", "data/", "build/")) or name.endswith(".pyc")]
 
 
