@@ -23,9 +23,10 @@ from benchmarks.signals import machine
 from pipelines.building.build import build
 from pipelines.cluster.local import LocalCluster
 from pipelines.cluster.ray import RayCluster
-from pipelines.planning.corpus import CorpusConfig, Source, load_corpus_config
+from pipelines.planning.corpus import CorpusConfig, load_corpus_config
 from pipelines.planning.inventory import take_inventory
 from pipelines.planning.plan import make_plan
+from pipelines.reading.sources.source import Source
 
 STAGES = ("url_rules", "language", "quality_signals", "text_hash", "minhash_signatures")
 

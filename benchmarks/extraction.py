@@ -28,11 +28,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from benchmarks.signals import machine
-from pipelines.planning.corpus import Source
-from pipelines.reading.documents import list_files, read_documents
+from pipelines.reading.documents import read_documents, read_records
 from pipelines.reading.entries.archives import open_entries
+from pipelines.reading.entries.listing import list_files
 from pipelines.reading.entries.records import TextRecord, WebPage
-from pipelines.reading.registry import read_records
+from pipelines.reading.sources.source import Source
 from pipelines.reading.web.extraction import Extractor
 from pipelines.reading.web.page_worker import extract_with_resiliparse, extract_with_trafilatura
 

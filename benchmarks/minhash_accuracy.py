@@ -32,9 +32,10 @@ from pipelines.building.build import build
 from pipelines.cluster.local import LocalCluster
 from pipelines.contracts.document import split_id
 from pipelines.contracts.lineage import open_corpus
-from pipelines.planning.corpus import CorpusConfig, Source, StepConfig
+from pipelines.planning.corpus import CorpusConfig, StepConfig
 from pipelines.planning.inventory import take_inventory
 from pipelines.planning.plan import make_plan
+from pipelines.reading.sources.source import Source
 from pipelines.stages.dedup.dedup_minhash import DedupMinhash
 from pipelines.stages.dedup.lsh import band_keys, link_probability, signatures_of
 from pipelines.stages.measure.minhash_signatures import MinhashSignatures

@@ -15,8 +15,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.signals import machine, rate
-from pipelines.planning.corpus import Source
-from pipelines.reading.documents import list_files, read_documents
+from pipelines.reading.documents import read_documents
+from pipelines.reading.entries.listing import list_files
+from pipelines.reading.sources.source import Source
 
 FILES = ("wiki_en", "wiki_zh", "forum_20news", "dialogue")
 

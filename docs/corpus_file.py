@@ -14,7 +14,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from gristmill.storage.remote import Remote
 from pipelines.classifiers.fasttext_training import FastTextKnobs
 from pipelines.classifiers.train_classifier import ClassifierConfig
-from pipelines.planning.corpus import CorpusConfig, Source
+from pipelines.planning.corpus import CorpusConfig
+from pipelines.reading.sources.registry import FORMATS
+from pipelines.reading.sources.source import Source
 from pipelines.stages import STAGES
 from pipelines.stages.decide.rules import RULE_SETS, Rule
 from pipelines.stages.measure.decontaminate import Decontaminate
@@ -102,12 +104,19 @@ def table(cls: Any) -> str:
     return "\n".join(rows) + "\n"
 
 
+def _formats() -> str:
+    """A table of the formats."""
+    rows = [f"| `{name}` | {kind.record} |" for name, kind in FORMATS.items()]
+    return "\n".join(["| format | a record is |", "|---|---|", *rows]) + "\n"
+
+
 def page() -> str:
     """The whole page."""
     notes = field_notes(CorpusConfig)
     pieces = [HEAD, "## The file\n", "| field | meaning |\n|---|---|"]
     pieces[-1] += "".join(f"\n| `{name}` | {note} |" for name, note in notes.items()) + "\n"
     pieces += ["## sources\n", inspect.getdoc(Source) or "", "", table(Source)]
+    pieces += ["### format, of a source\n", _formats()]
     pieces += ["### remote, of a source and of the file\n", inspect.getdoc(Remote) or "", "", table(Remote), STEPS]
     for name, cls in sorted(STAGES.items()):
         pieces += [f"### {name}\n", inspect.getdoc(cls) or "", ""]

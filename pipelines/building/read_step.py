@@ -24,11 +24,12 @@ from pipelines.contracts.manifest import (
     write_table,
 )
 from pipelines.contracts.stage import in_order
-from pipelines.planning.corpus import Source
 from pipelines.planning.inventory import Read, forget_checksums
 from pipelines.planning.plan import Step
 from pipelines.planning.tombstone import forgotten
-from pipelines.reading.documents import SourceFile, has_changed, read_documents
+from pipelines.reading.documents import read_documents
+from pipelines.reading.entries.files import SourceFile, has_changed
+from pipelines.reading.sources.source import Source
 
 _HELD_ROWS = 1 << 20  # of the quarantine, before they are written
 

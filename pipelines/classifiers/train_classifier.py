@@ -42,7 +42,7 @@ from pipelines.classifiers.fasttext_training import (
 )
 from pipelines.contracts.columns import DROP
 from pipelines.contracts.lineage import Corpus, open_corpus
-from pipelines.planning.corpus import SOURCE_NAME
+from pipelines.reading.sources.source import SOURCE_NAME
 from pipelines.stages.score.classifier import METRICS, MODEL
 
 FORMAT = "gristmill-classifier/1"

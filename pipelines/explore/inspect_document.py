@@ -98,7 +98,7 @@ def _note_unverified(page: Page, corpus: Corpus, rule: str) -> None:
 
 
 def _reason(reason: str) -> str:
-    from pipelines.reading.documents import REASONS
+    from pipelines.reading.entries.reasons import REASONS
 
     return f"{reason}: {REASONS[reason]}" if reason in REASONS else reason
 

@@ -5,137 +5,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from gristmill.config import load_yaml, near_match, override, parse, plain
 from gristmill.errors import ConfigError
 from gristmill.storage.location import Location
 from gristmill.storage.parsing import expand_location, parse_local, parse_location
-from gristmill.storage.paths import is_url
-from gristmill.storage.remote import Remote, check_url, holds_credentials
+from gristmill.storage.remote import Remote, check_url
 from pipelines.contracts.stage import CorpusStage, PartStage
-from pipelines.reading.registry import check_format
+from pipelines.reading.sources.source import Source
 from pipelines.stages import STAGES
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
-# No dot: it separates the fields of `sources.NAME.root=...`, a step from its source, and the units of stages from parts.
-SOURCE_NAME = r"[A-Za-z][A-Za-z0-9_-]*"
 _REMOTE = Remote()
-
-
-@dataclass(frozen=True)
-class Source:
-    """Where one kind of text comes from and how it is read."""
-
-    name: str
-    """Letters, digits, `_` and `-`, a letter first, such as `CC-MAIN-2024-10`; part of every document id. A dot would end it in
-    `sources.NAME.root=...`. Two names may not differ in case alone: both become names of directories."""
-    root: str
-    """Directory (or one file) that the documents lie under; relative to the working directory. Or a URL: `s3://bucket/prefix`,
-    and so for gs and hf; http and https for one file, whose query, which may be a signature, is neither shown nor stored.
-    Not part of any id."""
-    format: Literal[
-        "text",
-        "jsonl",
-        "parquet",
-        "message",
-        "arrow",
-        "csv",
-        "json",
-        "markdown",
-        "mediawiki",
-        "hf_dataset",
-        "warc",
-        "html",
-    ]
-    """text: a file is a document. jsonl: a line is a record. parquet: a row is a record. message: header lines, an empty
-    line, and the body, which is the text. arrow: a row of an Arrow IPC file or stream is a record. csv: a row of a CSV or
-    TSV file whose first row names the fields. json: an element of one array of objects, or one object. markdown: a file is
-    a document, its YAML front matter `meta`. mediawiki: a page of a MediaWiki XML dump is a record, its wikitext brought to
-    plain text. hf_dataset: what save_to_disk of Hugging Face datasets wrote, a row is a record. warc: records of WARC, WET
-    and ARC files, of which HTTP responses with HTML and plain-text conversions become documents. html: a file is a page."""
-    remote: Remote = _REMOTE
-    """Which URLs may be opened, and how."""
-    identity: Literal["content", "listing"] = "content"
-    """content: files are told apart by checksums. listing: remote files by the size and ETag, hash or time that the store
-    lists, where they are too large to be fetched before they are read."""
-    include: tuple[str, ...] = ("**",)
-    """Globs relative to root; `**` crosses directories. Each must match at least one file."""
-    exclude: tuple[str, ...] = ()
-    """Globs relative to root of files to leave out."""
-    members: tuple[str, ...] = ()
-    """Globs over member names of tar, zip and wheel archives; empty means all. Members are streamed, never extracted."""
-    encoding: str = "utf-8"
-    """Encoding of the bytes, decoded strictly: what does not decode is quarantined."""
-    text_field: str = "text"
-    """Field, or column, of a record that holds the text."""
-    url_field: str = "url"
-    """Field of a record that holds its URL; records may lack it. All other fields are kept in `meta`."""
-    unicode_form: Literal["NFC", "none"] = "NFC"
-    """Unicode normalisation of the stored text. In any case line ends, form feeds and vertical tabs become line feeds,
-    U+0080 to U+009F the characters that Windows-1252 has there, as in HTML, and other control characters but tab are removed."""
-    max_document_bytes: int = 64 << 20
-    """A longer document is quarantined or split, as `oversized` says."""
-    oversized: Literal["quarantine", "split"] = "quarantine"
-    """What happens to a document over `max_document_bytes`; split cuts it at line ends where it can."""
-    extract: Literal["resiliparse", "trafilatura"] = "resiliparse"
-    """What takes the main text out of HTML. resiliparse is tens of times faster; trafilatura is an extra to install."""
-    max_html_bytes: int = 16 << 20
-    """A longer page is quarantined, as `html_bytes`. (Common Crawl cuts pages at 5 MiB.)"""
-    max_html_nodes: int = 1_000_000
-    """A page with more elements is quarantined, as `html_nodes`."""
-    max_html_depth: int = 4096
-    """A page whose elements nest deeper is quarantined, as `html_depth`. Chromium flattens beyond 512; the time that
-    resiliparse takes grows with the square, and 4,096 levels take 0.3 s."""
-    page_cpu_seconds: int = 60
-    """CPU time for one page; reading stops at a page that takes more, and names it. No clock decides about a page."""
-    page_memory_bytes: int = 2 << 30
-    """Memory for parsing one page; reading stops at a page that takes more, and names it."""
-    max_decoded_bytes: int = 64 << 30
-    """Bytes one file may decompress to; beyond, the rest of the file is quarantined. So it is beyond both 1 GiB and 1,000
-    times the size of the file, whatever is said here."""
-    part_bytes: int = 128 << 20
-    """Bytes of text after which a part is closed; bounds the memory of every later task."""
-    max_quarantined: float = 0.5
-    """Share of records that may be set aside; more stops `plan` and `build`, which look at the first 1,000, and the build once
-    all are read. Records that are no documents by their nature are not counted, such as a crawler's requests, responses
-    that are not HTML, redirects and links (STRUCTURAL in pipelines/reading/entries/source.py)."""
-    allow_empty: bool = False
-    """Go on where no record becomes a document, which else stops the build."""
-    tokenizer_share: float = 1.0
-    """Weight of this source, relative to the others, in the text that tokenizers are trained on."""
-    licence: str = "unknown"
-    """Licence of the texts, for the corpus card."""
-    origin: str = ""
-    """Where the texts come from, for the corpus card: published as it stands."""
-
-    def check(self) -> None:
-        """Ranges."""
-        if not re.fullmatch(SOURCE_NAME, self.name):
-            raise ValueError(f"name: got {self.name!r}, expected letters, digits, - and _, a letter first")
-        for field in ("max_document_bytes", "max_decoded_bytes", "part_bytes", "max_html_bytes", "page_memory_bytes"):
-            if getattr(self, field) < 1:
-                raise ValueError(f"{field}: got {getattr(self, field)}, expected a positive number of bytes")
-        for field in ("max_html_nodes", "max_html_depth", "page_cpu_seconds"):
-            if getattr(self, field) < 1:
-                raise ValueError(f"{field}: got {getattr(self, field)}, expected at least 1")
-        for field in ("max_document_bytes", "part_bytes", "max_html_bytes"):
-            if (
-                getattr(self, field) > 1 << 30
-            ):  # URLs and meta have 32-bit offsets, and tasks hold whole parts in memory
-                raise ValueError(f"{field}: got {getattr(self, field)}, expected at most 1 GiB")
-        if not 0 <= self.max_quarantined <= 1:
-            raise ValueError(f"max_quarantined: got {self.max_quarantined}, expected 0 to 1")
-        if self.tokenizer_share < 0:
-            raise ValueError(f"tokenizer_share: got {self.tokenizer_share}, expected 0 or more")
-        if not self.include:
-            raise ValueError("include: got an empty list, expected at least one glob; leave it out to take every file")
-        check_url("root", self.root)
-        if holds_credentials(self.origin):
-            raise ValueError("origin: holds a password, key or signature, and would be published with the corpus")
-        if self.identity == "listing" and not is_url(self.root):
-            raise ValueError("identity: got 'listing', which is for files behind a URL; leave it out for local ones")
-        check_format(self)
 
 
 @dataclass(frozen=True)

@@ -14,11 +14,11 @@ from gristmill.storage.store import digest, read_json, write_json
 from pipelines.contracts.document import DOCUMENT
 from pipelines.contracts.manifest import schema_facts
 from pipelines.contracts.stage import Stage, library_versions
-from pipelines.planning.corpus import Source
 from pipelines.reading import documents as read
-from pipelines.reading.documents import SourceFile, checksum_of, list_files, read_units
-from pipelines.reading.entries.files import read_error
-from pipelines.reading.registry import PAGES
+from pipelines.reading.entries.files import SourceFile, checksum_of, read_error, read_units
+from pipelines.reading.entries.listing import list_files
+from pipelines.reading.sources.registry import FORMATS
+from pipelines.reading.sources.source import Source
 from pipelines.reading.web import extraction
 
 # What does not change the documents that are read from the same files.
@@ -27,15 +27,6 @@ _NOT_IDENTITY = (
     "page_memory_bytes", "max_quarantined", "allow_empty",
 )  # fmt: skip
 _CHECKSUMS = ".checksums.json"
-# The libraries that decode a format.
-_LIBRARIES = {
-    "parquet": ("pyarrow",),
-    "jsonl": ("orjson",),
-    "json": ("orjson",),
-    "arrow": ("pyarrow",),
-    "hf_dataset": ("pyarrow",),
-    "markdown": ("pyyaml",),
-}
 
 
 @dataclass(frozen=True)
@@ -74,9 +65,9 @@ class Read(Stage):
 
     def depends(self) -> dict[str, str]:
         """What decodes and normalises."""
-        library = library_versions(*_LIBRARIES.get(self.source.format, ()))
-        extractor = extraction.libraries(self.source) if self.source.format in PAGES else {}
-        return read.depends() | library | extractor
+        kind = FORMATS[self.source.format]
+        extractor = extraction.libraries(self.source) if kind.pages else {}
+        return read.depends() | library_versions(*kind.libraries) | extractor
 
     def knobs(self) -> dict[str, Any]:
         """The fields of the source that the documents depend on."""

@@ -17,12 +17,12 @@ from gristmill.errors import SourceError, StorageError
 from gristmill.storage.location import Location
 from pipelines.contracts.document import QUARANTINE, is_empty
 from pipelines.contracts.manifest import StepManifest, read_table, schema_facts
-from pipelines.planning.corpus import Source
+from pipelines.reading.documents import read_records
 from pipelines.reading.entries.archives import open_entries
 from pipelines.reading.entries.files import SourceFile
+from pipelines.reading.entries.reasons import REASONS, STRUCTURAL
 from pipelines.reading.entries.records import Bad, TextRecord
-from pipelines.reading.entries.source import REASONS, STRUCTURAL
-from pipelines.reading.registry import read_records
+from pipelines.reading.sources.source import Source
 
 _RECORDS = 1000
 _FILES, _REMOTE_FILES = 64, 4  # spread over the source; each costs an open, or several requests

@@ -16,11 +16,12 @@ import pyarrow.compute as pc
 from gristmill.storage.location import Location
 from pipelines.contracts.manifest import load_step, read_table, schema_facts
 from pipelines.contracts.reads_text import ReadsText
-from pipelines.planning.corpus import CorpusConfig, Source, StepConfig
+from pipelines.planning.corpus import CorpusConfig, StepConfig
 from pipelines.planning.plan import Plan
 from pipelines.planning.source_check import SampleTally, sample_source
 from pipelines.reading.entries.normalise import normalise
-from pipelines.reading.registry import PAGES
+from pipelines.reading.sources.registry import FORMATS
+from pipelines.reading.sources.source import Source
 from pipelines.reading.web.markup import has_markup
 from pipelines.stages.decide.c4_lines import C4Lines
 from pipelines.stages.decide.filter import Filter, fails
@@ -212,7 +213,7 @@ def markup_notices(
 ) -> Iterator[str]:
     """That a source holds HTML, with the steps that judge its lines. `markup`: which of its sampled documents hold some."""
     count = pc.sum(markup).as_py() or 0
-    if source.format not in PAGES and count > MARKUP * len(markup):
+    if not FORMATS[source.format].pages and count > MARKUP * len(markup):
         steps = list(dict.fromkeys(test.step for test in tests if "lines" in test.kinds))
         judged = f"; {_listed(steps)} would judge lines of tags and drop or empty most documents" if steps else ""
         remedy = "take the text out of the markup before the build, for no option does so inside of records"

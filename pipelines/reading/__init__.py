@@ -1,5 +1,6 @@
 """Read the files of a source into parts of documents.
 
+sources/    a source as the corpus file describes it, and the table of formats
 entries/    files and globs -> members of archives -> decompressed bytes
 formats/    bytes -> records (JSON lines, Parquet, MediaWiki, ...)
 web/        WARC and HTML -> pages -> text, extracted in a child process

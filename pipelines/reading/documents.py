@@ -1,11 +1,10 @@
 """Read the files of a source into document parts. The first step of every source.
 
-A record is a file (text, message, markdown, html), a non-blank line (jsonl), a row (csv, parquet, arrow,
-hf_dataset), an element (json), a page (mediawiki) or a record of a web archive (warc). Records are numbered
-from 0 in the order in which they occur in their file or archive member. Every number belongs to exactly one
-document or quarantined record. Bytes that cannot be divided into records (the rest of a truncated file, an
-encrypted member) count as one quarantined record. A split document yields one record per piece. When a name
-occurs twice in an archive, the second occurrence continues the numbering of the first.
+`FORMATS` of `sources/registry.py` says for each format what a record is. Records are numbered from 0 in the
+order in which they occur in their file or archive member. Every number belongs to exactly one document or
+quarantined record. Bytes that cannot be divided into records (the rest of a truncated file, an encrypted member)
+count as one quarantined record. A split document yields one record per piece. When a name occurs twice in an
+archive, the second occurrence continues the numbering of the first.
 """
 
 import unicodedata
@@ -14,32 +13,15 @@ from itertools import chain, islice
 from typing import Any
 
 from gristmill.errors import TaskMemoryError
-from pipelines.contracts.document import FILES, QUARANTINE, file_key
-from pipelines.reading.entries.archives import open_entries
-from pipelines.reading.entries.files import SourceFile, checksum_of, has_changed, read_units
-from pipelines.reading.entries.listing import list_files
-from pipelines.reading.entries.records import Bad
-from pipelines.reading.entries.source import REASONS, SourceSpec
+from pipelines.contracts.document import file_key
+from pipelines.reading.entries.archives import Entry, open_entries
+from pipelines.reading.entries.files import SourceFile
+from pipelines.reading.entries.reasons import BrokenInput
+from pipelines.reading.entries.records import Bad, TextRecord, WebPage
 from pipelines.reading.part_writer import PartBuilder, ReadPart
-from pipelines.reading.registry import FORMATS, check_format, read_records
+from pipelines.reading.sources.registry import FORMATS
+from pipelines.reading.sources.source import Source
 from pipelines.reading.web.extraction import Extractor
-
-__all__ = [
-    "FILES",
-    "FORMATS",
-    "QUARANTINE",
-    "REASONS",
-    "VERSION",
-    "ReadPart",
-    "SourceFile",
-    "check_format",
-    "checksum_of",
-    "depends",
-    "has_changed",
-    "list_files",
-    "read_documents",
-    "read_units",
-]
 
 VERSION = 4
 """Increment when a change makes the same files yield different documents."""
@@ -56,7 +38,7 @@ def depends() -> dict[str, str]:
 
 
 def read_documents(
-    source: SourceSpec,
+    source: Source,
     files: Sequence[SourceFile],
     part_bytes: int,
     poison: Collection[str] = (),
@@ -95,6 +77,16 @@ def read_documents(
             if not next_record:
                 yield from builder.extend(file.path, 0, iter(()))
         yield from builder.finish()
+
+
+def read_records(entry: Entry, source: Source) -> Iterator[TextRecord | Bad | WebPage]:
+    """The records of an entry. If its stream breaks, the records before the break are kept and one Bad
+    follows them.
+    """
+    try:
+        yield from FORMATS[source.format].load_reader()(entry, source)
+    except BrokenInput as broken:
+        yield Bad(broken.reason)
 
 
 def _bounded(records: Iterator[Any], left: int) -> Iterator[Any]:

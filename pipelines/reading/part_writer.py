@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from pipelines.contracts.document import DOCUMENT, FILES, ID, QUARANTINE, empty, file_key, is_empty
 from pipelines.reading.entries.normalise import Normalised, cut, normalise, normalise_all
 from pipelines.reading.entries.records import Bad, TextRecord
-from pipelines.reading.entries.source import SourceSpec
+from pipelines.reading.sources.source import Source
 
 _BATCH_CHARACTERS = 1 << 20
 _BATCH_RECORDS = 1 << 12
@@ -69,7 +69,7 @@ class PartBuilder:
     Records are normalised and stored about a megabyte at a time, which keeps short documents cheap.
     """
 
-    def __init__(self, source: SourceSpec, part_bytes: int, forgotten: Collection[str] = ()) -> None:
+    def __init__(self, source: Source, part_bytes: int, forgotten: Collection[str] = ()) -> None:
         """`forgotten`: records, as `path#record`, to set aside because the user removed them from the corpus."""
         self._source = source
         self._forgotten: dict[str, set[int]] = {}

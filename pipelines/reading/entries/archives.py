@@ -18,7 +18,8 @@ from typing import IO, Any, Self, cast
 from pipelines.reading.entries.decompress import DecodeBudget, broken_stream, decoded_bound, decompress
 from pipelines.reading.entries.files import SourceFile, attribute_os_errors, file_chunks, printable_name
 from pipelines.reading.entries.globs import matches
-from pipelines.reading.entries.source import CHUNK_BYTES, BrokenInput, SourceSpec
+from pipelines.reading.entries.reasons import CHUNK_BYTES, BrokenInput
+from pipelines.reading.sources.source import Source
 
 _TAR_HEADER_BYTES = 1 << 20  # longer extended headers are an attack; tarfile would hold them in memory
 _EXTENDED = (
@@ -46,7 +47,7 @@ class Entry:
     size: int | None = None
 
 
-def open_entries(file: SourceFile, source: SourceSpec) -> Iterator[Entry]:
+def open_entries(file: SourceFile, source: Source) -> Iterator[Entry]:
     """The entries of a file, in order. The stream of an entry is valid only until the next entry is
     requested.
 
@@ -91,7 +92,7 @@ def _member(archive: str, name: str, chunks: Iterator[bytes], size: int, budget:
     return Entry(path, chunks, size=None if layers else size)
 
 
-def _is_selected(name: str, source: SourceSpec) -> bool:
+def _is_selected(name: str, source: Source) -> bool:
     return not source.members or matches(name, source.members)
 
 
@@ -156,7 +157,7 @@ class _TarReader:
     archive's own.
     """
 
-    def __init__(self, path: str, chunks: Iterator[bytes], source: SourceSpec, budget: DecodeBudget) -> None:
+    def __init__(self, path: str, chunks: Iterator[bytes], source: Source, budget: DecodeBudget) -> None:
         self._path = path
         self._input = _Input(chunks)
         self._source = source
@@ -221,7 +222,7 @@ class _TarReader:
 # --- zip -------------------------------------------------------------------------------------------------------------
 
 
-def _zip_members(file: SourceFile, source: SourceSpec, budget: DecodeBudget) -> Iterator[Entry]:
+def _zip_members(file: SourceFile, source: Source, budget: DecodeBudget) -> Iterator[Entry]:
     try:
         with attribute_os_errors(file):
             archive = zipfile.ZipFile(file.handle())

@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import PurePosixPath
 from typing import Any
 
-from pipelines.reading.entries.source import CHUNK_BYTES, BrokenInput
+from pipelines.reading.entries.reasons import CHUNK_BYTES, BrokenInput
 
 HEAD_BYTES = 512  # enough to know every format by its first bytes; tar's mark is at 257
 MAX_LAYERS = 2

@@ -13,7 +13,7 @@ import xxhash
 from gristmill.errors import SourceError, StorageError, errno_of
 from gristmill.storage.remote import Facts, Remote, RemoteFile, open_url, shown, stat_url
 from gristmill.storage.store import file_checksum
-from pipelines.reading.entries.source import CHUNK_BYTES
+from pipelines.reading.entries.reasons import CHUNK_BYTES
 
 _USER_ERRNOS = (
     errno.ENOENT, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG,

@@ -9,13 +9,13 @@ from pathlib import PurePosixPath
 from gristmill.errors import SourceError
 from pipelines.reading.entries.files import SourceFile, file_chunks
 from pipelines.reading.entries.globs import matches
-from pipelines.reading.entries.source import SourceSpec
+from pipelines.reading.sources.source import Source
 
 _STATE = "state.json"
 _STATE_BYTES = 64 << 20  # enough to list half a million files
 
 
-def select_saved_files(files: Sequence[SourceFile], source: SourceSpec) -> list[SourceFile]:
+def select_saved_files(files: Sequence[SourceFile], source: Source) -> list[SourceFile]:
     """The files of a source that hold the rows of a saved Dataset, or of the splits of a DatasetDict.
 
     Other files there (caches of `map`, descriptions) are left out. SourceError if no dataset was saved, a

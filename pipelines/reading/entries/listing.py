@@ -11,12 +11,12 @@ from gristmill.storage.remote import file_name, has_query, list_urls, shown
 from pipelines.reading.entries.files import SourceFile, printable_name, read_error
 from pipelines.reading.entries.globs import covers, matches, may_contain
 from pipelines.reading.entries.hf_dataset import select_saved_files
-from pipelines.reading.entries.source import SourceSpec
+from pipelines.reading.sources.source import Source
 
 _Listing = tuple[Iterable[str], Callable[[str], SourceFile | None]]
 
 
-def list_files(source: SourceSpec) -> list[SourceFile]:
+def list_files(source: Source) -> list[SourceFile]:
     """Files under the source's root that match `include` and not `exclude`, sorted by relative path.
 
     The root may be a directory, a symbolic link to one, or a single file, whose relative path is its name.
@@ -54,7 +54,7 @@ def list_files(source: SourceSpec) -> list[SourceFile]:
     return select_saved_files(files, source) if source.format == "hf_dataset" else files
 
 
-def _list_local(source: SourceSpec, where: str) -> _Listing:
+def _list_local(source: Source, where: str) -> _Listing:
     """The names of local files, and a function from a name to its SourceFile, or to None if it is no regular
     file.
     """
@@ -77,7 +77,7 @@ def _list_local(source: SourceSpec, where: str) -> _Listing:
     return _walk(source, source.root, "", ((status.st_dev, status.st_ino),), where), describe
 
 
-def _list_remote(source: SourceSpec, where: str) -> _Listing:
+def _list_remote(source: Source, where: str) -> _Listing:
     """As `_list_local`, below a URL."""
     root = source.root if has_query(source.root) else source.root.rstrip("/")
     try:
@@ -98,7 +98,7 @@ def _list_remote(source: SourceSpec, where: str) -> _Listing:
 
 
 def _walk(
-    source: SourceSpec, directory: str, prefix: str, ancestors: tuple[tuple[int, int], ...], where: str
+    source: Source, directory: str, prefix: str, ancestors: tuple[tuple[int, int], ...], where: str
 ) -> Iterator[str]:
     try:
         entries = list(os.scandir(directory))

@@ -14,9 +14,10 @@ import pyarrow as pa
 
 from pipelines.reading.entries.archives import Entry
 from pipelines.reading.entries.decompress import peek
+from pipelines.reading.entries.reasons import BrokenInput
 from pipelines.reading.entries.records import Bad, TextRecord
-from pipelines.reading.entries.source import BrokenInput, SourceSpec
 from pipelines.reading.formats.table_rows import batch_records, check_text_column, record_bytes
+from pipelines.reading.sources.source import Source
 
 _MAGIC = b"ARROW1\0\0"
 _CONTINUATION = b"\xff\xff\xff\xff"
@@ -31,7 +32,7 @@ _DICTIONARY_DATA = 1
 _BUFFERS, _COMPRESSION = 2, 3
 
 
-def read_arrow(entry: Entry, source: SourceSpec) -> Iterator[TextRecord | Bad]:
+def read_arrow(entry: Entry, source: Source) -> Iterator[TextRecord | Bad]:
     """One record per row of an IPC file or stream; columns as in Parquet.
 
     A record batch is held in memory whole. One over 512 MiB ends the file as `large_batch`; write smaller

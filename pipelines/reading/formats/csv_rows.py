@@ -8,8 +8,8 @@ from pathlib import PurePosixPath
 from gristmill.errors import SourceError
 from pipelines.reading.entries.archives import Entry
 from pipelines.reading.entries.records import Bad, TextRecord, to_json
-from pipelines.reading.entries.source import SourceSpec
 from pipelines.reading.formats.json_lines import LongRecord, lines
+from pipelines.reading.sources.source import Source
 
 _DELIMITERS = ",\t;|"
 _BLANK = (b"", b"\r")
@@ -20,7 +20,7 @@ class _Unfinished(Exception):
     """A quoted field does not end within the limit or the file."""
 
 
-def read_csv(entry: Entry, source: SourceSpec) -> Iterator[TextRecord | Bad]:
+def read_csv(entry: Entry, source: Source) -> Iterator[TextRecord | Bad]:
     """One record per non-blank row after the first, which names the fields. `text_field` is the text,
     `url_field` the URL; all other fields are strings in `meta`.
 
@@ -55,7 +55,7 @@ def read_csv(entry: Entry, source: SourceSpec) -> Iterator[TextRecord | Bad]:
             yield TextRecord(text, row[1], url or None, to_json(fields) if fields else None)
 
 
-def _header(line: str, entry: Entry, source: SourceSpec) -> tuple[list[str], str]:
+def _header(line: str, entry: Entry, source: Source) -> tuple[list[str], str]:
     """The names in the first row, and the delimiter."""
     suffixes = [suffix.lower() for suffix in PurePosixPath(entry.path).suffixes]
     order = "\t,;|" if ".tsv" in suffixes or ".tab" in suffixes else _DELIMITERS
@@ -80,7 +80,7 @@ def _header(line: str, entry: Entry, source: SourceSpec) -> tuple[list[str], str
 class _Rows:
     """The rows of a stream of lines, with the bytes of each, in bounded memory."""
 
-    def __init__(self, stream: Iterator[bytes | LongRecord], source: SourceSpec) -> None:
+    def __init__(self, stream: Iterator[bytes | LongRecord], source: Source) -> None:
         self._stream = stream
         self._source = source
         self._held: list[bytes] = []  # lines of the current row

@@ -5,9 +5,10 @@ from collections.abc import Iterator
 
 from pipelines.reading.entries.archives import Entry
 from pipelines.reading.entries.decompress import peek
+from pipelines.reading.entries.reasons import BrokenInput
 from pipelines.reading.entries.records import BOM, Bad, TextRecord
-from pipelines.reading.entries.source import BrokenInput, SourceSpec
 from pipelines.reading.formats.json_lines import LongRecord, json_records
+from pipelines.reading.sources.source import Source
 
 _SPACE = b" \t\r\n"
 _STRING = rb'"(?:[^"\\]++|\\.)*+"'
@@ -17,7 +18,7 @@ _INNER = re.compile(rb'(?:[^"\[\]{}]++|' + _STRING + rb")*+", re.DOTALL)
 _REST_OF_STRING = re.compile(rb'(?:[^"\\]++|\\.)*+', re.DOTALL)
 
 
-def read_json(entry: Entry, source: SourceSpec) -> Iterator[TextRecord | Bad]:
+def read_json(entry: Entry, source: Source) -> Iterator[TextRecord | Bad]:
     """One record per element of the array, or one for the object; fields, bounds and reasons as in jsonl.
 
     At most `max_document_bytes` of an element are held. An array without an end is `truncated`; bytes after

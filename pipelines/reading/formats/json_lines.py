@@ -10,8 +10,8 @@ from typing import Any
 from pipelines.reading.entries.archives import Entry
 from pipelines.reading.entries.decompress import rechunk
 from pipelines.reading.entries.records import BOM, Bad, TextRecord, to_json
-from pipelines.reading.entries.source import SourceSpec
 from pipelines.reading.formats.split_json import split_record
+from pipelines.reading.sources.source import Source
 
 
 class LongRecord:
@@ -86,7 +86,7 @@ def _drop_blank_lines(chunks: Iterator[bytes]) -> Iterator[bytes]:
     return (_BLANK.sub(b"\n", chunk) for chunk in rechunk(chunks))
 
 
-def read_jsonl(entry: Entry, source: SourceSpec) -> Iterator[TextRecord | Bad]:
+def read_jsonl(entry: Entry, source: Source) -> Iterator[TextRecord | Bad]:
     """One record per non-blank line. `text_field` is the text, `url_field` the URL if it is a string, and all
     other fields are kept as JSON in `meta`. A line over `max_document_bytes` is never held whole: it is
     `oversized`, or split by `split_record`.
@@ -97,7 +97,7 @@ def read_jsonl(entry: Entry, source: SourceSpec) -> Iterator[TextRecord | Bad]:
     yield from json_records(lines(chunks, source.max_document_bytes), source)
 
 
-def json_records(texts: Iterator[bytes | LongRecord], source: SourceSpec) -> Iterator[TextRecord | Bad]:
+def json_records(texts: Iterator[bytes | LongRecord], source: Source) -> Iterator[TextRecord | Bad]:
     """One record per non-blank JSON text. A text whose values would take far more memory than the text itself
     is `too_many_values`, because orjson crashes when an allocation fails.
     """
@@ -139,7 +139,7 @@ def _count_values(text: bytes, encoding: str) -> int:
     return sum(outside.count(mark) for mark in (b",", b"[", b"{"))
 
 
-def _read_exactly(line: bytes, source: SourceSpec) -> TextRecord | Bad:
+def _read_exactly(line: bytes, source: Source) -> TextRecord | Bad:
     """Read one text with the standard library: slower, but exact for integers and specific about errors."""
     try:
         return _record(_EXACT.decode(line.decode(source.encoding)), len(line), source, to_json)
@@ -149,7 +149,7 @@ def _read_exactly(line: bytes, source: SourceSpec) -> TextRecord | Bad:
         return Bad("not_json", len(line))
 
 
-def _record(value: Any, size: int, source: SourceSpec, write: Callable[[Any], bytes]) -> TextRecord | Bad:
+def _record(value: Any, size: int, source: Source, write: Callable[[Any], bytes]) -> TextRecord | Bad:
     if type(value) is not dict:
         return Bad("not_object", size)
     text = value.get(source.text_field)

@@ -8,8 +8,8 @@ import yaml
 
 from pipelines.reading.entries.archives import Entry
 from pipelines.reading.entries.records import Bad, TextRecord, to_json
-from pipelines.reading.entries.source import SourceSpec
 from pipelines.reading.formats.plain import read_text
+from pipelines.reading.sources.source import Source
 
 _FRONT_MATTER_BYTES = 1 << 16
 _FRONT_MATTER = re.compile(r"---[ \t]*\r?\n(.*?)^(?:---|\.\.\.)[ \t]*(?:\r?\n|\Z)", re.DOTALL | re.MULTILINE)
@@ -24,7 +24,7 @@ class _Loader(yaml.BaseLoader):
         return super().compose_node(parent, index)
 
 
-def read_markdown(entry: Entry, source: SourceSpec) -> Iterator[TextRecord | Bad]:
+def read_markdown(entry: Entry, source: Source) -> Iterator[TextRecord | Bad]:
     """The whole file as one document including its markup, read as in text.
 
     Front matter is a YAML mapping without aliases between a first line `---` and a line `---` or `...` within

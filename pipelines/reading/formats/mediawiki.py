@@ -8,9 +8,10 @@ from urllib.parse import quote
 from xml.parsers import expat
 
 from pipelines.reading.entries.archives import Entry
+from pipelines.reading.entries.reasons import CHUNK_BYTES, BrokenInput
 from pipelines.reading.entries.records import Bad, TextRecord, to_json
-from pipelines.reading.entries.source import CHUNK_BYTES, BrokenInput, SourceSpec
 from pipelines.reading.formats.wikitext import plain_text
+from pipelines.reading.sources.source import Source
 
 _TOKEN_BYTES = 16 << 20  # expat holds a tag or comment whole; those of dumps are under a megabyte
 _ARTICLES, _FILES, _CATEGORIES = "0", "6", "14"
@@ -22,7 +23,7 @@ _FIELD_BYTES = 1 << 16
 _URL_SAFE = ":/@!$*(),;'"  # characters that MediaWiki does not escape in the URL of a page
 
 
-def read_mediawiki(entry: Entry, source: SourceSpec) -> Iterator[TextRecord | Bad]:
+def read_mediawiki(entry: Entry, source: Source) -> Iterator[TextRecord | Bad]:
     """One record per page: the plain text of its last revision in the dump, see
     `pipelines.reading.formats.wikitext`.
 
@@ -41,7 +42,7 @@ def read_mediawiki(entry: Entry, source: SourceSpec) -> Iterator[TextRecord | Ba
 class _Dump:
     """The state of the parser: the path of open elements and the fields of the open page."""
 
-    def __init__(self, source: SourceSpec) -> None:
+    def __init__(self, source: Source) -> None:
         self._source = source
         self._path: list[str] = []
         self._base = ""

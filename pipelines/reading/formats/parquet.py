@@ -10,10 +10,11 @@ from gristmill.errors import errno_of
 from pipelines.reading.entries.archives import Entry
 from pipelines.reading.entries.decompress import decoded_bound
 from pipelines.reading.entries.files import SourceFile, attribute_os_errors, file_chunks
+from pipelines.reading.entries.reasons import BrokenInput
 from pipelines.reading.entries.records import Bad, TextRecord
-from pipelines.reading.entries.source import BrokenInput, SourceSpec
 from pipelines.reading.formats.parquet_pages import scan_pages
 from pipelines.reading.formats.table_rows import batch_records, check_text_column, is_text, record_bytes
+from pipelines.reading.sources.source import Source
 
 _BATCH_BYTES = 8 << 20
 _EXPANDED_BYTES = 64 << 20
@@ -21,7 +22,7 @@ _BATCH_ROWS = 1 << 13
 _PAGE_BYTES = 256 << 20  # of one page, which Arrow holds up to four times; writers' default is 1 MiB
 
 
-def read_parquet(entry: Entry, source: SourceSpec) -> Iterator[TextRecord | Bad]:
+def read_parquet(entry: Entry, source: Source) -> Iterator[TextRecord | Bad]:
     """One record per row; `text_field` and `url_field` as in jsonl, all other columns as JSON in `meta`.
 
     Values that JSON lacks are written as Python prints them (dates in ISO form), NaN as null. Parquet is read
@@ -52,7 +53,7 @@ def read_parquet(entry: Entry, source: SourceSpec) -> Iterator[TextRecord | Bad]
             yield from _rows(file, probe, headers, source, decoded_bound(entry.file.size, source.max_decoded_bytes))
 
 
-def _rows(file: Any, probe: Any, headers: Any, source: SourceSpec, limit: int) -> Iterator[TextRecord | Bad]:
+def _rows(file: Any, probe: Any, headers: Any, source: Source, limit: int) -> Iterator[TextRecord | Bad]:
     announced = expanded = 0
     for group in range(file.metadata.num_row_groups):
         announced += file.metadata.row_group(group).total_byte_size

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from pipelines.reading.entries.archives import Entry
 from pipelines.reading.entries.normalise import cut
 from pipelines.reading.entries.records import Bad, TextRecord, to_json
-from pipelines.reading.entries.source import SourceSpec
+from pipelines.reading.sources.source import Source
 
 _HEADER = re.compile(r"([!-9;-~]+):[ \t]*(.*)")  # a field name of RFC 5322, section 3.6.8
 _LINE_END = re.compile(r"\r\n|\r|\n")
 
 
-def read_text(entry: Entry, source: SourceSpec) -> Iterator[TextRecord | Bad]:
+def read_text(entry: Entry, source: Source) -> Iterator[TextRecord | Bad]:
     """The whole stream as one document; a longer one with `oversized: split` as documents of
     `max_document_bytes`.
     """
@@ -61,7 +61,7 @@ def _regroup(first: bytes, chunks: Iterator[bytes], size: int) -> Iterator[tuple
     yield bytes(held), True
 
 
-def read_message(entry: Entry, source: SourceSpec) -> Iterator[TextRecord | Bad]:
+def read_message(entry: Entry, source: Source) -> Iterator[TextRecord | Bad]:
     """A header block and a body, as in e-mail and in the METADATA of a Python package; the body is the text.
 
     Headers become `meta`: a string for a name that occurs once, a list for one that is repeated. The header

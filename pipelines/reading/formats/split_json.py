@@ -9,7 +9,7 @@ from typing import Any
 
 from pipelines.reading.entries.normalise import cut
 from pipelines.reading.entries.records import Bad, TextRecord, to_json
-from pipelines.reading.entries.source import SourceSpec
+from pipelines.reading.sources.source import Source
 
 # Complete contents of a JSON string: no partial escape, no half of a surrogate pair, no character that JSON
 # forbids.
@@ -22,7 +22,7 @@ _SPACE = re.compile(r"[ \t\r\n]*")
 _DECODER = json.JSONDecoder(parse_constant=lambda name: None)
 
 
-def split_record(pieces: Iterator[bytes], source: SourceSpec) -> Iterator[TextRecord | Bad]:
+def split_record(pieces: Iterator[bytes], source: Source) -> Iterator[TextRecord | Bad]:
     """The text of one record as documents of at most `max_document_bytes` bytes of UTF-8, cut at line ends
     where possible.
 
@@ -39,7 +39,7 @@ def split_record(pieces: Iterator[bytes], source: SourceSpec) -> Iterator[TextRe
         yield Bad("not_json")
 
 
-def _split(pieces: Iterator[bytes], source: SourceSpec) -> Iterator[TextRecord | Bad]:
+def _split(pieces: Iterator[bytes], source: Source) -> Iterator[TextRecord | Bad]:
     limit = source.max_document_bytes
     decode = codecs.getincrementaldecoder(source.encoding)("strict").decode
     raw, size = "", 0
@@ -78,7 +78,7 @@ def _split(pieces: Iterator[bytes], source: SourceSpec) -> Iterator[TextRecord |
     yield _document(b"".join(held), fields | _after_text(tail), source)
 
 
-def _document(text: bytes, fields: dict[str, Any], source: SourceSpec) -> TextRecord:
+def _document(text: bytes, fields: dict[str, Any], source: Source) -> TextRecord:
     url = fields.get(source.url_field)
     meta = {
         name: value for name, value in fields.items() if name != source.url_field or not isinstance(url, str | None)

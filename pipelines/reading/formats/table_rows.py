@@ -9,10 +9,10 @@ import pyarrow as pa
 from gristmill.errors import SourceError
 from pipelines.reading.entries.archives import Entry
 from pipelines.reading.entries.records import Bad, TextRecord, to_json
-from pipelines.reading.entries.source import SourceSpec
+from pipelines.reading.sources.source import Source
 
 
-def batch_records(batch: pa.RecordBatch, source: SourceSpec) -> Iterator[TextRecord | Bad]:
+def batch_records(batch: pa.RecordBatch, source: Source) -> Iterator[TextRecord | Bad]:
     """One record per row: `text_field` and `url_field` as in jsonl, all other columns as JSON in `meta`.
 
     Values that JSON lacks are written as Python prints them (dates in ISO form), NaN as null.
@@ -56,7 +56,7 @@ def is_text(kind: pa.DataType) -> bool:
     )
 
 
-def check_text_column(schema: pa.Schema, entry: Entry, source: SourceSpec) -> None:
+def check_text_column(schema: pa.Schema, entry: Entry, source: Source) -> None:
     """SourceError if the text column is missing or neither string nor binary, or a column name occurs twice."""
     name = source.text_field
     if name not in schema.names:

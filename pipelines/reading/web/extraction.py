@@ -27,7 +27,7 @@ from gristmill.extras import install_extra
 from pipelines.contracts.stage import library_versions
 from pipelines.reading.entries.normalise import normalise
 from pipelines.reading.entries.records import Bad, TextRecord, WebPage, to_json
-from pipelines.reading.entries.source import SourceSpec
+from pipelines.reading.sources.source import Source
 from pipelines.reading.web.page_worker import MEMORY_EXIT, PageLimits
 
 _BATCH_BYTES = 1 << 22
@@ -40,7 +40,7 @@ _EXTRA = "trafilatura"
 _LIBRARIES = {"resiliparse": ("resiliparse",), "trafilatura": ("resiliparse", "trafilatura", "lxml", "justext")}
 
 
-def libraries(source: SourceSpec) -> dict[str, str]:
+def libraries(source: Source) -> dict[str, str]:
     """Versions of the libraries that extract text from a source's pages. SourceError if one is not installed."""
     try:
         return library_versions(*_LIBRARIES[source.extract])
@@ -53,7 +53,7 @@ def library_of_extractor(extract: str) -> tuple[str, str] | None:
     return (_EXTRA, install_extra(_EXTRA)) if extract == _EXTRA else None
 
 
-def _unavailable(source: SourceSpec, reason: str) -> SourceError:
+def _unavailable(source: Source, reason: str) -> SourceError:
     library = library_of_extractor(source.extract)
     remedy = f"run: {library[1]}, or take `extract: resiliparse`" if library else "install gristmill again"
     return SourceError(
@@ -96,7 +96,7 @@ class Extractor:
 
     module = "pipelines.reading.web.page_worker"  # tests substitute a worker that fails on purpose
 
-    def __init__(self, source: SourceSpec) -> None:
+    def __init__(self, source: Source) -> None:
         self._source = source
         self._limits = PageLimits(
             source.extract,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from io import BytesIO
 
 from pipelines.reading.entries.decompress import DecodeBudget, decompress
-from pipelines.reading.entries.source import BrokenInput
+from pipelines.reading.entries.reasons import BrokenInput
 
 HEAD_BYTES = 1 << 16  # a longer header block is an attack or not a header block
 _STATUS = re.compile(rb"HTTP/\d(?:\.\d)?[ \t]+(\d{3})\b")

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 from pipelines.reading.entries.archives import Entry
 from pipelines.reading.entries.records import Bad, TextRecord, WebPage, to_json
-from pipelines.reading.entries.source import SourceSpec
 from pipelines.reading.formats.plain import split_text
+from pipelines.reading.sources.source import Source
 from pipelines.reading.web.charset import codec_of_label, decode, is_undecodable
 from pipelines.reading.web.http_payload import HEAD_BYTES, charset_of, decode_payload, media_type, read_head
 from pipelines.reading.web.web_archives import Malformed, Record, read_archive
@@ -23,7 +23,7 @@ _ASIDE = ("warcinfo", "request", "metadata", "revisit")
 _PAYLOAD_TYPES = ("response", "resource", "conversion")
 
 
-def read_warc(entry: Entry, source: SourceSpec) -> Iterator[TextRecord | Bad | WebPage]:
+def read_warc(entry: Entry, source: Source) -> Iterator[TextRecord | Bad | WebPage]:
     """The records of a WARC or ARC stream.
 
     The URL is WARC-Target-URI. `meta` holds, if present, `date`, `record_id`, `content_type` (of the payload,
@@ -50,7 +50,7 @@ def read_warc(entry: Entry, source: SourceSpec) -> Iterator[TextRecord | Bad | W
             yield Bad("malformed_record" if isinstance(record, Malformed) else "truncated", record.size)
 
 
-def read_html(entry: Entry, source: SourceSpec) -> Iterator[TextRecord | Bad | WebPage]:
+def read_html(entry: Entry, source: Source) -> Iterator[TextRecord | Bad | WebPage]:
     """The whole stream as one page."""
     held = bytearray()
     for chunk in entry.chunks:
@@ -73,7 +73,7 @@ def _segmented(fields: dict[str, str]) -> bool:
     return _type(fields) == "continuation" or "warc-segment-number" in fields
 
 
-def _text(record: Record, source: SourceSpec) -> Iterator[TextRecord | Bad]:
+def _text(record: Record, source: Source) -> Iterator[TextRecord | Bad]:
     fields = record.fields
     url, meta = _url(fields), _meta(fields)
     codec = codec_of_label(charset_of(fields["content-type"])) or "utf-8"
@@ -93,7 +93,7 @@ def _text(record: Record, source: SourceSpec) -> Iterator[TextRecord | Bad]:
         yield Bad("oversized", record.size)
 
 
-def _page(record: Record, source: SourceSpec) -> Bad | WebPage:
+def _page(record: Record, source: Source) -> Bad | WebPage:
     fields, kind = record.fields, _type(record.fields)
     declared = fields.get("content-type", "")
     if kind in _ASIDE:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from pipelines.reading.entries.source import BrokenInput
+from pipelines.reading.entries.reasons import BrokenInput
 from pipelines.reading.web.http_payload import read_fields
 
 _LINE_BYTES = 1 << 16  # a longer line is no header line

@@ -14,9 +14,10 @@ from pipelines.__main__ import main
 from pipelines.building.build import build
 from pipelines.classifiers.train_classifier import _Class, load_classifier_config, to_fasttext_line, train
 from pipelines.cluster.local import LocalCluster
-from pipelines.planning.corpus import CorpusConfig, Source, StepConfig
+from pipelines.planning.corpus import CorpusConfig, StepConfig
 from pipelines.planning.inventory import take_inventory
 from pipelines.planning.plan import make_plan
+from pipelines.reading.sources.source import Source
 from pipelines.stages.decide.filter import Filter
 from pipelines.stages.decide.rules import Rule
 from pipelines.stages.measure.language import Language

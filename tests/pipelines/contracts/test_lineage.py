@@ -15,9 +15,10 @@ from pipelines.cluster.local import LocalCluster
 from pipelines.contracts.document import document_id, file_key, format_id
 from pipelines.contracts.lineage import Corpus, Located, Quarantined, open_corpus, select_rows
 from pipelines.contracts.shard_set import open_shard
-from pipelines.planning.corpus import CorpusConfig, Source, StepConfig
+from pipelines.planning.corpus import CorpusConfig, StepConfig
 from pipelines.planning.inventory import take_inventory
 from pipelines.planning.plan import make_plan
+from pipelines.reading.sources.source import Source
 from pipelines.stages.decide.filter import Filter
 from pipelines.stages.decide.rules import Rule
 from pipelines.stages.materialise.learn_tokenizer import LearnTokenizer

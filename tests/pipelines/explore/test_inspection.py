@@ -17,9 +17,10 @@ from pipelines.building.build import build
 from pipelines.cluster.local import LocalCluster
 from pipelines.explore.inspect_cluster import _show_differences, show_cluster
 from pipelines.explore.inspect_document import show_document, show_rule
-from pipelines.planning.corpus import CorpusConfig, Source, StepConfig
+from pipelines.planning.corpus import CorpusConfig, StepConfig
 from pipelines.planning.inventory import take_inventory
 from pipelines.planning.plan import make_plan
+from pipelines.reading.sources.source import Source
 from pipelines.stages.decide.c4_lines import C4Lines
 from pipelines.stages.decide.filter import Filter
 from pipelines.stages.decide.rules import Rule

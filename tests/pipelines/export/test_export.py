@@ -26,9 +26,10 @@ from pipelines.contracts.manifest import load_corpus, save_corpus
 from pipelines.contracts.reads import TEXT
 from pipelines.contracts.stage import PartStage
 from pipelines.export.text_export import export_corpus
-from pipelines.planning.corpus import CorpusConfig, Source, StepConfig
+from pipelines.planning.corpus import CorpusConfig, StepConfig
 from pipelines.planning.inventory import take_inventory
 from pipelines.planning.plan import make_plan
+from pipelines.reading.sources.source import Source
 from pipelines.stages.decide.filter import Filter
 from pipelines.stages.decide.rules import Rule
 from pipelines.stages.measure.quality_signals import QualitySignals

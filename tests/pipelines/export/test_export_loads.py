@@ -10,11 +10,12 @@ import pytest
 from pipelines.building.build import build
 from pipelines.cluster.local import LocalCluster
 from pipelines.export.text_export import export_corpus
-from pipelines.planning.corpus import CorpusConfig, Source, StepConfig
+from pipelines.planning.corpus import CorpusConfig, StepConfig
 from pipelines.planning.inventory import take_inventory
 from pipelines.planning.plan import make_plan
 from pipelines.reading.documents import read_documents
 from pipelines.reading.entries.listing import list_files
+from pipelines.reading.sources.source import Source
 from pipelines.stages.measure.quality_signals import QualitySignals
 
 SOURCES = ("code", "news", "web")  # without url and meta; without url; with both

@@ -16,12 +16,13 @@ from gristmill.errors import SourceError, UserError
 from pipelines.__main__ import main
 from pipelines.building.build import build
 from pipelines.cluster.local import LocalCluster
-from pipelines.planning.corpus import Source, load_corpus_config
+from pipelines.planning.corpus import load_corpus_config
 from pipelines.planning.inventory import take_inventory
 from pipelines.planning.plan import make_plan
 from pipelines.planning.source_check import check_sample, sample_source
-from pipelines.reading.documents import list_files
-from pipelines.reading.entries.source import REASONS, STRUCTURAL
+from pipelines.reading.entries.listing import list_files
+from pipelines.reading.entries.reasons import REASONS, STRUCTURAL
+from pipelines.reading.sources.source import Source
 
 
 def jsonl(records: list) -> str:

@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from pipelines.planning.corpus import Source
-from pipelines.reading.documents import list_files, read_documents
+from pipelines.reading.documents import read_documents
+from pipelines.reading.entries.listing import list_files
+from pipelines.reading.sources.source import Source
 
 
 class Outcome(NamedTuple):

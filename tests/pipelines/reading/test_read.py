@@ -14,9 +14,12 @@ import pipelines.reading
 from gristmill.errors import SourceError
 from gristmill.storage.store import digest
 from pipelines.contracts.document import DOCUMENT, document_id, file_key
-from pipelines.planning.corpus import Source
 from pipelines.reading import documents as read
-from pipelines.reading.documents import REASONS, ReadPart, check_format, list_files, read_documents
+from pipelines.reading.documents import read_documents
+from pipelines.reading.entries.listing import list_files
+from pipelines.reading.entries.reasons import REASONS
+from pipelines.reading.part_writer import ReadPart
+from pipelines.reading.sources.source import Source, check_format
 
 
 @pytest.fixture
@@ -135,7 +138,7 @@ def test_a_file_that_is_gone_is_an_error_that_names_it(source: Source) -> None:
 
 
 def test_output_matches_the_recorded_version(source: Source) -> None:
-    """Golden: where this fails although nothing was broken, raise VERSION in stages/read.py and write down the new digest."""
+    """If this fails although nothing was broken, increment VERSION of reading/documents.py and record the new digest."""
     Path(source.root, "odd.jsonl").write_bytes(
         b'\xef\xbb\xbf{"text": "e\\u0301 \\u00a0\\u0085\\u2028", "url": 3}\r\n[]\n{"text": "\\ud800"}\n{"text": ""}\n'
         b'{"text": "' + b"x" * 500 + b'", "a": 1e2}\n{"text": "a", "n": 123456789012345678901}\n'
@@ -179,8 +182,9 @@ def test_fields_that_cannot_work_together(source: Source, fields: dict[str, str]
 
 MEASURE = """
 import resource, sys
-from pipelines.planning.corpus import Source
-from pipelines.reading.documents import list_files, read_documents
+from pipelines.reading.sources.source import Source
+from pipelines.reading.entries.listing import list_files
+from pipelines.reading.documents import read_documents
 import pyarrow.parquet
 def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 source = Source(name="s", root=sys.argv[1], format=sys.argv[2], oversized=sys.argv[3], max_document_bytes=4 << 20)

@@ -19,11 +19,11 @@ from gristmill.config import parse
 from gristmill.errors import ConfigError, RemoteError, SourceError, UserError
 from gristmill.storage import remote as module
 from gristmill.storage.remote import Facts, Remote, is_public, list_urls, open_url, stat_url
-from pipelines.planning.corpus import Source
 from pipelines.planning.inventory import take_inventory
 from pipelines.reading.documents import read_documents
 from pipelines.reading.entries.files import has_changed
 from pipelines.reading.entries.listing import list_files
+from pipelines.reading.sources.source import Source
 
 
 def put(s3, name: str, data: bytes) -> None:

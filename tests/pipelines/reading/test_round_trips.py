@@ -24,7 +24,7 @@ from gristmill.errors import SourceError
 from pipelines.contracts.document import is_empty
 from pipelines.reading.entries import archives, decompress, files
 from pipelines.reading.entries.normalise import normalise
-from pipelines.reading.entries.source import REASONS
+from pipelines.reading.entries.reasons import REASONS
 from tests.pipelines.reading.conftest import read_file
 
 CHARACTERS = st.sampled_from("ab ,\"'\\\0\r\n\t\x1b\x85\u2028\ufeffe\u0301é漢🙂{}[]<>\x1a")

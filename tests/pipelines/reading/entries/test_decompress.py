@@ -8,7 +8,7 @@ import pytest
 import zstandard
 
 from pipelines.reading.entries.decompress import DecodeBudget, decompress, peek
-from pipelines.reading.entries.source import BrokenInput
+from pipelines.reading.entries.reasons import BrokenInput
 
 TEXT = b"".join(b"line %d of some text that compresses\n" % i for i in range(10_000))
 NOISE = random.Random(1).randbytes(100_000)

@@ -4,9 +4,9 @@ from pathlib import Path
 import pytest
 
 from gristmill.errors import SourceError
-from pipelines.planning.corpus import Source
 from pipelines.reading.entries.files import SourceFile, content_checksum, read_units
 from pipelines.reading.entries.listing import list_files
+from pipelines.reading.sources.source import Source
 
 
 def source(root: Path, **fields: object) -> Source:

@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gristmill.errors import SourceError
-from pipelines.planning.corpus import Source
+from pipelines.reading.documents import read_records
 from pipelines.reading.entries.archives import Entry
 from pipelines.reading.entries.records import TextRecord
 from pipelines.reading.formats import arrow as module
-from pipelines.reading.registry import read_records
+from pipelines.reading.sources.source import Source
 
 
 def ipc(table: pa.Table, kind: str = "file", compression: str | None = None, rows: int | None = None) -> bytes:

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelines.planning.corpus import Source
+from pipelines.reading.documents import read_records
 from pipelines.reading.entries.archives import Entry
 from pipelines.reading.entries.records import Bad, TextRecord
-from pipelines.reading.registry import read_records
+from pipelines.reading.sources.source import Source
 
 
 def test_an_array_of_objects(read: Callable) -> None:

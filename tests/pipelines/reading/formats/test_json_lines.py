@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelines.planning.corpus import Source
 from pipelines.reading import documents as stage
-from pipelines.reading.documents import list_files, read_documents
+from pipelines.reading.documents import read_documents
+from pipelines.reading.entries.listing import list_files
 from pipelines.reading.formats.json_lines import LongRecord, lines
+from pipelines.reading.sources.source import Source
 
 
 def jsonl(*records: object) -> bytes:

@@ -10,9 +10,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from gristmill.errors import SourceError
-from pipelines.planning.corpus import Source
-from pipelines.reading.documents import list_files, read_documents
+from pipelines.reading.documents import read_documents
+from pipelines.reading.entries.listing import list_files
 from pipelines.reading.formats.parquet_pages import _header, scan_pages
+from pipelines.reading.sources.source import Source
 
 
 def parquet(table: pa.Table, **options: object) -> bytes:

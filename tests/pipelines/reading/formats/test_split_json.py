@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelines.planning.corpus import Source
 from pipelines.reading.entries.records import Bad, TextRecord
 from pipelines.reading.formats.split_json import split_record
+from pipelines.reading.sources.source import Source
 
 TEXT = "".join(f'line {i} "é" \\ \t 😀\n' for i in range(200))
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from gristmill.errors import PoisonError, SourceError
-from pipelines.planning.corpus import Source
-from pipelines.reading.documents import list_files, read_documents
+from pipelines.reading.documents import read_documents, read_records
 from pipelines.reading.entries.archives import open_entries
+from pipelines.reading.entries.listing import list_files
 from pipelines.reading.entries.records import Bad, TextRecord, WebPage
-from pipelines.reading.registry import read_records
+from pipelines.reading.sources.source import Source
 from pipelines.reading.web import extraction
 from pipelines.reading.web.charset import decode_page
 from pipelines.reading.web.extraction import Extractor

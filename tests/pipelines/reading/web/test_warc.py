@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.planning.corpus import Source
-from pipelines.reading.documents import list_files, read_documents
+from pipelines.reading.documents import read_documents
+from pipelines.reading.entries.listing import list_files
+from pipelines.reading.sources.source import Source
 
 PAGE = b"<html><body><p>The mill by the river stands still.</p></body></html>"
 TEXT = "The mill by the river stands still."

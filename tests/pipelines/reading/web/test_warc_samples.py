@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.planning.corpus import Source
-from pipelines.reading.documents import list_files, read_documents
+from pipelines.reading.documents import read_documents
 from pipelines.reading.entries.decompress import DecodeBudget, decompress
-from pipelines.reading.entries.source import REASONS, BrokenInput
+from pipelines.reading.entries.listing import list_files
+from pipelines.reading.entries.reasons import REASONS, BrokenInput
+from pipelines.reading.sources.source import Source
 from pipelines.reading.web.web_archives import Record, read_archive
 
 OPERA = "webarchive-discovery__BL-20140325121225068-00000-32090~opera~8443.warc.gz"

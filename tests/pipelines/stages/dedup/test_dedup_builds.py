@@ -14,9 +14,10 @@ from gristmill.errors import ConfigError, UserError
 from pipelines.building.build import build
 from pipelines.cluster.local import LocalCluster
 from pipelines.contracts.lineage import open_corpus
-from pipelines.planning.corpus import CorpusConfig, Source, StepConfig
+from pipelines.planning.corpus import CorpusConfig, StepConfig
 from pipelines.planning.inventory import take_inventory
 from pipelines.planning.plan import make_plan
+from pipelines.reading.sources.source import Source
 from pipelines.stages.dedup.dedup_exact import DedupExact
 from pipelines.stages.dedup.dedup_minhash import DedupMinhash
 from pipelines.stages.dedup.keep_rule import KeepKey

@@ -14,9 +14,10 @@ from pipelines.__main__ import main
 from pipelines.building.build import build
 from pipelines.cluster.local import LocalCluster
 from pipelines.contracts.lineage import open_corpus
-from pipelines.planning.corpus import CorpusConfig, Source, StepConfig
+from pipelines.planning.corpus import CorpusConfig, StepConfig
 from pipelines.planning.inventory import take_inventory
 from pipelines.planning.plan import make_plan
+from pipelines.reading.sources.source import Source
 from pipelines.stages.measure.url_rules import UrlRules
 from pipelines.stages.pii.pii import Pii
 
