@@ -65,7 +65,7 @@ class DocumentData:
         blank = np.full((size, 1), PADDING, dtype=np.int64)
         rows = Batch(blank, np.full_like(blank, IGNORED), blank, blank, source, sample, sample, np.zeros_like(source))
         if self.context.family == "encoder_decoder":
-            inputs = inputs.marked(None, self.context.special("<eos>"))
+            inputs = inputs.with_marks(None, self.context.special("<eos>"))
         pairs = Pairs(inputs, targets, np.arange(len(chosen)), np.zeros(len(chosen), dtype=np.int64))
         if self.context.family == "encoder_decoder":
             return encoder_decoder_rows(pairs, rows, self.context, self.mode)

@@ -1,6 +1,7 @@
-"""Objectives: what a batch of packed documents becomes for a model to learn from.
+"""Objectives: how a batch of packed documents becomes inputs and targets.
 
-`shared.training_objective` is the protocol. To add an objective: a file here, and its class in the union `Objective`.
+The protocol is `shared.training_objective`. To add an objective, add a file here and its class to the union
+`Objective`.
 """
 
 from typing import get_args

@@ -1,4 +1,6 @@
-"""The causal objective (GPT: Radford et al., 2018): each token predicts the next one of its own document."""
+"""Causal language modelling (GPT: Radford et al., 2018): each token predicts the next token of its own
+document.
+"""
 
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -22,5 +24,5 @@ class Causal(TrainingObjective):
     prompt_format: ClassVar[PromptFormat] = PromptFormat(plain_text=True)
 
     def apply(self, batch: Batch, context: Context) -> Batch:
-        """The batch as it is packed: its targets are the next tokens."""
+        """Return the packed batch unchanged: its targets already are the next tokens."""
         return batch

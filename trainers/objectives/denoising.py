@@ -1,17 +1,17 @@
-"""Denoising (BART: Lewis et al., "BART: Denoising Sequence-to-Sequence Pre-training", 2020, section 2.2): a document is
-corrupted by one or more of five noises, the target is the original.
+"""Denoising (BART: Lewis et al., "BART: Denoising Sequence-to-Sequence Pre-training", 2020, section 2.2): up
+to five kinds of noise corrupt a document, and the target is the original.
 
-On "A B C . D E ." with the mask M:
+For "A B C . D E ." with the mask M:
 
     sentence permutation   D E . A B C .      sentences in random order
-    document rotation      C . D E . A B      begins at a random token
-    token deletion         A . C . E .        random tokens are gone
-    token masking          A M C . M E .      random tokens are masks
-    text infilling         A M . D M E .      spans, of length 0 as well, become one mask each
+    document rotation      C . D E . A B      starts at a random token
+    token deletion         A . C . E .        random tokens are removed
+    token masking          A M C . M E .      random tokens become masks
+    text infilling         A M . D M E .      each span, even one of length 0, becomes a single mask
 
-Noises are applied in that order, as permuting and then infilling is the paper's choice for its large models: 30 % of the
-tokens, all sentences. Input and target are `<bos> text <eos>` on an encoder-decoder (BART's own marks), and end with
-`<eos>` on a decoder.
+The noises are applied in this order: the paper's large models permute first, then infill (all sentences, 30 %
+of the tokens). Input and target are `<bos> text <eos>` for an encoder-decoder, with BART's own marks; for a
+decoder both end with `<eos>`.
 """
 
 import math
@@ -29,19 +29,20 @@ from trainers.objectives.shared.prompt_format import PromptFormat, replace_text
 from trainers.objectives.shared.ragged import Ragged
 from trainers.rows.batch import Batch, Frame
 
-_LONGEST = 1 << 10  # tokens of a span: Poisson's tail beyond it is nothing for the means that are allowed
+_LONGEST = 1 << 10  # tokens in a span; for the allowed means the Poisson tail beyond this is negligible
 
 
 @dataclass(frozen=True)
 class Denoising(PairObjective):
-    """BART's noises; each is left out where its share is 0 or it is false.
+    """BART's noises. A noise is off when its share is 0 or its switch is false.
 
-    `masking` and `deletion` are the probability of each token. `infilling` is the share of a document's tokens, rounded,
-    that spans of Poisson(`mean_span`) tokens take away: lengths are drawn until they add up, the last is cut to fit,
-    and the spans' places among the other tokens are uniform; those of length 0 insert a mask. Where they
-    would make the documents of a row longer than it has room for, the last span takes what is left.
-    `permute_sentences` needs the sentences of the shards; a row that goes on with a document begins with a
-    part of a sentence. Every document has a target, one that no noise meets as well.
+    `masking` and `deletion` are probabilities per token. `infilling` is the share of a document's tokens,
+    rounded, that spans of Poisson(`mean_span`) tokens remove: lengths are drawn until they add up to it, the
+    last one is cut to fit, and the spans are placed uniformly among the other tokens. A span of length 0
+    inserts a mask. If the masks would make the documents of a row longer than the row has room for, the last
+    span takes all that is left. `permute_sentences` needs shards with sentence boundaries; a row that
+    continues a document may begin in the middle of a sentence. Every document has a target, even one that no
+    noise touched.
     """
 
     kind: Literal["denoising"] = "denoising"
@@ -59,45 +60,47 @@ class Denoising(PairObjective):
 
     @property
     def needs_sentences(self) -> bool:
-        """Only permuting sentences needs them."""
+        """Only `permute_sentences` needs them."""
         return self.permute_sentences
 
     def text_frame(self, family: str) -> Frame:
-        """BART's encoder reads `<bos> text <eos>`."""
+        """The encoder of an encoder-decoder reads `<bos> text <eos>`, as BART's does."""
         return Frame("<bos>", "<eos>") if family == "encoder_decoder" else super().text_frame(family)
 
     @property
     def prompt_format(self) -> PromptFormat:
-        """The model writes the whole text anew; a mask stands for what is missing."""
+        """The model rewrites the whole text; a mask marks a gap."""
         gap = MASK if self.infilling or self.masking else None
         return PromptFormat(names=(MASK,), gap=gap, closed=True, answer=replace_text)
 
     def check(self) -> None:
-        """Shares are shares, there is noise at all, options fit together."""
+        """Validate ranges, and that there is some noise and the options are compatible."""
         for name in ("infilling", "masking", "deletion"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name}: got {getattr(self, name)}, allowed 0 (none) to below 1")
         if not 1 <= self.mean_span <= 100:
             raise ValueError(
-                f"mean_span: got {self.mean_span}, allowed 1 to 100: shorter spans insert more than they take"
+                f"mean_span: got {self.mean_span}, allowed 1 to 100: shorter spans insert more than they remove"
             )
         if not (self.infilling or self.masking or self.deletion or self.permute_sentences or self.rotate):
             raise ValueError(
-                "infilling: got 0 and no other noise; set one of the noises, or take the objective prefix_lm"
+                "infilling: got 0 and no other noise; set one of the noises, or use the objective prefix_lm"
             )
         self.check_prefix()
 
     def rendered(self, tokens: int, family: str) -> int:
-        """The document and its marks, on a decoder the document twice. Noise makes it longer only in what a row has left."""
+        """The document and its marks; for a decoder the document counts twice. Noise lengthens it only into
+        free positions.
+        """
         return tokens + 2 if family == "encoder_decoder" else 2 * tokens + 2
 
     def pairs(self, batch: Batch, context: Context) -> Pairs:
-        """Corrupted document and original."""
+        """The corrupted document and the original."""
         documents = documents_of(batch, context)
         bos, eos = context.special("<bos>") if context.family == "encoder_decoder" else None, context.special("<eos>")
         original = documents.content
-        noisy = self._noisy(batch, documents, context).marked(bos, eos)
-        return documents.pairs(noisy, original.marked(bos, eos, original.sizes > 0))
+        noisy = self._noisy(batch, documents, context).with_marks(bos, eos)
+        return documents.pairs(noisy, original.with_marks(bos, eos, original.sizes > 0))
 
     def _noisy(self, batch: Batch, documents: Documents, context: Context) -> Ragged:
         original = text = documents.content
@@ -105,14 +108,14 @@ class Denoising(PairObjective):
             if batch.sentence_starts is None:
                 raise UserError(
                     "objective.permute_sentences: the shards do not say where sentences begin; build the corpus with the "
-                    "column `sentences`, or set it to false"
+                    "column `sentences`, or set this to false"
                 )
             starts = batch.sentence_starts[documents.text]
-            text = permuted(text, starts, documents.per_token(context, "denoising/sentences"))
+            text = shuffle_sentences(text, starts, documents.per_token(context, "denoising/sentences"))
         if self.rotate:
-            text = rotated(text, documents.per_document(context, "denoising/rotation")[:, 0])
+            text = rotate_documents(text, documents.per_document(context, "denoising/rotation")[:, 0])
         if self.deletion:
-            text = deleted(text, documents.per_token(context, "denoising/deletion") < self.deletion)
+            text = delete_tokens(text, documents.per_token(context, "denoising/deletion") < self.deletion)
         if self.masking or self.infilling:
             mask = context.special(MASK)
         if self.masking:
@@ -121,34 +124,34 @@ class Denoising(PairObjective):
         if self.infilling:
             lengths = documents.per_token(context, "denoising/lengths")
             places = documents.per_token(context, "denoising/places", 2)
-            # A mixture's token may lead each document.
+            # In a mixture a mode token may precede each document, hence the 1.
             needed = [1 + self.rendered(size, context.family) for size in original.sizes.tolist()]
             taken = np.bincount(documents.rows, needed, minlength=len(batch.inputs)).astype(np.int64)
             free = np.maximum(0, context.sequence_length - taken)
             shares = (self.infilling, self.mean_span, mask)
-            text = infilled(text, original.offsets, lengths, places, *shares, documents.rows, free)
+            text = infill_spans(text, original.offsets, lengths, places, *shares, documents.rows, free)
         return text
 
 
-def permuted(text: Ragged, starts: np.ndarray, drawn: np.ndarray) -> Ragged:
-    """Each document's sentences in random order; `starts`, bool [tokens], says where they begin, and `drawn` are as many
-    uniform numbers.
+def shuffle_sentences(text: Ragged, starts: np.ndarray, drawn: np.ndarray) -> Ragged:
+    """Put each document's sentences in random order. `starts`, bool [tokens], marks the first token of each
+    sentence; `drawn`, float64 [tokens], are uniform numbers.
     """
     tokens = np.empty_like(text.tokens)
     _permute(text.tokens, text.offsets, starts, drawn, tokens)
     return Ragged(tokens, text.offsets)
 
 
-def rotated(text: Ragged, drawn: np.ndarray) -> Ragged:
-    """Each document from a random token on, then what was before it; one uniform number for each document."""
+def rotate_documents(text: Ragged, drawn: np.ndarray) -> Ragged:
+    """Rotate each document to start at a random token. `drawn`, float64 [documents], are uniform numbers."""
     begins = (drawn * text.sizes).astype(np.int64)
     first, sizes = (np.repeat(numbers, text.sizes) for numbers in (text.offsets[:-1], text.sizes))
     inside = np.arange(len(text.tokens)) - first + np.repeat(begins, text.sizes)
     return Ragged(text.tokens[first + np.where(inside >= sizes, inside - sizes, inside)], text.offsets)
 
 
-def deleted(text: Ragged, chosen: np.ndarray) -> Ragged:
-    """Each document without the chosen tokens; one of which nothing would be left keeps its first token."""
+def delete_tokens(text: Ragged, chosen: np.ndarray) -> Ragged:
+    """Remove the `chosen` tokens, bool [tokens]. A document that would become empty keeps its first token."""
     before = np.concatenate([[0], np.cumsum(~chosen)])
     empty = (before[text.offsets[1:]] == before[text.offsets[:-1]]) & (text.sizes > 0)
     if empty.any():
@@ -158,7 +161,7 @@ def deleted(text: Ragged, chosen: np.ndarray) -> Ragged:
     return Ragged(text.tokens[~chosen], before[text.offsets])
 
 
-def infilled(
+def infill_spans(
     text: Ragged,
     offsets: np.ndarray,
     lengths: np.ndarray,
@@ -169,11 +172,12 @@ def infilled(
     rows: np.ndarray,
     free: np.ndarray,
 ) -> Ragged:
-    """Each document with spans of its tokens as one `mask` each. The documents of row r, `rows` [documents] of them, grow by
-    `free[r]` tokens at most in all, those before them in the row counted with what they have shrunk by.
+    """Replace spans of each document by one `mask` each.
 
-    Uniform numbers for the spans' lengths, one for each token of the documents with `offsets`, and for their
-    places, two for each. `text` has at most those tokens in each document.
+    `rows` [documents] is the row of each document. Together the documents of row r grow by at most `free[r]`
+    tokens; a document that shrinks leaves its room to those after it in the row. `offsets` are those of the
+    original documents; `text` has at most as many tokens in each. `lengths` and `places` are uniform numbers
+    for the lengths and the places of the spans: one and two for each original token.
     """
     weights = np.exp(
         [
@@ -192,7 +196,9 @@ def infilled(
 
 
 def _first(drawn: np.ndarray, original: Ragged, text: Ragged) -> np.ndarray:
-    """Of numbers for every token of `original` the first ones of each document, as many as `text` has there."""
+    """`drawn` has one number per token of `original`; keep the first of each document, as many as it has in
+    `text`.
+    """
     if len(text.tokens) == len(original.tokens):
         return drawn
     shift = np.repeat(original.offsets[:-1] - text.offsets[:-1], text.sizes)
@@ -204,7 +210,7 @@ def _first(drawn: np.ndarray, original: Ragged, text: Ragged) -> np.ndarray:
 def _permute(
     tokens: np.ndarray, offsets: np.ndarray, starts: np.ndarray, drawn: np.ndarray, permuted: np.ndarray
 ) -> None:
-    """Copy each document's sentences in the order of a shuffle (Fisher and Yates) of where they begin."""
+    """Copy each document's sentences in random order: a Fisher-Yates shuffle of their first tokens."""
     begins = np.empty(len(tokens), dtype=np.int64)
     for document in range(len(offsets) - 1):
         first, end, count = offsets[document], offsets[document + 1], 0
@@ -241,8 +247,8 @@ def _infill(
     filled: np.ndarray,
     filled_offsets: np.ndarray,
 ) -> None:
-    """Draw the spans of each document, then choose their places among its tokens by selection sampling (Knuth, The Art of
-    Computer Programming 2, 3.4.2, algorithm S).
+    """Draw the spans of each document, then choose their places among its tokens by selection sampling
+    (Knuth, The Art of Computer Programming 2, 3.4.2, algorithm S).
     """
     written = 0
     for document in range(len(offsets) - 1):
@@ -255,7 +261,7 @@ def _infill(
             length = 0
             while length < len(cumulative) - 1 and lengths[drawn + count] >= cumulative[length]:
                 length += 1
-            # Should spans of length 0 use up the numbers drawn, or the room, the last span takes what is left.
+            # If spans of length 0 use up the numbers drawn or the room, the last span takes all that is left.
             spans[count] = left if length > left or count == most - 1 else length
             left -= spans[count]
             count += 1

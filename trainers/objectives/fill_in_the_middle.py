@@ -1,14 +1,14 @@
-"""Fill in the middle (Bavarian et al., "Efficient Training of Language Models to Fill in the Middle", 2022): a document is
-cut into prefix, middle and suffix, and the middle is moved to the end.
+"""Fill in the middle (Bavarian et al., "Efficient Training of Language Models to Fill in the Middle", 2022):
+cut a document into prefix, middle and suffix, and move the middle to the end.
 
     PSM  <fim_prefix> prefix <fim_suffix> suffix <fim_middle> middle <eos>
     SPM  <fim_prefix> <fim_suffix> suffix <fim_middle> prefix middle <eos>
 
-SPM is the paper's second variant (appendix D), the one that lets both orders be trained together. Cuts are between
-characters (section 3 prefers them to cuts between tokens, which fail on prompts that end inside of a token), and each part is
-encoded as its text alone would be: the ids that a prompt has. `trainers.objectives.shared.character_cuts` says how.
-Each document of a row is cut by itself after packing (context level, section 4.4); the model predicts all of it, as it
-predicts the documents that are left as they are.
+SPM is the paper's second variant (appendix D), which allows both orders to be trained together. Cuts fall
+between characters: section 3 prefers that to cuts between tokens, which fail on prompts that end inside a
+token. Each part is encoded as if it were a text of its own, so its ids are those of a prompt
+(`trainers.objectives.shared.character_cuts`). Each document of a row is cut separately, after packing
+(context level, section 4.4). The model predicts every token of it, as it does for documents that are not cut.
 """
 
 import math
@@ -32,10 +32,10 @@ _MARKS = (FIM_PREFIX, FIM_MIDDLE, FIM_SUFFIX)
 
 @dataclass(frozen=True)
 class FillInTheMiddle(PairObjective):
-    """A share `rate` of the documents is cut, at two places drawn uniformly between its characters, and of
-    those a share `spm` is in the order suffix, prefix, middle. The paper finds rates up to 0.9 free of cost for what is
-    predicted left to right. Each part is encoded by itself, as a prompt of the same text is; of WordPiece and of other
-    vocabularies that do not keep spaces the cuts are between tokens.
+    """A share `rate` of the documents is cut at two places drawn uniformly between their characters. Of
+    these, a share `spm` is written in the order suffix, prefix, middle. The paper finds that rates up to 0.9
+    cost nothing in left-to-right prediction. Each part is encoded separately, as a prompt with the same text
+    would be. With WordPiece and other vocabularies that do not keep spaces, documents are cut between tokens.
     """
 
     kind: Literal["fill_in_the_middle"] = "fill_in_the_middle"
@@ -49,30 +49,30 @@ class FillInTheMiddle(PairObjective):
     prompt_format: ClassVar[PromptFormat] = PromptFormat(names=_MARKS)
 
     def check(self) -> None:
-        """Shares are shares."""
+        """Validate ranges."""
         for name in ("rate", "spm"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name}: got {getattr(self, name)}, allowed 0 to 1")
 
     def rendered(self, tokens: int, family: str) -> int:
-        """The document with `<bos>`, and what cutting it takes."""
+        """The document, its `<bos>`, and the positions reserved for cutting it."""
         return tokens + 1 + self._reserved
 
     @property
     def _reserved(self) -> int:
-        """Positions kept for what cutting a document takes: no fewer than the marks, and enough on average over the documents
-        that are cut and those that are not. What the cuts of one take beyond that comes out of `spare` and of what the
-        others of its row do not need.
+        """Positions reserved in each document for cutting it: enough for the marks, and for the average
+        growth over cut and uncut documents. A document that grows more uses `spare` and what the others of
+        its row leave unused.
         """
         return max(len(_MARKS), math.ceil(self.rate * (len(_MARKS) + _MEAN_GROWTH)))
 
     @property
     def spare(self) -> int:
-        """So many that a document alone in its row may grow by GROWTH."""
+        """Enough for a document that is alone in its row to grow by GROWTH."""
         return GROWTH - (self._reserved - len(_MARKS))
 
     def pairs(self, batch: Batch, context: Context) -> Pairs:
-        """Every document as a target without an input."""
+        """Every document as a target with an empty input."""
         documents = documents_of(batch, context)
         chance = documents.per_document(context, "fill_in_the_middle/cuts", 4)
         order = np.where(chance[:, 0] >= self.rate, 0, np.where(chance[:, 1] >= self.spm, 1, 2))
@@ -80,11 +80,11 @@ class FillInTheMiddle(PairObjective):
         unused = self._reserved - len(_MARKS) * (order > 0)
         free = self.spare + np.bincount(documents.rows, unused, minlength=len(batch.inputs)).astype(np.int64)
         content, cuts = context.texts.cut(documents.content, order > 0, chance[:, 2:], documents.rows, free)
-        return self.moved(replace(documents, content=content), order, cuts, context)
+        return self.move_middle(replace(documents, content=content), order, cuts, context)
 
-    def moved(self, documents: Documents, order: np.ndarray, cuts: np.ndarray, context: Context) -> Pairs:
-        """The pairs with document i left as it is (order 0), as PSM (1) or as SPM (2), its middle `cuts[i, 0]` up to
-        `cuts[i, 1]`.
+    def move_middle(self, documents: Documents, order: np.ndarray, cuts: np.ndarray, context: Context) -> Pairs:
+        """Write document i unchanged where `order[i]` is 0, as PSM where it is 1 and as SPM where it is 2.
+        Its middle is the tokens from `cuts[i, 0]` up to `cuts[i, 1]`.
         """
         content, whole = documents.content, order == 0
         more = np.where(whole, documents.following >= 0, len(_MARKS) + 1)
@@ -115,7 +115,7 @@ def _move(
     targets: np.ndarray,
     target_offsets: np.ndarray,
 ) -> None:
-    """Write each document in its order, then `last`, where that is a token."""
+    """Write each document in its order, then its `last` token unless that is negative."""
     prefix, middle, suffix = marks
     for document in range(len(offsets) - 1):
         first, end, place = offsets[document], offsets[document + 1], target_offsets[document]

@@ -1,5 +1,5 @@
-"""Masked language modelling: BERT (Devlin et al., 2019, section 3.1) with RoBERTa's dynamic masks (Liu et al., 2019), whole
-words, and SpanBERT's spans (Joshi et al., 2020, section 3.1).
+"""Masked language modelling: BERT (Devlin et al., 2019, section 3.1) with RoBERTa's dynamic masks (Liu et
+al., 2019), whole words, and SpanBERT's spans (Joshi et al., 2020, section 3.1).
 """
 
 from dataclasses import dataclass, replace
@@ -19,7 +19,7 @@ from trainers.rows.random import uniforms
 
 @dataclass(frozen=True)
 class Masking(TrainingObjective):
-    """What the masked objectives share: the fields that `Masked` explains."""
+    """Fields and masking shared by the masked objectives; `Masked` documents the fields."""
 
     rate: float = 0.15
     mask_share: float = 0.8
@@ -33,22 +33,22 @@ class Masking(TrainingObjective):
     prompt_format: ClassVar[PromptFormat] = PromptFormat(names=(MASK,))
 
     def check(self) -> None:
-        """Shares are shares."""
+        """Validate ranges."""
         if not 0 < self.rate <= 1:
             raise ValueError(f"rate: got {self.rate}, allowed above 0 to 1")
         if min(self.mask_share, self.random_share) < 0 or self.mask_share + self.random_share > 1 + 1e-9:
             raise ValueError(
-                f"mask_share, random_share: got {self.mask_share} and {self.random_share}, allowed 0 and more, up to 1 "
-                f"together"
+                f"mask_share, random_share: got {self.mask_share} and {self.random_share}, allowed 0 and more, with a sum "
+                f"of 1 or less"
             )
         if not 0 < self.span_p < 1:
             raise ValueError(f"span_p: got {self.span_p}, allowed above 0 to below 1")
         if self.span_words < 2:
             raise ValueError(
-                f"span_words: got {self.span_words}, allowed 2 and more; for single words set unit to words"
+                f"span_words: got {self.span_words}, allowed 2 or more; for single words set unit to words"
             )
         if self.copies is not None and not 1 <= self.copies <= 1000:
-            raise ValueError(f"copies: got {self.copies}, allowed 1 to 1000, or null for a new mask at every visit")
+            raise ValueError(f"copies: got {self.copies}, allowed 1 to 1000, or null for a new mask in every epoch")
 
     @property
     def frame(self) -> Frame:
@@ -57,7 +57,7 @@ class Masking(TrainingObjective):
 
     @property
     def needs_words(self) -> bool:
-        """Words and spans of words need them."""
+        """The units `words` and `spans` need them."""
         return self.unit != "tokens"
 
     def apply(self, batch: Batch, context: Context) -> Batch:
@@ -88,30 +88,32 @@ class Masking(TrainingObjective):
         choose_words(*row, context.word_marks, self.rate, longer, rounding, last, draws, lengths, group)
 
     def _uniforms(self, batch: Batch, context: Context, name: str, columns: int | None = None) -> np.ndarray:
-        """Uniform numbers [rows, columns], or of the shape of the inputs."""
+        """Uniform numbers, float64 [rows, columns]; by default as many columns as the inputs have."""
         keys, masks = batch.sample, "masked"
         if self.copies is not None:
-            # 44 bits hold the sequences of any source, times 1,000 copies.
+            # 44 bits are enough for the sequences of any source times 1,000 copies.
             keys, masks = batch.source << 44 | (batch.sequence * self.copies + batch.epoch % self.copies), "masked/copy"
         return uniforms(context.seed, keys, columns or batch.inputs.shape[1], f"{masks}/{name}")
 
 
 @dataclass(frozen=True)
 class Masked(Masking):
-    """Predict masked tokens from those on both sides.
+    """Predict masked tokens from both sides.
 
-    `rate` of the tokens of each document are chosen, never special ones. Of those chosen `mask_share` become `<mask>`,
-    `random_share` another token that is not special, the others stay; the loss is at the chosen ones. `unit` is
-    what is chosen: `tokens`, whole `words`, or `spans` of words of geometric length, with parameter `span_p` and at most
-    `span_words` words (SpanBERT's 0.2 and 10: 3.8 words in the mean). Tokens of words are replaced one by one, those of
-    a span all in the same way.
+    In each document a share `rate` of the tokens is chosen, never special ones. Of the chosen tokens,
+    `mask_share` become `<mask>`, `random_share` become a random token that is not special, and the rest stay
+    as they are; the loss is taken at all chosen tokens. `unit` is what gets chosen: `tokens`, whole `words`,
+    or `spans` of words. The length of a span is geometric with parameter `span_p`, at most `span_words` words
+    (SpanBERT's 0.2 and 10 give a mean of 3.8 words). The tokens of words are replaced one by one, those of a
+    span all in the same way.
 
-    Every visit of a sequence has a mask of its own, a function of the seed and the sample's number. With `copies` it has
-    one of so many in turn, a function of the seed, the sequence and its epoch modulo `copies`: BERT made 10 copies of
-    its data and trained for 40 epochs, so that it saw each mask 4 times.
+    By default a sequence gets a new mask in every epoch, a function of the seed and the sample's number. With
+    `copies` it cycles through that many masks, each a function of the seed, the sequence and the epoch modulo
+    `copies`. BERT made 10 copies of its data and trained for 40 epochs, so it saw each mask 4 times.
 
-    `marks` are `<cls>` before and `<sep>` after every one of the `documents`; or `<cls>` at the beginning of all `rows` and
-    `<sep>` after documents alone, as RoBERTa has them in full sentences (Liu et al., 2019, section 4.2).
+    With `marks: documents`, `<cls>` precedes and `<sep>` follows every document. With `marks: rows`, `<cls>`
+    begins every row and `<sep>` follows every document, as in RoBERTa's full sentences (Liu et al., 2019,
+    section 4.2).
     """
 
     marks: Literal["documents", "rows"] = "documents"
@@ -119,20 +121,20 @@ class Masked(Masking):
 
     @property
     def frame(self) -> Frame:
-        """The marks around a document."""
+        """`<sep>` after every document; `<cls>` before it unless `<cls>` marks rows."""
         return Frame(CLS if self.marks == "documents" else None, SEP)
 
     def stream_length(self, sequence_length: int, family: str) -> int:
-        """A row of the model is one of the stream, and its own `<cls>`."""
+        """One token less where every row begins with a `<cls>` of its own."""
         return sequence_length - (self.marks == "rows")
 
     def apply(self, batch: Batch, context: Context) -> Batch:
-        """The batch with its rows marked and tokens masked."""
-        return super().apply(led(batch, context.special(CLS)) if self.marks == "rows" else batch, context)
+        """The batch with rows marked and tokens masked."""
+        return super().apply(prepend_mark(batch, context.special(CLS)) if self.marks == "rows" else batch, context)
 
 
-def led(batch: Batch, mark: int) -> Batch:
-    """The batch with `mark` at the beginning of every row that holds a document; it belongs to the first one."""
+def prepend_mark(batch: Batch, mark: int) -> Batch:
+    """Insert `mark` at the beginning of every row that holds a document; it becomes part of the first one."""
     first = batch.segments[:, :1]
     there = first >= 0
     inputs = np.concatenate([np.where(there, mark, batch.inputs[:, :1]), batch.inputs], axis=1)
@@ -144,7 +146,7 @@ def led(batch: Batch, mark: int) -> Batch:
 
 
 def longer_spans(p: float, most: int) -> np.ndarray:
-    """P(words <= n) for n from 1 to `most` - 1: a geometric distribution cut off after `most` and scaled to 1, float64."""
+    """P(words <= n) for n from 1 to `most` - 1, float64: a geometric distribution truncated at `most` words."""
     shares = p * (1 - p) ** np.arange(most)
     longer: np.ndarray = np.cumsum(shares / shares.sum())[:-1]
     return longer
@@ -152,7 +154,7 @@ def longer_spans(p: float, most: int) -> np.ndarray:
 
 @lru_cache(maxsize=8)
 def _ids(specials: tuple[int, ...], vocab_size: int) -> tuple[np.ndarray, np.ndarray]:
-    """(which ids are special, bool; the ids that are not)."""
+    """(bool mask of the special ids, int64 array of the other ids)."""
     special = np.zeros(max(vocab_size, *specials) + 1, dtype=bool)
     special[list(specials)] = True
     return special, np.flatnonzero(~special[:vocab_size])

@@ -1,15 +1,16 @@
-"""Mixtures of objectives: every row of a batch is given to one of them (UL2: Tay et al., "UL2: Unifying Language Learning
-Paradigms", 2023, section 3.1).
+"""Mixtures of objectives: each row of a batch goes to one of them (UL2: Tay et al., "UL2: Unifying Language
+Learning Paradigms", 2023, section 3.1).
 
-Which one is a function of the run's seed and the sample's number. A token may lead the inputs of an objective and tell the
-model what is asked of it, UL2's mode tokens. Here they are spares of the vocabulary:
+The choice is a function of the run's seed and the sample's number. A mode token may precede the inputs of an
+objective, to tell the model which task it is given. UL2's mode tokens are reserved entries of the vocabulary
+here:
 
-    R, regular spans         <reserved_0>   spans of 3 and of 8 tokens, 15 % of them
-    S, sequential            <reserved_1>   the last 25 % of a document from what is before it
-    X, extreme               <reserved_2>   spans of 3, 8 and 64 tokens, 50 %; of 64 tokens, 15 %
+    R, regular spans         <reserved_0>   spans of 3 and of 8 tokens, 15 % of the tokens
+    S, sequential            <reserved_1>   the last 25 % of a document, given the rest
+    X, extreme               <reserved_2>   spans of 3, 8 and 64 tokens, 50 %; spans of 64 tokens, 15 %
 
-All parts read one stream. Its documents begin with `<bos>` where a part needs that; parts that do not leave it out. A
-row takes as much of the stream as the part with the least room has for.
+All parts read one stream. Its documents begin with `<bos>` if any part needs it; the other parts drop it. A
+row takes as much of the stream as fits the part with the least room.
 """
 
 from collections.abc import Sequence
@@ -32,8 +33,8 @@ from trainers.rows.random import uniforms
 
 @dataclass(frozen=True)
 class MixturePart:
-    """An objective of a mixture: its share of the rows, as a `weight` among the others', and the `token` that leads its
-    inputs, a special of the tokenizer or none.
+    """One objective of a mixture. Its share of the rows is its `weight` over the sum of all weights. `token`,
+    a special of the tokenizer, precedes each of its inputs; null for none.
     """
 
     objective: Causal | SpanCorruption | Denoising | PrefixLM | FillInTheMiddle
@@ -41,21 +42,25 @@ class MixturePart:
     token: str | None = None
 
     def check(self) -> None:
-        """The weight is positive, the objective has an input for the token to lead."""
+        """Validate the weight, and that a `token` has inputs to precede."""
         if not 0 < self.weight < float("inf"):
             raise ValueError(f"weight: got {self.weight}, allowed above 0")
         if self.token is not None and not self.objective.rewrites_rows:
             raise ValueError(
-                f"token: got {self.token}, objective {self.objective.kind} has no inputs to lead; set null"
+                f"token: got {self.token}, objective {self.objective.kind} has no inputs for it to precede; set null"
             )
 
     def room(self, sequence_length: int, family: str) -> Room | None:
-        """What a row has room for, with `token` before every input; None where rows are those of the stream."""
+        """The room of a row with `token` before every input; None if the objective keeps the rows of the
+        stream.
+        """
         return self.objective.room(sequence_length, family, int(self.token is not None))
 
 
 def _ul2() -> tuple[MixturePart, ...]:
-    """The seven denoisers of UL2's table 1; a fifth of the samples is S, as the paper found best, the others share the rest."""
+    """The seven denoisers of UL2's table 1. S gets a fifth of the samples, the paper's best; the others share
+    the rest.
+    """
     regular = [(3.0, 0.15), (8.0, 0.15)]
     extreme = [(3.0, 0.5), (8.0, 0.5), (64.0, 0.15), (64.0, 0.5)]
     parts = [(SpanCorruption(mean_span=span, rate=rate), "<reserved_0>") for span, rate in regular]
@@ -70,14 +75,14 @@ UL2 = _ul2()
 
 @dataclass(frozen=True)
 class ObjectiveMixture(TrainingObjective):
-    """Each row goes to one of `parts`, chosen by their weights.
+    """Each row goes to one of `parts`, drawn by weight.
 
-    Where nothing else is said they are UL2's seven: spans of 3 and of 8 tokens, 15 %, led by `<reserved_0>`; the last
-    quarter of a text, a fifth of the rows, led by `<reserved_1>`; spans of 3, 8 and 64 tokens, 50 %, and of 64 tokens, 15 %,
-    led by `<reserved_2>`.
+    The default is UL2's seven: spans of 3 and of 8 tokens, 15 %, after `<reserved_0>`; the last quarter of a
+    text, a fifth of the rows, after `<reserved_1>`; and spans of 3, 8 and 64 tokens, 50 %, and of 64 tokens,
+    15 %, after `<reserved_2>`.
 
-    `objective={kind: mixture, parts: [{objective: causal}, {objective: {kind: span_corruption, rate: 0.3}, weight: 2}]}` is
-    a mixture on the command line.
+    On the command line a mixture is written `objective={kind: mixture, parts: [{objective: causal},
+    {objective: {kind: span_corruption, rate: 0.3}, weight: 2}]}`.
     """
 
     kind: Literal["mixture"] = "mixture"
@@ -85,60 +90,60 @@ class ObjectiveMixture(TrainingObjective):
 
     @property
     def frame(self) -> Frame:
-        """With `<bos>` where a part wants it."""
+        """With `<bos>` if any part needs it."""
         wanted = [part.objective.frame for part in self.parts]
         return next((frame for frame in wanted if frame.before), wanted[0])
 
     @property
     def families(self) -> tuple[str, ...]:
-        """Those that all parts can train."""
+        """The families that all parts can train."""
         first, *others = (part.objective.families for part in self.parts)
         return tuple(name for name in first if all(name in other for other in others))
 
     @property
     def needs_sentences(self) -> bool:
-        """Whether a part needs to know where sentences begin."""
+        """Whether any part needs to know where sentences begin."""
         return any(part.objective.needs_sentences for part in self.parts)
 
     @property
     def needs_texts(self) -> bool:
-        """Whether a part needs to know the texts of tokens."""
+        """Whether any part needs the texts of tokens."""
         return any(part.objective.needs_texts for part in self.parts)
 
     @property
     def gives_likelihood(self) -> bool:
-        """Whether a part does."""
+        """Whether any part does."""
         return any(part.objective.gives_likelihood for part in self.parts)
 
     @property
     def sees_prefix(self) -> bool:
-        """Whether a part does."""
+        """Whether any part does."""
         return any(part.objective.sees_prefix for part in self.parts)
 
     @property
     def rewrites_rows(self) -> bool:
-        """Whether a part does."""
+        """Whether any part does."""
         return any(part.objective.rewrites_rows for part in self.parts)
 
     def members(self) -> Sequence[tuple[TrainingObjective, str | None]]:
-        """The parts."""
+        """The objectives of the parts, each with its token."""
         return [(part.objective, part.token) for part in self.parts]
 
     @property
     def losses(self) -> dict[str, float]:
-        """Those of all parts."""
+        """The losses of all parts."""
         return {name: weight for part in self.parts for name, weight in part.objective.losses.items()}
 
     def check(self) -> None:
-        """There are parts, and a family of models that all of them train."""
+        """At least one part, and a family of models that all parts can train."""
         if not self.parts:
-            raise ValueError("parts: got none, allowed one and more")
+            raise ValueError("parts: got none, allowed one or more")
         if not self.families:
             kinds = ", ".join(f"{part.objective.kind} ({', '.join(part.objective.families)})" for part in self.parts)
-            raise ValueError(f"parts: no family of models is trained by all of {kinds}; leave some of them out")
+            raise ValueError(f"parts: no family of models can be trained by all of {kinds}; leave some of them out")
 
     def stream_length(self, sequence_length: int, family: str) -> int:
-        """That of the part with the least room."""
+        """The stream length of the part with the least room."""
         room = self.room(sequence_length, family)
         length = sequence_length if room is None else room.length
         check_length(length, sequence_length)
@@ -149,18 +154,18 @@ class ObjectiveMixture(TrainingObjective):
         return length
 
     def room(self, sequence_length: int, family: str, lead: int = 0) -> Room | None:
-        """Room for the documents of a row whichever part it goes to; None where rows of all parts are those of the stream."""
+        """The room of a row that suits every part; None if all parts keep the rows of the stream."""
         assert lead == 0, "no token leads a whole mixture"
         rooms = [room for part in self.parts if (room := part.room(sequence_length, family)) is not None]
         if not rooms:
             return None
         length, positions = min(room.length for room in rooms), min(room.positions for room in rooms)
         needed = np.max([room.needed[: length + 1] for room in rooms], axis=0)
-        # A document that takes what only some parts leave free has a row of its own in the others.
+        # A document may need positions that some part keeps spare: capped, it fills a row alone.
         return Room(np.minimum(needed, positions), positions)
 
     def apply(self, batch: Batch, context: Context) -> Batch:
-        """Each row as its objective makes it."""
+        """Draw a part for each row and apply its objective."""
         shares = np.cumsum([part.weight for part in self.parts])
         drawn = uniforms(context.seed, batch.sample, 1, "mixture")[:, 0]
         chosen = np.searchsorted(shares[:-1] / shares[-1], drawn, side="right")
@@ -170,7 +175,7 @@ class ObjectiveMixture(TrainingObjective):
             if len(rows):
                 made.append(_apply(part, _rows(batch, rows), context))
                 places.append(rows)
-        return _joined(batch, made, places, context.padding)
+        return _merge_rows(batch, made, places, context.padding)
 
 
 def _apply(part: MixturePart, batch: Batch, context: Context) -> Batch:
@@ -181,13 +186,13 @@ def _apply(part: MixturePart, batch: Batch, context: Context) -> Batch:
 
 
 def _rows(batch: Batch, rows: np.ndarray) -> Batch:
-    """The rows `rows` of a batch as it is packed."""
+    """Select `rows` of a packed batch."""
     arrays = {field.name: getattr(batch, field.name) for field in fields(batch)}
     return replace(batch, **{name: array[rows] for name, array in arrays.items() if array is not None})
 
 
-def _joined(batch: Batch, made: Sequence[Batch], places: Sequence[np.ndarray], padding: int) -> Batch:
-    """One batch of the rows of `made`, which go to `places`, each as wide as the widest."""
+def _merge_rows(batch: Batch, made: Sequence[Batch], places: Sequence[np.ndarray], padding: int) -> Batch:
+    """Merge the batches `made` into one: their rows go to `places`, padded to the widest."""
 
     def join(arrays: Sequence[np.ndarray], fill: int) -> np.ndarray:
         width = max(array.shape[1] for array in arrays)

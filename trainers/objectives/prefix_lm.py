@@ -1,11 +1,11 @@
-"""Prefix language modelling (Raffel et al., 2020, section 3.2; Liu et al., "Generating Wikipedia by Summarizing Long
-Sequences", 2018): a document is split, the first part is given, the second one is to be predicted.
+"""Prefix language modelling (Raffel et al., 2020, section 3.2; Liu et al., "Generating Wikipedia by
+Summarizing Long Sequences", 2018): split a document and predict the second part from the first.
 
 "Thank you for inviting" -> "me to your party last week ."
 
-On a decoder this is one text whose first part may see itself in both directions; on an encoder-decoder the encoder reads
-the first part and `<eos>`, the decoder predicts the second one. Where a row cuts a document its last target is the next
-token, or `<eos>` where the document ends.
+For a decoder this is one text, and the positions of its first part may see one another in both directions. In
+an encoder-decoder the encoder reads the first part and `<eos>`, and the decoder predicts the second. The last
+target is `<eos>` at the end of a document, and the next token where the row cuts the document off.
 """
 
 from dataclasses import dataclass
@@ -23,8 +23,9 @@ from trainers.rows.batch import Batch, Frame
 
 @dataclass(frozen=True)
 class PrefixLM(PairObjective):
-    """A document of n tokens is split before its token k, uniform over 1 to n - 1 (as in T5's code), or so that a share
-    `target_share` of it, at least one token and not all, is the second part. A document of one token has no target.
+    """A document of n tokens is split before token k, drawn uniformly from 1 to n - 1 as in T5's code. With
+    `target_share` the second part is that share of the document, at least one token and not all of them. A
+    document of one token has no target.
     """
 
     kind: Literal["prefix_lm"] = "prefix_lm"
@@ -38,7 +39,7 @@ class PrefixLM(PairObjective):
     prompt_format: ClassVar[PromptFormat] = PromptFormat(plain_text=True)
 
     def check(self) -> None:
-        """The share is one, options fit together."""
+        """Validate ranges, and that the options are compatible."""
         if self.target_share is not None and not 0 < self.target_share < 1:
             raise ValueError(
                 f"target_share: got {self.target_share}, allowed above 0 to below 1, or null for any split"
@@ -46,11 +47,13 @@ class PrefixLM(PairObjective):
         self.check_prefix()
 
     def rendered(self, tokens: int, family: str) -> int:
-        """One more: a decoder's `<bos>`, also where a row goes on with a document, or the `<eos>` of an encoder's input."""
+        """One more: the `<eos>` of an encoder's input, or a decoder's `<bos>`, which a continued document
+        gets too.
+        """
         return tokens + 1
 
     def pairs(self, batch: Batch, context: Context) -> Pairs:
-        """First and second part of every document."""
+        """The first and the second part of every document."""
         documents = documents_of(batch, context)
         sizes = documents.content.sizes
         if self.target_share is None:
@@ -60,7 +63,9 @@ class PrefixLM(PairObjective):
         return self.split(documents, sizes - np.minimum(np.maximum(wanted, 1), sizes - 1), context)
 
     def split(self, documents: Documents, places: np.ndarray, context: Context) -> Pairs:
-        """The pairs that splitting document i before its token `places[i]` makes; one of a single token stays whole."""
+        """Split document i before its token `places[i]`; a document of one token becomes an input without a
+        target.
+        """
         content = documents.content
         many = content.sizes > 1
         places = np.where(many, places, content.sizes)
@@ -71,7 +76,7 @@ class PrefixLM(PairObjective):
         _split(content.tokens, content.offsets, documents.following, starts, inputs, goals, targets)
         given = Ragged(inputs, starts)
         if context.family == "encoder_decoder":
-            given = given.marked(None, context.special("<eos>"))
+            given = given.with_marks(None, context.special("<eos>"))
         return documents.pairs(given, Ragged(targets, goals))
 
 
@@ -85,7 +90,9 @@ def _split(
     target_offsets: np.ndarray,
     targets: np.ndarray,
 ) -> None:
-    """Copy each document's first part to the inputs, the rest and what follows it to the targets."""
+    """Copy each document's first part to the inputs, and the rest with the token that follows it to the
+    targets.
+    """
     for document in range(len(offsets) - 1):
         place = offsets[document]
         for k in range(input_offsets[document], input_offsets[document + 1]):

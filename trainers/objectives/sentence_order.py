@@ -14,11 +14,11 @@ from trainers.rows.batch import Batch
 
 @dataclass(frozen=True)
 class SentenceOrder(Masking):
-    """Predict masked tokens, and of a row's two parts, which follow each other, whether they are in order.
+    """Predict masked tokens, and whether a row's two consecutive parts are in order.
 
-    Half of the rows, by chance, have them the other way round (label 1). With static `copies` a row keeps its order in
-    each of them. The other fields are those of `masked`. It goes with `data.packing: segment_pairs` or `sentence_pairs`,
-    `data.isolation: false` and `model.sentence_head: true`.
+    Each row has its parts swapped (label 1) with probability one half. With static `copies`, each copy of a
+    row keeps its order. The other fields are those of `masked`. Requires `data.packing: segment_pairs` or
+    `sentence_pairs`, `data.isolation: false` and `model.sentence_head: true`.
     """
 
     kind: Literal["sentence_order"] = "sentence_order"
@@ -27,7 +27,7 @@ class SentenceOrder(Masking):
     losses: ClassVar[Mapping[str, float]] = {"loss": 1.0, "sentence_loss": 1.0}
 
     def apply(self, batch: Batch, context: Context) -> Batch:
-        """The batch with parts that changed places, and with tokens masked."""
+        """The batch with the parts of random rows swapped, and with tokens masked."""
         assert batch.labels is not None
         chance = self._uniforms(batch, context, "order", 1)[:, 0]
         swapped = (batch.labels >= 0) & (chance < 0.5)
@@ -49,15 +49,19 @@ def swap_parts(
     swapped_segments: np.ndarray,
     token_types: np.ndarray,
 ) -> None:
-    """Make `<cls> B <sep> A <sep>` of `<cls> A <sep> B <sep>` in some rows of `inputs` [rows, length], where A is segment 0, B
-    segment 1; segments go with their parts. The last three arrays begin as copies of the batch's.
+    """Turn `<cls> A <sep> B <sep>` into `<cls> B <sep> A <sep>` in the given `rows` of `inputs` [rows,
+    length].
+
+    A is segment 0, B is segment 1; each part keeps its segment number. The last three arrays are overwritten;
+    they start as copies of the batch's.
     """
     for row in rows:
         end = first = 0
         while end < inputs.shape[1] and segments[row, end] >= 0:
             first += segments[row, end] == 0
             end += 1
-        # A without <cls> and B have their <sep>: from 1 to `first`, and from there to `end`.
+        # A, without <cls> and with its <sep>, is columns 1 to `first`; B, with its <sep>, is `first` to
+        # `end`.
         second = end - first
         for column in range(1, end):
             in_b = column <= second

@@ -1,7 +1,7 @@
-"""Span corruption and its alternatives (T5: Raffel et al., "Exploring the Limits of Transfer Learning with a Unified
-Text-to-Text Transformer", JMLR 21, 2020, section 3.3 and table 3).
+"""Span corruption and its alternatives (T5: Raffel et al., "Exploring the Limits of Transfer Learning with a
+Unified Text-to-Text Transformer", JMLR 21, 2020, section 3.3 and table 3).
 
-On "Thank you for inviting me to your party last week ." with sentinels X, Y, Z and the mask M:
+For "Thank you for inviting me to your party last week ." with sentinels X, Y, Z and the mask M:
 
     style       noise    input                                              target
     replace     spans    Thank you X to Y week .                            X for inviting me Y your party last
@@ -11,9 +11,9 @@ On "Thank you for inviting me to your party last week ." with sentinels X, Y, Z 
     bert        tokens   Thank you M M me to your party apple week .        the original
     deshuffle            party me for your to . last you inviting week Thank    the original
 
-Input and target end with `<eos>`. The paper's figures close the target with one more sentinel (Z); its code does not, and
-the lengths it publishes, (568, 114) for inputs of 512, have no room for it: 85 tokens of noise, 28 sentinels, `<eos>`. So
-there is none unless `closing_sentinel` asks for it.
+Input and target end with `<eos>`. The paper's figures close the target with one more sentinel (Z). Its code
+does not, and the lengths it publishes, (568, 114) for inputs of 512, leave no room for one: 85 tokens of
+noise, 28 sentinels, `<eos>`. So there is no closing sentinel unless `closing_sentinel` is true.
 """
 
 import math
@@ -31,21 +31,22 @@ from trainers.objectives.shared.prompt_format import PromptFormat, fill_sentinel
 from trainers.objectives.shared.ragged import Ragged
 from trainers.rows.batch import Batch, Frame
 
-_MASKED = 0.9  # of the tokens that BERT-style noise chooses; the others become random ones (section 3.3.1)
+_MASKED = 0.9  # share of the noise tokens that BERT-style noise masks; the rest become random tokens (section 3.3.1)
 
 
 @dataclass(frozen=True)
 class SpanCorruption(PairObjective):
-    """Noise is a share `rate` of a document's tokens: in `spans` of `mean_span` tokens on average, or `tokens` chosen one by
-    one. `style` says what becomes of it: every run of noise is replaced by its own sentinel and is the target (replace),
-    noise is cut out and is the target (drop), or the original is the target and noise tokens become masks (mass), masks
-    and random tokens (bert), or the whole document is shuffled (deshuffle).
+    """A share `rate` of a document's tokens is noise: `spans` of `mean_span` tokens on average, or `tokens`
+    chosen one by one. `style` says what happens to it. The target is the noise when each run of it is
+    replaced by a sentinel of its own (replace) or cut out (drop). The target is the original when noise
+    tokens become masks (mass) or masks and random tokens (bert), and when the whole document is shuffled
+    (deshuffle).
 
-    As in T5's code, spans of a document of n tokens are min(max(round(rate n), 1), n - 1) tokens in
-    max(round(tokens / mean_span), 1) spans, never more than tokens are left between them; where they lie is uniform over
-    all ways to cut noise and text into that many parts, and a document begins with text. A document of one token, and with
-    single tokens any in which none is chosen, has no target in the styles whose target is the noise; nor has one
-    of a single token that is shuffled.
+    As in T5's code, the noise of a document of n tokens is min(max(round(rate n), 1), n - 1) tokens in
+    max(round(tokens / mean_span), 1) spans, with no more spans than there are tokens left between them. Their
+    position is uniform over all ways to cut noise and text into that many parts, and a document begins with
+    text. A document has no target if the style's target is the noise and there is none (one token, or
+    `tokens` with none chosen), or if it is a single token to be shuffled.
     """
 
     kind: Literal["span_corruption"] = "span_corruption"
@@ -61,11 +62,11 @@ class SpanCorruption(PairObjective):
     families: ClassVar[tuple[str, ...]] = ("encoder_decoder", "decoder")
 
     def check(self) -> None:
-        """Rates and lengths are in range, options fit together."""
+        """Validate ranges, and that the options are compatible."""
         if not 0 < self.rate < 1:
             raise ValueError(f"rate: got {self.rate}, allowed above 0 to below 1")
         if self.mean_span < 1:
-            raise ValueError(f"mean_span: got {self.mean_span}, allowed 1 and more")
+            raise ValueError(f"mean_span: got {self.mean_span}, allowed 1 or more")
         if self.closing_sentinel and self.style != "replace":
             raise ValueError(f"closing_sentinel: got true, style {self.style} has no sentinels; set it to false")
         self.check_prefix()
@@ -79,13 +80,14 @@ class SpanCorruption(PairObjective):
         return PromptFormat(names=names, closed=True, answer=replace_text)
 
     def check_document(self, tokens: int) -> None:
-        """Raise ConfigError if a document of `tokens` may need more sentinels than there are."""
+        """Raise ConfigError if a document of `tokens` may need more sentinels than exist."""
         self._check_sentinels(tokens, len(SENTINELS))
 
     def rendered(self, tokens: int, family: str) -> int:
-        """Of input and target the longer one, or both together on a decoder: T5's inputs of 512 take documents of 568 tokens
-        (`random_spans_helper` in the paper's code). With tokens chosen one by one that is six standard deviations above the
-        mean, which one document in a billion exceeds, or what all choices come to.
+        """The longer of input and target, or for a decoder both together: T5's inputs of 512 hold documents
+        of 568 tokens (`random_spans_helper` in the paper's code). With tokens chosen one by one the bound is
+        six standard deviations above the mean, which one document in a billion exceeds, or the largest
+        possible length if that is smaller.
         """
         if self.style in ("replace", "drop"):
             amount, runs = (int(number) for number in amounts(tokens, self.rate, self.mean_span))
@@ -96,7 +98,7 @@ class SpanCorruption(PairObjective):
                 runs = math.ceil(tokens * self.rate * (1 - self.rate) + self.rate + spread)
                 runs = min(runs, (tokens + 1) // 2, len(SENTINELS))
             runs = 0 if self.style == "drop" else runs
-            # Between two runs is a token that stays.
+            # At least one kept token separates two runs.
             asked, both = (
                 min(amount + runs, tokens + 1) + self.closing_sentinel,
                 tokens + 2 * runs + self.closing_sentinel,
@@ -107,9 +109,9 @@ class SpanCorruption(PairObjective):
         return both + 2 if family == "decoder" else max(given, asked) + 1
 
     def _check_sentinels(self, tokens: int, sentinels: int) -> None:
-        """Raise ConfigError if a document of `tokens` has more runs of noise than there are sentinels. Of
-        tokens chosen one by one the expected number counts; where a document has more by chance, its last
-        ones stay as they are.
+        """Raise ConfigError if a document of `tokens` has more runs of noise than there are sentinels. With
+        tokens chosen one by one, the expected number of runs counts; runs that exceed the sentinels by chance
+        are left uncorrupted.
         """
         if self.style != "replace":
             return
@@ -126,28 +128,28 @@ class SpanCorruption(PairObjective):
         """An input and a target for every document."""
         documents = documents_of(batch, context)
         if self.style == "deshuffle":
-            return self.shuffled(documents, context)
+            return self.shuffle(documents, context)
         offsets = documents.content.offsets
         drawn = documents.per_token(context, "span_corruption/noise")
         if self.noise == "tokens":
-            return self.corrupted(documents, drawn < self.rate, context)
-        return self.corrupted(documents, noise_spans(offsets, drawn, self.rate, self.mean_span), context)
+            return self.corrupt(documents, drawn < self.rate, context)
+        return self.corrupt(documents, noise_spans(offsets, drawn, self.rate, self.mean_span), context)
 
-    def corrupted(self, documents: Documents, noise: np.ndarray, context: Context) -> Pairs:
-        """The pairs that `noise`, bool [tokens of all documents], makes of `documents`."""
+    def corrupt(self, documents: Documents, noise: np.ndarray, context: Context) -> Pairs:
+        """Make pairs of `documents` with the given `noise`, bool [tokens of all documents]."""
         content, eos = documents.content, context.special("<eos>")
         if self.style in ("mass", "bert"):
             tokens = np.where(noise, context.special(MASK), content.tokens)
             if self.style == "bert":
                 chosen = np.flatnonzero(noise & (documents.per_token(context, "span_corruption/kind") >= _MASKED))
-                tokens[chosen] = _ordinary(context, documents.per_token(context, "span_corruption/other")[chosen])
+                tokens[chosen] = _random_tokens(context, documents.per_token(context, "span_corruption/other")[chosen])
             inputs = Ragged(tokens, content.offsets)
-            return documents.pairs(inputs.marked(None, eos), content.marked(None, eos, content.sizes > 0))
+            return documents.pairs(inputs.with_marks(None, eos), content.with_marks(None, eos, content.sizes > 0))
         if self.style == "drop":
-            inputs, targets = _selected(content, ~noise), _selected(content, noise)
+            inputs, targets = _keep_chosen(content, ~noise), _keep_chosen(content, noise)
         else:
             inputs, targets = self._with_sentinels(content, noise, context)
-        return documents.pairs(inputs.marked(None, eos), targets.marked(None, eos, targets.sizes > 0))
+        return documents.pairs(inputs.with_marks(None, eos), targets.with_marks(None, eos, targets.sizes > 0))
 
     def _with_sentinels(self, content: Ragged, noise: np.ndarray, context: Context) -> tuple[Ragged, Ragged]:
         sentinels = sentinel_ids(context)
@@ -159,40 +161,40 @@ class SpanCorruption(PairObjective):
         _replace(content.tokens, content.offsets, noise, sentinels, self.closing_sentinel, *arrays)
         return Ragged(inputs[: starts[-1]], starts), Ragged(targets[: goals[-1]], goals)
 
-    def shuffled(self, documents: Documents, context: Context) -> Pairs:
-        """The pairs of a random order of each document's tokens and its original order."""
+    def shuffle(self, documents: Documents, context: Context) -> Pairs:
+        """Make pairs of each document's tokens in random order and in the original order."""
         content, eos = documents.content, context.special("<eos>")
         tokens = content.tokens.copy()
         _shuffle(tokens, content.offsets, documents.per_token(context, "span_corruption/order"))
         inputs = Ragged(tokens, content.offsets)
-        return documents.pairs(inputs.marked(None, eos), content.marked(None, eos, content.sizes > 1))
+        return documents.pairs(inputs.with_marks(None, eos), content.with_marks(None, eos, content.sizes > 1))
 
 
 def sentinel_ids(context: Context) -> np.ndarray:
-    """Ids of `<extra_id_0>` and those after it, int64; raises ConfigError if the tokenizer has none."""
+    """Ids of `<extra_id_0>`, `<extra_id_1>` and so on, int64; raises ConfigError if the tokenizer has none."""
     found = [context.special("<extra_id_0>")]
     while f"<extra_id_{len(found)}>" in context.specials:
         found.append(context.specials[f"<extra_id_{len(found)}>"])
     return np.array(found, dtype=np.int64)
 
 
-def _ordinary(context: Context, drawn: np.ndarray) -> np.ndarray:
-    """A random token that is no special for each uniform number."""
+def _random_tokens(context: Context, drawn: np.ndarray) -> np.ndarray:
+    """Turn each uniform number into a random token that is not special."""
     specials = np.unique([number for number in context.specials.values() if number < context.vocab_size])
     numbers = (drawn * (context.vocab_size - len(specials))).astype(np.int64)
     chosen: np.ndarray = numbers + np.searchsorted(specials - np.arange(len(specials)), numbers, side="right")
     return chosen
 
 
-def _selected(content: Ragged, chosen: np.ndarray) -> Ragged:
-    """The chosen tokens of each list."""
+def _keep_chosen(content: Ragged, chosen: np.ndarray) -> Ragged:
+    """Keep the `chosen` tokens, bool [tokens], of each list."""
     before = np.concatenate([[0], np.cumsum(chosen)])
     return Ragged(content.tokens[chosen], before[content.offsets])
 
 
 @kernel(nogil=True)
 def amounts(tokens: int, rate: float, mean_span: float) -> tuple[int, int]:
-    """(tokens of noise, spans) of a document of `tokens`; (0, 0) where it is too short for any."""
+    """(tokens of noise, spans) of a document of `tokens`; (0, 0) if it is too short for any."""
     if tokens < 2:
         return 0, 0
     noise = min(max(int(np.rint(tokens * rate)), 1), tokens - 1)
@@ -202,10 +204,10 @@ def amounts(tokens: int, rate: float, mean_span: float) -> tuple[int, int]:
 
 @kernel(nogil=True)
 def noise_spans(offsets: np.ndarray, drawn: np.ndarray, rate: float, mean_span: float) -> np.ndarray:
-    """Which tokens are noise, bool [tokens], with one uniform number for each.
+    """Choose the tokens that are noise, bool [tokens]; `drawn` holds one uniform number per token.
 
-    Text and noise take turns. Both are cut at places chosen by selection sampling (Knuth, The Art of Computer
-    Programming 2, 3.4.2, algorithm S), so every way to cut is equally likely.
+    Text and noise alternate. Both are cut at positions chosen by selection sampling (Knuth, The Art of
+    Computer Programming 2, 3.4.2, algorithm S), so that every way to cut is equally likely.
     """
     noise = np.zeros(len(drawn), dtype=np.bool_)
     for document in range(len(offsets) - 1):
@@ -247,7 +249,7 @@ def _replace(
     targets: np.ndarray,
     target_offsets: np.ndarray,
 ) -> None:
-    """Each run of noise behind its sentinel to the targets, the sentinel in its place to the inputs."""
+    """Write each run of noise, after its sentinel, to the targets, and the sentinel alone to the inputs."""
     given = asked = 0
     for document in range(len(offsets) - 1):
         used, inside = 0, False
@@ -270,7 +272,7 @@ def _replace(
 
 @kernel(nogil=True)
 def _shuffle(tokens: np.ndarray, offsets: np.ndarray, drawn: np.ndarray) -> None:
-    """Permute each document in place (Fisher and Yates), with one uniform number for each token."""
+    """Shuffle each document in place (Fisher and Yates) with one uniform number per token."""
     for document in range(len(offsets) - 1):
         first = offsets[document]
         for last in range(offsets[document + 1] - first - 1, 0, -1):

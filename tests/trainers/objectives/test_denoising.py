@@ -23,7 +23,7 @@ from tests.trainers.objectives.packed import (
     packed,
     random_rows,
 )
-from trainers.objectives.denoising import Denoising, deleted, infilled, permuted, rotated
+from trainers.objectives.denoising import Denoising, delete_tokens, infill_spans, rotate_documents, shuffle_sentences
 from trainers.objectives.shared.ragged import Ragged
 from trainers.rows.batch import PADDING
 
@@ -51,10 +51,10 @@ def test_the_papers_figure():
     text = ragged(LETTERS)
     starts = np.array([letter in "AD" for letter in LETTERS])
     # Of the two sentences the second is drawn to change places with the first; the number is at the second sentence.
-    assert written(permuted(text, starts, np.full(7, 0.2))) == ["DE.ABC."]
-    assert written(permuted(text, starts, np.full(7, 0.9))) == ["ABC.DE."]
-    assert written(rotated(text, np.array([2.1 / 7]))) == ["C.DE.AB"]
-    assert written(deleted(text, np.array([letter in "BD" for letter in LETTERS]))) == ["AC.E."]
+    assert written(shuffle_sentences(text, starts, np.full(7, 0.2))) == ["DE.ABC."]
+    assert written(shuffle_sentences(text, starts, np.full(7, 0.9))) == ["ABC.DE."]
+    assert written(rotate_documents(text, np.array([2.1 / 7]))) == ["C.DE.AB"]
+    assert written(delete_tokens(text, np.array([letter in "BD" for letter in LETTERS]))) == ["AC.E."]
     made = Denoising(**NOTHING, masking=0.4).apply(packed([[letters(LETTERS).tolist()]] * 50), context())
     for encoder, _, target in both_sides(made).values():
         assert target == [BOS, *letters(LETTERS), EOS]
@@ -70,10 +70,10 @@ def test_spans_of_infilling_become_one_mask_and_empty_ones_are_inserted():
     # Two tokens of seven; slots: A, a mask, B, C, ., ... -- a number below (spans left / slots left) takes the slot.
     places = np.ones(14) * 0.999
     places[1] = places[4] = 0.0
-    made = infilled(text, text.offsets, lengths, places, 2 / 7, 3.0, MASK, *ONE)
+    made = infill_spans(text, text.offsets, lengths, places, 2 / 7, 3.0, MASK, *ONE)
     assert written(made) == ["A_BC_E."]  # the empty span first, then one of two tokens: . and D
     places[4], places[2] = 0.999, 0.0
-    assert written(infilled(text, text.offsets, lengths, places, 2 / 7, 3.0, MASK, *ONE)) == ["A__.DE."]
+    assert written(infill_spans(text, text.offsets, lengths, places, 2 / 7, 3.0, MASK, *ONE)) == ["A__.DE."]
 
 
 @pytest.mark.parametrize("share", [0.1, 0.3, 0.9])
@@ -83,10 +83,12 @@ def test_no_document_outgrows_its_row_however_short_its_spans(share):
     text = Ragged(np.arange(sizes.sum()), np.concatenate([[0], np.cumsum(sizes)]))
     rng = np.random.default_rng(0)
     room = np.arange(len(sizes)), np.maximum(0, 128 - sizes)
-    made = infilled(text, text.offsets, rng.random(sizes.sum()), rng.random(2 * sizes.sum()), share, 1.0, -1, *room)
+    made = infill_spans(text, text.offsets, rng.random(sizes.sum()), rng.random(2 * sizes.sum()), share, 1.0, -1, *room)
     assert (made.sizes <= np.maximum(sizes, 128)).all()
     together = np.zeros(len(sizes), np.int64), np.array([5])
-    one = infilled(text, text.offsets, rng.random(sizes.sum()), rng.random(2 * sizes.sum()), share, 1.0, -1, *together)
+    one = infill_spans(
+        text, text.offsets, rng.random(sizes.sum()), rng.random(2 * sizes.sum()), share, 1.0, -1, *together
+    )
     grown = np.cumsum(one.sizes - sizes)
     assert grown.max() <= 5
     assert (one.sizes > sizes).sum() > 100
@@ -110,7 +112,9 @@ def test_infilling_takes_its_share_in_spans_of_poisson_lengths():
     count, size, mean = 4000, 200, 3.0
     text = Ragged(np.tile(np.arange(FIRST, FIRST + size), count), np.arange(count + 1) * size)
     rng, room = np.random.default_rng(0), (np.arange(count), np.full(count, size))
-    made = infilled(text, text.offsets, rng.random(count * size), rng.random(2 * count * size), 0.3, mean, MASK, *room)
+    made = infill_spans(
+        text, text.offsets, rng.random(count * size), rng.random(2 * count * size), 0.3, mean, MASK, *room
+    )
     spans, first_places = [], []
     for first, end in pairwise(made.offsets):
         tokens = made.tokens[first:end]
@@ -132,7 +136,9 @@ def test_single_spans_are_poisson():
     count, size = 50_000, 100
     text = Ragged(np.tile(np.arange(size) + FIRST, count), np.arange(count + 1) * size)
     rng, room = np.random.default_rng(1), (np.arange(count), np.full(count, size))
-    made = infilled(text, text.offsets, rng.random(count * size), rng.random(2 * count * size), 0.01, 1.0, MASK, *room)
+    made = infill_spans(
+        text, text.offsets, rng.random(count * size), rng.random(2 * count * size), 0.01, 1.0, MASK, *room
+    )
     masks = np.add.reduceat(made.tokens == MASK, made.offsets[:-1])
     # The number of masks is 1 + the empty spans before it: geometric with success 1 - e^-1.
     for k in range(1, 5):

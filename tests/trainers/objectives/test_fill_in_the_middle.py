@@ -21,7 +21,7 @@ def test_the_papers_orders():
     text = [FIRST + k for k in range(6)]
     documents = documents_of(packed([[text] * 3], frame=True), DECODER)
     cuts = np.array([[1, 3]] * 3)
-    pairs = FillInTheMiddle().moved(documents, np.array([0, 1, 2]), cuts, DECODER)
+    pairs = FillInTheMiddle().move_middle(documents, np.array([0, 1, 2]), cuts, DECODER)
     before, middle, after = text[:1], text[1:3], text[3:]
     offsets = pairs.targets.offsets
     found = [pairs.targets.tokens[offsets[i] : offsets[i + 1]].tolist() for i in range(3)]

@@ -85,7 +85,7 @@ def test_parts_share_a_stream():
     with pytest.raises(ConfigError, match="sentinels"):
         ObjectiveMixture().stream_length(1024, "encoder_decoder")
     refused = ObjectiveMixture(parts=(MixturePart(PrefixLM(bidirectional_prefix=False, loss_on_prefix=True)),))
-    with pytest.raises(ConfigError, match="encoder-decoder predicts nothing"):
+    with pytest.raises(ConfigError, match="encoder-decoder does not predict its input"):
         refused.stream_length(512, "encoder_decoder")
 
 
@@ -127,7 +127,7 @@ def test_what_does_not_fit_together_is_refused():
     assert ObjectiveMixture(
         parts=(MixturePart(Denoising()), MixturePart(SpanCorruption()), MixturePart(Causal()))
     ).families == ("decoder",)
-    with pytest.raises(ValueError, match="has no inputs to lead"):
+    with pytest.raises(ValueError, match="has no inputs for it to precede"):
         MixturePart(Causal(), token="<reserved_0>").check()
     with pytest.raises(ValueError, match="weight: got 0"):
         MixturePart(Causal(), weight=0.0).check()

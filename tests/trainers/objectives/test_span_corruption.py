@@ -44,7 +44,7 @@ def pair(objective, noise, words=ORIGINAL):
     """(input, target) of a document of which the words `noise` are noise, without <eos>, which both end with."""
     documents = documents_of(packed([[ids(words)]]), context())
     chosen = np.isin(documents.content.tokens, ids(noise))
-    pairs = objective.corrupted(documents, chosen, context())
+    pairs = objective.corrupt(documents, chosen, context())
     assert pairs.inputs.tokens[-1] == pairs.targets.tokens[-1] == EOS
     return pairs.inputs.tokens[:-1].tolist(), pairs.targets.tokens[:-1].tolist()
 
@@ -64,7 +64,7 @@ def test_a_closing_sentinel_ends_the_target_if_configured():
 def test_bert_style_noise_becomes_masks_and_random_words():
     documents = documents_of(packed([[ids(ORIGINAL)] * 300] * 20), context())
     chosen = np.isin(documents.content.tokens, ids(IID))
-    pairs = SpanCorruption(style="bert").corrupted(documents, chosen, context())
+    pairs = SpanCorruption(style="bert").corrupt(documents, chosen, context())
     marked, held = pairs.inputs, documents.content
     inputs = marked.tokens[marked.tokens != EOS]
     assert (inputs[~chosen] == held.tokens[~chosen]).all()
@@ -82,7 +82,7 @@ def test_random_words_are_all_that_are_no_special_wherever_those_are():
     scattered = replace(context(), specials=specials, vocab_size=12)
     documents = documents_of(packed([[[3] * 500]] * 10), scattered)
     objective = SpanCorruption(style="bert", noise="tokens")
-    inputs = objective.corrupted(documents, np.ones(5000, dtype=bool), scattered).inputs.tokens
+    inputs = objective.corrupt(documents, np.ones(5000, dtype=bool), scattered).inputs.tokens
     found = Counter(inputs[(inputs != 5) & (inputs != 0)].tolist())
     assert sorted(found) == [1, 2, 3, 4, 6, 7, 8, 10, 11]
     expected = found.total() / 9
@@ -227,7 +227,7 @@ def test_running_out_of_sentinels_is_refused_or_by_chance_leaves_the_rest_unchan
     few = type(context())(3, short, VOCABULARY, "encoder_decoder", 64, decoder_start="<pad>")
     documents = documents_of(packed([[ids(ORIGINAL)]]), few)
     objective = SpanCorruption(noise="tokens", rate=0.1)
-    pairs = objective.corrupted(documents, np.isin(documents.content.tokens, ids("you inviting to week")), few)
+    pairs = objective.corrupt(documents, np.isin(documents.content.tokens, ids("you inviting to week")), few)
     assert pairs.inputs.tokens[:-1].tolist() == ids("Thank X for Y me to your party last week .")
     assert pairs.targets.tokens[:-1].tolist() == ids("X you Y inviting")
     with pytest.raises(ConfigError, match="needs the special <extra_id_0>"):
@@ -259,7 +259,7 @@ def test_knobs_out_of_range(knobs, message):
 def test_a_decoder_reads_the_corrupted_text_and_then_its_noise():
     documents = documents_of(packed([[ids(ORIGINAL)]]), context("decoder"))
     noise = np.isin(documents.content.tokens, ids(SPANS))
-    pairs = SpanCorruption().corrupted(documents, noise, context("decoder"))
+    pairs = SpanCorruption().corrupt(documents, noise, context("decoder"))
     assert pairs.inputs.tokens.tolist() == ids("Thank you X to Y week . </s>")
     assert pairs.targets.tokens.tolist() == ids("X for inviting me Y your party last </s>")
     assert encoder_decoder_rows(pairs, packed([[]]), context(), None).inputs.shape == (1, 8)

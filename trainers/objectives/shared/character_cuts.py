@@ -1,14 +1,15 @@
-"""Cuts between the characters of tokenized documents.
+"""Cut tokenized documents between characters.
 
-A part that such a cut leaves is encoded as its text alone would be, so that a prompt of the same text has the same ids.
-Only the words at a cut are encoded again, words in the sense of GPT-2's pre-tokenizer and its successors:
+Each part is encoded as if it were a text of its own, so a prompt with the same text has the same ids. Only
+the words at a cut are encoded again, words in the sense of GPT-2's pre-tokenizer and its successors:
 
-    tokens   ... | in|ternational |, which ...        a cut inside of a word, behind "interna"
+    tokens   ... | in|ternational |, which ...        a cut inside a word, after "interna"
     parts    ... | intern|a   and   tional|, which ...
 
-Text is encoded again from the last token that begins with one space, at most WINDOW tokens back, up to the next such
-token, at most WINDOW tokens ahead: pre-tokenizers begin a piece there. Where they find no space for longer (Chinese,
-say), the ids near the ends of the window may differ from those of a prompt; the text is the same.
+The text to encode again starts at the last token that begins with a single space, at most WINDOW tokens back,
+and ends at the next such token, at most WINDOW tokens ahead, because pre-tokenizers begin a piece there. If
+there is no space that near (in Chinese, say), the ids at the ends of the window may differ from those of a
+prompt; the text is the same.
 """
 
 from functools import cached_property
@@ -25,16 +26,16 @@ from trainers.objectives.shared.whole_words import text_of
 WINDOW = 16  # tokens on each side of a cut
 GROWTH = 8  # tokens that the two cuts of a document may add to it
 _SPACES = (" ", "▁")
-_Edit: TypeAlias = tuple[int, int, list[int]]  # tokens from, up to, and what replaces them
-_MEMO = 1 << 17  # distinct texts; English words at a cut are fewer
+_Edit: TypeAlias = tuple[int, int, list[int]]  # first token, end, and the tokens that replace this range
+_MEMO = 1 << 17  # distinct texts in the cache; English words at a cut are fewer
 
 
 class TokenTexts:
-    """The texts of a vocabulary's tokens, and what their pieces are encoded to.
+    """The texts of a vocabulary's tokens, and the encoding of pieces of them.
 
-    Texts are known of byte-level BPE, of BPE without marks of words, and of Unigram. The tokens of WordPiece, of
-    WordLevel and of BPE with marks of words do not say where spaces were: there each token counts as one character, and so
-    does the token of unknown text everywhere.
+    Texts are known for byte-level BPE, BPE without word marks, and Unigram. The tokens of WordPiece,
+    WordLevel and BPE with word marks do not say where spaces were, so there each token counts as one
+    character. So does the unknown token in every vocabulary.
     """
 
     def __init__(self, definition: Definition) -> None:
@@ -42,25 +43,28 @@ class TokenTexts:
         self._texts = _texts(definition)
         size = definition.vocab_size
         self._characters = np.ones(size, dtype=np.int64)
-        self._known, self._leads, self._begins = (np.ones(size, dtype=bool) for _ in range(3))
+        self._known, self._starts_character, self._starts_word = (np.ones(size, dtype=bool) for _ in range(3))
         for token, text in enumerate(self._texts):
             self._known[token] = text is not None
             if text is not None:
-                self._characters[token] = sum(map(_leads, text))
-                self._leads[token] = bool(text) and _leads(text[0])
-                self._begins[token] = (definition.kind == "bytes" and self._leads[token]) or _begins(text)
+                self._characters[token] = sum(map(_starts_character, text))
+                self._starts_character[token] = bool(text) and _starts_character(text[0])
+                self._starts_word[token] = (
+                    definition.kind == "bytes" and self._starts_character[token]
+                ) or _starts_word(text)
         self._memo: dict[bytes, list[int] | None] = {}
 
     def cut(
         self, content: Ragged, chosen: np.ndarray, drawn: np.ndarray, rows: np.ndarray, free: np.ndarray
     ) -> tuple[Ragged, np.ndarray]:
-        """Cut each `chosen` document (bool [documents]) twice, uniformly over the places between, before and behind its
-        characters; `drawn` are uniform numbers, float64 [documents, 2].
+        """Cut each `chosen` document (bool [documents]) twice, uniformly over the positions before, between
+        and after its characters. `drawn`, float64 [documents, 2], are uniform numbers; `rows` [documents] is
+        the row of each document.
 
-        Returns the documents, in which the words at a cut are encoded again, and int64 [documents, 2]: the tokens before
-        each cut. A document grows by GROWTH tokens at most, and those of row r, `rows` [documents] of them, by `free[r]` in
-        all: where the cuts would take more, and where a part begins or ends with bytes that are no character, the cuts
-        are between tokens, at the last character that begins a token.
+        Returns the documents, with the words at a cut encoded again, and int64 [documents, 2], the number of
+        tokens before each cut. A document grows by at most GROWTH tokens, and all documents of row r together
+        by at most `free[r]`. If the cuts need more, or a part would begin or end with an incomplete
+        character, they move back to the last character that begins a token.
         """
         first, end = content.offsets[:-1, None], content.offsets[1:, None]
         before = np.concatenate([[0], np.cumsum(self._characters[content.tokens])])
@@ -70,32 +74,41 @@ class TokenTexts:
         holders = np.where(places == counts, end, np.searchsorted(before, wanted, side="right") - 1)
         inside = wanted - before[holders]
         tokens = np.append(content.tokens, 0)[holders]
-        within = ((places > 0) | ~self._leads[tokens]) & (places < counts)
-        again = within & ((inside > 0) | ~self._begins[tokens]) & chosen[:, None]
+        within = ((places > 0) | ~self._starts_character[tokens]) & (places < counts)
+        again = within & ((inside > 0) | ~self._starts_word[tokens]) & chosen[:, None]
         windows = np.empty((*again.shape, 2), dtype=np.int64)
         _windows(
-            content.tokens, content.offsets, holders, inside, again, self._begins, self._leads, self._known, windows
+            content.tokens,
+            content.offsets,
+            holders,
+            inside,
+            again,
+            self._starts_word,
+            self._starts_character,
+            self._known,
+            windows,
         )
         edits: list[_Edit] = []
         growth = np.zeros(len(again), dtype=np.int64)
         some, left = np.flatnonzero(again.any(axis=1)), free.copy()
         lists = [array[some].tolist() for array in (holders, inside, again, windows)]
         for document, *row in zip(some.tolist(), *lists, strict=True):
-            made = self._again(content.tokens, *row)
+            made = self._reencode(content.tokens, *row)
             if made is None or made[1] > left[rows[document]]:
                 first_token, end_token = content.offsets[document : document + 2].tolist()
-                holders[document] = self._between(content.tokens, first_token, end_token, holders[document])
+                holders[document] = self._move_to_tokens(content.tokens, first_token, end_token, holders[document])
                 continue
             holders[document], growth[document], changed = made
             left[rows[document]] -= made[1]
             edits += changed
-        return _edited(content, edits, growth), holders - first
+        return _apply_edits(content, edits, growth), holders - first
 
-    def _again(
+    def _reencode(
         self, tokens: np.ndarray, cuts: list[int], inside: list[int], again: list[bool], windows: list[list[int]]
     ) -> tuple[list[int], int, list[_Edit]] | None:
-        """(cuts, tokens that the document grows by, what is replaced) of a document whose cuts are before or inside of the
-        tokens `cuts`; None where they have to be between tokens.
+        """Encode the windows of one document again, whose cuts are before or inside the tokens `cuts`.
+        Returns (new cuts, tokens that the document grows by, edits), or None if the cuts have to be between
+        tokens.
         """
         groups: list[tuple[int, int, list[int]]]
         if again[0] and again[1] and windows[1][0] < windows[0][1]:
@@ -108,11 +121,11 @@ class TokenTexts:
                 return None
             ids = tokens[start:stop].tolist()
             points = [
-                len(self._joined(ids[: cuts[n] - start])) + self._offset(ids[cuts[n] - start], inside[n])
+                len(self._join_bytes(ids[: cuts[n] - start])) + self._offset(ids[cuts[n] - start], inside[n])
                 for n in numbers
             ]
-            text = self._joined(ids)
-            pieces = [self._encoded(text[i:j]) for i, j in pairwise([0, *points, len(text)])]
+            text = self._join_bytes(ids)
+            pieces = [self._cached_ids(text[i:j]) for i, j in pairwise([0, *points, len(text)])]
             new: list[int] = []
             for number, piece in zip_longest(numbers, pieces):
                 if piece is None:
@@ -126,25 +139,29 @@ class TokenTexts:
                 places[1] += growth
         return (places, growth, edits) if growth <= GROWTH else None
 
-    def _between(self, tokens: np.ndarray, first: int, end: int, cuts: np.ndarray) -> np.ndarray:
-        """The last places up to `cuts`, in a document from token `first` up to `end`, between tokens and characters."""
+    def _move_to_tokens(self, tokens: np.ndarray, first: int, end: int, cuts: np.ndarray) -> np.ndarray:
+        """Move `cuts` back to the nearest positions between tokens that are also between characters, in a
+        document from token `first` up to `end`.
+        """
         places = cuts.copy()
         for number, cut in enumerate(cuts.tolist()):
-            while first < cut < end and not self._leads[tokens[cut]]:
+            while first < cut < end and not self._starts_character[tokens[cut]]:
                 cut -= 1
             places[number] = cut
         return places
 
-    def _joined(self, ids: list[int]) -> bytes:
+    def _join_bytes(self, ids: list[int]) -> bytes:
         return b"".join([self._texts[token] or b"" for token in ids])
 
     def _offset(self, token: int, character: int) -> int:
-        """Bytes of a token before its character of this number."""
+        """Bytes of a token before its character number `character`."""
         text = self._texts[token] or b""
-        return [place for place, byte in enumerate(text) if _leads(byte)][character]
+        return [place for place, byte in enumerate(text) if _starts_character(byte)][character]
 
-    def _encoded(self, text: bytes) -> list[int] | None:
-        """The ids of a part of a text; None where its bytes are no characters, or tokens of the vocabulary do not say it."""
+    def _cached_ids(self, text: bytes) -> list[int] | None:
+        """The ids of a piece of text, from a cache; None if its bytes are not valid UTF-8 or its tokens do
+        not decode to it.
+        """
         if text not in self._memo:
             if len(self._memo) >= _MEMO:
                 self._memo.clear()
@@ -157,16 +174,16 @@ class TokenTexts:
         except UnicodeDecodeError:
             return None
         known = all(self._texts[token] is not None for token in ids)
-        return ids if known and self._joined(ids) == text else None
+        return ids if known and self._join_bytes(ids) == text else None
 
     @cached_property
     def _tokenizer(self) -> Any:
-        """Encodes parts of a text that is normalised already, without a space before each."""
+        """Encodes pieces of already normalised text, without adding a space before each."""
         return load_within_text(self._definition)
 
 
 def _texts(definition: Definition) -> list[bytes | None]:
-    """The bytes that each id stands for in a text, None where they are not known."""
+    """The bytes of each id in a text, None where they are not known."""
     texts: list[bytes | None] = [None] * definition.vocab_size
     marked = definition.data["model"].get("continuing_subword_prefix") or definition.end_of_word
     if definition.kind in ("wordpiece", "word_level") or (definition.kind == "bpe" and marked):
@@ -178,19 +195,19 @@ def _texts(definition: Definition) -> list[bytes | None]:
     return texts
 
 
-def _leads(byte: int) -> bool:
-    """Whether the byte is the first one of a character in UTF-8."""
+def _starts_character(byte: int) -> bool:
+    """Whether the byte is the first of a character in UTF-8."""
     return byte & 0xC0 != 0x80
 
 
-def _begins(text: bytes) -> bool:
-    """Whether a token that begins with one space, and something else behind it."""
+def _starts_word(text: bytes) -> bool:
+    """Whether a token's text begins with exactly one space, followed by something else."""
     first = text.decode(errors="replace")[:2]
     return len(first) == 2 and first[0] in _SPACES and not first[1].isspace() and first[1] not in _SPACES
 
 
-def _edited(content: Ragged, edits: list[_Edit], growth: np.ndarray) -> Ragged:
-    """The lists with ranges of their tokens replaced, in order; list i grows by `growth[i]`."""
+def _apply_edits(content: Ragged, edits: list[_Edit], growth: np.ndarray) -> Ragged:
+    """Apply `edits`, in order, to the lists; list i grows by `growth[i]` tokens."""
     if not edits:
         return content
     ranges = np.array([edit[:2] for edit in edits], dtype=np.int64)
@@ -203,7 +220,7 @@ def _edited(content: Ragged, edits: list[_Edit], growth: np.ndarray) -> Ragged:
 
 @kernel(nogil=True)
 def _replace(tokens: np.ndarray, ranges: np.ndarray, new: np.ndarray, sizes: np.ndarray, edited: np.ndarray) -> None:
-    """Copy `tokens` with each of the ranges replaced by the next `sizes` of the `new` ones."""
+    """Copy `tokens`, replacing range i by the next `sizes[i]` tokens of `new`."""
     place = written = used = 0
     for edit in range(len(sizes)):
         kept, size = ranges[edit, 0] - place, sizes[edit]
@@ -226,8 +243,8 @@ def _windows(
     known: np.ndarray,
     windows: np.ndarray,
 ) -> None:
-    """The tokens (from, up to) to encode again for each chosen cut: whole words, or as many whole characters as are near.
-    A window without the token of its cut has no whole character.
+    """Write the range of tokens to encode again for each chosen cut: whole words, or as many whole characters
+    as lie within WINDOW tokens. A window that does not contain the token of its cut has no whole character.
     """
     for document in range(len(cuts)):
         first, end = offsets[document], offsets[document + 1]
@@ -238,9 +255,8 @@ def _windows(
             if number == 1 and not chosen[document, 0]:
                 first = cuts[document, 0]
             start, stop = cut, cut + 1
-            space = (
-                inside[document, number] == 1
-            )  # The space of a word belongs to white space before it, if it is cut off.
+            # A word's space that is cut off belongs to the white space before it.
+            space = inside[document, number] == 1
             while start > max(first, cut - WINDOW) and known[tokens[start - 1]]:
                 if begins[tokens[start]] and not (space and start == cut):
                     break

@@ -1,4 +1,4 @@
-"""What an objective knows beside the batch that it works on."""
+"""What an objective knows apart from the batch: seed, specials, model family."""
 
 from dataclasses import dataclass
 
@@ -10,11 +10,11 @@ from trainers.objectives.shared.character_cuts import TokenTexts
 
 @dataclass(frozen=True)
 class Context:
-    """Of a run: its `seed`, the tokenizer's `specials` (token to id) and `vocab_size`, the model's `family` and the
-    `sequence_length` of its configuration. `word_marks`, uint8 [vocab_size], says which tokens begin and end words
-    (`shared.whole_words`), `texts` what their texts are (`shared.character_cuts`), both None where no
-    objective asks. `decoder_start` is the special that the decoder of an
-    encoder-decoder reads first, None in the other families.
+    """The run's `seed`, the tokenizer's `specials` (token to id) and `vocab_size`, the model's `family` and
+    the configured `sequence_length`. `word_marks`, uint8 [vocab_size], says which tokens begin and end words
+    (`shared.whole_words`), and `texts` holds the texts of tokens (`shared.character_cuts`); both are None
+    unless an objective needs them. `decoder_start` is the special that the decoder of an encoder-decoder
+    reads first, None for other families.
     """
 
     seed: int
@@ -31,12 +31,14 @@ class Context:
         if name not in self.specials:
             some = ", ".join(sorted(self.specials, key=lambda known: (known.startswith("<extra_id_"), known))[:40])
             raise ConfigError(
-                f"objective: needs the special {name}, the tokenizer has none; train a tokenizer here, or name the objective in "
-                f"`add_reserved` of the `shards` step and build the corpus again. It has {some}"
+                f"objective: needs the special {name}, the tokenizer has none; train a tokenizer here, or name the objective "
+                f"in `add_reserved` of the `shards` step and build the corpus again. The tokenizer has {some}"
             )
         return self.specials[name]
 
     @property
     def padding(self) -> int:
-        """The id in places without a token: `<pad>`, or 0 where the tokenizer has none, since nothing sees these places."""
+        """The id at positions without a token: `<pad>`, or 0 if the tokenizer has none. Nothing attends to
+        them.
+        """
         return self.specials.get("<pad>", 0)

@@ -1,13 +1,15 @@
-"""Which tokens of a batch are masked: single tokens, whole words, or spans of words; and what takes their place.
+"""Choose the tokens to mask (single tokens, whole words, or spans of words) and replace them.
 
-Every document of a row (every pair of segments, where rows hold pairs) has a budget of `rate` times its tokens, rounded
-up or down at random so that the mean is exact: a document of 1 / rate tokens always has a target, and a shorter one is
-masked no more than a long one. BERT rounds to the nearest number, at least 1 a row; RoBERTa throws a coin for every
-token, which varies the number of targets by 8 % of itself in rows of 512. Words are never cut: one that is larger than what
-is left of the budget is taken with the probability at which the mean of the tokens taken is still the budget.
+Every document of a row (every pair of segments, where rows hold pairs) has a budget of `rate` times its
+tokens, rounded up or down at random so that the mean is exact: a document of 1 / rate tokens always has a
+target, and short documents are masked no more than long ones. BERT rounds to the nearest number, at least 1 a
+row; RoBERTa draws for every token independently, so the number of targets varies by 8 % in rows of 512. Words
+are never cut: a word larger than the rest of the budget is taken with the probability that keeps the mean
+number of masked tokens equal to the budget.
 
-`group` [rows, length] int64 is what the kernels choose: -1 where a token stays, else the column whose uniform number
-decides what takes its place, so that a span is replaced as one.
+The kernels that choose write `group`, int64 [rows, length]: -1 where a token stays, otherwise the column
+whose uniform number decides the replacement. All tokens of a span share a column and so are replaced in the
+same way.
 """
 
 import numpy as np
@@ -15,7 +17,7 @@ import numpy as np
 from gristmill.compilation import kernel
 from trainers.rows.batch import IGNORED
 
-BEGINS, ENDS = np.uint8(1), np.uint8(2)  # the token begins a word; the token after it does
+BEGINS, ENDS = np.uint8(1), np.uint8(2)  # BEGINS: the token begins a word; ENDS: the next token begins a word
 
 
 @kernel(nogil=True)
@@ -28,10 +30,11 @@ def choose_tokens(
     draws: np.ndarray,
     group: np.ndarray,
 ) -> None:
-    """Single tokens, every set of them equally likely (selection sampling: Knuth, TAOCP 2, 3.4.2, algorithm S).
+    """Choose single tokens; all sets are equally likely (selection sampling: Knuth, TAOCP 2, 3.4.2, algorithm
+    S).
 
-    `special` [vocabulary] marks tokens that are never chosen; `rounding` [rows, documents] and `draws` [rows, length] are
-    uniform numbers.
+    `special`, bool [vocabulary], marks tokens that are never chosen; `rounding` [rows, documents] and `draws`
+    [rows, length] are uniform numbers.
     """
     length = inputs.shape[1]
     for row in range(len(inputs)):
@@ -69,12 +72,13 @@ def choose_words(
     lengths: np.ndarray,
     group: np.ndarray,
 ) -> None:
-    """Whole words in random order until a document's budget is spent, and with each so many words after it that they are n.
+    """Choose spans of n whole words, starting at random words, until a document's budget is spent.
 
-    `marks` [vocabulary] are those of `shared.whole_words`. n is 1 plus how many entries of `longer`, ascending, are
-    at most a number of `lengths` [rows, length]. Without entries words are chosen, and their tokens replaced one by one;
-    with entries spans, replaced as one (SpanBERT). A span ends with its document, at a special token and at a word that is
-    chosen already. `rounding` and `last` [rows, documents], `draws` and `lengths` are uniform numbers.
+    n is 1 plus the number of entries of `longer` (ascending) that are at most the uniform number in `lengths`
+    [rows, length]. If `longer` is empty, n is 1 and the tokens of a word are replaced one by one; otherwise a
+    span is replaced as a whole (SpanBERT). A span ends early at the end of its document, at a special token,
+    and at a word already chosen. `marks` [vocabulary] come from `shared.whole_words`. `rounding` and `last`
+    [rows, documents], `draws` and `lengths` [rows, length] are uniform numbers.
     """
     length = inputs.shape[1]
     begins, ends, order = np.empty(length, np.int64), np.empty(length, np.int64), np.empty(length, np.int64)
@@ -120,8 +124,8 @@ def _find_words(
     begins: np.ndarray,
     ends: np.ndarray,
 ) -> tuple[int, int, int]:
-    """(end, words, tokens in them) of the document of a row that begins at `start`; word w is the columns from begins[w] to
-    ends[w].
+    """Find the words of the document of a row that begins at column `start`; returns (end of the document,
+    number of words, tokens in them). Word w is the columns from begins[w] up to ends[w].
     """
     end, words, eligible, goes_on = start, 0, 0, False
     while end < len(tokens) and segments[end] == segments[start]:
@@ -152,10 +156,10 @@ def replace_chosen(
     masked: np.ndarray,
     targets: np.ndarray,
 ) -> None:
-    """Write `masked`, the inputs with what takes the place of the chosen tokens, and `targets`, the tokens that were there.
+    """Write `masked`, the inputs with the chosen tokens replaced, and `targets`, the original chosen tokens.
 
-    `kinds` and `others` [rows, length] are uniform numbers, for what takes a token's place and which of the `ordinary`
-    ids it is where that is a random one.
+    `kinds` and `others` [rows, length] are uniform numbers: the first chooses between `mask`, a random token
+    and no change, the second chooses the random token from the `ordinary` ids.
     """
     for row in range(len(inputs)):
         for column in range(inputs.shape[1]):

@@ -1,16 +1,19 @@
-"""Pairs: objectives that make an input and a target of every document, and how those become rows of a model.
+"""Pairs: objectives that turn every document into an input and a target, and the rows that a model reads them
+from.
 
-Each document of a packed row is worked on by itself and keeps its segment number, so what isolates documents isolates
-pairs. Two renderings, by the family of the model:
+Each document of a packed row is processed separately and keeps its segment number, so whatever isolates
+documents also isolates pairs. How pairs are written to rows depends on the family of the model:
 
-- encoder-decoder: the encoder's row holds the inputs, the decoder's row the targets. The decoder reads the targets shifted
-  right, behind the start token that `transformers` expects of the architecture (`<pad>` for T5, `<eos>` for BART).
-- decoder: `<bos> input target`, each token predicts the next one; targets are those of the target alone, or of the input
-  as well. The part up to the input's end may be marked as a prefix whose positions see one another in both directions
-  (Raffel et al., 2020, section 3.2.1).
+- encoder-decoder: the encoder's row holds the inputs, the decoder's row the targets. The decoder reads the
+  targets shifted right, after the start token that `transformers` expects of the architecture (`<pad>` for
+  T5, `<eos>` for BART).
+- decoder: `<bos> input target`, where each token predicts the next one. The loss covers the target only, or
+  the input as well. The positions up to the end of the input may be marked as a prefix, in which they see one
+  another in both directions (Raffel et al., 2020, section 3.2.1).
 
-Positions restart in every document. Packing knows what each document takes of a row (`PairObjective.room`), so no row is
-longer than the sequence length. A batch is as wide as its longest row, rounded up to a multiple of 8.
+Positions restart in every document. Packing knows how much of a row each document takes
+(`PairObjective.room`), so no row is longer than the sequence length. A batch is as wide as its longest row,
+rounded up to a multiple of 8.
 """
 
 from dataclasses import dataclass, replace
@@ -31,8 +34,8 @@ _MULTIPLE = 8
 
 @dataclass(frozen=True)
 class Pairs:
-    """Input and target of each document, beside the row and the segment that it has in its batch. Without a target a
-    document is read and not learned from.
+    """Input and target of each document, with its row and segment in the batch, int64 [documents]. A document
+    with an empty target is read but not learned from.
     """
 
     inputs: Ragged
@@ -43,10 +46,11 @@ class Pairs:
 
 @dataclass(frozen=True)
 class Documents:
-    """The text of a batch's documents, without marks; `rows` and `segments` [documents] say where each is. `following`
-    [documents] is the target that the packer gave the last position: the next token of a document that the row cuts,
-    `<eos>` where it ends, -100 where the packer writes no targets. `text`, bool [rows, length], are the positions of
-    the batch that the tokens are at.
+    """The text of a batch's documents, without marks. `rows` and `segments` [documents] locate each in the
+    batch, and `text`, bool [rows, length], marks the positions of its tokens. `following` [documents] is the
+    target that the packer gave the last position: `<eos>` at the end of a document, the next token where the
+    row cuts the document off, -100 where the packer writes no targets. `samples` [rows] are the numbers of
+    the samples.
     """
 
     content: Ragged
@@ -57,33 +61,35 @@ class Documents:
     samples: np.ndarray
 
     def per_token(self, context: Context, stream: str, count: int = 1) -> np.ndarray:
-        """`count` uniform numbers for each token, float64 [tokens x count], those of a token side by side."""
+        """`count` uniform numbers per token, float64 [tokens x count]; those of one token are adjacent."""
         rows, length = self.text.shape
         drawn = uniforms(context.seed, self.samples, length * count, stream)
         chosen: np.ndarray = drawn.reshape(rows, length, count)[self.text].ravel() if count > 1 else drawn[self.text]
         return chosen
 
     def per_document(self, context: Context, stream: str, count: int = 1) -> np.ndarray:
-        """`count` uniform numbers for each document, float64 [documents, count]."""
+        """`count` uniform numbers per document, float64 [documents, count]."""
         most = int(self.segments.max(initial=0)) + 1
         drawn = uniforms(context.seed, self.samples, most * count, stream)
         chosen: np.ndarray = drawn.reshape(-1, most, count)[self.rows, self.segments]
         return chosen
 
     def pairs(self, inputs: Ragged, targets: Ragged) -> Pairs:
-        """Pairs of these documents."""
+        """Make pairs of these inputs and targets, one of each per document."""
         return Pairs(inputs, targets, self.rows, self.segments)
 
 
 def documents_of(batch: Batch, context: Context) -> Documents:
-    """The documents of a batch. Marks that the packer has set before them are left out."""
+    """The documents of a batch, without the marks that the packer put before them. Raises ConfigError if the
+    tokenizer uses `<unk>` as that mark.
+    """
     shape, bound = batch.inputs.shape, batch.inputs.size
     text = np.empty(shape, dtype=bool)
     tokens, offsets, rows, segments, following = (np.empty(bound + 1, dtype=np.int64) for _ in range(5))
     bos = context.specials.get("<bos>", -1)
     if bos >= 0 and bos == context.specials.get("<unk>"):
         raise ConfigError(
-            "objective: no special of the tokenizer but <unk> begins a document, and text may hold that too; name the "
+            "objective: the tokenizer begins documents with <unk>, which text may contain too; name the "
             "objective in `add_reserved` of the `shards` step and build the corpus again"
         )
     arrays = (text, tokens, offsets, rows, segments, following)
@@ -93,10 +99,10 @@ def documents_of(batch: Batch, context: Context) -> Documents:
 
 
 class PairObjective(TrainingObjective):
-    """What the objectives that make pairs have in common.
+    """Base of the objectives that make pairs.
 
-    On a decoder `bidirectional_prefix` lets the positions of the input see one another in both directions, and
-    `loss_on_prefix` makes the tokens of the input targets as well.
+    For a decoder, `bidirectional_prefix` lets the positions of the input see one another in both directions,
+    and `loss_on_prefix` adds the tokens of the input to the loss.
     """
 
     bidirectional_prefix: bool = False
@@ -105,7 +111,7 @@ class PairObjective(TrainingObjective):
 
     @property
     def sees_prefix(self) -> bool:
-        """The field `bidirectional_prefix`."""
+        """The value of the field `bidirectional_prefix`."""
         return self.bidirectional_prefix
 
     def pairs(self, batch: Batch, context: Context) -> Pairs:
@@ -118,11 +124,13 @@ class PairObjective(TrainingObjective):
         return 0
 
     def rendered(self, tokens: int, family: str) -> int:
-        """Positions that a document of `tokens` takes at most, on the longer side of a row."""
+        """Upper bound on the positions that a document of `tokens` takes, on the longer side of an
+        encoder-decoder.
+        """
         raise NotImplementedError
 
     def room(self, sequence_length: int, family: str, lead: int = 0) -> Room:
-        """What a row of the model has room for, with `lead` tokens before every input."""
+        """The room of a row of the model, with `lead` tokens before every input."""
         positions = sequence_length - self.spare
         needed: list[int] = []
         while (most := lead + self.rendered(len(needed), family)) <= positions:
@@ -130,19 +138,19 @@ class PairObjective(TrainingObjective):
         return Room(np.maximum.accumulate(np.array(needed, dtype=np.int64)), positions)
 
     def check_family(self, family: str) -> None:
-        """Raise ConfigError if a model of the family has no prefix to have a loss on."""
+        """Raise ConfigError if `loss_on_prefix` is set for a family without a prefix in the decoder."""
         if self.loss_on_prefix and family == "encoder_decoder":
             raise ConfigError(
-                "objective.loss_on_prefix: got true, an encoder-decoder predicts nothing of its input; allowed false, or a "
-                "decoder as model"
+                "objective.loss_on_prefix: got true, but an encoder-decoder does not predict its input; set false, or "
+                "train a decoder"
             )
 
     def check_document(self, tokens: int) -> None:
         """Raise ConfigError if a document of `tokens` is too long for the objective."""
 
     def stream_length(self, sequence_length: int, family: str) -> int:
-        """How many tokens of the stream a row takes. Raises ConfigError if that is none, or more than the
-        objective can do.
+        """Tokens of the stream that a row takes. Raises ConfigError if that is fewer than two, or more than
+        the objective allows.
         """
         self.check_family(family)
         length = self.room(sequence_length, family).length
@@ -151,29 +159,33 @@ class PairObjective(TrainingObjective):
         return length
 
     def apply(self, batch: Batch, context: Context, mode: int | None = None) -> Batch:
-        """The batch that a model of the context's family learns these pairs from; token `mode` leads every input."""
+        """The rows of pairs for a model of the context's family; token `mode`, if given, precedes every
+        input.
+        """
         pairs = self.pairs(batch, context)
         if context.family == "encoder_decoder":
             return encoder_decoder_rows(pairs, batch, context, mode)
         return decoder_rows(pairs, batch, context, mode, self.bidirectional_prefix, self.loss_on_prefix)
 
     def check_prefix(self) -> None:
-        """Raise ValueError for a loss that its own inputs give away."""
+        """Raise ValueError if the inputs would reveal the tokens to predict."""
         if self.bidirectional_prefix and self.loss_on_prefix:
             raise ValueError(
                 "loss_on_prefix: got true with bidirectional_prefix, where each position of the prefix sees the token it "
-                "has to predict; set one of them to false"
+                "should predict; set one of them to false"
             )
 
 
 def check_length(length: int, sequence_length: int) -> None:
-    """Raise ConfigError if the rows of a model of `sequence_length` take fewer than two tokens of the stream."""
+    """Raise ConfigError if a row of `sequence_length` takes fewer than two tokens of the stream."""
     if length < 2:
         raise ConfigError(f"data.sequence_length: got {sequence_length}, too short for the objective")
 
 
 def encoder_decoder_rows(pairs: Pairs, batch: Batch, context: Context, mode: int | None) -> Batch:
-    """Inputs for an encoder and targets for its decoder, with the same segment numbers."""
+    """Write the inputs to rows of the encoder and the targets to rows of the decoder, with the same segment
+    numbers.
+    """
     count, padding = len(batch.inputs), context.padding
     lead = _tokens(mode)
     wide = _blank(count, _width(pairs.inputs.sizes + len(lead), pairs.rows, count), padding)
@@ -184,13 +196,13 @@ def encoder_decoder_rows(pairs: Pairs, batch: Batch, context: Context, mode: int
     texts = (pairs.inputs.tokens, pairs.inputs.offsets, pairs.targets.tokens, pairs.targets.offsets)
     _fill_both(*texts, pairs.rows, pairs.segments, lead, start, *wide, *narrow, goals)
     inputs, positions, segments = wide
-    return _replaced(batch, inputs, goals, positions, segments, decoder=Decoder(*narrow))
+    return _replace_rows(batch, inputs, goals, positions, segments, decoder=Decoder(*narrow))
 
 
 def decoder_rows(
     pairs: Pairs, batch: Batch, context: Context, mode: int | None, bidirectional: bool, loss_on_prefix: bool
 ) -> Batch:
-    """`<bos> input target` for a decoder; its last token is a target only."""
+    """Write `<bos> input target` to rows of a decoder; the last token is a target only."""
     count, lead = len(batch.inputs), _tokens(context.special("<bos>"), mode)
     sizes = len(lead) + pairs.inputs.sizes + pairs.targets.sizes - 1
     inputs, positions, segments = _blank(count, _width(sizes, pairs.rows, count), context.padding)
@@ -199,10 +211,10 @@ def decoder_rows(
     texts = (pairs.inputs.tokens, pairs.inputs.offsets, pairs.targets.tokens, pairs.targets.offsets)
     arrays = (inputs, positions, segments, goals, prefix)
     _fill_one(*texts, pairs.rows, pairs.segments, lead, loss_on_prefix, *arrays)
-    return _replaced(batch, inputs, goals, positions, segments, prefix=prefix if bidirectional else None)
+    return _replace_rows(batch, inputs, goals, positions, segments, prefix=prefix if bidirectional else None)
 
 
-def _replaced(
+def _replace_rows(
     batch: Batch,
     inputs: np.ndarray,
     targets: np.ndarray,
@@ -220,13 +232,13 @@ def _tokens(*tokens: int | None) -> np.ndarray:
 
 
 def _width(sizes: np.ndarray, rows: np.ndarray, count: int) -> int:
-    """Positions that the fullest of `count` rows needs, rounded up."""
+    """Positions in the fullest of `count` rows, rounded up to a multiple of 8."""
     most = int(np.bincount(rows, sizes, minlength=count).max(initial=1))
     return -(-most // _MULTIPLE) * _MULTIPLE
 
 
 def _blank(rows: int, width: int, padding: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(inputs, positions, segments) of rows of padding, each int64 [rows, width]."""
+    """(inputs, positions, segments) of rows that hold only padding, each int64 [rows, width]."""
     shape = (rows, width)
     return np.full(shape, padding, np.int64), np.zeros(shape, np.int64), np.full(shape, PADDING, np.int64)
 
@@ -244,7 +256,7 @@ def _scan(
     numbers: np.ndarray,
     following: np.ndarray,
 ) -> int:
-    """Copy the text of a batch's documents; how many documents there are."""
+    """Copy the text of a batch's documents; returns the number of documents."""
     size = count = 0
     for row in range(inputs.shape[0]):
         before = -1
@@ -283,7 +295,7 @@ def _fill_both(
     decoder_segments: np.ndarray,
     goals: np.ndarray,
 ) -> None:
-    """Write each pair behind those before it in its row."""
+    """Append each pair to its encoder row and its decoder row."""
     row, column, other = -1, 0, 0
     for i in range(len(rows)):
         if rows[i] != row:
@@ -319,7 +331,7 @@ def _fill_one(
     goals: np.ndarray,
     prefix: np.ndarray,
 ) -> None:
-    """Write each pair as one text behind those before it in its row."""
+    """Append each pair to its row as one text."""
     row, column = -1, 0
     for i in range(len(rows)):
         if rows[i] != row:

@@ -1,4 +1,4 @@
-"""Prompts: what a text typed by a user looks like to a model of an objective, and how the model's answer is read."""
+"""Prompts: how a user's text is written for a model of an objective, and how the model's answer is read."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -6,23 +6,26 @@ from dataclasses import dataclass
 from tokenizer.vocabulary.specials import SENTINELS, add_fallback_marks
 
 Answer = Callable[[list[int], list[int], Mapping[str, int]], list[int]]
-"""(ids of the prompt's text, generated ids without `<eos>`, the tokenizer's specials) to the ids of the text to show."""
+"""From (ids of the prompt's text, generated ids without `<eos>`, the tokenizer's specials) to the ids of the
+text shown.
+"""
 
 
 def continue_text(text: list[int], generated: list[int], specials: Mapping[str, int]) -> list[int]:
-    """The prompt, then what the model wrote."""
+    """The prompt, followed by the model's text."""
     return [*text, *generated]
 
 
 def replace_text(text: list[int], generated: list[int], specials: Mapping[str, int]) -> list[int]:
-    """What the model wrote in place of the prompt, without `<bos>`."""
+    """The model's text alone, without `<bos>`."""
     bos = add_fallback_marks(specials)["<bos>"]
     return [token for token in generated if token != bos]
 
 
 def fill_sentinels(text: list[int], generated: list[int], specials: Mapping[str, int]) -> list[int]:
-    """The prompt with each sentinel replaced by what follows it in the model's answer. Tokens before the answer's first
-    sentinel belong to the prompt's first one. A prompt without sentinels is replaced.
+    """The prompt with each sentinel replaced by the tokens that follow it in the model's answer. Tokens
+    before the answer's first sentinel belong to the prompt's first one. A prompt without sentinels is
+    replaced by the answer.
     """
     sentinels = {specials[name] for name in SENTINELS if name in specials}
     first = next((token for token in text if token in sentinels), None)
@@ -40,13 +43,13 @@ def fill_sentinels(text: list[int], generated: list[int], specials: Mapping[str,
 
 @dataclass(frozen=True)
 class PromptFormat:
-    """What a prompt for a model of an objective looks like.
+    """How a prompt for a model of an objective is written.
 
-    `names` are the specials that a prompt may spell out, as `<mask>`; `gap` is appended to a prompt that spells out none.
-    `plain_text` says that the objective trains on inputs without gaps: a mixture's model then reads such a prompt as
-    this objective's. With `closed` the input ends with `<eos>` on a decoder too, because the answer is a target of its own
-    and not the rest of the input. `generated` are the specials that an answer may hold besides `<eos>`; `answer` makes the
-    text to show of it.
+    `names` are the specials that a prompt may contain in writing, such as `<mask>`; `gap` is appended to a
+    prompt that contains none. `plain_text` says that the objective trains on inputs without gaps; a mixture's
+    model then treats such a prompt as one of this objective. With `closed` the input ends with `<eos>` for a
+    decoder too, because the answer is a separate target and not a continuation of the input. `generated` are
+    the specials that an answer may contain besides `<eos>`; `answer` turns it into the text shown.
     """
 
     names: tuple[str, ...] = ()

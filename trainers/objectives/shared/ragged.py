@@ -1,4 +1,4 @@
-"""Ragged lists of tokens in two arrays."""
+"""Lists of tokens of different lengths, stored in two arrays."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,19 +10,19 @@ from gristmill.compilation import kernel
 
 @dataclass(frozen=True)
 class Ragged:
-    """Lists of tokens, one after another: list i is `tokens[offsets[i]:offsets[i + 1]]`, all int64."""
+    """Concatenated lists of tokens: list i is `tokens[offsets[i]:offsets[i + 1]]`. Both arrays are int64."""
 
     tokens: np.ndarray
     offsets: np.ndarray
 
     @cached_property
     def sizes(self) -> np.ndarray:
-        """Tokens of each list."""
+        """Length of each list, int64 [lists]."""
         sizes: np.ndarray = np.diff(self.offsets)
         return sizes
 
-    def marked(self, before: int | None, after: int | None, chosen: np.ndarray | None = None) -> "Ragged":
-        """Each list between these tokens; a list that is not `chosen` (bool [lists]) becomes an empty one."""
+    def with_marks(self, before: int | None, after: int | None, chosen: np.ndarray | None = None) -> "Ragged":
+        """Put each list between these tokens; a list that is not `chosen` (bool [lists]) becomes empty."""
         taken = np.ones(len(self.sizes), dtype=bool) if chosen is None else chosen
         marks = (before is not None) + (after is not None)
         offsets = np.concatenate([[0], np.cumsum((self.sizes + marks) * taken)])
@@ -45,7 +45,7 @@ def _mark(
     marked: np.ndarray,
     starts: np.ndarray,
 ) -> None:
-    """Copy the chosen lists to `starts`, between `before` and `after`; -1 is no token."""
+    """Copy list i, if chosen, to position `starts[i]`, between `before` and `after`; -1 means no token."""
     for i in range(len(chosen)):
         if not chosen[i]:
             continue

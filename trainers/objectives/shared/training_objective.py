@@ -1,4 +1,4 @@
-"""The protocol of objectives: everything that the rest of trainers asks of one."""
+"""The protocol of objectives: everything the rest of trainers needs to know about one."""
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol
@@ -10,10 +10,10 @@ from trainers.rows.batch import Batch, Frame, Room
 
 
 class TrainingObjective(Protocol):
-    """What a batch of packed documents becomes for a model to learn from.
+    """How a batch of packed documents becomes inputs and targets.
 
-    An objective is a frozen dataclass, whose fields are the keys of `objective:` in a recipe. It inherits the answers given
-    here and overrides those that differ.
+    An objective is a frozen dataclass; its fields are the keys of `objective:` in a recipe. It inherits the
+    defaults given here and overrides those that differ.
     """
 
     @property
@@ -28,46 +28,52 @@ class TrainingObjective(Protocol):
 
     @property
     def families(self) -> tuple[str, ...]:
-        """The families of models that it trains."""
+        """The families of models that it can train."""
         ...
 
     def apply(self, batch: Batch, context: Context) -> Batch:
-        """The inputs and targets of a model; a pure function of batch and context."""
+        """Make the inputs and targets of a model; a pure function of batch and context."""
         ...
 
     @property
     def losses(self) -> Mapping[str, float]:
-        """The losses that training minimises, by their names in `trainers.engine.losses`, and their weights; `loss` is first."""
+        """The weight of each loss that training minimises, by its name in `trainers.engine.losses`; `loss`
+        comes first.
+        """
         return {"loss": 1.0}
 
     @property
     def predicts_text(self) -> bool:
-        """Whether every token of the text is a target once: only then the loss can be given in bits per byte."""
+        """Whether every token of the text is a target exactly once; only then can the loss be given in bits
+        per byte.
+        """
         return False
 
     @property
     def gives_likelihood(self) -> bool:
-        """Whether a model learns the likelihood of text given the text before it."""
+        """Whether a model learns the likelihood of a text given the text before it."""
         return False
 
     @property
     def sees_prefix(self) -> bool:
-        """Whether positions of a prefix see one another in both directions on a decoder."""
+        """Whether, in a decoder, the positions of a prefix see one another in both directions."""
         return False
 
     @property
     def rewrites_rows(self) -> bool:
-        """Whether it makes rows of its own, an input and a target for each document, instead of keeping those of the stream."""
+        """Whether it writes new rows, an input and a target per document, instead of keeping those of the
+        stream.
+        """
         return False
 
     @property
     def sentence_pairs(self) -> bool:
-        """Whether rows are pairs of sentences, and the model classifies them."""
+        """Whether rows are pairs of sentences that the model classifies."""
         return False
 
     @property
     def exchanges(self) -> int:
-        """How many ways to exchange the second parts of sentence pairs are prepared; 0 for none."""
+        """How many exchanges of the second parts of sentence pairs are prepared; 0 for none."""
         return 0
 
     @property
@@ -90,20 +96,22 @@ class TrainingObjective(Protocol):
         return sequence_length
 
     def room(self, sequence_length: int, family: str, lead: int = 0) -> Room | None:
-        """What a row has room for, with `lead` tokens before every input; None where rows are those of the stream."""
+        """The room of a row, with `lead` tokens before every input; None if the rows of the stream are kept."""
         return None
 
     def members(self) -> Sequence[tuple["TrainingObjective", str | None]]:
-        """The objectives that rows are given to, each with the special that leads its inputs, if any. A mixture has several."""
+        """The objectives that rows are assigned to, each with the special that precedes its inputs or None.
+        Only a mixture has several.
+        """
         return ((self, None),)
 
     def text_frame(self, family: str) -> Frame:
-        """The specials around a text alone, as a model of the family reads it."""
+        """The specials around a single text, as a model of the family reads it."""
         if family == "encoder":
             return Frame(CLS, SEP)
         return Frame("<bos>", None) if family == "decoder" else Frame(None, "<eos>")
 
     @property
     def prompt_format(self) -> PromptFormat:
-        """What a prompt looks like and how the answer is read."""
+        """How a prompt is written and how the answer is read."""
         return PromptFormat()

@@ -1,8 +1,9 @@
-"""Where words begin and end, by token: what whole-word masking needs to know of a tokenizer.
+"""Which tokens begin and end words: what whole-word masking needs to know about a tokenizer.
 
-A word is a run of letters, digits and combining marks with the white space before it; every other character is a word of
-its own where the vocabulary allows it, as in BERT's basic tokenizer. So is every token of scripts that put no space between words
-(Chinese, Japanese, Thai, Lao, Khmer, Burmese): their words are not known here.
+A word is a run of letters, digits and combining marks with the white space before it. Every other character
+is a word of its own where the vocabulary allows it, as in BERT's basic tokenizer. Scripts without spaces
+between words (Chinese, Japanese, Thai, Lao, Khmer, Burmese) are not segmented: each of their tokens is a
+word.
 """
 
 import re
@@ -15,7 +16,7 @@ from trainers.objectives.shared.masking_kernels import BEGINS, ENDS
 
 _METASPACE = "▁"  # SentencePiece's mark of a space
 _BYTE = re.compile("<0x([0-9A-F]{2})>")  # a token of SentencePiece's byte fallback
-# Without spaces between words: Thai and Lao, Burmese, Khmer, kana, ideographs.
+# Scripts without spaces between words: Thai and Lao, Burmese, Khmer, kana, ideographs.
 _UNSPACED = (
     (0x0E00, 0x0EFF),
     (0x1000, 0x109F),
@@ -30,15 +31,15 @@ _UNSPACED = (
 def word_marks(definition: Definition) -> np.ndarray:
     """BEGINS and ENDS of every token, uint8 [vocab_size].
 
-    Raises ValueError for a BPE of characters whose file does not say how words end.
+    Raises ValueError for a character-level BPE whose file does not say where words begin or end.
     """
     model, marks = definition.data["model"], np.zeros(definition.vocab_size, dtype=np.uint8)
     prefix, suffix = model.get("continuing_subword_prefix") or "", definition.end_of_word or ""
     spaced = any(token.startswith(_METASPACE) for token in definition.tokens.values())
     if definition.kind == "bpe" and not (prefix or suffix or spaced):
         raise ValueError(
-            f"{definition.path}: nothing in this BPE's tokens tells where words begin; mask tokens (objective.unit=tokens), or "
-            f"take a byte-level BPE, WordPiece or Unigram"
+            f"{definition.path}: the tokens of this BPE do not say where words begin; mask tokens (objective.unit=tokens), or "
+            f"use a byte-level BPE, WordPiece or Unigram"
         )
     for token_id in definition.tokens:
         text = _text(definition, token_id)
@@ -47,15 +48,15 @@ def word_marks(definition: Definition) -> np.ndarray:
         if definition.kind in ("wordpiece", "word_level"):
             marks[token_id] = 0 if inside else BEGINS
             continue
-        if text and not inside and _begins(text[0]):
+        if text and not inside and _begins_word(text[0]):
             marks[token_id] |= BEGINS
-        if ended or (text and not text.isspace() and _ends(text[-1])):
+        if ended or (text and not text.isspace() and _ends_word(text[-1])):
             marks[token_id] |= ENDS
     return marks
 
 
 def text_of(definition: Definition, token_id: int) -> bytes:
-    """The UTF-8 bytes that a token stands for in a text, its marks of words (`▁`) as the file writes them."""
+    """The UTF-8 bytes of a token in a text; word marks (`▁`) are kept as the file writes them."""
     byte = _BYTE.fullmatch(definition.tokens[token_id])
     if byte and definition.data["model"].get("byte_fallback"):
         return bytes([int(byte[1], 16)])
@@ -63,18 +64,22 @@ def text_of(definition: Definition, token_id: int) -> bytes:
 
 
 def _text(definition: Definition, token_id: int) -> str:
-    """What a token stands for; bytes of a character that the vocabulary cuts become surrogates."""
+    """The text of a token; bytes that are only part of a character become surrogates."""
     return text_of(definition, token_id).decode("utf-8", "surrogateescape").replace(_METASPACE, " ")
 
 
-def _begins(character: str) -> bool:
-    """Whether a token that begins so begins a word; of bytes those that begin a character of three bytes or more."""
+def _begins_word(character: str) -> bool:
+    """Whether a token whose first character this is begins a word. A single byte does if it begins a
+    character of three or more bytes.
+    """
     cut = 0xDC80 <= ord(character) <= 0xDCFF
-    return ord(character) >= 0xDCE0 if cut else _ends(character)
+    return ord(character) >= 0xDCE0 if cut else _ends_word(character)
 
 
-def _ends(character: str) -> bool:
-    """Whether a token that ends so ends a word: the character is no part of a longer one."""
+def _ends_word(character: str) -> bool:
+    """Whether a token whose last character this is ends a word: the character cannot be part of a longer
+    word.
+    """
     code = ord(character)
     if any(first <= code <= last for first, last in _UNSPACED):
         return True

@@ -133,7 +133,7 @@ def test_documents_are_the_texts_between_the_marks(rows, frame):
 def test_lists_get_marks_unless_they_are_left_out(rows, before, after, bits):
     lists = [text for row in rows for text in row]
     wanted = np.array([bool(bits >> i & 1) for i in range(len(lists))], dtype=bool)
-    marked = ragged(lists).marked(before, after, wanted)
+    marked = ragged(lists).with_marks(before, after, wanted)
     expected = [
         [*([] if before is None else [before]), *text, *([] if after is None else [after])] if keep else []
         for text, keep in zip(lists, wanted, strict=True)
@@ -259,5 +259,5 @@ def test_a_loss_that_the_prefix_gives_away_is_refused():
         with pytest.raises(ValueError, match="loss_on_prefix"):
             kind(bidirectional_prefix=True, loss_on_prefix=True).check()
         kind(bidirectional_prefix=False, loss_on_prefix=True).check()
-        with pytest.raises(ConfigError, match="encoder-decoder predicts nothing of its input"):
+        with pytest.raises(ConfigError, match="an encoder-decoder does not predict its input"):
             kind(bidirectional_prefix=False, loss_on_prefix=True).stream_length(512, "encoder_decoder")
