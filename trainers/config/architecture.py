@@ -1,4 +1,6 @@
-"""What a model is: a `transformers` architecture, its sizes and its position scheme. Nothing heavy is imported here."""
+"""The configuration of a model: a `transformers` architecture, its sizes and its position scheme. Imports
+nothing heavy.
+"""
 
 import math
 from dataclasses import dataclass, replace
@@ -13,13 +15,14 @@ Position = Literal["learned", "sinusoidal", "rope", "t5_bias", "relative"]
 
 @dataclass(frozen=True)
 class Traits:
-    """What a configuration must know of an architecture before its model is built.
+    """What a configuration must know about an architecture before its model is built.
 
-    `family` is which stacks it has: objectives name the families that they train. `positions` are its position schemes, its
-    own first. `has` are those fields of Model that only some architectures have. `decoder_start` is the special that the
-    decoder of an encoder-decoder reads first, as published: generation in `transformers` begins with it. `feed_forward` is
-    the default inner size in widths, and the only one where `fixed_feed_forward` is true. An architecture that is
-    `causal_only` cannot let a prefix see itself in both directions.
+    `family` says which stacks it has; objectives list the families that they train. `positions` are the
+    position schemes that it supports, its own first. `has` lists the fields of Model that apply to it, of
+    those that only some architectures have. `decoder_start` is the special that the decoder of an
+    encoder-decoder reads first, as published; generation in `transformers` begins with it. `feed_forward` is
+    the default inner size as a multiple of the width, and the only allowed one if `fixed_feed_forward` is
+    true. In a `causal_only` architecture the positions of a prefix cannot see one another in both directions.
     """
 
     family: Family
@@ -31,11 +34,12 @@ class Traits:
     causal_only: bool = False
 
 
-# The schemes of a table of positions. Clipped relative positions (Shaw et al., 2018) are ours.
+# Schemes for architectures with a table of positions. Clipped relative positions (Shaw et al., 2018) are
+# implemented here.
 _TABLE: tuple[Position, ...] = ("learned", "sinusoidal", "relative")
 _COMMON = ("dropout", "initializer_range")
 _STACKS = ("decoder_layers", "tied_stacks")
-_GLU = Fraction(8, 3)  # a gated feed-forward has three matrices: this size keeps the parameters of two at 4 widths
+_GLU = Fraction(8, 3)  # gives the three matrices of a gated feed-forward the parameters of two at 4 x width
 ARCHITECTURES: dict[str, Traits] = {
     "bart": Traits("encoder_decoder", _TABLE, (*_COMMON, *_STACKS), decoder_start="<eos>"),
     "bert": Traits("encoder", _TABLE, (*_COMMON, "sentence_head")),
@@ -46,11 +50,11 @@ ARCHITECTURES: dict[str, Traits] = {
     "roberta": Traits("encoder", _TABLE, _COMMON),
     "t5": Traits("encoder_decoder", ("t5_bias",), ("dropout", "gated", "head_width", "tied", *_STACKS), "<pad>"),
 }
-"""Every architecture by its name, which is also that of its module in `trainers.models`."""
+"""Every architecture by name. Its module in `trainers.models` has the same name."""
 
 if TYPE_CHECKING:
     ArchitectureName = str
-else:  # a type checker knows no computed Literal, the parser of configurations does
+else:  # type checkers do not support a computed Literal; the configuration parser does
     ArchitectureName = Literal[tuple(ARCHITECTURES)]
 
 # Values of the fields in `Traits.has` for architectures without them.
@@ -76,19 +80,21 @@ def require(condition: bool, message: str) -> None:
 
 @dataclass(frozen=True)
 class Model:
-    """A `transformers` architecture and its sizes; `width` is the hidden size, `feed_forward` the inner size of a block.
+    """A `transformers` architecture and its sizes. `width` is the hidden size, `feed_forward` the inner size
+    of a block.
 
-    `layers` are those of each stack; `decoder_layers` of the decoder alone. `head_width` (T5) differs from width / heads
-    in T5 3B and 11B. `position` is one of the schemes of the architecture; `relative` clips at `relative_distance`. `gated`
-    is T5 v1.1's feed-forward, `tied` shares the output layer's weights with the embeddings, `tied_stacks` the encoder's
-    with the decoder's (Raffel et al., 2020, section 3.2.2). `sentence_head` adds BERT's classifier of sentence pairs.
-    `rope_base` is that of the global layers in ModernBERT, `norm_epsilon` that of Llama's RMS norm (1e-5 in Llama 2 and 3).
-    T5 has its own initialisation, so no `initializer_range`.
+    `layers` is the depth of each stack, `decoder_layers` that of the decoder alone. `head_width` (T5) differs
+    from width / heads in T5 3B and 11B. `position` is one of the architecture's schemes; `relative` clips
+    distances at `relative_distance`. `gated` is T5 v1.1's feed-forward. `tied` shares weights between the
+    output layer and the embeddings, `tied_stacks` between encoder and decoder (Raffel et al., 2020, section
+    3.2.2). `sentence_head` adds BERT's classifier of sentence pairs. `rope_base` is the base of the global
+    layers in ModernBERT. `norm_epsilon` belongs to Llama's RMS norm (1e-5 in Llama 2 and 3). T5 has its own
+    initialisation, so it takes no `initializer_range`.
 
-    Left open and computed by `fill`: `decoder_layers` (= layers), `head_width` (width / heads), `key_value_heads`
-    (= heads), `feed_forward` (4 x width; 8/3 x width, rounded up to 64, in Llama and gated T5; 3/2 x width in
-    ModernBERT), `position` (the architecture's own), `vocab_size` (the tokenizer's, rounded up to a multiple of 64 for
-    the matrix products).
+    Fields left null are computed: `decoder_layers` (= layers), `head_width` (width / heads),
+    `key_value_heads` (= heads), `feed_forward` (4 x width; 8/3 x width, rounded up to a multiple of 64, in
+    Llama and gated T5; 3/2 x width in ModernBERT), `position` (the architecture's own), `vocab_size` (the
+    tokenizer's, rounded up to a multiple of 64 for the matrix products).
     """
 
     architecture: ArchitectureName
@@ -114,12 +120,12 @@ class Model:
 
     @property
     def traits(self) -> Traits:
-        """Those of the architecture."""
+        """The traits of the architecture."""
         return ARCHITECTURES[self.architecture]
 
     @property
     def family(self) -> Family:
-        """That of the architecture."""
+        """The family of the architecture."""
         return self.traits.family
 
     @property
@@ -128,7 +134,7 @@ class Model:
         return self.position or self.traits.positions[0]
 
     def check(self) -> None:
-        """Sizes are positive and fit one another; the architecture has the fields that are set."""
+        """Validate the sizes, and that every field that is set applies to the architecture."""
         for name in ("layers", "width", "heads", "positions", "relative_distance"):
             require(getattr(self, name) >= 1, f"{name}: got {getattr(self, name)}, allowed 1 and more")
         for name in ("decoder_layers", "head_width", "feed_forward", "vocab_size"):
@@ -140,7 +146,7 @@ class Model:
             owners = ", ".join(owner for owner, traits in ARCHITECTURES.items() if name in traits.has)
             require(
                 value == absent or name in self.traits.has,
-                f"{name}: got {value}, {self.architecture} has none; leave it at {absent}, or take one of {owners}",
+                f"{name}: got {value}, {self.architecture} has none; leave it at {absent}, or use one of {owners}",
             )
         allowed = self.traits.positions
         require(
@@ -175,14 +181,14 @@ class Model:
 
 
 def fill(model: Model, tokens: int) -> Model:
-    """The model with its open fields computed, for a tokenizer of `tokens` tokens. Raises ConfigError if they
-    do not fit.
+    """Compute the fields that are null, for a tokenizer of `tokens` tokens. Raises ConfigError if the
+    vocabulary is too small for it.
     """
     vocabulary = model.vocab_size or -(-tokens // _VOCABULARY_MULTIPLE) * _VOCABULARY_MULTIPLE
     if vocabulary < tokens:
         raise ConfigError(
             f"model.vocab_size: got {vocabulary}, the corpus's tokenizer has {tokens} tokens; "
-            f"raise it, or leave it out to take the tokenizer's"
+            f"raise it, or leave it out to use the tokenizer's"
         )
     return replace(
         model,
@@ -196,6 +202,6 @@ def fill(model: Model, tokens: int) -> Model:
 
 
 def _feed_forward(model: Model) -> int:
-    """The default inner size, rounded up to a multiple of 64 where a gated one is 8/3 x width."""
+    """The default inner size; 8/3 x width is rounded up to a multiple of 64."""
     factor = _GLU if model.gated else model.traits.feed_forward
     return math.ceil(factor * model.width / 64) * 64 if factor == _GLU else int(factor * model.width)

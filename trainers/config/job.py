@@ -13,14 +13,16 @@ from trainers.objectives.shared.training_objective import TrainingObjective
 
 @dataclass(frozen=True)
 class Optimizer:
-    """AdamW (Loshchilov and Hutter, 2019), weight decay decoupled and in groups; or Muon (Jordan et al., 2024) for the
-    hidden matrices, with rate `muon_learning_rate` and momentum `muon_momentum`, and AdamW for all else.
+    """AdamW (Loshchilov and Hutter, 2019) with decoupled weight decay, for all parameters; or, with `muon`,
+    Muon (Jordan et al., 2024) for the hidden matrices, with rate `muon_learning_rate` and momentum
+    `muon_momentum`, and AdamW for the rest.
 
-    Both rates follow the schedule. DeepSpeed's Muon makes an update of norm sqrt(rank) of every matrix, whatever its
-    gradient, and takes the gradient norm after that: it allows no clipping. It needs a C++ compiler.
-    Norm gains and biases are never decayed; embeddings only with `decay_embeddings`. `gradient_clipping` is the largest
-    global gradient norm, 0 for none. A step whose loss or gradient norm is not finite is skipped: weights and moments
-    stay as they were and the data goes on; more than `max_skipped_in_row` of them in a row stop the run.
+    Both rates follow the schedule. Weight decay applies to matrices, never to norm gains and biases, and to
+    embeddings only with `decay_embeddings`. `gradient_clipping` is the maximum global gradient norm, 0 for no
+    clipping. Muon allows no clipping: in DeepSpeed every matrix gets an update of norm sqrt(rank) regardless
+    of its gradient, and the norm is taken after that. Muon needs a C++ compiler. A step whose loss or
+    gradient norm is not finite is skipped: weights and moments keep their values and training continues with
+    the next batch. More than `max_skipped_in_row` skipped steps in a row stop the run.
     """
 
     kind: Literal["adamw", "muon"] = "adamw"
@@ -35,7 +37,7 @@ class Optimizer:
     max_skipped_in_row: int = 5
 
     def check(self) -> None:
-        """Rates are in range."""
+        """Validate ranges; Muon allows no clipping."""
         require(self.learning_rate > 0, f"learning_rate: got {self.learning_rate}, allowed above 0")
         require(self.weight_decay >= 0, f"weight_decay: got {self.weight_decay}, allowed 0 and more")
         require(
@@ -62,9 +64,9 @@ class Optimizer:
 class Schedule:
     """The learning rate over the run: linear warm-up, then `kind` down to `final_fraction` of the peak.
 
-    `wsd` (warm-up, stable, decay; Hu et al., 2024) falls linearly over the last `decay_fraction` of the steps.
-    `inverse_sqrt` (Vaswani et al., 2017) falls with the root of the step and stops at `final_fraction`. The formulas are
-    in `trainers.engine.schedule`.
+    `wsd` (warm-up, stable, decay; Hu et al., 2024) decays linearly over the last `decay_fraction` of the
+    steps. `inverse_sqrt` (Vaswani et al., 2017) decays with the inverse square root of the step, down to
+    `final_fraction`. The formulas are in `trainers.engine.schedule`.
     """
 
     kind: Literal["constant", "linear", "cosine", "wsd", "inverse_sqrt"] = "cosine"
@@ -73,7 +75,7 @@ class Schedule:
     decay_fraction: float = 0.2
 
     def check(self) -> None:
-        """Fractions are fractions."""
+        """Validate ranges."""
         require(self.warmup_steps >= 0, f"warmup_steps: got {self.warmup_steps}, allowed 0 and more")
         require(0 <= self.final_fraction <= 1, f"final_fraction: got {self.final_fraction}, allowed 0 to 1")
         require(0 < self.decay_fraction <= 1, f"decay_fraction: got {self.decay_fraction}, allowed above 0 to 1")
@@ -81,11 +83,11 @@ class Schedule:
 
 @dataclass(frozen=True)
 class BatchSize:
-    """One optimizer step's data over all workers: `tokens` or `sequences`; the other one is computed.
+    """The data of one optimizer step over all workers: give `tokens` or `sequences`; the other is computed.
 
-    All steps have as many sequences. Where a packing leaves padding, or an objective adds marks to each document, `tokens`
-    is what these hold on average, without padding, at the final sequence length and weights; otherwise sequences times
-    their length.
+    All steps have the same number of sequences. `tokens` is normally sequences times their length. If the
+    packing leaves padding or the objective adds marks to each document, it is the average number of tokens
+    without padding, at the final sequence length and weights.
     """
 
     tokens: int | None = None
@@ -101,8 +103,8 @@ class BatchSize:
 
 @dataclass(frozen=True)
 class TrainingBudget:
-    """How long to train: `steps` or `tokens`; the other one is computed, rounding steps down. Tokens are those read, as the
-    ledger counts them: marks around documents are, padding is not.
+    """How long to train: give `steps` or `tokens`; the other is computed, with steps rounded down. Tokens are
+    counted as in the ledger: marks around documents count, padding does not.
     """
 
     tokens: int | None = None
@@ -118,8 +120,8 @@ class TrainingBudget:
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """A checkpoint every `every` steps and at the end; the newest `keep` are kept, and for good those of the steps that
-    `keep_every` divides (0 for none).
+    """Write a checkpoint every `every` steps and at the end. The newest `keep` are kept; those of steps that
+    are multiples of `keep_every` are never deleted (0 for none).
     """
 
     every: int = 250
@@ -127,7 +129,7 @@ class Checkpoints:
     keep_every: int = 0
 
     def check(self) -> None:
-        """Both are positive: one older checkpoint is what a corrupt newest one falls back to."""
+        """Validate ranges."""
         require(self.every >= 1, f"every: got {self.every}, allowed 1 and more")
         require(self.keep >= 1, f"keep: got {self.keep}, allowed 1 and more")
         require(
@@ -138,13 +140,15 @@ class Checkpoints:
 
 @dataclass(frozen=True)
 class Init:
-    """A new run begins from the weights at `path`, not from those that its seed draws: of a run, of an export, or of a Hugging
-    Face directory (config.json, safetensors, tokenizer.json) of one of the architectures. The tokenizer must be the corpus's.
+    """Start a new run from the weights at `path` instead of random ones. `path` is a run, an export, or a
+    Hugging Face directory (config.json, safetensors, tokenizer.json) of one of the architectures. Its
+    tokenizer must be the corpus's.
 
-    Of a run it is the checkpoint of `step`, the newest where that is null. With `optimizer: keep` its optimizer state is taken
-    as well. With `data: continue` steps, schedule and data go on from there: steps count from the beginning of the parent,
-    and the samples are those that the parent would have read next. With `restart` the run begins at step 0 of its own
-    schedule, and reads the corpus from the start in the order of its own seed.
+    From a run the checkpoint of `step` is taken, or the newest if that is null. `optimizer: keep` also takes
+    its optimizer state. With `data: continue`, steps, schedule and data continue from the checkpoint: steps
+    count from the beginning of the parent, and the samples are those that the parent would have read next.
+    With `data: restart`, the run begins at step 0 of its own schedule and reads the corpus from the start, in
+    the order of its own seed.
     """
 
     path: str
@@ -153,7 +157,7 @@ class Init:
     data: Literal["restart", "continue"] = "restart"
 
     def check(self) -> None:
-        """The step is positive."""
+        """Validate ranges."""
         require(
             self.step is None or self.step >= 1, f"step: got {self.step}, allowed 1 and more, or null for the newest"
         )
@@ -161,14 +165,15 @@ class Init:
 
 @dataclass(frozen=True)
 class Execution:
-    """How the same numbers are computed: none of this is part of a run's identity.
+    """How a run is executed. None of this changes what is computed, so it is not part of a run's identity.
 
-    `micro_batch` is the sequences per worker and backward pass; `zero_stage` DeepSpeed's ZeRO stage. With
-    `offload_optimizer` fp32 weights and optimizer state stay in the memory of the CPU, which updates them. With
-    `activation_checkpointing` the backward pass computes every block again, which saves memory and costs a third more
-    time; `compile` has torch.compile work on the blocks, which needs a C++ compiler. `loader_threads` prepare the next
-    steps' batches while a step is computed; 0 prepares each when it is needed. `peak_tflops` is what one worker's device
-    can compute at most, for the model FLOPs utilisation in the log; known for some GPUs.
+    `micro_batch` is the number of sequences per worker and backward pass, `zero_stage` DeepSpeed's ZeRO
+    stage. With `offload_optimizer` the fp32 weights and the optimizer state stay in CPU memory, and the CPU
+    updates them. With `activation_checkpointing` the backward pass recomputes every block, which saves memory
+    and takes a third more time. `compile` runs torch.compile on the blocks and needs a C++ compiler.
+    `loader_threads` prepare the batches of the next steps in the background; with 0, each batch is prepared
+    when it is needed. `peak_tflops` is the peak throughput of one worker's device, for the model FLOPs
+    utilisation in the log; null looks it up, which works for some GPUs.
     """
 
     zero_stage: Literal[0, 1, 2, 3] = 2
@@ -180,7 +185,7 @@ class Execution:
     peak_tflops: float | None = None
 
     def check(self) -> None:
-        """Numbers are in range; what is asked for works at the ZeRO stage."""
+        """Validate ranges, and that the options work at this ZeRO stage."""
         require(
             self.peak_tflops is None or self.peak_tflops > 0,
             f"peak_tflops: got {self.peak_tflops}, allowed above 0, or null to look it up",
@@ -193,19 +198,20 @@ class Execution:
         )
         require(
             not self.compile or self.zero_stage <= 2,
-            "compile: got true, but ZeRO 3 interrupts every layer to gather it, and nothing is left to compile; set "
-            "zero_stage to 2 or less",
+            "compile: got true, but ZeRO 3 interrupts every layer to gather its weights, which leaves nothing to compile; "
+            "set zero_stage to 2 or less",
         )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Job(ABC):
-    """A run that trains a model: what its kinds have in common. `kind` tells them apart (`trainers.config.job_kinds`).
+    """A run that trains a model: the fields that all kinds share. `kind` selects the kind
+    (`trainers.config.job_kinds`).
 
-    `seed` sets the initial weights, the order of the data and dropout. `precision` bf16 computes in bfloat16, adds up
-    gradients over micro-batches and workers in fp32, and keeps weights and optimizer state in fp32. ZeRO stage 1 then runs as
-    stage 2. `sinks` get the metrics of `log.jsonl` too; their own environment variables say where they store them
-    (`trainers.runs.sinks`).
+    `seed` determines the initial weights, the order of the data and dropout. With `precision: bf16`,
+    computation is in bfloat16; gradients are summed over micro-batches and workers in fp32, and weights and
+    optimizer state are kept in fp32. ZeRO stage 1 then runs as stage 2. `sinks` receive the metrics of
+    `log.jsonl` too; where they store them is set by their own environment variables (`trainers.runs.sinks`).
     """
 
     kind: str
@@ -226,7 +232,7 @@ class Job(ABC):
     def check(self) -> None:
         """Validate ranges and the rules that span several sections."""
         require(self.log_every >= 1, f"log_every: got {self.log_every}, allowed 1 and more")
-        require(len(set(self.sinks)) == len(self.sinks), f"sinks: got {list(self.sinks)}, which names one twice")
+        require(len(set(self.sinks)) == len(self.sinks), f"sinks: got {list(self.sinks)}, each allowed only once")
         require(
             self.precision == "fp32" or self.execution.zero_stage >= 1,
             "precision: bf16 keeps its fp32 weights in ZeRO's optimizer; set execution.zero_stage to 1 or more",
@@ -235,12 +241,12 @@ class Job(ABC):
     @property
     @abstractmethod
     def objective(self) -> TrainingObjective:
-        """What the model learns from a batch."""
+        """The objective that turns batches into inputs and targets."""
 
     @property
     @abstractmethod
     def inputs(self) -> tuple[str, ...]:
-        """The paths or URLs that it reads."""
+        """The paths or URLs that the run reads."""
 
     @property
     @abstractmethod
@@ -249,9 +255,9 @@ class Job(ABC):
 
     @property
     def isolates_documents(self) -> bool:
-        """Whether the documents of one row do not see each other."""
+        """Whether attention is confined to one document of a row."""
         return True
 
     @abstractmethod
     def with_inputs(self, inputs: tuple[str, ...]) -> Self:
-        """The same job with other `inputs`."""
+        """A copy of the job with other `inputs`."""

@@ -1,5 +1,5 @@
-"""The kinds of jobs, told apart by `kind` in `resolved.yaml`. To add one: a dataclass here and how its data is read
-(`trainers.data.job_data`).
+"""The kinds of jobs, selected by `kind` in `resolved.yaml`. To add one, register its dataclass here and its
+way of reading data in `trainers.data.job_data`.
 """
 
 from collections.abc import Mapping
@@ -14,14 +14,18 @@ JOBS: dict[str, type[Job]] = {"pretraining": Pretraining}
 
 
 def parse_job(data: Mapping[str, Any], where: str) -> Job:
-    """The job of the kind that plain data names: pretraining where it names none. ConfigError begins with `where`."""
+    """Parse plain data into a job of the kind that it names, pretraining by default. Raises ConfigError,
+    which begins with `where`, for data that is not valid.
+    """
     union: Any = Union[tuple(JOBS.values())]  # noqa: UP007
     job: Job = parse(union, {"kind": "pretraining", **data}, where)
     return job
 
 
 def as_pretraining(job: Job, where: object) -> Pretraining:
-    """The job, for commands that only know pretraining. UserError, which begins with `where`, for one of another kind."""
+    """Narrow a job to pretraining, for commands that support nothing else. Raises UserError, which begins
+    with `where`, for other kinds.
+    """
     if not isinstance(job, Pretraining):
         raise UserError(f"{where}: is of kind {job.kind}, allowed pretraining")
     return job

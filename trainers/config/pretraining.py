@@ -1,4 +1,6 @@
-"""The configuration of a pretraining run. `resolve` in `trainers.runs.resolve` computes what is left open (null) here."""
+"""The configuration of a pretraining run. `trainers.runs.resolve.resolve` computes the fields that are null
+here.
+"""
 
 from dataclasses import dataclass, field, replace
 from typing import Literal, Self
@@ -15,13 +17,13 @@ _CAUSAL = Causal()
 
 @dataclass(frozen=True)
 class MixtureStage:
-    """A mixture up to `until_tokens`, counted from the start of the run; `weights` as in Data."""
+    """Use `weights` (as in Data) until the run has read `until_tokens`, counted from its start."""
 
     until_tokens: int
     weights: str | dict[str, float]
 
     def check(self) -> None:
-        """The end is positive, weights are not negative."""
+        """Validate ranges."""
         require(self.until_tokens >= 1, f"until_tokens: got {self.until_tokens}, allowed 1 and more")
         _check_weights(self.weights)
 
@@ -31,42 +33,46 @@ def _check_weights(weights: str | dict[str, float]) -> None:
         for source, weight in weights.items():
             require(0.0 <= weight < float("inf"), f"weights.{source}: got {weight}, allowed 0 and more")
         total = sum(weights.values())
-        require(total > 0, "weights: all are 0, at least one source must be read")
+        require(total > 0, "weights: all are 0; give at least one source a weight above 0")
         require(total < float("inf"), f"weights: sum to {total}, allowed up to 1e308; only their proportions count")
 
 
 @dataclass(frozen=True)
 class LengthPhase:
-    """Rows of `sequence_length` tokens in the steps up to `until_step`, counted from the start of the run."""
+    """Use rows of `sequence_length` tokens up to step `until_step`, counted from the start of the run."""
 
     until_step: int
     sequence_length: int
 
     def check(self) -> None:
-        """The end and the length are positive."""
+        """Validate ranges."""
         require(self.until_step >= 1, f"until_step: got {self.until_step}, allowed 1 and more")
         require(self.sequence_length >= 2, f"sequence_length: got {self.sequence_length}, allowed 2 and more")
 
 
 @dataclass(frozen=True)
 class Data:
-    """What is read: corpora with one tokenizer, and how documents become rows of `sequence_length` tokens.
+    """What is read: corpora with the same tokenizer, and how their documents become rows of `sequence_length`
+    tokens.
 
-    `packing` concatenates documents and cuts where a sequence is full, or puts them whole where they fit best, with
-    padding; `documents` gives each a row of its own, `full_sentences` and `doc_sentences` fill rows with whole sentences
-    (`trainers.rows.sequences`), `segment_pairs` and `sentence_pairs` with two parts of text (`trainers.rows.sentence_pairs`).
-    Marks that an objective adds to each document take room as well: no row is longer than `sequence_length`.
-    `phases` come before: `sequence_length` holds from the end of the last one on; each reads sequences of its own, so
-    sources begin another epoch, while stages and caps go on counting.
+    `packing: concatenate` joins documents and cuts where a row is full. `best_fit` places whole documents
+    where they fit best, with padding. `documents` gives each document its own row. `full_sentences` and
+    `doc_sentences` fill rows with whole sentences (`trainers.rows.sequences`), `segment_pairs` and
+    `sentence_pairs` with two parts of text (`trainers.rows.sentence_pairs`). Marks that an objective adds to
+    each document count: no row is longer than `sequence_length`.
 
-    `weights` are shares of the training tokens: a mapping over sources, `proportional` (to the sources' tokens),
-    `uniform`, `temperature`, `unimax` (`pipelines.contracts.mixtures`; UniMax of the tokens that the weights hold for),
-    or the name of a mixture that the corpus manifest suggests. `stages` come before: `weights` hold from the end of the
-    last one on. `max_epochs`, one number or by source, is how often a source is read at most, over the whole run; then
-    the others share its weight.
+    `weights` are shares of the training tokens: a mapping over sources, `proportional` (to the sources'
+    tokens), `uniform`, `temperature`, `unimax` (`pipelines.contracts.mixtures`; UniMax over the tokens that
+    the weights apply to), or the name of a mixture that the corpus manifest suggests. `max_epochs`, one
+    number or one per source, limits how often a source is read over the whole run; after that the others
+    share its weight.
 
-    `shard_set` picks one where a corpus has several. Documents of one row do not see each other; without `isolation`
-    they do, and positions run on.
+    `phases` and `stages` apply first, in order; `sequence_length` applies after the last phase, `weights`
+    after the last stage. Every phase cuts new sequences, so sources begin another epoch, while the counts
+    behind stages and `max_epochs` continue.
+
+    `shard_set` selects one of several in a corpus. With `isolation` the documents of a row do not see each
+    other; without it they do, and positions continue across documents.
     """
 
     corpora: tuple[str, ...] = ()
@@ -82,7 +88,7 @@ class Data:
     max_epochs: float | dict[str, float] | None = None
 
     def check(self) -> None:
-        """Lengths are positive, weights are not negative, phases and stages follow one another."""
+        """Validate ranges, and that phases and stages end in ascending order."""
         require(self.sequence_length >= 2, f"sequence_length: got {self.sequence_length}, allowed 2 and more")
         _check_weights(self.weights)
         steps = [phase.until_step for phase in self.phases]
@@ -107,27 +113,29 @@ class Data:
 
 @dataclass(frozen=True)
 class Validation:
-    """Loss on the validation split, every `every` steps and at the end: `tokens` per source, evenly spread over it.
+    """Loss on the validation split, every `every` steps and at the end, on `tokens` per source spread evenly
+    over it.
 
-    The rows are made as training rows are, so `loss` and `bits_per_byte` compare runs of one objective, packing and
-    sequence length. They are those of a text mixed as `data.weights` says; `uniform_loss` weighs all sources alike.
-    `document_bits_per_byte` compares all runs of a corpus whose objective gives a likelihood of text (causal,
-    fill_in_the_middle, prefix_lm, a mixture with one of these): whole documents in windows of 256 positions, fewer where
-    the model has fewer, whatever the run was trained on. See `trainers.data.document_loss`. Other objectives have none.
+    The rows are made like training rows, so `loss` and `bits_per_byte` compare runs with the same objective,
+    packing and sequence length. Both weight the sources by `data.weights`; `uniform_loss` weights all sources
+    equally. `document_bits_per_byte` compares all runs on a corpus whose objective gives a likelihood of text
+    (causal, fill_in_the_middle, prefix_lm, or a mixture with one of these); other objectives have none. It is
+    taken on whole documents in windows of 256 positions, or fewer if the model has fewer, independent of
+    packing and sequence length. See `trainers.data.document_loss`.
     """
 
     every: int = 250
     tokens: int = 65536
 
     def check(self) -> None:
-        """Both are positive."""
+        """Validate ranges."""
         for name in ("every", "tokens"):
             require(getattr(self, name) >= 1, f"{name}: got {getattr(self, name)}, allowed 1 and more")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pretraining(Job):
-    """A run that trains on a corpus of token shards by an objective that needs no labels."""
+    """A run that trains on the token shards of corpora with a self-supervised objective."""
 
     kind: Literal["pretraining"] = "pretraining"
     objective: Objective = _CAUSAL
@@ -141,16 +149,16 @@ class Pretraining(Job):
 
     @property
     def validation_interval(self) -> int:
-        """The field `validation.every`."""
+        """The value of `validation.every`."""
         return self.validation.every
 
     @property
     def isolates_documents(self) -> bool:
-        """The field `data.isolation`."""
+        """The value of `data.isolation`."""
         return self.data.isolation
 
     def with_inputs(self, inputs: tuple[str, ...]) -> Self:
-        """The same run on other corpora."""
+        """A copy of the run with other corpora."""
         return replace(self, data=replace(self.data, corpora=inputs))
 
     def check(self) -> None:
@@ -171,20 +179,22 @@ class Pretraining(Job):
             )
 
     def _check_isolation(self) -> None:
-        """Rows of inputs and targets are as wide as their documents need; only in each document do positions stay in a table."""
+        """Objectives that rewrite rows need `isolation` with a position table: their rows may be longer than
+        the table, and positions stay within it only if they restart in every document.
+        """
         require(
             self.data.isolation or not self.objective.rewrites_rows or self.model.scheme in ("rope", "t5_bias"),
             f"data.isolation: got false with objective {self.objective.kind}, whose rows may be longer than the "
-            f"{self.model.positions} {self.model.scheme} positions; set it to true, or take llama or t5 as model.architecture",
+            f"{self.model.positions} {self.model.scheme} positions; set it to true, or use llama or t5 as model.architecture",
         )
 
     def _check_pairs(self) -> None:
-        """Sentence pairs need an objective, a packing and a model that go together."""
+        """Sentence pairs need a matching objective, packing and model."""
         paired, packing = self.objective.sentence_pairs, self.data.packing
         require(
             paired == (packing in PAIR_PACKINGS),
-            f"data.packing: got {packing} with objective {self.objective.kind}; sentence pairs ({', '.join(PAIR_PACKINGS)}) go "
-            f"with next_sentence and sentence_order, other packings with other objectives",
+            f"data.packing: got {packing} with objective {self.objective.kind}; use {' or '.join(PAIR_PACKINGS)} with "
+            f"next_sentence and sentence_order, and other packings with other objectives",
         )
         require(
             paired == self.model.sentence_head,
@@ -193,7 +203,7 @@ class Pretraining(Job):
         )
         require(
             not (paired and self.data.isolation),
-            "data.isolation: got true, the two parts of a sentence pair see each other; set it to false",
+            "data.isolation: got true, but the two parts of a sentence pair must see each other; set it to false",
         )
         lengths = [self.data.sequence_length, *(phase.sequence_length for phase in self.data.phases)]
         require(

@@ -288,7 +288,7 @@ def test_what_plain_transformers_cannot_compute_is_known():
     [
         ("bert", {"position": "rope"}, "position: got rope, bert allows learned, sinusoidal, relative"),
         ("gpt", {"position": "relative"}, "position: got relative, gpt allows learned, sinusoidal"),
-        ("bert", {"gated": True}, "gated: got True, bert has none; leave it at False, or take one of t5"),
+        ("bert", {"gated": True}, "gated: got True, bert has none; leave it at False, or use one of t5"),
         ("gpt2", {"decoder_layers": 2}, "decoder_layers: got 2, gpt2 has none; leave it at None, .* bart, t5"),
         ("roberta", {"sentence_head": True}, "sentence_head: got True, roberta has none; .* one of bert"),
         ("bart", {"tied": False}, "tied: got False, bart has none; .* gpt2, llama, t5"),
