@@ -1,4 +1,4 @@
-"""`report`, `blame` and `evaluate`: look at runs."""
+"""`report`, `blame` and `evaluate`: examine runs."""
 
 import argparse
 import sys
@@ -7,29 +7,29 @@ from gristmill.errors import ConfigError
 from gristmill.storage.paths import local_path
 from trainers.commands.settings import corpora_of, split_settings
 
-_NAMED_RUNS = 4  # in the name of a report of several
+_NAMED_RUNS = 4  # runs whose names go into the file name of a report of several
 
 
 def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Commands that look at runs."""
+    """Add the commands that examine runs."""
     report = commands.add_parser("report", help="one HTML page of curves, data, events and settings of runs")
     report.add_argument("runs", metavar="RUN", nargs="+", type=local_path, help="several are overlaid and compared")
     report.add_argument(
         "--output",
         metavar="FILE",
         type=local_path,
-        help="default: RUN/report.html; of several runs report-RUN-RUN.html beside the first",
+        help="default: RUN/report.html; for several runs report-RUN-RUN.html next to the first",
     )
     report.set_defaults(handler=_report)
     blame = commands.add_parser("blame", help="the documents that a step read, worst losses first, with their history")
     blame.add_argument("run", metavar="RUN", type=local_path)
-    blame.add_argument("--step", type=int, required=True, help="as the log counts them: the first is 1")
+    blame.add_argument("--step", type=int, required=True, help="counted as in the log: the first is 1")
     blame.add_argument("--documents", type=int, default=10, help="how many to show")
     blame.set_defaults(handler=_blame)
     evaluate = commands.add_parser("evaluate", help="validation loss and bits per byte of a run or an export")
     evaluate.add_argument("model", metavar="RUN_OR_EXPORT", type=local_path)
-    evaluate.add_argument("overrides", metavar="corpus=DIR", nargs="*", help="the corpus; that of the run by default")
-    evaluate.add_argument("--tokens", type=int, help="validation tokens per source; the run's by default")
+    evaluate.add_argument("overrides", metavar="corpus=DIR", nargs="*", help="the corpus; default: that of the run")
+    evaluate.add_argument("--tokens", type=int, help="validation tokens per source; default: those of the run")
     evaluate.set_defaults(handler=_evaluate)
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Commands that train."""
+    """Add the commands that train."""
     pretrain = commands.add_parser("pretrain", help="train a recipe on a corpus; the same command resumes")
     pretrain.add_argument("recipe", metavar="RECIPE", help="a recipe's name, or the path of a resolved.yaml")
     pretrain.add_argument(
@@ -28,19 +28,17 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
         nargs="*",
         help="corpus=DIR, run=DIR (data/runs/RECIPE), or any field of the recipe",
     )
-    pretrain.add_argument(
-        "--workers", type=int, default=1, help="several run on Ray; under torchrun it does not matter"
-    )
+    pretrain.add_argument("--workers", type=int, default=1, help="more than one run on Ray; ignored under torchrun")
     pretrain.add_argument(
         "--exclude-documents",
         metavar="FILE",
         type=local_path,
-        help="from here on these documents, one id a line, have loss weight 0; every other token stays where it is",
+        help="from now on these documents, one id a line, have loss weight 0; no other token moves",
     )
     pretrain.add_argument(
         "--another-corpus",
         action="store_true",
-        help="go on with a corpus (of the same tokenizer) that is not the one the run began with",
+        help="continue on a corpus other than the run began with; it must have the same tokenizer",
     )
     pretrain.set_defaults(handler=_pretrain)
     grid = commands.add_parser(
@@ -52,7 +50,7 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
         nargs="*",
         help="corpus=DIR, output=DIR (data/runs/t5_grid), or any field that the ten runs share",
     )
-    grid.add_argument("--workers", type=int, default=1, help="several run on Ray")
+    grid.add_argument("--workers", type=int, default=1, help="more than one run on Ray")
     grid.set_defaults(handler=_t5_grid)
 
 
@@ -89,7 +87,7 @@ def _pretrain(options: argparse.Namespace) -> int:
     with locked(run):
         opened = open_run(run, config, corpus, options.another_corpus)
         if opened.finished:
-            if not (run / "report.html").exists():  # a run that was killed while it wrote it
+            if not (run / "report.html").exists():  # the run was killed while writing it
                 write_report([run], run / "report.html")
             print(f"{run}: finished at step {opened.finished['step']}, nothing to do; the model is in {run / 'export'}")
             return 0
@@ -109,7 +107,7 @@ def _t5_grid(options: argparse.Namespace) -> int:
     corpora = corpora_of(named)
     rows = train_grid(corpora, output, overrides, options.workers, lambda line: print(line, flush=True))
     if rows is None:
-        print(f"stopped; the same command goes on with {output}")
+        print(f"stopped; the same command continues {output}")
         return 0
     print(
         f"\n{table(rows)}\n\nloss in nats per target on the validation split  {output / 'grid.json'}  {output / 'report.html'}"
@@ -118,7 +116,7 @@ def _t5_grid(options: argparse.Namespace) -> int:
 
 
 def _is_follower() -> bool:
-    """Whether torchrun started this process as another worker than the first."""
+    """Whether torchrun started this process as a worker other than the first."""
     return os.environ.get("RANK", "0") != "0"
 
 
@@ -139,8 +137,8 @@ def _launch(config: "Pretraining", corpus: "TrainingCorpus", run: LocalPath, wor
 def _describe(
     recipe: Mapping[str, Any], where: str, config: "Pretraining", corpus: "TrainingCorpus", opened: "Opened"
 ) -> None:
-    """Print how the resolved configuration differs from the recipe, what the budget reads, and what changed since the run
-    began.
+    """Print how the resolved configuration differs from the recipe, what changed since the run began, and
+    what data the budget covers.
     """
     from gristmill.config import plain
     from trainers.data.packed_corpus import training_data

@@ -1,4 +1,4 @@
-"""Settings of several commands, written `name=value`."""
+"""Parse `name=value` settings, which several commands take."""
 
 from collections.abc import Mapping, Sequence
 
@@ -6,15 +6,13 @@ from gristmill.storage.parsing import parse_location
 
 
 def split_settings(settings: Sequence[str], names: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-    """Settings with one of `names` as a mapping, and the others as they are."""
+    """Split settings into a mapping of those with one of `names`, and the others unchanged."""
     named = {key: value for key, _, value in (s.partition("=") for s in settings) if key in names}
     return named, [setting for setting in settings if setting.partition("=")[0] not in names]
 
 
 def corpora_of(named: Mapping[str, str]) -> tuple[str, ...]:
-    """The places of `corpus=A,B`; raises ConfigError for one that can be neither a directory nor a URL of a
-    corpus.
-    """
+    """The directories or URLs in `corpus=A,B`; raises ConfigError for one that can be neither."""
     corpora = tuple(filter(None, named.get("corpus", "").split(",")))
     for name in corpora:
         parse_location(name)

@@ -8,24 +8,24 @@ from gristmill.terminal import printable
 
 
 def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Commands that use a model."""
+    """Add the commands that use a model."""
     generate = commands.add_parser("generate", help="continue a prompt")
     generate.add_argument("model", metavar="RUN_OR_EXPORT", type=local_path)
-    generate.add_argument("--prompt", default="", help="text to continue; empty begins a document")
+    generate.add_argument("--prompt", default="", help="text to continue; empty to begin a document")
     generate.add_argument("--tokens", type=int, default=100)
     generate.add_argument("--temperature", type=float, default=0.8, help="0 takes the likeliest token")
     generate.add_argument("--top-k", type=int, default=0, help="0 for all tokens")
     generate.add_argument("--top-p", type=float, default=0.95)
     generate.add_argument("--seed", type=int, default=0)
     generate.set_defaults(handler=_generate)
-    fill = commands.add_parser("fill-mask", help="what an encoder puts in the place of <mask> in a text")
+    fill = commands.add_parser("fill-mask", help="the tokens that an encoder predicts for <mask> in a text")
     fill.add_argument("model", metavar="RUN_OR_EXPORT", type=local_path)
-    fill.add_argument("--text", required=True, help="a text with <mask> in it, once or more")
+    fill.add_argument("--text", required=True, help="a text that contains <mask> at least once")
     fill.add_argument("--top", type=int, default=5, help="how many of the likeliest tokens to show")
     fill.set_defaults(handler=_fill_mask)
     export = commands.add_parser("export", help="write a run's newest checkpoint in Hugging Face layout")
     export.add_argument("run", metavar="RUN", type=local_path)
-    export.add_argument("--output", metavar="DIR", type=local_path, help="RUN/export by default")
+    export.add_argument("--output", metavar="DIR", type=local_path, help="default: RUN/export")
     export.set_defaults(handler=_export)
 
 
@@ -35,7 +35,9 @@ def _generate(options: argparse.Namespace) -> int:
 
     names = ("tokens", "temperature", "top_k", "top_p", "seed")
     sampling = parse(Sampling, {name: getattr(options, name) for name in names}, "generate")
-    print(printable(generate(options.model, options.prompt, sampling), lines=True))  # it may have learned control codes
+    print(
+        printable(generate(options.model, options.prompt, sampling), lines=True)
+    )  # the model may have learned control codes
     return 0
 
 

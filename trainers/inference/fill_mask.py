@@ -1,4 +1,4 @@
-"""What an encoder puts in the place of a mask."""
+"""Predict the masked tokens of a text with an encoder."""
 
 from gristmill.errors import ConfigError
 from gristmill.storage.disk import LocalPath
@@ -8,7 +8,8 @@ from trainers.inference.prompt import framed, read_prompt
 
 
 def fill_mask(path: LocalPath, text: str, top: int = 5) -> list[list[tuple[str, float]]]:
-    """The `top` likeliest tokens and their probabilities for every `<mask>` in a text, by the model of an export or a run.
+    """The `top` likeliest tokens, with their probabilities, for every `<mask>` in a text. `path` is an export
+    or a run.
 
     Reserved ids and those that only pad the vocabulary get no probability. Raises ConfigError for a model
     that is no encoder, a text without a mask, and a text longer than the model's positions.
@@ -23,7 +24,7 @@ def fill_mask(path: LocalPath, text: str, top: int = 5) -> list[list[tuple[str, 
     trained = load_trained(path)
     sizes = trained.config.model
     if sizes.family != "encoder":
-        raise ConfigError(f"{path}: holds a {sizes.architecture}, which is no encoder; use `generate`")
+        raise ConfigError(f"{path}: holds a {sizes.architecture}, which is not an encoder; use `generate`")
     encoder = Encoder.load(str(trained.tokenizer), library="tokenizers")
     objective = trained.config.objective
     ids = framed(read_prompt(text, encoder, objective.prompt_format.names), objective.text_frame("encoder"), encoder)

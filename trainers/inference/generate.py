@@ -16,8 +16,8 @@ from trainers.objectives.shared.training_objective import TrainingObjective
 
 @dataclass(frozen=True)
 class Sampling:
-    """How tokens are drawn: `temperature` 0 takes the likeliest; `top_k` and `top_p` cut the tail, 0 and 1 for not at
-    all.
+    """How tokens are drawn. `temperature` 0 takes the likeliest token. `top_k` and `top_p` cut off the tail
+    of the distribution; 0 and 1 disable them.
     """
 
     tokens: int = 100
@@ -27,7 +27,7 @@ class Sampling:
     seed: int = 0
 
     def check(self) -> None:
-        """Raise ValueError for a value that is out of range."""
+        """Raise ValueError for a value out of range."""
         require(self.tokens >= 1, f"tokens: got {self.tokens}, allowed 1 and more")
         require(self.temperature >= 0, f"temperature: got {self.temperature}, allowed 0 and more")
         require(self.top_k >= 0, f"top_k: got {self.top_k}, allowed 0 (all tokens) and more")
@@ -35,13 +35,14 @@ class Sampling:
 
 
 def generate(path: LocalPath, prompt: str, sampling: Sampling) -> str:
-    """What the model of an export or a run makes of a prompt; the same seed gives the same text.
+    """Generate text from a prompt with the model of an export or a run; the same seed gives the same text.
 
-    The objective says how its models read prompts (`PromptFormat`): most continue them; span corruption replaces the
-    sentinels in a prompt, `<extra_id_0>` and on, by what the model writes for them; denoising writes the whole text anew,
-    with text in place of `<mask>`. A prompt without gaps gets one at its end where the objective needs one. A mixture's
-    model reads a prompt as one of its parts (`trainers.inference.prompt.choose_member`). Generation ends at `<eos>`, after
-    `sampling.tokens` tokens, or at the model's last position.
+    The objective says how its models read prompts (`PromptFormat`). Most continue the prompt. Span corruption
+    replaces the sentinels in it (`<extra_id_0>` and so on) by the model's text for each. Denoising rewrites
+    the whole text, with text in place of `<mask>`. If the objective needs a gap and the prompt has none, one
+    is appended. A mixture's model treats a prompt as one of a certain part
+    (`trainers.inference.prompt.choose_member`). Generation ends at `<eos>`, after `sampling.tokens` tokens,
+    or at the model's last position.
     """
     import torch
 
@@ -79,7 +80,9 @@ def generate(path: LocalPath, prompt: str, sampling: Sampling) -> str:
 def _model_input(
     text: list[int], lead: str | None, objective: TrainingObjective, family: str, encoder: Encoder
 ) -> list[int]:
-    """Ids of a prompt's text between the marks of the model's inputs, led by the special `lead`."""
+    """Ids of the model's input: the prompt's text after the special `lead`, between the marks of the
+    objective.
+    """
     first, frame = [encoder.specials[lead]] if lead else [], objective.text_frame(family)
     if family == "encoder_decoder":
         return [*first, *framed(text, frame, encoder)]
@@ -88,16 +91,14 @@ def _model_input(
 
 
 def _with_gap(prompt: str, form: PromptFormat) -> str:
-    """The prompt, with a gap at its end where the objective needs one and the prompt has none."""
+    """Append a gap to the prompt if the objective needs one and the prompt has none."""
     return prompt if form.gap is None or any(name in prompt for name in form.names) else f"{prompt} {form.gap}"
 
 
 def _room(model: Model, tokens: int, both: bool) -> int:
-    """How many tokens can be generated. Raises ConfigError if the prompt has more than the model has
-    positions.
-    """
+    """How many tokens can be generated. Raises ConfigError if the prompt leaves no position for any."""
     if model.scheme == "t5_bias":
-        return sys.maxsize  # distances have no end
+        return sys.maxsize  # relative distances are unlimited
     room = model.positions if both else model.positions - tokens
     if tokens > model.positions or room < 1:
         raise ConfigError(f"--prompt: has {tokens} tokens, the model has {model.positions} positions; shorten it")
@@ -105,14 +106,18 @@ def _room(model: Model, tokens: int, both: bool) -> int:
 
 
 def _choice(sampling: Sampling) -> dict[str, Any]:
-    """Every setting is given, because those left out come from the model's generation_config.json."""
+    """Sampling arguments for `generate`. All are given, because defaults come from the model's
+    generation_config.json.
+    """
     if sampling.temperature == 0:
         return {}
     return {"temperature": sampling.temperature, "top_k": sampling.top_k, "top_p": sampling.top_p}
 
 
 def _suppressed(form: PromptFormat, sizes: Model, encoder: Encoder) -> list[int]:
-    """Ids that are never generated: those that only pad the vocabulary, and specials that no answer holds."""
+    """Ids that are never generated: those that only pad the vocabulary, and specials that an answer cannot
+    contain.
+    """
     wanted = {"<eos>", *form.generated}
     reserved = [number for name, number in encoder.specials.items() if name not in wanted]
     kept = {_end(encoder), *(encoder.specials[name] for name in wanted if name in encoder.specials)}
@@ -120,8 +125,8 @@ def _suppressed(form: PromptFormat, sizes: Model, encoder: Encoder) -> list[int]
 
 
 def _prefix(model: Any, given: Any) -> dict[str, Any]:
-    """A cache of the prompt in which its tokens have seen one another in both directions, up to the last one, which sees
-    all of it anyway.
+    """Compute the cache of the prompt with bidirectional attention. The last token is left out of it: it sees
+    the whole prompt anyway, and generation starts from it.
     """
     import torch
 
@@ -135,5 +140,5 @@ def _prefix(model: Any, given: Any) -> dict[str, Any]:
 
 
 def _end(encoder: Encoder) -> int:
-    """The token at the end of a text."""
+    """The id of the token that ends a text."""
     return add_fallback_marks(encoder.specials)["<eos>"]

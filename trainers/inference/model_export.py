@@ -1,8 +1,9 @@
 """Export in Hugging Face layout: config.json, safetensors and tokenizer files that `AutoModelForCausalLM` (or
 `MaskedLM`, `Seq2SeqLM`) and `AutoTokenizer` load.
 
-`gristmill.json` beside them says which run, step, corpus and tokenizer the model comes from, and what plain
-`transformers` makes of it: what it cannot compute it refuses to load, and our own commands do.
+`gristmill.json` in the same directory records which run, step, corpus and tokenizer the model comes from, and
+whether plain `transformers` can use it. A model that `transformers` cannot compute is written so that it
+refuses to load it; the commands of this package load it.
 """
 
 import json
@@ -89,12 +90,12 @@ def export_checkpoint(run: LocalPath, output: LocalPath) -> LocalPath:
 
 
 def _aside(output: LocalPath) -> LocalPath:
-    """A name beside an export, which the next export to the same place removes."""
+    """A temporary directory next to `output`. Leftovers are removed by the next export to the same path."""
     return output.with_name(f".{output.name}.{uuid.uuid4().hex}.tmp")
 
 
 def _replace(output: LocalPath, attempt: LocalPath) -> None:
-    """Put an export where an earlier one may be. At no moment is half of one there."""
+    """Move a finished export to `output`, replacing an earlier one. `output` never holds a partial export."""
     earlier = _aside(output)
     if output.exists():
         os.rename(output, earlier)
@@ -109,7 +110,7 @@ def _replace(output: LocalPath, attempt: LocalPath) -> None:
 
 
 def _is_export_of(output: LocalPath, origin: dict[str, Any]) -> bool:
-    """Whether an export is of this origin, with all its files as they were written."""
+    """Whether `output` is an intact export of this origin."""
     try:
         found = _read_origin(output)
     except CorruptFileError:
@@ -118,7 +119,9 @@ def _is_export_of(output: LocalPath, origin: dict[str, Any]) -> bool:
 
 
 def _read_origin(export: LocalPath) -> dict[str, Any]:
-    """An export's `gristmill.json` after checking every file of the export; CorruptFileError names one that differs."""
+    """Verify every file of an export and return its `gristmill.json`. Raises CorruptFileError for a file that
+    differs.
+    """
     origin = read_json(export / "gristmill.json", "export again")
     for entry in origin["files"]:
         export.verify(FileRecord(**entry))
@@ -126,7 +129,7 @@ def _read_origin(export: LocalPath) -> dict[str, Any]:
 
 
 def trained_model(run: LocalPath, found: checkpoint.Checkpoint) -> Any:
-    """The model of a checkpoint, fp32, on the CPU."""
+    """The model of a checkpoint, in fp32 on the CPU."""
     return _with_weights(read_config(run).model, read_run(run)["specials"], checkpoint.read_weights(found))
 
 
@@ -147,7 +150,7 @@ def _silence_progress_bars() -> None:
 
 
 def notes_of(export: LocalPath) -> list[str]:
-    """What a user of an export with plain `transformers` must know."""
+    """What users of plain `transformers` must know about an export."""
     return list(read_json(export / "gristmill.json")["transformers"]["notes"])
 
 
@@ -164,8 +167,8 @@ def _notes(config: Job) -> list[str]:
 
 
 def _save_model(model: Any, sizes: Model, specials: dict[str, int], output: Path) -> None:
-    """config.json and weights; what plain `transformers` cannot compute gets a `model_type` that it does not know, for it
-    would leave out weights and give other results without a word.
+    """Write config.json and the weights. A model that plain `transformers` cannot compute gets a `model_type`
+    unknown to it; otherwise it would silently leave out weights and give different results.
     """
     if why_not_stock(sizes) is not None:
         from safetensors.torch import save_file
@@ -184,7 +187,9 @@ def _save_model(model: Any, sizes: Model, specials: dict[str, int], output: Path
 
 
 def _save_tokenizer(source: Path, specials: dict[str, int], config: Job, output: LocalPath) -> None:
-    """Tokenizer files: the corpus's tokenizer, with its specials named and put around a text as in training."""
+    """Write the tokenizer files: the corpus's tokenizer with the roles of its specials, which it puts around
+    a text as in training.
+    """
     from transformers import PreTrainedTokenizerFast
 
     definition = json.loads(source.read_text(encoding="utf-8"))
@@ -215,8 +220,8 @@ def _save_tokenizer(source: Path, specials: dict[str, int], config: Job, output:
 def _template(
     before: str | None, after: str | None, specials: dict[str, int], written: dict[int, str]
 ) -> dict[str, Any]:
-    """The post-processor that puts these specials around a text, and around both of a pair; between the two of a pair
-    stands one of them.
+    """The post-processor that puts these specials around a text or a pair of texts, with a single one between
+    the two.
     """
 
     def mark(special: str | None, kind: int) -> list[dict[str, Any]]:
@@ -238,8 +243,8 @@ def _template(
 
 @dataclass(frozen=True)
 class Trained:
-    """A trained model ready to use: a `transformers` model, its tokenizer.json, its configuration and where it comes
-    from.
+    """A trained model ready to use: a `transformers` model, its tokenizer.json, its configuration and the
+    fingerprints of its origin.
     """
 
     model: Any
@@ -263,7 +268,7 @@ def load_trained(path: LocalPath) -> Trained:
 
 
 def _exported_model(path: Path, sizes: Model) -> Any:
-    """The model of an export, by the class that is named in its config.json."""
+    """Load the model of an export with the class named in its config.json."""
     import transformers
     from safetensors.torch import load_file
 

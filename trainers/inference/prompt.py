@@ -1,7 +1,7 @@
-"""Prompts: text typed by a user, encoded as a model of an objective reads it.
+"""Prompts: encode text typed by a user as a model of an objective reads it.
 
-A prompt may spell out the specials that its objective names: `<mask>`, `<extra_id_0>`, `<fim_prefix>`. In documents the same
-characters are text.
+A prompt may contain the specials that its objective names, written out: `<mask>`, `<extra_id_0>`,
+`<fim_prefix>`. In documents the same characters are plain text.
 """
 
 import re
@@ -14,14 +14,15 @@ from tokenizer.vocabulary.specials import FIM_MIDDLE, FIM_PREFIX, FIM_SUFFIX, ad
 from trainers.objectives.shared.training_objective import TrainingObjective
 from trainers.rows.batch import Frame
 
-_PARTS = (FIM_PREFIX, FIM_MIDDLE, FIM_SUFFIX)  # A part keeps its last space: it may be cut anywhere.
+_PARTS = (FIM_PREFIX, FIM_MIDDLE, FIM_SUFFIX)  # the space before one of these belongs to the part that ends there
 
 
 def choose_member(objective: TrainingObjective, prompt: str) -> tuple[TrainingObjective, str | None, str]:
-    """(objective, the special that leads its inputs, the prompt without it) by which a model reads a prompt.
+    """Choose the objective by which a model reads a prompt: (objective, the special that precedes its inputs,
+    the prompt without that special).
 
-    In a mixture it is the part whose special the prompt begins with; else the first part that names a special in the prompt;
-    else the first part that trains on plain text.
+    In a mixture it is the part whose special the prompt begins with; otherwise the first part that names a
+    special in the prompt; otherwise the first part that trains on plain text.
     """
     members = objective.members()
     for member, lead in members:
@@ -33,12 +34,14 @@ def choose_member(objective: TrainingObjective, prompt: str) -> tuple[TrainingOb
 
 
 def spaces_lead(encoder: Encoder) -> bool:
-    """Whether the token of a word includes the space before it; then a special that stands for a word does so too."""
+    """Whether the token of a word includes the space before it. A special that replaces a word then includes
+    it too.
+    """
     return encoder.kind in ("byte_bpe", "unigram")
 
 
 def read_prompt(text: str, encoder: Encoder, names: Collection[str]) -> list[int]:
-    """Ids of a text that may spell out the specials `names`, without marks around it."""
+    """Encode a text in which the specials `names` may be written out; adds no marks around it."""
     known = [name for name in names if name in encoder.specials]
     pieces = re.split("(" + "|".join(re.escape(name) for name in known) + ")", text) if known else [text]
     ids: list[int] = []
@@ -54,7 +57,7 @@ def read_prompt(text: str, encoder: Encoder, names: Collection[str]) -> list[int
 
 
 def framed(ids: list[int], frame: Frame, encoder: Encoder) -> list[int]:
-    """Ids between the marks of a frame."""
+    """Put ids between the marks of a frame."""
     specials = add_fallback_marks(encoder.specials)
     before, after = ([specials[mark]] if mark else [] for mark in (frame.before, frame.after))
     return [*before, *ids, *after]

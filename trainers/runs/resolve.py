@@ -1,4 +1,6 @@
-"""The one place where derived values are computed: what a configuration leaves open, filled in from the corpus."""
+"""Resolve a configuration: compute every value that it leaves null from the corpus. Nothing else computes
+them.
+"""
 
 import difflib
 import math
@@ -22,18 +24,19 @@ from trainers.data.order import MixtureExhausted, Order, OrderPhase, Samples
 from trainers.data.packed_corpus import PackedCorpus, TrainingCorpus, mixture_of, order_of, packed_phases_of
 from trainers.runs.parent import settle
 
-# What may change between the parts of one run: how it is executed and reported, not what is computed; and where the
-# corpus lies, because its identity is its fingerprint.
+# Fields that may change when a run is resumed: how it is executed and reported, not what is computed; and the
+# corpus's location, because its fingerprint identifies it.
 FREE = ("name", "log_every", "sinks", "checkpoints", "execution", "data.corpora", "optimizer.max_skipped_in_row")
-# Samples up to which a budget is what their order draws, two seconds to go through; beyond, what sequences have on average.
+# Up to this many samples the tokens of a budget are counted exactly by drawing the order, which takes two
+# seconds. Beyond, they are estimated from the average tokens per sequence.
 EXACT = 1 << 24
-_MARGIN = 1000  # beyond it, caps must allow a thousandth more than the budget: averages are no promise
-_EPOCHS = 4.0  # of UniMax where max_epochs is no number: four lose little against fresh data (Muennighoff et al. 2023)
+_MARGIN = 1000  # for an estimated budget, caps must allow a thousandth more than it, because averages are not exact
+_EPOCHS = 4.0  # for UniMax if max_epochs is not a number: four lose little against fresh data (Muennighoff et al. 2023)
 
 
 def resolve(config: Pretraining, corpus: TrainingCorpus) -> Pretraining:
-    """A new configuration without open values, which resolves to itself. Raises ConfigError if values do not
-    fit.
+    """Compute the values that are null. The result resolves to itself. Raises ConfigError for values that do
+    not fit the corpus or one another.
     """
     family = config.model.family
     if family not in config.objective.families:
@@ -45,7 +48,7 @@ def resolve(config: Pretraining, corpus: TrainingCorpus) -> Pretraining:
     if config.model.traits.causal_only and config.objective.sees_prefix:
         raise ConfigError(
             f"objective.bidirectional_prefix: got true with {config.model.architecture}, whose attention is causal by "
-            f"construction; set it to false, or take gpt2 or llama as model.architecture"
+            f"design; set it to false, or use gpt2 or llama as model.architecture"
         )
     rows = config.objective.stream_length(config.data.sequence_length, family)
     asked = config.budget.tokens or (config.budget.steps or 0) * (
@@ -70,8 +73,8 @@ def resolve(config: Pretraining, corpus: TrainingCorpus) -> Pretraining:
 
 
 def _check_specials(packed: PackedCorpus) -> None:
-    """Raise ConfigError if the tokenizer lacks a special that the objective, or a part of a mixture, needs:
-    it asks for them when it makes a row, if only one of padding.
+    """Raise ConfigError if the tokenizer lacks a special that the objective, or a part of a mixture, needs.
+    Objectives look up their specials whenever they make rows, even rows that hold only padding.
     """
     objective, none = packed.objective, np.empty(0, np.int64)
     for _, token in objective.members():
@@ -82,7 +85,9 @@ def _check_specials(packed: PackedCorpus) -> None:
 
 
 def _mean_tokens(packed: PackedCorpus, data: Data) -> Fraction:
-    """Tokens of a sequence, on average over the sources at their final weights: the length of those that are not packed."""
+    """Average tokens of a sequence over the sources, at their final weights. Sequences of an unpacked source
+    are full.
+    """
     assert isinstance(data.weights, dict)
     sequences = Fraction(0)
     for source in packed.sources:
@@ -109,14 +114,16 @@ def _batch(batch: BatchSize, mean: Fraction) -> BatchSize:
 def _budget(
     budget: TrainingBudget, data: Data, batch: BatchSize, packed_phases: Sequence[PackedCorpus], order: Order
 ) -> TrainingBudget:
-    """Steps and the tokens that they read: as many steps as have no more than `budget.tokens`."""
+    """The steps and the tokens that they read. From `budget.tokens`, the largest number of steps that read no
+    more.
+    """
     size, nominal = (
         batch.sequences or 0,
         partial(_nominal, data=data, size=batch.sequences or 0, packed_phases=packed_phases),
     )
     steps = budget.steps or bisect_right(range(1 << 48), budget.tokens or 0, key=nominal) - 1
     tokens, exact = nominal(steps), steps * size <= EXACT
-    both = budget.steps is not None and budget.tokens == tokens  # what resolving a run beyond EXACT has given
+    both = budget.steps is not None and budget.tokens == tokens  # an already resolved budget beyond EXACT
     try:
         if exact and budget.tokens is not None and not both:
             steps = _steps(order, size, budget.tokens)
@@ -128,7 +135,7 @@ def _budget(
     except MixtureExhausted as end:
         wanted = f"{budget.tokens:,} tokens" if budget.tokens else f"{budget.steps:,} steps, some {tokens:,} tokens"
         raise ConfigError(
-            f"data.max_epochs: the sources of a stage have given all they may after {end.tokens:,} tokens, the budget is "
+            f"data.max_epochs: the sources of a stage are exhausted after {end.tokens:,} tokens, the budget is "
             f"{wanted}; raise max_epochs, lower the budget or add a source"
         ) from None
     if budget.steps is not None and steps != budget.steps:
@@ -143,7 +150,7 @@ def _budget(
 
 
 def _nominal(steps: int, data: Data, size: int, packed_phases: Sequence[PackedCorpus]) -> int:
-    """Tokens that steps of `size` sequences read, by the mean of a phase's sequences."""
+    """Estimate the tokens that steps of `size` sequences read, from the mean sequence of each phase."""
     total, begin = Fraction(0), 0
     for packed, until in zip(packed_phases, [*(phase.until_step for phase in data.phases), steps], strict=True):
         end = max(begin, min(until, steps))
@@ -152,7 +159,9 @@ def _nominal(steps: int, data: Data, size: int, packed_phases: Sequence[PackedCo
 
 
 def _steps(order: Order, size: int, tokens: int) -> int:
-    """Steps that read no more than `tokens` tokens; MixtureExhausted where there are not that many."""
+    """The largest number of steps that read no more than `tokens` tokens; raises MixtureExhausted if the caps
+    end the data before that.
+    """
     try:
         return order.steps(size, tokens)
     except MixtureExhausted as end:
@@ -162,7 +171,9 @@ def _steps(order: Order, size: int, tokens: int) -> int:
 
 
 def _data(data: Data, corpus: TrainingCorpus, budget: int) -> Data:
-    """Weights and caps by source, checked against the corpus; `budget` is about the tokens of the run."""
+    """Fill in weights and caps by source, checked against the corpus; `budget` is the approximate number of
+    tokens.
+    """
     spans = np.diff([0, *(min(stage.until_tokens, budget) for stage in data.stages), budget])
     most = data.max_epochs if isinstance(data.max_epochs, float) else _EPOCHS
     stages = tuple(
@@ -182,7 +193,7 @@ def _data(data: Data, corpus: TrainingCorpus, budget: int) -> Data:
 def _check_caps(data: Data, asked: SourceMixture, order: Order) -> None:
     caps = data.max_epochs if isinstance(data.max_epochs, dict) else {}
     for stream, wanted, most in zip(order.streams, asked.caps, order.caps(), strict=True):
-        # A source of a stage that comes after the end of the mixture has no cap there, and says nothing.
+        # Sources of stages that the mixture never reaches have cap 0 and are not reported.
         if most == 0 and (wanted > 0 or epoch_cap(stream.tokens, caps.get(stream.name, math.inf)) == 0):
             length = min(stream.tokens, order.phases[0].length)
             raise ConfigError(
@@ -194,7 +205,9 @@ def _check_caps(data: Data, asked: SourceMixture, order: Order) -> None:
 def _weights(
     wanted: str | Mapping[str, float], corpus: TrainingCorpus, field: str, span: int, epochs: float
 ) -> dict[str, float]:
-    """Weights by source, in the order of their names; `field` is where they stand, `span` the tokens that they hold for."""
+    """Weights by source, sorted by name. `field` is the setting they come from, `span` the tokens that they
+    apply to.
+    """
     sizes = {name: corpus.train[name].tokens for name in sorted(corpus.train)}
     if not sizes:
         raise UserError(f"{corpus.directory}: the corpus has no training documents; look at its report")
@@ -203,7 +216,7 @@ def _weights(
         "proportional": sizes,
         "uniform": dict.fromkeys(sizes, 1.0),
         "temperature": temperature(sizes),
-        # A stage that the budget does not reach has no tokens to share out: then one epoch of everything.
+        # A stage beyond the budget has span 0; it is computed as if it were one epoch of everything.
         "unimax": unimax(sizes, span or sum(sizes.values()), epochs),
     }
     if isinstance(wanted, str):
@@ -222,7 +235,7 @@ def _known(name: str, corpus: TrainingCorpus, field: str) -> None:
         return
     if name in corpus.empty:
         raise ConfigError(
-            f"{field}.{name}: the corpus has this source without a training document; set its weight to 0 or see in the "
+            f"{field}.{name}: the corpus has no training document of this source; set its weight to 0 or see in the "
             f"build's report where its documents went"
         )
     near = difflib.get_close_matches(name, corpus.train, n=1)
@@ -231,7 +244,7 @@ def _known(name: str, corpus: TrainingCorpus, field: str) -> None:
 
 
 def differences(config: Job, other: Job) -> list[tuple[str, object, object]]:
-    """(field, value here, value there) of every field whose values differ."""
+    """(field, value in `config`, value in `other`) of every field that differs."""
     here, there = _flat(plain(config)), _flat(plain(other))
     return [
         (name, here.get(name), there.get(name)) for name in sorted({*here, *there}) if here.get(name) != there.get(name)
@@ -244,7 +257,7 @@ def is_free(name: str) -> bool:
 
 
 def identity(config: Job) -> dict[str, object]:
-    """The fields that make a run what it is, flat by name: all but the free ones."""
+    """The fields that identify a run, by dotted name: all but the free ones."""
     return {name: value for name, value in _flat(plain(config)).items() if not is_free(name)}
 
 
@@ -258,8 +271,8 @@ def _flat(value: object, prefix: str = "") -> dict[str, object]:
 
 
 def describe_data(config: Pretraining, corpus: TrainingCorpus, order: Order) -> list[str]:
-    """What a budget reads: the phases, the sources with a warning where one is read again, what packing costs, and where the
-    mixture changes.
+    """Lines that describe what a budget reads: phases, sources with a warning for each that is read again,
+    what packing costs, and where the mixture changes.
     """
     samples = (config.budget.steps or 0) * (config.batch.sequences or 0)
     mixture = order.mixture(samples if samples <= EXACT else 0)
@@ -280,7 +293,7 @@ def describe_data(config: Pretraining, corpus: TrainingCorpus, order: Order) -> 
     lines += [f"data  {name}: not read, its weight is 0" for name in unread]
     bare = sorted({stream.name for stream in order.streams} - set(corpus.validation))
     if bare:
-        lines.append(f"data  no validation loss of {', '.join(bare)}: without validation documents in the corpus")
+        lines.append(f"data  no validation loss of {', '.join(bare)}: no validation documents in the corpus")
     lines += [line for phase in reached for line in _packing_lines(config, phase)]
     for end, shares in zip(mixture.ends[:-1], mixture.shares[1:], strict=True):
         if end < (config.budget.tokens or 0):
@@ -292,8 +305,8 @@ def describe_data(config: Pretraining, corpus: TrainingCorpus, order: Order) -> 
 
 
 def _source_lines(config: Pretraining, order: Order, phases: int) -> list[str]:
-    """One line per source: its share of the tokens and its epochs, with a warning beyond one, as each of the `phases` begins
-    another; then what caps leave unread.
+    """One line per source with its share of the tokens and its epochs; it warns beyond one epoch, and because
+    each of the `phases` begins another. Then one line per source that its cap stops within an epoch.
     """
     samples, total = (config.budget.steps or 0) * (config.batch.sequences or 0), config.budget.tokens or 0
     sizes = np.array([stream.tokens for stream in order.streams])
@@ -314,15 +327,14 @@ def _source_lines(config: Pretraining, order: Order, phases: int) -> list[str]:
         lines.append(line)
         if most <= requested[i]:
             left = -int(tokens[i]) % stream.tokens
-            capped.append(
-                f"data  {stream.name}: gives what max_epochs allows; {left:,} tokens of its last epoch stay unread"
-            )
+            capped.append(f"data  {stream.name}: limited by max_epochs; {left:,} tokens of its last epoch stay unread")
     return lines + capped
 
 
 def _packing_lines(config: Pretraining, phase: OrderPhase) -> list[str]:
-    """What a packing costs each source, where sequences are not simply so many tokens of its stream each: those leave no
-    padding but at a source's end. Marks that an objective adds to each document are no padding, and not known here.
+    """Lines that describe what packing costs each source. Concatenation costs nothing except at the end of a
+    source, so it gets no line. Marks that an objective adds to each document are not padding, and their
+    number is not known here.
     """
     lines, packing = [], config.data.packing
     marked = config.objective.rewrites_rows
@@ -331,13 +343,13 @@ def _packing_lines(config: Pretraining, phase: OrderPhase) -> list[str]:
             held = int(stream.sizes.sum())
             if marked:
                 lines.append(
-                    f"data  {stream.name}: {packing} gives {held / len(stream.sizes):.1f} tokens a sequence, marks take room as "
-                    f"well; {phase.length:,} where one document fills a sequence"
+                    f"data  {stream.name}: {packing} gives {held / len(stream.sizes):.1f} tokens a sequence because marks take "
+                    f"room; {phase.length:,} where one document fills a sequence"
                 )
                 continue
             lines.append(
                 f"data  {stream.name}: {packing} at {phase.length:,} leaves {1 - held / (len(stream.sizes) * phase.length):.2%} "
-                f"of the places as padding and {stream.tokens - held:,} tokens out; {held / len(stream.sizes):.1f} tokens a "
+                f"of the positions as padding and omits {stream.tokens - held:,} tokens; {held / len(stream.sizes):.1f} tokens a "
                 f"sequence"
             )
     return lines

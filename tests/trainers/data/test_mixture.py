@@ -347,14 +347,14 @@ def test_one_cap_for_all_sources_becomes_a_cap_of_each(corpus):
         (["data.max_epochs={code: -2}"], r"data.max_epochs.code: got -2.0, allowed above 0"),
         (["data.max_epochs={cod: 2}"], r"data.max_epochs.cod: no such source"),
         (["data.max_epochs={code: 0.001}"], r"data.max_epochs.code: got 0.001, less than one sequence"),
-        (["data.max_epochs=1"], r"data.max_epochs: the sources of a stage have given all they may after [\d,]+ tokens"),
+        (["data.max_epochs=1"], r"data.max_epochs: the sources of a stage are exhausted after [\d,]+ tokens"),
         (
             [
                 "data.stages=[{until_tokens: 4000, weights: {plays: 1}}]",
                 "data.weights={code: 1}",
                 "data.max_epochs={code: 1}",
             ],
-            r"data.max_epochs: the sources of a stage have given all they may after [\d,]+ tokens",
+            r"data.max_epochs: the sources of a stage are exhausted after [\d,]+ tokens",
         ),
     ],
 )
@@ -365,7 +365,5 @@ def test_stages_and_caps_that_do_not_fit_are_refused(assignments, message, corpu
 
 def test_a_weighted_source_without_a_training_document_is_refused(corpus):
     emptied = replace(corpus, train={k: v for k, v in corpus.train.items() if k != "notes"}, empty=frozenset({"notes"}))
-    with pytest.raises(
-        ConfigError, match=r"data.weights.notes: the corpus has this source without a training document"
-    ):
+    with pytest.raises(ConfigError, match=r"data.weights.notes: the corpus has no training document of this source"):
         resolve(settings("data.weights={notes: 1, code: 1}"), emptied)

@@ -254,7 +254,7 @@ def test_masks_are_filled_with_the_likeliest_tokens_of_the_whole_text(made, corp
         fill_mask(run, "abc")
     with pytest.raises(ConfigError, match="the model has 128 positions"):
         fill_mask(run, "abc " * 200 + "<mask>")
-    with pytest.raises(ConfigError, match="holds a t5, which is no encoder"):
+    with pytest.raises(ConfigError, match="holds a t5, which is not an encoder"):
         fill_mask(made["t5"][0], "<mask>")
     with pytest.raises(ConfigError, match="holds a roberta, an encoder, which writes no text; use `fill-mask`"):
         generate(run, "abc", Sampling())

@@ -175,7 +175,7 @@ def test_the_waste_is_told_before_training(corpus):
     for line, source in zip(told, read.sources, strict=True):
         waste = 1 - source.tokens / (len(source.packing.sizes) * resolved.data.sequence_length)
         assert line.startswith(
-            f"data  {source.name}: best_fit at 128 leaves {waste:.2%} of the places as padding and 0 tokens out; "
+            f"data  {source.name}: best_fit at 128 leaves {waste:.2%} of the positions as padding and omits 0 tokens; "
         )
 
 

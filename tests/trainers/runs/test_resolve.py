@@ -207,7 +207,7 @@ def test_a_phase_begins_a_new_epoch_and_tokens_unread_because_of_caps_are_report
     sizes = source.sizes(128, np.arange(source.count(128)))
     left = corpus.train["code"].tokens - code
     assert 0.7 * corpus.train["code"].tokens - code < sizes.max()
-    assert lines[5] == f"data  code: gives what max_epochs allows; {left:,} tokens of its last epoch stay unread"
+    assert lines[5] == f"data  code: limited by max_epochs; {left:,} tokens of its last epoch stay unread"
 
 
 def test_a_budget_from_averages_stays_below_the_caps(corpus, monkeypatch):
@@ -217,7 +217,7 @@ def test_a_budget_from_averages_stays_below_the_caps(corpus, monkeypatch):
     exact = resolve(settings(*few, f"budget.steps={steps}"), corpus)
     assert exact.budget.steps == steps
     monkeypatch.setattr("trainers.runs.resolve.EXACT", 1)
-    with pytest.raises(ConfigError, match=r"given all they may after [\d,]+ tokens"):
+    with pytest.raises(ConfigError, match=r"exhausted after [\d,]+ tokens"):
         resolve(settings(*few, f"budget.steps={steps}"), corpus)
     assert resolve(settings(*few, f"budget.steps={int(steps * 0.99)}"), corpus).budget.steps == int(steps * 0.99)
 
@@ -259,7 +259,7 @@ def test_a_field_beside_the_name_of_an_objective():
 def test_sources_without_validation_documents_are_named(corpus):
     resolved = resolve(llama_tiny(), corpus)
     said = describe_data(resolved, corpus, training_data(corpus, resolved).order)
-    assert "data  no validation loss of notes: without validation documents in the corpus" in said
+    assert "data  no validation loss of notes: no validation documents in the corpus" in said
     some = resolve(settings("data.weights={plays: 1, code: 1}"), corpus)
     assert not any(
         "no validation loss" in line for line in describe_data(some, corpus, training_data(corpus, some).order)
