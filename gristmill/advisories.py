@@ -37,7 +37,7 @@ ADVISORIES = (
     Advisory("CVE-2023-6020", "ray", "0", "2.8.1", "files read through the dashboard's /static"),
     Advisory("CVE-2023-6021", "ray", "0", "2.8.1", "files read through the log API"),
     Advisory("CVE-2023-48023", "ray", "0", "2.8.1", "requests forged through the dashboard's log_proxy"),
-    Advisory("CVE-2025-1979", "ray", "0", "2.43.0", "the password of Redis stands in a log"),
+    Advisory("CVE-2025-1979", "ray", "0", "2.43.0", "the password of Redis is written to a log"),
     Advisory("CVE-2025-62593", "ray", "0", "2.52.0", "a web page runs jobs through the browser of a developer"),
     Advisory("CVE-2026-27482", "ray", "0", "2.54.0", "a web page deletes jobs through the browser of a developer"),
     Advisory("CVE-2026-41486", "ray", "2.49.0", "2.55.0", "a Parquet file with Ray's extension types runs code"),

@@ -44,7 +44,7 @@ class _Loader(yaml.SafeLoader):
     def get_single_node(self) -> Any:
         node = super().get_single_node()
         if self.aliases and _expanded(node, {}) > _NODE_LIMIT:
-            raise yaml.YAMLError(f"aliases that stand for more than {_NODE_LIMIT:,} values")
+            raise yaml.YAMLError(f"aliases that expand to more than {_NODE_LIMIT:,} values")
         return node
 
     def compose_node(self, parent: Any, index: Any) -> Any:
@@ -61,7 +61,7 @@ class _Loader(yaml.SafeLoader):
                 key_node.tag = "tag:yaml.org,2002:str"  # a field named `null` needs no quotation marks
             key = self.construct_object(key_node, deep=True)
             if isinstance(key, str) and key in seen:
-                raise yaml.YAMLError(f"line {key_node.start_mark.line + 1}: the key {key!r} stands twice")
+                raise yaml.YAMLError(f"line {key_node.start_mark.line + 1}: the key {key!r} occurs twice")
             if isinstance(key, str):
                 seen.add(key)
         return super().construct_mapping(node, deep)
@@ -75,7 +75,7 @@ def _expanded(node: Any, known: dict[int, int]) -> int:
         inner = node.value if isinstance(node, yaml.SequenceNode) else [child for pair in pairs for child in pair]
         known[id(node)] = 1 + sum(_expanded(child, known) for child in inner)
     elif not known[id(node)]:
-        raise yaml.YAMLError(f"line {node.start_mark.line + 1}: an alias within what it stands for")
+        raise yaml.YAMLError(f"line {node.start_mark.line + 1}: an alias that contains itself")
     return known[id(node)]
 
 

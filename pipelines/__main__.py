@@ -23,7 +23,7 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the status is that of `gristmill.cli.run_command`."""
-    return run_command(parser(), arguments, "goes on where it stopped")
+    return run_command(parser(), arguments, "continues where it stopped")
 
 
 if __name__ == "__main__":

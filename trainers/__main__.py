@@ -21,7 +21,7 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the status is that of `gristmill.cli.run_command`."""
-    return run_command(parser(), arguments, "goes on from the last checkpoint")
+    return run_command(parser(), arguments, "continues from the last checkpoint")
 
 
 if __name__ == "__main__":

@@ -92,7 +92,9 @@ def lock(
     ended = threading.Event()
 
     def tell() -> None:
-        say(f"{place}: another process took over, since this one had stood still; both go on, to the same result")
+        say(
+            f"{place}: another process took over, because this one had stopped answering; both continue, with the same result"
+        )
 
     def keep() -> None:
         while not ended.wait(beat):

@@ -46,7 +46,7 @@ class AnnotateTask:
         return max(work.stage.gpus() for work in self.works)
 
 
-_NOT_OF_A_DOCUMENT = (UserError, StorageError, OSError, MemoryError)  # whatever the document, so it is not at fault
+_NOT_OF_A_DOCUMENT = (UserError, StorageError, OSError, MemoryError)  # raised for any document, so it is not at fault
 _READY: dict[str, PartStage] = {}  # stages after setup(), by step directory: a worker process loads a model once
 
 
@@ -122,7 +122,7 @@ def _run_stage(work: StageWork, part: Part) -> pa.Table:
             raise
         identifier, reason = docs["id"][row].as_py().hex(), type(error).__name__
         raise PoisonError(
-            f"{work.name}: document {identifier} of part {part.name} breaks it with {reason}, alone and repeatedly; mend the "
+            f"{work.name}: document {identifier} of part {part.name} breaks it with {reason}, alone and repeatedly; fix the "
             "stage, or set the document aside with build --quarantine-poison",
             work.name, part.source, identifier, reason,
         ) from error  # fmt: skip

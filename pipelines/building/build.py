@@ -68,9 +68,10 @@ def plan_and_build(
 
 
 def _keep_units(before: Plan, after: Plan, source: str) -> None:
-    """Files that were read before one of them held poison are as they would be read again: the step goes on with them.
+    """Keep the files that were read before poison was found: reading them again would give the same.
 
-    The group of files that holds it was not finished. On an object store, which cannot rename, they are read again.
+    The group of files with the poison is unfinished. An object store cannot rename, so there all are read
+    again.
     """
     root, (old, new) = before.config.place, (plan.step(f"read.{source}").directory for plan in (before, after))
     (root / old).rename_if_possible(root / new)

@@ -16,11 +16,14 @@ from gristmill.errors import TaskMemoryError, UserError
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 ALLOCATOR = {"ARROW_DEFAULT_MEMORY_POOL": "system"}
-"""What the environment of a process under a ceiling must hold when it starts: Arrow's other allocators map memory by the
-GiB, and what a ceiling counts is what is mapped."""
+"""Environment variables that a process under a ceiling must start with: Arrow's other allocators map memory
+by the GiB, and a ceiling counts mapped memory.
+"""
 LEAST = 300_000_000
-"""Bytes that a task is given at least, of which its libraries take most. With half as much some of them do not load, and say so
-in their own ways, or try for ever (OpenBLAS); with five sixths Rust's abort. Measured with a corpus of 1 MB."""
+"""The smallest ceiling of a task in bytes, most of it for libraries. With half as much, some of them fail to
+load with errors of their own or try for ever (OpenBLAS); with five sixths, those in Rust abort. Measured with
+a corpus of 1 MB.
+"""
 _KEPT_BACK = 0.1  # of a machine: for its system, the driver and Ray's own processes
 
 
@@ -116,7 +119,7 @@ def _limited(ceiling: int | None) -> Iterator[None]:
 
 @cache
 def _reserved() -> int | None:
-    """Bytes of private addresses that this process had mapped and not touched when it was first asked."""
+    """Bytes of private addresses that this process had mapped but not touched at the first call."""
     status = _status()
     return max(0, status["VmData"] - status["RssAnon"]) if "RssAnon" in status else None
 

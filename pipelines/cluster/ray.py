@@ -31,9 +31,9 @@ from pipelines.cluster.tasks import (
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-_RAY_NEEDS = 64 << 10  # bytes; it goes on with a disk that gets full later
+_RAY_NEEDS = 64 << 10  # bytes; a disk that fills up later does not stop Ray
 _COUNT_SECONDS = 5.0
-_INTENDED = (1, 4)  # of Ray's reasons why a node is dead: it was told to end, or it was idle
+_INTENDED = (1, 4)  # of Ray's reasons why a node is dead: it was ordered to end, or it was idle
 
 
 def _silent(line: str) -> None:
@@ -145,7 +145,7 @@ class RayCluster:
         gpus = getattr(item, "gpus", 0)
         if gpus and gpus > ray.cluster_resources().get("GPU", 0):
             raise UserError(f"{label}: asks for {gpus:g} GPUs, the cluster has fewer; lower num_gpus")
-        # What Ray has asked of a lost node holds up all that it asks in the same words, so these change with every loss.
+        # A request that Ray has sent to a lost node blocks all equal requests, so each loss changes the request.
         memory = None if room is None else room - len(self._gone)
         # A process keeps some of the memory that a broken task took; after one, new processes are started.
         fresh = {"env_vars": {"GRISTMILL_BROKEN_TASKS": str(self._broken)}} if self._broken else None
@@ -157,8 +157,9 @@ class RayCluster:
     ) -> Iterator[tuple[int, Result]]:
         """See pipelines.contracts.stage.Cluster.
 
-        Ray tells of tasks on a node that lost its power or its network only minutes after it has told of the node: where a node
-        is gone and nothing ends for some seconds, the tasks from before its loss are handed out once more.
+        Ray reports a node that lost power or network minutes before it reports the tasks on it. So if a node
+        is gone and no task ends for some seconds, the tasks that were submitted before its loss are submitted
+        again.
         """
         title = title_of(function)
         self.progress(title, 0, len(items))
@@ -168,7 +169,9 @@ class RayCluster:
         import ray
 
         waiting = list(range(len(items)))[::-1]
-        failures: dict[int, list[bool]] = {position: [] for position in waiting}  # whether more memory may mend each
+        failures: dict[int, list[bool]] = {
+            position: [] for position in waiting
+        }  # whether more memory may help, for each
         running: dict[Any, _Task] = {}
         done = 0
 

@@ -1,10 +1,11 @@
-"""Disk-partitioned shuffles: a map task scatters its rows into one range of bytes per partition, a reduce task gathers one
-partition of all files.
+"""Disk-partitioned shuffles: a map task scatters its rows into one byte range per partition, and a
+reduce task gathers one partition from all files.
 
-A scattered file is one Arrow IPC stream, its record batches one per partition that has rows, then a table of (offset, length,
-xxh3_64) per partition, then where the schema ends and the number of partitions. A reduce task reads and checks its own ranges
-alone, so that a shuffle is read once in all, however many processes share the work, and the driver holds none of it. An object
-store is asked for exact ranges, those of many files at a time.
+A scattered file is an Arrow IPC stream with one record batch per partition that has rows, followed by a table
+of (offset, length, xxh3_64) per partition, the offset where the schema ends, and the number of partitions. A
+reduce task reads and checks only its own ranges. So every byte of a shuffle is read once, regardless of the
+number of processes, and the driver holds none of it. From an object store exactly these ranges are requested,
+for many files at a time.
 """
 
 import struct
@@ -25,8 +26,8 @@ from pipelines.contracts.manifest import StepOutput, read_table, schema_facts, w
 
 _ENTRY = struct.Struct("<QQQ")
 _TAIL = struct.Struct("<QQ")
-_FILES = 256  # whose ranges are asked for together
-_NEAR = 1 << 14  # bytes between an entry and the tail that are read rather than asked for twice
+_FILES = 256  # files whose ranges are requested together
+_NEAR = 1 << 14  # bytes between an entry and the tail that are read along rather than requested separately
 _RECORDS = pa.schema([("path", pa.string()), ("bytes", pa.int64()), ("xxh3_128", pa.string())])
 
 
@@ -52,7 +53,7 @@ class FileList:
 
 
 def write_list(out: StepOutput, phase: str, files: Sequence[FileRecord]) -> FileList:
-    """Commit the list of the files of a phase, unless it is there; `phase` is unique within the step."""
+    """Commit the list of the files of a phase, unless it exists; `phase` is unique within the step."""
     unit, content = f"list-of.{phase}", digest([astuple(file) for file in files])
     receipt = out.receipt(unit)
     if receipt is None or receipt.counts["content"] != content:

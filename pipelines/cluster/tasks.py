@@ -35,18 +35,18 @@ def task_failure(label: str, error: BaseException, position: int, memory: int | 
         return BrokenTaskError(f"{label}: {reason}; {_MORE_MEMORY}", position, memory, kind)
     if isinstance(error, OSError) and error.errno is not None:
         return UserError(
-            f"{label}: {reason_of(error)}; mend that and run the same command, which goes on where it stopped"
+            f"{label}: {reason_of(error)}; fix that and run the same command, which continues where it stopped"
         )
     if isinstance(error, RemoteError):
         return UserError(f"{label}: failed {ATTEMPTS} times: {error}; run the same command when the store answers")
     if isinstance(error, StorageError):
         return UserError(
-            f"{label}: failed {ATTEMPTS} times: {error}; mend that and run the same command, which goes on where it stopped"
+            f"{label}: failed {ATTEMPTS} times: {error}; fix that and run the same command, which continues where it stopped"
         )
-    if type(error).__module__ == "ray.exceptions":  # what is said of processes and nodes, and not by the task
+    if type(error).__module__ == "ray.exceptions":  # errors about processes and nodes, not from the task
         return UserError(
             f"{label}: failed {ATTEMPTS} times, last with Ray's {type(error).__name__}: nodes or their network may have failed; "
-            "the same command goes on where it stopped"
+            "the same command continues where it stopped"
         )
     # The message of a library's exception may quote the text it choked on, so only its type and place are shown.
     place = ""
@@ -60,7 +60,7 @@ def task_failure(label: str, error: BaseException, position: int, memory: int | 
 
 def is_broken(error: BaseException) -> bool:
     """Whether a task ran out of memory, or lost its process: to the system for want of memory, or to its own crash."""
-    # Ray's own errors are told by their names, so that builds without Ray do not load it.
+    # Ray's errors are recognised by name, so that builds without Ray do not import it.
     return isinstance(error, MemoryError) or type(error).__name__ in ("OutOfMemoryError", "WorkerCrashedError")
 
 

@@ -125,7 +125,7 @@ def _build(options: argparse.Namespace) -> int:
 
     if options.workers < 1:
         raise UserError(f"--workers: got {options.workers}, expected 1 or more")
-    refuse_known("pyarrow")  # which reads the bytes of strangers
+    refuse_known("pyarrow")  # it reads untrusted bytes
     config = load_corpus_config(options.config, options.overrides)
     output = config.place
     refuse_unwritable(output)

@@ -13,7 +13,7 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     train = actions.add_parser("train", help="train, measure on held-out documents, write model and model card")
     train.add_argument("config", type=local_path, help="a YAML with output, positive and negative")
     train.add_argument("overrides", nargs="*", default=[], metavar="a.b=value", help="fields of the YAML to change")
-    train.add_argument("--overwrite", action="store_true", help="replace a classifier that is there already")
+    train.add_argument("--overwrite", action="store_true", help="replace an existing classifier")
     train.set_defaults(handler=_train)
 
 

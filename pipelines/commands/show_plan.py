@@ -72,7 +72,7 @@ def show_plan(
 
 
 def _kept(step: Step, root: Location) -> str:
-    """How many units of a step an interrupted build has finished: the next one goes on with them."""
+    """How many units of a step an interrupted build has finished; the next build keeps them."""
     units = sum(1 for _ in (root / step.directory / "units").glob("*.json"))
     return f"; {units:,} finished {'unit is' if units == 1 else 'units are'} kept" if units else ""
 

@@ -1,8 +1,9 @@
-"""What is submitted to a Ray cluster: a command, the files it runs from, the name that the same work always has.
+"""A submission to a Ray cluster: a command, the files it runs from, and an id that the same work always has.
 
-Nothing here talks to a cluster. The submission id is a fingerprint of the command, of what the configuration files it names
-hold, of the code, and of the slot of a schedule, so that the same work submitted again is the same job. Of the environment
-nothing travels but variables that are asked for by name and are on a list: whoever may look at a job can read them.
+Nothing here talks to a cluster. The submission id is a fingerprint of the command, the contents of the
+configuration files that it names, the code, and the slot of a schedule. So the same work submitted again is
+the same job. Environment variables travel only if they are requested by name and are on a list, because
+everybody who may look at a job can read them.
 """
 
 import argparse
@@ -133,9 +134,10 @@ def _named(word: str, directory: Path) -> str | None:
 
 
 def _content(word: str, directory: Path) -> dict[str, Any]:
-    """A word, with what the file that it names holds: the values of a YAML, whatever its comments, or a checksum.
+    """A word and the content of the file that it names: the values of a YAML file without its comments, or a
+    checksum.
 
-    Other files count only where they travel with the job: one somewhere else may be what the command writes.
+    Other files count only if they travel with the job: a file elsewhere may be an output of the command.
     """
     name = _named(word, directory)
     if name is not None and name.endswith((".yaml", ".yml")):
@@ -283,7 +285,7 @@ def check_address(address: str, here: Mapping[str, str]) -> str:
     if not with_token and not _is_loopback(parts.hostname):
         raise ConfigError(
             f"--address: {parts.hostname} is another machine: set RAY_AUTH_MODE=token, here and on the cluster, or reach it "
-            f"through a tunnel to a loopback address; whoever reaches a cluster without token can run commands on it"
+            f"through a tunnel to a loopback address; anyone who reaches a cluster without token can run commands on it"
         )
     if with_token and not _has_token(here):
         raise ConfigError(

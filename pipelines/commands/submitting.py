@@ -60,11 +60,11 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
         action.add_argument("job", metavar="ID", help="its submission id; without -2, -3, ... its newest attempt")
         _address_argument(action, argparse.SUPPRESS)
         if name == "logs":
-            action.add_argument("--follow", action="store_true", help="go on until the job ends; exit as it does")
+            action.add_argument("--follow", action="store_true", help="wait until the job ends; exit as it does")
 
 
 def _address_argument(command: argparse.ArgumentParser, default: str | None = None) -> None:
-    """With SUPPRESS as `default`, what was said before an action holds."""
+    """With SUPPRESS as `default`, an address given before the action is kept."""
     command.add_argument(
         "--address",
         default=default or os.environ.get("RAY_API_SERVER_ADDRESS", "http://127.0.0.1:8265"),

@@ -49,7 +49,7 @@ FILES = pa.schema(
     ]
 )
 """One file's, or archive member's, share of one part: records `first_record` to `first_record + records` of the path,
-of which `rows` are documents, at `first_row` of the part and sorted by record, and `quarantined` are not.
+`rows` are documents, which begin at `first_row` of the part and are sorted by record; `quarantined` are not.
 `decoded_bytes` are the bytes of those records before normalisation, as far as known; `control_characters` is how many
 normalisation removed or replaced.
 """

@@ -25,7 +25,7 @@ COMPOSITION = 2
 """Version of the rules above, for the fingerprints of steps that read edited text."""
 
 _Edit = tuple[int, int, str, str]  # start, end, replacement, rule
-# First bytes of characters of which none is invisible (`is_empty`): ASCII, U+00C0 to U+05FF, U+4000 to U+DFFF.
+# First bytes that no invisible character (`is_empty`) has: ASCII, U+00C0 to U+05FF, U+4000 to U+DFFF.
 _VISIBLE = np.array([0x21 <= byte <= 0x7E or 0xC3 <= byte <= 0xD7 or 0xE4 <= byte <= 0xED for byte in range(256)])
 
 
@@ -139,9 +139,9 @@ def _weight(edit: _Edit) -> tuple[bool, int]:
 def find_emptied(text: pa.LargeStringArray, columns: Sequence[pa.Array]) -> np.ndarray:
     """Whether the last of several steps' edits leave nothing visible of a text, bool [rows].
 
-    `columns` are the `edits` of the steps in order. A text that the last of them does not edit is False, so each text is
-    emptied by one step at most. What is visible is what `pipelines.contracts.document.is_empty` says, as when documents are
-    read. Nothing is composed but for the few texts of which no stored character is left.
+    `columns` are the `edits` of the steps in order. A text that the last of them does not edit is False, so
+    each text is emptied by one step at most. `pipelines.contracts.document.is_empty` decides what is visible,
+    as when documents are read. Edits are composed only for the few texts that keep no stored character.
     """
     offsets, data = _buffers(text)
     touched = np.zeros(len(text), bool)

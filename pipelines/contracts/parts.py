@@ -66,7 +66,7 @@ class Part:
         return f"{self.source}/{self.index:05d}"
 
     def table(self, columns: Iterable[str | TableInput]) -> pa.Table:
-        """Some columns, one chunk each; a name stands for `column_named`.
+        """Some columns, one chunk each; a name is short for `column_named`.
 
         A column that no step wrote for this source is null, or left out where it is optional.
         """
@@ -122,7 +122,7 @@ class Part:
         return map_back(applied if rows is None else applied.take(rows), edits)
 
     def emptied(self, edits: pa.Array) -> np.ndarray:
-        """Documents of which a step's edits, after those of all steps before it, leave nothing, bool [rows]."""
+        """Whether a step's edits, after those of all earlier steps, leave nothing of a document, bool [rows]."""
         if not len(edits.flatten()):
             return np.zeros(self.rows, bool)
         return find_emptied(_chunk(self.table(("text",))["text"]), [*self.edit_columns(), edits])

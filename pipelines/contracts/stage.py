@@ -107,8 +107,8 @@ class Stage:
 
     @property
     def reproducible(self) -> bool:
-        """Whether the same input gives the same bytes. Steps that read the files of a stage of which this is not so depend
-        on the checksums of those files.
+        """Whether the same input gives the same bytes. If not, steps that read the stage's files depend on
+        their checksums.
         """
         return True
 

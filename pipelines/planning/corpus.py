@@ -22,7 +22,7 @@ _REMOTE = Remote()
 
 @dataclass(frozen=True)
 class StepConfig:
-    """One entry of `steps`: a stage with its knobs, and where it stands.
+    """One entry of `steps`: a stage with its knobs, and where it applies.
 
     `name` tells several steps of one stage apart (default: the stage's name); `sources` limits it to some sources; `where:
     STEP` annotates only documents that no step up to STEP dropped.
@@ -51,7 +51,7 @@ class CorpusConfig:
     sources: tuple[Source, ...]
     """At least one."""
     steps: tuple[StepConfig, ...]
-    """Stages in order: `{STAGE: knobs}`, with `name`, `sources` and `where` beside it where wanted."""
+    """Stages in order: `{STAGE: knobs}`, with `name`, `sources` and `where` next to it if wanted."""
     remote: Remote = _REMOTE
     """How the URL of `output` is opened, as `remote` of a source says for its own."""
 
@@ -115,7 +115,7 @@ class _CorpusFile:
         for source in self.sources:
             name, earlier = source.name, seen.get(source.name.lower())
             if earlier == name:
-                raise ValueError(f"sources: the name {name!r} stands twice")
+                raise ValueError(f"sources: the name {name!r} occurs twice")
             if earlier is not None:
                 raise ValueError(
                     f"sources: {earlier!r} and {name!r} differ in case alone, and would share directories where file names have "
@@ -193,7 +193,7 @@ def _check(config: CorpusConfig, where: str) -> None:
         if not _NAME.fullmatch(step.name):
             raise ConfigError(f"{at}: name: got {step.name!r}, expected lower-case letters, digits and underscores")
         if step.name in seen or step.name == "read":
-            raise ConfigError(f"{at}: the step name {step.name!r} stands twice; give this one a `name`")
+            raise ConfigError(f"{at}: the step name {step.name!r} occurs twice; give this one a `name`")
         for source in step.sources or ():
             if source not in sources:
                 raise ConfigError(f"{at}: sources: no source named {source!r}; there are: {', '.join(sorted(sources))}")

@@ -80,7 +80,7 @@ class Read(Stage):
 
 def take_inventory(sources: Sequence[Source], output: Location) -> dict[str, Inventory]:
     """List and checksum the files of every source. Checksums are cached under `output` by path, size, and the times at which
-    a file was modified and changed: whatever sets the first, such as a copy that keeps it, moves the second.
+    a file was modified and changed: a copy may preserve the first, but never the second.
     """
     cache_path = output / _CHECKSUMS
     cache = _load_cache(cache_path)

@@ -78,19 +78,19 @@ class WithoutPoison(PartStage):
         return self.stage.depends()
 
     def notice(self) -> str:
-        """The stage's own."""
+        """What the wrapped stage says."""
         return self.stage.notice()
 
     def setup(self) -> None:
-        """The stage's own."""
+        """Set up the wrapped stage."""
         self.stage.setup()
 
     def gpus(self) -> float:
-        """The stage's own."""
+        """The GPUs that the wrapped stage needs."""
         return self.stage.gpus()
 
     def use(self, facts: Mapping[str, Any]) -> PartStage:
-        """The stage's own."""
+        """The same stage with its facts applied."""
         return replace(self, stage=self.stage.use(facts))
 
     def annotate(self, docs: pa.Table) -> pa.Table:

@@ -44,8 +44,10 @@ _CHECK = {
 
 @dataclass
 class SampleTally:
-    """Documents and records set aside by reason; `fields`: those of the first record that lacks its text; `texts`: of the first
-    documents, as long as they have 16 MiB of records, without those of pages.
+    """The documents of a sample, and its records set aside by reason.
+
+    `fields` are those of the first record that lacks its text; `texts` are texts of documents, pages
+    excepted, from the first 16 MiB of records.
     """
 
     documents: int = 0
@@ -183,7 +185,7 @@ def _refusal(source: Source, of_what: str, tally: SampleTally, have: str) -> Sou
         on = f"raise `max_quarantined`, which is {source.max_quarantined:g} and would have to be {enough:.2f}"
     return SourceError(
         f"source {source.name!r}: {tally.documents or 'none'} {of_what} would be a document: {said or 'it holds none'}"
-        f"{have}{check}; to go on all the same, {on}"
+        f"{have}{check}; to build all the same, {on}"
     )
 
 

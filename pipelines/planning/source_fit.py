@@ -285,10 +285,12 @@ def _word_notices(source: str, tests: Sequence[Test], sample: Sample) -> Iterato
 
 
 def unseparated_share(signals: pa.Table, judged: np.ndarray) -> float:
-    """Of the words of all documents, the least share that follows another word directly in a document that is judged.
+    """Of the words of all documents, the least share that follows another word directly in a document that is
+    judged.
 
-    n words with a character between each two leave at least n - 1 characters outside words. Whatever is missing from these is a
-    word without a separator, so the share is 0 wherever words are separated, in any language and in tables of numbers.
+    n words with a character between each two leave at least n - 1 characters outside words. Each one missing
+    is a word without a separator, so the share is 0 wherever words are separated, in any language and in
+    tables of numbers.
     """
     words = _column(signals, "word_count")
     outside = _column(signals, "n_chars") - words * np.nan_to_num(_column(signals, "mean_word_length"))

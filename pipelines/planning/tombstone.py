@@ -12,9 +12,12 @@ _FILE = "forgotten.json"
 
 
 def read_tombstone(output: Location) -> dict[str, Any]:
-    """`records`: by source a sorted list of `path#record`; `pending`: documents that are still being taken out; `asked`:
-    a digest of the names under which they were asked for; `before`: the fingerprints that the corpus had while it held
-    documents that are forgotten now."""
+    """The tombstone of a corpus.
+
+    `records`: sorted `path#record` by source; `pending`: documents whose removal is unfinished; `asked`: a
+    digest of the ids and URLs that named them; `before`: earlier fingerprints of the corpus, while it held
+    documents that are forgotten now.
+    """
     try:
         tombstone = read_json(
             output / _FILE, "restore it from a copy; without it, what was forgotten would be read again"

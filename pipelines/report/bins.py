@@ -25,7 +25,7 @@ class Axis:
     cells: int
 
     def position(self, value: float) -> float:
-        """Where a value stands, 0 to 1 on the axis."""
+        """The position of a value on the axis, 0 to 1."""
         low, high = self._bend(self.low), self._bend(self.high)
         return (self._bend(value) - low) / (high - low)
 

@@ -1,4 +1,4 @@
-"""Write the report of a published corpus beside its manifest, unless it is there already."""
+"""Write the report of a published corpus next to its manifest, unless it exists."""
 
 from collections.abc import Mapping
 from dataclasses import asdict

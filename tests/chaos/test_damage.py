@@ -112,7 +112,7 @@ class Trainer:
         return self.server.run("trainers", command, *more, record=str(run.with_name(f"{run.name}.rows")))
 
     def pretrain(self, run: Path) -> Ended:
-        """The command that begins a run and goes on with it."""
+        """The command that begins a run and continues with it."""
         settings = (
             "batch.sequences=2",
             "schedule.warmup_steps=2",

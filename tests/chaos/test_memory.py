@@ -1,5 +1,5 @@
-"""Tasks that need more memory than there is: one of them ends with a reason, the build goes on or says what to do, and no
-document is set aside unless the user asks for it.
+"""Tasks that need more memory than there is: one of them ends with a reason, the build continues or says what
+to do, and no document is set aside unless the user asks for it.
 """
 
 import contextlib

@@ -34,7 +34,7 @@ from tests.trainers.launching import ROOT, environment
 
 Injected = Callable[[str, str, Outcome, float], None]
 GROUP = "Storage"
-GOES_ON = "mend that and run the same command"
+GOES_ON = "fix that and run the same command"
 chaos = pytest.mark.chaos
 
 

@@ -83,7 +83,7 @@ PLACES = {
 
 @pytest.mark.parametrize("name", PLACES)
 def test_what_cannot_be_written(trainer: Trainer, injected: Injected, tmp_path: Path, name: str) -> None:
-    """No room left for one of the files of a run; then the same command goes on."""
+    """No room left for one of the files of a run; then the same command continues."""
     run = tmp_path / "run"
     fault = Fault(f"{run}{PLACES[name]}", WRITE, error=errno.ENOSPC, first=3 if name == "log" else 1)
     ended = trainer.train(run, fault)

@@ -82,7 +82,7 @@ def test_whole_numbers_may_be_written_with_an_exponent(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("size: 1\nsize: 2\n", "the key 'size' stands twice"),
+        ("size: 1\nsize: 2\n", "the key 'size' occurs twice"),
         ("- 1\n", "holds a list, expected a mapping"),
         ("a: [", "not valid YAML"),
         ("a: 2024-13-01\n", "not valid YAML"),
@@ -90,9 +90,9 @@ def test_whole_numbers_may_be_written_with_an_exponent(tmp_path):
         ("a: &x [1]\nb: [" + "*x, " * 101 + "]\n", "more than 100 aliases"),
         (
             "l0: &l0 [1]\n" + "".join(f"l{i}: &l{i} [{', '.join([f'*l{i - 1}'] * 9)}]\n" for i in range(1, 10)),
-            "aliases that stand for more than 1,000,000 values",
+            "aliases that expand to more than 1,000,000 values",
         ),
-        ("a: &x [1, [*x]]\n", "line 1: an alias within what it stands for"),
+        ("a: &x [1, [*x]]\n", "line 1: an alias that contains itself"),
     ],
 )
 def test_bad_yaml_is_refused_with_its_reason(tmp_path, text, message):

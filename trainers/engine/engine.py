@@ -102,7 +102,7 @@ class Totals:
     """Sums over all workers.
 
     `sums` are nats and targets as `engine.loss_metrics` has them, `loss` what they make of a step: weight x
-    nats per target, over all losses. `stops` workers asked to stop. `read` and `decoded` count the tokens
+    nats per target, over all losses. `stops` workers requested a stop. `read` and `decoded` count the tokens
     that the model read, and that the decoder of an encoder-decoder read.
     """
 
@@ -248,7 +248,7 @@ class Engine:
         return Totals(sums, float(self._loss(*sums.sum(axis=2).T)), int(stops))
 
     def _amounts(self, batches: Sequence[Batch]) -> list[float]:
-        """Targets of each loss, tokens in rows, and tokens in a decoder's rows beside an encoder."""
+        """Targets of each loss, tokens in rows, and tokens in the decoder's rows of an encoder-decoder."""
         amounts = np.zeros(len(self.losses) + 2)
         for batch in batches:
             decoded = 0 if batch.decoder is None else (batch.decoder.segments != PADDING).sum()

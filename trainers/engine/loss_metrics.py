@@ -17,7 +17,9 @@ def no_sums(losses: int, sources: int) -> np.ndarray:
 
 
 def sums_by_source(nats: Mapping[str, Any], batch: Batch, losses: Sequence[Loss], sources: int) -> np.ndarray:
-    """`no_sums` of a batch; `nats` is what Forward returns."""
+    """float64 [losses, 2, sources]: nats and number of targets of each loss in a batch, by source. `nats` are
+    those of `Forward`.
+    """
     sums = no_sums(len(losses), sources)
     for loss, (its_nats, its_targets) in zip(losses, sums, strict=True):
         rows = nats[loss.name].detach().double().reshape(len(batch.source), -1)

@@ -32,7 +32,7 @@ class Partitions:
         The optimizer itself would create it at the first step, too late: DeepSpeed then links only the state
         of the first parameter group to the parameters, and the rest cannot be read.
         """
-        for tensor, is_muon in self._stepped():
+        for tensor, is_muon in self._optimizer_tensors():
             state = {key: torch.zeros_like(tensor) for key in (MUON if is_muon else ADAM)}
             if not is_muon:
                 state["step"] = torch.tensor(float(updates), dtype=torch.float32, device=tensor.device)
@@ -45,7 +45,7 @@ class Partitions:
             self._zero._hp_optimizer_states_linked = False
             self._zero._lazy_init_hp_params_optimizer_state()
 
-    def _stepped(self) -> Iterator[tuple[Any, bool]]:
+    def _optimizer_tensors(self) -> Iterator[tuple[Any, bool]]:
         """Every tensor of the inner optimizer, and whether Muon steps it."""
         if self._stage == 0:
             yield from ((p, getattr(p, "use_muon", False)) for p in self._model.parameters())

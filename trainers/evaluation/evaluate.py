@@ -20,7 +20,7 @@ def evaluate(path: LocalPath, corpora: Sequence[str] = (), tokens: int | None = 
     """The fields of a validation (`loss_metrics.loss_fields`, `data.document_loss`) for an export or a run.
 
     They are measured on the validation split of `corpora`, by default the run's, with `tokens` per source, by
-    default the run's as well. `unigram_loss` beside each `loss` is that of a model that ignores the context:
+    default the run's as well. `unigram_loss` next to each `loss` is that of a model that ignores the context:
     it knows how often each token is a target in the source's training documents, or in those of all sources
     together.
 

@@ -1,4 +1,4 @@
-"""A run's ledger, `ledger.json`: what its steps have read of each source, and what the mixture asked for.
+"""A run's ledger, `ledger.json`: what its steps have read of each source, and what the mixture requested.
 
 It is written before each checkpoint, so it covers all that went into the weights of any checkpoint. A run
 that continues its parent's data counts the parent's sequences too. With the corpus and `resolved.yaml` the

@@ -103,7 +103,7 @@ def updates(run: Mapping[str, Any], step: int, skipped: int) -> int:
 
 
 def _check_order(config: Job, corpus: TrainingCorpus, found: checkpoint.Checkpoint) -> None:
-    """Raise ConfigError unless the parent's data goes on: the same samples in the same order, in batches of
+    """Raise ConfigError unless the parent's data continues: the same samples in the same order, in batches of
     the same size.
     """
     sequences, steps = config.batch.sequences or 0, config.budget.steps or 0
@@ -115,7 +115,7 @@ def _check_order(config: Job, corpus: TrainingCorpus, found: checkpoint.Checkpoi
         )
     if steps <= found.step:
         raise ConfigError(
-            f"budget.steps: got {steps}, the parent's data goes on from step {found.step}; allowed {found.step + 1} and more"
+            f"budget.steps: got {steps}, the parent's data continues from step {found.step}; allowed {found.step + 1} and more"
         )
 
 

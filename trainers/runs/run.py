@@ -212,7 +212,11 @@ def locked(path: LocalPath) -> Iterator[None]:
     """
 
     def end() -> None:
-        print(f"error: {path}: another process took over, since this one had stood still", file=sys.stderr, flush=True)
+        print(
+            f"error: {path}: another process took over, because this one had stopped answering",
+            file=sys.stderr,
+            flush=True,
+        )
         os._exit(1)
 
     with lock(path, "training", lambda line: print(line, flush=True), wait=False, lost=end):

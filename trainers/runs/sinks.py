@@ -57,7 +57,7 @@ class Sink(Protocol):
     identity: str | None
 
     def __init__(self, described: Description) -> None:
-        """Begin the run, or go on with the one that `described.identity` names."""
+        """Begin the run, or continue the one that `described.identity` names."""
 
     def log(self, step: int, seconds: float, values: Mapping[str, float]) -> None:
         """Take metrics of `step`, measured at `seconds` since the epoch; skip those that it already has."""
@@ -67,7 +67,7 @@ class Sink(Protocol):
 
 
 class TensorBoard:
-    """Event files in `tensorboard/` of the run, written anew by each part of it, so no step is there twice."""
+    """Event files in `tensorboard/` of the run, rewritten by each part of the run, so no step occurs twice."""
 
     def __init__(self, described: Description) -> None:
         from torch.utils.tensorboard import SummaryWriter
@@ -213,7 +213,7 @@ def open_sinks(
     followers = []
     for name in names:
         if show:
-            show(f"sink {name}: opening; where nobody answers, its library tries for some minutes")
+            show(f"sink {name}: opening; without an answer, its library keeps trying for some minutes")
         try:
             sink = SINKS[name][0](Description(run, settings, known.get(name), last_step))
         except UserError:
@@ -223,7 +223,7 @@ def open_sinks(
                 followers.append(Follower(name, None, describe(error)))
                 continue
             raise UserError(
-                f"sinks: {name!r} could not be opened: {describe(error)}; mend that, or leave {name} out of sinks"
+                f"sinks: {name!r} could not be opened: {describe(error)}; fix that, or leave {name} out of sinks"
             ) from None
         if sink.identity and known.get(name) != sink.identity:
             known[name] = sink.identity
@@ -263,8 +263,8 @@ class Follower:
             return None
         self._told = True
         return (
-            f"THE SINK {self.name} FAILED and gets no more metrics until the run is resumed ({self._failure}); training goes "
-            f"on, and log.jsonl has them all"
+            f"THE SINK {self.name} FAILED and gets no more metrics until the run is resumed ({self._failure}); training "
+            f"continues, and log.jsonl has them all"
         )
 
     def close(self, outcome: Outcome) -> None:
@@ -285,7 +285,7 @@ class Follower:
                     if event["event"] in _GROUPS:
                         sink.log(event["step"], event["time"], metrics(event))
             sink.close(self._outcome)
-        except BaseException as error:  # training goes on, whatever a library raises
+        except BaseException as error:  # no error of a library stops training
             self._failure = describe(error)
 
 

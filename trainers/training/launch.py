@@ -1,9 +1,9 @@
 """Launching: in this process, under torchrun, or on workers of Ray Train. Only this file imports ray.
 
 The run directory and the numbers are the same under all three. On a cluster the run directory must be on
-storage that every worker sees. A run on Ray that loses workers, with or without their nodes, goes on from its
-last checkpoint with as many as there is room for; an error that a worker raises ends it. torchrun ends all
-workers when it loses one, and restarts them up to its own `--max-restarts` times.
+storage that every worker sees. A run on Ray that loses workers, with or without their nodes, continues from
+its last checkpoint with as many as there is room for; an error that a worker raises ends it. torchrun ends
+all workers when it loses one, and restarts them up to its own `--max-restarts` times.
 """
 
 import os
@@ -40,7 +40,7 @@ _LATE = ("Timed out", "timed out", "timeout")  # of gloo, of NCCL and the store
 
 
 class LostWorkerError(UserError):
-    """Another worker of the run is gone, so this one cannot go on."""
+    """Another worker of the run is gone, so this one cannot continue."""
 
 
 def launch(config: Job, corpus: TrainingCorpus, run: LocalPath, workers: int, show: Callable[[str], None]) -> None:
@@ -78,7 +78,7 @@ def _train(
             raise UserError(
                 f"{run}: worker {os.environ.get('RANK', '0')} ran out of memory. Lower execution.micro_batch (now "
                 f"{config.execution.micro_batch}; the batch stays what it is), set execution.activation_checkpointing=true, "
-                f"or spread the state over more workers with execution.zero_stage; the same command goes on from the "
+                f"or spread the state over more workers with execution.zero_stage; the same command continues from the "
                 f"last checkpoint"
             ) from error
         # Gloo has no exception of its own.
@@ -86,14 +86,14 @@ def _train(
         if not of_gloo and not isinstance(error, torch.distributed.DistError):
             raise
         raise LostWorkerError(
-            f"{run}: {_lost(str(error))} The same command goes on from the last checkpoint"
+            f"{run}: {_lost(str(error))} The same command continues from the last checkpoint"
         ) from error
     except BrokenPipeError:  # the reader of the standard output has gone
         raise
     except OSError as error:  # Ray would wrap it in an error of its own, with a traceback
         raise UserError(
-            f"{run}: worker {os.environ.get('RANK', '0')}: {reason_of(error)}; mend that and run the same command, which goes "
-            f"on from the last checkpoint"
+            f"{run}: worker {os.environ.get('RANK', '0')}: {reason_of(error)}; fix that and run the same command, which "
+            f"continues from the last checkpoint"
         ) from error
 
 
@@ -151,7 +151,7 @@ def _train_on_what_is_left(config: Job, run: LocalPath, workers: int, kind: str)
         before, reached = reached, _step_of_checkpoint(run)
         in_row = 1 if reached > before else in_row + 1
         if (run / STOP).exists():
-            message = f"{lost}; the same command goes on from step {reached}"
+            message = f"{lost}; the same command continues from step {reached}"
             _record(run, "stopped", step=reached, message=message)
             return
         nodes = _nodes(kind, answering=True)
@@ -160,9 +160,9 @@ def _train_on_what_is_left(config: Job, run: LocalPath, workers: int, kind: str)
             raise LostWorkerError(
                 f"{run}: workers were lost {in_row} times in a row without a checkpoint after step {reached}, the last "
                 f"time: {lost}; {sum(nodes)} {kind}s are left. Look for a kill by the system, often for want of memory, "
-                f"in Ray's logs, mend that, and run the same command again"
+                f"in Ray's logs, fix that, and run the same command again"
             )
-        message = f"{lost}; goes on from step {reached} with {size} of {workers} workers"
+        message = f"{lost}; continues from step {reached} with {size} of {workers} workers"
         _record(run, "restart", step=reached, workers=size, in_row=in_row, message=message)
 
 

@@ -151,7 +151,7 @@ class Training:
                     self._skip(step + 1, totals, norm)
                 interval = self._keep(step + 1, totals, interval)
                 if totals.stops and step + 1 < self.steps:
-                    message = f"at step {step + 1}, checkpoint saved; the same command goes on"
+                    message = f"at step {step + 1}, checkpoint saved; the same command continues"
                     self.progress.write("stopped", step=step + 1, message=message)
                     (self.path / STOP).unlink(missing_ok=True)
                     return
@@ -218,7 +218,7 @@ class Training:
                 f"{self.path}: {self.skipped_in_row} steps in a row up to step {step} are not finite ({found}), "
                 f"optimizer.max_skipped_in_row allows {allowed}; the last checkpoint is intact. "
                 f"`python -m trainers blame {self.path} --step {step}` names its documents, "
-                f"`pretrain --exclude-documents FILE` goes on without the loss of some; where they are innocent, begin "
+                f"`pretrain --exclude-documents FILE` continues without the loss of some; where they are innocent, begin "
                 f"another run with a lower optimizer.learning_rate"
             )
 
@@ -299,7 +299,7 @@ class Training:
                     self.progress.write("error", step=step, message=str(error))
         if self.engine.broadcast(int(failed is not None)):
             why = failed or f"{self.path}: the checkpoint of step {step} could not be written, as the first worker says"
-            raise UserError(f"{why}; mend that and run the same command, which goes on from the last checkpoint")
+            raise UserError(f"{why}; fix that and run the same command, which continues from the last checkpoint")
 
     def _restore(self) -> tuple[int, int, int]:
         """Restore the newest intact checkpoint of the first worker: (steps done, tokens read, steps skipped)."""
@@ -311,7 +311,7 @@ class Training:
                 self.progress.write("error", message=str(error))
                 failed = 1
         if self.engine.broadcast(failed):
-            raise UserError(f"{self.path}: no intact checkpoint to go on from; the log says why")
+            raise UserError(f"{self.path}: no intact checkpoint to continue from; the log says why")
         step = self.engine.broadcast(found.step if found else 0)
         if step == 0:
             return self._begin()

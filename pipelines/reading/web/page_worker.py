@@ -50,7 +50,7 @@ class PageLimits:
 
 
 def page_text(data: bytes, label: str, limits: PageLimits) -> tuple[dict[str, object], str]:
-    """(head of the answer, text) for one page."""
+    """(fields of the worker's answer, text) for one page."""
     from resiliparse.parse.html import HTMLTree
 
     html, charset, replaced = decode_page(data, label)

@@ -1,6 +1,4 @@
-"""Evaluation sets: data that models will be tested on, and an index of their n-grams to search corpora for
-it.
-"""
+"""Evaluation sets: data that models will be tested on, and the index of n-grams that finds it in corpora."""
 
 import gzip
 import json

@@ -37,7 +37,7 @@ class QualitySignals(MeasuresText, PartStage):
     | mean_word_length | code points | code points in words / words |
     | hash_to_word_ratio | 1 | characters `#` / words |
     | ellipsis_to_word_ratio | 1 | (non-overlapping `...` + characters U+2026) / words |
-    | bullet_line_ratio | 1 | lines that begin with a bullet (kernels/line_signals.py lists them) / lines |
+    | bullet_line_ratio | 1 | lines that begin with a bullet (kernels/signals/line_signals.py lists them) / lines |
     | ellipsis_line_ratio | 1 | lines that end with `...` or U+2026 / lines |
     | alpha_word_ratio | 1 | tokens (separated by white space) with at least one letter / tokens |
     | stop_word_count | words | how many of the, be, to, of, and, that, have, with occur, in any case: 0 to 8 |
@@ -65,7 +65,7 @@ class QualitySignals(MeasuresText, PartStage):
     | top_Ngram_char_ratio_datatrove | 1 | characters of the most frequent n-gram of tokens, joined by spaces, times its \
     count (which may be 1, and occurrences may overlap) / all characters; null where there is no n-gram |
     | dup_Ngram_char_ratio_datatrove | 1 | characters of n-grams seen before, skipping each as a whole / all characters |
-    | **C4** (V: paper, tfds, datatrove; kernels/c4.py) | | |
+    | **C4** (V: paper, tfds, datatrove; kernels/signals/c4.py) | | |
     | c4_sentences_V | sentences | sentences in the lines that C4's line rules keep |
     | c4_lorem_ipsum_V | lines | lines that drop the page: "lorem ipsum" in any line (paper) or in one that passed the \
     tests before it |

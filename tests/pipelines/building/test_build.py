@@ -381,7 +381,7 @@ def test_drops_after_deduplication_are_refused(corpus_file):
         ("sources: [web]", "sources: [wbe]", "no source named 'wbe'"),
         ("tokenizer: learn_tokenizer", "tokenizer: learn_tokenzer", "'learn_tokenzer'; did you mean 'learn_tokenizer'"),
         ("rules: gopher_quality@massivetext", "signal: wrd_count, at_least: 3", "'wrd_count'.*did you mean 'word_count'"),
-        ("  - text_hash: {}", "  - text_hash: {}\n  - text_hash: {}", "the step name 'text_hash' stands twice"),
+        ("  - text_hash: {}", "  - text_hash: {}\n  - text_hash: {}", "the step name 'text_hash' occurs twice"),
     ],
 )  # fmt: skip
 def test_mistakes_in_a_corpus_file_are_explained(corpus_file, old, new, message):
@@ -400,7 +400,7 @@ def test_a_full_disk_is_a_clear_error_and_the_build_resumes_later(corpus_file, t
 
     monkeypatch.setattr(LocalPath, "write_atomic", full)
     monkeypatch.setattr("pipelines.cluster.local.PAUSE_SECONDS", 0)
-    with pytest.raises(UserError, match="No space left on device; mend that and run the same command"):
+    with pytest.raises(UserError, match="No space left on device; fix that and run the same command"):
         run(corpus_file)
     monkeypatch.setattr(LocalPath, "write_atomic", real)
     _, corpus, _ = run(corpus_file)
@@ -418,7 +418,9 @@ def test_parts_are_written_the_same_way_twice():
 
 
 def test_the_order_of_sources_and_of_edits_is_part_of_what_a_step_is(corpus_file):
-    """Shuffles number the parts and edits compose in order: a killed build must not go on in another order."""
+    """Shuffles number the parts and edits compose in order: a killed build must not continue in another
+    order.
+    """
     before = {step.label: step.fingerprint for step in plan_of(corpus_file).steps}
     text = corpus_file.read_text()
     lines = text.splitlines()

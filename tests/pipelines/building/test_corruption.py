@@ -97,7 +97,7 @@ class Died(BaseException):
 def test_damage_to_files_of_an_interrupted_step_is_detected_or_changes_nothing(
     step, config, corpus, tmp_path, monkeypatch
 ):
-    """Receipts and intermediate files: the step goes on, and publishes the same manifest or names the file."""
+    """Receipts and intermediate files: the step continues, and publishes the same manifest or names the file."""
     root, place = tmp_path / "out", next(corpus.glob(f"{step}-*"))
     wanted, directory = (place / "manifest.json").read_bytes(), root / place.name
     shutil.copytree(corpus, root, ignore=shutil.ignore_patterns(place.name, "report.*"))

@@ -357,7 +357,7 @@ def test_a_corpus_file_of_a_billion_values_is_refused_at_once(tmp_path: Path, ca
     levels = "".join(f"l{i}: &l{i} [{', '.join([f'*l{i - 1}'] * 9)}]\n" for i in range(1, 10))
     (tmp_path / "bomb.yaml").write_text(f"l0: &l0 [1]\n{levels}")
     assert main(["plan", str(tmp_path / "bomb.yaml")]) == 2
-    assert "aliases that stand for more than" in capsys.readouterr().err
+    assert "aliases that expand to more than" in capsys.readouterr().err
 
 
 def test_names_in_messages_do_not_steer_the_terminal(tmp_path: Path, capsys) -> None:

@@ -47,4 +47,4 @@ def test_a_task_whose_nodes_are_lost_repeatedly_gets_an_error_with_a_remedy():
 
     message = str(task_failure("read web: files 00000", NodeDiedError("10.0.0.3, and what Ray says of it"), 0, None))
     assert message.startswith("read web: files 00000: failed 3 times, last with Ray's NodeDiedError: ")
-    assert message.endswith("the same command goes on where it stopped")
+    assert message.endswith("the same command continues where it stopped")

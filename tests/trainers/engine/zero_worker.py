@@ -129,7 +129,7 @@ def main() -> None:
                 last = f"step-{config.budget.steps:08d}"
                 left_out = shutil.ignore_patterns(last, "finished.json", "export", "log*")
                 shutil.copytree(output / name, output / f"{name}-resumed", ignore=left_out)
-            # A resumed run goes on under the next stage: checkpoints do not depend on it.
+            # A resumed run continues under the next stage: checkpoints do not depend on it.
             following = replace(config.execution, zero_stage=(config.execution.zero_stage + 1) % 4)
             run(f"{name}-resumed", replace(config, execution=following))
     if world == 2:

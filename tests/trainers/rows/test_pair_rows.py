@@ -226,7 +226,7 @@ def test_robertas_input_formats(corpus_directory, packing):
         assert (batch.labels == 1).any()
     else:
         assert batch.labels is None
-        assert ((ends == documents) | (ends == documents - 1)).all()  # the last document may go on in another row
+        assert ((ends == documents) | (ends == documents - 1)).all()  # the last document may continue in another row
         assert (documents == 1).all() == (packing == "doc_sentences")
 
 

@@ -98,7 +98,7 @@ def test_one_command_trains_the_grid_and_prints_it(corpus_directory, tmp_path, c
     assert sizes[:5] == sizes[5:]
     assert sizes[0] > sizes[1] > sizes[2]
     assert (tmp_path / "report.html").exists()
-    # A run that lost its mark of being finished goes on from its last checkpoint; the others are not trained again.
+    # A run that lost its mark of being finished continues from its last checkpoint; the others are not trained again.
     (tmp_path / "lm_prefix_lm" / "finished.json").unlink()
     assert main(command) == 0
     again = capsys.readouterr().out

@@ -31,7 +31,7 @@ class Attempt(NamedTuple):
     machines: int = 1
 
 
-# One run: every launch but the first goes on with what the one before has left.
+# One run: every launch but the first continues with what the one before has left.
 ATTEMPTS = [
     Attempt(2, 1, 0, "before_the_first_step", 1, 1),
     Attempt(3, 2, 0, "amid_a_checkpoint", 5, 0),

@@ -108,7 +108,7 @@ def cluster(monkeypatch, tmp_path):
 def test_a_run_continues_with_as_many_workers_as_fit(cluster, tmp_path):
     assert cluster(3, [2, 2], [(5, [2], "lost worker 1"), (5, [2, 2], "lost worker 0"), (9, [2, 2], None)]) == [3, 2, 3]
     first, second = read_events(tmp_path / "log.jsonl", "restart")
-    assert first["message"] == "lost worker 1; goes on from step 5 with 2 of 3 workers"
+    assert first["message"] == "lost worker 1; continues from step 5 with 2 of 3 workers"
     assert (second["step"], second["workers"], second["in_row"]) == (5, 3, 2)
 
 
@@ -134,7 +134,7 @@ def test_a_loss_after_sigterm_ends_a_run(cluster, tmp_path):
     (tmp_path / STOP).touch()
     assert cluster(2, [1, 1], [(7, [1], "lost worker 1")]) == [2]
     (stopped,) = read_events(tmp_path / "log.jsonl", "stopped")
-    assert "goes on from step 7" in stopped["message"]
+    assert "continues from step 7" in stopped["message"]
 
 
 @pytest.mark.parametrize(
@@ -266,7 +266,7 @@ def test_a_run_that_loses_a_worker_and_then_a_node_is_the_run_that_loses_none(
     ]
     restarts = [(entry["step"], entry["workers"]) for entry in read_events(run / "log.jsonl", "restart")]
     assert restarts == [(0, 2), (5, 1)]
-    assert "goes on from step 5 with 1 of 2 workers" in done.stdout
+    assert "continues from step 5 with 1 of 2 workers" in done.stdout
     assert [entry["workers"] for entry in read_events(run / "log.jsonl", "start")] == [2, 2, 1]
     expected, found = losses(unbroken), read_events(run / "log.jsonl", "step")
     again = [*range(1, WORKER_LOST_AT), *range(1, NODE_LOST_AT), *range(6, STEPS + 1)]

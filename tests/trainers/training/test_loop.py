@@ -255,6 +255,6 @@ def test_a_disk_that_is_full_ends_a_worker_with_one_line(corpus, tmp_path):
     open_run(run, config, corpus)
     (run / "log.jsonl").symlink_to("/dev/full")
     with pytest.raises(
-        UserError, match=r"run: worker 0: .*log\.jsonl: .*; mend that and run the same command, which goes on"
+        UserError, match=r"run: worker 0: .*log\.jsonl: .*; fix that and run the same command, which continues"
     ):
         launch(config, corpus, run, 1, print)
