@@ -1,4 +1,4 @@
-"""The same tasks as on Ray, in this process."""
+"""Run tasks in this process, with the same interface as on Ray."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -15,10 +15,10 @@ Result = TypeVar("Result")
 
 @dataclass
 class LocalCluster:
-    """Runs every task in this process, one after the other: for tests, for debugging, for people without a cluster.
+    """Runs every task in this process, one after another: for tests, debugging, and use without a cluster.
 
-    `memory`: the ceiling of a task in bytes; none without it. `peak_bytes`: the most memory that a task has used since it
-    was set to 0.
+    `memory` is the limit for a task in bytes, None for no limit. `peak_bytes` is the most memory that a task
+    has used since it was last set to 0.
     """
 
     progress: Progress = no_progress
@@ -51,7 +51,9 @@ class LocalCluster:
         raise AssertionError("unreachable")
 
     def fits(self, function: Callable[[Item], Any], item: Item, memory: int | None) -> bool:
-        """Whether a task, tried once, ends with `memory` bytes; so does one that raises what has to do with neither."""
+        """Whether a task, tried once, stays within `memory` bytes without losing its process. Other errors
+        count as a fit.
+        """
         try:
             measured(function, item, memory)
         except UserError:

@@ -1,4 +1,4 @@
-"""The memory of tasks: how much one used, as the kernel counts it, and the ceiling that it may not pass."""
+"""The memory of tasks: measure what a task uses, as the kernel counts it, and enforce a limit."""
 
 import os
 import resource
@@ -16,20 +16,20 @@ from gristmill.errors import TaskMemoryError, UserError
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 ALLOCATOR = {"ARROW_DEFAULT_MEMORY_POOL": "system"}
-"""Environment variables that a process under a ceiling must start with: Arrow's other allocators map memory
-by the GiB, and a ceiling counts mapped memory.
+"""Environment that a process with a memory limit must be started with: the limit counts mapped memory, and
+Arrow's other allocators map it by the GiB.
 """
 LEAST = 300_000_000
-"""The smallest ceiling of a task in bytes, most of it for libraries. With half as much, some of them fail to
-load with errors of their own or try for ever (OpenBLAS); with five sixths, those in Rust abort. Measured with
-a corpus of 1 MB.
+"""Minimum limit of a task in bytes; its libraries take most of it. With half as much some libraries fail to
+load with messages of their own or retry forever (OpenBLAS); with five sixths, Rust libraries abort. Measured
+with a corpus of 1 MB.
 """
-_KEPT_BACK = 0.1  # of a machine: for its system, the driver and Ray's own processes
+_KEPT_BACK = 0.1  # share of a machine's memory reserved for the system, the driver and Ray's own processes
 
 
 def ceiling_of(text: str) -> int:
-    """The ceiling of a task in bytes: `4GB` is 4e9, `4GiB` is 2**32, `4000000000` itself. Raises UserError
-    for anything else, and for less than LEAST.
+    """Parse the memory limit of a task in bytes: `4GB` is 4e9, `4GiB` is 2**32, `4000000000` itself. Raises
+    UserError for anything else, and for less than LEAST.
     """
     try:
         size = parse_size(text)
@@ -41,13 +41,17 @@ def ceiling_of(text: str) -> int:
 
 
 def machine_memory() -> int:
-    """Bytes that this process may use of the machine: all of it, or the limit of its control group; less a tenth."""
+    """Bytes of memory that this process may use: those of the machine or the limit of its control group, less
+    a tenth.
+    """
     sizes = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), *_group_limits()]
     return int(min(sizes) * (1 - _KEPT_BACK))
 
 
 def room_here(memory: int | None, workers: int) -> int:
-    """Bytes that all tasks on this machine may have together: `memory` for each worker as far as there is so much."""
+    """Bytes that all tasks on this machine may use together: `memory` per worker, at most what the machine
+    has. Raises UserError if it has less than `memory`.
+    """
     machine = machine_memory()
     if memory is None:
         return machine
@@ -59,7 +63,9 @@ def room_here(memory: int | None, workers: int) -> int:
 
 
 def _group_limits() -> Iterator[int]:
-    """Limits of this process's control group and of those around it, of version 1 and 2, where they have any."""
+    """Memory limits of this process's control group and its ancestors (versions 1 and 2), as far as they have
+    any.
+    """
     with suppress(OSError):
         for line in Path("/proc/self/cgroup").read_text(encoding="utf-8", errors="replace").splitlines():
             _, controllers, path = line.split(":", 2)
@@ -74,8 +80,8 @@ def _group_limits() -> Iterator[int]:
 
 
 def measured(function: Callable[[Item], Result], item: Item, ceiling: int | None = None) -> tuple[Result, int]:
-    """The result of a task, and the largest resident memory of its process while it ran, in bytes; 0 where
-    that is unknown.
+    """Run a task. Returns its result, and the peak resident memory of its process while it ran, in bytes (0
+    if unknown).
 
     With a `ceiling` in bytes, raises TaskMemoryError if the task needs more. Linux forgets the high-water
     mark when 5 is written to /proc/self/clear_refs (proc(5)).
@@ -89,23 +95,23 @@ def measured(function: Callable[[Item], Result], item: Item, ceiling: int | None
         place = error.place if isinstance(error, TaskMemoryError) else _innermost(error)
     else:
         return result, _status().get("VmHWM", 0)
-    raise TaskMemoryError(place)  # the other one is gone, and with it the memory that its frames held
+    raise TaskMemoryError(place)  # raised outside the handler, so that the first error's frames release their memory
 
 
 @contextmanager
 def _limited(ceiling: int | None) -> Iterator[None]:
-    """The kernel refuses this process more than `ceiling` bytes of memory of its own while the block runs.
+    """While the block runs, the kernel limits this process to `ceiling` bytes of private memory.
 
-    RLIMIT_DATA counts private writable addresses (setrlimit(2), Linux 4.7). Those that are mapped and not in use before the
-    first task of the process, such as the stacks of threads, come on top; what tasks leave behind does not. Where the kernel
-    does not say how many there are, there is no ceiling.
+    RLIMIT_DATA counts private writable addresses (setrlimit(2), Linux 4.7). Addresses mapped but unused
+    before the first task of the process, such as thread stacks, are added to the limit; those that tasks
+    leave behind are not. If the kernel does not report how many there are, there is no limit.
     """
     reserved = _reserved()
     if ceiling is None or sys.platform != "linux" or reserved is None:
         yield
         return
-    with suppress(ValueError):  # outside of the main thread
-        # Ray's handler takes memory to print where it was; where there is none it aborts again, for ever.
+    with suppress(ValueError):  # not in the main thread
+        # Ray's handler needs memory to print a stack trace; without any it aborts again, forever.
         signal.signal(signal.SIGABRT, signal.SIG_DFL)
     before, most = resource.getrlimit(resource.RLIMIT_DATA)
     limit = ceiling + reserved
@@ -125,7 +131,7 @@ def _reserved() -> int | None:
 
 
 def _innermost(error: BaseException) -> str:
-    """Where it was raised. Its message may quote the text that was worked on."""
+    """`file:line` that raised the error; its message may quote the text of a document and is not used."""
     trace, place = error.__traceback__, ""
     while trace is not None:
         place = f"{Path(trace.tb_frame.f_code.co_filename).name}:{trace.tb_lineno}"
@@ -134,7 +140,7 @@ def _innermost(error: BaseException) -> str:
 
 
 def _status() -> dict[str, int]:
-    """Sizes of this process in bytes, by the kernel's names; none where there is no /proc."""
+    """Memory sizes of this process in bytes, by the kernel's names; empty without /proc."""
     sizes = {}
     with suppress(OSError):
         for line in Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines():

@@ -1,11 +1,12 @@
-"""Tasks on Ray, on one machine or many.
+"""Run tasks on Ray, on one machine or many.
 
-A task that raises is tried three times with growing pauses; what a user must act on (UserError) stops at once. Tasks in flight
-are bounded, so the driver never holds more than a few results.
+A task that raises is tried three times with growing pauses; an error that the user must act on (UserError)
+stops at once. The number of tasks in flight is bounded, so the driver never holds more than a few results.
 
-Every task has a ceiling of memory, which the kernel enforces (pipelines.cluster.memory). A task that runs out of it, or whose
-process is ended, waits for the others and is then tried with twice as much, and four times, as far as a node has it: Ray starts
-no more tasks on a node than its memory is enough for, so their ceilings together never exceed it.
+Every task has a memory limit, which the kernel enforces (pipelines.cluster.memory). A task that exceeds it,
+or whose process is killed, is tried again after the others with twice as much memory, then four times, up to
+what a node has. Ray starts only as many tasks on a node as its memory allows, so their limits together never
+exceed it.
 """
 
 import os
@@ -31,9 +32,9 @@ from pipelines.cluster.tasks import (
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-_RAY_NEEDS = 64 << 10  # bytes; a disk that fills up later does not stop Ray
+_RAY_NEEDS = 64 << 10  # free bytes that Ray needs to start; it survives a disk that fills up later
 _COUNT_SECONDS = 5.0
-_INTENDED = (1, 4)  # of Ray's reasons why a node is dead: it was ordered to end, or it was idle
+_INTENDED = (1, 4)  # Ray's death reasons of a node that was told to stop, or was idle
 
 
 def _silent(line: str) -> None:
@@ -50,18 +51,20 @@ class _Task:
 
 
 def _full_temporary_directory() -> str | None:
-    """Where Ray keeps sockets and logs, where hardly anything fits there."""
+    """The directory of Ray's sockets and logs, if it is full; otherwise None."""
     place = os.environ.get("RAY_TMPDIR", "/tmp")
     return place if shutil.disk_usage(place).free < _RAY_NEEDS else None
 
 
 @dataclass
 class RayCluster:
-    """Runs tasks as Ray Core tasks of one CPU each. With an `address`, or in a submitted job, it joins the cluster and uses
-    the CPUs that it has at any time; else it starts Ray here with `workers` CPUs. `peak_bytes` as in LocalCluster.
+    """Runs tasks as Ray Core tasks of one CPU each. With an `address`, or in a submitted job, it joins the
+    cluster and uses all CPUs that it has at any time; otherwise it starts Ray on this machine with `workers`
+    CPUs. `peak_bytes` as in LocalCluster.
 
-    `memory`: the ceiling of a task at its first attempt, in bytes; without it the smallest share of a node's memory that
-    comes with a CPU, or with a task where there are fewer tasks; at least what the libraries of a task take.
+    `memory` is the limit of a task at its first attempt, in bytes. By default it is the smallest share of a
+    node's memory per CPU, or per task if there are fewer tasks than CPUs, and at least what the libraries of
+    a task need.
     """
 
     workers: int
@@ -71,12 +74,12 @@ class RayCluster:
     memory: int | None = None
     peak_bytes: int = 0
     _started: bool = field(default=False, init=False)
-    _remote: Any = field(default=None, init=False)  # one for all tasks: each would be sent to all nodes
+    _remote: Any = field(default=None, init=False)  # shared by all tasks, because Ray sends each one to all nodes
     _broken: int = field(default=0, init=False)
     _counted: float = field(default=float("-inf"), init=False)
     _nodes: list[dict[str, float]] = field(default_factory=list, init=False)
     _gone: frozenset[str] = field(default=frozenset(), init=False)
-    _lost: float = field(default=float("-inf"), init=False)  # when one of these was last seen to be gone
+    _lost: float = field(default=float("-inf"), init=False)  # when a node was last found to be gone
 
     def _start(self) -> None:
         if self._started:
@@ -87,13 +90,14 @@ class RayCluster:
 
         refuse_known("ray")
         options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
-        self.address = self.address or os.environ.get("RAY_ADDRESS") or None  # which Ray sets for a submitted job
+        self.address = self.address or os.environ.get("RAY_ADDRESS") or None  # Ray sets it for a submitted job
         if self.address is None:
-            # Ray warns and slows down when /dev/shm is small; parts go through files, so a small object store is enough.
+            # Ray warns and slows down when /dev/shm is small; parts go through files, so a small object store
+            # is enough.
             options.update(num_cpus=self.workers, include_dashboard=False, object_store_memory=256 << 20)
-            # Without an address Ray would join whichever cluster was started last on this machine.
+            # Without an address Ray would join the cluster that was started last on this machine.
             options.update(address="local", _memory=room_here(self.memory, self.workers))
-            os.environ.update(ALLOCATOR)  # of the workers; an environment of their own would make Ray start them twice
+            os.environ.update(ALLOCATOR)  # workers inherit it; with a runtime_env Ray would start them twice
         else:
             options.update(address=self.address, runtime_env={"env_vars": ALLOCATOR})
         try:
@@ -110,7 +114,7 @@ class RayCluster:
         self._started = True
 
     def _look_around(self) -> None:
-        """The nodes that have CPUs: a joined cluster grows while tasks wait and shrinks when nodes are lost."""
+        """Update the list of nodes: a joined cluster grows while tasks wait and shrinks when nodes are lost."""
         if time.monotonic() - self._counted < _COUNT_SECONDS:
             return
         import ray
@@ -127,10 +131,10 @@ class RayCluster:
         self._counted = time.monotonic()
 
     def _room(self, tasks: int, attempt: int) -> int | None:
-        """Bytes for one of `tasks` at its first, second or third attempt; None while no node is known."""
+        """Memory limit in bytes for one of `tasks`; `attempt` counts from 0. None while no node is known."""
         if not self._nodes:
             return self.memory
-        # Where there are fewer tasks than CPUs, each has more.
+        # With fewer tasks than CPUs, each task gets more.
         share = max(LEAST, min(node["memory"] / min(node["CPU"], tasks) for node in self._nodes))
         most = max(node["memory"] for node in self._nodes)
         if self.memory is not None and self.memory > most:
@@ -157,9 +161,9 @@ class RayCluster:
     ) -> Iterator[tuple[int, Result]]:
         """See pipelines.contracts.stage.Cluster.
 
-        Ray reports a node that lost power or network minutes before it reports the tasks on it. So if a node
-        is gone and no task ends for some seconds, the tasks that were submitted before its loss are submitted
-        again.
+        When a node loses power or network, Ray reports the node at once but its tasks only minutes later. So
+        if a node is gone and no task ends for some seconds, all tasks started before the loss are submitted a
+        second time.
         """
         title = title_of(function)
         self.progress(title, 0, len(items))
@@ -169,9 +173,7 @@ class RayCluster:
         import ray
 
         waiting = list(range(len(items)))[::-1]
-        failures: dict[int, list[bool]] = {
-            position: [] for position in waiting
-        }  # whether more memory may help, for each
+        failures: dict[int, list[bool]] = {position: [] for position in waiting}  # whether more memory may help
         running: dict[Any, _Task] = {}
         done = 0
 
@@ -188,7 +190,7 @@ class RayCluster:
             if not ready:
                 for late in [task for task in running.values() if task.since < self._lost]:
                     late.since = time.monotonic()
-                    # No node that is left may have as much memory as the lost one.
+                    # The remaining nodes may all have less memory than the lost one.
                     room = self._room(len(items), sum(failures[late.position]))
                     running[hand_out(late.position, room)] = _Task(late.position, room)
                 continue
@@ -224,7 +226,7 @@ class RayCluster:
             yield position, result
 
     def fits(self, function: Callable[[Item], Any], item: Item, memory: int | None) -> bool:
-        """As in LocalCluster; a task that ends its process does not fit."""
+        """As in LocalCluster; a task that kills its process does not fit."""
         import ray
 
         try:

@@ -1,11 +1,11 @@
-"""Disk-partitioned shuffles: a map task scatters its rows into one byte range per partition, and a
-reduce task gathers one partition from all files.
+"""Disk-partitioned shuffles: a map task writes its rows as one byte range per partition; a reduce task reads
+one partition of all files.
 
-A scattered file is an Arrow IPC stream with one record batch per partition that has rows, followed by a table
-of (offset, length, xxh3_64) per partition, the offset where the schema ends, and the number of partitions. A
-reduce task reads and checks only its own ranges. So every byte of a shuffle is read once, regardless of the
-number of processes, and the driver holds none of it. From an object store exactly these ranges are requested,
-for many files at a time.
+A partitioned file is an Arrow IPC stream with one record batch per partition that has rows, then a table of
+(offset, length, xxh3_64) per partition, then the end of the schema and the number of partitions. A reduce
+task reads and verifies only its own ranges, so a shuffle is read once in total, however many processes share
+the work, and the driver holds none of it. From an object store, exact ranges of many files are requested at a
+time.
 """
 
 import struct
@@ -27,16 +27,16 @@ from pipelines.contracts.manifest import StepOutput, read_table, schema_facts, w
 _ENTRY = struct.Struct("<QQQ")
 _TAIL = struct.Struct("<QQ")
 _FILES = 256  # files whose ranges are requested together
-_NEAR = 1 << 14  # bytes between an entry and the tail that are read along rather than requested separately
+_NEAR = 1 << 14  # up to this many bytes between entry and tail, both are read with one request
 _RECORDS = pa.schema([("path", pa.string()), ("bytes", pa.int64()), ("xxh3_128", pa.string())])
 
 
 @dataclass(frozen=True)
 class FileList:
-    """The files of one phase, in order, kept in a file of their own.
+    """The files of one phase, in order, listed in a file.
 
-    A task carries this record of about 200 bytes instead of as many records as the phase has files. A process reads each
-    list once.
+    A task carries this record of about 200 bytes instead of one record per file. A process reads each list
+    once.
     """
 
     directory: Location
@@ -70,12 +70,14 @@ def _records(directory: Location, record: FileRecord) -> tuple[FileRecord, ...]:
 
 
 def partitions_for(rows: int, rows_per_partition: int = 4_000_000) -> int:
-    """How many partitions keep a reduce task's share near `rows_per_partition` rows."""
+    """The number of partitions at which a reduce task has about `rows_per_partition` rows."""
     return max(1, -(-rows // rows_per_partition))
 
 
 def scattered(table: pa.Table, partition: np.ndarray, partitions: int) -> Content:
-    """The content of a file with the rows of `table` by partition number (int array [rows]); order within one is kept."""
+    """The content of a file with the rows of `table` grouped by `partition` (int [rows]); keeps the order
+    within each.
+    """
     narrow = (
         partition.astype(np.uint16) if partitions <= 1 << 16 else partition
     )  # sorted by radix, twelve times as fast
@@ -104,7 +106,9 @@ def scattered(table: pa.Table, partition: np.ndarray, partitions: int) -> Conten
 
 
 class _Rows(NamedTuple):
-    """One partition of a file: the bytes of the schema and of its record batch, empty without rows; partitions of the file."""
+    """One partition of a file: the bytes of the schema and of the record batch (empty without rows), and the
+    number of partitions of the file.
+    """
 
     head: bytes
     data: bytes
@@ -136,7 +140,7 @@ def _checksum(head: bytes | memoryview, data: bytes | memoryview) -> int:
 
 
 def _read(directory: Location, record: FileRecord, partition: int) -> _Rows:
-    """One partition of a file, checked."""
+    """Read and verify one partition of a file. Raises CorruptFileError if the file is not what was written."""
     size = record.bytes
     try:
         [tail] = directory.read_ranges([(record, max(0, size - _TAIL.size), size)])
@@ -149,14 +153,15 @@ def _read(directory: Location, record: FileRecord, partition: int) -> _Rows:
             if _checksum(schema, data) == checksum:
                 return _Rows(schema, data, partitions)
     except (FileNotFoundError, struct.error, ValueError, OverflowError):
-        pass  # it is cut off, or its tail points out of it
+        pass  # the file is truncated, or its tail points outside it
     raise CorruptFileError(f"{directory / record.path}: is not what was written; remove {directory} and build again")
 
 
 def _read_alike(directory: Location, files: Sequence[FileRecord], partition: int, first: _Rows) -> list[_Rows]:
-    """One partition of files that have the schema and the number of partitions of `first`, in two rounds of requests.
+    """Read one partition of files with the schema and the number of partitions of `first`, in two rounds of
+    requests.
 
-    A file that turns out to be different is read by itself, as is one that cannot be found or was damaged on its way.
+    A file that turns out to differ, is missing or was damaged in transit is read again on its own.
     """
     after = _ENTRY.size * (first.partitions - partition)  # bytes from the entry to the tail
     expected = _TAIL.pack(len(first.head), first.partitions)
@@ -179,7 +184,7 @@ def _read_alike(directory: Location, files: Sequence[FileRecord], partition: int
 
 
 def _entries(directory: Location, files: Sequence[FileRecord], after: int) -> list[tuple[bytes, bytes]]:
-    """(entry, tail) of files whose entry begins `after` bytes before the tail."""
+    """Read (entry, tail) of files in which the entry begins `after` bytes before the tail."""
     ranges = []
     for record in files:
         tail = max(0, record.bytes - _TAIL.size)

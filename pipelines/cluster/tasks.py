@@ -1,4 +1,6 @@
-"""What all clusters say of tasks: their titles in the progress display, and errors of those that failed for good."""
+"""Shared by all clusters: titles of tasks in the progress display, and the errors of tasks that failed for
+good.
+"""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +18,7 @@ from gristmill.terminal import human_bytes
 
 Progress = Callable[[str, int, int], None]
 ATTEMPTS = 3
-PAUSE_SECONDS = 0.5  # after the first failure of a task; it grows with each
+PAUSE_SECONDS = 0.5  # pause after the first failure of a task; it grows with each failure
 _MORE_MEMORY = (
     "give tasks more (--memory-per-worker, fewer --workers), or lower part_bytes or max_document_bytes of the source"
 )
@@ -43,12 +45,13 @@ def task_failure(label: str, error: BaseException, position: int, memory: int | 
         return UserError(
             f"{label}: failed {ATTEMPTS} times: {error}; fix that and run the same command, which continues where it stopped"
         )
-    if type(error).__module__ == "ray.exceptions":  # errors about processes and nodes, not from the task
+    if type(error).__module__ == "ray.exceptions":  # about processes and nodes, not raised by the task itself
         return UserError(
             f"{label}: failed {ATTEMPTS} times, last with Ray's {type(error).__name__}: nodes or their network may have failed; "
             "the same command continues where it stopped"
         )
-    # The message of a library's exception may quote the text it choked on, so only its type and place are shown.
+    # The message of a library's exception may quote the text it choked on, so only its type and place are
+    # shown.
     place = ""
     trace = error.__traceback__
     while trace is not None:
@@ -59,7 +62,7 @@ def task_failure(label: str, error: BaseException, position: int, memory: int | 
 
 
 def is_broken(error: BaseException) -> bool:
-    """Whether a task ran out of memory, or lost its process: to the system for want of memory, or to its own crash."""
+    """Whether a task ran out of memory or lost its process, which crashed or was killed for lack of memory."""
     # Ray's errors are recognised by name, so that builds without Ray do not import it.
     return isinstance(error, MemoryError) or type(error).__name__ in ("OutOfMemoryError", "WorkerCrashedError")
 
@@ -71,10 +74,10 @@ def broken_reason(error: BaseException, memory: int | None) -> str:
         place = f", at {error.place}" if isinstance(error, TaskMemoryError) and error.place else ""
         return f"ran out of memory{size}{place}"
     if type(error).__name__ == "OutOfMemoryError":
-        return f"was ended{size} because its node ran out of memory"
-    return f"lost its process{size}, to a kill for want of memory or to a crash"
+        return f"was killed{size} because its node ran out of memory"
+    return f"lost its process{size}, which crashed or was killed for lack of memory"
 
 
 def title_of(function: Callable[..., Any]) -> str:
-    """The name of a task's function as people read it."""
+    """The name of a task's function, as shown to users."""
     return function.__name__.strip("_").replace("_", " ")

@@ -5,4 +5,6 @@ DROP = "drop"
 EDITS_COLUMN = "edits"
 """Edits of the text: a list of {start, end, replacement, rule}, see pipelines.contracts.edits."""
 EMPTY = "empty"
-"""Suffix of the rule that drops a document because a step's edits leave nothing visible: `c4_lines.empty`."""
+"""Suffix of the rule that drops documents that a step's edits leave without anything visible:
+`c4_lines.empty`.
+"""

@@ -1,8 +1,8 @@
 """Documents: the Arrow schema of a document part, and ids that survive moving the data.
 
 An id is 16 bytes: the big-endian 64-bit key of (source name, path relative to the source's root), xxh3_64 of
-`source NUL path`, and a big-endian 64-bit record number within that file. Ids sort by file, then by record. They are printed
-`source/path#record`; a member of an archive has the path `archive!member`.
+`source NUL path`, and a big-endian 64-bit record number within that file. Ids sort by file, then by record.
+They are printed `source/path#record`; a member of an archive has the path `archive!member`.
 """
 
 import unicodedata
@@ -33,7 +33,9 @@ QUARANTINE = pa.schema(
         pa.field("bytes", pa.int64()),
     ]
 )
-"""A record set aside: its place, its reason (a key of `source.REASONS`), its bytes where they are known."""
+"""A record set aside: its path and number, the reason (a key of `source.REASONS`), and its length in bytes if
+known.
+"""
 
 FILES = pa.schema(
     [
@@ -48,10 +50,10 @@ FILES = pa.schema(
         pa.field("control_characters", pa.int64(), nullable=False),
     ]
 )
-"""One file's, or archive member's, share of one part: records `first_record` to `first_record + records` of the path,
-`rows` are documents, which begin at `first_row` of the part and are sorted by record; `quarantined` are not.
-`decoded_bytes` are the bytes of those records before normalisation, as far as known; `control_characters` is how many
-normalisation removed or replaced.
+"""The share of one file, or archive member, in one part: the records from `first_record` up to `first_record
++ records` of the path. `rows` of them are documents, in rows from `first_row` of the part, sorted by record;
+`quarantined` of them are not. `decoded_bytes` counts the bytes of these records before normalisation, as far
+as known; `control_characters` counts those that normalisation removed or replaced.
 """
 
 FILE_INDEX = FILES.append(pa.field("part", pa.string(), nullable=False))
@@ -63,8 +65,8 @@ _VISIBLE = "[^" + "".join(rf"\p{{{category}}}" for category in _INVISIBLE) + "]"
 
 
 def is_empty(text: str) -> bool:
-    """Whether a text shows nothing: zero characters, or only white space, control and format characters (Unicode
-    categories Z, Cc and Cf, such as the zero-width space and the byte order mark).
+    """Whether a text shows nothing: zero characters, or only white space, control and format characters
+    (Unicode categories Z, Cc and Cf, such as the zero-width space and the byte order mark).
     """
     return all(unicodedata.category(character) in _INVISIBLE for character in text)
 
@@ -106,7 +108,9 @@ def parse_id(printed: str) -> tuple[str, str, int]:
 
 
 def ids_as_integers(ids: pa.FixedSizeBinaryArray) -> np.ndarray:
-    """Ids as a structured array of (`key`, `record`) uint64 in native byte order, shape [n]; it sorts as the bytes do."""
+    """Ids as a structured array of (`key`, `record`) uint64 in native byte order, shape [n]; it sorts as the
+    bytes do.
+    """
     raw = np.frombuffer(ids.buffers()[1], dtype=">u8", count=2 * len(ids), offset=16 * ids.offset).reshape(-1, 2)
     out = np.empty(len(ids), dtype=[("key", "u8"), ("record", "u8")])
     out["key"], out["record"] = raw[:, 0], raw[:, 1]

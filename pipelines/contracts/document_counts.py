@@ -1,4 +1,4 @@
-"""Counts of documents: every one that comes in is kept, dropped by a rule, or quarantined for a reason."""
+"""Counts of documents: every document that arrives is kept, dropped by a rule, or quarantined for a reason."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -14,7 +14,9 @@ _JSON_NAMES = {"arrived": "in"}  # `in` is a keyword
 
 @dataclass(frozen=True)
 class Counts:
-    """What became of the documents of a part or of a source: those dropped by rule, those quarantined by reason."""
+    """The fate of the documents of a part or a source: how many arrived, were kept, were dropped (by rule)
+    and were quarantined (by reason).
+    """
 
     arrived: int = 0
     kept: int = 0
@@ -23,11 +25,11 @@ class Counts:
 
     @classmethod
     def parse(cls, facts: Mapping[str, Any]) -> Self:
-        """The counts of a receipt or a manifest; what else a receipt holds is left out."""
+        """Parse the counts of a receipt or a manifest; ignores everything else in a receipt."""
         return cls(**{each.name: facts[_JSON_NAMES.get(each.name, each.name)] for each in fields(cls)})
 
     def facts(self) -> dict[str, Any]:
-        """What a receipt or a manifest holds: `in`, `kept`, `dropped`, `quarantined`."""
+        """The counts as a receipt or a manifest stores them: `in`, `kept`, `dropped`, `quarantined`."""
         return {_JSON_NAMES.get(each.name, each.name): getattr(self, each.name) for each in fields(self)}
 
     def __add__(self, other: Self) -> Self:
@@ -35,25 +37,27 @@ class Counts:
 
     @property
     def left(self) -> int:
-        """Documents that are accounted for; as many as `arrived` unless one was lost."""
+        """Documents accounted for: equal to `arrived` unless some were lost."""
         return self.kept + sum(self.dropped.values()) + sum(self.quarantined.values())
 
 
 @dataclass(frozen=True)
 class ReadCounts(Counts):
-    """Counts of a read step, of records; with the bytes that its files decode to and the control characters removed."""
+    """Counts of a read step, in records, with the bytes that its files decode to and the control characters
+    removed.
+    """
 
     decoded_bytes: int = 0
     control_characters: int = 0
 
 
 def parse_counts(facts: Mapping[str, Any]) -> Counts:
-    """The counts of a source in a manifest, `ReadCounts` for those of a read step."""
+    """Parse the counts of a source in a manifest; `ReadCounts` for a read step."""
     return (ReadCounts if "decoded_bytes" in facts else Counts).parse(facts)
 
 
 def count_drops(table: pa.Table) -> Counts:
-    """The counts of a part, from the columns that a step wrote for it."""
+    """Count the documents of a part from the columns that a step wrote for it."""
     dropped: dict[str, int] = {}
     if DROP in table.column_names:
         counted = pc.value_counts(table[DROP].drop_null()).to_pylist()

@@ -1,12 +1,13 @@
-"""Edits: how a stage changes text without writing it again. One place composes and applies them.
+"""Edits: how a stage changes text without rewriting it. Only this module composes and applies them.
 
-An edit replaces the bytes [start, end) of the stored text, start < end, both on code-point boundaries, by `replacement`; `rule`
-says why (an entity, a line rule). Edits of one step are sorted and do not overlap.
+An edit replaces the bytes [start, end) of the stored text, start < end, both on code-point boundaries, by
+`replacement`. `rule` gives the reason (an entity, a line rule). Edits of one step are sorted and do not
+overlap.
 
-Between steps: a later edit swallows earlier ones inside it, and an earlier one a later one inside it. Where two overlap
-otherwise, one that puts text there wins over one that only removes, then the longer, then the earlier step; the winner grows
-over the loser's range, so that no byte that any step removed comes back. So an edit that puts text there leaves it there unless
-another one covers it whole: it never empties a document.
+Between steps, an edit that contains another, earlier or later, absorbs it. If two overlap otherwise, an edit
+that inserts text wins over one that only removes, then the longer wins, then the earlier step's. The winner
+is extended over the loser's range, so no byte that any step removed comes back. It follows that inserted text
+survives unless another edit covers it whole, and that such an edit never empties a document.
 """
 
 from bisect import bisect_left, bisect_right
@@ -25,7 +26,7 @@ COMPOSITION = 2
 """Version of the rules above, for the fingerprints of steps that read edited text."""
 
 _Edit = tuple[int, int, str, str]  # start, end, replacement, rule
-# First bytes that no invisible character (`is_empty`) has: ASCII, U+00C0 to U+05FF, U+4000 to U+DFFF.
+# First bytes that only visible characters have (see `is_empty`): ASCII, U+00C0 to U+05FF, U+4000 to U+DFFF.
 _VISIBLE = np.array([0x21 <= byte <= 0x7E or 0xC3 <= byte <= 0xD7 or 0xE4 <= byte <= 0xED for byte in range(256)])
 
 
@@ -41,7 +42,9 @@ def edits_column(per_document: Sequence[Sequence[_Edit]]) -> pa.Array:
 
 
 def check_edits(text: pa.LargeStringArray, edits: pa.Array) -> None:
-    """Raise AssertionError unless every edit lies inside its text, sorted, apart, on code-point boundaries."""
+    """Raise AssertionError unless edits lie inside their text on code-point boundaries, sorted and without
+    overlap.
+    """
     document, start, end = _positions(edits)
     if not len(document):
         return
@@ -57,7 +60,9 @@ def check_edits(text: pa.LargeStringArray, edits: pa.Array) -> None:
 
 
 def apply_edits(text: pa.LargeStringArray, edits: pa.Array) -> pa.LargeStringArray:
-    """The edited text. Cost grows with the bytes and the number of edits, not with the number of documents."""
+    """Apply edits to texts. The cost grows with the bytes and the number of edits, not with the number of
+    documents.
+    """
     document, start, end = _positions(edits)
     if not len(document):
         return text
@@ -81,7 +86,7 @@ def apply_edits(text: pa.LargeStringArray, edits: pa.Array) -> pa.LargeStringArr
 
 
 def edited_lengths(lengths: np.ndarray, edits: pa.Array) -> np.ndarray:
-    """UTF-8 bytes of each text after its edits, int64 [rows], from the lengths before."""
+    """UTF-8 bytes of each text after its edits, int64 [rows], given the lengths before."""
     document, start, end = _positions(edits)
     if not len(document):
         return lengths
@@ -91,7 +96,9 @@ def edited_lengths(lengths: np.ndarray, edits: pa.Array) -> np.ndarray:
 
 
 def compose(columns: Sequence[pa.Array]) -> pa.Array:
-    """One `edits` column that has the effect of several steps' columns (at least one), given in the order of the steps."""
+    """Combine the `edits` columns of one or more steps, in the order of the steps, into one column with the
+    same effect.
+    """
     rows = len(columns[0])
     columns = [column for column in columns if len(column.flatten())]
     if len(columns) <= 1:
@@ -106,7 +113,7 @@ def compose(columns: Sequence[pa.Array]) -> pa.Array:
 
 
 def _merge(earlier: list[_Edit], later: list[_Edit]) -> list[_Edit]:
-    """Edits of a document after a later step's edits join those of all earlier ones; both are sorted and apart."""
+    """Merge the edits of all earlier steps with those of a later one. Both are sorted and without overlap."""
     result: list[_Edit] = []
     at = 0
     for edit in later:
@@ -137,11 +144,12 @@ def _weight(edit: _Edit) -> tuple[bool, int]:
 
 
 def find_emptied(text: pa.LargeStringArray, columns: Sequence[pa.Array]) -> np.ndarray:
-    """Whether the last of several steps' edits leave nothing visible of a text, bool [rows].
+    """Find the texts of which the last step's edits leave nothing visible, bool [rows].
 
-    `columns` are the `edits` of the steps in order. A text that the last of them does not edit is False, so
-    each text is emptied by one step at most. `pipelines.contracts.document.is_empty` decides what is visible,
-    as when documents are read. Edits are composed only for the few texts that keep no stored character.
+    `columns` are the `edits` of the steps in order. A text that the last step does not edit is False, so at
+    most one step empties each text. `pipelines.contracts.document.is_empty` defines what is visible, as it
+    does when documents are read. Edits are composed only for the few texts that have no stored character
+    left.
     """
     offsets, data = _buffers(text)
     touched = np.zeros(len(text), bool)
@@ -151,7 +159,7 @@ def find_emptied(text: pa.LargeStringArray, columns: Sequence[pa.Array]) -> np.n
     rows = rows[touched[rows]]
     order = np.lexsort((starts, rows))
     rows, starts, ends = rows[order], starts[order], np.maximum.accumulate(ends[order])
-    # What is left: before each edit, and behind the last one of each text.
+    # The ranges that remain: before each edit, and after the last edit of each text.
     last = np.flatnonzero(np.append(rows[1:] != rows[:-1], True)[: len(rows)])
     before = np.maximum(np.append(0, ends[:-1])[: len(ends)], offsets[rows])
     owners = np.concatenate([rows, rows[last]])
@@ -169,9 +177,10 @@ def find_emptied(text: pa.LargeStringArray, columns: Sequence[pa.Array]) -> np.n
 
 
 def map_back(applied: pa.Array, edits: pa.Array) -> pa.Array:
-    """Edits found in an edited text, in the coordinates of the stored text. `applied` are the edits that made the edited text.
+    """Convert edits of an edited text to the coordinates of the stored text. `applied` are the edits that
+    produced the edited text.
 
-    An edit that touches a replacement covers all that was replaced.
+    An edit that touches a replacement is extended to everything that was replaced.
     """
     if not len(applied.flatten()):
         return edits
@@ -189,7 +198,9 @@ def map_back(applied: pa.Array, edits: pa.Array) -> pa.Array:
 
 
 class _Places(NamedTuple):
-    """Where edits are in the stored text (start, end), and where their replacements are in the edited text (low, high)."""
+    """Ranges of edits in the stored text (start, end), and of their replacements in the edited text (low,
+    high).
+    """
 
     starts: list[int]
     ends: list[int]
@@ -197,7 +208,9 @@ class _Places(NamedTuple):
     highs: list[int]
 
     def stored(self, position: int, side: int) -> int:
-        """Stored offset of an offset in the edited text; `side` 0 for a start, 1 for an end."""
+        """Convert an offset in the edited text to one in the stored text; `side` is 0 for a start, 1 for an
+        end.
+        """
         passed = bisect_left(self.highs, position) if side else bisect_right(self.highs, position)
         if passed < len(self.lows) and self.lows[passed] < position + 1 - side:
             return self.ends[passed] if side else self.starts[passed]

@@ -1,8 +1,8 @@
-"""Lineage: the way from a document's id to its history, from a published corpus directory alone.
+"""Lineage: find a document's history from its id, using only the published corpus directory.
 
-The corpus manifest names its steps, the read step's file index says in which part and row a document is, or that it is
-in quarantine, and every step's manifest says where its columns for that part are. No configuration and no source is
-needed.
+The corpus manifest names its steps, the read step's file index locates the part and row of a document or says
+that it is in quarantine, and every step's manifest locates its columns for that part. Neither configuration
+nor sources are needed.
 """
 
 import difflib
@@ -67,7 +67,7 @@ class PublishedStep:
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a record came from: record number `record` of the file, or archive member, `path` of a source."""
+    """The origin of a record: record number `record` of the file or archive member `path` of a source."""
 
     id: bytes
     source: str
@@ -90,7 +90,9 @@ class Located(Origin):
 
 @dataclass(frozen=True)
 class Quarantined(Origin):
-    """A record that was set aside when it was read: why, and its length in bytes where known. No text is stored."""
+    """A record that was set aside when it was read: the reason, and its length in bytes if known. No text is
+    stored.
+    """
 
     reason: str
     bytes: int | None
@@ -98,7 +100,9 @@ class Quarantined(Origin):
 
 @dataclass(frozen=True)
 class ShardRow:
-    """Where a document is in a shard set: `path` relative to the corpus, row in that shard, number of its tokens."""
+    """The location of a document in a shard set: `path` relative to the corpus, row in that shard, number of
+    tokens.
+    """
 
     shard_set: str
     split: str
@@ -108,14 +112,16 @@ class ShardRow:
 
 
 def open_corpus(directory: Location) -> "Corpus":
-    """Open a published corpus. UserError where there is none, CorruptFileError where a step is not as recorded."""
+    """Open a published corpus. Raises UserError if there is none, CorruptFileError if a step is not as
+    recorded.
+    """
     manifest = load_corpus(directory)
     root = directory.parent if directory.suffix == ".json" else directory
     steps = []
     for entry in manifest.steps:
         step = load_step(root, entry["directory"])
         if step is None or step.fingerprint != entry["fingerprint"]:
-            found = "is not there" if step is None else f"is {step.fingerprint}"
+            found = "is missing" if step is None else f"is {step.fingerprint}"
             raise CorruptFileError(
                 f"{root / entry['directory']}: step {entry['step']} {found}, the corpus manifest recorded "
                 f"{entry['fingerprint']}; build the corpus again"
@@ -126,14 +132,14 @@ def open_corpus(directory: Location) -> "Corpus":
 
 @dataclass(frozen=True)
 class Corpus:
-    """A published corpus. `steps` are in the order of the build; those that read come first."""
+    """A published corpus. `steps` are in the order of the build; read steps come first."""
 
     directory: Location
     manifest: CorpusManifest
     steps: tuple[PublishedStep, ...]
 
     def check_source(self, source: str, where: str = "source") -> None:
-        """UserError with the near match unless the corpus has this source."""
+        """Raise UserError, with the nearest name, unless the corpus has this source."""
         if source not in self.manifest.sources:
             names = list(self.manifest.sources)
             raise UserError(
@@ -145,7 +151,7 @@ class Corpus:
         return next(step for step in self.steps if step.label == f"read.{source}")
 
     def parts(self, source: str | None = None) -> Iterator[Part]:
-        """The parts of a source (default: of all), in order, each with the annotations of all steps."""
+        """The parts of a source (default: all sources), in order, each with the annotations of all steps."""
         if source is not None:
             self.check_source(source)
         for name in self.manifest.sources if source is None else (source,):
@@ -201,9 +207,9 @@ class Corpus:
                     yield Quarantined(identifier, source, row["path"], row["record"], row["reason"], row["bytes"])
 
     def shard_rows(self, identifier: bytes) -> list[ShardRow]:
-        """Where a document is in each shard set; empty for one that was dropped or set aside.
+        """Find a document in each shard set; empty for a document that was dropped or set aside.
 
-        Shards hold documents in the order of parts and rows, so a few shards are opened, not all.
+        Shards hold documents in the order of parts and rows, so only a few shards have to be opened.
         """
         source, shares = self._file(identifier)
         found = self._locate(identifier, source, shares)
@@ -260,7 +266,9 @@ class Corpus:
         return pa.schema(list(types.items()))
 
     def _shares(self, source: str, key: int) -> list[dict[str, Any]]:
-        """Rows of the file index for a file key, in the order of the records; `unit` says which unit read them."""
+        """Rows of the file index for a file key, in the order of the records; `unit` is the unit that read
+        them.
+        """
         read = self.read_step(source)
         shares = []
         for record in read.manifest.files:
@@ -308,7 +316,7 @@ class Corpus:
         return Quarantined(identifier, source, path, record, row["reason"], row["bytes"])
 
     def _similar_path(self, source: str, path: str) -> str:
-        """The end of the message about an unknown path."""
+        """The suggestion that ends the message about an unknown path."""
         read = self.read_step(source)
         paths: dict[str, None] = {}
         for record in read.manifest.files:
@@ -326,7 +334,7 @@ class Corpus:
 
 
 def select_rows(part: Part, rows: Sequence[int]) -> Part:
-    """A part in memory of some rows of another, with all their annotations."""
+    """Make a part in memory from some rows of another, with all their annotations."""
     taken = pa.array(rows, pa.int64())
     documents = part.table(DOCUMENT_COLUMNS).take(taken).combine_chunks()
     annotations = []
@@ -352,7 +360,9 @@ def _from_hex(identifier: str) -> bytes | None:
 
 
 def _file_record(read: PublishedStep, folder: str, unit: str) -> FileRecord:
-    """The file of a unit in a folder; forgetting documents adds a mark to the names that it writes again."""
+    """The file of a unit in a folder. Files rewritten when documents were forgotten have a suffix `~` in
+    their names.
+    """
     names = ((record, Path(record.path)) for record in read.manifest.files)
     number = unit.partition("~")[0]
     return next(r for r, path in names if path.parent.name == folder and path.stem.partition("~")[0] == number)

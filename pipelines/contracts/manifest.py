@@ -1,7 +1,8 @@
-"""Manifests: what a published step and a published corpus are. A step without a manifest does not exist.
+"""Manifests describe published steps and published corpora. A step without a manifest does not exist.
 
-A step's directory holds `manifest.json` (written last), `parts/` (annotation or document parts), other files, and while it is
-being built `units/` with one receipt per finished unit of work. Times, hosts and rates go to `run.json`, never into a manifest.
+A step's directory holds `manifest.json` (written last), `parts/` (annotation or document parts) and other
+files. While the step is being built it also holds `units/`, with one receipt per finished unit of work.
+Times, hosts and rates go to `run.json`, never into a manifest.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -37,8 +38,8 @@ class PartRecord:
 class StepManifest:
     """A published step.
 
-    `identity` is what the fingerprint is the digest of: stage, version, knobs, libraries and the fingerprints of its inputs.
-    `counts` are totals by source; `facts` is what the stage publishes besides its columns.
+    `fingerprint` is the digest of `identity`: stage, version, knobs, libraries and the fingerprints of the
+    inputs. `counts` are totals by source; `facts` is what the stage publishes besides its columns.
     """
 
     step: str
@@ -52,7 +53,7 @@ class StepManifest:
     facts: dict[str, Any] = field(default_factory=dict)
 
     def facts_on_disk(self) -> dict[str, Any]:
-        """What its file holds."""
+        """The manifest as its file stores it."""
         return {**asdict(self), "counts": {source: counts.facts() for source, counts in self.counts.items()}}
 
     @cached_property
@@ -63,7 +64,7 @@ class StepManifest:
 
 @dataclass(frozen=True)
 class Receipt:
-    """That a unit of work is finished: the files it wrote, and what it counted."""
+    """Proof that a unit of work is finished: the files it wrote and its counts."""
 
     unit: str
     files: tuple[FileRecord, ...]
@@ -74,7 +75,8 @@ class Receipt:
 class StepOutput:
     """The directory of a step that is being built; picklable, so that tasks commit their own units.
 
-    `inputs` maps the names of the steps whose files this step reads (`StepFiles` of `reads()`) to their directories.
+    `inputs` maps the names of the steps whose files this step reads (`StepFiles` of `reads()`) to their
+    directories.
     """
 
     root: Location
@@ -83,12 +85,12 @@ class StepOutput:
 
     @property
     def directory(self) -> Location:
-        """Where the step's files are."""
+        """The directory of the step."""
         return self.root / self.name
 
     def receipt(self, unit: str) -> Receipt | None:
-        """The receipt of a unit that is finished, else None. `SOURCE-INDEX` is a part of a source; other units have names that
-        no source can have.
+        """The receipt of a finished unit, otherwise None. The unit `SOURCE-INDEX` is a part of a source;
+        other units have names that no source can have.
         """
         try:
             value = read_json(self.directory / "units" / f"{unit}.json")
@@ -101,10 +103,10 @@ class StepOutput:
         return self.directory.write_file(relative, content)
 
     def finish_unit(self, unit: str, files: Iterable[FileRecord], counts: Mapping[str, Any]) -> Receipt:
-        """Write a unit's receipt: the unit is finished if and only if the receipt is there.
+        """Write a unit's receipt. A unit is finished if and only if its receipt exists.
 
-        A task on a node that was cut off, or of a killed driver, may come to this when others have published the step: then
-        nothing of it stays but its files, which are the same.
+        A task on a disconnected node, or of a killed driver, may get here after others have published the
+        step. Then its receipt is removed again; its files are identical to the published ones.
         """
         receipt = Receipt(unit, tuple(files), dict(counts))
         write_json(self.directory / "units" / f"{unit}.json", asdict(receipt))
@@ -117,7 +119,7 @@ class StepOutput:
         return self.finish_unit(unit, [self.write(relative, content) for relative, content in files.items()], counts)
 
     def finish(self) -> None:
-        """Remove receipts, intermediate files and what killed attempts left of a step that is published."""
+        """Remove the receipts, intermediate files and leftovers of killed attempts of a published step."""
         for name in ("units", "work"):
             (self.directory / name).remove_tree()
         self.directory.remove_temporaries()
@@ -129,7 +131,9 @@ def schema_facts(schema: pa.Schema) -> dict[str, str]:
 
 
 def write_table(table: pa.Table) -> Callable[[BinaryIO], None]:
-    """A function that writes `table` to a sink as one Arrow IPC file with zstd buffers: how all parts are stored."""
+    """A function that writes `table` to a sink as one Arrow IPC file with zstd buffers, the format of all
+    parts.
+    """
 
     def write(sink: BinaryIO) -> None:
         options = pa.ipc.IpcWriteOptions(compression="zstd")
@@ -142,7 +146,7 @@ def write_table(table: pa.Table) -> Callable[[BinaryIO], None]:
 def read_table(
     directory: Location, record: FileRecord, columns: Iterable[str], expected: Mapping[str, str]
 ) -> pa.Table:
-    """Some columns of a part, each as one chunk, after checking the file's checksum and exact schema."""
+    """Read some columns of a part, each as one chunk, after verifying the file's checksum and exact schema."""
     path, wanted = directory.verify(record), list(columns)
     return retry(path, lambda: _columns(path, wanted, expected))
 
@@ -166,7 +170,7 @@ def check_accounting(
     """Raise AccountingError unless every document of every part is kept, dropped by a rule, or quarantined
     for a reason.
 
-    `counts` are those of `source/part`.
+    `counts` are by `source/part`.
     """
     where = f"step {manifest.step}"
     for part in manifest.parts:
@@ -189,15 +193,16 @@ def check_accounting(
 
 
 def publish(root: Location, name: str, manifest: StepManifest) -> None:
-    """Write the manifest, the last file of a step, then remove what only unfinished steps need."""
+    """Write the manifest, the last file of a step, then remove the files that only unfinished steps need."""
     write_json(root / name / "manifest.json", {"format": STEP_FORMAT, **manifest.facts_on_disk()})
     StepOutput(root, name).finish()
 
 
 def publish_first(root: Location, name: str, manifest: StepManifest) -> StepManifest:
-    """As `publish`, for a step that cannot be repeated: of several builds the first publishes, and its manifest is returned.
+    """Publish a step that is not reproducible: of several builds the first publishes, and its manifest is
+    returned.
 
-    Their files have names of their own, so that none replaces another's.
+    The builds use distinct file names, so none replaces another's files.
     """
     while not write_new_json(root / name / "manifest.json", {"format": STEP_FORMAT, **manifest.facts_on_disk()}):
         if (published := load_step(root, name)) is not None:
@@ -208,9 +213,9 @@ def publish_first(root: Location, name: str, manifest: StepManifest) -> StepMani
 
 
 def load_step(root: Location, name: str) -> StepManifest | None:
-    """The manifest of a step's directory, verified; None where the step is not published.
+    """Load and verify the manifest of a step's directory; None if the step is not published.
 
-    A local manifest is parsed once per process, and again after its file changed: treat the result as read-only.
+    A local manifest is cached per process until its file changes, so treat the result as read-only.
     """
     path = root / name / "manifest.json"
     try:
@@ -259,7 +264,9 @@ class ShardRecord:
 
 @dataclass(frozen=True)
 class TokenizerRecord:
-    """The tokenizer of a shard set: `path` of its tokenizer.json relative to the corpus directory, and what it is."""
+    """The tokenizer of a shard set: `path` of its tokenizer.json relative to the corpus directory, checksum,
+    and properties.
+    """
 
     path: str
     bytes: int
@@ -276,7 +283,9 @@ class TokenizerRecord:
 
 @dataclass(frozen=True)
 class ShardSet:
-    """All shards made with one tokenizer. `dtype` is uint16 or uint32; `columns` are the optional columns written."""
+    """All shards made with one tokenizer. `dtype` is uint16 or uint32; `columns` are the optional columns
+    written.
+    """
 
     tokenizer: TokenizerRecord
     dtype: str
@@ -286,7 +295,7 @@ class ShardSet:
 
 @dataclass(frozen=True)
 class CorpusManifest:
-    """A published corpus: everything a trainer needs is reached from here."""
+    """A published corpus, from which a trainer reaches everything it needs."""
 
     corpus: str
     fingerprint: str
@@ -304,7 +313,9 @@ def save_corpus(directory: Location, manifest: CorpusManifest) -> None:
 
 
 def load_corpus(directory: Location) -> CorpusManifest:
-    """The manifest of a corpus directory (or the path of the manifest itself). UserError where there is none."""
+    """Load the manifest of a corpus, given its directory or the path of the manifest itself. Raises UserError
+    if there is none.
+    """
     path = directory if directory.suffix == ".json" else directory / "manifest.json"
     try:
         value = read_json(path)
@@ -321,7 +332,7 @@ def load_corpus(directory: Location) -> CorpusManifest:
 
 
 def shard_set_of(facts: Mapping[str, Any]) -> ShardSet:
-    """The shard set of a corpus manifest, or of the facts of the step that made it."""
+    """Parse a shard set from a corpus manifest, or from the facts of the step that made it."""
     shards = tuple(ShardRecord(**record) for record in facts["shards"])
     return ShardSet(TokenizerRecord(**facts["tokenizer"]), facts["dtype"], tuple(facts["columns"]), shards)
 
@@ -340,7 +351,7 @@ def bytes_per_token(manifest: CorpusManifest) -> dict[str, float]:
 
 
 def without_validation(manifest: CorpusManifest) -> dict[str, list[str]]:
-    """From shard set to the sources that have training documents and no validation documents in it."""
+    """For each shard set, the sources that have training documents but no validation documents in it."""
     found = {}
     for name, shards in manifest.shard_sets.items():
         held_out = {shard.source for shard in shards.shards if shard.split == "validation"}

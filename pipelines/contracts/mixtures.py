@@ -1,27 +1,30 @@
-"""Mixture weights by strategy: a build suggests them, a trainer computes them for its budget. A corpus file holds none: mixing
-happens when training reads.
+"""Mixture weights by strategy. A build suggests them and a trainer computes them for its budget. A corpus
+file contains none, because sources are mixed when training reads them.
 """
 
 from collections.abc import Mapping
 
 
 def proportional(tokens: Mapping[str, int]) -> dict[str, float]:
-    """Weight of a source = its share of all tokens."""
+    """Weight each source by its share of all tokens."""
     total = sum(tokens.values())
     return {source: count / total for source, count in tokens.items()} if total else dict.fromkeys(tokens, 0.0)
 
 
 def temperature(tokens: Mapping[str, int], exponent: float = 0.3) -> dict[str, float]:
-    """Weight proportional to tokens ** exponent; 0.3 as in XLM-R (Conneau et al. 2020, section 3.1) and mT5 (Xue et al. 2021)."""
+    """Weight sources by tokens ** exponent; 0.3 as in XLM-R (Conneau et al. 2020, section 3.1) and mT5 (Xue
+    et al. 2021).
+    """
     powers = {source: float(count) ** exponent if count else 0.0 for source, count in tokens.items()}
     total = sum(powers.values())
     return {source: power / total for source, power in powers.items()} if total else powers
 
 
 def unimax(tokens: Mapping[str, int], budget: float, max_epochs: float = 4.0) -> dict[str, float]:
-    """UniMax (Chung et al. 2023, algorithm 1): as uniform as possible with no source read more than `max_epochs` times.
+    """UniMax (Chung et al. 2023, algorithm 1): weights as uniform as possible such that no source is read
+    more than `max_epochs` times.
 
-    `budget` is in tokens. Four epochs lose little against fresh data (Muennighoff et al. 2023).
+    `budget` is in tokens. Up to four epochs are almost as good as fresh data (Muennighoff et al. 2023).
     """
     left, allotted = float(budget), dict.fromkeys(tokens, 0.0)
     smallest_first = sorted(tokens, key=lambda source: (tokens[source], source))

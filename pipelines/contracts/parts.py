@@ -1,4 +1,6 @@
-"""A part with its annotations: the one way to read documents and the columns that steps added to them, row by row."""
+"""A part with its annotations: the only way to read documents and the columns that steps added to them, row
+by row.
+"""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -19,7 +21,7 @@ DOCUMENT_COLUMNS = ("id", "text", "source", "url", "meta")
 
 @dataclass(frozen=True)
 class Annotation:
-    """One step's columns of one part: a file, or in a fused task a table still in memory."""
+    """One step's columns for one part: a file, or in a fused task a table still in memory."""
 
     step: str
     directory: Location
@@ -43,8 +45,8 @@ class Annotation:
 class Part:
     """A document part and the annotations visible to one reader, in the order of the steps.
 
-    `types` holds the type of every column of the build,
-    `order` the names of its steps, `loaded` the document columns where a task has read them already.
+    `types` holds the type of every column of the build, `order` the names of its steps, and `loaded` the
+    document columns if a task has already read them.
     """
 
     source: str
@@ -62,13 +64,13 @@ class Part:
 
     @property
     def name(self) -> str:
-        """`source/00000`: how the part is called in messages and counts."""
+        """`source/00000`: the name of the part in messages and counts."""
         return f"{self.source}/{self.index:05d}"
 
     def table(self, columns: Iterable[str | TableInput]) -> pa.Table:
-        """Some columns, one chunk each; a name is short for `column_named`.
+        """Read some columns, one chunk each; a string is short for `column_named(string)`.
 
-        A column that no step wrote for this source is null, or left out where it is optional.
+        A column that no step wrote for this source is null, or left out if it is optional.
         """
         inputs = dict.fromkeys(column_named(each) if isinstance(each, str) else each for each in columns)
         wanted = [
@@ -94,27 +96,29 @@ class Part:
         return pa.table(result).combine_chunks()
 
     def drop(self, upto: str | None = None) -> pa.Array:
-        """Per row the first non-null `drop` of the steps (up to and with step `upto`): the rule that removed it, or null."""
+        """The rule that dropped each document, or null: the first non-null `drop` of the steps, up to and
+        including `upto`.
+        """
         columns = [a.column(DROP).combine_chunks() for a in self._upto(upto) if DROP in a.schema]
         return pc.coalesce(*columns) if columns else pa.nulls(self.rows, pa.string())
 
     def edits(self, upto: str | None = None) -> pa.Array | None:
-        """The composed edits of the steps (up to and with step `upto`); None where no step edits."""
+        """The composed edits of the steps, up to and including `upto`; None if no step edits."""
         columns = self.edit_columns(upto)
         return compose(columns) if columns else None
 
     def edit_columns(self, upto: str | None = None) -> list[pa.Array]:
-        """The `edits` of each step that edits (up to and with step `upto`), in order."""
+        """The `edits` of each step that edits, up to and including `upto`, in order."""
         return [_chunk(a.column(EDITS_COLUMN)) for a in self._upto(upto) if EDITS_COLUMN in a.schema]
 
     def edits_of(self, text: Text) -> pa.Array | None:
-        """The composed edits that make a text of the stored one; None where there are none."""
+        """The composed edits that turn the stored text into `text`; None if there are none."""
         return self.edits(text.upto) if text.edited else None
 
     def in_stored_text(self, edits: pa.Array, text: Text, rows: Any = None) -> pa.Array:
-        """Edits found in one text of the documents, as edits of the stored text.
+        """Convert edits of one text of the documents to edits of the stored text.
 
-        `rows` are those of the documents that `edits` is about, where these are not all.
+        `rows` are the rows that `edits` covers, None for all.
         """
         applied = self.edits_of(text)
         if applied is None:
@@ -149,7 +153,9 @@ class Part:
         return [annotation for annotation in self.annotations if annotation.step in allowed]
 
     def _annotated(self, names: Sequence[str]) -> dict[str, pa.ChunkedArray | pa.Array]:
-        """Columns of steps, each from the first step that wrote it, with one read per file; null where none did."""
+        """Columns of steps, each from the first step that wrote it, with one read per file; null if no step
+        did.
+        """
         missing, result = dict.fromkeys(names), {}
         for annotation in self.annotations:
             found = [n for n in missing if n in annotation.schema and n not in (DROP, EDITS_COLUMN)]

@@ -10,7 +10,9 @@ _STORED, _EDITED, _UPTO = "text", "edited_text", "text@"
 
 @dataclass(frozen=True)
 class Text:
-    """A text of each document: as stored, or with the edits of earlier steps, those of all or those up to the step `upto`."""
+    """A text of each document: as stored, or with the edits of earlier steps, either all or those up to the
+    step `upto`.
+    """
 
     edited: bool = False
     upto: str | None = None
@@ -37,7 +39,9 @@ class Text:
 
 @dataclass(frozen=True)
 class Column:
-    """A column of the document, or one that an earlier step writes; an `optional` one is left out where no step writes it."""
+    """A column of the document, or one that an earlier step writes; an `optional` one is left out if no step
+    writes it.
+    """
 
     name: str
     optional: bool = False
@@ -45,7 +49,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Drop:
-    """Per document the first non-null `drop` of all earlier steps."""
+    """For each document, the first non-null `drop` of all earlier steps."""
 
     name: ClassVar[str] = DROP
 
@@ -59,7 +63,7 @@ class StepFiles:
 
 @dataclass(frozen=True)
 class TokenizerShares:
-    """`tokenizer_share` of every source, as `Part.tokenizer_share`."""
+    """The `tokenizer_share` of every source, which a stage finds in `Part.tokenizer_share`."""
 
 
 TableInput = Text | Column | Drop
@@ -70,5 +74,5 @@ _COMPUTED: dict[str, TableInput] = {each.name: each for each in (TEXT, EDITED_TE
 
 
 def column_named(name: str) -> TableInput:
-    """The input that is the column `name` of a document: `text`, `edited_text`, `drop`, or any other column."""
+    """The input for the column `name` of a document: `text`, `edited_text`, `drop`, or any other column."""
     return _COMPUTED.get(name, Column(name))

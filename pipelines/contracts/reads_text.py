@@ -1,4 +1,6 @@
-"""The knobs of stages that read text: which text, and what the names of measured columns begin with."""
+"""Base classes of stages that read text, with their knobs: which text to read, and the prefix of the columns
+it gives.
+"""
 
 from dataclasses import dataclass, field
 
@@ -13,8 +15,9 @@ class ReadsText(Stage):
     """A stage that reads one text of each document."""
 
     text: str = field(default="text", kw_only=True)
-    """The text that is read: `text`, as stored; `edited_text`, with the edits of all earlier steps; `text@STEP`, with the edits
-    up to that step."""
+    """The text to read: `text`, as stored; `edited_text`, with the edits of all earlier steps; `text@STEP`,
+    with the edits up to that step.
+    """
 
     @property
     def input_text(self) -> Text:
@@ -32,14 +35,16 @@ class ReadsText(Stage):
 
 @dataclass(frozen=True)
 class MeasuresText(ReadsText):
-    """A stage that measures a text under fixed names of columns."""
+    """A stage that measures a text and writes columns with fixed names."""
 
     prefix: str = field(default="", kw_only=True)
-    """What the names of the columns begin with, where two texts are measured: `{text: edited_text, prefix: edited_}` writes
-    `edited_NAME`. Stages that read a column by a fixed name, as `dedup_exact` does, read the one without a prefix."""
+    """Prefix of the column names, needed if two texts are measured: `{text: edited_text, prefix: edited_}`
+    writes `edited_NAME`. Stages that read a column with a fixed name, such as `dedup_exact`, read the one
+    without a prefix.
+    """
 
     def check(self) -> None:
-        """Raise ValueError for a text that does not exist, or a prefix that is no identifier."""
+        """Raise ValueError for a text that does not exist, or a prefix that is not an identifier."""
         super().check()
         if self.prefix and not self.prefix.isidentifier():
             raise ValueError(f"prefix: got {self.prefix!r}, expected letters, digits and underscores, such as edited_")

@@ -1,7 +1,7 @@
 """Token shards: the contract between pipelines and trainers. docs/shard_format.md describes the bytes.
 
-One Arrow IPC file, uncompressed, one record batch, memory-mapped: opening a shard copies nothing. Shards hold no special
-tokens; readers add them.
+One Arrow IPC file, uncompressed, one record batch, memory-mapped: opening a shard copies nothing. Shards hold
+no special tokens; readers add them.
 """
 
 import json
@@ -22,9 +22,10 @@ FORMAT = "gristmill-shard/1"
 class Shard:
     """An open shard of n documents and t tokens; the arrays are read-only views of the mapped file.
 
-    `tokens` [t] uint16 or uint32; `offsets` [n + 1] int64, document i is tokens[offsets[i]:offsets[i + 1]]; `doc_ids` [n] as
-    16-byte binary; `n_bytes` [n] int64, UTF-8 bytes of each document's text; `sentences` and `sentence_offsets` like tokens and
-    offsets: int32 token offsets within each document at which sentences begin, or None where the build wrote none.
+    `tokens` [t] uint16 or uint32; `offsets` [n + 1] int64, document i is tokens[offsets[i]:offsets[i + 1]];
+    `doc_ids` [n] as 16-byte binary; `n_bytes` [n] int64, UTF-8 bytes of each document's text; `sentences` and
+    `sentence_offsets` like tokens and offsets: int32 token offsets within each document at which sentences
+    begin, or None if the build wrote none.
     """
 
     tokens: np.ndarray
@@ -37,7 +38,9 @@ class Shard:
 
 
 def shard_schema(token_type: pa.DataType, with_sentences: bool, facts: dict[str, Any]) -> pa.Schema:
-    """The exact schema of a shard. `facts` (source, split, tokenizer checksum) travel in the schema's metadata as JSON."""
+    """The exact schema of a shard. `facts` (source, split, tokenizer checksum) travel in the schema's
+    metadata as JSON.
+    """
     fields = [
         pa.field("tokens", pa.large_list(pa.field("item", token_type, nullable=False)), nullable=False),
         pa.field("doc_id", ID, nullable=False),
@@ -72,7 +75,9 @@ def write_shard(
 
 
 def open_shard(directory: Location, record: FileRecord) -> Shard:
-    """Map a shard and verify its checksum (once per process) and its schema; CorruptFileError says what differs."""
+    """Map a shard and verify its checksum (once per process) and its schema. Raises CorruptFileError, which
+    says what differs.
+    """
     path = directory.verify(record)
     with pa.memory_map(str(path)) as source:
         reader = pa.ipc.open_file(source)

@@ -161,5 +161,5 @@ def test_unknown_source_of_parts_and_no_corpus(corpus: Corpus, tmp_path: Path) -
 
 def test_a_missing_step_is_an_error(corpus: Corpus, tmp_path: Path) -> None:
     (tmp_path / "manifest.json").write_bytes((corpus.directory / "manifest.json").read_bytes())
-    with pytest.raises(CorruptFileError, match=r"step read\.web is not there.*build the corpus again"):
+    with pytest.raises(CorruptFileError, match=r"step read\.web is missing.*build the corpus again"):
         open_corpus(tmp_path)
