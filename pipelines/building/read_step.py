@@ -11,7 +11,7 @@ from gristmill.errors import AccountingError, ChangedSourceError, SourceError
 from gristmill.storage.location import FileRecord, Location
 from pipelines.building.build_metrics import counted
 from pipelines.building.state import Build
-from pipelines.contracts.document import FILE_INDEX, QUARANTINE
+from pipelines.contracts.document import DOCUMENT, FILE_INDEX, QUARANTINE
 from pipelines.contracts.document_counts import ReadCounts
 from pipelines.contracts.manifest import (
     PartRecord,
@@ -24,8 +24,7 @@ from pipelines.contracts.manifest import (
     write_table,
 )
 from pipelines.contracts.stage import in_order
-from pipelines.planning.inventory import Read, forget_checksums
-from pipelines.planning.plan import Step
+from pipelines.planning.inventory import forget_checksums
 from pipelines.planning.tombstone import forgotten
 from pipelines.reading.documents import read_documents
 from pipelines.reading.entries.files import SourceFile, has_changed
@@ -104,24 +103,22 @@ def _refuse_changes(task: _ReadTask) -> None:
 
 def run_reads(state: Build) -> None:
     """Run and publish every read step that is not published; then make sure that no two files share a key."""
-    steps = [step for step in state.plan.steps if isinstance(step.stage, Read) and step.label not in state.published]
+    sources = [source for source in state.plan.config.sources if f"read.{source.name}" not in state.published]
     gone = forgotten(state.root)
     tasks: list[_ReadTask] = []
-    owners: list[Step] = []
-    for step in steps:
-        assert isinstance(step.stage, Read)
-        source, inventory = step.stage.source, state.plan.inventories[step.sources[0]]
-        out = StepOutput(state.root, step.directory)
+    for source in sources:
+        inventory = state.plan.inventories[source.name]
+        poison = state.plan.poison.get(("read", source.name), ())
+        out = StepOutput(state.root, state.plan.step(f"read.{source.name}").directory)
         for number, unit in enumerate(inventory.units(source.part_bytes)):
             files = tuple(inventory.files[i] for i in unit)
             checksums = tuple(inventory.checksums[i] for i in unit)
-            tasks.append(_ReadTask(out, source, files, checksums, number, step.stage.poison, gone.get(source.name, ())))
-            owners.append(step)
-    if not steps:
+            tasks.append(_ReadTask(out, source, files, checksums, number, poison, gone.get(source.name, ())))
+    if not sources:
         if "funnel" not in state.published:  # a build that was killed may have published its reads unchecked
             _refuse_collisions(state)
         return
-    state.say("read: " + ", ".join(step.sources[0] for step in steps))
+    state.say("read: " + ", ".join(source.name for source in sources))
     started = time.perf_counter()
     state.cluster.peak_bytes = 0
 
@@ -137,17 +134,17 @@ def run_reads(state: Build) -> None:
         forget_checksums(state.root, error.locations)
         raise
     elapsed = time.perf_counter() - started
-    for step in steps:
-        mine = [result for result, owner in zip(results, owners, strict=True) if owner is step]
-        decoded = _publish_read(step, [receipt for receipt, _ in mine], state).decoded_bytes
-        seconds, stored = sum(seconds for _, seconds in mine), state.plan.inventories[step.sources[0]].bytes
-        state.record_run(step, seconds, decoded, elapsed, input_bytes=stored)
+    for source in sources:
+        own = [result for result, task in zip(results, tasks, strict=True) if task.source is source]
+        decoded = _publish_read(source, [receipt for receipt, _ in own], state).decoded_bytes
+        seconds, stored = sum(seconds for _, seconds in own), state.plan.inventories[source.name].bytes
+        state.record_run(state.plan.step(f"read.{source.name}"), seconds, decoded, elapsed, input_bytes=stored)
     _refuse_collisions(state)
 
 
-def _publish_read(step: Step, receipts: Sequence[Receipt], state: Build) -> ReadCounts:
+def _publish_read(source: Source, receipts: Sequence[Receipt], state: Build) -> ReadCounts:
     """Publish a read step after its accounting holds; its counts."""
-    source = step.sources[0]
+    step = state.plan.step(f"read.{source.name}")
     parts: list[PartRecord] = []
     files: list[FileRecord] = []
     total = ReadCounts()
@@ -161,25 +158,18 @@ def _publish_read(step: Step, receipts: Sequence[Receipt], state: Build) -> Read
             )
         for part in receipt.counts["parts"]:
             record = records[f"parts/{part['name']}.arrow"]
-            parts.append(PartRecord(source, len(parts), part["rows"], part["text_bytes"], record))
+            parts.append(PartRecord(source.name, len(parts), part["rows"], part["text_bytes"], record))
         files.extend(record for path, record in records.items() if not path.startswith("parts/"))
         total += counts
-    assert isinstance(step.stage, Read)
-    if not total.arrived and not step.stage.source.allow_empty:
+    if not total.arrived and not source.allow_empty:
         raise SourceError(
-            f"source {source!r}: its {len(state.plan.inventories[source].files)} files hold no record; "
+            f"source {source.name!r}: its {len(state.plan.inventories[source.name].files)} files hold no record; "
             "check `format`, and `members` if they are archives"
         )
     manifest = StepManifest(
-        step.label,
-        source,
-        step.fingerprint,
-        step.identity,
-        step.stage.schema(),
-        tuple(parts),
-        tuple(files),
-        {source: total},
-    )
+        step.label, source.name, step.fingerprint, step.identity, schema_facts(DOCUMENT), tuple(parts), tuple(files),
+        {source.name: total},
+    )  # fmt: skip
     _remove_others(state.root / step.directory, files + [part.file for part in parts])
     publish(state.root, step.directory, manifest)
     state.published[step.label] = manifest
@@ -209,10 +199,10 @@ def quarantined(directory: Location, manifest: StepManifest) -> pa.Table:
 
 def _refuse_collisions(state: Build) -> None:
     owners: dict[int, str] = {}
-    for step in state.plan.steps:
-        if isinstance(step.stage, Read):
-            for index in file_indexes(state.root / step.directory, state.published[step.label]):
-                for key, path in zip(index["key"].to_pylist(), index["path"].to_pylist(), strict=True):
-                    name = f"{step.sources[0]}/{path}"
-                    if owners.setdefault(key, name) != name:
-                        raise SourceError(f"{name} and {owners[key]} have the same 64-bit key; rename one of the files")
+    for source in state.plan.config.sources:
+        step = state.plan.step(f"read.{source.name}")
+        for index in file_indexes(state.root / step.directory, state.published[step.label]):
+            for key, path in zip(index["key"].to_pylist(), index["path"].to_pylist(), strict=True):
+                name = f"{source.name}/{path}"
+                if owners.setdefault(key, name) != name:
+                    raise SourceError(f"{name} and {owners[key]} have the same 64-bit key; rename one of the files")

@@ -11,8 +11,6 @@ from gristmill.config import plain
 from gristmill.errors import CorruptFileError, SourceError
 from gristmill.storage.location import Location
 from gristmill.storage.store import digest, read_json, write_json
-from pipelines.contracts.document import DOCUMENT
-from pipelines.contracts.manifest import schema_facts
 from pipelines.contracts.stage import Stage, library_versions
 from pipelines.reading import documents as read
 from pipelines.reading.entries.files import SourceFile, checksum_of, read_error, read_units
@@ -72,10 +70,6 @@ class Read(Stage):
     def knobs(self) -> dict[str, Any]:
         """The fields of the source that the documents depend on."""
         return {name: value for name, value in plain(self.source).items() if name not in _NOT_IDENTITY}
-
-    def schema(self) -> dict[str, str]:
-        """Columns of a document part."""
-        return schema_facts(DOCUMENT)
 
 
 def take_inventory(sources: Sequence[Source], output: Location) -> dict[str, Inventory]:

@@ -10,7 +10,6 @@ from pipelines.contracts.lineage import Corpus
 from pipelines.contracts.manifest import CorpusManifest, ShardRecord, StepManifest, bytes_per_token, without_validation
 from pipelines.planning.plan import Plan
 from pipelines.stages.decide.filter import Filter
-from pipelines.stages.materialise.shards import Shards
 
 FORMAT = "gristmill-report/1"
 _PLACES = 3  # places named per source and reason of quarantined records
@@ -22,7 +21,7 @@ def collect(
     """All numbers of the report except the samples. Counts are of documents unless their name says otherwise."""
     facts = published["funnel"].facts
     sources = [_source(name, manifest, published, corpus) for name in manifest.sources]
-    shard_sets = [_shard_set(name, plan, published, manifest) for name in manifest.shard_sets]
+    shard_sets = [_shard_set(name, published, manifest) for name in manifest.shard_sets]
     return {
         "format": FORMAT,
         "corpus": manifest.corpus,
@@ -107,7 +106,7 @@ def thresholds(plan: Plan) -> list[dict[str, Any]]:
     for entry in plan.config.steps:
         if isinstance(entry.stage, Filter):
             sources = list(entry.sources or [source.name for source in plan.config.sources])
-            for test in (test for rule in entry.stage.rules for test in rule.expand()):
+            for test in entry.stage.tests():
                 place = {"step": entry.name, "rule": test.reason(), "signal": test.signal, "sources": sources}
                 bounds = {"at_least": test.at_least, "at_most": test.at_most}
                 values = {"one_of": list(test.one_of), "none_of": list(test.none_of)}
@@ -116,12 +115,9 @@ def thresholds(plan: Plan) -> list[dict[str, Any]]:
     return found
 
 
-def _shard_set(
-    name: str, plan: Plan, published: Mapping[str, StepManifest], manifest: CorpusManifest
-) -> dict[str, Any]:
+def _shard_set(name: str, published: Mapping[str, StepManifest], manifest: CorpusManifest) -> dict[str, Any]:
     """One shard set: its tokenizer, tokens by source and split, and the overlap that was measured between splits."""
-    shard_set, facts, stage = manifest.shard_sets[name], published[name].facts, plan.step(name).stage
-    assert isinstance(stage, Shards)
+    shard_set, facts, knobs = manifest.shard_sets[name], published[name].facts, published[name].identity["knobs"]
     reason = facts["overlap"].get("not_measured")
     measured = not isinstance(reason, str)
     tokenizer = {key: value for key, value in asdict(shard_set.tokenizer).items() if key != "bytes"}
@@ -136,8 +132,8 @@ def _shard_set(
         },
         "dtype": shard_set.dtype,
         "columns": list(shard_set.columns),
-        "split_by": stage.split_by,
-        "validation_share": stage.validation_share,
+        "split_by": knobs["split_by"],
+        "validation_share": knobs["validation_share"],
         "tokens": [
             _split([s for s in shard_set.shards if (s.source, s.split) == (source, split)], source, split)
             for source in manifest.sources

@@ -26,10 +26,9 @@ import os
 import unicodedata
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal
 
 Action = Literal["placeholder", "mask", "hmac", "pseudonym", "annotate"]
-ACTIONS: tuple[str, ...] = get_args(Action)
 KEYED: tuple[str, ...] = ("hmac", "pseudonym")
 _KEY_BYTES = 16  # minimum: 128 bits
 _HASH_DIGITS = 16  # hexadecimal, 64 bits: among a billion values, two collide with a probability of 3 %
