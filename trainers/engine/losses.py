@@ -82,7 +82,10 @@ def _label_nats(made: ForwardPass) -> Any:
 
 LOSSES: dict[str, Loss] = {
     loss.name: loss
-    for loss in (Loss("loss", _token_targets, _token_nats), Loss("sentence_loss", _label_targets, _label_nats))
+    for loss in (
+        Loss("loss", _token_targets, _token_nats),
+        Loss("sentence_loss", _label_targets, _label_nats),
+    )
 }
 
 

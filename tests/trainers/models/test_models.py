@@ -9,7 +9,7 @@ import torch
 from gristmill.config import override, parse, plain
 from gristmill.errors import ConfigError
 from tokenizer.vocabulary.specials import SPECIAL_IDS
-from trainers.config.architecture import Model, fill
+from trainers.config.architecture import ARCHITECTURES, Model, fill
 from trainers.config.pretraining import Pretraining
 from trainers.engine.forward import Forward, attention_mask, tensors
 from trainers.engine.losses import losses_of
@@ -51,6 +51,11 @@ TINY = {
     "t5 1.1": tiny("t5", gated=True, tied=False, head_width=16, decoder_layers=2),
     "t5, tied stacks": tiny("t5", tied_stacks=True),
 }
+
+
+def having(field):
+    """The architectures that have a field, as a message lists them."""
+    return "one of " + ", ".join(name for name, traits in ARCHITECTURES.items() if field in traits.has) + "$"
 
 
 def build(name, seed=0):
@@ -288,10 +293,18 @@ def test_what_plain_transformers_cannot_compute_is_known():
     [
         ("bert", {"position": "rope"}, "position: got rope, bert allows learned, sinusoidal, relative"),
         ("gpt", {"position": "relative"}, "position: got relative, gpt allows learned, sinusoidal"),
-        ("bert", {"gated": True}, "gated: got True, bert has none; leave it at False, or use one of t5"),
-        ("gpt2", {"decoder_layers": 2}, "decoder_layers: got 2, gpt2 has none; leave it at None, .* bart, t5"),
-        ("roberta", {"sentence_head": True}, "sentence_head: got True, roberta has none; .* one of bert"),
-        ("bart", {"tied": False}, "tied: got False, bart has none; .* gpt2, llama, t5"),
+        ("bert", {"gated": True}, "gated: got True, bert has none; leave it at False, or use " + having("gated")),
+        (
+            "gpt2",
+            {"decoder_layers": 2},
+            "decoder_layers: got 2, gpt2 has none; leave it at None, .* " + having("decoder_layers"),
+        ),
+        (
+            "roberta",
+            {"sentence_head": True},
+            "sentence_head: got True, roberta has none; .* " + having("sentence_head"),
+        ),
+        ("bart", {"tied": False}, "tied: got False, bart has none; .* " + having("tied")),
         ("llama", {"dropout": 0.1}, "dropout: got 0.1, llama has none"),
         ("t5", {"initializer_range": 0.1}, "initializer_range: got 0.1, t5 has none"),
         (
