@@ -120,6 +120,8 @@ class LocalPath(PosixPath, Location):
             os.link(aside, self)
         except FileExistsError:
             return False
+        except FileNotFoundError:  # another process removed the attempt as a leftover
+            return self.write_new(content)
         except OSError as error:
             if error.errno not in _NO_LINKS:
                 raise

@@ -7,6 +7,7 @@ suffix -2, -3, ..., and our commands continue where the previous attempt stopped
 
 import asyncio
 import logging
+import math
 import os
 import tempfile
 import time
@@ -139,18 +140,12 @@ def submit(client: Client, work: Work, launch: Launch, say: Say) -> SubmittedJob
     """The job of this work: the one that runs or has succeeded, or a new attempt.
 
     Where the same command still runs for an earlier slot, it is that job. Raises ConflictError if it runs
-    with other code or another configuration, since both would write to the same place.
+    with other code or another configuration, since both would write to the same place. Two processes that submit
+    at the same moment do not see each other's job before, so each looks again afterwards, and stops its own job
+    if the other is older.
     """
-    for other in jobs(client):
-        if not other.active or other.metadata.get("words") != work.words or other.metadata.get("submission") == work.id:
-            continue
-        if other.metadata.get("work") == work.key:
-            say(f"{other.id}: the same work still runs for another slot; attached to it")
-            return other
-        raise ConflictError(
-            f"{other.id} runs the same command with other code or another configuration; wait for it, or stop it: "
-            f"python -m pipelines jobs stop {other.id}"
-        )
+    for other in _same_command(client, work):
+        return _attach(other, work, say)
     before = attempts(client, work.id)
     if before and before[-1].active:
         say(f"{before[-1].id}: runs already; attached to it")
@@ -158,7 +153,41 @@ def submit(client: Client, work: Work, launch: Launch, say: Say) -> SubmittedJob
     if before and before[-1].status == "SUCCEEDED":
         say(f"{before[-1].id}: has succeeded already; to run the same work again, name a --slot")
         return before[-1]
-    return _start(client, work, launch, len(before) + 1, say)
+    job = _start(client, work, launch, len(before) + 1, say)
+    older = [other for other in _same_command(client, work) if _age(other) < _age(job)]
+    if older:
+        say(f"{job.id}: {older[0].id} was submitted at the same moment, and before it; stopping {job.id}")
+        stop(client, job)
+        return _attach(older[0], work, say)
+    return job
+
+
+def _same_command(client: Client, work: Work) -> list[SubmittedJob]:
+    """The active jobs of the same command for another slot, with other code or configuration, the oldest first."""
+    return sorted(
+        (
+            job
+            for job in jobs(client)
+            if job.active and job.metadata.get("words") == work.words and job.metadata.get("submission") != work.id
+        ),
+        key=_age,
+    )
+
+
+def _age(job: SubmittedJob) -> tuple[float, str]:
+    """A key that is smaller for older jobs, and never the same for two: the cluster's time of submission, and the id."""
+    return (math.inf if job.started is None else job.started, job.id)
+
+
+def _attach(other: SubmittedJob, work: Work, say: Say) -> SubmittedJob:
+    """Attach to a job of the same command; ConflictError where it is other work."""
+    if other.metadata.get("work") == work.key:
+        say(f"{other.id}: the same work still runs for another slot; attached to it")
+        return other
+    raise ConflictError(
+        f"{other.id} runs the same command with other code or another configuration; wait for it, or stop it: "
+        f"python -m pipelines jobs stop {other.id}"
+    )
 
 
 def _start(client: Client, work: Work, launch: Launch, attempt: int, say: Say) -> SubmittedJob:

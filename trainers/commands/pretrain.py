@@ -61,6 +61,7 @@ def _pretrain(options: argparse.Namespace) -> int:
     from trainers.recipes import RECIPES
     from trainers.report import write_report
     from trainers.runs.exclusion import exclude
+    from trainers.runs.ledger import copy_ledger
     from trainers.runs.resolve import resolve
     from trainers.runs.run import known_init, locked, open_run
 
@@ -87,6 +88,7 @@ def _pretrain(options: argparse.Namespace) -> int:
     with locked(run):
         opened = open_run(run, config, corpus, options.another_corpus)
         if opened.finished:
+            copy_ledger(run)  # a suspended process may have put back an older one, and been killed
             if not (run / "report.html").exists():  # the run was killed while writing it
                 write_report([run], run / "report.html")
             print(f"{run}: finished at step {opened.finished['step']}, nothing to do; the model is in {run / 'export'}")

@@ -6,10 +6,12 @@ whether plain `transformers` can use it. A model that `transformers` cannot comp
 refuses to load it; the commands of this package load it.
 """
 
+import errno
 import json
 import os
 import shutil
 import uuid
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ from typing import Any
 from gristmill.config import plain
 from gristmill.errors import ConflictError, CorruptFileError, UserError
 from gristmill.storage.disk import LocalPath
+from gristmill.storage.lease import lock
 from gristmill.storage.location import FileRecord
 from gristmill.storage.store import read_json, write_json
 from tokenizer.encode import Encoder
@@ -30,7 +33,8 @@ from trainers.runs import checkpoint
 from trainers.runs.run import read_config, read_run, verified_copy
 
 FORMAT = "gristmill-export/1"
-_WEIGHTS = "model.safetensors"
+_ORIGIN, _WEIGHTS, _INDEX = "gristmill.json", "model.safetensors", "model.safetensors.index.json"
+_TRIES = 5  # each fails only where another process exports to the same directory, or the run trains
 _NAMED = {
     "bos_token": "<bos>",
     "eos_token": "<eos>",
@@ -45,8 +49,34 @@ _NAMED = {
 def export_checkpoint(run: LocalPath, output: LocalPath) -> LocalPath:
     """Export the newest checkpoint of `run` to `output`; returns `output`.
 
-    An earlier export there is replaced; raises ConflictError if the directory holds anything else.
+    An earlier export there is replaced; raises ConflictError if the directory holds anything else. Exports to one
+    directory take turns by the lease of `.NAME` beside it, which also holds their attempts. A process that has lost
+    the lease may find its attempt removed, or another export published; it then looks again.
     """
+    from safetensors import SafetensorError
+
+    work = output.with_name(f".{output.name}")
+    try:
+        with lock(work, "exporting", lambda line: print(line, flush=True)):
+            for left in work.glob("*.tmp"):
+                _remove(left)
+            for _ in range(_TRIES):
+                if _export(run, output, work):
+                    break
+            else:
+                raise UserError(f"{output}: other processes export to it all the time; end them and export again")
+    except (OSError, SafetensorError) as error:
+        raise UserError(
+            f"{output}: the export could not be written ({error}); mend that and run the same command"
+        ) from error
+    with suppress(OSError):  # another process may have its lease there by now
+        work.rmdir()
+    return output
+
+
+def _export(run: LocalPath, output: LocalPath, work: LocalPath) -> bool:
+    """Export, unless that is done; False where another process removed what this one reads or writes."""
+    earlier = _origin_of(output)  # read before the checkpoints, so it is of no later step than the newest of them
     record, config = read_run(run), read_config(run)
     found = checkpoint.newest(run, print)
     if found is None:
@@ -61,52 +91,98 @@ def export_checkpoint(run: LocalPath, output: LocalPath) -> LocalPath:
         "config": plain(config),
         "transformers": {"loads": why_not_stock(config.model) is None, "notes": _notes(config)},
     }
-    for left in output.parent.glob(f".{output.name}.*.tmp"):  # by an export that was killed
-        shutil.rmtree(left)
     if output.exists() and any(output.iterdir()):
-        if not (output / "gristmill.json").exists():
+        if not (output / _ORIGIN).exists():
             raise ConflictError(f"{output}: holds files that are no export; give another --output")
         if _is_export_of(output, origin):
-            return output
-    attempt = _aside(output)
+            return True
+    attempt = _aside(work)
     attempt.mkdir(parents=True)
+    mark = attempt / ".mark"  # missing once the attempt was removed, though libraries make its directory again
+    mark.touch()
     try:
         _silence_progress_bars()
         _save_model(trained_model(run, found), config.model, record["specials"], attempt)
         _save_tokenizer(verified_copy(run), record["specials"], config, attempt)
-        for file in attempt.iterdir():  # what libraries write does not reach the disk by itself
-            with open(file, "rb") as written:
+        names = sorted(file.name for file in attempt.iterdir() if file != mark)
+        for name in names:  # what libraries write does not reach the disk by itself
+            with open(attempt / name, "rb") as written:
                 os.fsync(written.fileno())
-        files = [asdict(attempt.record(file.name)) for file in sorted(attempt.iterdir())]
-        write_json(attempt / "gristmill.json", {**origin, "files": files})
-        _replace(output, attempt)
-    except OSError as error:
-        raise UserError(
-            f"{output}: the export could not be written ({error}); mend that and run the same command"
-        ) from error
+        files = [asdict(attempt.record(name)) for name in names]
+        write_json(attempt / _ORIGIN, {**origin, "files": files})
+        mark.unlink()
+    except Exception:
+        if mark.exists() and (found.path / checkpoint.WEIGHTS).exists():
+            raise
+        return False
+    else:
+        return _replace(output, attempt, earlier)
     finally:
         shutil.rmtree(attempt, ignore_errors=True)
-    return output
 
 
-def _aside(output: LocalPath) -> LocalPath:
-    """A temporary directory next to `output`. Leftovers are removed by the next export to the same path."""
-    return output.with_name(f".{output.name}.{uuid.uuid4().hex}.tmp")
+def _aside(work: LocalPath) -> LocalPath:
+    """A temporary directory in `work`. Leftovers are removed by the next export to the same path."""
+    return work / f"{uuid.uuid4().hex}.tmp"
 
 
-def _replace(output: LocalPath, attempt: LocalPath) -> None:
-    """Move a finished export to `output`, replacing an earlier one. `output` never holds a partial export."""
-    earlier = _aside(output)
-    if output.exists():
-        os.rename(output, earlier)
-    try:
-        os.rename(attempt, output)
-    except OSError:
-        if earlier.exists():
-            os.rename(earlier, output)
-        raise
+def _remove(left: LocalPath) -> None:
+    """Remove a directory in one operation, by renaming it first, so that no process publishes a part of it."""
+    gone = _aside(left.parent)
+    with suppress(FileNotFoundError):
+        os.rename(left, gone)
+    shutil.rmtree(gone, ignore_errors=True)
+
+
+def _replace(output: LocalPath, attempt: LocalPath, earlier: dict[str, Any] | None) -> bool:
+    """Move a finished export to `output`, replacing an earlier one. `output` never holds a partial export.
+
+    An export of a later step of the same run stays, unless it is `earlier`, which was there before. A directory is
+    not renamed over another, so each process knows what it replaces. False if what was to be published is gone.
+    """
+    chosen = attempt
+    replaced: list[LocalPath] = []
+    while True:
+        try:
+            os.rename(chosen, output)
+            break
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                if replaced:
+                    with suppress(OSError):  # another process has published one, or removed this one
+                        os.rename(replaced[-1], output)
+                if isinstance(error, FileNotFoundError):
+                    return False
+                raise
+        there = _aside(attempt.parent)
+        try:
+            os.rename(output, there)
+        except FileNotFoundError:
+            continue
+        replaced.append(there)
+        if _is_later(_origin_of(there), _origin_of(chosen), earlier):
+            chosen = there
     output.parent.fsync()
-    shutil.rmtree(earlier, ignore_errors=True)
+    for export in replaced:
+        shutil.rmtree(export, ignore_errors=True)
+    return True
+
+
+def _is_later(other: dict[str, Any] | None, chosen: dict[str, Any] | None, earlier: dict[str, Any] | None) -> bool:
+    """Whether an export is of a later step than the chosen one, of the same run, and not the earlier one."""
+    if other is None or chosen is None or other == earlier:
+        return False
+    return bool(
+        other["run"] == chosen["run"] and other["config"] == chosen["config"] and other["step"] > chosen["step"]
+    )
+
+
+def _origin_of(export: LocalPath) -> dict[str, Any] | None:
+    """An export's `gristmill.json`; None if it is missing or damaged."""
+    try:
+        return read_json(export / _ORIGIN)
+    except (FileNotFoundError, NotADirectoryError, CorruptFileError):
+        return None
 
 
 def _is_export_of(output: LocalPath, origin: dict[str, Any]) -> bool:
@@ -120,11 +196,19 @@ def _is_export_of(output: LocalPath, origin: dict[str, Any]) -> bool:
 
 def _read_origin(export: LocalPath) -> dict[str, Any]:
     """Verify every file of an export and return its `gristmill.json`. Raises CorruptFileError for a file that
-    differs.
+    differs, or that every export has and this one lacks.
     """
-    origin = read_json(export / "gristmill.json", "export again")
+    origin = read_json(export / _ORIGIN, "export again")
+    names = {entry["path"] for entry in origin["files"]}
     for entry in origin["files"]:
         export.verify(FileRecord(**entry))
+    required = {"config.json", "tokenizer.json", "tokenizer_config.json"}
+    if _INDEX in names:
+        required.update(json.loads((export / _INDEX).read_text(encoding="utf-8"))["weight_map"].values())
+    else:
+        required.add(_WEIGHTS)
+    if missing := sorted(required - names):
+        raise CorruptFileError(f"{export}: has no {missing[0]}; export again")
     return origin
 
 
@@ -151,7 +235,7 @@ def _silence_progress_bars() -> None:
 
 def notes_of(export: LocalPath) -> list[str]:
     """What users of plain `transformers` must know about an export."""
-    return list(read_json(export / "gristmill.json")["transformers"]["notes"])
+    return list(read_json(export / _ORIGIN)["transformers"]["notes"])
 
 
 def _notes(config: Job) -> list[str]:
@@ -255,16 +339,19 @@ class Trained:
 
 def load_trained(path: LocalPath) -> Trained:
     """The model of an export, or of the newest checkpoint of a run. UserError where `path` is neither."""
-    if (path / "gristmill.json").exists():
+    if (path / _ORIGIN).exists():
         _silence_progress_bars()
         origin = _read_origin(path)
-        config = parse_job(origin["config"], str(path / "gristmill.json"))
+        config = parse_job(origin["config"], str(path / _ORIGIN))
         return Trained(_exported_model(path, config.model), path / "tokenizer.json", config, origin["fingerprints"])
-    read_run(path)
-    found = checkpoint.newest(path, print)
-    if found is None:
+    record = read_run(path)
+    newest = checkpoint.read_newest(path, print)
+    if newest is None:
         raise UserError(f"{path}: has no checkpoint yet; let it train until the first one")
-    return Trained(trained_model(path, found), verified_copy(path), read_config(path), found.fingerprints)
+    (found, weights), config = newest, read_config(path)
+    return Trained(
+        _with_weights(config.model, record["specials"], weights), verified_copy(path), config, found.fingerprints
+    )
 
 
 def _exported_model(path: Path, sizes: Model) -> Any:

@@ -1,11 +1,11 @@
 """Checkpoints: fp32 weights and optimizer moments as safetensors, published atomically, verified on read.
 
-`checkpoints/step-00000100/` holds `model.safetensors`, `optimizer.safetensors` and, written last,
-`checkpoint.json` with the checksums of both, the step, and the fingerprints of code, configuration, corpus
-and tokenizer. Nothing in it depends on ZeRO stage or world size, so a run resumes under any other. The state
-of the data is the step: the order of samples is a function of their number, and `order` saves replaying it
-from the start. Generators have no state either: what dropout draws is a function of the step, the worker and
-the micro-batch.
+`checkpoints/step-00000100/` holds `model.safetensors`, `optimizer.safetensors`, `ledger.json` (the run's ledger
+after the step, see `trainers.runs.ledger`) and, written last, `checkpoint.json` with the checksums of the others,
+the step, and the fingerprints of code, configuration, corpus and tokenizer. Nothing in it depends on ZeRO stage
+or world size, so a run resumes under any other. The state of the data is the step: the order of samples is a
+function of their number, and `order` saves replaying it from the start. Generators have no state either: what
+dropout draws is a function of the step, the worker and the micro-batch.
 
 One rename publishes a checkpoint, and the one it replaces is removed afterwards: the last good one exists at
 every moment. The second checkpoint of a step is `step-00000100.2/`.
@@ -17,6 +17,7 @@ import re
 import shutil
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from types import MappingProxyType
 from typing import Any
@@ -27,7 +28,7 @@ from gristmill.storage.location import FileRecord
 from gristmill.storage.store import read_json, write_json
 
 FORMAT = "gristmill-checkpoint/1"
-WEIGHTS, OPTIMIZER, RECORD = "model.safetensors", "optimizer.safetensors", "checkpoint.json"
+WEIGHTS, OPTIMIZER, LEDGER, RECORD = "model.safetensors", "optimizer.safetensors", "ledger.json", "checkpoint.json"
 _NAME = re.compile(r"step-(\d{8,})(?:\.(\d+))?")
 
 
@@ -71,12 +72,14 @@ def save(
     skipped: int = 0,
     split: ParallelLayout = ALONE,
     order: Mapping[str, Any] = MappingProxyType({}),
+    ledger: Mapping[str, Any] | None = None,
     check: Callable[[], None] = lambda: None,
 ) -> LocalPath:
     """Publish a checkpoint after `step` steps; keep the newest `keep` and multiples of `keep_every`.
 
     Checkpoints of later steps are removed too: the run resumed before them because they are corrupt, and they
     must not outlast good ones. The files of a killed attempt are removed first, so that they take no space.
+    `ledger` is published with the rest.
 
     `check` raises where other workers have taken over the run. Only what existed before it passed is removed,
     so never what they write. `state` yields (parameter name, {"weight": tensor, moment: tensor, ...}).
@@ -87,10 +90,7 @@ def save(
 
     parent = run / "checkpoints"
     parent.mkdir(parents=True, exist_ok=True)
-    leftovers = list(parent.glob(".step-*.tmp"))
-    check()
-    for left in leftovers:
-        shutil.rmtree(left, ignore_errors=True)
+    _remove_attempts(parent, check)
     final = _name(parent, step)
     attempt = parent / f".{final.name}.{uuid.uuid4().hex}.tmp"
     weights, moments = {}, {}
@@ -103,7 +103,11 @@ def save(
         for tensors, name in ((weights, WEIGHTS), (moments, OPTIMIZER)):
             save_file(tensors, attempt / name, metadata={"format": "pt"})
             _fsync(attempt / name)
-        files = [asdict(attempt.record(name)) for name in (WEIGHTS, OPTIMIZER)]
+        names = [WEIGHTS, OPTIMIZER]
+        if ledger is not None:
+            write_json(attempt / LEDGER, dict(ledger))
+            names.append(LEDGER)
+        files = [asdict(attempt.record(name)) for name in names]
         counts = {"step": step, "skipped": skipped, "tokens": tokens, "split": asdict(split), "order": dict(order)}
         record = {"format": FORMAT, **counts, "fingerprints": dict(fingerprints), "files": files}
         write_json(attempt / RECORD, record)
@@ -111,6 +115,7 @@ def save(
         final = _publish(attempt, step)
         parent.fsync()
     except (OSError, SafetensorError) as error:
+        check()  # those who have taken over the run remove the attempts of the workers before them
         raise UserError(
             f"{final}: the checkpoint could not be written ({error}); older checkpoints are untouched"
         ) from error
@@ -122,11 +127,20 @@ def save(
     return final
 
 
-def remove_replaced(run: LocalPath, keep: int, keep_every: int) -> None:
-    """Remove the checkpoints that a `save` killed after publishing would have removed."""
+def remove_replaced(run: LocalPath, keep: int, keep_every: int, check: Callable[[], None] = lambda: None) -> None:
+    """Remove what killed `save`s left: their attempts, and the checkpoints that they would have removed."""
+    _remove_attempts(run / "checkpoints", check)
     last = newest(run, lambda _: None)
     if last is not None:
         _remove_old(sorted(_steps(run / "checkpoints"), reverse=True), last.path, last.step, keep, keep_every)
+
+
+def _remove_attempts(parent: LocalPath, check: Callable[[], None]) -> None:
+    """Remove the files of killed attempts, but none of other workers that `check` finds."""
+    leftovers = list(parent.glob(".step-*.tmp"))
+    check()
+    for left in leftovers:
+        shutil.rmtree(left, ignore_errors=True)
 
 
 def _publish(attempt: LocalPath, step: int) -> LocalPath:
@@ -167,29 +181,67 @@ def newest(run: LocalPath, warn: Callable[[str], None], last: int | None = None)
 
     Raises UserError if there are checkpoints and none is intact: silently starting again would hide the loss.
     """
-    found = [entry for entry in _steps(run / "checkpoints") if last is None or entry[0] <= last]
-    return _first_intact(run, sorted(found, reverse=True), warn)
+
+    def candidates() -> list[tuple[int, int, LocalPath]]:
+        found = [entry for entry in _steps(run / "checkpoints") if last is None or entry[0] <= last]
+        return sorted(found, reverse=True)
+
+    return _first_intact(run, candidates, warn)
+
+
+def read_newest(run: LocalPath, warn: Callable[[str], None]) -> tuple[Checkpoint, dict[str, Any]] | None:
+    """The newest intact checkpoint and its weights, as `newest` and `read_weights`, also while the run trains."""
+    while (found := newest(run, warn)) is not None:
+        try:
+            return found, read_weights(found)
+        except FileNotFoundError:  # the trainer has published another and removed this one
+            continue
+    return None
 
 
 def nearest(run: LocalPath, warn: Callable[[str], None], step: int) -> Checkpoint | None:
     """The newest intact checkpoint of a run up to `step`, else the first one after it; otherwise as `newest`."""
-    found = sorted(_steps(run / "checkpoints"), key=lambda entry: (entry[0] > step, abs(entry[0] - step), -entry[1]))
-    return _first_intact(run, found, warn)
+
+    def candidates() -> list[tuple[int, int, LocalPath]]:
+        return sorted(_steps(run / "checkpoints"), key=lambda entry: (entry[0] > step, abs(entry[0] - step), -entry[1]))
+
+    return _first_intact(run, candidates, warn)
 
 
 def _first_intact(
-    run: LocalPath, found: Sequence[tuple[int, int, LocalPath]], warn: Callable[[str], None]
+    run: LocalPath, candidates: Callable[[], Sequence[tuple[int, int, LocalPath]]], warn: Callable[[str], None]
 ) -> Checkpoint | None:
-    for number, (step, _, path) in enumerate(found, 1):
+    """The first intact one of the checkpoints that `candidates` lists.
+
+    A trainer publishes the next checkpoint before it removes one. So where a checkpoint cannot be read and the list
+    has changed, it was removed and is not corrupt: the new list is read from its beginning.
+    """
+    found = candidates()
+    number = 0
+    while number < len(found):
+        step, _, path = found[number]
+        number += 1
         try:
             return load(path)
         except CorruptFileError as error:
+            now = candidates()
+            if now != found:
+                found, number = now, 0
+                continue
             others = (
                 f"Falling back to that of step {found[number][0]}." if number < len(found) else "There is no other."
             )
             warn(f"CORRUPT CHECKPOINT of step {step}: {error}. {others}")
     if found:
         raise UserError(f"{run}: all {len(found)} checkpoints are corrupt; restore one from a copy, or remove the run")
+    return None
+
+
+def newest_ledger(run: LocalPath) -> dict[str, Any] | None:
+    """The ledger of the newest checkpoint that has a readable one; None without any."""
+    for _, _, path in sorted(_steps(run / "checkpoints"), reverse=True):
+        with suppress(FileNotFoundError, CorruptFileError):
+            return read_json(path / LEDGER)
     return None
 
 
@@ -246,7 +298,7 @@ def _remove_old(
     older = [(its, path) for its, _, path in found if path not in replaced][keep:]
     gone = replaced + [path for its, path in older if not keep_every or its % keep_every]
     for path in gone:
-        shutil.rmtree(path)
+        path.remove_tree()
     if gone:
         last.parent.fsync()
 

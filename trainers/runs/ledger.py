@@ -1,26 +1,27 @@
 """A run's ledger, `ledger.json`: what its steps have read of each source, and what the mixture requested.
 
-It is written before each checkpoint, so it covers all that went into the weights of any checkpoint. A run
+Each checkpoint holds the ledger of its step, published with it; `RUN/ledger.json` is a copy of the newest one. A run
 that continues its parent's data counts the parent's sequences too. With the corpus and `resolved.yaml` the
 ledger gives every sequence read, because the order of samples is a function of their number.
 """
 
 from typing import Any
 
-from gristmill.errors import UserError
+from gristmill.errors import CorruptFileError, UserError
 from gristmill.storage.disk import LocalPath
 from gristmill.storage.store import read_json, write_json
 from trainers.config.job import Job
 from trainers.data.packed_corpus import TrainingCorpus, TrainingData
+from trainers.runs.checkpoint import newest_ledger
 from trainers.runs.run import read_run
 
 FORMAT = "gristmill-ledger/1"
 
 
-def write_ledger(run: LocalPath, config: Job, corpus: TrainingCorpus, data: TrainingData, step: int) -> None:
-    """Record what the first `step` steps read. UserError where the disk is full; the ledger before it is untouched."""
+def make_ledger(run: LocalPath, config: Job, corpus: TrainingCorpus, data: TrainingData, step: int) -> dict[str, Any]:
+    """What the first `step` steps read."""
     samples = step * (config.batch.sequences or 0)
-    record = {
+    return {
         "format": FORMAT,
         "step": step,
         "first_sample": data.since,
@@ -31,10 +32,27 @@ def write_ledger(run: LocalPath, config: Job, corpus: TrainingCorpus, data: Trai
         "parent": read_run(run).get("parent"),
         "sources": data.consumed(samples),
     }
+
+
+def copy_ledger(run: LocalPath) -> None:
+    """Copy the ledger of the newest checkpoint to `RUN/ledger.json`. UserError where the disk is full.
+
+    A process that was suspended between reading and writing replaces a newer copy by an older one. So after writing
+    it looks again, until the copy is that of the newest checkpoint.
+    """
+    path = run / "ledger.json"
     try:
-        write_json(run / "ledger.json", record)
+        while (newest := newest_ledger(run)) is not None and newest != _copy(path):
+            write_json(path, newest)
     except OSError as error:
-        raise UserError(f"{run / 'ledger.json'}: could not be written ({error.strerror or error})") from error
+        raise UserError(f"{path}: could not be written ({error.strerror or error})") from error
+
+
+def _copy(path: LocalPath) -> dict[str, Any] | None:
+    try:
+        return read_json(path)
+    except (FileNotFoundError, CorruptFileError):
+        return None
 
 
 def read_ledger(run: LocalPath) -> dict[str, Any]:

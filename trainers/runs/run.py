@@ -11,7 +11,7 @@ import os
 import sys
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
@@ -208,7 +208,7 @@ def locked(path: LocalPath) -> Iterator[None]:
     """Lock a run's directory; ConflictError where another process trains in it, on this machine or another.
 
     A process that was suspended for so long that another took over the directory ends at once, so that two
-    never write one log.
+    never write one log. Temporary files of killed processes in the directory are removed.
     """
 
     def end() -> None:
@@ -220,6 +220,9 @@ def locked(path: LocalPath) -> Iterator[None]:
         os._exit(1)
 
     with lock(path, "training", lambda line: print(line, flush=True), wait=False, lost=end):
+        for left in path.glob(".*.tmp"):  # whoever still writes one of them writes it again
+            with suppress(IsADirectoryError):  # of an export, which removes it
+                left.unlink(missing_ok=True)
         yield
 
 

@@ -33,7 +33,7 @@ from trainers.rows.sentence_pairs import PairPacking
 from trainers.runs import checkpoint
 from trainers.runs.checkpoint import Checkpoint, ParallelLayout
 from trainers.runs.exclusion import read_excluded
-from trainers.runs.ledger import line, write_ledger
+from trainers.runs.ledger import copy_ledger, line, make_ledger
 from trainers.runs.parent import updates
 from trainers.runs.progress import Progress
 from trainers.runs.run import STOP, SupersededError, check_attempt, fingerprints, read_run
@@ -275,7 +275,6 @@ class Training:
         if self.engine.rank == 0:
             marks = fingerprints(self.config, self.corpus)
             try:
-                write_ledger(self.path, self.config, self.corpus, self.data, step)
                 self.progress.sync()
                 path = checkpoint.save(
                     self.path,
@@ -288,8 +287,10 @@ class Training:
                     skipped=self.skipped,
                     split=self.split,
                     order=self.data.order.state(step * self.sequences),
+                    ledger=make_ledger(self.path, self.config, self.corpus, self.data, step),
                     check=self._check,
                 )
+                copy_ledger(self.path)
                 self.progress.write("checkpoint", step=step, message=str(path))
             except SupersededError:
                 raise
@@ -356,8 +357,9 @@ class Training:
 
     def _finish(self) -> None:
         if self.engine.rank == 0:
-            self._check()
-            checkpoint.remove_replaced(self.path, self.config.checkpoints.keep, self.config.checkpoints.keep_every)
+            settings = self.config.checkpoints
+            checkpoint.remove_replaced(self.path, settings.keep, settings.keep_every, self._check)
+            copy_ledger(self.path)
             self.progress.write("export", message=str(export_checkpoint(self.path, self.path / "export")))
             write_json(self.path / "finished.json", {"step": self.steps, "tokens": self.tokens})
             seen = self.data.consumed(self.steps * self.sequences)

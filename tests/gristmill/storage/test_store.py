@@ -4,6 +4,7 @@ import errno
 import os
 import threading
 from functools import partial
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -167,3 +168,17 @@ def test_a_directory_that_two_remove_is_gone(tmp_path):
             write_json(place / str(number % 7) / f"{number}.json", {})
         at_once([place.remove_tree] * 4)
         assert not place.exists()
+
+
+def test_a_new_file_whose_attempt_was_removed_as_a_leftover_is_written_again(tmp_path, monkeypatch):
+    whole, waiting = os.link, ["sweep"]
+
+    def link(source, target):
+        if waiting:
+            waiting.pop()
+            Path(source).unlink()
+        whole(source, target)
+
+    monkeypatch.setattr(os, "link", link)
+    assert (tmp_path / "file").write_new(b"first")
+    assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"first"]

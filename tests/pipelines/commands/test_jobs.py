@@ -7,6 +7,9 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
+from functools import partial
+from itertools import combinations
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -158,6 +161,62 @@ def test_the_same_command_with_other_code_waits(said):
         submit(cluster, said, changed)
     jobs.follow(cluster, jobs.newest(cluster, WORK.id), said.append)
     assert submit(cluster, said, changed).id == changed.id
+
+
+class Turns:
+    """Two agents that call a cluster in the order of `turns`, a sequence of 0 and 1; behind its end as they come."""
+
+    def __init__(self, cluster, turns):
+        self.cluster, self.turns, self.ended, self.changed = cluster, list(turns), set(), threading.Condition()
+
+    def of(self, agent):
+        """The cluster as one agent sees it."""
+        calls = ("list_jobs", "get_job_info", "submit_job", "stop_job")
+        return SimpleNamespace(**{name: partial(self.call, agent, name) for name in calls})
+
+    def call(self, agent, name, *arguments, **named):
+        with self.changed:
+            while self.next() not in (agent, None):
+                self.changed.wait(10)
+            if self.turns:
+                self.turns.pop(0)
+            self.changed.notify_all()
+            return getattr(self.cluster, name)(*arguments, **named)
+
+    def next(self):
+        while self.turns and self.turns[0] in self.ended:
+            self.turns.pop(0)
+        return self.turns[0] if self.turns else None
+
+    def end(self, agent):
+        with self.changed:
+            self.ended.add(agent)
+            self.changed.notify_all()
+
+
+@pytest.mark.parametrize("key", ["key", "another key"], ids=["another slot", "other code"])
+def test_of_two_submissions_at_the_same_moment_one_goes_on_in_every_order(said, key):
+    """Five calls of each: they look for another slot and for attempts, submit, read the job, and look again."""
+    for first in combinations(range(10), 5):
+        cluster, ends = Cluster(), {}
+        turns = Turns(cluster, [0 if turn in first else 1 for turn in range(10)])
+        works = [Work(WORK.command, "x", "words", "key", "mon"), Work(WORK.command, "x", "words", key, "tue")]
+
+        def agent(number, work, turns=turns, ends=ends):
+            try:
+                ends[number] = jobs.submit(turns.of(number), work, LAUNCH, said.append).id
+            except ConflictError as error:
+                ends[number] = str(error).split()[0]
+            finally:
+                turns.end(number)
+
+        threads = [threading.Thread(target=agent, args=each) for each in enumerate(works)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        (active,) = [job.submission_id for job in cluster.known.values() if job.status == "RUNNING"]
+        assert ends == {0: active, 1: active}, first
 
 
 def test_a_log_is_written_once_however_often_the_connection_breaks(said):

@@ -10,6 +10,7 @@ import pytest
 
 from gristmill.config import override, parse, plain
 from gristmill.errors import ConfigError, CorruptFileError, UserError
+from gristmill.storage.store import write_json
 from trainers.config.job import BatchSize
 from trainers.config.pretraining import Data, MixtureStage, Pretraining
 from trainers.config.pretraining import LengthPhase as Length
@@ -19,7 +20,7 @@ from trainers.data.packed_corpus import open_corpus, training_data
 from trainers.objectives.causal import Causal
 from trainers.recipes import llama_tiny
 from trainers.rows.batch import IGNORED, Frame
-from trainers.runs.ledger import read_ledger, write_ledger
+from trainers.runs.ledger import make_ledger, read_ledger
 from trainers.runs.resolve import describe_data, resolve
 from trainers.runs.run import open_run
 
@@ -263,7 +264,7 @@ def test_the_ledger_is_what_was_seen_and_is_refused_where_it_is_not(corpus, tmp_
     config = resolve(settings("data.max_epochs={code: 1}"), corpus)
     data = training_data(corpus, config)
     open_run(tmp_path, config, corpus)
-    write_ledger(tmp_path, config, corpus, data, 7)
+    write_json(tmp_path / "ledger.json", make_ledger(tmp_path, config, corpus, data, 7))
     ledger = read_ledger(tmp_path)
     assert (ledger["step"], ledger["samples"], ledger["corpus"]) == (7, 7 * 16, corpus.fingerprint)
     assert ledger["sources"] == data.consumed(7 * 16)

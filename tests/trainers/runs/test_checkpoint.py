@@ -12,6 +12,7 @@ import torch
 
 from gristmill.errors import UserError
 from trainers.runs import checkpoint
+from trainers.runs.run import SupersededError
 
 MARKS = {"code": "c", "config": "f", "corpus": "d", "tokenizer": "t"}
 
@@ -232,3 +233,61 @@ def test_a_name_that_is_taken_meanwhile_is_not_the_end(tmp_path):
     assert path.name == "step-00000005.2"
     assert checkpoint.newest(tmp_path, pytest.fail).path == path
     assert not taken.exists()
+
+
+def test_two_that_remove_the_same_checkpoints_do_not_disturb_each_other(tmp_path, monkeypatch):
+    whole = checkpoint._remove_old
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "_remove_old", lambda *arguments: None)
+        for step in (1, 2, 3):
+            save(tmp_path, step)
+    monkeypatch.setattr(checkpoint, "_remove_old", lambda *arguments: (whole(*arguments), whole(*arguments)))
+    checkpoint.remove_replaced(tmp_path, keep=1, keep_every=0)
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-00000003"]
+
+
+def test_a_worker_whose_attempt_was_removed_by_others_says_that_they_have_taken_over(tmp_path, monkeypatch):
+    import safetensors.torch
+
+    whole, others = safetensors.torch.save_file, []
+
+    def save_file(tensors, path, *arguments, **named):
+        if not others:
+            others.append("have begun")
+            save(tmp_path, 5)  # which removes the attempt
+        whole(tensors, path, *arguments, **named)
+
+    def check():
+        if others:
+            raise SupersededError("replaced")
+
+    monkeypatch.setattr("safetensors.torch.save_file", save_file)
+    with pytest.raises(SupersededError, match="replaced"):
+        checkpoint.save(tmp_path, 5, 50, MARKS, state(5), keep=1, check=check)
+    assert checkpoint.newest(tmp_path, pytest.fail).step == 5
+
+
+def test_attempts_of_a_killed_trainer_are_removed_at_the_end(tmp_path):
+    save(tmp_path, 1)
+    (tmp_path / "checkpoints" / ".step-00000001.0.tmp").mkdir()
+    checkpoint.remove_replaced(tmp_path, keep=1, keep_every=0)
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-00000001"]
+
+
+def test_checkpoints_that_are_removed_while_they_are_looked_for_are_not_corrupt(tmp_path, monkeypatch):
+    """The trainer has published another, and is removing the first file of the one that was listed, or all of them."""
+    for removed in ("model.safetensors", ""):
+        run = tmp_path / f"run{removed}"
+        save(run, 1)
+        whole, waiting = checkpoint.load, [2]
+
+        def overtaken(path, run=run, removed=removed, whole=whole, waiting=waiting):
+            if waiting:
+                save(run, waiting.pop(), keep=2)
+                (path / removed).unlink() if removed else shutil.rmtree(path)
+            return whole(path)
+
+        for find in (checkpoint.newest, lambda *arguments: checkpoint.nearest(*arguments, 2)):
+            with monkeypatch.context() as patch:
+                patch.setattr(checkpoint, "load", overtaken)
+                assert find(run, pytest.fail).step == 2

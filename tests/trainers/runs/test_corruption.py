@@ -18,7 +18,7 @@ from trainers.recipes import llama_tiny
 from trainers.report.read_runs import read_runs
 from trainers.runs import checkpoint
 from trainers.runs.exclusion import exclude, read_excluded
-from trainers.runs.ledger import read_ledger, write_ledger
+from trainers.runs.ledger import make_ledger, read_ledger
 from trainers.runs.resolve import resolve
 from trainers.runs.run import fingerprints, open_run
 
@@ -48,7 +48,7 @@ def run(corpus, config, tmp_path_factory) -> Path:
     listed = path.with_name("ids.txt")
     listed.write_text(source.shard(0).doc_ids[0].as_py().hex() + "\n")
     exclude(path, listed, corpus)
-    write_ledger(path, config, corpus, training_data(corpus, config), 7)
+    write_json(path / "ledger.json", make_ledger(path, config, corpus, training_data(corpus, config), 7))
     model = build_model(config.model, corpus.tokenizer.specials, seed=3)
     state = (
         (name, {"weight": weight.detach().clone(), "exp_avg": torch.ones_like(weight)})

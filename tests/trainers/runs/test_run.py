@@ -128,3 +128,11 @@ def test_only_differences_from_the_recipe_are_printed():
         "batch.tokens: null -> 512",
         'objective: {"kind": "causal"} -> {"kind": "masked", "rate": 0.3}',
     ]
+
+
+def test_what_killed_trainers_have_left_is_removed(tmp_path):
+    (tmp_path / ".export" / "0.tmp").mkdir(parents=True)
+    for name in (".resolved.yaml.0.tmp", ".ledger.json.0.tmp", "..attempt.0.tmp", "..lease.0.tmp", "..lease.0.1.tmp"):
+        (tmp_path / name).touch()
+    with locked(tmp_path):
+        assert {path.name for path in tmp_path.iterdir()} == {".lease", ".export"}

@@ -1,5 +1,7 @@
 """The training loop in this process: one worker, whose steps fail on demand."""
 
+import subprocess
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -7,7 +9,9 @@ import pytest
 
 from gristmill.errors import UserError
 from gristmill.events import read_events
+from gristmill.storage.store import read_json, write_json
 from tests.trainers import conftest
+from tests.trainers.launching import ROOT, environment
 from trainers.__main__ import main
 from trainers.config.job import BatchSize, Checkpoints, Optimizer, Schedule, TrainingBudget
 from trainers.config.pretraining import Data, LengthPhase, Validation
@@ -258,3 +262,39 @@ def test_a_disk_that_is_full_ends_a_worker_with_one_line(corpus, tmp_path):
         UserError, match=r"run: worker 0: .*log\.jsonl: .*; fix that and run the same command, which continues"
     ):
         launch(config, corpus, run, 1, print)
+
+
+def test_a_trainer_that_stood_still_leaves_the_ledger_of_the_one_that_finished(corpus, tmp_path, monkeypatch):
+    """It passed the look at who trains here, and wakes when it writes its ledger."""
+    from trainers.runs import ledger
+    from trainers.training import loop
+
+    run, config = tmp_path / "run", small(corpus)
+    open_run(run, config, corpus)
+    whole, waiting = ledger.write_json, ["another"]
+
+    def late(path, value):
+        if waiting:
+            waiting.pop()
+            settings = [str(run / "resolved.yaml"), f"corpus={corpus.directory}", f"run={run}"]
+            command = [sys.executable, "-m", "trainers", "pretrain", *settings]
+            done = subprocess.run(command, env=environment(), cwd=ROOT, capture_output=True, text=True, check=False)
+            assert done.returncode == 0, done.stderr
+        whole(path, value)
+
+    monkeypatch.setattr(ledger, "write_json", late)
+    with pytest.raises(SupersededError):
+        loop.train(config, corpus, run, None, begin_attempt(run))
+    assert read_json(run / "finished.json")["step"] == ledger.read_ledger(run)["step"] == STEPS
+
+
+def test_a_finished_run_whose_ledger_is_of_an_earlier_step_is_put_right(corpus, tmp_path):
+    """A trainer that stood still was killed right after it had written an old one."""
+    from trainers.runs.ledger import read_ledger
+
+    run = tmp_path / "run"
+    train(corpus, run)
+    whole = read_ledger(run)
+    write_json(run / "ledger.json", whole | {"step": 2})
+    assert main(["pretrain", str(run / "resolved.yaml"), f"corpus={corpus.directory}", f"run={run}"]) == 0
+    assert read_ledger(run) == whole

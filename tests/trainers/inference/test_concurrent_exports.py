@@ -1,0 +1,184 @@
+"""Exports of one run that meet, in processes of their own or one stepping in between two operations of the other; and
+readers of a run that trains.
+"""
+
+import shutil
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gristmill.errors import CorruptFileError
+from gristmill.storage.store import read_json, write_json
+from tests.trainers.launching import ROOT, environment
+from trainers.data.packed_corpus import open_corpus
+from trainers.inference import model_export
+from trainers.inference.model_export import export_checkpoint, load_trained
+from trainers.models import build_model
+from trainers.recipes import llama_tiny
+from trainers.runs import checkpoint
+from trainers.runs.resolve import resolve
+from trainers.runs.run import fingerprints, open_run, read_config
+
+# Before the tokenizer is saved it makes FILE.held, and waits for FILE.go.
+HELD = """
+import sys, time
+from pathlib import Path
+from gristmill.storage.disk import LocalPath
+from trainers.inference import model_export
+run, output, file = sys.argv[1:]
+whole = model_export._save_tokenizer
+def save(*arguments):
+    Path(f"{file}.held").touch()
+    while not Path(f"{file}.go").exists():
+        time.sleep(0.02)
+    whole(*arguments)
+model_export._save_tokenizer = save
+model_export.export_checkpoint(LocalPath(run), LocalPath(output))
+"""
+
+
+@pytest.fixture(scope="module")
+def corpus(corpus_directory):
+    return open_corpus((str(corpus_directory),), None)
+
+
+def save(run, corpus, step):
+    """Publish a checkpoint of a freshly initialised model, whose seed is the step."""
+    config = read_config(run)
+    model = build_model(config.model, corpus.tokenizer.specials, seed=step)
+    state = ((name, {"weight": tensor.detach().clone()}) for name, tensor in model.named_parameters())
+    checkpoint.save(run, step, 10 * step, fingerprints(config, corpus), state, keep=1)
+
+
+@pytest.fixture
+def run(corpus, tmp_path):
+    recipe = llama_tiny()
+    small = replace(recipe.model, layers=1, width=16, feed_forward=16, heads=2, key_value_heads=1)
+    data = replace(recipe.data, corpora=(str(corpus.directory),))
+    path = tmp_path / "run"
+    open_run(path, resolve(replace(recipe, model=small, data=data), corpus), corpus)
+    save(path, corpus, 2)
+    return path
+
+
+def step_of(export):
+    """The step of an export whose files are whole, and of which nothing is left over beside it."""
+    load_trained(export)
+    assert not list(export.parent.glob(f".{export.name}*"))
+    return read_json(export / "gristmill.json")["step"]
+
+
+def step_in(monkeypatch, name, other):
+    """Once, before the function of that name in `model_export`, something else happens."""
+    whole, waiting = getattr(model_export, name), [other]
+
+    def stepped(*arguments):
+        if waiting:
+            waiting.pop()()
+        return whole(*arguments)
+
+    monkeypatch.setattr(model_export, name, stepped)
+
+
+def start(run, output, file):
+    command = [sys.executable, "-c", HELD, *map(str, (run, output, file))]
+    return subprocess.Popen(command, cwd=ROOT, env=environment(), stderr=subprocess.PIPE, text=True)
+
+
+def test_two_processes_that_export_one_run_publish_a_whole_model(run, tmp_path):
+    output, file = tmp_path / "model", tmp_path / "first"
+    first = start(run, output, file)
+    while not Path(f"{file}.held").exists():
+        assert first.poll() is None, first.communicate()
+        time.sleep(0.02)
+    Path(f"{tmp_path / 'second'}.go").touch()
+    second = start(run, output, tmp_path / "second")
+    time.sleep(1)
+    while second.poll() is None and not list(tmp_path.glob(".model/.lease")):
+        time.sleep(0.02)  # without a lease the second does not wait: it finishes, and the first goes on
+    Path(f"{file}.go").touch()
+    assert [process.communicate(timeout=120)[1] for process in (first, second)] == ["", ""]
+    assert [first.returncode, second.returncode] == [0, 0]
+    assert step_of(output) == 2
+
+
+@pytest.mark.parametrize("name", ["_save_model", "_save_tokenizer", "write_json", "_replace"])
+def test_an_export_that_lost_its_lease_and_its_attempt_ends_with_a_whole_model(run, tmp_path, monkeypatch, name):
+    output = tmp_path / "model"
+
+    def another():
+        for lease in tmp_path.glob(".model/.lease"):
+            lease.unlink()
+        export_checkpoint(run, output)
+
+    step_in(monkeypatch, name, another)
+    assert export_checkpoint(run, output) == output
+    assert step_of(output) == 2
+
+
+@pytest.mark.parametrize("lost", ["model.safetensors", "config.json", "tokenizer.json"])
+def test_an_export_that_was_published_without_a_file_is_found_and_exported_again(run, tmp_path, lost):
+    output = export_checkpoint(run, tmp_path / "model")
+    origin = read_json(output / "gristmill.json")
+    (output / lost).unlink()
+    write_json(
+        output / "gristmill.json", origin | {"files": [entry for entry in origin["files"] if entry["path"] != lost]}
+    )
+    with pytest.raises(CorruptFileError, match=f"has no {lost}; export again"):
+        load_trained(output)
+    export_checkpoint(run, output)
+    assert step_of(output) == 2
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_a_late_export_does_not_replace_one_of_a_later_step(run, corpus, tmp_path, monkeypatch, there):
+    output = tmp_path / "model"
+    if there:
+        export_checkpoint(run, output)
+        origin = read_json(output / "gristmill.json")
+        write_json(output / "gristmill.json", origin | {"step": 1})
+
+    def later():
+        save(run, corpus, 4)
+        finished = export_checkpoint(run, tmp_path / "elsewhere")
+        shutil.rmtree(output, ignore_errors=True)
+        finished.rename(output)
+
+    step_in(monkeypatch, "_replace", later)
+    export_checkpoint(run, output)
+    assert step_of(output) == 4
+
+
+def test_an_earlier_step_that_is_asked_for_replaces_a_later_one(run, corpus, tmp_path):
+    """Of a run that went back to an older checkpoint, since the newer one was corrupt."""
+    save(run, corpus, 4)
+    output = export_checkpoint(run, tmp_path / "model")
+    save(run, corpus, 3)
+    export_checkpoint(run, output)
+    assert step_of(output) == 3
+
+
+def test_an_export_that_a_checkpoint_overtakes_is_of_the_next_one(run, corpus, tmp_path, monkeypatch):
+    step_in(monkeypatch, "_save_model", lambda: None)
+    step_in(monkeypatch, "trained_model", lambda: save(run, corpus, 4))
+    export_checkpoint(run, tmp_path / "model")
+    assert step_of(tmp_path / "model") == 4
+
+
+@pytest.mark.parametrize("moment", ["load", "read_weights"])
+def test_a_reader_of_a_run_that_trains_reads_the_next_checkpoint(run, corpus, monkeypatch, moment):
+    whole, waiting = getattr(checkpoint, moment), [4]
+
+    def overtaken(found):
+        if waiting:
+            save(run, corpus, waiting.pop())
+        return whole(found)
+
+    monkeypatch.setattr(checkpoint, moment, overtaken)
+    weights = dict(load_trained(run).model.named_parameters())
+    expected = build_model(read_config(run).model, corpus.tokenizer.specials, seed=4)
+    assert all(bool((weights[name] == tensor).all()) for name, tensor in expected.named_parameters())
