@@ -2,6 +2,6 @@
 
 read_step   groups of files -> parts of documents                one task per group
 annotate    part + part stages that can run together -> columns  one task per part
-build       corpus stages, which have barriers of their own; the order of all steps
-publish     manifest of the corpus, report
+build       runs all steps in order; runs corpus stages, which distribute their own tasks
+publish     writes the manifest and the report of the corpus
 """

@@ -1,6 +1,6 @@
 """A task of fused part stages: one read of a part's text, one annotation file per stage.
 
-This is what runs on a worker; `pipelines.building.build` hands the tasks out and publishes what they have written.
+This code runs on a worker; `pipelines.building.build` submits the tasks and publishes what they wrote.
 """
 
 import time
@@ -35,14 +35,14 @@ class StageWork:
 
 @dataclass(frozen=True)
 class AnnotateTask:
-    """Stages, in an order in which they can run, over one part."""
+    """Stages to run over one part, in an order that satisfies their inputs."""
 
     part: Part
     works: tuple[StageWork, ...]
 
     @property
     def gpus(self) -> float:
-        """What pipelines.cluster.ray reserves for this task."""
+        """GPUs that pipelines.cluster.ray reserves for this task."""
         return max(work.stage.gpus() for work in self.works)
 
 
@@ -51,7 +51,9 @@ _READY: dict[str, PartStage] = {}  # stages after setup(), by step directory: a 
 
 
 def annotate_documents(task: AnnotateTask) -> tuple[dict[str, Receipt], dict[str, float]]:
-    """Run the stages of a task over one part and commit each one's columns; (receipts, seconds) by step directory."""
+    """Run the stages of a task over one part and commit the columns of each. Returns (receipts, seconds),
+    both by step directory.
+    """
     part, receipts, seconds = task.part, {}, {}
     available = {annotation.step: annotation for annotation in part.annotations}
     part = replace(part, loaded=part.table(DOCUMENT_COLUMNS))
@@ -73,7 +75,9 @@ def annotate_documents(task: AnnotateTask) -> tuple[dict[str, Receipt], dict[str
 
 
 def annotate_rows(probe: Probe) -> None:
-    """Run one stage of a task over some documents of its part, after the stages before it have committed theirs."""
+    """Run one stage of a task over some documents of its part, after the stages before it have committed
+    theirs.
+    """
     part, work = probe.task.part, probe.task.works[probe.stage]
     available = {annotation.step: annotation for annotation in part.annotations}
     for earlier in probe.task.works[: probe.stage]:
@@ -93,7 +97,7 @@ def unit_of(part: Part) -> str:
 
 
 def _ready(work: StageWork, part: Part, low: int = 0, high: int | None = None) -> tuple[PartStage, pa.Table, Any]:
-    """(the stage after its setup, the documents that it is given, their rows if those are not all)."""
+    """(the stage after its setup, the documents that it receives, their rows, or None if they are all)."""
     stage = _READY.get(work.key)
     if stage is None:
         stage = work.stage
@@ -110,7 +114,9 @@ def _ready(work: StageWork, part: Part, low: int = 0, high: int | None = None) -
 
 
 def _run_stage(work: StageWork, part: Part) -> pa.Table:
-    """The columns that a stage writes for a part, checked, with edits in the coordinates of the stored text."""
+    """Run a stage over a part and check the columns that it writes; edits are converted to those of the
+    stored text.
+    """
     stage, docs, rows = _ready(work, part)
     try:
         table = stage.annotate(docs)

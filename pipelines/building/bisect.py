@@ -1,4 +1,6 @@
-"""Which document breaks a task, found by halving: one that makes its stage raise, takes all memory, or ends its process."""
+"""Find the document that breaks a task by bisection: it makes its stage raise, exhausts the memory, or kills
+the process.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -6,7 +8,7 @@ from typing import Any, Protocol
 
 from gristmill.errors import BrokenTaskError, PoisonError, UserError
 
-_AGAIN = 2  # how often the document that was found must break the task once more, alone
+_AGAIN = 2  # how many more times the document must break the task, alone
 
 
 class _Cluster(Protocol):
@@ -15,7 +17,9 @@ class _Cluster(Protocol):
 
 @dataclass(frozen=True)
 class Probe:
-    """One stage of a task over the documents `low` to `high` (excluded) of its part; what it writes is thrown away."""
+    """One stage of a task, run over the documents from `low` up to `high` of its part; its output is
+    discarded.
+    """
 
     task: Any
     stage: int
@@ -24,8 +28,8 @@ class Probe:
 
 
 def first_failing(count: int, fails: Callable[[int, int], bool]) -> int | None:
-    """The first row of `count` that alone fails, given whether the rows from one to another (excluded) do; None where only
-    their company does.
+    """The first of `count` rows that fails alone; None if rows fail only together. `fails(low, high)` says
+    whether the rows from `low` up to `high` fail.
     """
     low, high = 0, count
     while high - low > 1:
@@ -40,11 +44,13 @@ def first_failing(count: int, fails: Callable[[int, int], bool]) -> int | None:
 def find_poison(
     error: BrokenTaskError, task: Any, names: Sequence[str], stage: int, run: Callable[[Probe], Any], cluster: _Cluster
 ) -> UserError:
-    """PoisonError with the document that alone breaks a stage of a task, every time; `error` itself where there is none.
+    """Return PoisonError with the document that alone breaks a stage of a task, every time; `error` itself if
+    there is none.
 
-    Every probe is a task of its own, with the memory that the last attempt had: it may die as the task did. `names`: of the
-    task's stages; `run`: a module-level function. What other programs do to a process is not held against a document: it
-    has to break its stage alone three times, and the stage has to survive the part without documents.
+    Every probe is a separate task with the memory of the last attempt, so it may die as the task did. `names`
+    are the names of the task's stages; `run` is a module-level function. A document is not blamed for what
+    other programs do to a process: it must break its stage alone three times, and the stage must survive with
+    no documents at all.
     """
     part = task.part
 

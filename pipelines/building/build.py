@@ -1,6 +1,7 @@
-"""Build: for each step, finished? skip : run, then publish.
+"""Build: run and publish every step that is not published.
 
-Part stages whose inputs are there are fused into one task per part: one read of the text, one annotation file per stage.
+Part stages whose inputs are available are fused into one task per part: one read of the text, one annotation
+file per stage.
 """
 
 import time
@@ -49,8 +50,8 @@ def plan_and_build(
     *,
     quarantine: bool = False,
 ) -> CorpusManifest:
-    """Plan without the documents that were set aside, and build. With `quarantine`, a document that breaks a step is set
-    aside too, and the build planned again; else it stops the build with PoisonError.
+    """Plan without the documents that were set aside, and build. A document that breaks a step stops the
+    build with PoisonError; with `quarantine` it is set aside instead, and the build is planned again.
     """
     output = config.place
     while True:
@@ -101,19 +102,20 @@ def build(plan: Plan, cluster: AnyCluster, say: Callable[[str], None]) -> Corpus
         ready = [step for step in pending if all(label in state.published for label in step.inputs())]
         _run_or_adopt(partial(_annotate, fused, state) if fused else partial(_run_corpus_step, ready[0], state), state)
         if any(step.label in state.published and not step.stage.reproducible for step in pending):
-            # The fingerprints of what reads its files are known only now.
+            # Only now the fingerprints of the steps that read its files are known.
             state.plan = add_published_files(state.plan)
             _find_published(state)
     for step in state.plan.steps:
-        if step.label not in before:  # workers of another build, killed or overtaken, may have written on
+        if step.label not in before:  # workers of another build may have written more after it was killed or overtaken
             StepOutput(root, step.directory).finish()
     state.metrics.progress(len(state.published), len(state.plan.steps))
     return publish_corpus(state)
 
 
 def _run_or_adopt(work: Callable[[], None], state: Build) -> bool:
-    """Run `work`. If it fails and a concurrent build has published steps meanwhile, adopt those and return False: the caller
-    plans what is left and tries again. The other build may have removed files that only unfinished steps need.
+    """Run `work`. If it fails and a concurrent build has published steps meanwhile, adopt those and return
+    False: the caller plans what is left and tries again. The other build may have removed files that only
+    unfinished steps need.
     """
     try:
         work()
@@ -123,13 +125,15 @@ def _run_or_adopt(work: Callable[[], None], state: Build) -> bool:
         others = [step.label for step in state.plan.steps if step.label in state.published and step.label not in known]
         if not others:
             raise
-        state.say(f"another build published {', '.join(others)} meanwhile; going on with that")
+        state.say(f"another build published {', '.join(others)} meanwhile; continuing with that")
         return False
     return True
 
 
 def _find_published(state: Build) -> None:
-    """The published steps of the plan; a step whose fingerprint is another now is not one of them."""
+    """Update `state.published` from the output directory. A step whose fingerprint has changed does not
+    count.
+    """
     for step in state.plan.steps:
         known = state.published.get(step.label)
         if known is not None and known.fingerprint == step.fingerprint:
@@ -142,9 +146,7 @@ def _find_published(state: Build) -> None:
 
 
 def _check_samples(state: Build) -> None:
-    """Raise SourceError if a source that is not read yet is not read as it should be, going by its first
-    records.
-    """
+    """Raise SourceError if the first records of a source that is not read yet show that it is misconfigured."""
     for source in state.plan.config.sources:
         if f"read.{source.name}" not in state.published:
             check_sample(source, state.plan.inventories[source.name].files)
@@ -159,18 +161,20 @@ def _check_reads(state: Build) -> None:
         directory = state.root / state.plan.step(f"read.{source.name}").directory
         check_counts(source, manifest, directory, state.plan.inventories[source.name].files)
     if not any(manifest.parts for manifest in reads.values()):
-        raise UserError("no source holds a document; a corpus needs at least one, whatever `allow_empty` says")
+        raise UserError("no source holds a document; a corpus needs at least one, even with `allow_empty`")
 
 
 def ensure_owner(root: Location, corpus: str, *, write: bool) -> None:
-    """ConflictError where `root` holds something else than this corpus; with `write`, make it this corpus's directory."""
+    """Raise ConflictError if `root` holds anything but this corpus; with `write`, mark it as this corpus's
+    directory.
+    """
     marker = root / "corpus.txt"
     try:
         owner = marker.read_bytes().decode(errors="replace").strip()
     except FileNotFoundError:
         owner = None
     if owner is None and root.exists() and any(not path.name.startswith(".") for path in root.iterdir()):
-        if not marker.exists():  # another build may have begun here just now
+        if not marker.exists():  # otherwise another build has just started here
             raise ConflictError(f"{root}: is not empty and not the output of a corpus; choose another `output`")
         ensure_owner(root, corpus, write=write)
         return
@@ -183,7 +187,7 @@ def ensure_owner(root: Location, corpus: str, *, write: bool) -> None:
 
 
 def refuse_unwritable(root: Location) -> None:
-    """UserError if no file can be made in the local directory `root`, which is made if missing."""
+    """Raise UserError if no file can be created in the local directory `root`; creates it if missing."""
     try:
         root.probe_writable()
     except OSError as error:
@@ -191,7 +195,7 @@ def refuse_unwritable(root: Location) -> None:
 
 
 def _fusable(pending: Sequence[Step], state: Build) -> list[Step]:
-    """All part steps that can run now: their inputs are published or part steps of the same group."""
+    """All part steps that can run now: their inputs are published or belong to the same group."""
     group: list[Step] = []
     labels = set(state.published)
     for step in pending:
@@ -202,7 +206,7 @@ def _fusable(pending: Sequence[Step], state: Build) -> list[Step]:
 
 
 def part_of(state: Build, source: str, record: PartRecord, visible: Sequence[str]) -> Part:
-    """A part with the annotations of the published steps among `visible` (labels)."""
+    """Make a part with the annotations of those steps in `visible` (labels) that are published."""
     read = state.plan.step(f"read.{source}")
     manifest = state.published[read.label]
     share = next(s.tokenizer_share for s in state.plan.config.sources if s.name == source)
@@ -255,13 +259,15 @@ def _annotate(group: Sequence[Step], state: Build) -> None:
 
 
 def _unbroken(results: Iterable[tuple[int, Result]], tasks: Sequence[AnnotateTask], state: Build) -> list[Result]:
-    """The results in order; where a task is broken, PoisonError with the document that alone breaks it, if there is one."""
+    """Collect the results in order. If a task breaks, raise PoisonError with the document that alone breaks
+    it, or else the error of the task.
+    """
     try:
         return in_order(results, len(tasks))
     except BrokenTaskError as error:
         task = tasks[error.position]
         done = [work.out.receipt(unit_of(task.part)) is not None for work in task.works]
-        if all(done):  # its process was lost as it ended
+        if all(done):  # the process was lost after the work was done
             raise
         state.say(f"  {error}")
         state.say(f"  looking for a document that alone breaks part {task.part.name}")
@@ -281,7 +287,7 @@ def _work(step: Step, source: str, state: Build) -> StageWork:
 def publish_annotations(
     step: Step, parts: Sequence[Part], receipts: Sequence[Receipt], facts: dict[str, Any], state: Build
 ) -> None:
-    """Publish a step that wrote one annotation file per part, after its accounting holds."""
+    """Check the accounting of a step that wrote one annotation file per part, and publish it."""
     records, counts = [], {}
     for part, receipt in zip(parts, receipts, strict=True):
         records.append(PartRecord(part.source, part.index, part.rows, 0, receipt.files[0]))
@@ -296,7 +302,7 @@ def publish_annotations(
 
 
 def _totals(counts: Mapping[str, Counts]) -> dict[str, Counts]:
-    """Counts by source, from those by `source/part`."""
+    """Sum counts by `source/part` to counts by source."""
     totals: dict[str, Counts] = {}
     for name, count in counts.items():
         source = name.rpartition("/")[0]
@@ -305,7 +311,9 @@ def _totals(counts: Mapping[str, Counts]) -> dict[str, Counts]:
 
 
 def _run_corpus_step(step: Step, state: Build) -> None:
-    """Run a corpus stage. One that writes columns commits a unit `SOURCE-INDEX` per part; other units are its files."""
+    """Run a corpus stage. One that writes columns commits a unit `SOURCE-INDEX` per part; other units are its
+    files.
+    """
     assert isinstance(step.stage, CorpusStage)
     started = time.perf_counter()
     state.cluster.peak_bytes = 0

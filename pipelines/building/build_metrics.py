@@ -1,4 +1,6 @@
-"""What a build tells Ray's exporter, from the driver, as results of tasks arrive. See gristmill.metrics."""
+"""Metrics of a build, which the driver sends to Ray's exporter as results of tasks arrive. See
+gristmill.metrics.
+"""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
@@ -11,7 +13,7 @@ from pipelines.contracts.parts import Part
 Result = TypeVar("Result")
 _STEP = ("corpus", "step", "source")
 METRICS = (
-    Metric("counter", "documents_total", "Documents that a step has worked through", _STEP),
+    Metric("counter", "documents_total", "Documents that a step has processed", _STEP),
     Metric("counter", "bytes_total", "Bytes of their text, in UTF-8", _STEP),
     Metric("counter", "drops_total", "Documents that a rule has dropped", (*_STEP, "rule")),
     Metric("counter", "quarantined_total", "Records that were set aside when they were read", (*_STEP, "reason")),
@@ -28,17 +30,17 @@ class BuildMetrics:
         self._exporter = Exporter(METRICS, corpus=corpus)
 
     def progress(self, published: int, steps: int) -> None:
-        """How far the build is."""
+        """Record how many steps are published."""
         self._exporter.record("steps", steps)
         self._exporter.record("steps_published", published)
 
     def task(self, step: str, source: str, counts: Counts, text_bytes: int, seconds: float) -> None:
-        """A task has finished its share of a step."""
+        """Record that a task has finished its share of a step."""
         self._exporter.record("task_seconds", seconds, step=step)
         self._count(step, source, counts, text_bytes)
 
     def corpus_step(self, step: str, manifest: StepManifest, parts: Sequence[Part]) -> None:
-        """A step that had all of these parts at once was published."""
+        """Record that a corpus step over these parts was published."""
         for source, counts in manifest.counts.items():
             self._count(step, source, counts, sum(part.text_bytes for part in parts if part.source == source))
 
@@ -55,7 +57,7 @@ class BuildMetrics:
 def counted(
     results: Iterable[tuple[int, Result]], count: Callable[[int, Result], None]
 ) -> Iterator[tuple[int, Result]]:
-    """Pass results on, and hand each to `count(position, result)` as it arrives."""
+    """Yield the results unchanged, and call `count(position, result)` as each arrives."""
     for position, result in results:
         count(position, result)
         yield position, result

@@ -1,4 +1,4 @@
-"""Publish a corpus: the manifest from which a trainer reaches everything, and the report for people."""
+"""Publish a corpus: the manifest, from which a trainer reaches everything, and the report for its users."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -22,7 +22,9 @@ from pipelines.report.write import write_report
 def corpus_manifest(
     plan: Plan, published: Mapping[str, StepManifest], gone: Mapping[str, Sequence[str]]
 ) -> CorpusManifest:
-    """The manifest of a corpus whose steps are all published: a pure function of plan, steps and forgotten records."""
+    """Make the manifest of a corpus whose steps are all published: a pure function of plan, steps and
+    forgotten records.
+    """
     sets = {step.name: shard_set_of(published[step.label].facts) for step in plan.steps if step.stage.makes_shards}
     steps = [
         {
@@ -55,13 +57,17 @@ def corpus_manifest(
 
 
 def corpus_fingerprint(steps: Sequence[Mapping[str, str]], gone: Mapping[str, Sequence[str]]) -> str:
-    """What identifies a corpus: its steps, and the records that it has forgotten, for they change what is read from it."""
+    """The fingerprint of a corpus, from its steps and its forgotten records: both determine what is read from
+    it.
+    """
     removed = [{source: list(records) for source, records in gone.items()}] if gone else []
     return digest([*(step["fingerprint"] for step in steps), *removed])
 
 
 def without_places(config: dict[str, Any]) -> dict[str, Any]:
-    """The configuration without the directories of one machine: the manifest is the same wherever it was built."""
+    """The configuration without directories, so that the manifest does not depend on where the corpus was
+    built.
+    """
     places = ("root", "output", "remote")
     sources = [{name: value for name, value in source.items() if name not in places} for source in config["sources"]]
     return {name: value for name, value in config.items() if name not in places} | {"sources": sources}
@@ -82,7 +88,7 @@ def suggested_mixtures(sets: Mapping[str, ShardSet]) -> dict[str, dict[str, floa
 
 
 def publish_corpus(state: Build) -> CorpusManifest:
-    """Write `manifest.json` of the corpus, and its report where anything changed."""
+    """Write `manifest.json` of the corpus, and its report if anything changed."""
     manifest = corpus_manifest(state.plan, state.published, forgotten(state.root))
     save_corpus(state.root, manifest)
     if write_report(state.plan, state.published, manifest, state.root):

@@ -1,4 +1,6 @@
-"""Run the read steps of a build: one task per group of files, streaming parts to disk, then publish what was read."""
+"""Run the read steps of a build: one task per group of files, streaming parts to disk, then publish what was
+read.
+"""
 
 import time
 from collections import Counter
@@ -30,7 +32,7 @@ from pipelines.reading.documents import read_documents
 from pipelines.reading.entries.files import SourceFile, has_changed
 from pipelines.reading.sources.source import Source
 
-_HELD_ROWS = 1 << 20  # of the quarantine, before they are written
+_HELD_ROWS = 1 << 20  # rows of the quarantine held in memory before they are written
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,7 @@ class _ReadTask:
 
 
 def read_files(task: _ReadTask) -> tuple[Receipt, float]:
-    """Read one group of files and commit it as one unit; (receipt, seconds)."""
+    """Read one group of files and commit it as one unit. Returns (receipt, seconds)."""
     started = time.perf_counter()
     receipt = task.out.receipt(task.unit) or _read_unit(task)
     return receipt, time.perf_counter() - started
@@ -95,14 +97,14 @@ def _refuse_changes(task: _ReadTask) -> None:
     if changed:
         more = f" (and {len(changed) - 1} others)" if len(changed) > 1 else ""
         raise ChangedSourceError(
-            f"source {task.source.name!r}: {changed[0].path}{more} changed while it was being read; run the command again, "
-            "which plans with the new content",
+            f"source {task.source.name!r}: {changed[0].path}{more} changed while it was being read; run the command again "
+            "to plan with the new content",
             tuple(file.location for file in changed),
         )
 
 
 def run_reads(state: Build) -> None:
-    """Run and publish every read step that is not published; then make sure that no two files share a key."""
+    """Run and publish every unpublished read step, then check that no two files share a key."""
     sources = [source for source in state.plan.config.sources if f"read.{source.name}" not in state.published]
     gone = forgotten(state.root)
     tasks: list[_ReadTask] = []
@@ -143,7 +145,7 @@ def run_reads(state: Build) -> None:
 
 
 def _publish_read(source: Source, receipts: Sequence[Receipt], state: Build) -> ReadCounts:
-    """Publish a read step after its accounting holds; its counts."""
+    """Check the accounting of a read step and publish it. Returns its counts."""
     step = state.plan.step(f"read.{source.name}")
     parts: list[PartRecord] = []
     files: list[FileRecord] = []
@@ -177,7 +179,7 @@ def _publish_read(source: Source, receipts: Sequence[Receipt], state: Build) -> 
 
 
 def _remove_others(directory: Location, records: Sequence[FileRecord]) -> None:
-    """Remove what an attempt has left that read a file while it changed: it may have come to more parts."""
+    """Remove parts left by an attempt during which a file changed: that attempt may have written more parts."""
     known = {record.path for record in records}
     for path in directory.glob("parts/*"):
         if f"parts/{path.name}" not in known:

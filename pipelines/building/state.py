@@ -1,4 +1,4 @@
-"""What a build knows while it runs: its plan, and the steps that are published so far."""
+"""The state of a running build: its plan, and the steps published so far."""
 
 import os
 import time
@@ -18,7 +18,7 @@ AnyCluster = LocalCluster | RayCluster
 
 @dataclass
 class Build:
-    """A build in progress: what is published so far, by label."""
+    """A build in progress. `published` holds the manifests of the steps published so far, by label."""
 
     plan: Plan
     root: Location
@@ -28,9 +28,10 @@ class Build:
     metrics: BuildMetrics
 
     def record_run(self, step: Step, seconds: float, text_bytes: int, elapsed: float, **more: int) -> None:
-        """Write `run.json`: times and rates of a step, kept apart from its manifest. `seconds` are task seconds added up.
+        """Write `run.json`: times and rates of a step, which do not belong in its manifest. `seconds` is the
+        sum over tasks, `elapsed` the wall time; `more` are other byte counts.
 
-        `peak_bytes` is the most memory of a task of the group that the step ran in, 0 where unknown; `more` other bytes.
+        Its field `peak_bytes` is the most memory of any task in the group that the step ran in, 0 if unknown.
         """
         run = {"seconds": round(seconds, 3), "wall_seconds": round(elapsed, 3), "text_bytes": text_bytes}
         run |= {"peak_bytes": self.cluster.peak_bytes, **more}

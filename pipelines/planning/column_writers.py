@@ -1,4 +1,4 @@
-"""Which stage writes a column: what a message says where no earlier step of a corpus does."""
+"""Which stage writes a column: advice for the message about a column that no earlier step writes."""
 
 import dataclasses
 from collections.abc import Iterator, Sequence
@@ -13,8 +13,8 @@ from pipelines.stages import STAGES
 
 @cache
 def writers() -> dict[str, str]:
-    """The first stage that writes each column with its default knobs, or with one switch on: `language`, or `language with
-    paragraphs: true`. Stages whose columns depend on a knob without a default are left out.
+    """The first stage that writes each column with its default knobs, or with one switch on: `language`, or
+    `language with paragraphs: true`. Stages whose columns depend on a knob without a default are left out.
     """
     found: dict[str, str] = {}
     for switched in (False, True):
@@ -26,7 +26,9 @@ def writers() -> dict[str, str]:
 
 
 def _columns(*, switched: bool) -> Iterator[tuple[str, list[str]]]:
-    """(stage, its columns) by default, or `switched` with each of its knobs that are off by default."""
+    """(stage, its columns) with default knobs; if `switched`, once for each knob that is off by default,
+    switched on.
+    """
     for name, kind in STAGES.items():
         knobs = dataclasses.fields(cast(Any, kind))
         switches = [knob.name for knob in knobs if knob.default is False] if switched else [""]
@@ -41,7 +43,9 @@ def _columns(*, switched: bool) -> Iterator[tuple[str, list[str]]]:
 
 
 def missing_column(column: str, step: str, steps: Sequence[StepConfig], known: Sequence[str]) -> str:
-    """What to do about a column that no step before `step` writes; `known` are the columns that there are."""
+    """The end of a message about a column that no step before `step` writes; `known` are the existing
+    columns.
+    """
     later = [entry.name for entry in steps if column in entry.written and entry.name != step]
     if later:
         return f"; {later[0]} writes it, which comes later: move {later[0]} before {step}"

@@ -24,8 +24,8 @@ _REMOTE = Remote()
 class StepConfig:
     """One entry of `steps`: a stage with its knobs, and where it applies.
 
-    `name` tells several steps of one stage apart (default: the stage's name); `sources` limits it to some sources; `where:
-    STEP` annotates only documents that no step up to STEP dropped.
+    `name` tells several steps of one stage apart (default: the stage's name); `sources` limits it to some
+    sources; `where: STEP` annotates only documents that no step up to STEP dropped.
     """
 
     name: str
@@ -36,7 +36,9 @@ class StepConfig:
 
     @cached_property
     def written(self) -> frozenset[str]:
-        """Names of the columns that the stage writes. A plan asks for them once per step and column."""
+        """Names of the columns that the stage writes. Cached, because a plan needs them once per step and
+        column.
+        """
         return frozenset(self.stage.writes().names)
 
 
@@ -45,24 +47,28 @@ class CorpusConfig:
     """A whole corpus file."""
 
     name: str
-    """The corpus; its output directory belongs to it alone."""
+    """Name of the corpus; no other corpus may use its output directory."""
     output: str
-    """Directory of everything that is built; relative to the working directory. Or a URL: `s3://bucket/prefix`."""
+    """Directory of everything that is built, relative to the working directory; or a URL:
+    `s3://bucket/prefix`.
+    """
     sources: tuple[Source, ...]
     """At least one."""
     steps: tuple[StepConfig, ...]
     """Stages in order: `{STAGE: knobs}`, with `name`, `sources` and `where` next to it if wanted."""
     remote: Remote = _REMOTE
-    """How the URL of `output` is opened, as `remote` of a source says for its own."""
+    """How the URL of `output` is opened; same fields as `remote` of a source."""
 
     @property
     def place(self) -> Location:
-        """Where the corpus is built."""
+        """The location of `output`."""
         return parse_location(self.output, self.remote)
 
 
 def load_corpus_config(path: Path, assignments: Sequence[str] = ()) -> CorpusConfig:
-    """Parse a corpus YAML with `a.b=value` overrides. ConfigError names file, path, value and the near match."""
+    """Parse a corpus YAML with `a.b=value` overrides. Raises ConfigError with file, path, value and the
+    nearest name.
+    """
     data = override(load_yaml(path), assignments)
     where = path.name
     steps = data.pop("steps", None)
@@ -72,7 +78,7 @@ def load_corpus_config(path: Path, assignments: Sequence[str] = ()) -> CorpusCon
         )
     head = parse(_CorpusFile, data, where)
     parsed = tuple(_step(step, number, where) for number, step in enumerate(steps))
-    # Here, in the one process that reads the file: workers on other machines may have other homes.
+    # Expand `~` here, in the one process that reads the file: workers on other machines may have other homes.
     sources = tuple(
         replace(source, root=expand_location(source.root, f"{where}: sources[{number}].root"))
         for number, source in enumerate(head.sources)
@@ -118,8 +124,8 @@ class _CorpusFile:
                 raise ValueError(f"sources: the name {name!r} occurs twice")
             if earlier is not None:
                 raise ValueError(
-                    f"sources: {earlier!r} and {name!r} differ in case alone, and would share directories where file names have "
-                    "no case; rename one"
+                    f"sources: {earlier!r} and {name!r} differ only in case, and would share directories if file names are "
+                    "case-insensitive; rename one"
                 )
             seen[name.lower()] = name
 
@@ -152,11 +158,11 @@ def _step(entry: Any, number: int, where: str) -> StepConfig:
 
 
 def _paths(value: Any, where: str, may_be_url: bool) -> Any:
-    """The value of a knob that names files, `~` expanded in them. Raises ConfigError for a URL where only
-    local files may be named.
+    """Expand `~` in the value of a knob that names files. Raises ConfigError for a URL if only local files
+    are allowed.
 
-    Of a mapping with the field `file` that is the path; of others every value is one. `file:PATH` is the key
-    of the stage pii.
+    In a mapping with the field `file`, that field is the path; in any other mapping every value is a path.
+    `file:PATH` is the `key` of the stage pii.
     """
     if isinstance(value, str):
         if may_be_url:
@@ -203,6 +209,6 @@ def _check(config: CorpusConfig, where: str) -> None:
             )
         if step.where is not None and isinstance(step.stage, CorpusStage):
             raise ConfigError(
-                f"{at}: where: only stages that annotate parts can be limited so; this one reads `drop` itself"
+                f"{at}: where: only stages that annotate parts can be limited by `where`; this one reads `drop` itself"
             )
         seen.append(step.name)

@@ -1,8 +1,10 @@
-"""What a build will take, from the rates that `run.json` of earlier steps kept: time, memory, shuffled bytes, disk.
+"""Forecast the time, memory, shuffled bytes and disk of a build from the rates in `run.json` of earlier
+steps.
 
-A stage's rate is what all its finished steps in the given outputs took together, divided by the bytes of their text. Steps
-over the whole corpus count their wall time on all workers. A rate measured on little text is a rough one: starting workers
-and compiling kernels weighs in it, so the text that it was measured on is part of the answer.
+A stage's rate is what all its finished steps in the given outputs took together, divided by the bytes of
+their text. Steps over the whole corpus count their wall time on all workers. A rate measured on little text
+is rough, because it includes starting workers and compiling kernels. So every estimate says how much text it
+was measured on.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,7 +20,9 @@ from pipelines.planning.plan import Plan
 
 @dataclass
 class Rate:
-    """What finished steps of one stage took: seconds of one worker, bytes of text, of disk and of shuffles; `peak` of a task."""
+    """Totals over the finished steps of one stage: worker seconds, bytes of text, of disk and of shuffles
+    (`work`); `peak` is the largest memory of a task in bytes.
+    """
 
     seconds: float = 0.0
     text: int = 0
@@ -29,7 +33,9 @@ class Rate:
 
 @dataclass(frozen=True)
 class Estimate:
-    """Of one step: seconds of one worker, bytes of memory of a task (0 if unknown), of shuffles and of disk."""
+    """The estimate for one step: worker seconds, and bytes of memory of a task (0 if unknown), of shuffles
+    and of disk.
+    """
 
     seconds: float
     peak: int
@@ -40,7 +46,9 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Forecast:
-    """Of a build: the steps that will run and have a rate, by label; labels of those without one; workers of the last build."""
+    """The forecast for a build: estimates of the steps that will run, by label; the labels of steps without a
+    rate; the number of workers of the last build.
+    """
 
     steps: dict[str, Estimate]
     unknown: tuple[str, ...]
@@ -48,7 +56,7 @@ class Forecast:
 
     @property
     def seconds(self) -> float:
-        """Wall time with that many workers, if all of them are busy all the time."""
+        """Wall time in seconds with that many workers, if all of them are always busy."""
         return sum(step.seconds for step in self.steps.values()) / self.workers
 
     @property
@@ -58,13 +66,15 @@ class Forecast:
 
     @property
     def disk(self) -> int:
-        """Bytes that stay, and at their worst the bytes of one step's shuffle."""
+        """Peak bytes on disk: everything that stays, and the largest shuffle of a step."""
         return sum(step.disk for step in self.steps.values()) + max((s.work for s in self.steps.values()), default=0)
 
 
 @dataclass
 class _Rates:
-    """Rates by stage (`read` by format), how much text an input byte is by source and by format, and the newest build."""
+    """Rates by stage (`read` by format), text bytes and input bytes by source and by format, and the newest
+    build.
+    """
 
     stages: dict[str, Rate] = field(default_factory=dict)
     inputs: dict[str, list[int]] = field(default_factory=dict)
@@ -73,7 +83,9 @@ class _Rates:
 
 
 def forecast(plan: Plan, roots: Sequence[LocalPath]) -> Forecast:
-    """What the steps of `plan` that are not finished will take, by the finished steps below `roots`; outputs on disk."""
+    """Estimate the unfinished steps of `plan` from the finished steps below `roots`, which are local output
+    directories.
+    """
     rates = _Rates()
     for root in roots:
         for path in sorted(root.glob("*/run.json")):
@@ -94,7 +106,7 @@ def forecast(plan: Plan, roots: Sequence[LocalPath]) -> Forecast:
 
 
 def _learn(rates: _Rates, root: Location, path: Location) -> None:
-    """Add a finished step to the rates. A file of an older version, or a damaged one, teaches nothing."""
+    """Add a finished step to the rates. Files of an older version and damaged files are ignored."""
     try:
         manifest, run = load_step(root, path.parent.name), read_json(path)
     except CorruptFileError:
@@ -102,7 +114,7 @@ def _learn(rates: _Rates, root: Location, path: Location) -> None:
     if manifest is None or "peak_bytes" not in run:
         return
     rate = rates.stages.setdefault(_kind(manifest.identity), Rate())
-    # A step over the whole corpus knows its wall time alone, and has the workers to itself.
+    # A step over the whole corpus records only its wall time, and has all workers to itself.
     rate.seconds += run["seconds"] * (run["workers"] if manifest.source is None else 1)
     rate.text += run["text_bytes"]
     rate.disk += _stored(manifest)
@@ -117,7 +129,7 @@ def _learn(rates: _Rates, root: Location, path: Location) -> None:
 
 
 def _kind(identity: Mapping[str, object]) -> str:
-    """The stage; of reading the format, too, since pages take longer than lines."""
+    """The stage; for `read` also the format, since pages take longer than lines."""
     knobs = identity["knobs"]
     is_read = identity["stage"] == "read" and isinstance(knobs, Mapping)
     return f"read {knobs['format']}" if is_read and isinstance(knobs, Mapping) else str(identity["stage"])
@@ -128,7 +140,9 @@ def _stored(manifest: StepManifest) -> int:
 
 
 def _text(plan: Plan, source: str, rates: _Rates) -> float:
-    """Bytes of a source's text: counted where it is read, else from the size of its files; 0 where nothing is known."""
+    """Bytes of a source's text: counted if it is read, otherwise estimated from the size of its files; 0 if
+    unknown.
+    """
     read = plan.step(f"read.{source}")
     manifest = load_step(plan.config.place, read.directory)
     if manifest is not None:

@@ -1,4 +1,6 @@
-"""The inventory of a source: its files with sizes and checksums, so that planning knows whether anything changed."""
+"""The inventory of a source: its files with sizes and checksums, so that planning knows whether anything
+changed.
+"""
 
 import os
 from collections.abc import Collection, Sequence
@@ -19,7 +21,7 @@ from pipelines.reading.sources.registry import FORMATS
 from pipelines.reading.sources.source import Source
 from pipelines.reading.web import extraction
 
-# What does not change the documents that are read from the same files.
+# Fields that do not change the documents that are read from the same files.
 _NOT_IDENTITY = (
     "root", "remote", "identity", "include", "exclude", "tokenizer_share", "licence", "origin", "page_cpu_seconds",
     "page_memory_bytes", "max_quarantined", "allow_empty",
@@ -41,11 +43,11 @@ class Inventory:
 
     @property
     def digest(self) -> str:
-        """What identifies the content: relative paths, sizes and checksums."""
+        """A digest of the content: relative paths, sizes and checksums."""
         return digest([[f.path, f.size, c] for f, c in zip(self.files, self.checksums, strict=True)])
 
     def units(self, unit_bytes: int) -> list[list[int]]:
-        """Positions of the files that are read by one task, in order."""
+        """Positions of the files that each task reads, in order."""
         positions = {file.path: position for position, file in enumerate(self.files)}
         return [[positions[file.path] for file in unit] for unit in read_units(self.files, unit_bytes)]
 
@@ -62,7 +64,7 @@ class Read(Stage):
     version: ClassVar[int] = read.VERSION
 
     def depends(self) -> dict[str, str]:
-        """What decodes and normalises."""
+        """Versions of what decodes and normalises."""
         kind = FORMATS[self.source.format]
         extractor = extraction.libraries(self.source) if kind.pages else {}
         return read.depends() | library_versions(*kind.libraries) | extractor
@@ -73,8 +75,8 @@ class Read(Stage):
 
 
 def take_inventory(sources: Sequence[Source], output: Location) -> dict[str, Inventory]:
-    """List and checksum the files of every source. Checksums are cached under `output` by path, size, and the times at which
-    a file was modified and changed: a copy may preserve the first, but never the second.
+    """List and checksum the files of every source. Checksums are cached under `output` by path, size, and the
+    times at which a file was modified and changed: a copy may preserve the first, but never the second.
     """
     cache_path = output / _CHECKSUMS
     cache = _load_cache(cache_path)
@@ -92,11 +94,11 @@ def take_inventory(sources: Sequence[Source], output: Location) -> dict[str, Inv
 
 
 def _cached_checksum(file: SourceFile, source: Source, cache: dict[str, list[Any]]) -> list[Any]:
-    """[size, what changes with the content, checksum] of a file."""
+    """[size, version, checksum] of a file; the version changes whenever the content does."""
     if source.identity == "listing":
         if file.version is None:
             raise SourceError(
-                f"source {source.name!r}: identity: the listing of {file.path} says nothing that changes with its content; "
+                f"source {source.name!r}: identity: the listing of {file.path} holds nothing that changes with its content; "
                 "leave `identity` out"
             )
         return [file.size, file.version, digest([file.size, file.version])]
@@ -104,7 +106,7 @@ def _cached_checksum(file: SourceFile, source: Source, cache: dict[str, list[Any
         version = file.version if file.remote else _times(file.location)
     except OSError as error:
         raise read_error(file.location, error) from None
-    known = cache.get(digest(file.location))  # a name may be no Unicode
+    known = cache.get(digest(file.location))  # digested, because a name need not be valid Unicode
     if known and version is not None and known[:2] == [file.size, version]:
         return known
     return [file.size, version, checksum_of(file)]
@@ -116,7 +118,7 @@ def _times(location: str) -> str:
 
 
 def forget_checksums(output: Location, locations: Collection[str]) -> None:
-    """Have these files read again at the next inventory, even where size and times stay what they were."""
+    """Make the next inventory read these files again, even if their sizes and times are unchanged."""
     cache = _load_cache(output / _CHECKSUMS)
     gone = {digest(location) for location in locations}
     write_json(output / _CHECKSUMS, {"files": {name: entry for name, entry in cache.items() if name not in gone}})

@@ -1,10 +1,11 @@
 """The plan: a pure function from a configuration and the inventory of its sources to concrete steps.
 
-Every step has its fingerprint and directory before anything runs: stage name and version, knobs, versions and checksums it
-declares, and the fingerprints of the steps that write the columns it reads. Worker count, output root and log level do not
-enter. The files of a step that cannot be repeated enter by their checksums, once it is published: until then the steps that
-read them have fingerprints under which nothing is ever published. Which files were published is an argument
-(pipelines.planning.published looks it up).
+Every step has its fingerprint and directory before anything runs. The fingerprint covers the stage's name and
+version, its knobs, the versions and checksums that it declares, and the fingerprints of the steps that write
+the columns it reads. It does not depend on the number of workers, the output root or the log level. The files
+of a step that is not reproducible are covered by their checksums once it is published; until then the steps
+that read them have provisional fingerprints, under which nothing is ever published. The published files are
+an argument (pipelines.planning.published looks them up).
 """
 
 from collections.abc import Iterator, Mapping
@@ -30,17 +31,17 @@ from pipelines.planning.poison import Poison, WithoutPoison
 from pipelines.planning.rule_checks import check_rules
 from pipelines.stages.materialise.funnel import Funnel
 
-FINGERPRINT_DIGITS = 12  # of a fingerprint, in the names of directories
+FINGERPRINT_DIGITS = 12  # leading digits of a fingerprint in the names of directories
 PublishedFiles = Mapping[str, tuple[FileRecord, ...]]
-"""Files of published steps that cannot be repeated, by step directory."""
+"""Files of published steps that are not reproducible, by step directory."""
 
 
 @dataclass(frozen=True)
 class Step:
     """One step, concrete. Part stages and reads have a `source`; corpus stages span `sources`.
 
-    `visible` maps each source to the earlier steps (labels, in order) whose columns this step may see; `files` the names of
-    the steps whose files it reads to their labels.
+    `visible` maps each source to the earlier steps (labels, in order) whose columns this step may read;
+    `files` maps the names of the steps whose files it reads to their labels.
     """
 
     name: str
@@ -77,7 +78,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Plan:
-    """All steps of a build in an order in which each comes after its inputs; `types` of all columns they write.
+    """All steps of a build, each after its inputs. `types` holds the types of all columns that they write.
 
     `config`, `inventories`, `poison` and `files` are the arguments of `make_plan`.
     """
@@ -105,9 +106,10 @@ def make_plan(
     poison: Poison | None = None,
     files: PublishedFiles | None = None,
 ) -> Plan:
-    """The plan; `poison` names documents that steps are not shown, `files` what steps that cannot be repeated published.
+    """Make the plan. `poison` lists documents that are withheld from steps, `files` the published files of
+    steps that are not reproducible.
 
-    Raises ConfigError for columns nobody writes, columns written twice, and drops after deduplication.
+    Raises ConfigError for columns that no step writes, columns written twice, and drops after deduplication.
     """
     _check_order(config)
     _refuse_twice(config)
@@ -164,7 +166,7 @@ def _derived(entry: StepConfig, kind: str) -> str:
 
 
 def _without(entry: StepConfig, documents: tuple[str, ...]) -> StepConfig:
-    """The entry with a stage that is not shown some documents."""
+    """The entry with a stage from which some documents are withheld."""
     assert isinstance(entry.stage, PartStage)
     return replace(entry, stage=WithoutPoison(entry.stage, documents))
 
@@ -198,7 +200,8 @@ def _step(
     files |= {kind: _derived(entry, kind) for kind in entry.stage.derived_steps()}
     step = Step(entry.name, source, sources, entry.stage, entry.where, {}, visible, files)
     inputs: dict[str, Any] = {label: steps[label].fingerprint for label in step.inputs()}
-    # Ranks of sources, numbers of parts and the composition of edits depend on the order, which a mapping forgets.
+    # Ranks of sources, part numbers and the composition of edits depend on the order, which the digest of a
+    # mapping ignores.
     inputs["order"] = list(step.inputs())
     for name, label in step.files.items():
         if not steps[label].stage.reproducible:
@@ -228,7 +231,7 @@ def _visible(
     """Labels of the earlier steps whose columns `entry` reads for one source, in order."""
     here = [earlier for earlier in done if source in _sources(config, earlier)]
     wanted: set[str] = set()
-    if entry.written >= {DROP, EDITS_COLUMN}:  # it looks whether its edits and earlier ones leave anything
+    if entry.written >= {DROP, EDITS_COLUMN}:  # it needs earlier edits to see whether they and its own leave anything
         wanted.update(e.name for e in done if EDITS_COLUMN in e.written)
     for each in entry.stage.read_columns():
         if isinstance(each, Drop):
@@ -304,7 +307,9 @@ def _refuse_twice(config: CorpusConfig) -> None:
 
 
 def summary_columns(config: CorpusConfig) -> tuple[str, ...]:
-    """The columns worth summarising: numbers, truth values and strings that exactly one step writes for a source."""
+    """The columns worth summarising: numbers, truth values and strings that exactly one step writes for a
+    source.
+    """
     kinds: dict[str, pa.DataType] = {}
     writers: dict[tuple[str, str], int] = {}
     for entry in config.steps:

@@ -1,7 +1,9 @@
-"""Poison: documents that break a stage, and records that break the reader. They stop the build and are named; only the
-user sets them aside, with `build --quarantine-poison`, and then they are an input of the step that they broke.
+"""Poison: documents that break a stage, and records that break the reader. They stop the build, which names
+them. Only the user can set them aside, with `build --quarantine-poison`; they are then part of the
+fingerprint of the step that they broke.
 
-What was set aside is listed in `poison.json` in the output directory. Removing an entry lets the next build try it again.
+Documents set aside are listed in `poison.json` in the output directory. Removing an entry lets the next build
+try it again.
 """
 
 from collections.abc import Mapping
@@ -19,15 +21,17 @@ from pipelines.contracts.reads import Input
 from pipelines.contracts.stage import PartStage
 
 POISON = "poison"
-"""What `drop`, or the reason of a quarantined record, holds for a document that was set aside."""
+"""The value of `drop`, or the reason of a quarantined record, for a document that was set aside."""
 _FILE = "poison.json"
 
 Poison = Mapping[tuple[str, str], tuple[str, ...]]
-"""Documents set aside, sorted, by (name of the step, source): ids in hex; for the step `read`, `path#record`."""
+"""Documents set aside by (name of the step, source), sorted: ids in hex, or `path#record` for the step
+`read`.
+"""
 
 
 def load_poison(output: Location) -> Poison:
-    """What was set aside in an output directory."""
+    """Load the documents set aside in an output directory."""
     try:
         entries = read_json(output / _FILE)["documents"]
     except FileNotFoundError:
@@ -39,14 +43,14 @@ def load_poison(output: Location) -> Poison:
 
 
 def record_poison(output: Location, error: PoisonError) -> None:
-    """Add the document of an error to the list; the error itself where it is listed already."""
+    """Add the document of an error to the list. Raises the error if the document is already listed."""
     try:
         entries = read_json(output / _FILE)["documents"]
     except FileNotFoundError:
         entries = []
     place = {"step": error.step, "source": error.source, "document": error.document}
     if any(place.items() <= entry.items() for entry in entries):
-        raise error  # it is not shown to the step any more, so something else is wrong
+        raise error  # the document is already withheld from the step, so something else is wrong
     entry = {**place, "reason": error.reason}
     write_json(
         output / _FILE, {"documents": sorted([*entries, entry], key=lambda e: [e["step"], e["source"], e["document"]])}
@@ -55,17 +59,17 @@ def record_poison(output: Location, error: PoisonError) -> None:
 
 @dataclass(frozen=True)
 class WithoutPoison(PartStage):
-    """A stage that is not shown some documents: its columns are null for them, and `drop` is `poison`."""
+    """A stage from which some documents are withheld: their columns are null, and their `drop` is `poison`."""
 
     stage: PartStage
     documents: tuple[str, ...]
 
     def reads(self) -> tuple[Input, ...]:
-        """What the stage reads."""
+        """The inputs of the wrapped stage."""
         return self.stage.reads()
 
     def writes(self) -> pa.Schema:
-        """What the stage writes, and `drop`."""
+        """The columns of the wrapped stage, and `drop`."""
         written = self.stage.writes()
         return written if DROP in written.names else written.append(pa.field(DROP, pa.string()))
 
@@ -74,7 +78,7 @@ class WithoutPoison(PartStage):
         return ()
 
     def depends(self) -> dict[str, str]:
-        """What the stage depends on."""
+        """The dependencies of the wrapped stage."""
         return self.stage.depends()
 
     def notice(self) -> str:
@@ -94,7 +98,7 @@ class WithoutPoison(PartStage):
         return replace(self, stage=self.stage.use(facts))
 
     def annotate(self, docs: pa.Table) -> pa.Table:
-        """The columns of the other documents, in their places."""
+        """Annotate the other documents; the rows of those set aside are null."""
         ids = docs["id"].combine_chunks()
         bad = pc.is_in(ids, value_set=pa.array([bytes.fromhex(document) for document in self.documents], ids.type))
         rows = pc.indices_nonzero(pc.invert(bad))

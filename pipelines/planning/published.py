@@ -1,4 +1,6 @@
-"""What an output directory tells a plan: the files of steps that cannot be repeated, and why a step is not finished."""
+"""Look up published steps for a plan: the files of steps that are not reproducible, and why a step is not
+finished.
+"""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,7 +11,9 @@ from pipelines.planning.plan import FINGERPRINT_DIGITS, Plan, Step, make_plan
 
 
 def add_published_files(plan: Plan) -> Plan:
-    """The plan, made again until it knows the files of all its published steps that cannot be repeated."""
+    """Add the files of published steps that are not reproducible, planning again until there are no more of
+    them.
+    """
     root = plan.config.place
     while True:
         once = [step.directory for step in plan.steps if not step.stage.reproducible]

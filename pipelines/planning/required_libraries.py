@@ -1,4 +1,4 @@
-"""Which libraries beyond the required ones a corpus needs, so that a missing one is found before anything is read."""
+"""Find the optional libraries that a corpus needs, so that a missing one is reported before anything is read."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -13,7 +13,7 @@ from pipelines.reading.web.extraction import library_of_extractor
 
 
 class Need(NamedTuple):
-    """A module that something in a corpus file needs, and what installs it."""
+    """A module that an entry of a corpus file needs, and the command that installs it."""
 
     where: str
     module: str
@@ -21,7 +21,7 @@ class Need(NamedTuple):
 
 
 def needs_of(config: CorpusConfig) -> Iterator[Need]:
-    """Every library beyond the required ones that building this corpus imports."""
+    """Every optional library that building this corpus imports."""
     yield from _of_url("output", config.output)
     for source in config.sources:
         yield from _of_url(f"source {source.name!r}: root", source.root)
@@ -37,9 +37,7 @@ def _of_url(where: str, place: str) -> Iterator[Need]:
 
 
 def refuse_missing(config: CorpusConfig) -> None:
-    """Raise UserError for the first library that cannot be imported. It takes seconds where large ones are
-    needed.
-    """
+    """Raise UserError for the first library that cannot be imported. Takes seconds if large ones are needed."""
     needs = list(needs_of(config))
     failed = import_failures(dict.fromkeys(need.module for need in needs)) if needs else {}
     for need in needs:

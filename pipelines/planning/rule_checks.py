@@ -1,4 +1,4 @@
-"""What the plan says of rules before anything runs: columns that a source lacks, types that do not fit, and nulls."""
+"""Check rules before anything runs: columns that a source lacks, types that do not fit, and null values."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -41,7 +41,7 @@ def check_rules(
 
 
 def null_notices(config: CorpusConfig) -> Iterator[str]:
-    """One line for every rule of a filter that does not say what null does and tests a column that may be null."""
+    """One line for every rule that tests a column that may be null and does not say what happens to null."""
     done: list[StepConfig] = []
     for entry in config.steps:
         for rule in entry.stage.tests():

@@ -1,7 +1,8 @@
-"""Whether a source gives what it is expected to give, before it is read and after.
+"""Check that a source yields documents as expected, before it is read and after.
 
-A wrong `format`, `text_field` or `encoding` sets every record aside, which is accounted for and looks like a result. So the first
-records are read while the build is planned, and the counts of the whole source are looked at once it is read.
+With a wrong `format`, `text_field` or `encoding` every record is set aside, which is accounted for and looks
+like a result. So the first records are read while the build is planned, and the counts of the whole source
+are checked once it is read.
 """
 
 from collections import Counter
@@ -39,7 +40,7 @@ _CHECK = {
     ("bad_header", "bad_quotes", "field_count", "malformed_record", "not_arrow", "not_json", "not_mediawiki", "not_object",
      "not_parquet", "trailing_bytes", "unclosed_quote", "wrong_suffix"), "format",
 )  # fmt: skip
-"""The field of the source that is wrong most often where a reason is frequent."""
+"""The field of the source that is the most likely cause if a reason is frequent."""
 
 
 @dataclass
@@ -58,29 +59,31 @@ class SampleTally:
 
     @property
     def unexpected(self) -> Counter[str]:
-        """What was set aside for no reason that lies in the structure of the source."""
+        """Records set aside for reasons other than the structure of the source."""
         return Counter({reason: count for reason, count in self.aside.items() if reason not in STRUCTURAL})
 
     @property
     def share(self) -> float:
-        """Records set aside unexpectedly, of those and the documents."""
+        """Records set aside unexpectedly, as a share of these and the documents."""
         aside = self.unexpected.total()
         return aside / (aside + self.documents) if aside else 0.0
 
     def is_too_much(self, source: Source) -> bool:
-        """Whether more was set aside than the source may lose.
+        """Whether more records were set aside than the source allows.
 
-        The bytes behind a JSON document count as one record, and are all lines but the first where JSON Lines are read as JSON.
+        The bytes after a JSON document count as one record. If JSON Lines are read as JSON, these are all
+        lines but the first.
         """
         rest = source.format == "json" and self.aside["trailing_bytes"] >= max(1, self.documents)
         return self.share >= source.max_quarantined if rest else self.share > source.max_quarantined
 
 
 def sample_source(source: Source, files: Sequence[SourceFile]) -> SampleTally:
-    """The first records of files spread over a source: 1,000 in all, of at most 64 files, or 4 remote ones, and 64 MiB.
+    """Sample the first records of files spread over a source: 1,000 in all, at most 64 MiB, from at most 64
+    files, or 4 remote ones.
 
-    Pages count as documents: nothing is extracted. SourceError as `read_documents`; what the storage refuses now is left to
-    the reading, which tries again.
+    Pages count as documents; nothing is extracted. Raises SourceError as `read_documents` does. Storage
+    errors are ignored here, because the read step retries.
     """
     tally = SampleTally()
     most = _REMOTE_FILES if files and files[0].remote is not None else _FILES
@@ -95,12 +98,14 @@ def sample_source(source: Source, files: Sequence[SourceFile]) -> SampleTally:
 
 
 def _is_searched(file: SourceFile, source: Source) -> bool:
-    """Whether a stream has to be read until a member is met that is wanted; a zip archive has a directory."""
+    """Whether a stream must be scanned for the first wanted member; a zip archive has a directory and need
+    not be.
+    """
     return bool(source.members) and not file.path.lower().endswith((".zip", ".whl"))
 
 
 def _sample_file(source: Source, file: SourceFile, quota: int, limit: int, tally: SampleTally) -> int:
-    """Count records of one file; the bytes that they have."""
+    """Add the records of one file to `tally`; returns their bytes."""
     size = 0
     for entry in open_entries(file, source):
         for record in islice(read_records(entry, source), quota):
@@ -124,7 +129,7 @@ def _sample_file(source: Source, file: SourceFile, quota: int, limit: int, tally
 
 
 def check_sample(source: Source, files: Sequence[SourceFile]) -> SampleTally:
-    """The first records of a source. Raises SourceError if they say that it is not read as it should be."""
+    """Sample the first records of a source. Raises SourceError if they show that it is misconfigured."""
     tally = sample_source(source, files)
     if not tally.documents and (source.allow_empty or not tally.unexpected):
         return tally  # nothing is expected, or nothing was seen that could have been a document
@@ -136,7 +141,9 @@ def check_sample(source: Source, files: Sequence[SourceFile]) -> SampleTally:
 
 
 def check_counts(source: Source, read: StepManifest, directory: Location, files: Sequence[SourceFile]) -> None:
-    """SourceError where too little of a source became documents. `read`: its published read step, which is in `directory`."""
+    """SourceError where too little of a source became documents. `read`: its published read step, which is in
+    `directory`.
+    """
     counts = read.counts[source.name]
     tally = SampleTally(counts.kept, Counter(counts.quarantined))
     if source.allow_empty and not tally.documents:
@@ -150,7 +157,9 @@ def check_counts(source: Source, read: StepManifest, directory: Location, files:
 
 
 def _fields_of_first(source: Source, read: StepManifest, directory: Location, files: Sequence[SourceFile]) -> str:
-    """For a message: the first record that was set aside for lack of its text, and its fields. Its file is read up to there."""
+    """For a message: the first record set aside for lack of its text, and its fields. Reads its file up to
+    that record.
+    """
     for record in read.files:
         if record.path.startswith("quarantine/"):
             table = read_table(directory, record, QUARANTINE.names, schema_facts(QUARANTINE))
@@ -190,6 +199,6 @@ def _refusal(source: Source, of_what: str, tally: SampleTally, have: str) -> Sou
 
 
 def _shown(fields: Sequence[str]) -> list[str]:
-    """Names of fields for a message: a few, and of each the beginning."""
+    """Names of fields for a message, shortened in number and length."""
     names = [name if len(name) <= _SHOWN_CHARACTERS else name[:_SHOWN_CHARACTERS] + "..." for name in fields]
     return names if len(names) <= _SHOWN_FIELDS else [*names[:_SHOWN_FIELDS], f"{len(names) - _SHOWN_FIELDS} more"]

@@ -1,9 +1,9 @@
-"""Whether the rules of a corpus file can judge a source, going by a sample of its documents.
+"""Check on a sample of documents whether the rules of a corpus file can judge a source.
 
-Four conditions make a published rule meaningless. Documents of one line have no lines to compare. An upper bound on length
-may exclude most of a source's text. Where words are not separated, a bound on words is a bound on letters. HTML in a text that is
-read as plain text is words and lines to every stage. Each becomes a notice with what helps. Notices hold counts and names of
-rules, never text.
+Four conditions make a published rule meaningless. Documents of one line have no lines to compare. An upper
+bound on length may exclude most of a source's text. In a script that does not separate words, a bound on
+words is a bound on letters. HTML read as plain text counts as words and lines. Each condition becomes a
+notice with a remedy. Notices contain counts and names of rules, never text.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,19 +32,25 @@ from pipelines.stages.measure.quality_signals import QualitySignals
 from pipelines.stages.measure.signal_columns import SIGNALS
 
 ONE_LINE = 0.9
-"""Share of the documents with two or more sentences that have a single line, from which a source counts as having no lines.
-Of the first 1,000 documents: English Wikipedia 0.27, Stack Exchange 0.19, Chinese Wikipedia 0.17, news and technical texts 0."""
+"""A source counts as having no lines if at least this share of its documents with two or more sentences has a
+single line. Of the first 1,000 documents: English Wikipedia 0.27, Stack Exchange 0.19, Chinese Wikipedia
+0.17, news and technical texts 0.
+"""
 SEVERAL = 0.5
-"""Share of documents with two or more sentences below which the lines of a source say nothing: titles and short messages have one
-line because they have one sentence."""
+"""If a smaller share of its documents has two or more sentences, the lines of a source say nothing: titles
+and short messages have one line because they have one sentence.
+"""
 MOST_BYTES = 0.5
 """Share of a source's bytes above which an upper bound on length drops most of it."""
 UNSEPARATED = 0.5
-"""Share of words that follow another word directly, above which words count as not separated. A letter of a script without spaces
-is a word, so the share is 0.85 in Chinese Wikipedia; it is 0 in English and in Korean, whose words have spaces between them."""
+"""Words count as not separated if more than this share of them follows another word directly. In a script
+without spaces every letter is a word, so the share is 0.85 in Chinese Wikipedia; it is 0 in English and
+Korean, which separate words by spaces.
+"""
 MARKUP = 0.2
-"""Share of documents with the end tag of an HTML block above which a source holds HTML. Of 3,000 documents: Stack Exchange 0.98,
-technical documents 0.005, Wikipedia, news, forums and laws below 0.003."""
+"""A source counts as HTML if more than this share of its documents contains the end tag of an HTML block. Of
+3,000 documents: Stack Exchange 0.98, technical documents 0.005, Wikipedia, news, forums and laws below 0.003.
+"""
 
 C4_TESTS_OF_LINES = frozenset(("long_word", "terminal_punctuation", "few_words", "javascript", "policy"))
 _BOTH = ("", "_datatrove")
@@ -56,7 +62,9 @@ LINES = frozenset((
     *_C4_SENTENCES, "dup_line_char_ratio_fineweb_datatrove", "newline_to_word_ratio_datatrove", "max_line_chars",
     "mean_line_chars",
 ))  # fmt: skip
-"""Signals that compare the lines of a document; duplicate paragraphs are rare in any source and are not among them."""
+"""Signals that compare the lines of a document; duplicate paragraphs are rare in any source and are not among
+them.
+"""
 LENGTHS = frozenset(
     ("n_bytes", "n_chars", "n_lines", "n_paragraphs", "n_sentences", "word_count", "word_count_datatrove")
 )
@@ -68,16 +76,19 @@ WORDS = frozenset((
     *_C4_SENTENCES, "short_line_ratio", "short_line_ratio_datatrove", "newline_to_word_ratio_datatrove", "symbol_to_word_ratio",
     "stop_word_ratio", "unique_word_ratio", "unigram_entropy",
 ))  # fmt: skip
-"""Signals whose published bounds are for words between spaces. Gopher's n-grams are not among them: they weigh letters of scripts
-without spaces (pipelines/kernels/text/units.py). A short line is one of 30 Latin letters, which hold less than 30 of Chinese."""
+"""Signals whose published bounds assume words between spaces. Gopher's n-grams are not among them: they
+weight the letters of scripts without spaces (pipelines/kernels/text/units.py). The bound on short lines is 30
+Latin letters, which say less than 30 Chinese ones.
+"""
 
 
 @dataclass(frozen=True)
 class Sample:
-    """Documents of one source, one in each row of every table.
+    """Documents of one source, one per row in every table.
 
-    `title` is what a notice calls them. `columns` has `text_bytes` and, of a built corpus, `drop_step` and the columns that its
-    steps wrote. `signals` has the columns of `quality_signals`, without a prefix, by the text that was measured.
+    `title` describes them in notices. `columns` has `text_bytes` and, for a built corpus, `drop_step` and the
+    columns that its steps wrote. `signals` has the columns of `quality_signals`, without a prefix, by the
+    text that was measured.
     """
 
     title: str
@@ -89,8 +100,9 @@ class Sample:
 class Test:
     """A rule of a filter, or a stage that removes lines, as it judges one source.
 
-    `signal` is the column tested without the prefix of its step, `text` what that step measures, `kinds` which of lines,
-    lengths and words the test depends on, `earlier` the names of the steps before.
+    `signal` is the tested column without the prefix of its step, `text` the text that this step measures,
+    `kinds` which of lines, lengths and words the test depends on, and `earlier` the names of the earlier
+    steps.
     """
 
     step: str
@@ -103,7 +115,7 @@ class Test:
 
 
 def measure_texts(config: CorpusConfig, texts: Sequence[str]) -> Sample:
-    """The sample of a source that is not built, from its first texts as stored: edits are not applied."""
+    """Sample a source that is not built from its first texts, as stored; edits are not applied."""
     stored = pa.array([normalise(text)[0].decode() for text in texts], pa.large_string())
     measured = QualitySignals().annotate(pa.table({"text": stored}))
     readings = [entry.stage.text for entry in config.steps if isinstance(entry.stage, ReadsText)]
@@ -112,7 +124,7 @@ def measure_texts(config: CorpusConfig, texts: Sequence[str]) -> Sample:
 
 
 def published_sample(config: CorpusConfig, source: str, table: pa.Table) -> Sample:
-    """The sample of a source of a built corpus. `table`: that of its funnel, `funnel.sample_schema`."""
+    """Sample a source of a built corpus. `table` is the sample of its funnel (`funnel.sample_schema`)."""
     rows = table.filter(pc.equal(table["source"], source))
     signals = {}
     for entry in config.steps:
@@ -123,7 +135,7 @@ def published_sample(config: CorpusConfig, source: str, table: pa.Table) -> Samp
 
 
 def find_tests(config: CorpusConfig, source: str) -> list[Test]:
-    """The tests of a source that depend on lines, lengths or words, in the order of the steps."""
+    """Find the tests of a source that depend on lines, lengths or words, in the order of the steps."""
     tests: list[Test] = []
     signals: dict[str, tuple[str, str]] = {}  # column: (signal, text)
     earlier: list[str] = []
@@ -172,8 +184,9 @@ def _kinds_of_stage(stage: C4Lines | RefinedwebLines) -> frozenset[str]:
 
 
 def fit_of_plan(plan: Plan, root: Location, tallies: Mapping[str, SampleTally]) -> list[str]:
-    """The notices of a plan: of the published columns where all steps are built, otherwise of the first documents of each
-    source. `tallies`: the records of sources that were looked at already; those of others are read.
+    """The notices of a plan: of the published columns where all steps are built, otherwise of the first
+    documents of each source. `tallies`: the records of sources that were looked at already; those of others
+    are read.
     """
     if load_step(root, plan.step("funnel").directory) is not None:
         return published_notices(plan, root)
@@ -211,14 +224,16 @@ def published_notices(plan: Plan, root: Location) -> list[str]:
 def markup_notices(
     source: Source, tests: Sequence[Test], markup: pa.Array | pa.ChunkedArray, title: str
 ) -> Iterator[str]:
-    """That a source holds HTML, with the steps that judge its lines. `markup`: which of its sampled documents hold some."""
+    """A notice if a source holds HTML, with the steps that judge its lines. `markup`, bool, marks the sampled
+    documents with block tags.
+    """
     count = pc.sum(markup).as_py() or 0
     if not FORMATS[source.format].pages and count > MARKUP * len(markup):
         steps = list(dict.fromkeys(test.step for test in tests if "lines" in test.kinds))
         judged = f"; {_listed(steps)} would judge lines of tags and drop or empty most documents" if steps else ""
         remedy = "take the text out of the markup before the build, for no option does so inside of records"
         if source.format in ("text", "markdown"):
-            remedy = "read files that are pages by `format: html`"
+            remedy = "read files that are pages with `format: html`"
         yield (
             f"{source.name} holds HTML, which is read as text, tags included: {count:,} of {title} have block tags such as "
             f"</p>{judged}; {remedy}"
@@ -226,7 +241,7 @@ def markup_notices(
 
 
 def fit_notices(source: str, tests: Sequence[Test], sample: Sample) -> Iterator[str]:
-    """What tests cannot judge in a source, one notice per step and condition."""
+    """Notices about what tests cannot judge in a source, one per step and condition."""
     yield from _line_notices(source, tests, sample)
     yield from _length_notices(source, tests, sample)
     yield from _word_notices(source, tests, sample)
@@ -299,9 +314,10 @@ def unseparated_share(signals: pa.Table, judged: np.ndarray) -> float:
 
 
 def _judging(tests: Sequence[Test], sample: Sample, kind: str) -> Iterator[tuple[Test, pa.Table, pa.Table, np.ndarray]]:
-    """The tests of a kind; the signals and the columns of the documents that reach them; which of these they judge, bool [n].
+    """The tests of a kind; the signals and the columns of the documents that reach them; which of these they
+    judge, bool [n].
 
-    A test is left out where the sample does not tell: it lacks the signals or a column of `when`.
+    A test is left out if the sample lacks its signals or a column of its `when`.
     """
     names = {*sample.columns.column_names}
     for test in tests:
@@ -321,7 +337,7 @@ def _judging(tests: Sequence[Test], sample: Sample, kind: str) -> Iterator[tuple
 
 
 def _groups(rule: Rule, source: str, columns: pa.Table) -> pa.Array | None:
-    """The values of `per`; None where there is no `per`, or the sample lacks its column."""
+    """The values of `per`; None if there is no `per`, or the sample lacks its column."""
     if rule.per == "source":
         return pa.array([source] * columns.num_rows, pa.string())
     return group_names(columns[rule.per]) if rule.per in columns.column_names else None

@@ -1,4 +1,4 @@
-"""Tombstones: the records that a corpus directory has forgotten, and must not give again."""
+"""Tombstones: the records that a corpus directory has forgotten and must not read again."""
 
 from typing import Any
 
@@ -34,7 +34,9 @@ def write_tombstone(output: Location, tombstone: dict[str, Any]) -> None:
 
 
 def forgotten(output: Location) -> dict[str, tuple[str, ...]]:
-    """The records, `path#record`, that each source must not give again. UserError while some are being taken out."""
+    """The records, `path#record`, that must not be read again, by source. Raises UserError while a removal is
+    unfinished.
+    """
     tombstone = read_tombstone(output)
     if tombstone["pending"]:
         raise UserError(f"{output}: forgetting was interrupted; finish it first: python -m pipelines forget {output}")

@@ -201,4 +201,4 @@ def test_files_of_html_are_read_by_their_format(tmp_path, capsys):
     source = f"{{name: pages, root: {tmp_path}, include: ['*.txt'], format: text}}"
     path.write_text(f"name: t\noutput: {tmp_path}/out\nsources: [{source}]\nsteps: [text_hash: {{}}]\n")
     (line,) = lines_of_plan(path, capsys)
-    assert line.endswith("have block tags such as </p>; read files that are pages by `format: html`")
+    assert line.endswith("have block tags such as </p>; read files that are pages with `format: html`")

@@ -64,7 +64,7 @@ def test_other_names_are_refused(crawls, name):
 
 
 def test_names_that_differ_only_in_case_are_refused(crawls):
-    with pytest.raises(ConfigError, match=f"'{CRAWL}' and 'cc-main-2024-10' differ in case alone, and would share"):
+    with pytest.raises(ConfigError, match=f"'{CRAWL}' and 'cc-main-2024-10' differ only in case, and would share"):
         load_corpus_config(crawls, ["sources.1.name=cc-main-2024-10"])
     with pytest.raises(ConfigError, match=f"the name '{CRAWL}' occurs twice"):
         load_corpus_config(crawls, [f"sources.1.name={CRAWL}"])
