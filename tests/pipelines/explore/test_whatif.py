@@ -20,9 +20,13 @@ from pipelines.stages.materialise.column_profile import histogram
 RULES = [{"signal": "word_count", "at_least": 20}, {"signal": "mean_word_length", "at_most": 6}]
 
 
-@pytest.fixture
-def corpus(tmp_path):
-    """A corpus file over two sources of random words, some documents twice; and a function that builds it with rules."""
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    """A function that builds a corpus over two sources of random words, some documents twice, with some rules.
+
+    The same arguments give the same build: a test that changes a corpus, or how it is built, names one of its own.
+    """
+    tmp_path, built = tmp_path_factory.mktemp("whatif"), {}
     random = np.random.default_rng(0)
     for source, most in (("long", 100), ("short", 40)):
         texts = [
@@ -34,7 +38,13 @@ def corpus(tmp_path):
             "".join(json.dumps({"text": t}) + "\n" for t in [*texts, *texts[:40]])
         )
 
-    def write(rules, name="c", pii=False):
+    def write(rules, own="", pii=False):
+        key = json.dumps([rules, own, pii])
+        if key not in built:
+            built[key] = make(rules, f"c{len(built)}", pii)
+        return built[key]
+
+    def make(rules, name, pii):
         path = tmp_path / f"{name}.yaml"
         path.write_text(
             f"name: c\noutput: {tmp_path}/{name}\nsources:\n"
@@ -74,7 +84,7 @@ def dropped(manifest, source):
 )
 def test_the_answer_is_what_a_build_gives(corpus, change, changed):
     _, config, now = corpus(RULES)
-    _, _, then = corpus(changed, "other")
+    _, _, then = corpus(changed)
     question = what_if(config, [change])
     for source, flow in [*question.run(full=False).items(), *question.run(full=True).items()]:
         assert flow.exact  # the sample of so small a corpus is all of it
@@ -87,7 +97,7 @@ def test_the_answer_is_what_a_build_gives(corpus, change, changed):
 
 def test_an_estimate_has_an_interval_that_holds_the_truth(corpus, monkeypatch):
     monkeypatch.setattr(funnel, "SAMPLE_ROWS", 120)
-    _, config, _ = corpus(RULES)
+    _, config, _ = corpus(RULES, "sampled")
     question = what_if(config, ["filter.word_count.at_least=30"])
     estimated, exact = question.run(full=False), question.run(full=True)
     for source, flow in estimated.items():
@@ -109,7 +119,7 @@ def test_a_named_set_is_changed_rule_by_rule(corpus):
 
 
 def test_what_was_not_measured_is_not_guessed(corpus):
-    path, _, _ = corpus(RULES)
+    path, _, _ = corpus(RULES, "measured later")
     language = "  - language: {}\n    where: filter\n"
     second = "  - filter: [{signal: language, one_of: [en]}]\n    name: english\n"
     path.write_text(path.read_text().replace("  - text_hash", language + second + "  - text_hash"))
