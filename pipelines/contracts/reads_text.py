@@ -28,6 +28,10 @@ class ReadsText(Stage):
         """The text."""
         return (self.input_text,)
 
+    def judges(self) -> frozenset[str]:
+        """Which of `lines` and `words` of the text decide what it removes. A plan warns of sources that have none."""
+        return frozenset()
+
     def check(self) -> None:
         """Raise ValueError for a text that does not exist."""
         Text.parse(self.text)

@@ -23,9 +23,7 @@ from pipelines.reading.entries.normalise import normalise
 from pipelines.reading.sources.registry import FORMATS
 from pipelines.reading.sources.source import Source
 from pipelines.reading.web.markup import has_markup
-from pipelines.stages.decide.c4_lines import C4Lines
 from pipelines.stages.decide.filter import Filter, fails
-from pipelines.stages.decide.refinedweb_lines import RefinedwebLines
 from pipelines.stages.decide.rules import Rule, group_names, values_of
 from pipelines.stages.materialise.funnel import SAMPLE
 from pipelines.stages.measure.quality_signals import QualitySignals
@@ -52,7 +50,6 @@ MARKUP = 0.2
 3,000 documents: Stack Exchange 0.98, technical documents 0.005, Wikipedia, news, forums and laws below 0.003.
 """
 
-C4_TESTS_OF_LINES = frozenset(("long_word", "terminal_punctuation", "few_words", "javascript", "policy"))
 _BOTH = ("", "_datatrove")
 _C4_SENTENCES = tuple(f"c4_sentences_{variant}" for variant in ("paper", "tfds", "datatrove"))
 LINES = frozenset((
@@ -146,9 +143,8 @@ def find_tests(config: CorpusConfig, source: str) -> list[Test]:
                 signals |= {f"{stage.prefix}{name}": (name, stage.text) for name in SIGNALS.names}
             elif isinstance(stage, Filter):
                 tests.extend(_tests_of_filter(entry, stage, source, signals, tuple(earlier)))
-            elif isinstance(stage, C4Lines | RefinedwebLines):
-                kinds = _kinds_of_stage(stage)
-                tests.append(Test(entry.name, entry.name, "", stage.text, kinds, None, tuple(earlier)))
+            elif isinstance(stage, ReadsText):
+                tests.append(Test(entry.name, entry.name, "", stage.text, stage.judges(), None, tuple(earlier)))
         earlier.append(entry.name)
     return [test for test in tests if test.kinds]
 
@@ -173,14 +169,6 @@ def _is_adjusted(listed: Rule, entry: StepConfig, source: str) -> bool:
     if listed.mappings() or listed.quantiles() or any(column != "source" for column in listed.when):
         return True
     return listed.rules is None and (listed.when.get("source") == (source,) or entry.sources == (source,))
-
-
-def _kinds_of_stage(stage: C4Lines | RefinedwebLines) -> frozenset[str]:
-    if isinstance(stage, RefinedwebLines):
-        return frozenset(("lines", "words"))
-    left = C4_TESTS_OF_LINES.difference(stage.without)
-    words = left & {"few_words", "terminal_punctuation"}
-    return frozenset((*(["lines"] if left else []), *(["words"] if words else [])))
 
 
 def fit_of_plan(plan: Plan, root: Location, tallies: Mapping[str, SampleTally]) -> list[str]:

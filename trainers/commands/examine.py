@@ -34,7 +34,7 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def _report(options: argparse.Namespace) -> int:
-    from trainers.report import write_report
+    from trainers.report.run_page import write_report
 
     runs = options.runs
     output = options.output or runs[0] / "report.html"

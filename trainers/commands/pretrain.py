@@ -59,7 +59,7 @@ def _pretrain(options: argparse.Namespace) -> int:
     from trainers.config.pretraining import Pretraining
     from trainers.data.packed_corpus import corpus_of
     from trainers.recipes import RECIPES
-    from trainers.report import write_report
+    from trainers.report.run_page import write_report
     from trainers.runs.exclusion import exclude
     from trainers.runs.ledger import copy_ledger
     from trainers.runs.resolve import resolve

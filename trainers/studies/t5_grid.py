@@ -111,7 +111,7 @@ def train_grid(
 
     A finished run is not trained again. None where a run was stopped.
     """
-    from trainers.report import write_report
+    from trainers.report.run_page import write_report
     from trainers.training.launch import launch
 
     if os.environ.get("WORLD_SIZE", "1") != "1":

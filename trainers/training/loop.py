@@ -27,7 +27,7 @@ from trainers.engine.mfu import Flops, device_name, flops_of, memory_bytes, peak
 from trainers.engine.schedule import rate_fraction
 from trainers.inference.model_export import export_checkpoint
 from trainers.models import build_model
-from trainers.report import write_report
+from trainers.report.run_page import write_report
 from trainers.rows.batch import Batch
 from trainers.rows.sentence_pairs import PairPacking
 from trainers.runs import checkpoint

@@ -31,6 +31,7 @@ TESTS = (
     "citation",
 )
 COUNTS = pa.schema([(f"c4_{name}", pa.int32()) for name in ("sentences", "lorem_ipsum", "curly_bracket")])
+_TESTS_OF_LINES = frozenset(("long_word", "terminal_punctuation", "few_words", "javascript", "policy"))
 
 
 @dataclass(frozen=True)
@@ -87,6 +88,12 @@ class C4Lines(MeasuresText, PartStage):
                 raise ValueError(
                     f"without: got {test!r}, no such test{near_match(test, TESTS)}; allowed: {', '.join(TESTS)}"
                 )
+
+    def judges(self) -> frozenset[str]:
+        """Lines and words, as far as a test of them is not left out."""
+        lines = _TESTS_OF_LINES.difference(self.without)
+        words = lines & {"few_words", "terminal_punctuation"}
+        return frozenset((*(["lines"] if lines else []), *(["words"] if words else [])))
 
     def annotate(self, docs: pa.Table) -> pa.Table:
         """The edits of each document."""

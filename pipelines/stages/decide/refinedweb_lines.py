@@ -58,6 +58,10 @@ class RefinedwebLines(MeasuresText, PartStage):
             [(DROP, pa.string()), (EDITS_COLUMN, EDITS), *self.named(pa.schema([(REMOVED, pa.float32())]))]
         )
 
+    def judges(self) -> frozenset[str]:
+        """Lines and words."""
+        return frozenset(("lines", "words"))
+
     def annotate(self, docs: pa.Table) -> pa.Table:
         """The edits and the share of each document."""
         edits, shares = [], []

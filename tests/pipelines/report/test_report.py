@@ -17,10 +17,10 @@ from pipelines.contracts.manifest import load_corpus, load_step
 from pipelines.planning.corpus import load_corpus_config
 from pipelines.planning.inventory import take_inventory
 from pipelines.planning.plan import make_plan
-from pipelines.report import write_report
 from pipelines.report.bins import axis_for, cell_counts, quantile
 from pipelines.report.corpus_charts import clusters_chart, distribution_chart, drops_chart
 from pipelines.report.corpus_page import render
+from pipelines.report.write import write_report
 from pipelines.stages.materialise.column_profile import bin_floors
 
 LINE = "The mill at the river grinds corn for the people of the village, and they have bread with it all year. "

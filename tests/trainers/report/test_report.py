@@ -12,9 +12,8 @@ from gristmill.errors import UserError
 from gristmill.storage.store import write_json
 from trainers.__main__ import main
 from trainers.recipes import RECIPES
-from trainers.report import write_report
 from trainers.report.read_runs import read_runs
-from trainers.report.run_page import differences, ledger_rows, render, summary
+from trainers.report.run_page import differences, ledger_rows, render, summary, write_report
 from trainers.runs.progress import Progress
 from trainers.runs.run import sealed
 
