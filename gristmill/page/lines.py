@@ -1,4 +1,4 @@
-"""Line charts: curves over steps or thresholds, with dots that stand for themselves and marks of what happened."""
+"""Line charts: curves over steps or thresholds, with single dots and marks of events."""
 
 import math
 from collections.abc import Callable, Sequence

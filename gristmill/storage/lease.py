@@ -86,7 +86,7 @@ def lock(
     Waiting and ConflictError as for `acquire`.
 
     `lost` is called in a thread once another process has taken the lease over; by default this prints a line
-    and work goes on.
+    and work continues.
     """
     lease = acquire(place, work, say, wait=wait, timeout=timeout)
     ended = threading.Event()
@@ -152,7 +152,7 @@ def acquire(
         if found is None or alive is False or now - since >= timeout:
             if _put(lease, found):
                 if told:
-                    say(f"{place}: it is {'done' if found is None else 'dead, or stands still'}; going on")
+                    say(f"{place}: it is {'done' if found is None else 'dead, or not responding'}; continuing")
                 return lease
             watched = None  # another process was faster
             sleep(_POLL_SECONDS)

@@ -56,7 +56,7 @@ def expand_location(name: str, field: str) -> str:
 
 
 def parse_local(name: str, field: str) -> LocalPath:
-    """A local path that a configuration names in `field`; ConfigError for a URL."""
+    """A local path that a configuration names in `field`; raises ConfigError for a URL."""
     try:
         return local_path(name)
     except PathError as error:

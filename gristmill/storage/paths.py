@@ -25,7 +25,7 @@ class NotLocalError(PathError):
 def expand_home(name: str) -> str:
     """A path or URL with a leading `~`, `~USER` or `$HOME` expanded for this process's user and environment.
 
-    PathError for an unknown user, and for any other leading variable, which would become the name of a
+    Raises PathError for an unknown user, and for any other leading variable, which would become the name of a
     directory.
     """
     name = _HOME.sub("~", name, count=1) if _HOME.match(name) else name
@@ -53,7 +53,7 @@ def is_url(place: str) -> bool:
 def local_path(name: str) -> LocalPath:
     """The path of a local file or directory, expanded; PathError as `expand_home`.
 
-    NotLocalError for a URL; the message has its scheme only, since the rest may contain credentials.
+    Raises NotLocalError for a URL; the message has its scheme only, since the rest may contain credentials.
     """
     found = _URL.match(name)
     if found is None:

@@ -79,7 +79,9 @@ class Facts(NamedTuple):
 
 
 def check_url(field: str, place: str) -> None:
-    """ValueError for a URL that is malformed or contains credentials: configurations are stored and shown."""
+    """Raise ValueError for a URL that is malformed or contains credentials: configurations are stored and
+    shown.
+    """
     if not is_url(place):
         return
     scheme, _, rest = place.partition(":")
@@ -307,7 +309,7 @@ def _address(url: str, scheme: str, store: Any) -> str:
 
 
 def _refuse_private(service: str, url: str) -> None:
-    """UserError unless all addresses of a service are public; each service is looked up once."""
+    """Raise UserError unless all addresses of a service are public; each service is looked up once."""
     parts = urlsplit(service)
     host, port = parts.hostname or "", parts.port or 443
     if (host, port) in _public:

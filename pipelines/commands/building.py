@@ -46,7 +46,7 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
 def _memory_argument(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--memory-per-worker", metavar="SIZE",
-        help="memory that a task may take, such as 4GB; one that needs more is tried again in the place of others (default: the "
+        help="memory that a task may take, such as 4GB; one that needs more is tried again instead of other tasks (default: the "
         "memory of the machine, or of a node, shared out among its workers)",
     )  # fmt: skip
 

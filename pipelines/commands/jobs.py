@@ -79,7 +79,7 @@ def connect(address: str) -> Client:
     for module in ("dashboard.modules.dashboard_sdk", "dashboard.modules.job.sdk", "_private.runtime_env.packaging"):
         logging.getLogger(f"ray.{module}").setLevel(logging.WARNING)  # they report every upload and connection
     for name in ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS"):
-        os.environ.pop(name, None)  # Ray would take them for the address, whatever address it is given
+        os.environ.pop(name, None)  # Ray would prefer them to the address it is given
     client: Client = _asking(address, lambda: JobSubmissionClient(address))
     return client
 
@@ -180,7 +180,7 @@ def _age(job: SubmittedJob) -> tuple[float, str]:
 
 
 def _attach(other: SubmittedJob, work: Work, say: Say) -> SubmittedJob:
-    """Attach to a job of the same command; ConflictError where it is other work."""
+    """Attach to a job of the same command; raises ConflictError if it is other work."""
     if other.metadata.get("work") == work.key:
         say(f"{other.id}: the same work still runs for another slot; attached to it")
         return other

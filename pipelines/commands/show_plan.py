@@ -66,7 +66,7 @@ def show_plan(
         if memory is not None and larger:
             console.print(
                 f"more memory than the {human_bytes(memory)} of a worker: {', '.join(larger)}; their tasks would be tried again "
-                "in the place of others, or stop the build: see --memory-per-worker and --workers of build",
+                "instead of other tasks, or stop the build: see --memory-per-worker and --workers of build",
                 markup=False, soft_wrap=True,
             )  # fmt: skip
 

@@ -144,7 +144,7 @@ def _weight(edit: _Edit) -> tuple[bool, int]:
 
 
 def find_emptied(text: pa.LargeStringArray, columns: Sequence[pa.Array]) -> np.ndarray:
-    """Find the texts of which the last step's edits leave nothing visible, bool [rows].
+    """Find the texts that the last step's edits leave without visible characters, bool [rows].
 
     `columns` are the `edits` of the steps in order. A text that the last step does not edit is False, so at
     most one step empties each text. `pipelines.contracts.document.is_empty` defines what is visible, as it

@@ -197,7 +197,7 @@ def test_a_lease_of_a_dead_host_is_taken_over(meeting, reference, injected, hour
     said = meeting.drive("second").finish()
     seconds = time.perf_counter() - started
     assert "another process is building here (host dead, pid" in said
-    assert "stands still; going on" in said
+    assert "not responding; continuing" in said
     fault = "a lease of a dead host, whose clock was seven hours ahead or behind"
     injected(GROUP, fault, build_outcome(reference, meeting.output), seconds)
 
@@ -213,7 +213,7 @@ def test_a_build_that_was_suspended_and_taken_over_goes_on(meeting, reference, i
         Path(f"{file}.go").touch()
         started = time.perf_counter()
         second = meeting.drive(f"second{number}", hold=[10, Path(f"{file}s")], lease=QUICK)
-        second.until_said("stands still; going on")
+        second.until_said("not responding; continuing")
         second.until(Path(f"{file}s.held").exists)
         first.process.send_signal(signal.SIGCONT)
         first.until_said("another process took over")

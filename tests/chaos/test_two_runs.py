@@ -66,7 +66,7 @@ def test_a_lease_of_a_dead_host_does_not_keep_a_run_from_going_on(runs, injected
     run = runs.directory / "dead"
     dead_lease(run, "training", hours=7)
     started = time.perf_counter()
-    assert "stands still; going on" in runs.train("dead", run, lease=QUICK).finish()
+    assert "not responding; continuing" in runs.train("dead", run, lease=QUICK).finish()
     fault = "a lease of a dead host in a run directory"
     injected(GROUP, fault, runs.outcome(run), time.perf_counter() - started)
 

@@ -45,7 +45,7 @@ def loss_fields(
     none has one, all do.
 
     Bits per byte = nats per target x targets / (ln 2 x UTF-8 bytes of the text), with the targets and bytes
-    of a source's whole split, of which the sequences measured are an even sample; `<eos>` is a target.
+    of a source's whole split; the measured sequences are an even sample of it; `<eos>` is a target.
     """
     bytes_per_target = np.array([source.text_bytes / source.tokens for source in sources])
 

@@ -2,7 +2,7 @@
 
 With peak 1, W warm-up steps, N steps in all and final fraction f, step s (the first is 0) has
 
-- (s + 1) / (W + 1) while s < W, whatever the kind; afterwards, with t = (s - W) / (N - 1 - W) from 0 to 1,
+- (s + 1) / (W + 1) while s < W, for every kind; afterwards, with t = (s - W) / (N - 1 - W) from 0 to 1,
 - constant: 1
 - linear: 1 - (1 - f) t
 - cosine (Loshchilov and Hutter, 2017): f + (1 - f) (1 + cos(pi t)) / 2

@@ -338,7 +338,7 @@ class Trained:
 
 
 def load_trained(path: LocalPath) -> Trained:
-    """The model of an export, or of the newest checkpoint of a run. UserError where `path` is neither."""
+    """The model of an export, or of the newest checkpoint of a run. Raises UserError if `path` is neither."""
     if (path / _ORIGIN).exists():
         _silence_progress_bars()
         origin = _read_origin(path)

@@ -84,7 +84,7 @@ class Run:
 
 
 def read_runs(paths: Sequence[LocalPath]) -> list[Run]:
-    """The runs in these directories, named by the ends of their paths. UserError where one is no run."""
+    """The runs in these directories, named by the ends of their paths. Raises UserError if one is no run."""
     return [_read(path, name) for path, name in zip(paths, _names(paths), strict=True)]
 
 

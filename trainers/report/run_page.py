@@ -17,7 +17,7 @@ _EVENTS = 200  # listed per run: the first and the last
 
 
 def write_report(paths: Sequence[LocalPath], output: LocalPath) -> None:
-    """Write the page of these runs. UserError where one is no run."""
+    """Write the page of these runs. Raises UserError if one is no run."""
     output.write_atomic(render(read_runs(paths)).encode())
 
 

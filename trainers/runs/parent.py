@@ -22,7 +22,7 @@ from trainers.runs import checkpoint
 
 
 def kind_of(path: LocalPath) -> str:
-    """`run`, `export` or `hugging_face`. UserError where `path` is none of them."""
+    """`run`, `export` or `hugging_face`. Raises UserError if `path` is none of them."""
     for kind, file in (("run", "run.json"), ("export", "gristmill.json"), ("hugging_face", "config.json")):
         if (path / file).is_file():
             return kind
@@ -33,7 +33,9 @@ def kind_of(path: LocalPath) -> str:
 
 
 def settle(init: Init) -> Init:
-    """`init` with an absolute path and, for a run, the step that it begins from. ConfigError where a field does not apply."""
+    """`init` with an absolute path and, for a run, the step that it begins from. Raises ConfigError if a
+    field does not apply.
+    """
     path = parse_local(init.path, "init.path").resolve()
     kind = kind_of(path)
     if kind == "run":
@@ -50,7 +52,7 @@ def _only_of_runs(name: str, value: object, free: object, path: Path, kind: str)
 
 
 def checkpoint_of(run: LocalPath, step: int | None) -> checkpoint.Checkpoint:
-    """The checkpoint of a run at a step, or its newest. UserError where it has none."""
+    """The checkpoint of a run at a step, or its newest. Raises UserError if it has none."""
     found = checkpoint.newest(run, lambda _: None, last=step)
     if found is None or step not in (None, found.step):
         there = f"the nearest before it is that of step {found.step}" if found else "there is none before it"
@@ -128,7 +130,9 @@ def _same_tokenizer(path: LocalPath, marks: Mapping[str, str], corpus: TrainingC
 
 
 def _same_tokens(path: LocalPath, corpus: TrainingCorpus) -> None:
-    """UserError unless every id of a Hugging Face directory's tokenizer is the same token in the corpus's."""
+    """Raise UserError unless every id of a Hugging Face directory's tokenizer is the same token in the
+    corpus's.
+    """
     theirs, ours = read_definition(str(path)), read_definition(str(verified_tokenizer(corpus)))
     others = {number for number, token in theirs.tokens.items() if ours.tokens.get(number) != token}
     if others or theirs.data["model"].get("merges") != ours.data["model"].get("merges"):

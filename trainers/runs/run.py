@@ -136,7 +136,7 @@ def _change_corpus(path: LocalPath, config: Job, corpus: TrainingCorpus) -> None
 
 
 def read_run(path: LocalPath) -> dict[str, Any]:
-    """A run's `run.json`; UserError where `path` is no run."""
+    """A run's `run.json`; raises UserError if `path` is no run."""
     try:
         record = read_json(path / "run.json", "restore it from a copy, or begin another run")
     except (FileNotFoundError, NotADirectoryError):
@@ -154,8 +154,8 @@ def read_config(path: LocalPath) -> Job:
 
 
 def read_resolved(path: LocalPath) -> dict[str, Any]:
-    """A run's `resolved.yaml` as plain data; CorruptFileError unless it matches the checksum in its first
-    line.
+    """A run's `resolved.yaml` as plain data; raises CorruptFileError unless it matches the checksum in its
+    first line.
     """
     file = path / "resolved.yaml"
     content = file.read_bytes()
@@ -168,7 +168,9 @@ def read_resolved(path: LocalPath) -> dict[str, Any]:
 
 
 def verified_copy(path: LocalPath) -> LocalPath:
-    """The path of a run's `tokenizer.json`; CorruptFileError unless it is the tokenizer with which the run began."""
+    """The path of a run's `tokenizer.json`; raises CorruptFileError unless it is the tokenizer with which the
+    run began.
+    """
     file, began = path / "tokenizer.json", read_run(path)["fingerprints"]["tokenizer"]
     if not file.exists() or (found := file_checksum(file)) != began:
         state = f"is {found}" if file.exists() else "is missing"
@@ -205,7 +207,8 @@ def sealed(text: bytes) -> bytes:
 
 @contextmanager
 def locked(path: LocalPath) -> Iterator[None]:
-    """Lock a run's directory; ConflictError where another process trains in it, on this machine or another.
+    """Lock a run's directory; raises ConflictError if another process trains in it, on this machine or
+    another.
 
     A process that was suspended for so long that another took over the directory ends at once, so that two
     never write one log. Temporary files of killed processes in the directory are removed.
@@ -242,7 +245,7 @@ def begin_attempt(path: LocalPath) -> str:
 
 
 def check_attempt(path: LocalPath, name: str | None) -> None:
-    """SupersededError where workers of another name have been started since; never for None."""
+    """Raise SupersededError if workers of another name have been started since; never for None."""
     attempt = path / _ATTEMPT
     if name is not None and retry(attempt, attempt.read_text) != name:
         raise SupersededError(f"{path}: other workers have gone on with this run since these were cut off from it")

@@ -9,8 +9,8 @@ sentinel), and language modelling: the second part of a text from the first, or 
 language model. A language model reads the input and the target of denoising as one text and learns the target.
 
 The encoder-decoders are T5's, the single stacks are Llama's of the same sizes. A document that fills a row has
-as many tokens in every run. Losses are nats per target, and targets differ between the objectives, so each has
-the loss of a unigram model of the same targets beside it (`trainers.evaluation.evaluate`).
+as many tokens in every run. Losses are nats per target, and targets differ between the objectives, so each is
+shown next to the loss of a unigram model of the same targets (`trainers.evaluation.evaluate`).
 """
 
 import os

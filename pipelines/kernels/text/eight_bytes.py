@@ -1,4 +1,4 @@
-"""Eight bytes at once, as an integer: the first byte is the lowest."""
+"""Load eight bytes as one little-endian integer."""
 
 import numpy as np
 

@@ -39,7 +39,7 @@ def read_json(entry: Entry, source: Source) -> Iterator[TextRecord | Bad]:
 
 
 def _skip_bytes(chunks: Iterator[bytes], size: int) -> Iterator[bytes]:
-    """The stream without its first `size` bytes, all of which are in its first chunk."""
+    """The stream without its first `size` bytes, which are all in its first chunk."""
     yield next(chunks, b"")[size:]
     yield from chunks
 

@@ -30,8 +30,9 @@ class Source:
     remote: Remote = _REMOTE
     """Which URLs may be opened, and how."""
     identity: Literal["content", "listing"] = "content"
-    """content: files are told apart by checksums. listing: remote files by the size and ETag, hash or time that the store
-    lists, where they are too large to be fetched before they are read."""
+    """content: files are identified by checksums. listing: remote files that are too large to fetch before
+    reading are identified by the size and the ETag, hash or time that the store lists.
+    """
     include: tuple[str, ...] = ("**",)
     """Globs relative to root; `**` crosses directories. Each must match at least one file."""
     exclude: tuple[str, ...] = ()
@@ -66,7 +67,7 @@ class Source:
     """Memory for parsing one page; reading stops at a page that takes more, and names it."""
     max_decoded_bytes: int = 64 << 30
     """Bytes one file may decompress to; beyond, the rest of the file is quarantined. So it is beyond both 1 GiB and 1,000
-    times the size of the file, whatever is said here."""
+    times the size of the file, regardless of this field."""
     part_bytes: int = 128 << 20
     """Bytes of text after which a part is closed; bounds the memory of every later task."""
     max_quarantined: float = 0.5
@@ -80,7 +81,7 @@ class Source:
     licence: str = "unknown"
     """Licence of the texts, for the corpus card."""
     origin: str = ""
-    """Where the texts come from, for the corpus card: published as it stands."""
+    """Where the texts come from, for the corpus card; published unchanged."""
 
     def check(self) -> None:
         """Ranges."""

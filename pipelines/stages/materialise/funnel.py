@@ -157,7 +157,7 @@ def count_part(task: _CountTask) -> tuple[list[dict[str, Any]], Summary, pa.Tabl
 
 
 def emptied_by(part: Part) -> pa.Array:
-    """The rule of the step whose edits emptied each document, regardless of which step dropped it first; null
+    """The rule of the step whose edits emptied each document, even if another step dropped it first; null
     if text is left.
     """
     emptied = pa.nulls(part.rows, pa.string())

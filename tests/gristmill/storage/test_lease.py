@@ -99,7 +99,7 @@ def test_who_comes_second_waits_until_the_first_is_done(place):
     assert watch.said == [
         f"{place}: another process is building here (host elsewhere, pid {os.getpid()}); waiting for it, or taking over when it "
         "has not moved for 30 s",
-        f"{place}: it is done; going on",
+        f"{place}: it is done; continuing",
     ]
 
 
@@ -109,7 +109,7 @@ def test_a_lease_that_stands_still_is_taken_over(place):
     lease = watch.take(place)
     assert 45 + TIMEOUT_SECONDS <= watch.passed < 45 + TIMEOUT_SECONDS + 3
     assert holder(place) == lease.holder
-    assert "stands still" in watch.said[-1]
+    assert "not responding" in watch.said[-1]
 
 
 @pytest.mark.parametrize("hours", [-7, 7])

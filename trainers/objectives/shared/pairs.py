@@ -1,7 +1,7 @@
 """Pairs: objectives that turn every document into an input and a target, and the rows that a model reads them
 from.
 
-Each document of a packed row is processed separately and keeps its segment number, so whatever isolates
+Each document of a packed row is processed separately and keeps its segment number, so what isolates
 documents also isolates pairs. How pairs are written to rows depends on the family of the model:
 
 - encoder-decoder: the encoder's row holds the inputs, the decoder's row the targets. The decoder reads the
