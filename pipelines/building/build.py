@@ -23,15 +23,14 @@ from pipelines.contracts.manifest import (
     PartRecord,
     Receipt,
     StepManifest,
-    StepOutput,
     check_accounting,
     load_step,
-    publish,
-    publish_first,
+    remove_step,
     schema_facts,
 )
 from pipelines.contracts.parts import Annotation, Part
 from pipelines.contracts.stage import CorpusStage, PartStage, in_order
+from pipelines.contracts.tombstone import forgotten
 from pipelines.planning.corpus import CorpusConfig
 from pipelines.planning.inventory import Inventory
 from pipelines.planning.plan import Plan, Step, make_plan
@@ -83,7 +82,7 @@ def build(plan: Plan, cluster: AnyCluster, say: Callable[[str], None]) -> Corpus
     root = plan.config.place
     ensure_owner(root, plan.config.name, write=True)
     plan = add_published_files(plan)
-    state = Build(plan, root, cluster, say, {}, BuildMetrics(plan.config.name))
+    state = Build(plan, root, cluster, say, {}, BuildMetrics(plan.config.name), forgotten(root))
     _find_published(state)
     before = frozenset(state.published)
     if len(before) == len(plan.steps):
@@ -107,7 +106,7 @@ def build(plan: Plan, cluster: AnyCluster, say: Callable[[str], None]) -> Corpus
             _find_published(state)
     for step in state.plan.steps:
         if step.label not in before:  # workers of another build may have written more after it was killed or overtaken
-            StepOutput(root, step.directory).finish()
+            state.output(step).finish()
     state.metrics.progress(len(state.published), len(state.plan.steps))
     return publish_corpus(state)
 
@@ -133,16 +132,35 @@ def _run_or_adopt(work: Callable[[], None], state: Build) -> bool:
 def _find_published(state: Build) -> None:
     """Update `state.published` from the output directory. A step whose fingerprint has changed does not
     count.
+
+    A step that may hold a forgotten document is removed, and so is what was made from it.
     """
+    state.check_forgotten()
+    stale: list[Step] = []
     for step in state.plan.steps:
         known = state.published.get(step.label)
         if known is not None and known.fingerprint == step.fingerprint:
             continue
         state.published.pop(step.label, None)
         manifest = load_step(state.root, step.directory)
-        if manifest is not None:
+        if state.gone and _is_stale(step, manifest, state):
+            stale.append(step)
+        elif manifest is not None:
             state.published[step.label] = manifest
-            StepOutput(state.root, step.directory).finish()
+            state.output(step).finish()
+    for step in reversed(stale):  # what was made from a step goes before it: a kill in between is found again
+        state.say(f"{step.label} may hold documents that were forgotten, or was made from them; it is built again")
+        state.check_forgotten()
+        if _is_stale(step, load_step(state.root, step.directory), state):
+            remove_step(state.root / step.directory)
+
+
+def _is_stale(step: Step, manifest: StepManifest | None, state: Build) -> bool:
+    """Whether a step was published under another tombstone, or one of its inputs is not published."""
+    if manifest is None:
+        return (state.root / step.directory / "manifest.json").exists()
+    needed = [state.plan.step(label) for label in step.inputs() if label not in state.published]
+    return any(load_step(state.root, each.directory) is None for each in needed)
 
 
 def _check_samples(state: Build) -> None:
@@ -281,7 +299,7 @@ def _work(step: Step, source: str, state: Build) -> StageWork:
     stage = step.stage
     if step.files:
         stage = stage.use({name: state.published[label].facts for name, label in step.files.items()})
-    return StageWork(step.name, step.directory, stage, step.where, visible, StepOutput(state.root, step.directory))
+    return StageWork(step.name, step.directory, stage, step.where, visible, state.output(step))
 
 
 def publish_annotations(
@@ -297,8 +315,7 @@ def publish_annotations(
         (), _totals(counts), facts,
     )  # fmt: skip
     check_accounting(manifest, {(part.source, part.index): part.rows for part in parts}, counts)
-    publish(state.root, step.directory, manifest)
-    state.published[step.label] = manifest
+    state.publish(step, manifest)
 
 
 def _totals(counts: Mapping[str, Counts]) -> dict[str, Counts]:
@@ -319,7 +336,7 @@ def _run_corpus_step(step: Step, state: Build) -> None:
     state.cluster.peak_bytes = 0
     state.say(f"{step.label}")
     inputs = {name: state.root / state.plan.step(label).directory for name, label in step.files.items()}
-    out = StepOutput(state.root, step.directory, inputs)
+    out = state.output(step, inputs)
     parts = []
     for source in step.sources:
         for record in state.published[f"read.{source}"].parts:
@@ -335,10 +352,6 @@ def _run_corpus_step(step: Step, state: Build) -> None:
     else:
         files = tuple(FileRecord(**record) for record in facts.pop("files", ()))
         manifest = StepManifest(step.label, None, step.fingerprint, step.identity, {}, (), files, {}, facts)
-        if step.stage.reproducible:
-            publish(state.root, step.directory, manifest)
-        else:
-            manifest = publish_first(state.root, step.directory, manifest)
-        state.published[step.label] = manifest
+        state.publish(step, manifest)
     elapsed = time.perf_counter() - started
     state.record_run(step, elapsed, sum(part.text_bytes for part in parts), elapsed, work_bytes=work)

@@ -15,7 +15,6 @@ from pipelines.contracts.manifest import (
 from pipelines.contracts.mixtures import proportional, temperature, unimax
 from pipelines.planning.corpus import plain_config
 from pipelines.planning.plan import Plan
-from pipelines.planning.tombstone import forgotten
 from pipelines.report.write import write_report
 
 
@@ -88,9 +87,14 @@ def suggested_mixtures(sets: Mapping[str, ShardSet]) -> dict[str, dict[str, floa
 
 
 def publish_corpus(state: Build) -> CorpusManifest:
-    """Write `manifest.json` of the corpus, and its report if anything changed."""
-    manifest = corpus_manifest(state.plan, state.published, forgotten(state.root))
+    """Write `manifest.json` of the corpus, and its report if anything changed.
+
+    Raises ConflictError if documents were forgotten since the build began.
+    """
+    manifest = corpus_manifest(state.plan, state.published, state.gone)
+    state.check_forgotten()
     save_corpus(state.root, manifest)
+    state.check_forgotten()
     if write_report(state.plan, state.published, manifest, state.root):
         state.say(f"report: {state.root / 'report.html'}")
     return manifest

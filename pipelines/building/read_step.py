@@ -20,14 +20,12 @@ from pipelines.contracts.manifest import (
     Receipt,
     StepManifest,
     StepOutput,
-    publish,
     read_table,
     schema_facts,
     write_table,
 )
 from pipelines.contracts.stage import in_order
 from pipelines.planning.inventory import forget_checksums
-from pipelines.planning.tombstone import forgotten
 from pipelines.reading.documents import read_documents
 from pipelines.reading.entries.files import SourceFile, has_changed
 from pipelines.reading.sources.source import Source
@@ -106,16 +104,15 @@ def _refuse_changes(task: _ReadTask) -> None:
 def run_reads(state: Build) -> None:
     """Run and publish every unpublished read step, then check that no two files share a key."""
     sources = [source for source in state.plan.config.sources if f"read.{source.name}" not in state.published]
-    gone = forgotten(state.root)
     tasks: list[_ReadTask] = []
     for source in sources:
         inventory = state.plan.inventories[source.name]
         poison = state.plan.poison.get(("read", source.name), ())
-        out = StepOutput(state.root, state.plan.step(f"read.{source.name}").directory)
+        out, gone = state.output(state.plan.step(f"read.{source.name}")), tuple(state.gone.get(source.name, ()))
         for number, unit in enumerate(inventory.units(source.part_bytes)):
             files = tuple(inventory.files[i] for i in unit)
             checksums = tuple(inventory.checksums[i] for i in unit)
-            tasks.append(_ReadTask(out, source, files, checksums, number, poison, gone.get(source.name, ())))
+            tasks.append(_ReadTask(out, source, files, checksums, number, poison, gone))
     if not sources:
         if "funnel" not in state.published:  # a build that was killed may have published its reads unchecked
             _refuse_collisions(state)
@@ -173,8 +170,7 @@ def _publish_read(source: Source, receipts: Sequence[Receipt], state: Build) -> 
         {source.name: total},
     )  # fmt: skip
     _remove_others(state.root / step.directory, files + [part.file for part in parts])
-    publish(state.root, step.directory, manifest)
-    state.published[step.label] = manifest
+    state.publish(step, manifest)
     return total
 
 

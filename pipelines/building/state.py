@@ -2,15 +2,25 @@
 
 import os
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
+from gristmill.errors import ConflictError
 from gristmill.storage.location import Location
 from gristmill.storage.store import write_json
 from pipelines.building.build_metrics import BuildMetrics
 from pipelines.cluster.local import LocalCluster
 from pipelines.cluster.ray import RayCluster
-from pipelines.contracts.manifest import StepManifest
+from pipelines.contracts.manifest import (
+    StepManifest,
+    StepOutput,
+    forgotten_meanwhile,
+    load_step,
+    publish,
+    publish_first,
+    remove_step,
+)
+from pipelines.contracts.tombstone import FORGOTTEN, current_mark, mark_of
 from pipelines.planning.plan import Plan, Step
 
 AnyCluster = LocalCluster | RayCluster
@@ -26,6 +36,56 @@ class Build:
     say: Callable[[str], None]
     published: dict[str, StepManifest]
     metrics: BuildMetrics
+    gone: Mapping[str, Sequence[str]]
+    """The records that the output had forgotten when the build began, `path#record` by source."""
+
+    def output(self, step: Step, inputs: Mapping[str, Location] | None = None) -> StepOutput:
+        """The directory of a step, for those that write it."""
+        return StepOutput(self.root, step.directory, inputs or {}, mark_of(self.gone))
+
+    def publish(self, step: Step, manifest: StepManifest) -> None:
+        """Publish a step whose files are there and hold no forgotten document. Raises ConflictError otherwise.
+
+        Both are checked before and again after, since this process may have been suspended in between.
+        """
+        mark = mark_of(self.gone)
+        if mark:
+            manifest = replace(manifest, facts={**manifest.facts, FORGOTTEN: mark})
+        self.check_forgotten()
+        self._check_files(step, manifest)
+        if step.stage.reproducible:
+            publish(self.root, step.directory, manifest)
+        else:
+            manifest = publish_first(self.root, step.directory, manifest)
+        if current_mark(self.root) != mark and load_step(self.root, step.directory) is None:
+            remove_step(self.root / step.directory)
+        self.check_forgotten()
+        self._check_files(step, manifest)
+        self.published[step.label] = manifest
+
+    def _check_files(self, step: Step, manifest: StepManifest) -> None:
+        """Raise ConflictError if files of a step are gone: `forget` or `gc` took them for leftovers while this process was
+        suspended. Manifest and receipts are removed, so that the next build makes the step again.
+
+        An object store is not asked: neither command works there.
+        """
+        directory = self.root / step.directory
+        if directory.local is None:
+            return
+        records = [*(part.file for part in manifest.parts), *manifest.files]
+        missing = [record.path for record in records if not (directory / record.path).exists()]
+        if missing:
+            (directory / "manifest.json").unlink(missing_ok=True)
+            (directory / "units").remove_tree()
+            raise ConflictError(
+                f"{directory / missing[0]}: was removed by another command while the step was built ({len(missing)} files "
+                "are missing); run the command again"
+            )
+
+    def check_forgotten(self) -> None:
+        """Raise ConflictError if documents were forgotten since the build began."""
+        if current_mark(self.root) != mark_of(self.gone):
+            raise forgotten_meanwhile(self.root)
 
     def record_run(self, step: Step, seconds: float, text_bytes: int, elapsed: float, **more: int) -> None:
         """Write `run.json`: times and rates of a step, which do not belong in its manifest. `seconds` is the

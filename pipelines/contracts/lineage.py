@@ -121,6 +121,11 @@ def open_corpus(directory: Location) -> "Corpus":
     for entry in manifest.steps:
         step = load_step(root, entry["directory"])
         if step is None or step.fingerprint != entry["fingerprint"]:
+            if step is None and (root / entry["directory"] / "manifest.json").exists():
+                raise CorruptFileError(
+                    f"{root / entry['directory']}: step {entry['step']} may hold documents that were forgotten; build the "
+                    "corpus again"
+                )
             found = "is missing" if step is None else f"is {step.fingerprint}"
             raise CorruptFileError(
                 f"{root / entry['directory']}: step {entry['step']} {found}, the corpus manifest recorded "

@@ -13,11 +13,12 @@ from typing import Any, BinaryIO
 
 import pyarrow as pa
 
-from gristmill.errors import AccountingError, CorruptFileError, UserError
+from gristmill.errors import AccountingError, ConflictError, CorruptFileError, UserError
 from gristmill.storage.location import Content, FileRecord, Location
 from gristmill.storage.retries import retry
 from gristmill.storage.store import digest, read_json, write_json, write_new_json
 from pipelines.contracts.document_counts import Counts, parse_counts
+from pipelines.contracts.tombstone import FORGOTTEN, current_mark, is_current
 
 STEP_FORMAT = "gristmill-step/1"
 CORPUS_FORMAT = "gristmill-corpus/1"
@@ -76,12 +77,14 @@ class StepOutput:
     """The directory of a step that is being built; picklable, so that tasks commit their own units.
 
     `inputs` maps the names of the steps whose files this step reads (`StepFiles` of `reads()`) to their
-    directories.
+    directories. `mark` is that of the tombstone under which the step is built; receipts with another mark are
+    not used.
     """
 
     root: Location
     name: str
     inputs: Mapping[str, Location] = field(default_factory=dict)
+    mark: str = ""
 
     @property
     def directory(self) -> Location:
@@ -96,6 +99,8 @@ class StepOutput:
             value = read_json(self.directory / "units" / f"{unit}.json")
         except FileNotFoundError:
             return None
+        if value.get(FORGOTTEN, "") != self.mark:
+            return None
         return Receipt(value["unit"], tuple(FileRecord(**record) for record in value["files"]), value["counts"])
 
     def write(self, relative: str, content: Content) -> FileRecord:
@@ -106,13 +111,25 @@ class StepOutput:
         """Write a unit's receipt. A unit is finished if and only if its receipt exists.
 
         A task on a disconnected node, or of a killed driver, may get here after others have published the
-        step. Then its receipt is removed again; its files are identical to the published ones.
+        step. Then its receipt is removed again; its files are identical to the published ones. If documents
+        were forgotten since the build began, the files may hold one: they are removed. Raises ConflictError.
         """
         receipt = Receipt(unit, tuple(files), dict(counts))
-        write_json(self.directory / "units" / f"{unit}.json", asdict(receipt))
+        self._refuse_forgotten(receipt)
+        mark = {FORGOTTEN: self.mark} if self.mark else {}
+        write_json(self.directory / "units" / f"{unit}.json", {**asdict(receipt), **mark})
+        self._refuse_forgotten(receipt)
         if (self.directory / "manifest.json").exists():
             self.finish()
         return receipt
+
+    def _refuse_forgotten(self, receipt: Receipt) -> None:
+        """Raise ConflictError, and remove a unit's files, if documents were forgotten since the build began."""
+        if current_mark(self.root) != self.mark:
+            for record in receipt.files:
+                (self.directory / record.path).unlink(missing_ok=True)
+            (self.directory / "units" / f"{receipt.unit}.json").unlink(missing_ok=True)
+            raise forgotten_meanwhile(self.root)
 
     def commit(self, unit: str, files: Mapping[str, Content], counts: Mapping[str, Any]) -> Receipt:
         """Write a unit's files, then its receipt."""
@@ -123,6 +140,13 @@ class StepOutput:
         for name in ("units", "work"):
             (self.directory / name).remove_tree()
         self.directory.remove_temporaries()
+
+
+def forgotten_meanwhile(root: Location) -> ConflictError:
+    """The error of a build that began before documents were forgotten."""
+    return ConflictError(
+        f"{root}: documents were forgotten while this build ran, and its work may hold them; run the command again"
+    )
 
 
 def schema_facts(schema: pa.Schema) -> dict[str, str]:
@@ -208,21 +232,33 @@ def publish_first(root: Location, name: str, manifest: StepManifest) -> StepMani
         if (published := load_step(root, name)) is not None:
             manifest = published
             break
+        if current_mark(root):  # it is that of a build from before documents were forgotten
+            (root / name / "manifest.json").unlink(missing_ok=True)
     StepOutput(root, name).finish()
     return manifest
 
 
+def remove_step(directory: Location) -> None:
+    """Remove a step: its manifest first, since a step without one does not exist."""
+    (directory / "manifest.json").unlink(missing_ok=True)
+    if directory.exists():
+        directory.fsync()
+    directory.remove_tree()
+
+
 def load_step(root: Location, name: str) -> StepManifest | None:
-    """Load and verify the manifest of a step's directory; None if the step is not published.
+    """Load and verify the manifest of a step's directory; None if the step is not published, or may hold a
+    document that was forgotten.
 
     A local manifest is cached per process until its file changes, so treat the result as read-only.
     """
     path = root / name / "manifest.json"
     try:
         version = path.version()
-        return _load_step(root, name) if version is None else _load_once(root, name, version)
+        manifest = _load_step(root, name) if version is None else _load_once(root, name, version)
     except FileNotFoundError:
         return None
+    return manifest if is_current(root, manifest.facts.get(FORGOTTEN, "")) else None
 
 
 @lru_cache(maxsize=256)

@@ -15,11 +15,11 @@ from gristmill.storage.paths import is_url
 from gristmill.storage.store import read_json
 from gristmill.terminal import human_bytes, printable
 from pipelines.contracts.lineage import Corpus, Located, open_corpus
+from pipelines.contracts.tombstone import read_tombstone
 from pipelines.erasure.forget import find_documents, forget
 from pipelines.erasure.gc import find_unreached, remove_steps
 from pipelines.erasure.scan import make_probes, scan
 from pipelines.planning.corpus import CorpusConfig
-from pipelines.planning.tombstone import read_tombstone
 
 
 def erase(corpus: Location, ids: Path | None, urls: Path | None, runs: LocalPath | None) -> None:

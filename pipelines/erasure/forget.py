@@ -41,8 +41,8 @@ from pipelines.contracts.manifest import (
     write_table,
 )
 from pipelines.contracts.shard_set import open_shard, write_shard
+from pipelines.contracts.tombstone import FORGOTTEN, read_tombstone, write_tombstone
 from pipelines.erasure.gc import list_unreached, remove_steps
-from pipelines.planning.tombstone import FORGOTTEN, read_tombstone, write_tombstone
 from pipelines.stages.materialise.funnel import Funnel
 
 

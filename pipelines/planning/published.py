@@ -26,6 +26,8 @@ def add_published_files(plan: Plan) -> Plan:
 
 def explain(step: Step, root: Location) -> str:
     """Why a step is not finished: what changed since the last published step of the same label."""
+    if (root / step.directory / "manifest.json").exists():
+        return "it may hold documents that were forgotten"
     last = _latest(step, root)
     if last is None:
         return "not built yet"

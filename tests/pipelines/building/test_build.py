@@ -603,3 +603,39 @@ def test_an_output_that_cannot_be_written_says_so_before_anything_is_read(corpus
         said = capsys.readouterr()
         assert re.fullmatch(rf"error: {output}: is not writable \(.+\); choose another `output`\n", said.err)
         assert "looking at the files" not in said.out
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_a_step_whose_files_are_gone_is_not_published_and_built_by_the_next_build(
+    corpus_file, tmp_path, monkeypatch, moment
+):
+    """The build was suspended right before or after it looked, and another command took its files for leftovers."""
+    from pipelines.building import state
+
+    publish = state.publish
+
+    def remove_files(root, name):
+        if name.startswith("read.web-"):
+            for path in (root / name / "parts").iterdir():
+                path.unlink()
+
+    def suspended(root, name, manifest):
+        remove_files(root, name)
+        publish(root, name, manifest)
+
+    with monkeypatch.context() as patch:
+        if moment == "after":
+            patch.setattr(state, "publish", suspended)
+        else:
+            check = state.Build._check_files
+
+            def look(self, step, manifest):
+                remove_files(self.root, step.directory)
+                check(self, step, manifest)
+
+            patch.setattr(state.Build, "_check_files", look)
+        with pytest.raises(ConflictError, match="was removed by another command while the step was built"):
+            run(corpus_file)
+    assert not list((tmp_path / "out").glob("read.web-*/manifest.json"))
+    run(corpus_file)
+    assert sum(part.rows for part in open_corpus(tmp_path / "out").parts("web")) == 40

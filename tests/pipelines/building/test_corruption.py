@@ -16,8 +16,8 @@ from pipelines.building.build import build
 from pipelines.cluster.local import LocalCluster
 from pipelines.contracts.columns import DROP
 from pipelines.contracts.lineage import open_corpus
+from pipelines.contracts.tombstone import read_tombstone
 from pipelines.erasure.forget import forget
-from pipelines.planning.tombstone import read_tombstone
 from tests.damage import cuts, damaged, files_of, flips, unnamed
 from tests.damaged_corpus import everything, plan_of, write_corpus
 

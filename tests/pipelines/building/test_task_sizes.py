@@ -124,7 +124,7 @@ def test_finding_the_annotations_of_all_parts_is_linear(corpus_file):
             PartRecord(source, index, 1, 1, FileRecord(f"parts/{index}", 1, "")) for index in range(count)
         )
         published = {label: StepManifest(label, source, "", {}, {}, records) for label in labels}
-        state = Build(plan, config.place, LocalCluster(), print, published, BuildMetrics("c"))
+        state = Build(plan, config.place, LocalCluster(), print, published, BuildMetrics("c"), {})
         parts = [part_of(state, source, record, labels) for record in tuple.__iter__(records)]
         assert all(a.file.path == f"parts/{part.index}" for part in parts for a in part.annotations)
         looks.append(Counting.looks)

@@ -16,12 +16,12 @@ from pipelines.cluster.local import LocalCluster
 from pipelines.contracts.lineage import Quarantined, open_corpus
 from pipelines.contracts.manifest import load_corpus
 from pipelines.contracts.shard_set import open_shard
+from pipelines.contracts.tombstone import read_tombstone
 from pipelines.erasure.forget import forget
 from pipelines.erasure.scan import make_probes, scan
 from pipelines.export.text_export import export_corpus
 from pipelines.planning.corpus import load_corpus_config
 from pipelines.planning.inventory import take_inventory
-from pipelines.planning.tombstone import read_tombstone
 
 SHARDED, DROPPED = "web/0.jsonl#5", "web/1.jsonl#4"  # text 10, which is kept; text 9, which is too short
 
@@ -261,4 +261,58 @@ def test_a_later_read_honours_the_tombstone(built_corpus_file, tmp_path):
     again, _ = state(out)
     assert {i: row["text"] for i, row in again.items()} == {i: row["text"] for i, row in after.items()}
     assert load_corpus(out).sources["web"]["quarantined"]["forgotten"] == 1
+    accounted(out)
+
+
+def test_a_step_published_without_knowing_what_is_forgotten_is_built_again(built_corpus_file, tmp_path, capsys):
+    """As an older version, or a build that was killed between publishing and looking again, may have left it."""
+    out = tmp_path / "out"
+    document = open_corpus(out).find(SHARDED)
+    text = document.part.table(("text",))["text"][document.row].as_py()
+    shutil.copytree(out, tmp_path / "before")
+    forget(out, [SHARDED], [])
+    read = next(path.name for path in out.glob("read.web-*"))
+    shutil.copytree(tmp_path / "before" / read, out / read, dirs_exist_ok=True)
+    with pytest.raises(UserError, match="may hold documents that were forgotten; build the corpus again"):
+        open_corpus(out)
+    assert main(["plan", str(built_corpus_file)]) == 0
+    assert "it may hold documents that were forgotten" in " ".join(capsys.readouterr().out.split())
+    said = "\n".join(build(built_corpus_file))
+    assert "read.web may hold documents that were forgotten, or was made from them; it is built again" in said
+    assert isinstance(open_corpus(out).find(SHARDED), Quarantined)
+    assert not any(text.encode() in path.read_bytes() for path in out.rglob("*") if path.is_file())
+    accounted(out)
+    assert "nothing is recomputed" in " ".join(build(built_corpus_file))
+
+
+def test_a_task_that_outlives_its_driver_gives_no_forgotten_document_back(built_corpus_file, tmp_path, monkeypatch):
+    """It began before, and its driver is dead: what it commits is neither kept nor used."""
+    out, tasks = tmp_path / "out", []
+
+    class Killed(BaseException):
+        pass
+
+    def take(self, function, arguments, *others):
+        tasks.append((function, arguments))
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalCluster, "map", take)
+        with pytest.raises(Killed):
+            build(built_corpus_file, "sources.web.part_bytes=4000")
+    ((read, arguments),) = tasks
+    receipts = [read(task)[0] for task in arguments[1:]]  # one is done before, and was not seen by `forget`
+    late = arguments[0]
+    directory, left = late.out.directory, tmp_path / "left"
+    shutil.copytree(directory, left)
+    forget(out, [SHARDED], [])
+    assert not directory.exists()
+    with pytest.raises(UserError, match="documents were forgotten while this build ran"):
+        read(late)
+    assert not [path for path in directory.rglob("*") if path.is_file()]
+    shutil.copytree(left, directory, dirs_exist_ok=True)
+    assert receipts
+    assert all(task.out.receipt(task.unit) for task in arguments[1:])  # a driver from before would use them
+    build(built_corpus_file, "sources.web.part_bytes=4000")
+    assert isinstance(open_corpus(out).find(SHARDED), Quarantined)
     accounted(out)

@@ -1,0 +1,73 @@
+"""Tombstones: the records that a corpus directory has forgotten and must not read again.
+
+Every step and every receipt carries the mark of the tombstone that it was made under. One with another mark may
+hold a forgotten document, and is not used: `load_step` and `StepOutput.receipt` treat it as absent. So a task or
+a build that read the tombstone, was suspended, and went on after `forget` cannot bring a document back.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gristmill.errors import UserError
+from gristmill.storage.location import Location
+from gristmill.storage.store import digest, read_json, write_json
+
+FORGOTTEN = "forgotten"
+"""The reason of a record that was forgotten, and the name of the mark in a manifest's facts and in a receipt."""
+_FILE = "forgotten.json"
+
+
+def read_tombstone(output: Location) -> dict[str, Any]:
+    """The tombstone of a corpus.
+
+    `records`: sorted `path#record` by source; `pending`: documents whose removal is unfinished; `asked`: a
+    digest of the ids and URLs that named them; `before`: earlier fingerprints of the corpus, while it held
+    documents that are forgotten now.
+    """
+    try:
+        tombstone = read_json(
+            output / _FILE, "restore it from a copy; without it, what was forgotten would be read again"
+        )
+    except FileNotFoundError:
+        tombstone = {}
+    kinds = {"records": dict, "pending": list, "asked": str, "before": list}
+    return {name: tombstone.get(name, kind()) for name, kind in kinds.items()}
+
+
+def write_tombstone(output: Location, tombstone: dict[str, Any]) -> None:
+    """Write what `read_tombstone` gives."""
+    write_json(output / _FILE, tombstone)
+
+
+def mark_of(records: Mapping[str, Sequence[str]]) -> str:
+    """The mark of forgotten records by source, `path#record`; empty if there are none."""
+    return digest({source: list(names) for source, names in records.items()}) if records else ""
+
+
+def current_mark(output: Location) -> str:
+    """The mark of what an output has forgotten by now, including what `forget` is still removing."""
+    return mark_of(read_tombstone(output)["records"])
+
+
+def is_current(output: Location, mark: str) -> bool:
+    """Whether a step with this mark holds no forgotten document.
+
+    While `forget` is at work, steps that it has not rewritten yet have the mark of the records before.
+    """
+    tombstone = read_tombstone(output)
+    records: dict[str, list[str]] = tombstone["records"]
+    if not records or mark == mark_of(records):
+        return True
+    pending = {(doc["source"], f"{doc['path']}#{doc['record']}") for doc in tombstone["pending"]}
+    before = {source: [name for name in names if (source, name) not in pending] for source, names in records.items()}
+    return bool(pending) and mark == mark_of({source: names for source, names in before.items() if names})
+
+
+def forgotten(output: Location) -> dict[str, tuple[str, ...]]:
+    """The records, `path#record`, that must not be read again, by source. Raises UserError while a removal is
+    unfinished.
+    """
+    tombstone = read_tombstone(output)
+    if tombstone["pending"]:
+        raise UserError(f"{output}: forgetting was interrupted; finish it first: python -m pipelines forget {output}")
+    return {source: tuple(records) for source, records in tombstone["records"].items()}
