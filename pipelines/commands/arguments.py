@@ -5,11 +5,11 @@ import argparse
 from gristmill.storage.paths import local_path
 
 _OVERRIDES = (
-    "fields of the corpus file to change, as a.b=value; steps.language.model=... picks the step with that key or name"
+    "fields of the corpus file to change, as a.b=value; steps.language.model=... selects the step with that key or name"
 )
 
 
 def add_config(command: argparse.ArgumentParser) -> None:
-    """A corpus file and the fields of it to change."""
+    """Add the arguments for a corpus file and for fields of it to change."""
     command.add_argument("config", type=local_path, help="a corpus YAML, for example corpora_configs/demo.yaml")
     command.add_argument("overrides", nargs="*", default=[], metavar="a.b=value", help=_OVERRIDES)

@@ -11,7 +11,7 @@ from pipelines.commands.arguments import add_config
 
 
 def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Commands that plan and build."""
+    """Add the commands that plan and build."""
     plan = commands.add_parser("plan", help="show the steps of a build, what is finished, what will run and why")
     add_config(plan)
     plan.add_argument(
@@ -20,11 +20,11 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     )  # fmt: skip
     plan.add_argument(
         "--rates", action="append", default=[], type=local_path, metavar="OUTPUT",
-        help="estimate from the builds in this directory, too (default: from earlier builds of this corpus alone)",
+        help="estimate from the builds in this directory, too (default: only from earlier builds of this corpus)",
     )  # fmt: skip
     _memory_argument(plan)
     plan.set_defaults(handler=_plan)
-    build = commands.add_parser("build", help="run what the plan says is not finished")
+    build = commands.add_parser("build", help="run the steps that are not finished")
     add_config(build)
     build.add_argument(
         "--workers", type=int, default=os.cpu_count() or 1, help="Ray workers on this machine (default: its cores)"
@@ -46,8 +46,8 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
 def _memory_argument(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--memory-per-worker", metavar="SIZE",
-        help="memory that a task may take, such as 4GB; one that needs more is tried again instead of other tasks (default: the "
-        "memory of the machine, or of a node, shared out among its workers)",
+        help="memory that a task may use, such as 4GB; one that needs more is tried again with fewer tasks beside it (default: "
+        "the memory of the machine, or of a node, divided among its workers)",
     )  # fmt: skip
 
 
@@ -88,9 +88,8 @@ def _plan(options: argparse.Namespace) -> int:
             check_counts(source, manifest, output / directory, files)
         else:
             tallies[source.name] = check_sample(source, files)
-    here = (
-        [LocalPath(output.local)] if output.local else []
-    )  # in an object store, looking at every step would take long
+    # In an object store, reading the rates of every step would take too long.
+    here = [LocalPath(output.local)] if output.local else []
     memory = memory or max(LEAST, machine_memory() // (os.cpu_count() or 1))  # as a build on this machine
     unfit = fit_of_plan(plan, output, tallies)
     show_plan(plan, output, forecast(plan, [*here, *options.rates]), memory, unfit)
@@ -98,7 +97,9 @@ def _plan(options: argparse.Namespace) -> int:
 
 
 def _memory(options: argparse.Namespace) -> int | None:
-    """What --memory-per-worker says, in bytes. Called before Arrow is loaded, which then takes memory in a way that counts."""
+    """The value of --memory-per-worker in bytes. Must be called before Arrow is loaded, because it sets
+    Arrow's allocator.
+    """
     from pipelines.cluster.memory import ALLOCATOR, ceiling_of
 
     os.environ.update(ALLOCATOR)

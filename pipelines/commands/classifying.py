@@ -1,4 +1,4 @@
-"""`classifier train`."""
+"""`classifier train`: train a quality classifier."""
 
 import argparse
 
@@ -7,7 +7,7 @@ from gristmill.terminal import printable
 
 
 def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """The command `classifier`."""
+    """Add the command `classifier`."""
     classifier = commands.add_parser("classifier", help="train a fastText classifier on documents of built corpora")
     actions = classifier.add_subparsers(dest="action", required=True, metavar="ACTION")
     train = actions.add_parser("train", help="train, measure on held-out documents, write model and model card")

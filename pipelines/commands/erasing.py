@@ -1,4 +1,4 @@
-"""`forget` and `gc`: take documents, or steps that nothing reaches, out of a corpus directory."""
+"""`forget` and `gc`: remove documents, or unreachable steps, from a corpus directory."""
 
 import argparse
 
@@ -7,18 +7,20 @@ from gristmill.storage.paths import local_path
 
 
 def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Commands that erase."""
-    forget = commands.add_parser("forget", help="take documents out of everything a corpus directory holds")
+    """Add the commands that erase."""
+    forget = commands.add_parser("forget", help="remove documents from everything in a corpus directory")
     forget.add_argument(
-        "corpus", type=location_argument, help="output directory of a corpus; alone: finish what was interrupted"
+        "corpus",
+        type=location_argument,
+        help="output directory of a corpus; given alone, finish an interrupted removal",
     )
     forget.add_argument("--ids", type=local_path, metavar="FILE", help="one id a line: source/path#record, or hex")
     forget.add_argument("--urls", type=local_path, metavar="FILE", help="one URL a line; all documents that have it")
     forget.add_argument(
-        "--runs", type=local_path, metavar="DIR", help="list the training runs under DIR that were given them"
+        "--runs", type=local_path, metavar="DIR", help="list the training runs under DIR that have read them"
     )
     forget.set_defaults(handler=_forget)
-    gc = commands.add_parser("gc", help="list steps of an output directory that none of these configurations reaches")
+    gc = commands.add_parser("gc", help="list steps of an output directory that none of these configurations uses")
     gc.add_argument("configs", type=local_path, nargs="+", help="corpus YAMLs with the same output")
     gc.add_argument("--delete", action="store_true", help="remove them")
     gc.set_defaults(handler=_gc)

@@ -1,4 +1,4 @@
-"""`inspect`, `whatif` and `compare-rules`: what is in a corpus, and what other rules would do."""
+"""`inspect`, `whatif` and `compare-rules`: examine a corpus, and what other rules would do to it."""
 
 import argparse
 
@@ -10,8 +10,8 @@ from pipelines.commands.arguments import add_config
 
 
 def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Commands that look into a corpus."""
-    inspect = commands.add_parser("inspect", help="tell the story of a document, or sample what a rule dropped")
+    """Add the commands that examine a corpus."""
+    inspect = commands.add_parser("inspect", help="show the history of a document, or sample what a rule dropped")
     inspect.add_argument("corpus", type=location_argument, help="output directory of a corpus, or its URL")
     what = inspect.add_mutually_exclusive_group(required=True)
     what.add_argument("--doc", metavar="ID", help="a document: source/path#record, or its id in hex")
@@ -21,7 +21,7 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     what.add_argument("--cluster", metavar="ID", help="the duplicates of a document, with what differs between them")
     what.add_argument(
         "--contamination", type=local_path, metavar="FILE",
-        help="write where documents hold items of evaluation sets to a new file, a JSON line a place",
+        help="write a new file with one JSON line for each evaluation item found in a document",
     )  # fmt: skip
     inspect.add_argument("--samples", type=int, default=5, help="how many documents to sample (default 5)")
     inspect.add_argument(

@@ -1,4 +1,4 @@
-"""`export`: the kept text for other tools."""
+"""`export`: write the kept text for other tools."""
 
 import argparse
 
@@ -6,7 +6,7 @@ from gristmill.storage.parsing import location_argument
 
 
 def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """The command `export`."""
+    """Add the command `export`."""
     export = commands.add_parser("export", help="write the kept, edited text as Parquet or JSONL")
     export.add_argument("corpus", type=location_argument, help="output directory of a corpus, or its URL")
     export.add_argument(
@@ -29,7 +29,7 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def _list(names: str) -> list[str]:
-    """The type of an argument that takes names with commas between them."""
+    """Parse an argument of comma-separated names."""
     return [name.strip() for name in names.split(",") if name.strip()]
 
 

@@ -21,7 +21,7 @@ from gristmill.errors import ConflictError, UserError
 from pipelines.commands.submission import Upload, Work
 
 ACTIVE = ("PENDING", "RUNNING")
-_SILENCE_SECONDS = 300.0  # a head that was restarted, or a tunnel that broke, is back within minutes
+_SILENCE_SECONDS = 300.0  # a restarted head or a broken tunnel is back within minutes
 _PAUSE_SECONDS = 2.0
 _STOP_SECONDS = 60.0
 _LONGEST_PAUSE = 60.0
@@ -29,7 +29,7 @@ Say = Callable[[str], None]
 
 
 class Client(Protocol):
-    """What is used of Ray's JobSubmissionClient."""
+    """The methods of Ray's JobSubmissionClient that are used here."""
 
     def list_jobs(self) -> list[Any]: ...  # noqa: D102
     def get_job_info(self, job_id: str) -> Any: ...  # noqa: D102
@@ -41,7 +41,9 @@ class Client(Protocol):
 
 @dataclass(frozen=True)
 class SubmittedJob:
-    """One attempt. `status` as Ray names it; `exit_code` of its command once it ended; times in seconds since 1970."""
+    """One attempt. `status` is Ray's; `exit_code` is that of the command once it has ended; times are Unix
+    times in seconds.
+    """
 
     id: str
     status: str
@@ -54,13 +56,15 @@ class SubmittedJob:
 
     @property
     def active(self) -> bool:
-        """Whether it waits or runs."""
+        """Whether the job is pending or running."""
         return self.status in ACTIVE
 
 
 @dataclass(frozen=True)
 class Launch:
-    """How work is run: the interpreter of the cluster, the files, variables, and what the command itself reserves."""
+    """How work is run: the interpreter on the cluster, the files, the environment variables, and the CPUs and
+    GPUs that the command itself reserves.
+    """
 
     python: str
     upload: Upload | None
@@ -70,8 +74,8 @@ class Launch:
 
 
 def connect(address: str) -> Client:
-    """A client for the cluster with its dashboard at `address`. Raises UserError if none answers or the token
-    is not its.
+    """Connect to the cluster whose dashboard is at `address`. Raises UserError if none answers or it rejects
+    the token.
     """
     refuse_known("ray")
     from ray.job_submission import JobSubmissionClient
@@ -85,7 +89,7 @@ def connect(address: str) -> Client:
 
 
 def _asking(address: str, ask: Callable[[], Any]) -> Any:
-    """The answer of a cluster to its first question."""
+    """Make the first request to a cluster. Raises UserError if it does not answer or rejects the token."""
     import requests
     from ray.exceptions import AuthenticationError
 
@@ -93,7 +97,7 @@ def _asking(address: str, ask: Callable[[], Any]) -> Any:
         return ask()
     except AuthenticationError:
         raise UserError(
-            f"{address}: the cluster does not take this token (401 or 403): set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN or "
+            f"{address}: the cluster rejects this token (401 or 403): set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN or "
             f"~/.ray/auth_token to the token of its head"
         ) from None
     except (ConnectionError, requests.RequestException) as error:
@@ -104,7 +108,7 @@ def _asking(address: str, ask: Callable[[], Any]) -> Any:
 
 
 def attempts(client: Client, submission: str) -> list[SubmittedJob]:
-    """All attempts with that submission id, the first first; also where `submission` is the id of one of them."""
+    """All attempts of a submission, oldest first. `submission` may also be the id of a single attempt."""
     found = {}
     for details in client.list_jobs():
         name = details.submission_id or ""
@@ -115,7 +119,7 @@ def attempts(client: Client, submission: str) -> list[SubmittedJob]:
 
 
 def jobs(client: Client) -> list[SubmittedJob]:
-    """All submitted jobs, the newest first."""
+    """All submitted jobs, newest first."""
     found = [_job(details) for details in client.list_jobs() if details.submission_id]
     return sorted(found, key=lambda job: -(job.started or time.time()))
 
@@ -140,9 +144,9 @@ def submit(client: Client, work: Work, launch: Launch, say: Say) -> SubmittedJob
     """The job of this work: the one that runs or has succeeded, or a new attempt.
 
     Where the same command still runs for an earlier slot, it is that job. Raises ConflictError if it runs
-    with other code or another configuration, since both would write to the same place. Two processes that submit
-    at the same moment do not see each other's job before, so each looks again afterwards, and stops its own job
-    if the other is older.
+    with other code or another configuration, since both would write to the same place. Two processes that
+    submit at the same moment do not see each other's job before, so each looks again afterwards, and stops
+    its own job if the other is older.
     """
     for other in _same_command(client, work):
         return _attach(other, work, say)
@@ -163,7 +167,9 @@ def submit(client: Client, work: Work, launch: Launch, say: Say) -> SubmittedJob
 
 
 def _same_command(client: Client, work: Work) -> list[SubmittedJob]:
-    """The active jobs of the same command for another slot, with other code or configuration, the oldest first."""
+    """The active jobs of the same command for another slot, with other code or configuration, the oldest
+    first.
+    """
     return sorted(
         (
             job
@@ -175,7 +181,9 @@ def _same_command(client: Client, work: Work) -> list[SubmittedJob]:
 
 
 def _age(job: SubmittedJob) -> tuple[float, str]:
-    """A key that is smaller for older jobs, and never the same for two: the cluster's time of submission, and the id."""
+    """A key that is smaller for older jobs, and never the same for two: the cluster's time of submission, and
+    the id.
+    """
     return (math.inf if job.started is None else job.started, job.id)
 
 
@@ -191,7 +199,7 @@ def _attach(other: SubmittedJob, work: Work, say: Say) -> SubmittedJob:
 
 
 def _start(client: Client, work: Work, launch: Launch, attempt: int, say: Say) -> SubmittedJob:
-    """Submit an attempt; where another process has just done so, attach to its job."""
+    """Submit an attempt; if another process has just done so, attach to its job."""
     name = work.id if attempt == 1 else f"{work.id}-{attempt}"
     metadata = {"submission": work.id, "words": work.words, "work": work.key, "attempt": str(attempt)}
     environment: dict[str, Any] = {"env_vars": dict(launch.variables)} if launch.variables else {}
@@ -221,9 +229,9 @@ def _first_line(text: str) -> str:
 
 
 def follow(client: Client, job: SubmittedJob, write: Say) -> SubmittedJob:
-    """Hand the log of a job to `write` as it grows; the job once it has ended.
+    """Pass the log of a job to `write` as it grows, and return the job once it has ended.
 
-    A connection that breaks is made again; UserError when the cluster has not answered for five minutes.
+    Reconnects if the connection breaks. Raises UserError if the cluster has not answered for five minutes.
     """
     printed, last = 0, time.monotonic()
 
@@ -243,7 +251,8 @@ def follow(client: Client, job: SubmittedJob, write: Say) -> SubmittedJob:
             asyncio.run(tail())
             found = _job(client.get_job_info(job.id))
             last = time.monotonic()
-        # The connection, the head or the tunnel may be broken while the job runs: only long silence is an end.
+        # The connection, the head or the tunnel may be broken while the job runs: only long silence is an
+        # end.
         except Exception as error:
             if time.monotonic() - last > _SILENCE_SECONDS:
                 raise UserError(
@@ -257,7 +266,9 @@ def follow(client: Client, job: SubmittedJob, write: Say) -> SubmittedJob:
 
 
 def run(client: Client, work: Work, launch: Launch, retries: int, write: Say, say: Say) -> SubmittedJob:
-    """Submit or attach, follow to the end, and after a failure try again up to `retries` times with growing pauses."""
+    """Submit or attach, follow to the end, and after a failure try again up to `retries` times with growing
+    pauses.
+    """
     job = follow(client, submit(client, work, launch, say), write)
     for retry in range(1, retries + 1):
         if job.status != "FAILED":
@@ -278,7 +289,9 @@ def _ending(job: SubmittedJob) -> str:
 
 
 def exit_status(job: SubmittedJob) -> int:
-    """0 for success; that of the job's command where it has one, else 1. A command killed by a signal gives 128 + signal."""
+    """0 for success; otherwise the exit status of the job's command, 128 + signal if a signal killed it, or 1
+    if there is none.
+    """
     if job.status == "SUCCEEDED":
         return 0
     code = job.exit_code or 1
@@ -286,7 +299,7 @@ def exit_status(job: SubmittedJob) -> int:
 
 
 def stop(client: Client, job: SubmittedJob) -> SubmittedJob:
-    """Stop a job; how it ended. Raises UserError if it has not within a minute."""
+    """Stop a job and return it once it has ended. Raises UserError if it has not ended within a minute."""
     client.stop_job(job.id)
     before = time.monotonic()
     while (found := _job(client.get_job_info(job.id))).active:

@@ -1,4 +1,4 @@
-"""What `build` prints at its end: the funnel, which says per source and step how many documents, bytes and tokens were kept."""
+"""Print the funnel at the end of `build`: the documents, bytes and tokens that each step kept, by source."""
 
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
@@ -14,9 +14,10 @@ _GLUE = "\u00a0"  # a space at which no line is broken
 
 
 def show_funnel(manifest: CorpusManifest) -> None:
-    """Print per source what went into every step and what came out, and below each step why the rest was dropped.
+    """Print, by source, what went into every step and what came out, and below each step why the rest was
+    dropped.
 
-    It fits 80 columns: a step's rules have lines of their own, under the figures.
+    The rules of a step are on separate lines under its figures, so that the output fits 80 columns.
     """
     console = wide_console()
     density = bytes_per_token(manifest)
@@ -59,19 +60,21 @@ def show_funnel(manifest: CorpusManifest) -> None:
 
 
 def _aligned(cells: Sequence[str], widths: Sequence[int]) -> str:
-    """A line of the funnel: the first cell to the left, figures to the right."""
+    """Format a line of the funnel: the first cell left-aligned, the figures right-aligned."""
     padding = [width - cell_len(cell) for cell, width in zip(cells, widths, strict=True)]
     figures = [" " * (2 + space) + cell for cell, space in zip(cells[1:], padding[1:], strict=True)]
     return (cells[0] + " " * padding[0] + "".join(figures)).rstrip()
 
 
 def _change(before: float, after: float, form: Callable[[float], str]) -> str:
-    """`before → after`, or one figure where nothing changed."""
+    """Format `before → after`, or a single figure if nothing changed."""
     return form(before) if before == after else f"{form(before)} → {form(after)}"
 
 
 def _rules(counts: Mapping[str, int]) -> str:
-    """Documents by rule, most first; the rules of one set are listed behind its name: `SET: RULE 7, RULE 2; language 1`."""
+    """Format documents by rule, most first, with the rules of a set after its name: `SET: RULE 7, RULE 2;
+    language 1`.
+    """
     sets: dict[str, dict[str, int]] = {}
     for rule, number in sorted(counts.items(), key=lambda item: -item[1]):
         family, dot, name = rule.partition(".")

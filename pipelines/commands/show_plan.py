@@ -1,4 +1,4 @@
-"""What `plan` prints: the sources, the table of steps, warnings, and what the steps are expected to take."""
+"""Print the plan: the sources, the table of steps, warnings, and the forecast."""
 
 from collections.abc import Sequence
 
@@ -19,9 +19,11 @@ from pipelines.planning.rule_checks import null_notices
 def show_plan(
     plan: Plan, root: Location, expected: Forecast, memory: int | None = None, warnings: Sequence[str] = ()
 ) -> None:
-    """Print the sources, then one row per step: finished or not, in how many parts, and why it will run; then what that is
-    expected to take. `memory`: bytes that a task may have; steps that are expected to take more are named. `warnings`: of
-    rules that cannot judge a source.
+    """Print the sources, then one row per step (finished or not, number of parts, why it will run), then the
+    forecast.
+
+    `memory` is the limit of a task in bytes; steps that are expected to exceed it are named. `warnings` are
+    about rules that cannot judge a source.
     """
     console = wide_console()
     console.print(f"corpus [bold]{plan.config.name}[/bold] in {escape(plan.config.output)}")
@@ -78,7 +80,7 @@ def _kept(step: Step, root: Location) -> str:
 
 
 def _show_forecast(console: Console, expected: Forecast) -> None:
-    """What the steps that will run are expected to take, the longest first."""
+    """Print the estimates of the steps that will run, longest first."""
     if not expected.steps:
         console.print("no estimate: no earlier build to measure by (plan --rates OUTPUT names those of other corpora)")
         return

@@ -32,24 +32,28 @@ ENVIRONMENT = (
     "GRISTMILL_CACHE_BYTES", "MLFLOW_EXPERIMENT_NAME", "MLFLOW_TRACKING_URI", "NCCL_DEBUG", "NCCL_SOCKET_IFNAME",
     "OMP_NUM_THREADS", "TOKENIZERS_PARALLELISM", "WANDB_MODE", "WANDB_NAME", "WANDB_PROJECT",
 )  # fmt: skip
-"""Variables that may travel with a job. None of them holds a secret by its meaning; values with a password are refused."""
+"""Variables that may travel with a job. None of them is meant to hold a secret; values with a password are
+refused.
+"""
 _CODE = ("gristmill", "pipelines", "tokenizer", "trainers")
 _SLOT = re.compile(r"[a-z0-9](?:[a-z0-9._-]{0,46}[a-z0-9])?")
-# User name and password of a URL, or the query of one of the web, which may be a signature.
+# The user and password of a URL, or the query of an http(s) URL, which may be a signature.
 _CREDENTIALS = re.compile(r"://[^/@\s]+@|(?:(?<=http://)|(?<=https://))[^\s?#@]*[?#]\S*", re.IGNORECASE)
 _LARGEST = 5  # files named when an upload is too big
 
 
 @dataclass(frozen=True)
 class Upload:
-    """The files that a job runs from: paths relative to `directory`, and bytes of each. `left_out`: links that lead outside."""
+    """The files that a job runs from: (path relative to `directory`, bytes). `left_out` are links that lead
+    outside it.
+    """
 
     directory: Path
     files: tuple[tuple[str, int], ...]
     left_out: tuple[str, ...]
 
     def copy_to(self, target: Path) -> None:
-        """Write these files, and no others, below `target`."""
+        """Copy these files, and no others, to `target`."""
         for relative, _ in self.files:
             (target / relative).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(self.directory / relative, target / relative)
@@ -57,9 +61,10 @@ class Upload:
 
 @dataclass(frozen=True)
 class Work:
-    """One piece of work. `command` begins with the word python; `name` is short and for people.
+    """One piece of work. `command` begins with the word python; `name` is a short name for display.
 
-    `words` is the digest of the command alone, `key` that of the work without its slot, `id` the submission id.
+    `words` is the digest of the command alone, `key` the digest of the work without its slot, `id` the
+    submission id.
     """
 
     command: tuple[str, ...]
@@ -75,15 +80,15 @@ class Work:
         return "-".join([self.name, *([self.slot] if self.slot else []), fingerprint])
 
     def entrypoint(self, python: str) -> str:
-        """The command for a shell, run by that interpreter."""
+        """The command as a shell command line, run by the interpreter `python`."""
         return shlex.join([python, *self.command[1:]])
 
 
 def describe(command: Sequence[str], directory: Path, slot: str | None) -> Work:
-    """The work of a command that is submitted from `directory`.
+    """Describe the work of a command that is submitted from `directory`.
 
-    Raises ConfigError for a command that does not begin with python, holds credentials, names a configuration
-    file that is not there, or would write where the files of a job are removed.
+    Raises ConfigError for a command that does not begin with python, holds credentials, names a missing
+    configuration file, or would write to a directory that is removed with the job.
     """
     if not command or command[0] not in ("python", "python3") or len(command) < 2:
         got = repr(command[0]) if command else "nothing"
@@ -95,7 +100,7 @@ def describe(command: Sequence[str], directory: Path, slot: str | None) -> Work:
         if _CREDENTIALS.search(word):
             raise ConfigError(
                 f"COMMAND: {_hidden(word)!r} holds credentials, or a URL with a query, which everyone who sees "
-                f"the job could read; put it into a file that lies on the nodes"
+                f"the job could read; put it into a file on the nodes"
             )
     if slot is not None and not _SLOT.fullmatch(slot):
         raise ConfigError(
@@ -112,7 +117,9 @@ def _hidden(text: str) -> str:
 
 
 def _name(command: Sequence[str]) -> str:
-    """`build`, `pretrain`: the first word after the module; else the last part of the module or script."""
+    """A name such as `build` or `pretrain`: the first word after the module, or else the last part of the
+    module or script.
+    """
     rest = list(command[1:])
     if rest[0] == "-m" and len(rest) > 1:
         rest = [rest[1].rpartition(".")[2], *rest[2:]]
@@ -122,8 +129,8 @@ def _name(command: Sequence[str]) -> str:
 
 
 def _named(word: str, directory: Path) -> str | None:
-    """The file here that a word of the command names, alone or behind its =; raises ConfigError for a YAML
-    that is not there.
+    """The file in `directory` that a word of the command names, alone or after its `=`. Raises ConfigError
+    for a missing YAML file.
     """
     for name in filter(None, (word, word.partition("=")[2])):
         if (directory / name).is_file():
@@ -148,7 +155,7 @@ def _content(word: str, directory: Path) -> dict[str, Any]:
 
 
 def check_uploaded(command: Sequence[str], directory: Path, upload: Upload | None) -> None:
-    """Raise ConfigError if the command names a file by a relative path, and it does not go with the job."""
+    """Raise ConfigError if the command names a file by a relative path that is not uploaded with the job."""
     files = {name for name, _ in upload.files} if upload else set()
     for name in filter(None, (_named(word, directory) for word in command)):
         if not Path(name).is_absolute() and os.path.normpath(name) not in files:
@@ -159,7 +166,9 @@ def check_uploaded(command: Sequence[str], directory: Path, upload: Upload | Non
 
 
 def code_version(directory: Path) -> str:
-    """Digest of our packages and the pinned versions: those in `directory`, or else those that are installed here."""
+    """Digest of these packages and the pinned versions: those in `directory` if it has them, otherwise the
+    installed ones.
+    """
     root = directory if (directory / "pipelines").is_dir() else Path(__file__).parents[2]
     files = [path for name in _CODE for path in (root / name).rglob("*") if path.suffix in (".py", ".html", ".css")]
     files.append(root / "constraints.txt")
@@ -167,7 +176,9 @@ def code_version(directory: Path) -> str:
 
 
 def _check_places(command: Sequence[str], directory: Path) -> None:
-    """A job's working directory is a copy that Ray removes, one on each node: what is written there is lost."""
+    """Raise ConfigError for relative paths of outputs and inputs. The working directory of a job is a copy on
+    each node, which Ray removes with everything written there.
+    """
     module, action = (command[2], command[3]) if command[1] == "-m" and len(command) > 3 else (None, None)
     if module == "pipelines" and action == "build":
         from pipelines.commands.building import add_commands
@@ -202,16 +213,17 @@ def _check_places(command: Sequence[str], directory: Path) -> None:
 def _refuse_relative(what: str, place: str) -> None:
     if not is_url(place) and not Path(place).is_absolute():
         raise ConfigError(
-            f"{what}: got {place!r}, which on a cluster lies in a copy of the code that is removed with the job; expected a "
+            f"{what}: got {place!r}, which on a cluster is in a copy of the code that is removed with the job; expected a "
             f"URL, or an absolute path that every node sees"
         )
 
 
 def collect(directory: Path, excludes: Sequence[str] = ()) -> Upload:
-    """The files below `directory` that go with a job: all but EXCLUDES and `excludes`.
+    """Collect the files below `directory` that go with a job: all except EXCLUDES and `excludes`.
 
-    A pattern without a slash leaves out every file and directory of that name, one with a slash those at that path from
-    `directory`. UserError that names the largest files where they are more than UPLOAD_BYTES.
+    A pattern without a slash excludes every file and directory of that name; one with a slash excludes that
+    path relative to `directory`. Raises UserError, which names the largest files, if they exceed
+    UPLOAD_BYTES.
     """
     patterns = (*EXCLUDES, *excludes)
     files, left_out = [], []
@@ -246,9 +258,9 @@ def _walk(directory: Path, root: Path, patterns: Sequence[str]) -> Iterator[Path
 
 
 def environment(asked: Sequence[str], here: Mapping[str, str]) -> dict[str, str]:
-    """The variables that travel: `NAME=value`, or `NAME` with its value in `here`.
+    """The variables of a job, given as `NAME=value`, or as `NAME` with its value in `here`.
 
-    Raises ConfigError for a name that is not in ENVIRONMENT, that `here` lacks, or whose value holds
+    Raises ConfigError for a name that is not in ENVIRONMENT or is missing from `here`, and for a value with
     credentials. The message never shows a value.
     """
     found = {}
@@ -260,7 +272,7 @@ def environment(asked: Sequence[str], here: Mapping[str, str]) -> dict[str, str]
                 f"nodes{near_match(name, ENVIRONMENT)}"
             )
         if not equals and name not in here:
-            raise ConfigError(f"--env: {name}: is not set here; set it, or say {name}=VALUE")
+            raise ConfigError(f"--env: {name}: is not set here; set it, or write {name}=VALUE")
         found[name] = value if equals else here[name]
         if _CREDENTIALS.search(found[name]):
             raise ConfigError(
@@ -270,10 +282,10 @@ def environment(asked: Sequence[str], here: Mapping[str, str]) -> dict[str, str]
 
 
 def check_address(address: str, here: Mapping[str, str]) -> str:
-    """The address of a cluster's dashboard, without a slash at its end.
+    """Validate the address of a cluster's dashboard and return it without a trailing slash.
 
-    Raises ConfigError unless it is http(s)://HOST:PORT, and where `here`, the environment, has no token
-    although the host is another machine or RAY_AUTH_MODE is token.
+    Raises ConfigError unless it is http(s)://HOST:PORT. Also raises it if the environment `here` has no token
+    but the host is another machine or RAY_AUTH_MODE is token.
     """
     parts = urlsplit(address)
     more = "@" in parts.netloc or parts.path.strip("/") or parts.query or parts.fragment

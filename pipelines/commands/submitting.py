@@ -1,4 +1,4 @@
-"""The commands `submit` and `jobs`: their arguments, and what they print."""
+"""The commands `submit` and `jobs`: their arguments and output."""
 
 import argparse
 import json
@@ -13,16 +13,16 @@ from gristmill.storage.paths import local_path
 
 
 def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """The commands `submit` and `jobs`."""
+    """Add the commands `submit` and `jobs`."""
     submit = commands.add_parser(
-        "submit", help="run a command on a Ray cluster; the same work submitted again attaches to its job"
+        "submit", help="run a command on a Ray cluster; submitting the same work again attaches to its job"
     )
     submit.add_argument("--follow", action="store_true", help="show its log; exit as the command does")
     submit.add_argument(
         "--slot", help="slot of a schedule, such as 2026-11-21: the same work in another slot is another job"
     )
     submit.add_argument(
-        "--retries", type=int, default=0, help="attempts after one that fails; needs --follow (default 0)"
+        "--retries", type=int, default=0, help="further attempts after a failure; needs --follow (default 0)"
     )
     submit.add_argument(
         "--python", help="absolute path of the cluster's interpreter (default: this one's, on a loopback address)"
@@ -34,7 +34,7 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
         "--exclude", action="append", default=[], metavar="PATTERN",
         help="files not to upload: a name, or with a slash a path from the directory; may be repeated",
     )  # fmt: skip
-    submit.add_argument("--no-upload", action="store_true", help="run the code that the nodes have, as an image does")
+    submit.add_argument("--no-upload", action="store_true", help="run the code that is on the nodes, as in an image")
     submit.add_argument(
         "--env", action="append", default=[], metavar="NAME[=VALUE]", help="a variable for the job; no secrets"
     )
@@ -52,8 +52,8 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     listing = actions.add_parser("list", help="all jobs that the cluster knows, the newest first")
     _address_argument(listing, argparse.SUPPRESS)
     for name, text in (
-        ("status", "how a job is; exits 0 only when it succeeded"),
-        ("logs", "what a job has written"),
+        ("status", "show the state of a job; exits 0 only if it succeeded"),
+        ("logs", "show the output of a job"),
         ("stop", "end a job: SIGTERM, then SIGKILL"),
     ):
         action = actions.add_parser(name, help=text)
@@ -74,7 +74,7 @@ def _address_argument(command: argparse.ArgumentParser, default: str | None = No
 
 
 def submit_command(options: argparse.Namespace) -> int:
-    """Submit or attach; the id on standard output, or with --follow the log. The exit status for the shell."""
+    """Submit or attach; print the id, or with --follow the log. Returns the exit status for the shell."""
     from pipelines.commands import jobs, submission
 
     if options.retries and not options.follow:
@@ -107,7 +107,7 @@ def _python_of(address: str) -> str:
     if urlsplit(address).hostname in ("127.0.0.1", "::1", "localhost"):
         return sys.executable
     raise UserError(
-        "--python: say which interpreter of the cluster runs the command, as /opt/gristmill/.venv/bin/python"
+        "--python: name the interpreter on the cluster that runs the command, such as /opt/gristmill/.venv/bin/python"
     )
 
 
@@ -122,7 +122,7 @@ def _write_log(text: str) -> None:
 
 
 def show_jobs(options: argparse.Namespace) -> int:
-    """List jobs, or show, follow or stop one. The exit status for the shell."""
+    """List jobs, or show, follow or stop one. Returns the exit status for the shell."""
     from gristmill.terminal import printable
     from pipelines.commands import jobs
     from pipelines.commands.submission import check_address

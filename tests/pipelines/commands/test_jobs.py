@@ -453,7 +453,7 @@ def test_without_the_token_nothing_is_shown_or_run(cluster, build, script):
             error.value.close()
     for ended in map(cluster.end, refused):
         assert ended.returncode == 2
-        assert "does not take this token" in ended.stderr
+        assert "rejects this token" in ended.stderr
     assert "count-" not in cluster.run("jobs", "list", "--address", cluster.address).stdout
 
 
