@@ -144,6 +144,7 @@ def value(signals: pa.Table, name: str, reason: str | None, row: int) -> str:
 
 
 def main() -> None:
+    from pipelines.stages.measure.peer_signals import PeerSignals
     from pipelines.stages.measure.quality_signals import QualitySignals
 
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -156,7 +157,9 @@ def main() -> None:
     names, texts = zip(*documents(Path(os.environ["GRISTMILL_DATA"]), options.per_source), strict=True)
     size = sum(len(text.encode()) for text in texts)
     begin = time.perf_counter()
-    signals = QualitySignals().annotate(pa.table({"text": pa.array(texts, pa.large_string())}))
+    docs = pa.table({"text": pa.array(texts, pa.large_string())})
+    ours, peer_signals = QualitySignals().annotate(docs), PeerSignals().annotate(docs)
+    signals = pa.table([*ours.columns, *peer_signals.columns], names=[*ours.column_names, *peer_signals.column_names])
     ours_took = time.perf_counter() - begin
     print(
         f"{len(texts):,} documents, {size / 1e6:.1f} MB; {machine()}; our signals {ours_took:.1f} s, compilation included\n"

@@ -1,5 +1,5 @@
-"""Benchmark all quality signals and the verdicts of four rule sets, on one core against peers in the same
-process.
+"""Benchmark quality signals, peer signals and the verdicts of four rule sets of datatrove, on one core against
+peers in the same process.
 
     python -m benchmarks.signals [FILE.jsonl.gz ...]      default: $GRISTMILL_DATA/prose/wiki_en.jsonl.gz
 
@@ -135,20 +135,29 @@ def by_datatrove(texts: list[str]) -> dict[str, Callable[[], object]]:
 def main() -> None:
     from pipelines.stages.decide.filter import Filter
     from pipelines.stages.decide.rules import Rule
+    from pipelines.stages.measure.peer_signals import PeerSignals
     from pipelines.stages.measure.quality_signals import QualitySignals
 
     names, texts = load(sys.argv[1:])
     docs = pa.table({"text": pa.array(texts, pa.large_string())})
     size = sum(len(text.encode()) for text in texts)
-    signals, decide = QualitySignals(), Filter(tuple(Rule(rules=name) for name in RULE_SETS))
+    signals, peer_signals = QualitySignals(), PeerSignals()
+    decide = Filter(tuple(Rule(rules=name) for name in RULE_SETS))
+
+    def measure(docs: pa.Table) -> pa.Table:
+        ours, peers = signals.annotate(docs), peer_signals.annotate(docs)
+        return pa.table([*ours.columns, *peers.columns], names=[*ours.column_names, *peers.column_names])
+
     print(machine())
     print(f"{', '.join(names)}: {len(texts):,} documents, {size / 1e6:.1f} MB; MB/s of one core's processor time")
-    seconds = first_call(lambda: decide.annotate(signals.annotate(docs[:1])))
+    seconds = first_call(lambda: decide.annotate(measure(docs[:1])))
     print(f"first call (kernels compiled or loaded, Unicode tables built): {seconds:.2f} s")
     alone = rate(lambda: signals.annotate(docs), size)
-    print(f"all {len(signals.writes())} signals{'':<20} {alone:8.2f} MB/s")
-    ours = rate(lambda: decide.annotate(signals.annotate(docs)), size)
-    print(f"signals and verdicts of {len(RULE_SETS)} sets    {ours:8.2f} MB/s")
+    print(f"quality_signals, {len(signals.writes())} columns{'':<6} {alone:8.2f} MB/s")
+    peers_alone = rate(lambda: peer_signals.annotate(docs), size)
+    print(f"peer_signals, {len(peer_signals.writes())} columns{'':<9} {peers_alone:8.2f} MB/s")
+    ours = rate(lambda: decide.annotate(measure(docs)), size)
+    print(f"both and verdicts of {len(RULE_SETS)} sets{'':<6} {ours:8.2f} MB/s")
     sample, sample_size = head(texts, DATATROVE_BYTES)
     print(f"peers, on the first {len(sample)} documents, {sample_size / 1e6:.1f} MB:")
     plain = rate(lambda: [plain_python(text) for text in sample], sample_size, repeat=1)

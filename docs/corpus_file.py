@@ -66,8 +66,8 @@ steps:
   - quality_signals: {text: edited_text, prefix: edited_}
     name: signals_of_edited_text
   - filter:
-      - {rules: gopher_quality@datatrove}
-      - {rules: fineweb@datatrove, prefix: edited_}
+      - {rules: gopher_quality@massivetext}
+      - {rules: fineweb@paper, prefix: edited_}
 ```
 
 A changed edit measures again what read the edited text, and nothing else.

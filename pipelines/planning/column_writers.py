@@ -7,6 +7,7 @@ from typing import Any, cast
 
 from gristmill.config import near_match
 from pipelines.contracts.columns import DROP, EDITS_COLUMN
+from pipelines.contracts.reads_text import MeasuresText
 from pipelines.planning.corpus import StepConfig
 from pipelines.stages import STAGES
 
@@ -42,6 +43,21 @@ def _columns(*, switched: bool) -> Iterator[tuple[str, list[str]]]:
                 continue
 
 
+def _writer(column: str, steps: Sequence[StepConfig]) -> tuple[str, str] | None:
+    """(stage, entry of the corpus file) that would write a column, with the prefix and text of another step where the column has
+    its prefix; None if no stage is known.
+    """
+    if column in writers():
+        stage, _, switch = writers()[column].partition(" with ")
+        return writers()[column], f"{stage}: {{{switch}}}"
+    for other in (entry.stage for entry in steps):
+        if isinstance(other, MeasuresText) and other.prefix and column.startswith(other.prefix):
+            name = writers().get(column.removeprefix(other.prefix), "")
+            if name in STAGES and issubclass(STAGES[name], MeasuresText):
+                return name, f"{name}: {{text: {other.text}, prefix: {other.prefix}}}"
+    return None
+
+
 def missing_column(column: str, step: str, steps: Sequence[StepConfig], known: Sequence[str]) -> str:
     """The end of a message about a column that no step before `step` writes; `known` are the existing
     columns.
@@ -49,8 +65,10 @@ def missing_column(column: str, step: str, steps: Sequence[StepConfig], known: S
     later = [entry.name for entry in steps if column in entry.written and entry.name != step]
     if later:
         return f"; {later[0]} writes it, which comes later: move {later[0]} before {step}"
-    if column in writers():
-        return f"; the stage {writers()[column]} writes it: put one before {step}"
+    writer = _writer(column, steps)
+    if writer:
+        stage, entry = writer
+        return f"; the stage {stage} writes it: put `{entry}` before {step}"
     near = near_match(column, list(known))
     anywhere = near_match(column, list(writers()))
     return anywhere if "did you mean" in anywhere and "did you mean" not in near else near

@@ -26,8 +26,9 @@ from pipelines.reading.web.markup import has_markup
 from pipelines.stages.decide.filter import Filter, fails
 from pipelines.stages.decide.rules import Rule, group_names, values_of
 from pipelines.stages.materialise.funnel import SAMPLE
+from pipelines.stages.measure.peer_signals import PeerSignals
 from pipelines.stages.measure.quality_signals import QualitySignals
-from pipelines.stages.measure.signal_columns import SIGNALS
+from pipelines.stages.measure.signal_columns import PEER_SIGNALS, SIGNALS
 
 ONE_LINE = 0.9
 """A source counts as having no lines if at least this share of its documents with two or more sentences has a
@@ -84,8 +85,8 @@ class Sample:
     """Documents of one source, one per row in every table.
 
     `title` describes them in notices. `columns` has `text_bytes` and, for a built corpus, `drop_step` and the
-    columns that its steps wrote. `signals` has the columns of `quality_signals`, without a prefix, by the
-    text that was measured.
+    columns that its steps wrote. `signals` has the columns of `quality_signals`, and of `peer_signals` if they
+    were measured, without a prefix, by the text that was measured.
     """
 
     title: str
@@ -114,7 +115,10 @@ class Test:
 def measure_texts(config: CorpusConfig, texts: Sequence[str]) -> Sample:
     """Sample a source that is not built from its first texts, as stored; edits are not applied."""
     stored = pa.array([normalise(text)[0].decode() for text in texts], pa.large_string())
-    measured = QualitySignals().annotate(pa.table({"text": stored}))
+    docs = pa.table({"text": stored})
+    measured = QualitySignals().annotate(docs)
+    if any(isinstance(entry.stage, PeerSignals) for entry in config.steps):
+        measured = _beside(measured, PeerSignals().annotate(docs))
     readings = [entry.stage.text for entry in config.steps if isinstance(entry.stage, ReadsText)]
     columns = pa.table({"text_bytes": pc.binary_length(stored)})
     return Sample(f"its first {len(texts):,} documents", columns, dict.fromkeys(readings, measured))
@@ -123,12 +127,26 @@ def measure_texts(config: CorpusConfig, texts: Sequence[str]) -> Sample:
 def published_sample(config: CorpusConfig, source: str, table: pa.Table) -> Sample:
     """Sample a source of a built corpus. `table` is the sample of its funnel (`funnel.sample_schema`)."""
     rows = table.filter(pc.equal(table["source"], source))
+    ours, peers = (_published_signals(config, source, rows, kind) for kind in (QualitySignals, PeerSignals))
+    signals = {text: _beside(table, peers[text]) if text in peers else table for text, table in ours.items()}
+    return Sample(f"{rows.num_rows:,} sampled documents", rows, signals)
+
+
+def _published_signals(
+    config: CorpusConfig, source: str, rows: pa.Table, kind: type[QualitySignals | PeerSignals]
+) -> dict[str, pa.Table]:
+    """The published columns of the steps of one stage, without their prefix, by the text measured."""
     signals = {}
     for entry in config.steps:
         names = entry.stage.writes().names
-        if isinstance(entry.stage, QualitySignals) and _covers(entry, source) and {*names} <= {*table.column_names}:
-            signals[entry.stage.text] = rows.select(names).rename_columns(SIGNALS.names)
-    return Sample(f"{rows.num_rows:,} sampled documents", rows, signals)
+        if isinstance(entry.stage, kind) and _covers(entry, source) and {*names} <= {*rows.column_names}:
+            signals[entry.stage.text] = rows.select(names).rename_columns(kind().writes().names)
+    return signals
+
+
+def _beside(left: pa.Table, right: pa.Table) -> pa.Table:
+    """The columns of two tables with the same rows."""
+    return pa.table([*left.columns, *right.columns], names=[*left.column_names, *right.column_names])
 
 
 def find_tests(config: CorpusConfig, source: str) -> list[Test]:
@@ -139,8 +157,9 @@ def find_tests(config: CorpusConfig, source: str) -> list[Test]:
     for entry in config.steps:
         stage = entry.stage
         if _covers(entry, source):
-            if isinstance(stage, QualitySignals):
-                signals |= {f"{stage.prefix}{name}": (name, stage.text) for name in SIGNALS.names}
+            if isinstance(stage, QualitySignals | PeerSignals):
+                names = SIGNALS.names if isinstance(stage, QualitySignals) else PEER_SIGNALS.names
+                signals |= {f"{stage.prefix}{name}": (name, stage.text) for name in names}
             elif isinstance(stage, Filter):
                 tests.extend(_tests_of_filter(entry, stage, source, signals, tuple(earlier)))
             elif isinstance(stage, ReadsText):
@@ -313,6 +332,8 @@ def _judging(tests: Sequence[Test], sample: Sample, kind: str) -> Iterator[tuple
         if kind not in test.kinds or test.text not in sample.signals or not {*when} <= names:
             continue
         signals = sample.signals[test.text]
+        if test.signal and test.signal not in signals.column_names:
+            continue
         reach = pc.is_valid(signals["n_lines"])
         if "drop_step" in names:
             before = pc.is_in(sample.columns["drop_step"], value_set=pa.array(test.earlier, pa.string()))

@@ -14,6 +14,7 @@ from pipelines.stages.materialise.shards import Shards
 from pipelines.stages.measure.decontaminate import Decontaminate
 from pipelines.stages.measure.language import Language
 from pipelines.stages.measure.minhash_signatures import MinhashSignatures
+from pipelines.stages.measure.peer_signals import PeerSignals
 from pipelines.stages.measure.quality_signals import QualitySignals
 from pipelines.stages.measure.text_hash import TextHash
 from pipelines.stages.measure.url_rules import UrlRules
@@ -36,6 +37,7 @@ STAGES: dict[str, type[PartStage] | type[CorpusStage]] = {
     "learn_tokenizer": LearnTokenizer,
     "minhash_signatures": MinhashSignatures,
     "pareto_sampling": ParetoSampling,
+    "peer_signals": PeerSignals,
     "perplexity": Perplexity,
     "pii": Pii,
     "quality_signals": QualitySignals,

@@ -12,13 +12,13 @@ import numpy as np
 
 from gristmill.compilation import kernel
 from pipelines.kernels.signals.token_tables import ENDS_SENTENCE, IS_PUNCTUATION, OPENS_CHUNK
-from pipelines.kernels.signals.tokens import Tokens, find_tokens
+from pipelines.kernels.signals.tokens import NO_TOKENS, Tokens, find_tokens
 from pipelines.kernels.text.characters import classify
 from pipelines.kernels.text.line_variants import BY_BREAKS, BY_FEEDS, StrippedLines
 from pipelines.kernels.text.phrases import CURLY, JAVASCRIPT, LOREM, MARKER, POLICY, Hits, find_phrases
 from pipelines.kernels.text.segment import Segments, count_sentences
 from pipelines.kernels.text.tables import SPACE
-from pipelines.kernels.text.words import Spans, find_words
+from pipelines.kernels.text.words import NO_SPANS, Spans, find_words
 
 VARIANTS = ("paper", "tfds", "datatrove")
 _PAPER, _TFDS, _DATATROVE = range(3)
@@ -38,7 +38,6 @@ TESTS = {  # tests that can be disabled, with their bit in `without`
     "curly_bracket": DROPS_CURLY,
     "citation": CITATION,
 }
-_PAGE = ("sentences", "lorem_ipsum", "curly")
 _LONGEST_WORD = 1000  # c4_utils.py, c4_filters.py
 _MOST_WORDS = 5
 _LEAST_WORDS = (5, 5, 3)  # "at least 5 words" (paper, tfds); datatrove has 3
@@ -52,29 +51,35 @@ class LineVerdicts(NamedTuple):
     sentences: np.ndarray  # int64 [rows, 3]
 
 
-def page_counts(
-    segments: Segments, tokens: Tokens, hits: Hits, rows: StrippedLines, feed_rows: StrippedLines
-) -> dict[str, np.ndarray]:
-    """Inputs of the page rules, int64 [documents] each: sentences of the lines kept, and lines that drop the
-    page.
-
-    `rows` and `feed_rows` come from `line_variants.find_stripped_lines`. In the paper's variant, dropped
-    lines count too.
+def count_paper_pages(segments: Segments, hits: Hits) -> dict[str, np.ndarray]:
+    """Inputs of the paper's page rules, int64 [documents] each: sentences of the lines kept, and lines that drop
+    the page, including dropped lines.
     """
-    documents = len(segments.offsets) - 1
-    counts = {f"c4_{name}_{variant}": np.zeros(documents, np.int64) for name in _PAGE for variant in VARIANTS}
-    for some in (rows, feed_rows):
-        judged = judge(segments, tokens, hits, some)
-        for column, variant in enumerate(VARIANTS):
-            counts[f"c4_sentences_{variant}"] += _sum_by_document(some, judged.sentences[:, column], documents)
-            counts[f"c4_lorem_ipsum_{variant}"] += _sum_by_document(
-                some, judged.verdicts[:, column] == DROPS_LOREM, documents
-            )
-            counts[f"c4_curly_{variant}"] += _sum_by_document(
-                some, judged.verdicts[:, column] == DROPS_CURLY, documents
-            )
+    lines, documents = segments.lines, len(segments.offsets) - 1
+    of_document = np.repeat(np.arange(documents, dtype=np.int32), np.diff(lines.offsets))
+    rows = StrippedLines(lines.starts, lines.ends, of_document, np.full(len(lines.starts), BY_FEEDS, np.uint8))
+    judged = judge(segments.data, segments.classes, segments.words, NO_TOKENS, hits, rows)
     lorem, curly = count_page_lines(segments, hits)
-    return counts | {"c4_lorem_ipsum_paper": lorem, "c4_curly_paper": curly}
+    sentences = _sum_by_document(rows, judged.sentences[:, _PAPER], documents)
+    return {"c4_sentences_paper": sentences, "c4_lorem_ipsum_paper": lorem, "c4_curly_paper": curly}
+
+
+def count_peer_pages(
+    data: np.ndarray, classes: np.ndarray, tokens: Tokens, hits: Hits, rows: StrippedLines, documents: int
+) -> dict[str, np.ndarray]:
+    """The same for tfds and datatrove, where dropped lines do not count.
+
+    `rows` are the lines between any breaks, from `line_variants.find_stripped_lines`.
+    """
+    rows = rows._replace(kinds=np.full(len(rows.kinds), BY_BREAKS, np.uint8))
+    judged = judge(data, classes, NO_SPANS, tokens, hits, rows)
+    counts = {}
+    for column in (_TFDS, _DATATROVE):
+        verdicts, variant = judged.verdicts[:, column], VARIANTS[column]
+        counts[f"c4_sentences_{variant}"] = _sum_by_document(rows, judged.sentences[:, column], documents)
+        counts[f"c4_lorem_ipsum_{variant}"] = _sum_by_document(rows, verdicts == DROPS_LOREM, documents)
+        counts[f"c4_curly_{variant}"] = _sum_by_document(rows, verdicts == DROPS_CURLY, documents)
+    return counts
 
 
 def count_page_lines(segments: Segments, hits: Hits) -> tuple[np.ndarray, np.ndarray]:
@@ -88,21 +93,32 @@ def _sum_by_document(rows: StrippedLines, values: np.ndarray, documents: int) ->
     return np.bincount(rows.documents, values, documents).astype(np.int64)
 
 
-def judge(segments: Segments, tokens: Tokens, hits: Hits, rows: StrippedLines, without: int = 0) -> LineVerdicts:
-    """Judge the rows of a block; bit k of `without` disables the test with number k in TESTS."""
+def judge(
+    data: np.ndarray,
+    classes: np.ndarray,
+    words: Spans,
+    tokens: Tokens,
+    hits: Hits,
+    rows: StrippedLines,
+    without: int = 0,
+) -> LineVerdicts:
+    """Judge the rows of a block; bit k of `without` disables the test with number k in TESTS.
+
+    Only rows BY_FEEDS need words, and only rows BY_BREAKS need tokens.
+    """
     count = len(rows.starts)
     chunks, phrases = np.zeros(count, np.int32), np.zeros(count, np.uint8)
     judged = LineVerdicts(rows, np.zeros((count, 3), np.uint8), np.zeros((count, 3), np.int64))
-    _judge(segments.data, segments.classes, chunks, False, phrases, segments.words, tokens, hits, judged, without)
+    _judge(data, classes, chunks, False, phrases, words, tokens, hits, judged, without)
     which = np.flatnonzero(phrases & MARKER)
     if len(which) and not without >> CITATION & 1:
         marked = StrippedLines(*(column[which] for column in rows))
-        _judge_unmarked(segments, marked, chunks[which], hits, judged, which, without)
+        _judge_unmarked(data, marked, chunks[which], hits, judged, which, without)
     return judged
 
 
 def _judge_unmarked(
-    segments: Segments,
+    block: np.ndarray,
     rows: StrippedLines,
     chunks: np.ndarray,
     hits: Hits,
@@ -113,7 +129,7 @@ def _judge_unmarked(
     """Judge rows with citation markers as if the markers were not there."""
     data = np.empty(int((rows.ends - rows.starts).sum()), np.uint8)
     offsets = np.zeros(len(rows.starts) + 1, np.int64)
-    _remove_markers(segments.data, *rows[:2], *hits[:3], data, offsets)
+    _remove_markers(block, *rows[:2], *hits[:3], data, offsets)
     data = data[: offsets[-1]]
     data.flags.writeable = offsets.flags.writeable = False
     classes = classify(offsets, data)

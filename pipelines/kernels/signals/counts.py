@@ -3,24 +3,24 @@ stage computes the ratios.
 
 To add a signal, add a name to the tuple of the kernel that walks those spans, the line that counts it there,
 and the formula in pipelines/stages/measure/signal_columns.py. `repetition` counts repeated spans,
-`line_signals` lines, and `c4` C4's tests.
+`line_signals` lines, `c4` C4's tests, and `peer_counts` what the code of peers counts.
 """
+
+from collections.abc import Sequence
 
 import numpy as np
 
 from gristmill.compilation import kernel
-from pipelines.kernels.signals.c4 import page_counts
-from pipelines.kernels.signals.distinct import SpanNumbers, number_spans
+from pipelines.kernels.signals.c4 import count_paper_pages
+from pipelines.kernels.signals.distinct import number_spans
 from pipelines.kernels.signals.line_signals import count_lines
-from pipelines.kernels.signals.repetition import SIZES, greedy_ngram_chars, ngram_chars
-from pipelines.kernels.signals.token_tables import HAS_LETTER, IS_SYMBOL, OPENS_CHUNK
-from pipelines.kernels.signals.tokens import Tokens, find_tokens
+from pipelines.kernels.signals.repetition import SIZES, ngram_chars
 from pipelines.kernels.text.eight_bytes import load_eight
-from pipelines.kernels.text.line_variants import find_stripped_lines
 from pipelines.kernels.text.phrases import find_phrases
 from pipelines.kernels.text.segment import Segments, pack
-from pipelines.kernels.text.tables import LOWER
+from pipelines.kernels.text.tables import LETTER, LOWER, SPACE
 from pipelines.kernels.text.units import find_kinds, ngram_sizes
+from pipelines.kernels.text.words import Spans
 
 STOP_WORDS = ("the", "be", "to", "of", "and", "that", "have", "with")  # Rae et al. 2021, appendix A.1.1
 
@@ -39,14 +39,9 @@ _WORDS = (
     "stop_word_occurrences",
     "capital_words",  # words with a capital letter and no lower-case one
 )
-_TOKENS = (
+_CHUNKS = (
     "chunks",  # maximal runs of characters that are not white space
     "letter_chunks",  # chunks with a letter
-    "tokens_datatrove",
-    "letter_tokens_datatrove",
-    "words_datatrove",  # tokens other than symbols
-    "word_chars_datatrove",
-    "stop_words_datatrove",  # how many of STOP_WORDS occur in lower case
 )
 _ONES, _ALL, _LOWER_CASE = np.uint64(0x0101010101010101), np.uint64(0xFFFFFFFFFFFFFFFF), np.uint64(0x2020202020202020)
 _SEVEN, _PAIRS = np.uint64(0x7F7F7F7F7F7F7F7F), np.uint64(0x00FF00FF00FF00FF)
@@ -67,7 +62,7 @@ def _hash_stop_words() -> tuple[np.ndarray, np.uint64]:
     return table, np.uint64(factor)
 
 
-_STOP_TABLE, _STOP_FACTOR = _hash_stop_words()
+STOP_TABLE, _STOP_FACTOR = _hash_stop_words()
 
 
 def count(segments: Segments) -> dict[str, np.ndarray]:
@@ -75,45 +70,43 @@ def count(segments: Segments) -> dict[str, np.ndarray]:
     `repetition`).
     """
     offsets, data, classes, words, lines, paragraphs, sentences = segments
-    tokens, hits = find_tokens(offsets, data, classes), find_phrases(offsets, data)
-    rows, feed_rows = find_stripped_lines(segments)
-    counts = {
+    hits = find_phrases(offsets, data)
+    chunks = np.zeros((len(offsets) - 1, len(_CHUNKS)), np.int64)
+    _count_chunks(offsets, classes, chunks)
+    return {
         "words": np.diff(words.offsets),
         "lines": np.diff(lines.offsets),
         "paragraphs": np.diff(paragraphs.offsets),
         "sentences": np.where(np.diff(lines.offsets) > 0, np.diff(sentences.offsets), 0),
-        **count_lines(segments, rows, hits),
-        **page_counts(segments, tokens, hits, rows, feed_rows),
+        **count_lines(segments, hits),
+        **count_paper_pages(segments, hits),
+        **count_characters(offsets, data, classes),
+        **split_columns(_CHUNKS, chunks),
+        **_count_words_and_ngrams(data, classes, words),
     }
+
+
+def count_characters(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray) -> dict[str, np.ndarray]:
+    """Counts over the characters of every document of a block, int64 [documents] each."""
     out = np.zeros((len(offsets) - 1, len(_CHARACTERS)), np.int64)
     _count_characters(offsets, data, classes, out)
-    counts |= _split_columns(_CHARACTERS, out)
-    counts["chars"] = np.diff(offsets) - counts["continuations"]
-    counts |= _count_ours(segments)
-    return counts | _count_datatrove(data, tokens, number_spans(data, tokens.spans))
+    counts = split_columns(_CHARACTERS, out)
+    return {**counts, "chars": np.diff(offsets) - counts["continuations"]}
 
 
-def _count_ours(segments: Segments) -> dict[str, np.ndarray]:
-    data, words = segments.data, segments.words
+def _count_words_and_ngrams(data: np.ndarray, classes: np.ndarray, words: Spans) -> dict[str, np.ndarray]:
     numbered = number_spans(data, words)
     out = np.zeros((len(words.offsets) - 1, len(_WORDS)), np.int64)
-    _count_words(data, segments.classes, words.starts, words.ends, words.offsets, numbered.chars, _STOP_TABLE, out)
-    counts = _split_columns(_WORDS, out)
+    _count_words(data, classes, words.starts, words.ends, words.offsets, numbered.chars, STOP_TABLE, out)
+    counts = split_columns(_WORDS, out)
     counts["distinct_words"] = numbered.distinct
     sizes = ngram_sizes(find_kinds(data, words.starts), words.offsets, SIZES)
     ngrams, counts["entropy"] = ngram_chars(numbered.ids, numbered.chars, words.offsets, sizes)
-    return counts | _split_columns([f"ngram{n}" for n in range(2, 11)], ngrams)
+    return counts | split_columns([f"ngram{n}" for n in range(2, 11)], ngrams)
 
 
-def _count_datatrove(data: np.ndarray, tokens: Tokens, numbered: SpanNumbers) -> dict[str, np.ndarray]:
-    spans = tokens.spans
-    out = np.zeros((len(spans.offsets) - 1, len(_TOKENS)), np.int64)
-    _count_tokens(data, spans.starts, spans.ends, spans.offsets, tokens.kinds, numbered.chars, _STOP_TABLE, out)
-    ngrams = greedy_ngram_chars(numbered.ids, numbered.chars, spans.offsets)
-    return _split_columns(_TOKENS, out) | _split_columns([f"ngram{n}_datatrove" for n in range(2, 11)], ngrams)
-
-
-def _split_columns(names: "tuple[str, ...] | list[str]", table: np.ndarray) -> dict[str, np.ndarray]:
+def split_columns(names: Sequence[str], table: np.ndarray) -> dict[str, np.ndarray]:
+    """The columns of a table by name."""
     return {name: table[:, column] for column, name in enumerate(names)}
 
 
@@ -201,7 +194,7 @@ def _count_ellipses(data: np.ndarray, begin: int, i: int, end: int, dots: int) -
 
 
 @kernel(inline="always")
-def _stop_word_bit(data: np.ndarray, start: int, size: int, lower: np.uint64, table: np.ndarray) -> int:
+def stop_word_bit(data: np.ndarray, start: int, size: int, lower: np.uint64, table: np.ndarray) -> int:
     """1 shifted by the index of a stop word in the table; 0 for another word. The bits of `lower` are set first."""
     size = min(size, 8)
     packed = _first(data, start, size) | (lower & (_ALL >> np.uint64(64 - 8 * size)))
@@ -210,7 +203,8 @@ def _stop_word_bit(data: np.ndarray, start: int, size: int, lower: np.uint64, ta
 
 
 @kernel()
-def _count_bits(value: int) -> int:
+def count_bits(value: int) -> int:
+    """Number of bits that are set."""
     count = 0
     while value:
         count += value & 1
@@ -228,7 +222,7 @@ def _count_words(
         for word in range(offsets[d], offsets[d + 1]):
             i, end = np.int64(starts[word]), np.int64(ends[word])
             chars += word_chars[word]
-            stop = _stop_word_bit(data, i, end - i, _LOWER_CASE, stop_words)
+            stop = stop_word_bit(data, i, end - i, _LOWER_CASE, stop_words)
             seen |= stop
             occurrences += stop != 0
             any_of, capitals = np.uint64(0), np.uint64(0)
@@ -239,28 +233,18 @@ def _count_words(
                 capitals |= (kinds >> np.uint64(1)) & (kinds >> np.uint64(6)) & _ONES
                 i += 8
             capital_words += capitals != 0 and not any_of & (_ONES * np.uint64(LOWER))
-        out[d, 0], out[d, 1], out[d, 2], out[d, 3] = chars, _count_bits(seen), occurrences, capital_words
+        out[d, 0], out[d, 1], out[d, 2], out[d, 3] = chars, count_bits(seen), occurrences, capital_words
 
 
 @kernel()
-def _count_tokens(
-    data: np.ndarray, starts: np.ndarray, ends: np.ndarray, offsets: np.ndarray, kinds: np.ndarray,
-    token_chars: np.ndarray, stop_words: np.ndarray, out: np.ndarray,
-) -> None:  # fmt: skip
+def _count_chunks(offsets: np.ndarray, classes: np.ndarray, out: np.ndarray) -> None:
     for d in range(len(offsets) - 1):
-        chunks, letter_chunks, with_letter, words, chars, seen, letter = 0, 0, 0, 0, 0, 0, 0
-        for token in range(offsets[d], offsets[d + 1]):
-            kind = np.int64(kinds[token])
-            opens, has_letter = np.int64(kind & OPENS_CHUNK != 0), kind & HAS_LETTER
-            chunks += opens
-            letter &= 1 - opens
-            letter_chunks += has_letter & ~letter
-            letter |= has_letter
-            with_letter += has_letter
-            word = np.int64(kind & IS_SYMBOL == 0)
-            words += word
-            chars += word * token_chars[token]
-            start = np.int64(starts[token])
-            seen |= _stop_word_bit(data, start, ends[token] - start, np.uint64(0), stop_words)
-        out[d, 0], out[d, 1], out[d, 2], out[d, 3] = chunks, letter_chunks, offsets[d + 1] - offsets[d], with_letter
-        out[d, 4], out[d, 5], out[d, 6] = words, chars, _count_bits(seen)
+        chunks, letter_chunks, inside, letter = 0, 0, 0, 0
+        for i in range(offsets[d], offsets[d + 1]):
+            kind = np.int64(classes[i])
+            text = np.int64(kind & SPACE == 0)
+            chunks += text & ~inside
+            new = np.int64(kind & LETTER != 0) & ~letter
+            letter_chunks += new
+            inside, letter = text, (letter | new) & text
+        out[d, 0], out[d, 1] = chunks, letter_chunks

@@ -4,18 +4,15 @@ import numpy as np
 
 from gristmill.compilation import kernel
 from pipelines.kernels.signals.distinct import SpanNumbers, number_spans
-from pipelines.kernels.signals.token_tables import TERMINAL, token_classes
-from pipelines.kernels.text.line_variants import StrippedLines, split_lines
 from pipelines.kernels.text.phrases import JAVASCRIPT, LOREM, Hits
 from pipelines.kernels.text.segment import Segments
-from pipelines.kernels.text.tables import SPACE, STOP
+from pipelines.kernels.text.tables import STOP
 from pipelines.kernels.text.words import Spans
 
 # The paper says only "a bullet point". Peers: "•" and "-" (datatrove), "*" and "-" (dolma), a longer list
 # (DCLM, NeMo Curator). This is the union.
 BULLETS = "•‣⁃▶◀◦●○■□▪▫–*-"
-_BULLETS_DATATROVE = "•-"
-_SHORT = 30  # FineWeb, section 3.6: "shorter than 30 characters"; datatrove: 30 or fewer
+_SHORT = 30  # FineWeb, section 3.6: "shorter than 30 characters"
 
 _LINES = (
     "bullet_lines",  # lines that begin with one of BULLETS
@@ -24,52 +21,30 @@ _LINES = (
     "short_lines",
     "javascript_lines",
 )
-_UNTRIMMED = (
-    "full_lines_datatrove",  # of re.split("\n+"), those that are not blank
-    "full_line_chars_copied_datatrove",
-    "terminal_lines_datatrove",
-    "short_lines_datatrove",
-)
-_ROWS = ("bullet_rows_datatrove", "ellipsis_rows_datatrove")  # of str.splitlines
 _ELLIPSIS, _DOTS, _RIGHT_QUOTE, _RIGHT_QUOTES = 0xE280A6, 0x2E2E2E, 0xE28099, 0xE2809D
 
 
-def _pack_bullets(bullets: str) -> np.ndarray:
+def pack_bullets(bullets: str) -> np.ndarray:
+    """The UTF-8 bytes of each character as one integer, big-endian, uint64 [characters]."""
     packed = np.array([int.from_bytes(bullet.encode(), "big") for bullet in bullets], np.uint64)
     packed.flags.writeable = False
     return packed
 
 
-_PACKED_BULLETS, _PACKED_BULLETS_DATATROVE = _pack_bullets(BULLETS), _pack_bullets(_BULLETS_DATATROVE)
+_PACKED_BULLETS = pack_bullets(BULLETS)
 
 
-def count_lines(segments: Segments, rows: StrippedLines, hits: Hits) -> dict[str, np.ndarray]:
-    """Counts over the lines and paragraphs of every document of a block, int64 [documents] each.
-
-    `rows` are the lines by any break, from `line_variants.find_stripped_lines`.
-    """
-    documents = len(segments.offsets) - 1
-    data, classes, lines = segments.data, segments.classes, segments.lines
-    pieces, numbered = split_lines(segments.offsets, data, classes), number_spans(data, lines)
-    untrimmed = number_spans(data, pieces.lines)
-    out, theirs = np.zeros((documents, len(_LINES)), np.int64), np.zeros((documents, len(_UNTRIMMED)), np.int64)
-    _count(data, classes, *lines, numbered.chars, _PACKED_BULLETS, hits.places, hits.kinds, out)
-    _count_untrimmed(data, classes, token_classes(), *pieces.lines, untrimmed.ids, untrimmed.chars, theirs)
-    by_breaks = np.zeros((documents, len(_ROWS)), np.int64)
-    _count_rows(data, rows.starts, rows.ends, rows.documents, _PACKED_BULLETS_DATATROVE, by_breaks)
+def count_lines(segments: Segments, hits: Hits) -> dict[str, np.ndarray]:
+    """Counts over the lines and paragraphs of every document of a block, int64 [documents] each."""
+    data, lines = segments.data, segments.lines
+    numbered = number_spans(data, lines)
+    out = np.zeros((len(segments.offsets) - 1, len(_LINES)), np.int64)
+    _count(data, segments.classes, *lines, numbered.chars, _PACKED_BULLETS, hits.places, hits.kinds, out)
     return {
         **{name: out[:, column] for column, name in enumerate(_LINES)},
-        **{name: theirs[:, column] for column, name in enumerate(_UNTRIMMED)},
-        **{name: by_breaks[:, column] for column, name in enumerate(_ROWS)},
-        **_copy_counts("line", lines, numbered),
-        **_copy_counts("paragraph", segments.paragraphs, number_spans(data, segments.paragraphs)),
-        **_copy_counts("line_datatrove", pieces.lines, untrimmed),
-        **_copy_counts("paragraph_datatrove", pieces.paragraphs, number_spans(data, pieces.paragraphs)),
+        **count_copies("line", lines, numbered),
+        **count_copies("paragraph", segments.paragraphs, number_spans(data, segments.paragraphs)),
         "longest_line": _longest(lines, numbered),
-        "lines_datatrove": np.diff(pieces.lines.offsets),
-        "paragraphs_datatrove": np.diff(pieces.paragraphs.offsets),
-        "feeds": pieces.feeds,
-        "breaks": pieces.breaks,
         "lorem_ipsums": _hits_per_document(hits, LOREM),
     }
 
@@ -88,7 +63,7 @@ def _longest(spans: Spans, numbered: SpanNumbers) -> np.ndarray:
     return out
 
 
-def _copy_counts(name: str, spans: Spans, numbered: SpanNumbers) -> dict[str, np.ndarray]:
+def count_copies(name: str, spans: Spans, numbered: SpanNumbers) -> dict[str, np.ndarray]:
     """Counts of spans that equal an earlier one, of their characters, and of the characters of all spans."""
     out = np.zeros((len(spans.offsets) - 1, 3), np.int64)
     _count_copies(spans.offsets, numbered.ids, numbered.chars, out)
@@ -108,6 +83,13 @@ def _count_copies(offsets: np.ndarray, ids: np.ndarray, chars: np.ndarray, out: 
 
 
 @kernel()
+def ends_with_ellipsis(data: np.ndarray, start: int, end: int) -> bool:
+    """Whether a span ends with '...' or U+2026."""
+    last = _last_three(data, start, end)
+    return (last == _ELLIPSIS) | (last == _DOTS)
+
+
+@kernel()
 def _last_three(data: np.ndarray, start: int, end: int) -> np.uint64:
     last = np.uint64(0)
     for i in range(max(start, end - 3), end):
@@ -116,7 +98,8 @@ def _last_three(data: np.ndarray, start: int, end: int) -> np.uint64:
 
 
 @kernel()
-def _has_bullet(data: np.ndarray, start: int, end: int, bullets: np.ndarray) -> bool:
+def has_bullet(data: np.ndarray, start: int, end: int, bullets: np.ndarray) -> bool:
+    """Whether a non-empty span begins with one of the packed bullets."""
     size = 1 if data[start] < 0x80 else min(3, end - start)
     first, equal = np.uint64(0), False
     for i in range(start, start + size):
@@ -142,56 +125,8 @@ def _count(
             while hit < len(places) and places[hit] < end:
                 phrases |= hit_kinds[hit]
                 hit += 1
-            out[d, 0] += _has_bullet(data, start, end, bullets)
+            out[d, 0] += has_bullet(data, start, end, bullets)
             out[d, 1] += (last == _ELLIPSIS) | (last == _DOTS)
             out[d, 2] += quoted or classes[end - 1] & STOP != 0
             out[d, 3] += chars[line] < _SHORT
             out[d, 4] += phrases & JAVASCRIPT != 0
-
-
-@kernel()
-def _count_rows(
-    data: np.ndarray, starts: np.ndarray, ends: np.ndarray, documents: np.ndarray, bullets: np.ndarray, out: np.ndarray
-) -> None:
-    for row in range(len(starts)):
-        last = _last_three(data, starts[row], ends[row])
-        out[documents[row], 0] += _has_bullet(data, starts[row], ends[row], bullets)
-        out[documents[row], 1] += (last == _ELLIPSIS) | (last == _DOTS)
-
-
-@kernel()
-def _last_point(data: np.ndarray, start: int, end: int) -> int:
-    """The last code point of a non-empty span; U+FFFD for invalid UTF-8."""
-    i = end - 1
-    if data[i] < 0x80:
-        return np.int64(data[i])
-    while i > start and end - i < 4 and data[i] & 0xC0 == 0x80:
-        i -= 1
-    size, lead = end - i, np.int64(data[i])
-    if (size == 1) | (lead < 0xC2) | (lead > 0xF4) | (size != 2 + (lead >= 0xE0) + (lead >= 0xF0)):
-        return 0xFFFD
-    point = lead & (0x7F >> size)
-    for k in range(1, size):
-        point = point << 6 | (np.int64(data[i + k]) & 0x3F)
-    return min(point, 0x10FFFF)
-
-
-@kernel()
-def _count_untrimmed(
-    data: np.ndarray, classes: np.ndarray, table: np.ndarray, starts: np.ndarray, ends: np.ndarray,
-    offsets: np.ndarray, ids: np.ndarray, chars: np.ndarray, out: np.ndarray,
-) -> None:  # fmt: skip
-    for d in range(len(offsets) - 1):
-        new = 0
-        for line in range(offsets[d], offsets[d + 1]):
-            copy = ids[line] < new
-            new += not copy
-            i, end = starts[line], ends[line]
-            while i < end and classes[i] & SPACE:
-                i += 1
-            if i == end:
-                continue
-            out[d, 0] += 1
-            out[d, 1] += copy * chars[line]
-            out[d, 2] += table[_last_point(data, starts[line], end)] & TERMINAL != 0
-            out[d, 3] += chars[line] <= _SHORT

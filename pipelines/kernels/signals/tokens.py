@@ -29,7 +29,7 @@ from pipelines.kernels.signals.token_tables import (
 from pipelines.kernels.text.eight_bytes import count_before_first, load_eight
 from pipelines.kernels.text.tables import LETTER as CLASS_LETTER
 from pipelines.kernels.text.tables import SPACE as CLASS_SPACE
-from pipelines.kernels.text.words import Spans
+from pipelines.kernels.text.words import NO_SPANS, Spans
 
 _ONES, _ALL = np.uint64(0x0101010101010101), np.uint64(0xFFFFFFFFFFFFFFFF)
 _FULL_STOP, _APOSTROPHE = 46, 39
@@ -40,6 +40,9 @@ class Tokens(NamedTuple):
 
     spans: Spans
     kinds: np.ndarray  # uint8 [tokens], kind bits of token_tables
+
+
+NO_TOKENS = Tokens(NO_SPANS, np.empty(0, np.uint8))
 
 
 def find_tokens(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray) -> Tokens:

@@ -8,7 +8,6 @@ import numpy as np
 
 from gristmill.compilation import kernel
 from pipelines.kernels.text.eight_bytes import load_eight
-from pipelines.kernels.text.segment import Segments
 from pipelines.kernels.text.tables import SPACE
 from pipelines.kernels.text.words import Spans
 
@@ -35,17 +34,16 @@ class SplitLines(NamedTuple):
     breaks: np.ndarray  # int64 [documents], lines of str.splitlines, blank ones included
 
 
-def find_stripped_lines(segments: Segments) -> tuple[StrippedLines, StrippedLines]:
+def find_stripped_lines(data: np.ndarray, classes: np.ndarray, lines: Spans) -> tuple[StrippedLines, StrippedLines]:
     """(lines between any breaks, of which some are lines between line feeds too; the other lines between line
     feeds).
     """
-    lines = segments.lines
-    most = len(segments.data) // 2 + len(segments.offsets)
+    most = len(data) // 2 + len(lines.offsets)
     rows = [
         StrippedLines(*(np.empty(most, kind) for kind in (np.int32, np.int32, np.int32, np.uint8))) for _ in range(2)
     ]
     counts = np.zeros(2, np.int64)
-    _strip_lines(segments.data, segments.classes, *lines, *rows[0], *rows[1], counts)
+    _strip_lines(data, classes, *lines, *rows[0], *rows[1], counts)
     first, second = (
         StrippedLines(*(column[:count] for column in some)) for some, count in zip(rows, counts, strict=True)
     )

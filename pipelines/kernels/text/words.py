@@ -28,6 +28,9 @@ class Spans(NamedTuple):
     offsets: np.ndarray  # int64 [documents + 1]
 
 
+NO_SPANS = Spans(np.empty(0, np.int32), np.empty(0, np.int32), np.zeros(1, np.int64))
+
+
 def find_words(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray) -> Spans:
     """The words of a block."""
     room = len(data) // 2 + len(offsets) + 1

@@ -52,8 +52,8 @@ class C4Lines(MeasuresText, PartStage):
     before it |
     | c4_curly_bracket | lines | the same for `{` |
 
-    With all tests these equal `c4_sentences_RULES` and so on of `quality_signals`, which
-    `filter: [{rules: c4@RULES}]` tests.
+    With all tests these equal `c4_sentences_RULES` and so on of `quality_signals` (paper) and `peer_signals`
+    (tfds, datatrove), which `filter: [{rules: c4@RULES}]` tests.
     """
 
     rules: str
@@ -176,8 +176,8 @@ def _judge_lines(
     kind, column_of = BY_FEEDS if variant == "paper" else BY_BREAKS, c4.VARIANTS.index(variant)
     lines_by_kind, rules, documents = [], [], len(segments.offsets) - 1
     counts = np.zeros((documents, len(COUNTS)), np.int64)
-    for rows in find_stripped_lines(segments):
-        judged = c4.judge(segments, tokens, hits, rows, without)
+    for rows in find_stripped_lines(segments.data, segments.classes, segments.lines):
+        judged = c4.judge(segments.data, segments.classes, segments.words, tokens, hits, rows, without)
         verdicts, of_kind = judged.verdicts[:, column_of], rows.kinds & kind != 0
         page = (judged.sentences[:, column_of], verdicts == c4.DROPS_LOREM, verdicts == c4.DROPS_CURLY)
         for column, values in enumerate(page):

@@ -2,7 +2,7 @@
 
 Words, tokens, lines, paragraphs and sentences, and how peers differ, are defined in
 pipelines/kernels/text/segment.py. Formulas over the kernels' counts:
-pipelines/stages/measure/signal_columns.py.
+pipelines/stages/measure/signal_columns.py. Columns that only the rules of peers need: `peer_signals`.
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from pipelines.contracts.reads_text import MeasuresText
 from pipelines.contracts.stage import PartStage
-from pipelines.stages.measure.signal_columns import COUNTS, SIGNALS, derive
+from pipelines.stages.measure.signal_columns import COUNTS, SIGNALS, count_blocks, derive
 
 
 @dataclass(frozen=True)
@@ -20,10 +20,9 @@ class QualitySignals(MeasuresText, PartStage):
     """Measure every document; decide nothing.
 
     A ratio whose denominator is 0 is null. Sources: Rae et al. 2021 (Gopher), appendix A.1.1; Raffel et al.
-    2020 (C4), section 2.2; Penedo et al. 2024 (FineWeb), section 3; Weber et al. 2024 (RedPajama-v2). A
-    column without a suffix follows the paper's words over our segmentation; `_datatrove` follows datatrove
-    0.10.1 (its tokens: pipelines/kernels/signals/tokens.py), `_tfds` the code of tensorflow_datasets. "Share"
-    is a ratio of counts, its unit 1; characters are code points.
+    2020 (C4), section 2.2; Penedo et al. 2024 (FineWeb), section 3; Weber et al. 2024 (RedPajama-v2). The
+    columns follow the papers' words over our segmentation; `peer_signals` follows the code of datatrove and
+    tensorflow_datasets. "Share" is a ratio of counts, its unit 1; characters are code points.
 
     | column | unit | definition |
     |---|---|---|
@@ -41,14 +40,6 @@ class QualitySignals(MeasuresText, PartStage):
     | ellipsis_line_ratio | 1 | lines that end with `...` or U+2026 / lines |
     | alpha_word_ratio | 1 | tokens (separated by white space) with at least one letter / tokens |
     | stop_word_count | words | how many of the, be, to, of, and, that, have, with occur, in any case: 0 to 8 |
-    | word_count_datatrove | tokens | tokens that are not only symbols |
-    | mean_word_length_datatrove | code points | code points in those / those |
-    | hash_to_word_ratio_datatrove | 1 | characters `#` / all tokens |
-    | ellipsis_to_word_ratio_datatrove | 1 | (`...` + characters U+2026) / all tokens |
-    | bullet_line_ratio_datatrove | 1 | lines of str.splitlines, blank or not, that begin with • or - / those lines |
-    | ellipsis_line_ratio_datatrove | 1 | of the same lines, those that end with `...` or U+2026 |
-    | alpha_word_ratio_datatrove | 1 | tokens with at least one letter / tokens |
-    | stop_word_count_datatrove | words | as stop_word_count, in lower case only |
     | **Gopher repetition** | | |
     | dup_line_ratio | 1 | lines that equal an earlier one / lines |
     | dup_paragraph_ratio | 1 | the same of paragraphs |
@@ -58,25 +49,13 @@ class QualitySignals(MeasuresText, PartStage):
     occurs twice; of equally frequent ones the first; words as written, each once; in scripts without spaces N words are \
     1.6 N letters of Han and kana (also syllables of Tibetan), 3 N letters of Thai, Lao, Khmer, Burmese |
     | dup_Ngram_char_ratio | 1 | N = 5 to 10: the same for all n-grams that occur twice or more |
-    | dup_line_ratio_datatrove | 1 | lines are pieces between runs of line feeds, untrimmed |
-    | dup_paragraph_ratio_datatrove | 1 | paragraphs are pieces between two or more line feeds |
-    | dup_line_char_ratio_datatrove | 1 | characters in copied lines / all characters |
-    | dup_paragraph_char_ratio_datatrove | 1 | characters in copied paragraphs / all characters |
-    | top_Ngram_char_ratio_datatrove | 1 | characters of the most frequent n-gram of tokens, joined by spaces, times its \
-    count (which may be 1, and occurrences may overlap) / all characters; null where there is no n-gram |
-    | dup_Ngram_char_ratio_datatrove | 1 | characters of n-grams seen before, skipping each as a whole / all characters |
-    | **C4** (V: paper, tfds, datatrove; kernels/signals/c4.py) | | |
-    | c4_sentences_V | sentences | sentences in the lines that C4's line rules keep |
-    | c4_lorem_ipsum_V | lines | lines that drop the page: "lorem ipsum" in any line (paper) or in one that passed the \
-    tests before it |
-    | c4_curly_V | lines | the same for `{` |
+    | **C4**, the paper's page rules | | kernels/signals/c4.py |
+    | c4_sentences_paper | sentences | sentences in the lines that C4's line rules keep |
+    | c4_lorem_ipsum_paper | lines | lines with "lorem ipsum", each of which drops the page |
+    | c4_curly_paper | lines | the same for `{` |
     | **FineWeb** | | its duplicate lines by the paper are dup_line_char_ratio |
     | terminal_line_ratio | 1 | lines that end with a sentence stop or a closing quotation mark / lines |
     | short_line_ratio | 1 | lines shorter than 30 characters / lines |
-    | terminal_line_ratio_datatrove | 1 | untrimmed lines, not blank, that end with one of its marks / those lines |
-    | short_line_ratio_datatrove | 1 | of the same lines, those of at most 30 characters |
-    | dup_line_char_ratio_fineweb_datatrove | 1 | characters in copies of such lines / characters but line feeds |
-    | newline_to_word_ratio_datatrove | 1 | line feeds / tokens |
     | **RedPajama-v2**, of the text alone | | words as written; it lower-cases them |
     | curly_bracket_ratio | 1 | characters `{` and `}` / characters |
     | all_caps_word_ratio | 1 | words with an upper-case letter and no lower-case one / words |
@@ -97,7 +76,7 @@ class QualitySignals(MeasuresText, PartStage):
     alone, which the paper's rule is about, would not count against a document.
     """
 
-    version: ClassVar[int] = 4
+    version: ClassVar[int] = 5
 
     def writes(self) -> pa.Schema:
         """The columns of the table above."""
@@ -115,15 +94,10 @@ class QualitySignals(MeasuresText, PartStage):
 
     def annotate(self, docs: pa.Table) -> pa.Table:
         """The signals of each document."""
-        import numpy as np
-
         from pipelines.kernels.signals.counts import count
-        from pipelines.kernels.text.buffers import blocks, text_buffers
         from pipelines.kernels.text.segment import segment
 
-        offsets, data = text_buffers(docs[self.text])
         if docs.num_rows == 0:
             return self.writes().empty_table()
-        counted = [count(segment(*block)) for _, _, *block in blocks(offsets, data)]
-        counts = {name: np.concatenate([block[name] for block in counted]) for name in counted[0]}
-        return derive({"bytes": np.diff(offsets), **counts}).rename_columns(self.writes().names)
+        counts = count_blocks(docs[self.text], lambda offsets, data: count(segment(offsets, data)))
+        return derive(counts).rename_columns(self.writes().names)

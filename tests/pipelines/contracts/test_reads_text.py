@@ -17,6 +17,7 @@ from pipelines.planning.plan import make_plan
 from pipelines.stages import STAGES
 from pipelines.stages.measure.language import Language
 from pipelines.stages.measure.minhash_signatures import MinhashSignatures
+from pipelines.stages.measure.peer_signals import PeerSignals
 from pipelines.stages.measure.quality_signals import QualitySignals
 from pipelines.stages.measure.text_hash import TextHash
 from tests.conftest import paragraph, write_texts_corpus
@@ -51,6 +52,7 @@ def test_every_stage_that_reads_text_has_the_knob():
         "decontaminate",
         "language",
         "minhash_signatures",
+        "peer_signals",
         "quality_signals",
         "refinedweb_lines",
         "text_hash",
@@ -59,7 +61,9 @@ def test_every_stage_that_reads_text_has_the_knob():
     assert {name for name, stage in STAGES.items() if issubclass(stage, ReadsText)} == measure | others
 
 
-@pytest.mark.parametrize("stage", [QualitySignals(), TextHash(), Language(), MinhashSignatures()], ids=type)
+@pytest.mark.parametrize(
+    "stage", [QualitySignals(), PeerSignals(), TextHash(), Language(), MinhashSignatures()], ids=type
+)
 def test_edited_text_is_measured_as_if_it_were_stored(stage, planned):
     name = next(name for name, kind in STAGES.items() if isinstance(stage, kind))
     part = built(planned(C4, f"{name}: {{text: edited_text, prefix: edited_}}", f"{name}: {{}}\n    name: stored"))
@@ -84,7 +88,9 @@ def test_text_up_to_a_step_has_the_edits_of_no_later_one(planned):
 
 def test_a_filter_tests_the_columns_of_either_text(planned):
     """FineWeb's rule on short lines would drop all pages by the stored text, and none by what C4's lines leave."""
-    signals = ["quality_signals: {}", C4, "quality_signals: {text: edited_text, prefix: edited_}\n    name: again"]
+    signals = ["quality_signals: {}", "peer_signals: {}", C4,
+               "quality_signals: {text: edited_text, prefix: edited_}\n    name: again",
+               "peer_signals: {text: edited_text, prefix: edited_}\n    name: peers_again"]  # fmt: skip
     short = "filter: [{signal: %sshort_line_ratio_datatrove, at_most: 0.67, name: fineweb.short}]"
     stored = built(planned(*signals, short % "", name="a")).table(("drop",))["drop"].to_pylist()
     assert stored == ["fineweb.short"] * 4 + [None]

@@ -86,7 +86,8 @@ def test_bytes_that_are_not_utf8_are_read_within_bounds(broken):
 def test_planning_needs_no_numba():
     code = (
         "import sys; from pipelines.stages.measure import quality_signals as q, text_hash as t, minhash_signatures as m; "
-        "import pipelines.stages.decide.filter; stages = q.QualitySignals(), t.TextHash(), m.MinhashSignatures(); "
+        "from pipelines.stages.measure.peer_signals import PeerSignals; import pipelines.stages.decide.filter; "
+        "stages = q.QualitySignals(), PeerSignals(), t.TextHash(), m.MinhashSignatures(); "
         "[stage.depends() for stage in stages]; "
         "print('numba' in sys.modules)"
     )

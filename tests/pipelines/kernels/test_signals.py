@@ -7,13 +7,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipelines.kernels.signals.counts import count
+from pipelines.kernels.signals.peer_counts import count_peers
 from pipelines.kernels.signals.token_tables import WITH_STOP
 from pipelines.kernels.text.buffers import blocks, text_buffers
 from pipelines.kernels.text.segment import segment
-from pipelines.stages.measure.quality_signals import SIGNALS, QualitySignals
-from pipelines.stages.measure.signal_columns import derive
+from pipelines.stages.measure.peer_signals import PeerSignals
+from pipelines.stages.measure.quality_signals import QualitySignals
+from pipelines.stages.measure.signal_columns import PEER_SIGNALS, SIGNALS, derive, derive_peers
 from tests.pipelines.kernels import reference_signals as reference
 
+ALL_SIGNALS = pa.schema([*SIGNALS, *PEER_SIGNALS])
 PIECES = [
     *[
         "the",
@@ -97,14 +100,17 @@ repetitive = st.lists(
 
 def measured(documents, block_bytes=1 << 20):
     offsets, data = text_buffers(pa.array(documents, pa.large_string()))
-    counted = [count(segment(*block)) for _, _, *block in blocks(offsets, data, block_bytes)]
-    counts = {name: np.concatenate([block[name] for block in counted]) for name in counted[0]}
-    return derive({"bytes": np.diff(offsets), **counts}).to_pylist()
+    found = []
+    for measure, formulas in ((lambda *block: count(segment(*block)), derive), (count_peers, derive_peers)):
+        counted = [measure(*block) for _, _, *block in blocks(offsets, data, block_bytes)]
+        counts = {name: np.concatenate([block[name] for block in counted]) for name in counted[0]}
+        found.append(formulas({"bytes": np.diff(offsets), **counts}).to_pylist())
+    return [ours | peers for ours, peers in zip(*found, strict=True)]
 
 
 def expected(text):
     found = reference.signals(text)
-    whole = [field.name for field in SIGNALS if pa.types.is_integer(field.type)]
+    whole = [field.name for field in ALL_SIGNALS if pa.types.is_integer(field.type)]
     return {name: v if v is None or name in whole else float(np.float32(v)) for name, v in found.items()}
 
 
@@ -120,8 +126,8 @@ def test_signals_are_those_of_plain_python(documents, block_bytes):
 
 
 def test_the_reference_knows_every_column_but_those_tested_with_the_stage():
-    assert len(SIGNALS.names) - len(reference.signals("a")) == 13
-    assert set(reference.signals("a")) < set(SIGNALS.names)
+    assert len(ALL_SIGNALS) - len(reference.signals("a")) == 13
+    assert set(reference.signals("a")) < set(ALL_SIGNALS.names)
 
 
 def test_every_plane_of_unicode():
@@ -151,10 +157,11 @@ BROKEN = [
 def test_bytes_that_are_not_utf8_are_read_within_bounds(documents):
     # Each document by itself, at the end of its buffer, gives what it gives before other documents.
     array = pa.array(documents, pa.large_binary()).view(pa.large_string())
-    together = QualitySignals().annotate(pa.table({"text": array})).to_pylist()
-    for k, document in enumerate(documents):
-        alone = pa.array([document], pa.large_binary()).view(pa.large_string())
-        assert QualitySignals().annotate(pa.table({"text": alone})).to_pylist() == [together[k]]
+    for stage in (QualitySignals(), PeerSignals()):
+        together = stage.annotate(pa.table({"text": array})).to_pylist()
+        for k, document in enumerate(documents):
+            alone = pa.array([document], pa.large_binary()).view(pa.large_string())
+            assert stage.annotate(pa.table({"text": alone})).to_pylist() == [together[k]]
 
 
 def share(text, name):

@@ -17,10 +17,27 @@ TYPO = "{signal: word_cuont, at_least: 5}"
     ("steps", "message"),
     [
         (f"  - filter: [{COUNT}]", "'word_count', which no earlier step writes; the stage quality_signals writes it"),
+        (
+            "  - quality_signals: {}\n  - filter: [{rules: gopher_quality@datatrove}]",
+            "'word_count_datatrove', which no earlier step writes; the stage peer_signals writes it: "
+            "put `peer_signals: {}` before filter",
+        ),
+        (
+            "  - peer_signals: {}\n  - filter: [{rules: fineweb@datatrove}]",
+            "'n_lines', which no earlier step writes; the stage quality_signals writes it",
+        ),
+        (
+            "  - quality_signals: {text: edited_text, prefix: e_}\n  - filter: [{rules: fineweb@datatrove, prefix: e_}]",
+            "'e_terminal_line_ratio_datatrove', which no earlier step writes; the stage peer_signals writes it: "
+            "put `peer_signals: {text: edited_text, prefix: e_}` before filter",
+        ),
         ("  - dedup_minhash: {}", "'minhash', which no earlier step writes; the stage minhash_signatures writes it"),
-        ("  - dedup_exact: {}", "the stage text_hash writes it: put one before dedup_exact"),
+        ("  - dedup_exact: {}", "the stage text_hash writes it: put `text_hash: {}` before dedup_exact"),
         ("  - dedup_url: {}", "the stage url_rules writes it"),
-        (f"  - language: {{}}\n  - filter: [{SHARE}]", "the stage language with paragraphs: true writes it"),
+        (
+            f"  - language: {{}}\n  - filter: [{SHARE}]",
+            "the stage language with paragraphs: true writes it: put `language: {paragraphs: true}` before filter",
+        ),
         (
             "  - dedup_minhash: {}\n  - minhash_signatures: {}",
             "minhash_signatures writes it, which comes later: move minhash_signatures before dedup_minhash",
@@ -41,4 +58,12 @@ def test_a_missing_column_names_the_stage_that_writes_it(tmp_path, steps, messag
 
 def test_every_stage_that_writes_columns_by_default_is_known():
     found = {stage.partition(" ")[0] for stage in writers().values()}
-    assert {"quality_signals", "language", "minhash_signatures", "text_hash", "url_rules", "dedup_minhash"} <= found
+    assert {
+        "quality_signals",
+        "peer_signals",
+        "language",
+        "minhash_signatures",
+        "text_hash",
+        "url_rules",
+        "dedup_minhash",
+    } <= found

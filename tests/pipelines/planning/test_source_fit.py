@@ -53,7 +53,7 @@ def corpus(folder: Path, sources: dict[str, list[str]], *steps: str) -> Path:
     for name, texts in sources.items():
         (folder / f"{name}.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
     entries = "".join(f"  - {{name: {name}, root: {folder}/{name}.jsonl, format: jsonl}}\n" for name in sources)
-    listed = "".join(f"  - {step}\n" for step in ("quality_signals: {}", *steps))
+    listed = "".join(f"  - {step}\n" for step in ("quality_signals: {}", "peer_signals: {}", *steps))
     path = folder / "corpus.yaml"
     path.write_text(f"name: trial\noutput: {folder}/out\nsources:\n{entries}steps:\n{listed}")
     return path

@@ -10,6 +10,7 @@ from gristmill.errors import ConfigError
 from pipelines.contracts.edits import apply_edits, check_edits
 from pipelines.kernels.signals.c4 import VARIANTS
 from pipelines.stages.decide.c4_lines import TESTS, C4Lines
+from pipelines.stages.measure.peer_signals import PeerSignals
 from pipelines.stages.measure.quality_signals import QualitySignals
 from tests.pipelines.kernels.reference_signals import CURLY, KEPT, LOREM, MARKER, holds
 from tests.pipelines.kernels.reference_signals import c4_lines as reference_lines
@@ -200,8 +201,8 @@ def test_single_tests_are_left_out(documents, variant, without):
 @given(texts)
 def test_with_all_tests_the_counts_are_those_of_the_signals(documents):
     docs = pa.table({"text": pa.array(documents, pa.large_string())})
-    signals = QualitySignals().annotate(docs)
     for variant in VARIANTS:
+        signals = (QualitySignals() if variant == "paper" else PeerSignals()).annotate(docs)
         table = C4Lines(variant).annotate(docs)
         for name, signal in (("sentences", "sentences"), ("lorem_ipsum", "lorem_ipsum"), ("curly_bracket", "curly")):
             assert table[f"c4_{name}"].to_pylist() == signals[f"c4_{signal}_{variant}"].to_pylist()

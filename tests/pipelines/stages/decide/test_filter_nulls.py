@@ -19,7 +19,8 @@ from pipelines.planning.plan import make_plan
 from pipelines.stages import STAGES
 from pipelines.stages.decide.filter import Filter
 from pipelines.stages.decide.rules import RULE_SETS, Rule
-from pipelines.stages.measure.quality_signals import SIGNALS, QualitySignals
+from pipelines.stages.measure.quality_signals import QualitySignals
+from pipelines.stages.measure.signal_columns import PEER_SIGNALS, SIGNALS
 
 ROOT = Path(__file__).parents[4]
 # Article 1 of the Universal Declaration of Human Rights.
@@ -108,7 +109,7 @@ def test_a_condition_that_is_null_judges_nothing():
 def test_published_rule_sets_keep_what_has_no_value(name):
     """A ratio of nothing judges nothing in the papers and the code; documents without words go by their counts."""
     stage = Filter((Rule(rules=name),))
-    types = {column.name: column.type for column in SIGNALS}
+    types = {column.name: column.type for column in (*SIGNALS, *PEER_SIGNALS)}
     nothing = {
         c: pa.nulls(1, types.get(c, pa.bool_() if c == "url_blocked" else pa.int32()))
         for c in (each.name for each in stage.reads())

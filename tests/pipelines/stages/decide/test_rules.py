@@ -6,7 +6,9 @@ import pytest
 
 from pipelines.stages.decide.filter import Filter
 from pipelines.stages.decide.rules import RULE_SETS, Rule
-from pipelines.stages.measure.quality_signals import SIGNALS, QualitySignals
+from pipelines.stages.measure.peer_signals import PeerSignals
+from pipelines.stages.measure.quality_signals import QualitySignals
+from pipelines.stages.measure.signal_columns import PEER_SIGNALS, SIGNALS
 
 # set: (reason without the family, signal, values kept, values dropped), in the order of the source's tests.
 NGRAMS = [
@@ -92,7 +94,7 @@ TABLE = {
 URL_COLUMNS = pa.schema(
     [("url_blocked", pa.bool_()), *((f"url_{k}_words", pa.int32()) for k in ("strict", "hard", "soft"))]
 )
-COLUMNS = {field.name: field for field in (*SIGNALS, *URL_COLUMNS)}
+COLUMNS = {field.name: field for field in (*SIGNALS, *PEER_SIGNALS, *URL_COLUMNS)}
 
 
 def drops(name, rows):
@@ -133,7 +135,8 @@ def test_a_bound_that_drops_itself_is_the_next_float32(ratio):
 
 def verdicts(name, *texts):
     table = pa.table({"text": pa.array(texts, pa.large_string())})
-    return Filter((Rule(rules=name),)).annotate(QualitySignals().annotate(table))["drop"].to_pylist()
+    stage = PeerSignals() if name.endswith(("@tfds", "@datatrove")) else QualitySignals()
+    return Filter((Rule(rules=name),)).annotate(stage.annotate(table))["drop"].to_pylist()
 
 
 LINE = "One two three four five six."
