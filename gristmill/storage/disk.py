@@ -90,10 +90,13 @@ class LocalPath(PosixPath, Location):
             with attach_filename(self):
                 self._write(content)
             return
-        try:
-            retry(self, lambda: self._write(lambda sink: sink.write(content)))
-        except FileNotFoundError:  # another process published the step and removed the attempt as a leftover
-            self._write(lambda sink: sink.write(content))
+        for _ in range(_REMOVALS):
+            with suppress(
+                FileNotFoundError
+            ):  # another process published the step and removed the attempt as a leftover
+                retry(self, lambda: self._write(lambda sink: sink.write(content)))
+                return
+        self._write(lambda sink: sink.write(content))
 
     def _write(self, content: Callable[[BinaryIO], object]) -> None:
         self.parent.mkdir(parents=True, exist_ok=True)

@@ -58,6 +58,17 @@ class Lease:
         self.count += 1
         return self.path.update(self._owns, self.state())
 
+    def check(self) -> None:
+        """Raise ConflictError if another process has taken the lease, even if it has finished since.
+
+        For commands that remove files: right before they do.
+        """
+        found = _read(self.path)
+        if found is None or not self._owns(found):
+            raise ConflictError(
+                f"{self.path.parent}: another process took over while this one was suspended; run the command again"
+            )
+
     def release(self) -> None:
         """Remove the lease, unless another process has taken it."""
         found = _read(self.path)
@@ -80,7 +91,7 @@ def lock(
     lost: Callable[[], None] | None = None,
     timeout: float = TIMEOUT_SECONDS,
     beat: float = _HEARTBEAT_SECONDS,
-) -> Iterator[None]:
+) -> Iterator[Lease]:
     """Hold the lease of a directory or prefix while the block runs.
 
     Waiting and ConflictError as for `acquire`.
@@ -107,7 +118,7 @@ def lock(
     thread = threading.Thread(target=keep, name="lease", daemon=True)
     thread.start()
     try:
-        yield
+        yield lease
     finally:
         ended.set()
         thread.join()

@@ -13,6 +13,7 @@ import os
 import re
 import socket
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
@@ -417,7 +418,7 @@ def write_url(url: str, remote: Remote, content: bytes) -> None:
 def create_url(url: str, remote: Remote, content: bytes) -> bool:
     """Store bytes under a URL unless the file exists or another process is creating it.
 
-    Whether this call did.
+    Whether the file has these bytes: then this call stored them, or its first attempt did.
 
     A store without conditional requests answers 501; there the last writer wins.
     """
@@ -426,7 +427,10 @@ def create_url(url: str, remote: Remote, content: bytes) -> bool:
         try:
             store.pipe_file(path, content, mode="create")
         except FileExistsError:
-            return False
+            try:
+                return bool(store.cat_file(path) == content)  # the response to this call may have been lost
+            except FileNotFoundError:
+                return False
         except OSError as error:
             if "ConditionalRequestConflict" in str(error.__cause__):
                 return False
@@ -445,7 +449,8 @@ def remove_url(url: str, remote: Remote) -> None:
 
     def remove(store: Any, path: str) -> None:
         if store.exists(path):
-            store.rm(path, recursive=True)
+            with suppress(FileNotFoundError):  # another process has removed it since
+                store.rm(path, recursive=True)
 
     _ask(url, remote, remove, seconds=LISTING_SECONDS)
 

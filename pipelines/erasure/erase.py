@@ -9,7 +9,7 @@ from rich.console import Console
 from gristmill.config import load_yaml
 from gristmill.errors import ConfigError, CorruptFileError, UserError
 from gristmill.storage.disk import LocalPath
-from gristmill.storage.lease import lock
+from gristmill.storage.lease import Lease, lock
 from gristmill.storage.location import Location
 from gristmill.storage.paths import is_url
 from gristmill.storage.store import read_json
@@ -33,8 +33,8 @@ def erase(corpus: Location, ids: Path | None, urls: Path | None, runs: LocalPath
     keys, texts = _find_targets(before, identifiers, addresses)
     probes = make_probes(texts)
     texts.clear()
-    with lock(directory, "forgetting documents", console.print, wait=False):
-        names, written = forget(directory, identifiers, addresses)
+    with lock(directory, "forgetting documents", console.print, wait=False) as lease:
+        names, written = forget(directory, identifiers, addresses, lease.check)
     for name in names:
         console.print(f"forgotten: {printable(name)}", soft_wrap=True)
     console.print(
@@ -126,18 +126,18 @@ def collect_garbage(configs: Sequence[CorpusConfig], *, delete: bool) -> None:
     lease = (
         lock(output, "collecting garbage", console.print, wait=False) if delete and output.exists() else nullcontext()
     )
-    with lease:
-        _collect(configs, output, console, delete=delete)
+    with lease as held:
+        _collect(configs, output, console, held)
 
 
-def _collect(configs: Sequence[CorpusConfig], output: LocalPath, console: Console, *, delete: bool) -> None:
+def _collect(configs: Sequence[CorpusConfig], output: LocalPath, console: Console, lease: Lease | None) -> None:
     steps = find_unreached(configs, output)
     for step in steps:
         state = "" if step.published else ", unfinished"
         console.print(f"{step.path} ({human_bytes(step.bytes)}{state})", soft_wrap=True)
     total = human_bytes(sum(step.bytes for step in steps))
-    if delete and steps:
-        remove_steps(steps)
+    if lease is not None and steps:
+        remove_steps(steps, lease.check)
         console.print(f"removed {len(steps)} steps, {total}")
     else:
         console.print(f"{len(steps)} unused steps, {total}" + ("; --delete removes them" if steps else ""))

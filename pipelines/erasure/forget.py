@@ -10,7 +10,7 @@ dropped), what was learned from many documents (the tokenizer), and ids, which a
 a number.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -83,7 +83,9 @@ def find_documents(corpus: Corpus, identifiers: Iterable[str], urls: Iterable[st
     return list(documents.values())
 
 
-def forget(directory: LocalPath, identifiers: Sequence[str], urls: Sequence[str]) -> tuple[list[str], int]:
+def forget(
+    directory: LocalPath, identifiers: Sequence[str], urls: Sequence[str], check: Callable[[], None] = lambda: None
+) -> tuple[list[str], int]:
     """Forget documents; without arguments, finish an interrupted run. Returns (printed ids, number of files
     rewritten).
 
@@ -109,13 +111,15 @@ def forget(directory: LocalPath, identifiers: Sequence[str], urls: Sequence[str]
     docs = [_Doc(**entry) for entry in tombstone["pending"]]
     if not docs:
         raise UserError(f"{directory}: none of these documents is in the corpus, and no run was interrupted")
+    check()
     write_tombstone(directory, tombstone)
-    remove_steps(list_unreached(directory, {step.directory.name for step in corpus.steps}))
+    remove_steps(list_unreached(directory, {step.directory.name for step in corpus.steps}), check)
     mark = digest(tombstone["records"])
     written = sum(_rewrite(step, docs, mark) for step in corpus.steps if step.manifest.facts.get(FORGOTTEN) != mark)
     corpus = open_corpus(directory)
     _recount(corpus, mark)
     _publish_corpus(open_corpus(directory), tombstone["records"])
+    check()
     _remove_old_files(directory, open_corpus(directory))
     write_tombstone(directory, {**tombstone, "pending": [], "asked": ""})
     return [format_id(doc.source, doc.path, doc.record) for doc in docs], written

@@ -1,12 +1,11 @@
 """Garbage collection: find and remove step directories that no configuration uses any more."""
 
-import shutil
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
-from gristmill.errors import UserError
+from gristmill.errors import ConflictError, UserError
 from gristmill.storage.disk import LocalPath
-from pipelines.contracts.manifest import load_corpus
+from pipelines.contracts.manifest import load_corpus, remove_step
 from pipelines.planning.corpus import CorpusConfig
 from pipelines.planning.inventory import take_inventory
 from pipelines.planning.plan import FINGERPRINT_DIGITS, make_plan
@@ -42,12 +41,19 @@ def find_unreached(configs: Sequence[CorpusConfig], output: LocalPath) -> list[U
     return list_unreached(output, reached)
 
 
-def remove_steps(steps: Sequence[UnreachedStep]) -> None:
-    """Remove step directories."""
+def remove_steps(steps: Sequence[UnreachedStep], check: Callable[[], None]) -> None:
+    """Remove step directories. `check` is called before each, and raises if this process may not remove it any more.
+
+    Raises ConflictError if a corpus that uses one of them was published since they were listed.
+    """
     for step in steps:
-        (step.path / "manifest.json").unlink(missing_ok=True)  # first: a step without a manifest does not exist
-        step.path.fsync()
-        shutil.rmtree(step.path)
+        check()
+        output = step.path.parent
+        if (output / "manifest.json").exists() and step.path.name in {
+            each["directory"] for each in load_corpus(output).steps
+        }:
+            raise ConflictError(f"{step.path}: a corpus published meanwhile uses it; run the command again")
+        remove_step(step.path)
 
 
 def list_unreached(output: LocalPath, reached: Collection[str]) -> list[UnreachedStep]:

@@ -30,19 +30,19 @@ def test_a_writer_that_fails_leaves_nothing(tmp_path):
 
 
 def test_a_file_whose_attempt_another_process_swept_away_is_written_again(tmp_path, monkeypatch):
-    """Whoever publishes a step removes what looks like leftovers, those of a second build too."""
+    """Whoever publishes a step removes what looks like leftovers, those of a second build too, and several do."""
     fsync, swept = os.fsync, []
 
     def sweep(descriptor):
-        if not swept:
+        if len(swept) < 3:
             swept.extend(tmp_path.glob(".*.tmp"))
-            swept[0].unlink()
+            swept[-1].unlink()
         fsync(descriptor)
 
     monkeypatch.setattr(os, "fsync", sweep)
     (tmp_path / "run.json").write_atomic(b"times")
     assert (tmp_path / "run.json").read_bytes() == b"times"
-    assert len(swept) == 1
+    assert len(swept) == 3
 
 
 @given(position=st.integers(0, 999), bit=st.integers(0, 7))
@@ -143,6 +143,39 @@ def test_of_several_that_write_a_new_object_one_does(s3, tmp_path):
     contents = [bytes([number]) * 5000 for number in range(4)]
     found = at_once([partial(written, path, content) for content in contents])
     assert [path.read_bytes()] == [content for content in found if content]
+
+
+def test_a_new_object_whose_response_was_lost_is_this_call_s(s3, tmp_path, monkeypatch):
+    """The client library tries again, and the second attempt finds the object of the first."""
+    path = parse_location(f"s3://bucket/{tmp_path.name}/file", s3.remote)
+    store = _store("s3", s3.remote)
+    pipe = store.pipe_file
+
+    def twice(*arguments, **named):
+        pipe(*arguments, **named)
+        return pipe(*arguments, **named)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "pipe_file", twice)
+        assert path.write_new(b"one")
+    assert not path.write_new(b"two")
+    assert path.read_bytes() == b"one"
+
+
+def test_a_prefix_that_another_process_removes_at_the_same_moment_is_gone(s3, tmp_path, monkeypatch):
+    path = parse_location(f"s3://bucket/{tmp_path.name}/prefix", s3.remote)
+    (path / "file").write_atomic(b"one")
+    store = _store("s3", s3.remote)
+    remove = store.rm
+
+    def after_another(*arguments, **named):
+        remove(*arguments, **named)
+        return remove(*arguments, **named)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "rm", after_another)
+        path.remove_tree()
+    assert not path.exists()
 
 
 def test_a_store_that_knows_no_condition_keeps_what_is_there(s3, tmp_path, monkeypatch):

@@ -17,6 +17,8 @@ from pipelines.contracts.lineage import Quarantined, open_corpus
 from pipelines.contracts.manifest import load_corpus
 from pipelines.contracts.shard_set import open_shard
 from pipelines.contracts.tombstone import read_tombstone
+from pipelines.erasure import erase
+from pipelines.erasure import forget as forgetting
 from pipelines.erasure.forget import forget
 from pipelines.erasure.scan import make_probes, scan
 from pipelines.export.text_export import export_corpus
@@ -249,6 +251,53 @@ def test_garbage_is_what_no_configuration_reaches(built_corpus_file, tmp_path, c
     other = tmp_path / "other.yaml"
     other.write_text(built_corpus_file.read_text().replace("output: ", "output: /elsewhere"))
     assert main(["gc", str(built_corpus_file), str(other)]) == 2
+
+
+@pytest.mark.parametrize("finished", [True, False])
+def test_gc_that_was_suspended_leaves_a_corpus_published_meanwhile(
+    built_corpus_file, tmp_path, monkeypatch, capsys, finished
+):
+    """Another build took the lease while `gc` was suspended, and published a corpus with the steps that it had listed."""
+    other = "steps.filter=[{signal: word_count, at_least: 20}]"
+    build(built_corpus_file, other)
+    build(built_corpus_file)
+    find, lease = erase.find_unreached, tmp_path / "out" / ".lease"
+
+    def suspended(configs, output):
+        steps = find(configs, output)
+        assert steps
+        build(built_corpus_file, other)
+        if finished:
+            lease.unlink()
+        return steps
+
+    monkeypatch.setattr(erase, "find_unreached", suspended)
+    assert main(["gc", str(built_corpus_file), "--delete"]) == 2
+    message = "another process took over" if finished else "a corpus published meanwhile uses it"
+    assert message in capsys.readouterr().err
+    documents, shards = state(tmp_path / "out")
+    assert documents
+    assert shards
+
+
+def test_forget_that_was_suspended_leaves_a_corpus_published_meanwhile(
+    built_corpus_file, tmp_path, monkeypatch, capsys
+):
+    out, listed = tmp_path / "out", tmp_path / "ids"
+    listed.write_text(f"{SHARDED}\n")
+    find = forgetting.find_documents
+
+    def suspended(*arguments):
+        found = find(*arguments)
+        build(built_corpus_file, "steps.filter=[{signal: word_count, at_least: 20}]")
+        (out / ".lease").unlink(missing_ok=True)
+        return found
+
+    monkeypatch.setattr(forgetting, "find_documents", suspended)
+    assert main(["forget", str(out), "--ids", str(listed)]) == 2
+    assert "another process took over" in capsys.readouterr().err
+    assert not (out / "forgotten.json").exists()
+    open_corpus(out)
 
 
 def test_a_later_read_honours_the_tombstone(built_corpus_file, tmp_path):
