@@ -26,13 +26,15 @@ import pyarrow.compute as pc
 
 from gristmill.config import near_match
 from gristmill.console import ProgressDisplay
-from gristmill.errors import AccountingError, ConflictError, UserError
+from gristmill.errors import AccountingError, ConflictError, CorruptFileError, UserError
 from gristmill.storage.location import Location
 from gristmill.storage.store import read_json, write_json
 from gristmill.terminal import human_bytes
 from pipelines.contracts.columns import DROP, EDITS_COLUMN
 from pipelines.contracts.lineage import Corpus, open_corpus
+from pipelines.contracts.manifest import load_corpus
 from pipelines.contracts.parts import Part
+from pipelines.contracts.tombstone import read_tombstone
 from pipelines.export.export_card import dataset_card
 from pipelines.export.export_formats import WRITERS
 
@@ -80,9 +82,9 @@ def export_corpus(
     annotations to add, null in sources that the step does not apply to; `without` leaves out `url` or `meta`.
     One part is held in memory.
 
-    ConflictError if `output` holds anything but an unfinished run of the same export, UserError for an
-    unknown source, column or format, AccountingError if the number of documents differs from that of the
-    corpus manifest.
+    ConflictError if `output` holds anything but an unfinished run of the same export, or the corpus changes
+    meanwhile. UserError for an unknown source, column or format. AccountingError if the number of documents
+    differs from that of the corpus manifest.
     """
     if format not in WRITERS:
         raise UserError(f"--format: got {format!r}, expected one of {', '.join(WRITERS)}")
@@ -97,8 +99,13 @@ def export_corpus(
     header = {"format": FORMAT, "corpus": manifest.corpus, "fingerprint": manifest.fingerprint, "written_as": format}
     _prepare_output(output, opened, header | {"sources": names, "columns": schema.names})
     with ProgressDisplay() as display:
-        files = _write_files(opened, output, format, _sort_by_nulls(opened, names, schema), schema, display)
-        totals = {name: _total(opened, name, files) for name in names}
+        try:
+            files = _write_files(opened, output, format, _sort_by_nulls(opened, names, schema), schema, display)
+            totals = {name: _total(opened, name, files) for name in names}
+        except (AccountingError, CorruptFileError):
+            _check_unchanged(opened, output)
+            raise
+        _check_unchanged(opened, output)
         card = dataset_card(manifest, schema, totals, WRITERS[format][1])
         (output / "README.md").write_atomic(card.encode())
         write_json(output / "export.json", header | {"sources": totals, "files": [asdict(file) for file in files]})
@@ -221,6 +228,15 @@ def _prepare_output(output: Location, corpus: Corpus, request: dict[str, Any]) -
         raise ConflictError(f"{output}: is not empty; name a directory that is empty or does not exist")
     output.remove_temporaries()  # left by an export that was killed
     write_json(marker, request)
+
+
+def _check_unchanged(corpus: Corpus, output: Location) -> None:
+    """Raise ConflictError if the corpus is not the one that was opened, or `forget` is changing it."""
+    directory = corpus.directory
+    if load_corpus(directory).fingerprint != corpus.manifest.fingerprint or read_tombstone(directory)["pending"]:
+        raise ConflictError(
+            f"{directory}: a build or forget changed the corpus while it was exported; remove {output} and export again"
+        )
 
 
 def _write_files(

@@ -639,3 +639,15 @@ def test_a_step_whose_files_are_gone_is_not_published_and_built_by_the_next_buil
     assert not list((tmp_path / "out").glob("read.web-*/manifest.json"))
     run(corpus_file)
     assert sum(part.rows for part in open_corpus(tmp_path / "out").parts("web")) == 40
+
+
+def test_a_leftover_part_that_another_build_removes_first_is_gone(corpus_file, tmp_path, monkeypatch):
+    glob = LocalPath.glob
+
+    def swept(self, pattern):
+        found = list(glob(self, pattern))
+        return iter([*found, self / "parts" / ".gone.tmp"] if pattern == "parts/*" else found)
+
+    monkeypatch.setattr(LocalPath, "glob", swept)
+    run(corpus_file)
+    assert sum(part.rows for part in open_corpus(tmp_path / "out").parts("web")) == 40

@@ -9,7 +9,7 @@ from unittest.mock import Mock
 import pytest
 
 import gristmill.storage.store as store
-from gristmill.errors import UserError
+from gristmill.errors import ConflictError, UserError
 from pipelines.__main__ import main
 from pipelines.building.build import plan_and_build
 from pipelines.cluster.local import LocalCluster
@@ -21,6 +21,7 @@ from pipelines.erasure import erase
 from pipelines.erasure import forget as forgetting
 from pipelines.erasure.forget import forget
 from pipelines.erasure.scan import make_probes, scan
+from pipelines.export import text_export
 from pipelines.export.text_export import export_corpus
 from pipelines.planning.corpus import load_corpus_config
 from pipelines.planning.inventory import take_inventory
@@ -365,3 +366,32 @@ def test_a_task_that_outlives_its_driver_gives_no_forgotten_document_back(built_
     build(built_corpus_file, "sources.web.part_bytes=4000")
     assert isinstance(open_corpus(out).find(SHARDED), Quarantined)
     accounted(out)
+
+
+@pytest.mark.parametrize("moment", ["_write_files", "_total", "killed"])
+def test_an_export_beside_forget_says_that_the_corpus_changed(built_corpus_file, tmp_path, monkeypatch, moment):
+    """While it reads, when it has read, and from steps of which one is rewritten and others are not."""
+    out = tmp_path / "out"
+
+    class Killed(BaseException):
+        pass
+
+    def die(*arguments):
+        raise Killed
+
+    if moment == "killed":
+        monkeypatch.setattr(forgetting, "_publish_corpus", die)
+        with pytest.raises(Killed):
+            forget(out, [SHARDED], [])
+    else:
+        act, done = getattr(text_export, moment), []
+
+        def beside(*arguments):
+            if not done:
+                done.append(forget(out, [SHARDED], []))
+            return act(*arguments)
+
+        monkeypatch.setattr(text_export, moment, beside)
+    with pytest.raises(ConflictError, match="a build or forget changed the corpus while it was exported"):
+        export_corpus(out, tmp_path / "export", "jsonl", None)
+    assert not (tmp_path / "export" / "export.json").exists()
