@@ -215,7 +215,7 @@ def test_an_objective_needs_no_more_than_is_added_for_it(kind, corpora, tmp_path
 def test_an_unknown_token_parts_documents_of_no_objective_that_reads_them_back(corpora):
     config = narrow("gpt", corpora("gpt"))
     assert corpus_of(config).tokenizer.specials["<bos>"] == 0
-    with pytest.raises(ConfigError, match="no special of the tokenizer but <unk> begins a document"):
+    with pytest.raises(ConfigError, match="the tokenizer begins documents with <unk>, which text may contain too"):
         narrow(replace(RECIPES["gpt"](), objective=FillInTheMiddle()), corpora("gpt"))
 
 
