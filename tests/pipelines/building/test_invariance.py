@@ -26,6 +26,7 @@ ROOT = Path(__file__).parents[3]
 STEPS = """\
 steps:
   - quality_signals: {}
+  - peer_signals: {}
   - language: {}
   - url_rules: {}
   - text_hash: {}
@@ -125,8 +126,9 @@ def test_hash_seed(tmp_path):
     """In processes of their own, with different seeds for Python's hashes."""
     root = written(tmp_path / "raw", documents(), ["a.jsonl", "b.jsonl"])
     code = (
-        "import hashlib, sys; from pathlib import Path; from tests.pipelines.building.test_invariance import built\n"
-        "columns = built(Path(sys.argv[1]), Path(sys.argv[2]), 5000)\n"
+        "import hashlib, sys; from gristmill.storage.disk import LocalPath\n"
+        "from tests.pipelines.building.test_invariance import built\n"
+        "columns = built(LocalPath(sys.argv[1]), LocalPath(sys.argv[2]), 5000)\n"
         "print(hashlib.sha256(repr(sorted(columns.items())).encode()).hexdigest())"
     )
     found = set()
