@@ -104,7 +104,8 @@ def lock(
 
     def tell() -> None:
         say(
-            f"{place}: another process took over, because this one had stopped answering; both continue, with the same result"
+            f"{place}: another process took over, because this one had stopped answering; this one continues only if the "
+            "result is the same"
         )
 
     def keep() -> None:

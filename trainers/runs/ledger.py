@@ -35,7 +35,7 @@ def make_ledger(run: LocalPath, config: Job, corpus: TrainingCorpus, data: Train
 
 
 def copy_ledger(run: LocalPath) -> None:
-    """Copy the ledger of the newest checkpoint to `RUN/ledger.json`. UserError where the disk is full.
+    """Copy the ledger of the newest checkpoint to `RUN/ledger.json`. Raises UserError if the disk is full.
 
     A process that was suspended between reading and writing replaces a newer copy by an older one. So after writing
     it looks again, until the copy is that of the newest checkpoint.
@@ -56,7 +56,7 @@ def _copy(path: LocalPath) -> dict[str, Any] | None:
 
 
 def read_ledger(run: LocalPath) -> dict[str, Any]:
-    """A run's ledger; UserError where it has none yet, CorruptFileError where it is not what was written."""
+    """A run's ledger. Raises UserError if it has none yet, CorruptFileError if it is damaged."""
     try:
         record = read_json(run / "ledger.json")
     except FileNotFoundError:
