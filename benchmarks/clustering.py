@@ -23,7 +23,6 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from multiprocessing import get_context
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -94,7 +93,7 @@ def planted(documents: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     return values, cluster
 
 
-def prepare(root: Path, documents: int) -> tuple[list[Part], np.ndarray]:
+def prepare(root: LocalPath, documents: int) -> tuple[list[Part], np.ndarray]:
     """Write parts with planted clusters, and the cluster of each document, in a process whose memory is not
     measured.
     """

@@ -16,7 +16,6 @@ import tempfile
 import time
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -86,7 +85,7 @@ def plant(texts: Sequence[str], origins: Sequence[str], seed: int) -> Planted:
     return Planted(planted, items, truth)
 
 
-def part_of(root: Path, texts: Sequence[str]) -> Part:
+def part_of(root: LocalPath, texts: Sequence[str]) -> Part:
     """The texts as one document part under `root`."""
     nothing, key = [None] * len(texts), file_key("web", "0")
     ids = [document_id(key, row) for row in range(len(texts))]
@@ -97,7 +96,7 @@ def part_of(root: Path, texts: Sequence[str]) -> Part:
     return Part("web", 0, len(texts), size, root, record, schema_facts(DOCUMENT), pa.schema([]), ())
 
 
-def measure(planted: Planted, root: Path, **knobs: int) -> tuple[dict[tuple[int, int], float], float]:
+def measure(planted: Planted, root: LocalPath, **knobs: int) -> tuple[dict[tuple[int, int], float], float]:
     """(score of every (document, item) found, seconds of the stage)."""
     (root / "items.jsonl").write_text("".join(json.dumps(item) + "\n" for item in planted.items))
     stage = Decontaminate((EvaluationSet("set", str(root / "items.jsonl"), ("question",), ("answer",)),), **knobs)

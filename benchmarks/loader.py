@@ -18,7 +18,6 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -31,17 +30,18 @@ from pipelines.contracts.manifest import ShardRecord, TokenizerRecord
 from pipelines.contracts.shard_set import open_shard, write_shard
 from tokenizer.vocabulary.specials import SPECIAL_IDS
 from trainers.config.pretraining import Data
-from trainers.data.packed_corpus import Source, TrainingCorpus, training_data
+from trainers.data.packed_corpus import TrainingCorpus, training_data
+from trainers.data.stream import SourceStream
 from trainers.objectives.causal import Causal
 from trainers.recipes import llama_tiny
 
-Reader = Callable[[Source, int], Iterator[int]]
+Reader = Callable[[SourceStream, int], Iterator[int]]
 ROWS = 32
 MEAN_DOCUMENT = 600
 SENTENCE = 25
 
 
-def write_source(directory: Path, tokens: int) -> Source:
+def write_source(directory: LocalPath, tokens: int) -> SourceStream:
     """A source of two shards of random tokens, with log-normal document lengths."""
     rng = np.random.default_rng(0)
     records = []
@@ -57,7 +57,7 @@ def write_source(directory: Path, tokens: int) -> Source:
         file = directory.record(name)
         size = (len(lengths), int(offsets[-1]), int(offsets[-1]))
         records.append(ShardRecord(file.path, file.bytes, file.xxh3_128, "web", "train", *size))
-    return Source("web", directory, tuple(records), Causal.frame)
+    return SourceStream("web", directory, tuple(records), Causal.frame)
 
 
 def every(offsets: np.ndarray, tokens: int) -> tuple[np.ndarray, np.ndarray]:
@@ -68,7 +68,7 @@ def every(offsets: np.ndarray, tokens: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def ours(packing: str) -> Reader:
-    def read(source: Source, length: int) -> Iterator[int]:
+    def read(source: SourceStream, length: int) -> Iterator[int]:
         config = replace(llama_tiny(), data=Data(sequence_length=length, packing=packing, weights={"web": 1.0}))
         data = training_data(corpus_around(source), config)
         first = 0
@@ -81,7 +81,7 @@ def ours(packing: str) -> Reader:
     return read
 
 
-def corpus_around(source: Source) -> TrainingCorpus:
+def corpus_around(source: SourceStream) -> TrainingCorpus:
     tokenizer = TokenizerRecord("tokenizer.json", 0, "", 32_000, "byte_bpe", dict(SPECIAL_IDS))
     columns = frozenset({"sentences"})
     return TrainingCorpus(
@@ -89,7 +89,7 @@ def corpus_around(source: Source) -> TrainingCorpus:
     )
 
 
-def memmap(source: Source, length: int) -> Iterator[int]:
+def memmap(source: SourceStream, length: int) -> Iterator[int]:
     tokens = source.shard(0).tokens
     sequences = np.random.default_rng(0).permutation(len(tokens) // length - 1)
     for first in range(0, len(sequences) - ROWS, ROWS):
@@ -98,7 +98,7 @@ def memmap(source: Source, length: int) -> Iterator[int]:
         ).size
 
 
-def memmap_boundaries(source: Source, length: int) -> Iterator[int]:
+def memmap_boundaries(source: SourceStream, length: int) -> Iterator[int]:
     shard = source.shard(0)
     sequences = np.random.default_rng(0).permutation(len(shard.tokens) // length - 1)
     for first in range(0, len(sequences) - ROWS, ROWS):
@@ -111,7 +111,7 @@ def memmap_boundaries(source: Source, length: int) -> Iterator[int]:
         yield inputs.size
 
 
-def datasets(source: Source, length: int) -> Iterator[int]:
+def datasets(source: SourceStream, length: int) -> Iterator[int]:
     import datasets as hf
 
     tokens = source.shard(0).tokens
@@ -121,7 +121,7 @@ def datasets(source: Source, length: int) -> Iterator[int]:
         yield table[first : first + ROWS]["input_ids"].size
 
 
-def mosaic(source: Source, length: int) -> Iterator[int]:
+def mosaic(source: SourceStream, length: int) -> Iterator[int]:
     dataset = mosaic_dataset(source, length)
     while True:
         rows = []
@@ -133,7 +133,7 @@ def mosaic(source: Source, length: int) -> Iterator[int]:
 
 
 @cache
-def mosaic_dataset(source: Source, length: int) -> Any:
+def mosaic_dataset(source: SourceStream, length: int) -> Any:
     # Its image datasets, not needed here, require a torchvision built for exactly this torch.
     sys.modules.setdefault("streaming.vision", ModuleType("streaming.vision"))
     from streaming import MDSWriter, StreamingDataset
@@ -145,7 +145,7 @@ def mosaic_dataset(source: Source, length: int) -> Any:
     return StreamingDataset(local=directory, shuffle=True, batch_size=ROWS)
 
 
-def litdata(source: Source, length: int) -> Iterator[int]:
+def litdata(source: SourceStream, length: int) -> Iterator[int]:
     import torch
     from litdata import StreamingDataset, TokensLoader, optimize
 
@@ -167,7 +167,7 @@ def iter_piece(piece: Any) -> Iterator[Any]:
     yield piece
 
 
-def rate(read: Reader, source: Source, length: int, seconds: float) -> float:
+def rate(read: Reader, source: SourceStream, length: int, seconds: float) -> float:
     """Tokens per second over `seconds`, after the first batches."""
     batches = read(source, length)
     for _ in range(5):

@@ -28,6 +28,7 @@ from datasketch import MinHash, MinHashLSH
 
 from benchmarks.minhash import shingles
 from benchmarks.signals import machine
+from gristmill.storage.disk import LocalPath
 from pipelines.building.build import build
 from pipelines.cluster.local import LocalCluster
 from pipelines.contracts.document import split_id
@@ -52,7 +53,7 @@ def read(data: Path, domain: str) -> list[dict]:
         return [json.loads(line) for line in lines]
 
 
-def clusters(data: Path, domain: str, names: list[str], root: Path, verify: str) -> Build:
+def clusters(data: Path, domain: str, names: list[str], root: LocalPath, verify: str) -> Build:
     """(ids, signatures, pairs of (dropped, kept) records, facts, clusters by record) of a build with that
     `verify`.
     """
@@ -105,7 +106,7 @@ def measure(data: Path, domain: str) -> None:
     begin, records = time.perf_counter(), read(data, domain)
     with tempfile.TemporaryDirectory() as directory:
         names = [record["id"] for record in records]
-        done = {v: clusters(data, domain, names, Path(directory), v) for v in ("none", "signature", "jaccard")}
+        done = {v: clusters(data, domain, names, LocalPath(directory), v) for v in ("none", "signature", "jaccard")}
     ids, signatures, *_ = done["none"]
     place = {name: row for row, name in enumerate(ids)}
     with gzip.open(data / "dedup" / f"{domain}.tsv.gz", "rt") as lines:

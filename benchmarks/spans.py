@@ -11,7 +11,6 @@ import sys
 import tempfile
 import time
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -32,7 +31,7 @@ PARTS = 8
 SPANS = (DedupSpans("line"), DedupSpans("paragraph"), DedupSpans("sentence"), DedupSpans("sentence", window=3))
 
 
-def parts_of(root: Path, texts: list[str]) -> list[Part]:
+def parts_of(root: LocalPath, texts: list[str]) -> list[Part]:
     """The texts in PARTS document parts, each in its own directory."""
     size = -(-len(texts) // PARTS)
     return [
@@ -48,7 +47,7 @@ def hashed(part: Part) -> Part:
     return replace(part, annotations=(Annotation("text_hash", part.directory, None, {"text_hash": ""}, table),))
 
 
-def seconds(stage: CorpusStage, parts: list[Part], place: Path) -> tuple[float, dict[str, int]]:
+def seconds(stage: CorpusStage, parts: list[Part], place: LocalPath) -> tuple[float, dict[str, int]]:
     """Processor seconds of a stage over all parts, and its facts."""
     begin = time.process_time()
     if isinstance(stage, DedupExact):
@@ -57,7 +56,7 @@ def seconds(stage: CorpusStage, parts: list[Part], place: Path) -> tuple[float, 
     return time.process_time() - begin, facts
 
 
-def grow(texts: list[str], root: Path) -> str:
+def grow(texts: list[str], root: LocalPath) -> str:
     """Print the time of sentence deduplication for an eighth, a quarter, half and all of the documents."""
     sizes = [len(texts) // 8, len(texts) // 4, len(texts) // 2, len(texts)]
     spent = []

@@ -1,6 +1,7 @@
 """The rules of the house that a script can check: layers, homes of heavy libraries, sizes of folders, names, docstrings."""
 
 import ast
+import importlib.util
 import re
 import subprocess
 import sys
@@ -237,3 +238,15 @@ def test_planning_loads_nothing_heavy():
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
     assert result.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    "path", sorted([*ROOT.glob("benchmarks/*.py"), *ROOT.glob("docs/*.py")]), ids=lambda path: path.name
+)
+def test_scripts_import_what_exists(path):
+    """No type checker looks at them, and most are run by hand only."""
+    for node in ast.walk(parsed(path)):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.partition(".")[0] in PACKAGES:
+            module = importlib.import_module(node.module)
+            missing = [alias.name for alias in node.names if not hasattr(module, alias.name)]
+            assert not [name for name in missing if importlib.util.find_spec(f"{node.module}.{name}") is None]
