@@ -49,13 +49,13 @@ fix: .venv/installed
 test: test-fast test-ray
 
 test-fast: .venv/installed
-	$(PY) -m pytest -n 2 --dist worksteal -m "not ray and not deepspeed and not slow and not chaos and not gpu"
+	$(PY) -m pytest -n 2 --dist worksteal -m "not ray and not deepspeed and not faults and not slow and not chaos and not gpu"
 
 test-slow: .venv/installed
 	$(PY) -m pytest -m "slow and not ray and not deepspeed and not chaos and not gpu"
 
 test-ray: .venv/installed
-	$(PY) -m pytest -n 2 --dist loadfile -m "(ray or deepspeed) and not chaos and not gpu"
+	$(PY) -m pytest -n 2 --dist loadfile -m "(ray or deepspeed or (faults and not slow)) and not chaos and not gpu"
 
 chaos: .venv/installed
 	@mkdir -p build && rm -f build/chaos.jsonl

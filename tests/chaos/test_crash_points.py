@@ -19,7 +19,7 @@ from tests.chaos.harness.crash_sweep import Case, Injected, Pool, nothing, same_
 from tests.chaos.harness.outcome import Outcome, build_outcome, files_of, reference_of
 from tests.conftest import S3, paragraph
 
-pytestmark = pytest.mark.timeout(3600)
+pytestmark = [pytest.mark.timeout(3600), pytest.mark.faults]
 MOST = 12  # injections for a row of the table; losses of power are fewer rows, and have four times as many
 
 CORPUS = """\

@@ -11,6 +11,7 @@ from pipelines.contracts.lineage import Quarantined, open_corpus
 from tests.chaos.harness.drivers import QUICK, Driver, end_all
 
 DOCUMENT = "web/0.jsonl#5"
+pytestmark = pytest.mark.faults
 
 
 @pytest.fixture(autouse=True)

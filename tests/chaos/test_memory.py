@@ -42,7 +42,10 @@ steps:
   - learn_tokenizer: {{kind: bytes}}
   - shards: {{tokenizer: learn_tokenizer, validation_share: 0.2}}
 """
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="ceilings of memory are Linux's")
+pytestmark = [
+    pytest.mark.faults,
+    pytest.mark.skipif(sys.platform != "linux", reason="ceilings of memory are Linux's"),
+]
 
 
 class Ended(NamedTuple):

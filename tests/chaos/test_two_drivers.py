@@ -33,7 +33,7 @@ from tests.chaos.harness.outcome import (
     reference_of,
 )
 
-pytestmark = pytest.mark.timeout(3600)
+pytestmark = [pytest.mark.timeout(3600), pytest.mark.faults]
 
 
 @pytest.fixture(autouse=True)

@@ -25,6 +25,8 @@ from tests.damaged_corpus import everything, plan_of, write_corpus
 PAGES = ("report.html", "report.json")
 CACHES = ("run.json", ".checksums.json")  # rates of steps, from which estimates are made; checksums of the sources
 
+pytestmark = pytest.mark.faults
+
 
 @pytest.fixture(scope="module")
 def config(tmp_path_factory) -> Path:

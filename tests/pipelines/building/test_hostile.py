@@ -23,9 +23,12 @@ from pipelines.__main__ import main
 from pipelines.contracts.lineage import open_corpus
 from tests.conftest import paragraph
 
-pytestmark = pytest.mark.skipif(
-    not Path("/proc/self/status").exists(), reason="the peak of memory is read from /proc, and names hold any byte"
-)
+pytestmark = [
+    pytest.mark.faults,
+    pytest.mark.skipif(
+        not Path("/proc/self/status").exists(), reason="the peak of memory is read from /proc, and names hold any byte"
+    ),
+]
 
 ROOT = Path(__file__).parents[3]
 LIMIT = 64 << 20  # max_decoded_bytes of the sources

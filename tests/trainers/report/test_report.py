@@ -288,7 +288,7 @@ def test_a_run_records_its_parent(tmp_path):
     for text in (
         "a run",
         "/runs/&lt;script&gt;",
-        "1,200, from which steps and data go on",
+        "1,200, from which steps and data continue",
         "deadbeef",
         "c0ffee",
         "1.2+abc",
