@@ -91,9 +91,8 @@ class LocalPath(PosixPath, Location):
                 self._write(content)
             return
         for _ in range(_REMOVALS):
-            with suppress(
-                FileNotFoundError
-            ):  # another process published the step and removed the attempt as a leftover
+            # FileNotFoundError: another process published the step and removed the attempt as a leftover.
+            with suppress(FileNotFoundError):
                 retry(self, lambda: self._write(lambda sink: sink.write(content)))
                 return
         self._write(lambda sink: sink.write(content))

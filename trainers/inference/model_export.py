@@ -67,7 +67,7 @@ def export_checkpoint(run: LocalPath, output: LocalPath) -> LocalPath:
                 raise UserError(f"{output}: other processes export to it all the time; end them and export again")
     except (OSError, SafetensorError) as error:
         raise UserError(
-            f"{output}: the export could not be written ({error}); mend that and run the same command"
+            f"{output}: the export could not be written ({error}); fix that and run the same command"
         ) from error
     with suppress(OSError):  # another process may have its lease there by now
         work.rmdir()

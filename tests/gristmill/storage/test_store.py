@@ -30,7 +30,7 @@ def test_a_writer_that_fails_leaves_nothing(tmp_path):
 
 
 def test_a_file_whose_attempt_another_process_swept_away_is_written_again(tmp_path, monkeypatch):
-    """Whoever publishes a step removes what looks like leftovers, those of a second build too, and several do."""
+    """A process that publishes a step also removes the unfinished files of a second build, and several processes may."""
     fsync, swept = os.fsync, []
 
     def sweep(descriptor):
