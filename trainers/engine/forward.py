@@ -77,14 +77,18 @@ def attention_mask(queries: Any, keys: Any, causal: bool, prefix: Any = None) ->
 
 
 def tensors(batch: Batch, device: Any) -> dict[str, Any]:
-    """The arrays of a batch as tensors on `device`, by name of field, its decoder's as `decoder_...`.
+    """The arrays of a batch as tensors on `device`, by name of field, its decoder's as `decoder_...` and its task's as
+    `task_...`.
 
     `chosen`, int64, is where in the flattened targets the targets are; it is left out where they are
     everywhere.
     """
-    arrays = {field.name: getattr(batch, field.name) for field in fields(batch) if field.name != "decoder"}
-    if batch.decoder is not None:
-        arrays |= {f"decoder_{field.name}": getattr(batch.decoder, field.name) for field in fields(batch.decoder)}
+    parts = ("decoder", "task")
+    arrays = {field.name: getattr(batch, field.name) for field in fields(batch) if field.name not in parts}
+    for part in parts:
+        its = getattr(batch, part)
+        if its is not None:
+            arrays |= {f"{part}_{field.name}": getattr(its, field.name) for field in fields(its)}
     arrays["chosen"] = _chosen(batch.targets)
     return {name: torch.from_numpy(array).to(device) for name, array in arrays.items() if array is not None}
 

@@ -55,6 +55,35 @@ class Decoder:
 
 
 @dataclass(frozen=True)
+class TaskTargets:
+    """What the head of a task reads and predicts: n inputs in the rows of a batch, each of one segment, or of one
+    segment per candidate (s segments in all; s = n but for multiple choice).
+
+    `number`, int64 [n], is the number of the input in its split. `at`, int64 [s], is the flattened position whose state
+    stands for a segment: its first token, or its last. `owner`, int64 [rows, length], is the segment (0 to s - 1) whose
+    text a position belongs to, -1 for specials and padding. In an encoder-decoder, positions are the decoder's.
+
+    The rest is set for the kinds of tasks that need it. `labels`, int64 [n], are classes, and for multiple choice the
+    right candidate; -100 if hidden. `values`, float32 [n], are numbers to predict; nan if hidden. `choice`, int64 [s], is
+    the input that a candidate belongs to; candidates are in order. `tags`, int64 [rows, length], are the classes of first
+    pieces of words, -100 elsewhere. `starts` and `ends`, int64 [n], are the flattened positions of the first and last
+    token of an answer, both `at` if there is none; `answerable`, bool [rows, length], marks positions that an answer may
+    cover, `at` included.
+    """
+
+    number: np.ndarray
+    at: np.ndarray
+    owner: np.ndarray
+    labels: np.ndarray | None = None
+    values: np.ndarray | None = None
+    choice: np.ndarray | None = None
+    tags: np.ndarray | None = None
+    starts: np.ndarray | None = None
+    ends: np.ndarray | None = None
+    answerable: np.ndarray | None = None
+
+
+@dataclass(frozen=True)
 class Batch:
     """Rows for a model.
 
@@ -68,7 +97,7 @@ class Batch:
     `prefix`, bool [rows, length], marks positions that attend to one another in both directions (prefix LM).
     `token_types`, int64 [rows, length], tell segment A from B, and `labels`, int64 [rows], are the classes of
     sentence pairs (-100 for none). `sentence_starts`, bool [rows, length], marks positions where sentences
-    begin; it is set only for objectives that need it, until they are applied.
+    begin; it is set only for objectives that need it, until they are applied. `task` is set in the batches of tasks.
     """
 
     inputs: np.ndarray
@@ -84,6 +113,7 @@ class Batch:
     token_types: np.ndarray | None = None
     labels: np.ndarray | None = None
     sentence_starts: np.ndarray | None = None
+    task: TaskTargets | None = None
 
     @property
     def target_segments(self) -> np.ndarray:
