@@ -36,7 +36,7 @@ def ceiling_of(text: str) -> int:
     except ValueError as error:
         raise UserError(str(error)) from None
     if size < LEAST:
-        raise UserError(f"got {text!r}, allowed {LEAST // 10**6}MB and more: the libraries of a task take most of that")
+        raise UserError(f"got {text!r}, allowed {LEAST // 10**6}MB or more: the libraries of a task take most of that")
     return size
 
 

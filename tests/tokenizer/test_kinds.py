@@ -358,7 +358,7 @@ def test_rare_characters_are_unknown(kind, tmp_path):
         ("bpe", ["abcdefgh"], 130, {}, "reserved tokens and the characters alone are 137"),
         ("unigram", [" "], 400, {}, "the texts are empty"),
         ("unigram", ["the mill " * 9], 4000, {}, "the texts fill only"),
-        ("unigram", ["a"], 400, {"coverage": 1.5}, "coverage: got 1.5, allowed above 0 to 1"),
+        ("unigram", ["a"], 400, {"coverage": 1.5}, "coverage: got 1.5, allowed above 0 and at most 1"),
         ("bpe", ["fine", "a\ud800b"], 400, {}, r"texts\[1\]: lone surrogate at character 1"),
     ],
 )

@@ -19,7 +19,7 @@ def check_request(vocab_size: int, smallest: int, why: str, coverage: float, min
     if vocab_size < smallest:
         raise ValueError(f"vocab_size: got {vocab_size}, allowed {smallest} or more ({why})")
     if not 0 < coverage <= 1:
-        raise ValueError(f"coverage: got {coverage}, allowed above 0 to 1")
+        raise ValueError(f"coverage: got {coverage}, allowed above 0 and at most 1")
     if min_frequency < 1:
         raise ValueError(f"min_frequency: got {min_frequency}, allowed 1 or more")
 

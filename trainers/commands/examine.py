@@ -51,7 +51,7 @@ def _blame(options: argparse.Namespace) -> int:
     from trainers.evaluation.blame import blame, show
 
     if options.documents < 1:
-        raise ConfigError(f"--documents: got {options.documents}, allowed 1 and more")
+        raise ConfigError(f"--documents: got {options.documents}, allowed 1 or more")
     show(blame(options.run, options.step, lambda line: print(line, file=sys.stderr)), options.documents, print)
     return 0
 

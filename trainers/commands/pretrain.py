@@ -66,7 +66,7 @@ def _pretrain(options: argparse.Namespace) -> int:
     from trainers.runs.run import known_init, locked, open_run
 
     if options.workers < 1:
-        raise ConfigError(f"--workers: got {options.workers}, allowed 1 and more")
+        raise ConfigError(f"--workers: got {options.workers}, allowed 1 or more")
     named, overrides = split_settings(options.overrides, ("corpus", "run"))
     run = parse_local(named["run"], "run") if "run" in named else None
     if options.recipe in RECIPES:
@@ -103,7 +103,7 @@ def _t5_grid(options: argparse.Namespace) -> int:
     from trainers.studies.t5_grid import table, train_grid
 
     if options.workers < 1:
-        raise ConfigError(f"--workers: got {options.workers}, allowed 1 and more")
+        raise ConfigError(f"--workers: got {options.workers}, allowed 1 or more")
     named, overrides = split_settings(options.overrides, ("corpus", "output"))
     output = parse_local(named.get("output", "data/runs/t5_grid"), "output")
     corpora = corpora_of(named)

@@ -45,7 +45,7 @@ def _fill_mask(options: argparse.Namespace) -> int:
     from trainers.inference.fill_mask import fill_mask
 
     if options.top < 1:
-        raise ConfigError(f"--top: got {options.top}, allowed 1 and more")
+        raise ConfigError(f"--top: got {options.top}, allowed 1 or more")
     for number, tokens in enumerate(fill_mask(options.model, options.text, options.top), 1):
         print(f"mask {number}")
         for token, share in tokens:

@@ -136,11 +136,11 @@ class Model:
     def check(self) -> None:
         """Validate the sizes, and that every field that is set applies to the architecture."""
         for name in ("layers", "width", "heads", "positions", "relative_distance"):
-            require(getattr(self, name) >= 1, f"{name}: got {getattr(self, name)}, allowed 1 and more")
+            require(getattr(self, name) >= 1, f"{name}: got {getattr(self, name)}, allowed 1 or more")
         for name in ("decoder_layers", "head_width", "feed_forward", "vocab_size"):
             value = getattr(self, name)
-            require(value is None or value >= 1, f"{name}: got {value}, allowed 1 and more")
-        require(0.0 <= self.dropout < 1.0, f"dropout: got {self.dropout}, allowed 0 to below 1")
+            require(value is None or value >= 1, f"{name}: got {value}, allowed 1 or more")
+        require(0.0 <= self.dropout < 1.0, f"dropout: got {self.dropout}, allowed 0 or more and below 1")
         for name, absent in _ABSENT.items():
             value = getattr(self, name)
             owners = ", ".join(owner for owner, traits in ARCHITECTURES.items() if name in traits.has)

@@ -39,13 +39,13 @@ class Optimizer:
     def check(self) -> None:
         """Validate ranges; Muon allows no clipping."""
         require(self.learning_rate > 0, f"learning_rate: got {self.learning_rate}, allowed above 0")
-        require(self.weight_decay >= 0, f"weight_decay: got {self.weight_decay}, allowed 0 and more")
+        require(self.weight_decay >= 0, f"weight_decay: got {self.weight_decay}, allowed 0 or more")
         require(
             len(self.betas) == 2 and all(0 <= beta < 1 for beta in self.betas),
-            f"betas: got {list(self.betas)}, allowed two numbers from 0 to below 1",
+            f"betas: got {list(self.betas)}, allowed two numbers, each 0 or more and below 1",
         )
         require(
-            self.gradient_clipping >= 0, f"gradient_clipping: got {self.gradient_clipping}, allowed 0 (none) and more"
+            self.gradient_clipping >= 0, f"gradient_clipping: got {self.gradient_clipping}, allowed 0 (none) or more"
         )
         require(
             self.kind == "adamw" or self.gradient_clipping == 0,
@@ -53,10 +53,10 @@ class Optimizer:
             f"whose norm is the same at every step, and so shrink the learning rate",
         )
         require(self.muon_learning_rate > 0, f"muon_learning_rate: got {self.muon_learning_rate}, allowed above 0")
-        require(0 <= self.muon_momentum < 1, f"muon_momentum: got {self.muon_momentum}, allowed 0 to below 1")
+        require(0 <= self.muon_momentum < 1, f"muon_momentum: got {self.muon_momentum}, allowed 0 or more and below 1")
         require(
             self.max_skipped_in_row >= 0,
-            f"max_skipped_in_row: got {self.max_skipped_in_row}, allowed 0 (stop at the first) and more",
+            f"max_skipped_in_row: got {self.max_skipped_in_row}, allowed 0 (stop at the first) or more",
         )
 
 
@@ -76,9 +76,11 @@ class Schedule:
 
     def check(self) -> None:
         """Validate ranges."""
-        require(self.warmup_steps >= 0, f"warmup_steps: got {self.warmup_steps}, allowed 0 and more")
+        require(self.warmup_steps >= 0, f"warmup_steps: got {self.warmup_steps}, allowed 0 or more")
         require(0 <= self.final_fraction <= 1, f"final_fraction: got {self.final_fraction}, allowed 0 to 1")
-        require(0 < self.decay_fraction <= 1, f"decay_fraction: got {self.decay_fraction}, allowed above 0 to 1")
+        require(
+            0 < self.decay_fraction <= 1, f"decay_fraction: got {self.decay_fraction}, allowed above 0 and at most 1"
+        )
 
 
 @dataclass(frozen=True)
@@ -98,7 +100,7 @@ class BatchSize:
         require(self.tokens is not None or self.sequences is not None, "tokens: give batch.tokens or batch.sequences")
         for name in ("tokens", "sequences"):
             value = getattr(self, name)
-            require(value is None or value >= 1, f"{name}: got {value}, allowed 1 and more")
+            require(value is None or value >= 1, f"{name}: got {value}, allowed 1 or more")
 
 
 @dataclass(frozen=True)
@@ -115,7 +117,7 @@ class TrainingBudget:
         require(self.tokens is not None or self.steps is not None, "steps: give budget.steps or budget.tokens")
         for name in ("tokens", "steps"):
             value = getattr(self, name)
-            require(value is None or value >= 1, f"{name}: got {value}, allowed 1 and more")
+            require(value is None or value >= 1, f"{name}: got {value}, allowed 1 or more")
 
 
 @dataclass(frozen=True)
@@ -130,8 +132,8 @@ class Checkpoints:
 
     def check(self) -> None:
         """Validate ranges."""
-        require(self.every >= 1, f"every: got {self.every}, allowed 1 and more")
-        require(self.keep >= 1, f"keep: got {self.keep}, allowed 1 and more")
+        require(self.every >= 1, f"every: got {self.every}, allowed 1 or more")
+        require(self.keep >= 1, f"keep: got {self.keep}, allowed 1 or more")
         require(
             self.keep_every >= 0 and self.keep_every % self.every == 0,
             f"keep_every: got {self.keep_every}, allowed 0 (none) and multiples of checkpoints.every ({self.every})",
@@ -159,7 +161,7 @@ class Init:
     def check(self) -> None:
         """Validate ranges."""
         require(
-            self.step is None or self.step >= 1, f"step: got {self.step}, allowed 1 and more, or null for the newest"
+            self.step is None or self.step >= 1, f"step: got {self.step}, allowed 1 or more, or null for the newest"
         )
 
 
@@ -190,8 +192,8 @@ class Execution:
             self.peak_tflops is None or self.peak_tflops > 0,
             f"peak_tflops: got {self.peak_tflops}, allowed above 0, or null to look it up",
         )
-        require(self.micro_batch >= 1, f"micro_batch: got {self.micro_batch}, allowed 1 and more")
-        require(self.loader_threads >= 0, f"loader_threads: got {self.loader_threads}, allowed 0 (none) and more")
+        require(self.micro_batch >= 1, f"micro_batch: got {self.micro_batch}, allowed 1 or more")
+        require(self.loader_threads >= 0, f"loader_threads: got {self.loader_threads}, allowed 0 (none) or more")
         require(
             not self.offload_optimizer or self.zero_stage >= 1,
             "offload_optimizer: got true, but without ZeRO there is nothing to offload; set zero_stage to 1 or more",
@@ -231,7 +233,7 @@ class Job(ABC):
 
     def check(self) -> None:
         """Validate ranges and the rules that span several sections."""
-        require(self.log_every >= 1, f"log_every: got {self.log_every}, allowed 1 and more")
+        require(self.log_every >= 1, f"log_every: got {self.log_every}, allowed 1 or more")
         require(len(set(self.sinks)) == len(self.sinks), f"sinks: got {list(self.sinks)}, each allowed only once")
         require(
             self.precision == "fp32" or self.execution.zero_stage >= 1,

@@ -24,14 +24,14 @@ class MixtureStage:
 
     def check(self) -> None:
         """Validate ranges."""
-        require(self.until_tokens >= 1, f"until_tokens: got {self.until_tokens}, allowed 1 and more")
+        require(self.until_tokens >= 1, f"until_tokens: got {self.until_tokens}, allowed 1 or more")
         _check_weights(self.weights)
 
 
 def _check_weights(weights: str | dict[str, float]) -> None:
     if isinstance(weights, dict):
         for source, weight in weights.items():
-            require(0.0 <= weight < float("inf"), f"weights.{source}: got {weight}, allowed 0 and more")
+            require(0.0 <= weight < float("inf"), f"weights.{source}: got {weight}, allowed 0 or more")
         total = sum(weights.values())
         require(total > 0, "weights: all are 0; give at least one source a weight above 0")
         require(total < float("inf"), f"weights: sum to {total}, allowed up to 1e308; only their proportions count")
@@ -46,8 +46,8 @@ class LengthPhase:
 
     def check(self) -> None:
         """Validate ranges."""
-        require(self.until_step >= 1, f"until_step: got {self.until_step}, allowed 1 and more")
-        require(self.sequence_length >= 2, f"sequence_length: got {self.sequence_length}, allowed 2 and more")
+        require(self.until_step >= 1, f"until_step: got {self.until_step}, allowed 1 or more")
+        require(self.sequence_length >= 2, f"sequence_length: got {self.sequence_length}, allowed 2 or more")
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class Data:
 
     def check(self) -> None:
         """Validate ranges, and that phases and stages end in ascending order."""
-        require(self.sequence_length >= 2, f"sequence_length: got {self.sequence_length}, allowed 2 and more")
+        require(self.sequence_length >= 2, f"sequence_length: got {self.sequence_length}, allowed 2 or more")
         _check_weights(self.weights)
         steps = [phase.until_step for phase in self.phases]
         for number in range(1, len(steps)):
@@ -130,7 +130,7 @@ class Validation:
     def check(self) -> None:
         """Validate ranges."""
         for name in ("every", "tokens"):
-            require(getattr(self, name) >= 1, f"{name}: got {getattr(self, name)}, allowed 1 and more")
+            require(getattr(self, name) >= 1, f"{name}: got {getattr(self, name)}, allowed 1 or more")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -208,5 +208,5 @@ class Pretraining(Job):
         lengths = [self.data.sequence_length, *(phase.sequence_length for phase in self.data.phases)]
         require(
             not paired or min(lengths) >= _SHORTEST_PAIR,
-            f"data.sequence_length: got {min(lengths)}, allowed {_SHORTEST_PAIR} and more for sentence pairs",
+            f"data.sequence_length: got {min(lengths)}, allowed {_SHORTEST_PAIR} or more for sentence pairs",
         )

@@ -28,10 +28,10 @@ class Sampling:
 
     def check(self) -> None:
         """Raise ValueError for a value out of range."""
-        require(self.tokens >= 1, f"tokens: got {self.tokens}, allowed 1 and more")
-        require(self.temperature >= 0, f"temperature: got {self.temperature}, allowed 0 and more")
-        require(self.top_k >= 0, f"top_k: got {self.top_k}, allowed 0 (all tokens) and more")
-        require(0 < self.top_p <= 1, f"top_p: got {self.top_p}, allowed above 0 to 1")
+        require(self.tokens >= 1, f"tokens: got {self.tokens}, allowed 1 or more")
+        require(self.temperature >= 0, f"temperature: got {self.temperature}, allowed 0 or more")
+        require(self.top_k >= 0, f"top_k: got {self.top_k}, allowed 0 (all tokens) or more")
+        require(0 < self.top_p <= 1, f"top_p: got {self.top_p}, allowed above 0 and at most 1")
 
 
 def generate(path: LocalPath, prompt: str, sampling: Sampling) -> str:

@@ -77,7 +77,7 @@ class Denoising(PairObjective):
         """Validate ranges, and that there is some noise and the options are compatible."""
         for name in ("infilling", "masking", "deletion"):
             if not 0 <= getattr(self, name) < 1:
-                raise ValueError(f"{name}: got {getattr(self, name)}, allowed 0 (none) to below 1")
+                raise ValueError(f"{name}: got {getattr(self, name)}, allowed 0 (none) or more and below 1")
         if not 1 <= self.mean_span <= 100:
             raise ValueError(
                 f"mean_span: got {self.mean_span}, allowed 1 to 100: shorter spans insert more than they remove"

@@ -35,14 +35,14 @@ class Masking(TrainingObjective):
     def check(self) -> None:
         """Validate ranges."""
         if not 0 < self.rate <= 1:
-            raise ValueError(f"rate: got {self.rate}, allowed above 0 to 1")
+            raise ValueError(f"rate: got {self.rate}, allowed above 0 and at most 1")
         if min(self.mask_share, self.random_share) < 0 or self.mask_share + self.random_share > 1 + 1e-9:
             raise ValueError(
-                f"mask_share, random_share: got {self.mask_share} and {self.random_share}, allowed 0 and more, with a sum "
+                f"mask_share, random_share: got {self.mask_share} and {self.random_share}, allowed 0 or more, with a sum "
                 f"of 1 or less"
             )
         if not 0 < self.span_p < 1:
-            raise ValueError(f"span_p: got {self.span_p}, allowed above 0 to below 1")
+            raise ValueError(f"span_p: got {self.span_p}, allowed above 0 and below 1")
         if self.span_words < 2:
             raise ValueError(
                 f"span_words: got {self.span_words}, allowed 2 or more; for single words set unit to words"

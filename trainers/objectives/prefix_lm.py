@@ -42,7 +42,7 @@ class PrefixLM(PairObjective):
         """Validate ranges, and that the options are compatible."""
         if self.target_share is not None and not 0 < self.target_share < 1:
             raise ValueError(
-                f"target_share: got {self.target_share}, allowed above 0 to below 1, or null for any split"
+                f"target_share: got {self.target_share}, allowed above 0 and below 1, or null for any split"
             )
         self.check_prefix()
 

@@ -64,7 +64,7 @@ class SpanCorruption(PairObjective):
     def check(self) -> None:
         """Validate ranges, and that the options are compatible."""
         if not 0 < self.rate < 1:
-            raise ValueError(f"rate: got {self.rate}, allowed above 0 to below 1")
+            raise ValueError(f"rate: got {self.rate}, allowed above 0 and below 1")
         if self.mean_span < 1:
             raise ValueError(f"mean_span: got {self.mean_span}, allowed 1 or more")
         if self.closing_sentinel and self.style != "replace":

@@ -117,7 +117,7 @@ def _check_order(config: Job, corpus: TrainingCorpus, found: checkpoint.Checkpoi
         )
     if steps <= found.step:
         raise ConfigError(
-            f"budget.steps: got {steps}, the parent's data continues from step {found.step}; allowed {found.step + 1} and more"
+            f"budget.steps: got {steps}, the parent's data continues from step {found.step}; allowed {found.step + 1} or more"
         )
 
 

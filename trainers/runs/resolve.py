@@ -102,7 +102,7 @@ def _batch(batch: BatchSize, mean: Fraction) -> BatchSize:
     length = math.ceil(mean)
     sequences = batch.sequences or (batch.tokens or 0) // mean
     if sequences == 0:
-        raise ConfigError(f"batch.tokens: got {batch.tokens}, one sequence has {length}; allowed {length} and more")
+        raise ConfigError(f"batch.tokens: got {batch.tokens}, one sequence has {length}; allowed {length} or more")
     if batch.tokens is not None and batch.sequences is not None and batch.tokens // mean != batch.sequences:
         raise ConfigError(
             f"batch: got tokens {batch.tokens} and sequences {batch.sequences}, which differ at {float(mean):.10g} tokens "
@@ -145,7 +145,7 @@ def _budget(
         )
     if steps == 0:
         least = int(order.totals(size).tokens.sum())
-        raise ConfigError(f"budget.tokens: got {budget.tokens}, one step has {least}; allowed {least} and more")
+        raise ConfigError(f"budget.tokens: got {budget.tokens}, one step has {least}; allowed {least} or more")
     return TrainingBudget(tokens=tokens, steps=steps)
 
 
@@ -198,7 +198,7 @@ def _check_caps(data: Data, asked: SourceMixture, order: Order) -> None:
             length = min(stream.tokens, order.phases[0].length)
             raise ConfigError(
                 f"data.max_epochs.{stream.name}: got {caps[stream.name]}, less than one sequence of up to {length} tokens; "
-                f"allowed {length / stream.tokens:.3g} and more, or set its weight to 0"
+                f"allowed {length / stream.tokens:.3g} or more, or set its weight to 0"
             )
 
 

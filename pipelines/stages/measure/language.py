@@ -109,9 +109,9 @@ class Language(MeasuresText, PartStage):
             )
         super().check()
         if self.min_bytes < 1:
-            raise ValueError(f"min_bytes: got {self.min_bytes}, allowed from 1")
+            raise ValueError(f"min_bytes: got {self.min_bytes}, allowed 1 or more")
         if self.max_bytes < self.min_bytes:
-            raise ValueError(f"max_bytes: got {self.max_bytes}, allowed from min_bytes = {self.min_bytes}")
+            raise ValueError(f"max_bytes: got {self.max_bytes}, allowed min_bytes = {self.min_bytes} or more")
 
     def setup(self) -> None:
         """Load the fastText model, if one is configured. Raises UserError if it is invalid or not the planned

@@ -14,7 +14,7 @@ from pipelines.cluster.tasks import task_failure
 def test_less_memory_than_the_libraries_take_is_refused(corpus_file, tmp_path, capsys, size):
     assert main(["build", str(corpus_file), "--in-process", "--memory-per-worker", size]) == 2
     assert capsys.readouterr().err == (
-        f"error: --memory-per-worker: got {size!r}, allowed 300MB and more: the libraries of a task take most of that\n"
+        f"error: --memory-per-worker: got {size!r}, allowed 300MB or more: the libraries of a task take most of that\n"
     )
     assert not (tmp_path / "out").exists()
 

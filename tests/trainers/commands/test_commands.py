@@ -26,7 +26,7 @@ def test_help_loads_nothing_heavy():
         (["pretrain", "llama_tiny"], "data.corpora: names no corpus; give corpus=DIRECTORY"),
         (["pretrain", "llama_tiny", "corpus=/nowhere"], "/nowhere/manifest.json: no corpus here"),
         (["pretrain", "llama_tiny", "model.layer=3"], "model.layer: no such field in Model; did you mean 'layers'?"),
-        (["pretrain", "llama_tiny", "--workers", "0"], "--workers: got 0, allowed 1 and more"),
+        (["pretrain", "llama_tiny", "--workers", "0"], "--workers: got 0, allowed 1 or more"),
         (["pretrain", "llama_tiny", "--workers", "1", "corpus=/nowhere"], "/nowhere/manifest.json: no corpus here"),
         (["pretrain", "missing.yaml"], "missing.yaml: no such file"),
         (["evaluate", "/nowhere", "korpus=x"], "'korpus=x': expected corpus=DIR"),

@@ -315,7 +315,7 @@ def test_what_plain_transformers_cannot_compute_is_known():
         ("gpt", {"feed_forward": 64}, "feed_forward: got 64, gpt always has 4 x width"),
         ("bert", {"heads": 5}, "heads: got 5, which does not divide width 32"),
         ("bert", {"key_value_heads": 2}, "key_value_heads: got 2, bert has as many as heads"),
-        ("bert", {"layers": 0}, "layers: got 0, allowed 1 and more"),
+        ("bert", {"layers": 0}, "layers: got 0, allowed 1 or more"),
     ],
 )
 def test_what_an_architecture_does_not_have_is_refused(architecture, changes, message):

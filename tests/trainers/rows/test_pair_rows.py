@@ -237,7 +237,7 @@ def test_robertas_input_formats(corpus_directory, packing):
         ({"packing": "best_fit"}, "data.packing: got best_fit with objective next_sentence"),
         ({"head": False}, "model.sentence_head: got false with objective next_sentence"),
         ({"isolation": True}, "data.isolation: got true"),
-        ({"length": 7}, "data.sequence_length: got 7, allowed 8 and more"),
+        ({"length": 7}, "data.sequence_length: got 7, allowed 8 or more"),
     ],
 )
 def test_what_does_not_go_together_is_refused(corpus_directory, changes, message):

@@ -147,7 +147,7 @@ def test_values_that_do_not_fit_are_refused(assignments, message, corpus):
         ("model.layer=2", "recipe llama_tiny: model.layer: no such field in Model; did you mean 'layers'"),
         ("model.layers=two", "recipe llama_tiny: model.layers: got 'two'"),
         ("data.sequence_length=4096", "data.sequence_length: got 4096, the model has 128 positions"),
-        ("data.weights={plays: -1}", "data.weights.plays: got -1.0, allowed 0 and more"),
+        ("data.weights={plays: -1}", "data.weights.plays: got -1.0, allowed 0 or more"),
         ("model.heads=3", "model.heads: got 3, which does not divide width 64"),
         ("execution.zero_stage=4", "execution.zero_stage: got 4, expected one of 0, 1, 2, 3"),
         ("model.dropout=0.1", "model.dropout: got 0.1, llama has none"),

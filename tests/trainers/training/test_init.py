@@ -168,7 +168,7 @@ def test_an_export_is_a_parent_and_what_does_not_fit_is_one_error(corpus, parent
         (Init(str(parent)), {"model": replace(model, heads=2)}, "model.heads: got 2, the model of init.path has 4"),
         (Init(str(parent)), {"model": replace(model, width=32)}, "model.width: got 32, the model of init.path has 64"),
         (Init(str(parent), data="continue"), {"seed": 1}, "the parent read other samples"),
-        (Init(str(parent), data="continue"), {"steps": STEPS}, "budget.steps: got 4, .* allowed 5 and more"),
+        (Init(str(parent), data="continue"), {"steps": STEPS}, "budget.steps: got 4, .* allowed 5 or more"),
     ]:
         with pytest.raises(UserError, match=message):
             train(corpus, tmp_path / "wrong", init=init, **{"steps": 9, **changes})
