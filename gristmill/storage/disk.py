@@ -175,9 +175,12 @@ class LocalPath(PosixPath, Location):
             os.close(descriptor)
 
     def probe_writable(self) -> None:
-        """Make the directory if missing and a temporary file in it: OSError."""
+        """Make the directory if missing and a temporary file in it: OSError.
+
+        The file has a name on some file systems, for a moment.
+        """
         self.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=self):
+        with tempfile.TemporaryFile(dir=self, prefix=".", suffix=".tmp"):
             pass
 
     def rename_if_possible(self, target: Self) -> None:

@@ -214,7 +214,8 @@ def _opening(watch: Watch, real: Callable[..., Any], file: Any, mode: str = "r",
 def _opening_descriptor(
     watch: Watch, real: Callable[..., int], file: Any, flags: int, *others: Any, **named: Any
 ) -> int:
-    path = watch._inside(_at(file, named.get("dir_fd"))) if flags & _WRITES else None
+    written = flags & _WRITES and flags & os.O_TMPFILE != os.O_TMPFILE  # a file without a name leaves nothing
+    path = watch._inside(_at(file, named.get("dir_fd"))) if written else None
     if path is None:
         return real(file, flags, *others, **named)
     watch._note("creation", path)

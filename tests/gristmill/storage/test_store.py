@@ -2,6 +2,7 @@
 
 import errno
 import os
+import tempfile
 import threading
 from functools import partial
 from pathlib import Path
@@ -192,6 +193,18 @@ def test_a_store_that_knows_no_condition_keeps_what_is_there(s3, tmp_path, monke
     assert path.write_new(b"first")
     assert not path.write_new(b"second")
     assert path.read_bytes() == b"first"
+
+
+def test_a_trial_of_writing_leaves_no_name_that_readers_see(tmp_path, monkeypatch):
+    """On file systems that know no files without names, a kill may leave it."""
+    monkeypatch.setattr(tempfile, "_O_TMPFILE_WORKS", False)
+    monkeypatch.setattr(os, "unlink", lambda path: None)
+    (tmp_path / "new").probe_writable()
+    (left,) = (tmp_path / "new").iterdir()
+    assert left.name.startswith(".")
+    monkeypatch.undo()
+    (tmp_path / "new").remove_temporaries()
+    assert not any((tmp_path / "new").iterdir())
 
 
 def test_a_directory_that_two_remove_is_gone(tmp_path):
