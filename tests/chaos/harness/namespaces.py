@@ -21,7 +21,7 @@ TOKEN = "a-token-of-the-tests-of-the-network"
 # A machine is this script in namespaces of its own; it ends with its input, so with the process that started it, too. Bash
 # takes note of orphans that end, which dash does not: Ray's workers would not see that the process over them is gone.
 _MACHINE = """\
-hostname "$NAME"; mount -t tmpfs -o size=256m tmpfs /dev/shm; mount --bind "$OWN" /tmp/ray
+hostname "$NAME"; mount -t tmpfs -o size=256m tmpfs /dev/shm; mkdir -p /tmp/ray; mount --bind "$OWN" /tmp/ray
 sh -c "$COMMAND"; echo "started: $?"; read -r _
 """
 # Ray takes a machine to be gone that has not answered five times, here within half a minute and not in a minute.
