@@ -4,6 +4,7 @@ A member's name is only a name: `../../x` gives the document path `archive.tar!.
 that name.
 """
 
+import errno
 import stat
 import tarfile
 import zipfile
@@ -224,8 +225,7 @@ class _TarReader:
 
 def _zip_members(file: SourceFile, source: Source, budget: DecodeBudget) -> Iterator[Entry]:
     try:
-        with attribute_os_errors(file):
-            archive = zipfile.ZipFile(file.handle())
+        archive = _open_zip(file)
     except (zipfile.BadZipFile, NotImplementedError, ValueError):
         # The directory of a zip is at its end, so a truncated zip yields nothing.
         yield Entry(file.path, broken_stream("corrupt" if zipfile.is_zipfile(file.handle()) else "truncated"))
@@ -241,6 +241,19 @@ def _zip_members(file: SourceFile, source: Source, budget: DecodeBudget) -> Iter
             else:
                 chunks = budget.bound(_zip_contents(archive, info, file))
             yield _member(file.path, info.filename, chunks, info.file_size, budget)
+
+
+def _open_zip(file: SourceFile) -> zipfile.ZipFile:
+    """An open zip. zipfile reports an I/O error in its last record as damage; here it stays an I/O error."""
+    with attribute_os_errors(file):
+        try:
+            return zipfile.ZipFile(file.handle())
+        except zipfile.BadZipFile as error:
+            cause = error.__context__
+            # EINVAL is no I/O error: a damaged record led zipfile to a position before the file.
+            if isinstance(cause, OSError) and cause.errno not in (None, errno.EINVAL):
+                raise cause from None
+            raise
 
 
 def _zip_contents(archive: zipfile.ZipFile, info: zipfile.ZipInfo, file: SourceFile) -> Iterator[bytes]:

@@ -1,6 +1,8 @@
+import errno
 import gzip
 import io
 import random
+import struct
 import tarfile
 import zipfile
 from collections.abc import Callable
@@ -8,6 +10,9 @@ from pathlib import Path
 
 import pytest
 import zstandard
+
+from gristmill.errors import StorageError
+from pipelines.reading.entries.files import SourceFile
 
 MODES = {".tar": "w", ".tar.gz": "w:gz", ".tgz": "w:gz", ".tar.bz2": "w:bz2", ".tar.xz": "w:xz"}
 
@@ -152,6 +157,35 @@ def test_wrong_checksum_of_a_member(read: Callable) -> None:
 
 def test_truncated_zip_has_no_directory(read: Callable) -> None:
     assert read("a.zip", zipped(("x", b"one"))[:-10]).bad == [("a.zip", 0, "truncated", None)]
+
+
+def test_an_io_error_at_any_read_of_a_zip_is_no_damage(read: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = zipped(("x", b"one"), ("y", b"two"))
+
+    class Failing(io.BytesIO):
+        """Fails at one of its reads."""
+
+        reads, fails_at = 0, 0
+
+        def read(self, size: int | None = -1) -> bytes:
+            Failing.reads += 1
+            if Failing.reads == Failing.fails_at:
+                raise OSError(errno.EIO, "Input/output error")
+            return super().read(size)
+
+    monkeypatch.setattr(SourceFile, "handle", lambda file: Failing(data))
+    assert read("a.zip", data).texts == ["one", "two"]
+    assert Failing.reads > 5
+    for number in range(1, Failing.reads + 1):
+        Failing.reads, Failing.fails_at = 0, number
+        with pytest.raises(StorageError, match=r"a\.zip: cannot be read \(Input/output error\)"):
+            read("a.zip", data)
+
+
+def test_zip_whose_records_lie_before_the_file(read: Callable) -> None:
+    locator = struct.pack("<4sLQL", b"PK\6\7", 0, 0, 1)  # of the records of zip64, which take 56 bytes
+    data = b"PK\3\4" + locator + b"PK\5\6".ljust(22, b"\0")
+    assert read("a.zip", data).bad == [("a.zip", 0, "truncated", None)]
 
 
 MEMBERS = [(f"m{i}.jsonl", b"".join(b'{"text":"%d-%d"}\n' % (i, j) for j in range(200))) for i in range(5)]
