@@ -123,7 +123,8 @@ class Engine:
 
     def __init__(self, forward: Forward, config: Job, micro_batch: int, accumulation: int) -> None:
         """The model of `forward` holds the initial weights in fp32, the same on every worker; a step takes
-        `accumulation` micro-batches.
+        `accumulation` micro-batches. Parameters without `requires_grad` are frozen: they have neither gradient nor
+        optimizer state, and with `precision: bf16` they are bf16.
         """
         self.rank, self.world = torch.distributed.get_rank(), torch.distributed.get_world_size()
         model = forward.model
@@ -214,11 +215,12 @@ class Engine:
         return int(tensor)
 
     def state(self) -> Iterator[tuple[str, dict[str, torch.Tensor]]]:
-        """(parameter name, {"weight" and each name of its optimizer state: full fp32 tensor on the CPU}).
+        """(name of a trained parameter, {"weight" and each name of its optimizer state: full fp32 tensor on the CPU}).
 
-        Gathers one parameter at a time, by collectives: every worker must go through all.
+        Frozen parameters are those of the run's base, which has them. Gathers one parameter at a time, by
+        collectives: every worker must go through all.
         """
-        for name, parameter in self._model.named_parameters():
+        for name, parameter in self._trained():
             found = {
                 key: self._partitions.read(parameter, key) for key in ("weight", *self._partitions.keys(parameter))
             }
@@ -232,15 +234,18 @@ class Engine:
         }
 
     def restore(self, state: Mapping[str, Mapping[str, torch.Tensor]], updates: int) -> None:
-        """Set weights and optimizer state from full tensors, after `updates` steps that were not skipped.
+        """Set trained weights and optimizer state from full tensors, after `updates` steps that were not skipped.
 
-        The tensors may come from any ZeRO stage and world size.
+        The tensors may come from any ZeRO stage and world size. Frozen weights stay as the engine was given them.
         """
         self._partitions.allocate(updates)
-        for name, parameter in self._model.named_parameters():
+        for name, parameter in self._trained():
             tensors = state[name]
             for key in ("weight", *self._partitions.keys(parameter)):
                 self._partitions.write(parameter, key, tensors[key])
+
+    def _trained(self) -> Iterator[tuple[str, Any]]:
+        return ((name, parameter) for name, parameter in self._model.named_parameters() if parameter.requires_grad)
 
     def _totals(self, sums: np.ndarray, stop: bool) -> Totals:
         *flat, stops = self._sum([*sums.flatten().tolist(), float(stop)])
@@ -302,10 +307,10 @@ def _spare_embedding_gradients(model: Any, precision: str) -> None:
 
     Where the output layer shares the matrix of the input embeddings, theirs is added to its gradient: as
     rows, not as a matrix of mostly zeros (4 % of a step of a small model). On a GPU rows would be added in no
-    fixed order.
+    fixed order. The head of a task replaces the output layer, so that there is nothing to add rows to.
     """
     head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
-    if head is not None and head.weight is embedding.weight:
+    if head is not None and head.weight is embedding.weight and not hasattr(model, "task_head"):
         embedding.sparse = not torch.cuda.is_available()
     if precision == "bf16" and not torch.cuda.is_available():
         sum_in_fp32(model)

@@ -18,7 +18,7 @@ class SkippingAdamW(torch.optim.AdamW):
 
 
 def parameter_groups(model: Any, optimizer: Optimizer) -> list[dict[str, Any]]:
-    """Groups of parameters for AdamW, or for Muon and AdamW; `peak` is a group's highest learning rate.
+    """Groups of trained parameters for AdamW, or for Muon and AdamW; `peak` is a group's highest learning rate.
 
     Vectors (norm gains, biases) never decay, embeddings only with `decay_embeddings`. Muon takes the hidden
     matrices: all parameters of two dimensions but embeddings and the output layer (Jordan et al., 2024). Its
@@ -30,7 +30,7 @@ def parameter_groups(model: Any, optimizer: Optimizer) -> list[dict[str, Any]]:
     matrices: list[Any] = []
     decayed: list[Any] = []
     kept: list[Any] = []
-    for parameter in model.parameters():
+    for parameter in (each for each in model.parameters() if each.requires_grad):
         parameter.use_muon = optimizer.kind == "muon" and parameter.ndim == 2 and id(parameter) not in outer
         if parameter.use_muon:
             matrices.append(parameter)

@@ -48,7 +48,8 @@ class Partitions:
     def _optimizer_tensors(self) -> Iterator[tuple[Any, bool]]:
         """Every tensor of the inner optimizer, and whether Muon steps it."""
         if self._stage == 0:
-            yield from ((p, getattr(p, "use_muon", False)) for p in self._model.parameters())
+            trained = (parameter for parameter in self._model.parameters() if parameter.requires_grad)
+            yield from ((parameter, getattr(parameter, "use_muon", False)) for parameter in trained)
         elif self._stage == 3:
             groups = zip(self._zero.fp32_partitioned_groups_flat, self._zero.fp16_groups, strict=True)
             yield from ((flat, getattr(group[0], "use_muon", False)) for flat, group in groups)
