@@ -45,6 +45,6 @@ def test_the_wheel_ships_the_packages_and_no_tests(tmp_path):
     }
     assert not [name for name in names if "test" in name]
     for package in ("gristmill", "pipelines", "trainers", "tokenizer"):
-        files = [path for kind in ("*.py", "*.html", "*.css") for path in (ROOT / package).rglob(kind)]
+        files = [path for kind in ("*.py", "*.html", "*.css", "*.yaml") for path in (ROOT / package).rglob(kind)]
         expected = {str(path.relative_to(ROOT)) for path in files}
         assert expected <= set(names)

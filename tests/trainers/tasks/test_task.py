@@ -1,0 +1,87 @@
+"""The task file: what is accepted, and what is refused in one line."""
+
+import pytest
+
+from gristmill.config import parse, plain
+from gristmill.errors import ConfigError
+from trainers.tasks.load_task import load_suite, load_task, shipped_suites, shipped_tasks
+from trainers.tasks.schema.task import Task
+
+CLASSIFY = {
+    "kind": "classify",
+    "files": {"train": "train.tsv"},
+    "columns": {"text": "sentence", "label": "label"},
+    "labels": ["no", "yes"],
+    "metrics": ["accuracy"],
+}
+
+
+def parsed(**changes):
+    return parse(Task, {**CLASSIFY, **changes}, "my.yaml")
+
+
+@pytest.mark.parametrize("name", shipped_tasks())
+def test_every_shipped_task_survives_a_resolved_configuration(name):
+    task = load_task(name)
+    assert parse(Task, plain(task), name) == task
+    assert task.name == name
+    assert task.about.endswith((".", "?"))
+    assert task.source
+    assert task.templates is not None
+
+
+@pytest.mark.parametrize("name", shipped_suites())
+def test_every_column_of_a_suite_is_a_split_of_a_task_of_it(name):
+    suite = load_suite(name)
+    for column in suite.columns:
+        assert column.split in load_task(column.task).splits
+        assert load_task(column.task).suite in (name, "glue")
+
+
+def test_glue_has_the_nine_columns_of_its_mean():
+    assert len(load_suite("glue").columns) == 9
+    assert "wnli" not in load_suite("glue").tasks
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"columns": {"text": "sentence"}}, "columns: label missing; classify needs text, label"),
+        ({"columns": {"txt": "a", "label": "b"}}, "columns.txt: classify has no such column; did you mean 'text'?"),
+        ({"labels": ["yes"]}, "labels: got 1, classify needs 2 or more"),
+        ({"labels": ["a", "b", "a"]}, "labels: a occurs twice"),
+        ({"metrics": []}, "metrics: got none; checkpoints are picked by the first"),
+        ({"metrics": ["acuracy"]}, "metrics[0]: got 'acuracy', no such metric of classify; did you mean 'accuracy'?"),
+        ({"metrics": ["pearson"]}, "metrics[0]: pearson does not measure classify; allowed: accuracy"),
+        ({"metrics": ["f1"], "labels": ["a", "b", "c"]}, "metrics: f1 needs two labels, or `positive`"),
+        ({"positive": "maybe"}, "positive: got 'maybe', expected a label"),
+        ({"files": {"train": "train.txt"}}, "format: missing, and the suffix of train.txt names none"),
+        ({"files": {}}, "files: got none"),
+        ({"unlabelled": ["test"]}, "unlabelled: got test, expected splits of files (train)"),
+        ({"columns": {"text": 1, "label": 0}}, "columns.text: got the number 1; a file with a header names its columns"),
+        ({"rename": {"0": "nope"}}, "rename: got 'nope', expected a label of the task"),
+        ({"no_answer": True}, "no_answer: classify has none"),
+        ({"range": [0, 5]}, "range: classify has none"),
+        ({"pattern": "(?P<text>.*)"}, "pattern: None has none"),
+        ({"templates": {"input": "{passage}", "target": "{label}"}}, "templates.input: got {passage}, classify allows text"),
+        ({"templates": {"input": "{text}", "target": "yes"}}, "templates.target: got no name in braces"),
+        ({"templates": {"input": "{text}", "target": "{label}", "words": {"no": "x"}}}, "templates.words: yes: expected a word"),
+        ({"elsewhere": [{"files": {"dev": "d.csv"}, "columns": {"text": "a"}}]}, "elsewhere[0].columns: label missing"),
+    ],
+)  # fmt: skip
+def test_a_bad_field_is_named_with_what_is_allowed(changes, message):
+    with pytest.raises(ConfigError) as raised:
+        parsed(**changes)
+    assert str(raised.value).startswith(f"my.yaml: {message}")
+    assert "\n" not in str(raised.value)
+
+
+def test_an_unknown_task_names_those_that_are_near():
+    with pytest.raises(ConfigError, match="did you mean 'sst2'"):
+        load_task("sst-2")
+
+
+def test_labels_are_text_however_yaml_reads_them():
+    assert parsed(labels=[0, 1]).label_names == ("0", "1")
+    assert parsed(labels=[False, True]).label_names == ("false", "true")
+    assert parsed(labels=["no", "yes"], positive="no").positive_label == 0

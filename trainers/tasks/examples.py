@@ -1,0 +1,72 @@
+"""Examples: one split of a task as columns."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from gristmill.storage.location import FileRecord
+from trainers.tasks.schema.task import Task
+
+HIDDEN = -100
+"""The label or tag of an example whose gold is hidden."""
+
+
+@dataclass(frozen=True)
+class Examples:
+    """The n examples of a split, in the order of its files.
+
+    `texts` has one or two arrays of n texts: (text, text_b); (question, passage) for span; (text, passage) for
+    choose; for tag the words joined by single spaces. The words of example i are number `word_offsets[i]` up to
+    `word_offsets[i + 1]` of the flat `word_starts` and `word_ends`, UTF-8 byte offsets in the example's text.
+    `candidates` is flat with `candidate_offsets` in the same way.
+
+    Gold by kind: `labels` int64 [n] for classify (index into the task's labels) and choose (number of the
+    candidate), -100 where hidden; `values` float64 [n] for regress, NaN where hidden; `tags` int64, one for each
+    word (index into the task's labels), -100 where hidden; `spans` for span, for each example its distinct accepted
+    (start, end) in UTF-8 bytes of the passage, none if the question has no answer; `targets`, the accepted texts of
+    generate, span and choose. `groups` int64 [n] numbers what `question_accuracy` counts as one.
+
+    `labelled` says whether gold is known. `files` are those that were read, with sizes and checksums; `own_ids`
+    says whether the files give the ids; `skipped` counts incomplete rows that the task file allows to skip.
+    """
+
+    task: Task
+    split: str
+    ids: list[str]
+    texts: tuple[pa.LargeStringArray, ...]
+    labelled: bool
+    files: tuple[FileRecord, ...]
+    own_ids: bool = False
+    skipped: int = 0
+    candidates: pa.LargeStringArray | None = None
+    candidate_offsets: np.ndarray | None = None
+    word_starts: np.ndarray | None = None
+    word_ends: np.ndarray | None = None
+    word_offsets: np.ndarray | None = None
+    labels: np.ndarray | None = None
+    values: np.ndarray | None = None
+    tags: np.ndarray | None = None
+    spans: list[list[tuple[int, int]]] | None = None
+    targets: list[list[str]] | None = None
+    groups: np.ndarray | None = None
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def words(self, example: int) -> list[str]:
+        """The words of an example of kind tag."""
+        assert self.word_offsets is not None
+        assert self.word_starts is not None
+        assert self.word_ends is not None
+        text = self.texts[0][example].as_buffer().to_pybytes()
+        bounds = range(self.word_offsets[example], self.word_offsets[example + 1])
+        return [text[self.word_starts[i] : self.word_ends[i]].decode() for i in bounds]
+
+    def candidates_of(self, example: int) -> list[str]:
+        """The candidates of an example of kind choose."""
+        assert self.candidates is not None
+        assert self.candidate_offsets is not None
+        first, last = self.candidate_offsets[example : example + 2].tolist()
+        texts: list[str] = self.candidates[first:last].to_pylist()
+        return texts

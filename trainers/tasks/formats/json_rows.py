@@ -1,0 +1,150 @@
+"""JSON: one object a line, one list of objects, and the nested JSON of SQuAD, MultiRC, ReCoRD and dialogues."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from gristmill.errors import UserError
+from trainers.tasks.formats.row_set import MISSING, RowSet
+from trainers.tasks.schema.task import Layout
+
+Record = dict[str, Any]
+
+
+def read_json_lines(data: str, layout: Layout, path: str) -> RowSet:
+    """One JSON object a line."""
+    return _columns([*_objects(data, path)], path, "line")
+
+
+def read_json_list(data: str, layout: Layout, path: str) -> RowSet:
+    """One JSON list of objects."""
+    return _columns([*enumerate(_records(_whole(data, path), path), start=1)], path, "entry")
+
+
+def read_squad(data: str, layout: Layout, path: str) -> RowSet:
+    """SQuAD 1.1 and 2.0 (Rajpurkar et al., 2016 and 2018): articles of paragraphs of questions.
+
+    Columns `id`, `title`, `question`, `context`, `answers`. A question that is marked impossible has no answers.
+    """
+    document = _whole(data, path)
+    rows: list[tuple[int, Record]] = []
+    try:
+        for article in document["data"]:
+            for paragraph in article["paragraphs"]:
+                for entry in paragraph["qas"]:
+                    row = {"id": entry["id"], "title": article.get("title"), "question": entry["question"]}
+                    row["context"] = paragraph["context"]
+                    impossible = entry.get("is_impossible", False)
+                    row["answers"] = [] if impossible else entry.get("answers", MISSING)
+                    rows.append((len(rows) + 1, row))
+    except (KeyError, TypeError, AttributeError) as error:
+        expected = "data: [{paragraphs: [{context, qas: [{id, question, answers}]}]}]"
+        raise UserError(f"{path}: question {len(rows) + 1}: not SQuAD ({error}); expected {expected}") from None
+    return _columns(rows, path, "question")
+
+
+def read_multirc(data: str, layout: Layout, path: str) -> RowSet:
+    """MultiRC as SuperGLUE distributes it: one row for each answer of each question of a passage.
+
+    Columns `id` (passage/question/answer), `group` (passage/question), `passage`, `question`, `answer`, `label`.
+    """
+    rows: list[tuple[int, Record]] = []
+    for line, record in _objects(data, path):
+        try:
+            for question in record["passage"]["questions"]:
+                group = f"{record['idx']}/{question['idx']}"
+                for answer in question["answers"]:
+                    row = {"id": f"{group}/{answer['idx']}", "group": group, "passage": record["passage"]["text"]}
+                    row |= {"question": question["question"], "answer": answer["text"]}
+                    row["label"] = answer.get("label", MISSING)
+                    rows.append((line, row))
+        except (KeyError, TypeError) as error:
+            raise UserError(f"{path}: line {line}: not MultiRC ({error}); expected SuperGLUE's JSON lines") from None
+    return _columns(rows, path, "line")
+
+
+def read_record(data: str, layout: Layout, path: str) -> RowSet:
+    """ReCoRD as SuperGLUE distributes it: one row a query; the candidates are the passage's distinct entities.
+
+    Columns `id` (passage/query), `passage`, `query`, `candidates`, `answers` (accepted texts), `label` (the number
+    of the first candidate among them). Ends of entities are inclusive.
+    """
+    rows: list[tuple[int, Record]] = []
+    for line, record in _objects(data, path):
+        try:
+            text = record["passage"]["text"]
+            spans = record["passage"]["entities"]
+            entities = list(dict.fromkeys(text[span["start"] : span["end"] + 1] for span in spans))
+            for query in record["qas"]:
+                row = {"id": f"{record['idx']}/{query['idx']}", "passage": text.replace("@highlight\n", "- ")}
+                row |= {"query": query["query"], "candidates": entities, "answers": MISSING, "label": MISSING}
+                if "answers" in query:
+                    accepted = list(dict.fromkeys(answer["text"] for answer in query["answers"]))
+                    row |= {"answers": accepted, "label": _first(entities, accepted)}
+                rows.append((line, row))
+        except (KeyError, TypeError) as error:
+            raise UserError(f"{path}: line {line}: not ReCoRD ({error}); expected SuperGLUE's JSON lines") from None
+    return _columns(rows, path, "line")
+
+
+def _first(entities: list[str], accepted: list[str]) -> int:
+    """The number of the first accepted entity; -1 if the passage has none of them."""
+    return next((number for number, entity in enumerate(entities) if entity in accepted), -1)
+
+
+def read_dialogues(data: str, layout: Layout, path: str) -> RowSet:
+    """Dialogues, one a line, with `turns` of {speaker, text}: one row for each reply after the first turn.
+
+    Columns `id` (dialogue/turn), `history` (the turns before, one a line), `reply`. Replies without a character
+    are no examples.
+    """
+    rows: list[tuple[int, Record]] = []
+    for line, record in _objects(data, path):
+        try:
+            turns = [" ".join(turn["text"].split()) for turn in record["turns"]]
+        except (KeyError, TypeError, AttributeError) as error:
+            raise UserError(f"{path}: line {line}: no dialogue ({error}); expected turns: [{{text}}]") from None
+        for number in range(1, len(turns)):
+            history = "\n".join(turn for turn in turns[:number] if turn)
+            if turns[number] and history:
+                rows.append(
+                    (line, {"id": f"{record.get('id', line)}/{number}", "history": history, "reply": turns[number]})
+                )
+    return _columns(rows, path, "line")
+
+
+def _objects(data: str, path: str) -> Iterator[tuple[int, Record]]:
+    for number, line in enumerate(data.split("\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            record = json.loads(line)
+        except ValueError as error:
+            reason = error.msg if isinstance(error, json.JSONDecodeError) else "not a value"
+            raise UserError(f"{path}: line {number}: not JSON: {reason}; correct it, or name another format") from None
+        if not isinstance(record, dict):
+            raise UserError(f"{path}: line {number}: holds no JSON object; expected {{column: value}}")
+        yield number, record
+
+
+def _whole(data: str, path: str) -> Any:
+    try:
+        return json.loads(data)
+    except json.JSONDecodeError as error:
+        raise UserError(
+            f"{path}: line {error.lineno}: not JSON: {error.msg}; correct it, or name another format"
+        ) from None
+
+
+def _records(document: Any, path: str) -> list[Record]:
+    if isinstance(document, list) and all(isinstance(entry, dict) for entry in document):
+        return document
+    raise UserError(f"{path}: expected one list of objects; or name another format, such as jsonl")
+
+
+def _columns(rows: list[tuple[int, Record]], path: str, unit: str) -> RowSet:
+    if not rows:
+        raise UserError(f"{path}: holds no row")
+    names = dict.fromkeys(name for _, record in rows for name in record)
+    columns: dict[str | int, list[Any]] = {name: [record.get(name, MISSING) for _, record in rows] for name in names}
+    return RowSet(path, columns, [place for place, _ in rows], unit)

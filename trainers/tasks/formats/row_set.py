@@ -1,0 +1,93 @@
+"""RowSet: the rows of one file as columns, with the place of each row for messages."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gristmill.config import near_match
+from gristmill.errors import UserError
+from gristmill.terminal import printable
+
+MISSING = object()
+"""The value of a field that a record does not have."""
+_PART = re.compile(r"\{([^{}]+)\}")
+_SHOWN = 40
+
+
+@dataclass(frozen=True)
+class RowSet:
+    """Rows of one file. `columns` has a list of values for each name or number; `places` says where each row is,
+    counted in `unit`s (lines or rows) from 1. `skipped` rows were incomplete.
+    """
+
+    path: str
+    columns: dict[str | int, list[Any]]
+    places: Sequence[int]
+    unit: str = "line"
+    skipped: int = 0
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    def at(self, row: int) -> str:
+        """Where a row is: `train.tsv: line 17`."""
+        return f"{self.path}: {self.unit} {self.places[row]}"
+
+    def column(self, spec: str | int | tuple[str | int, ...], role: str) -> list[Any]:
+        """The values of a column: a name, a number, `a.b` or a template over columns; of several columns, lists.
+
+        UserError if the file has no such column.
+        """
+        if isinstance(spec, tuple):
+            return [[*values] for values in zip(*(self.column(name, role) for name in spec), strict=True)]
+        if isinstance(spec, str) and "{" in spec:
+            return self._composed(spec, role)
+        if spec in self.columns:
+            return self._complete(self.columns[spec], spec, role)
+        head, _, rest = str(spec).partition(".")
+        if not rest or head not in self.columns:
+            names = [str(name) for name in self.columns]
+            raise UserError(f"{self.path}: columns.{role}: no column {spec!r}{near_match(str(spec), names)}")
+        path = rest.split(".")
+        return self._complete([_descend(value, path) for value in self.columns[head]], spec, role)
+
+    def _complete(self, values: list[Any], spec: str | int, role: str) -> list[Any]:
+        if MISSING in values:
+            row = next(i for i, value in enumerate(values) if value is MISSING)
+            raise UserError(
+                f"{self.at(row)}: columns.{role}: no field {spec!r}; correct the row, or name another column"
+            )
+        return values
+
+    def _composed(self, template: str, role: str) -> list[str]:
+        pieces = _PART.split(template)
+        columns = [self.column(name, role) for name in pieces[1::2]]
+        texts = pieces[0::2]
+        return [
+            texts[0] + "".join(f"{value}{text}" for value, text in zip(row, texts[1:], strict=True))
+            for row in zip(*columns, strict=True)
+        ]
+
+    def keep(self, rows: Sequence[int]) -> "RowSet":
+        """The given rows only."""
+        columns = {name: [values[i] for i in rows] for name, values in self.columns.items()}
+        return RowSet(self.path, columns, [self.places[i] for i in rows], self.unit, self.skipped)
+
+
+def _descend(value: Any, path: list[str]) -> Any:
+    """The value of a field inside a value; of a list of objects, the list of theirs."""
+    for number, name in enumerate(path):
+        if isinstance(value, list):
+            inner = [_descend(entry, path[number:]) for entry in value]
+            return MISSING if MISSING in inner else inner
+        if not isinstance(value, dict) or name not in value:
+            return MISSING
+        value = value[name]
+    return value
+
+
+def shown(value: Any) -> str:
+    """A label or number for a message: short and without control characters."""
+    text = printable(value if isinstance(value, str) else repr(value))
+    return repr(text if len(text) <= _SHOWN else text[:_SHOWN] + "...")

@@ -1,0 +1,78 @@
+"""One word a line and a blank line between sentences: CoNLL, and CoNLL-U of Universal Dependencies."""
+
+from gristmill.errors import UserError
+from trainers.tasks.formats.row_set import RowSet
+from trainers.tasks.schema.task import Layout
+
+_UNIVERSAL = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
+_DOCUMENT_MARK = "-DOCSTART-"
+
+
+def read_conll(data: str, layout: Layout, path: str) -> RowSet:
+    """Columns by number, separated by a tab, or by spaces in a file without tabs; one list of words a sentence.
+
+    Lines `-DOCSTART-`, which begin a document of CoNLL-2003, are no words. A sentence's place is its first line.
+    """
+    separator = "\t" if "\t" in data else None
+    sentences: list[tuple[int, list[list[str]]]] = []
+    rows: list[list[str]] = []
+    first = width = 0
+    for number, line in enumerate([*data.split("\n"), ""], start=1):
+        fields = line.rstrip("\r").split(separator)
+        if not line.strip() or fields[0] == _DOCUMENT_MARK or not any(field.strip() for field in fields):
+            if rows:
+                sentences.append((first, rows))
+            rows = []
+            continue
+        width = width or len(fields)
+        if len(fields) != width:
+            raise UserError(f"{path}: line {number}: {len(fields)} columns, expected {width} as in the lines before")
+        first = first if rows else number
+        rows.append(fields)
+    if not sentences:
+        raise UserError(f"{path}: holds no sentence")
+    columns: dict[str | int, list] = {
+        column: [[fields[column] for fields in rows] for _, rows in sentences] for column in range(width)
+    }
+    return RowSet(path, columns, [place for place, _ in sentences])
+
+
+def read_conllu(data: str, layout: Layout, path: str) -> RowSet:
+    """The ten columns of CoNLL-U by name (https://universaldependencies.org/format.html), and `sent_id`.
+
+    Rows of several words (`3-4`) and empty nodes (`5.1`) are no words and are left out.
+    """
+    sentences: list[tuple[int, str, list[list[str]]]] = []
+    rows: list[list[str]] = []
+    first, name = 0, ""
+    for number, line in enumerate([*data.split("\n"), ""], start=1):
+        line = line.rstrip("\r")
+        if not line.strip():
+            if rows:
+                sentences.append((first, name or str(len(sentences)), rows))
+            rows, name = [], ""
+        elif line.startswith("#"):
+            key, _, value = line[1:].partition("=")
+            name = value.strip() if key.strip() == "sent_id" else name
+        else:
+            fields = line.split("\t")
+            if len(fields) != len(_UNIVERSAL):
+                raise UserError(f"{path}: line {number}: {len(fields)} columns, expected the 10 of CoNLL-U")
+            if not fields[0].isdecimal():
+                if not fields[0].replace("-", "", 1).replace(".", "", 1).isdecimal():
+                    raise UserError(
+                        f"{path}: line {number}: id: expected a number, a range such as 3-4, or such as 5.1"
+                    )
+                continue
+            if int(fields[0]) != len(rows) + 1:
+                raise UserError(f"{path}: line {number}: id: got {fields[0]}, expected {len(rows) + 1}")
+            first = first if rows else number
+            rows.append(fields)
+    if not sentences:
+        raise UserError(f"{path}: holds no sentence")
+    columns: dict[str | int, list] = {
+        column: [[fields[index] for fields in rows] for *_, rows in sentences]
+        for index, column in enumerate(_UNIVERSAL)
+    }
+    columns["sent_id"] = [name for _, name, _ in sentences]
+    return RowSet(path, columns, [place for place, *_ in sentences])

@@ -1,0 +1,71 @@
+"""Plain text: parallel files, lines that a pattern takes apart, bracketed trees, one file an example."""
+
+import re
+
+from gristmill.errors import UserError
+from gristmill.storage.location import Location
+from trainers.tasks.formats.row_set import RowSet
+from trainers.tasks.schema.task import Layout
+
+_BRACKETS = re.compile(r"\((\d+) |\)")
+_ESCAPES = {"-LRB-": "(", "-RRB-": ")"}
+
+
+def split_lines(data: str) -> list[str]:
+    """The lines of a text; only line feeds end one, as in the formats of machine translation."""
+    lines = data.split("\n")
+    return [line.rstrip("\r") for line in (lines[:-1] if lines[-1] == "" else lines)]
+
+
+def read_parallel(texts: dict[str, str], paths: dict[str, str]) -> RowSet:
+    """Files with one example a line, by column. UserError unless all have as many lines."""
+    columns: dict[str | int, list[str]] = {column: split_lines(text) for column, text in texts.items()}
+    counts = {paths[str(column)]: len(lines) for column, lines in columns.items()}
+    if len(set(counts.values())) > 1:
+        raise UserError(
+            f"{', '.join(f'{path} has {count:,} lines' for path, count in counts.items())}; expected as many in each"
+        )
+    (count,) = set(counts.values())
+    return RowSet(" and ".join(counts), columns, range(1, count + 1))
+
+
+def read_pattern(data: str, layout: Layout, path: str) -> RowSet:
+    """The named groups of `pattern` in every line; the whole line is `line` without one."""
+    lines = split_lines(data)
+    if layout.pattern is None:
+        return RowSet(path, {"line": list(lines)}, range(1, len(lines) + 1))
+    pattern = re.compile(layout.pattern)
+    matches = [pattern.fullmatch(line) for line in lines]
+    if None in matches:
+        raise UserError(f"{path}: line {matches.index(None) + 1}: does not match `pattern`; correct one of them")
+    columns: dict[str | int, list[str]] = {
+        name: [match[name] or "" for match in matches if match] for name in pattern.groupindex
+    }
+    return RowSet(path, columns, range(1, len(lines) + 1))
+
+
+def read_trees(data: str, layout: Layout, path: str) -> RowSet:
+    """Trees such as `(3 (2 It) (4 (2 is) (3 good)))`, one a line: the words as text, the root's label.
+
+    Socher et al., 2013: https://nlp.stanford.edu/sentiment, trainDevTestTrees_PTB.
+    """
+    lines = split_lines(data)
+    texts, labels = [], []
+    for number, line in enumerate(lines, start=1):
+        root = _BRACKETS.match(line)
+        if root is None or root[1] is None or line.count("(") != line.count(")"):
+            raise UserError(f"{path}: line {number}: no tree; expected such as (3 (2 It) (4 works))")
+        words = _BRACKETS.sub(" ", line).split()
+        texts.append(" ".join(_ESCAPES.get(word, word) for word in words))
+        labels.append(root[1])
+    return RowSet(path, {"text": texts, "label": labels}, range(1, len(lines) + 1))
+
+
+def read_documents(texts: list[tuple[Location, str]]) -> RowSet:
+    """One example a file: `text`, `folder` (the name of its directory), `name` (of the file, without suffix)."""
+    columns: dict[str | int, list[str]] = {
+        "text": [text for _, text in texts],
+        "folder": [path.parent.name for path, _ in texts],
+        "name": [path.name.partition(".")[0] for path, _ in texts],
+    }
+    return RowSet(str(texts[0][0].parent), columns, range(1, len(texts) + 1), "file")

@@ -1,0 +1,78 @@
+"""Load tasks and suites: those that are shipped, by name, and task files of your own."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from gristmill.config import load_yaml, near_match, override, parse
+from gristmill.errors import ConfigError
+from trainers.tasks.schema.task import Task
+
+_SHIPPED = Path(__file__).parent / "shipped"
+_SUITES = _SHIPPED / "suites"
+
+
+@dataclass(frozen=True)
+class SuiteColumn:
+    """A column of a suite: a split of a task."""
+
+    task: str
+    split: str = "dev"
+
+
+@dataclass(frozen=True)
+class Suite:
+    """A suite: its columns in the order of its tables. Its score is the mean of the columns' scores, and a
+    column's score is the mean of its task's metrics.
+    """
+
+    columns: tuple[SuiteColumn, ...]
+    name: str = ""
+    about: str = ""
+    source: str = ""
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """The tasks, each once."""
+        return tuple(dict.fromkeys(column.task for column in self.columns))
+
+
+def shipped_tasks() -> tuple[str, ...]:
+    """The names of the tasks that are shipped, sorted."""
+    return tuple(sorted(path.stem for path in _SHIPPED.glob("*.yaml")))
+
+
+def shipped_suites() -> tuple[str, ...]:
+    """The names of the suites that are shipped, sorted."""
+    return tuple(sorted(path.stem for path in _SUITES.glob("*.yaml")))
+
+
+def is_suite(name: str) -> bool:
+    """Whether a name is that of a suite."""
+    return name in shipped_suites()
+
+
+def load_task(name: str, assignments: Sequence[str] = ()) -> Task:
+    """The task of a shipped name, or of a YAML file, with `a.b=value` assignments.
+
+    ConfigError for an unknown name and for a file that is not valid.
+    """
+    if name in shipped_tasks():
+        path, own = _SHIPPED / f"{name}.yaml", {}
+    elif name.endswith((".yaml", ".yml")) or "/" in name:
+        path = Path(name).expanduser()
+        own = {"folder": str(path.absolute().parent)}
+    else:
+        near = near_match(name, [*shipped_tasks(), *shipped_suites()])
+        raise ConfigError(f"task: got {name!r}, expected a shipped task or the path of a YAML file{near}")
+    data = override(load_yaml(path), assignments)
+    task: Task = parse(Task, {"name": path.stem, **own, **data}, str(path) if own else name)
+    return task
+
+
+def load_suite(name: str) -> Suite:
+    """A shipped suite. ConfigError for an unknown name."""
+    if not is_suite(name):
+        raise ConfigError(f"suite: got {name!r}{near_match(name, shipped_suites())}")
+    suite: Suite = parse(Suite, {"name": name, **load_yaml(_SUITES / f"{name}.yaml")}, name)
+    return suite

@@ -1,0 +1,23 @@
+"""The names of all metrics, and the kinds of tasks that each measures. The formulas are in `trainers.tasks.scores`."""
+
+_TEXTS = ("span", "generate")
+METRIC_KINDS: dict[str, tuple[str, ...]] = {
+    "accuracy": ("classify", "choose", "tag"),
+    "f1": ("classify",),
+    "macro_f1": ("classify", "tag"),
+    "micro_f1": ("classify", "tag"),
+    "matthews": ("classify",),
+    "question_accuracy": ("classify",),
+    "pearson": ("regress",),
+    "spearman": ("regress",),
+    "entity_f1": ("tag",),
+    "exact_match": (*_TEXTS, "choose"),
+    "token_f1": (*_TEXTS, "choose"),
+    "rouge1": ("generate",),
+    "rouge2": ("generate",),
+    "rougeL": ("generate",),
+    "rougeLsum": ("generate",),
+    "bleu": ("generate",),
+    "chrf": ("generate",),
+    "perplexity": ("generate",),
+}

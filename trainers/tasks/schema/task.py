@@ -1,0 +1,326 @@
+"""The task file: what a task's examples are, where its files lie, and how it is scored.
+
+    my_task.yaml -> Task -> read_examples -> Examples -> inputs of a model
+                      |                          |
+                      +--- metrics <--- Predictions
+
+A Task is also the first layout of its own files; `elsewhere` lists others.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from gristmill.config import near_match
+from trainers.tasks.schema.metric_names import METRIC_KINDS
+
+TaskKind = Literal["classify", "regress", "tag", "span", "choose", "generate"]
+Format = Literal[
+    "jsonl", "tsv", "csv", "parquet", "conll", "conllu", "squad", "lines", "json", "documents", "trees", "multirc",
+    "record", "dialogues",
+]  # fmt: skip
+Role = str | int | tuple[str | int, ...]
+
+# kind -> (columns that it needs, columns that it may have)
+ROLES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "classify": (("text", "label"), ("text_b", "id", "group")),
+    "regress": (("text", "label"), ("text_b", "id")),
+    "tag": (("words", "tags"), ("id",)),
+    "span": (("question", "passage", "answers"), ("id",)),
+    "choose": (("text", "candidates", "label"), ("passage", "id", "accepted")),
+    "generate": (("text", "target"), ("text_b", "id")),
+}
+GOLD = {
+    "classify": "label",
+    "regress": "label",
+    "tag": "tags",
+    "span": "answers",
+    "choose": "label",
+    "generate": "target",
+}
+_LISTS = ("candidates", "target", "accepted")
+_FIELD = re.compile(r"\{([^{}]+)\}")
+_SUFFIXES: dict[str, Format] = {
+    ".jsonl": "jsonl", ".tsv": "tsv", ".csv": "csv", ".parquet": "parquet", ".conll": "conll", ".conllu": "conllu",
+}  # fmt: skip
+
+
+def fields_of(template: str) -> list[str]:
+    """The names in braces of a template, in order."""
+    return _FIELD.findall(template)
+
+
+def _require(condition: bool, message: str) -> None:
+    if not condition:
+        raise ValueError(message)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """One layout of a set's files: as its authors distribute it, or as somebody has converted it.
+
+    `files` names a file for each split, or several names, tried in order. Names are relative to each of `folders`
+    below `data=DIR`, `$GRISTMILL_TASKS` and, in a task file of your own, the directory of that file; a path that
+    begins with `/` or a URL is taken as it is. Each is also tried with `.gz`. `*` matches many files, read in the
+    order of their names.
+
+    `columns` says which column has which role. A number is a column of a file without `header`; `a.b` is a field
+    inside a field; `{a}: {b}` composes a text of several columns; a list gives one value for each of its columns.
+    The roles are, by kind:
+
+    - classify: `text`, `text_b`, `label`, `group` (what `question_accuracy` counts as one)
+    - regress: `text`, `text_b`, `label` (a number)
+    - tag: `words`, `tags`
+    - span: `question`, `passage`, `answers` (a list of {text, answer_start}, or {text: [...], answer_start: [...]})
+    - choose: `text`, `candidates`, `label` (number of the right candidate, from 0), `passage`, `accepted` (texts)
+    - generate: `text`, `text_b`, `target` (a text or a list of accepted texts)
+
+    All kinds have `id`; without it, an example's id is its number in the split. Formats, by default the file's
+    suffix: `tsv` has no quoting, `csv` quotes as RFC 4180, `conll` has one word a line and a blank line between
+    sentences, `conllu` is Universal Dependencies', `squad` the JSON of SQuAD 1.1 and 2.0, `json` one list of objects,
+    `lines` one example a line: parallel files, whose name holds `{column}`, or lines that `pattern`, a regular
+    expression with named groups, takes apart. `documents` is one file an example (columns `text`, `folder`, `name`),
+    `trees` the bracketed trees of the Stanford Sentiment Treebank (`text`, `label`), `multirc` and `record` the
+    nested JSON of those sets, `dialogues` one example a reply (`history`, `reply`).
+
+    `rename` maps labels of these files to those of the task. `scheme` is how entity tags are written; all become
+    BIO. `unlabelled` lists the splits whose gold is hidden: they can be predicted, not scored. `where` keeps rows
+    with one of the given values in a column. Rows of a table with too few columns are refused, or skipped and
+    counted with `incomplete_rows: skip`.
+    """
+
+    files: dict[str, str | tuple[str, ...]]
+    columns: dict[str, Role] | None = None
+    format: Format | None = None
+    folders: tuple[str, ...] = ("",)
+    header: bool = True
+    encoding: str = "utf-8"
+    pattern: str | None = None
+    scheme: Literal["bio", "iob1", "bioes"] | None = None
+    rename: dict[str, str] | None = None
+    unlabelled: tuple[str, ...] = ()
+    where: dict[str, tuple[str, ...]] | None = None
+    incomplete_rows: Literal["refuse", "skip"] = "refuse"
+
+    def check(self) -> None:
+        """Validate what does not depend on the kind of task."""
+        _require(bool(self.files), "files: got none, expected a file for each split, such as {train: train.jsonl}")
+        for split in self.files:
+            _require(
+                split.isidentifier(), f"files: got the split {split!r}, expected a name such as train, dev or test"
+            )
+        unknown = [split for split in self.unlabelled if split not in self.files]
+        _require(
+            not unknown, f"unlabelled: got {', '.join(unknown)}, expected splits of files ({', '.join(self.files)})"
+        )
+        for split in self.files:
+            for name in self.names(split):
+                form = self.format_of(name)
+                _require(form is not None, f"format: missing, and the suffix of {name} names none; {_formats()}")
+        if self.pattern is not None:
+            self._check_pattern(self.pattern)
+        for role, column in (self.columns or {}).items():
+            self._check_column(role, column)
+
+    def _check_pattern(self, pattern: str) -> None:
+        _require(self.format == "lines", f"pattern: {self.format} has none; it takes apart the lines of format lines")
+        try:
+            groups = re.compile(pattern).groupindex
+        except re.error as error:
+            raise ValueError(f"pattern: not a regular expression: {error}") from None
+        _require(bool(groups), "pattern: got no named group, expected such as (?P<text>.*)")
+
+    def _check_column(self, role: str, column: Role) -> None:
+        several = isinstance(column, tuple)
+        _require(not several or role in _LISTS, f"columns.{role}: got a list, expected one column")
+        for name in column if isinstance(column, tuple) else (column,):
+            if isinstance(name, int):
+                _require(name >= 0, f"columns.{role}: got {name}, allowed 0 and more")
+                formats = {self.format_of(file) for split in self.files for file in self.names(split)}
+                _require(
+                    formats == {"conll"} or not self.header,
+                    f"columns.{role}: got the number {name}; a file with a header names its columns; or say header: false",
+                )
+            else:
+                _require(bool(name), f"columns.{role}: got an empty name")
+
+    @property
+    def roles(self) -> dict[str, Role]:
+        """The column of each role."""
+        return self.columns or {}
+
+    def names(self, split: str) -> tuple[str, ...]:
+        """The names under which the files of a split are looked for."""
+        names = self.files[split]
+        return (names,) if isinstance(names, str) else names
+
+    def format_of(self, name: str) -> Format | None:
+        """The format of a file: `format`, or that of its suffix, `.gz` aside."""
+        if self.format is not None:
+            return self.format
+        name = name.removesuffix(".gz")
+        return next((form for suffix, form in _SUFFIXES.items() if name.endswith(suffix)), None)
+
+
+@dataclass(frozen=True)
+class Templates:
+    """How an example becomes text to text (Raffel et al., 2020, appendix D has the examples of T5).
+
+    `input` and `target` hold names in braces: the roles of the task's texts (`{text}`, `{text_b}`, `{question}`,
+    `{passage}`), `{candidates}` (all, each with its letter), `{words}`; in `target` `{label}`, `{score}`, `{answer}`,
+    `{tags}`, `{candidate}` or `{target}`. `words` are the texts that stand for labels. `step` rounds scores: 0.2 in
+    T5's STS-B. `no_answer` is the target of a question without an answer.
+    """
+
+    input: str
+    target: str
+    words: dict[str, str] | None = None
+    step: float = 0.2
+    no_answer: str = "unanswerable"
+
+    def check(self) -> None:
+        """Validate ranges and distinct words."""
+        _require(self.step > 0, f"step: got {self.step}, allowed above 0")
+        words = list((self.words or {}).values())
+        _require(len(set(words)) == len(words), "words: two labels have the same word; give each its own")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task(Layout):
+    """A task: its kind, files, labels and metrics.
+
+    `labels` are the labels as the files write them; their order numbers them, and `positive` (by default the
+    second of two) is the one that `f1` scores. `metrics` names what is measured; checkpoints are picked by the
+    first. `range` bounds the numbers of a regression. With `no_answer` a question may have no answer in its
+    passage. `leak: report` accepts examples that occur in two splits, which are refused otherwise, and counts them.
+
+    `name` is the file's name by default. `suite` names the suite that it belongs to, `about` and `source` say what
+    it is and where its definition comes from. `folder` is where the files of a task file of your own are.
+    """
+
+    kind: TaskKind
+    metrics: tuple[str, ...]
+    labels: tuple[str | int | bool, ...] = ()
+    positive: str | None = None
+    range: tuple[float, ...] | None = None
+    no_answer: bool = False
+    leak: Literal["refuse", "report"] = "refuse"
+    templates: Templates | None = None
+    elsewhere: tuple[Layout, ...] = ()
+    name: str = ""
+    suite: str | None = None
+    about: str = ""
+    source: str = ""
+    folder: str | None = None
+
+    @property
+    def layouts(self) -> Iterator[tuple[str, Layout]]:
+        """Every layout with its place in the task file; those without columns have the task's own."""
+        yield "", self
+        for number, layout in enumerate(self.elsewhere):
+            own = layout if layout.columns is not None else replace(layout, columns=self.columns)
+            yield f"elsewhere[{number}].", own
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """All splits that some layout has."""
+        return tuple(dict.fromkeys(split for _, layout in self.layouts for split in layout.files))
+
+    @property
+    def label_names(self) -> tuple[str, ...]:
+        """The labels as text: true and false for booleans."""
+        return tuple(str(label).lower() if isinstance(label, bool) else str(label) for label in self.labels)
+
+    @property
+    def positive_label(self) -> int:
+        """The number of the label that `f1` scores."""
+        return self.label_names.index(self.positive) if self.positive is not None else 1
+
+    def check(self) -> None:
+        """Validate the fields against the kind."""
+        super().check()
+        for place, layout in self.layouts:
+            self._check_roles(place, layout)
+        self._check_labels()
+        self._check_metrics()
+        _require(self.kind == "span" or not self.no_answer, f"no_answer: {self.kind} has none; it belongs to span")
+        _require(self.range is None or self.kind == "regress", f"range: {self.kind} has none; it belongs to regress")
+        _require(
+            self.range is None or (len(self.range) == 2 and self.range[0] < self.range[1]),
+            f"range: got {list(self.range or ())}, expected the lowest and the highest number",
+        )
+        if self.templates is not None:
+            self._check_templates(self.templates)
+
+    def _check_roles(self, place: str, layout: Layout) -> None:
+        needed, optional = ROLES[self.kind]
+        for role in layout.roles:
+            near = near_match(role, [*needed, *optional])
+            _require(role in (*needed, *optional), f"{place}columns.{role}: {self.kind} has no such column{near}")
+        hidden = set(layout.unlabelled) == set(layout.files)
+        missing = [role for role in needed if role not in layout.roles and not (hidden and role == GOLD[self.kind])]
+        _require(not missing, f"{place}columns: {', '.join(missing)} missing; {self.kind} needs {', '.join(needed)}")
+        for label in (layout.rename or {}).values():
+            known = not self.labels or label in self.label_names
+            _require(
+                known,
+                f"{place}rename: got {label!r}, expected a label of the task{near_match(label, self.label_names)}",
+            )
+
+    def _check_labels(self) -> None:
+        names = self.label_names
+        if self.kind in ("classify", "tag"):
+            least = 2 if self.kind == "classify" else 1
+            _require(len(names) >= least, f"labels: got {len(names)}, {self.kind} needs {least} or more")
+        else:
+            _require(not names, f"labels: {self.kind} has none; leave them out")
+        repeated = {name for name in names if names.count(name) > 1}
+        _require(not repeated, f"labels: {', '.join(sorted(repeated))} occurs twice")
+        _require(
+            self.positive is None or self.positive in names,
+            f"positive: got {self.positive!r}, expected a label{near_match(str(self.positive), names)}",
+        )
+
+    def _check_metrics(self) -> None:
+        _require(bool(self.metrics), "metrics: got none; checkpoints are picked by the first")
+        allowed = [name for name, kinds in METRIC_KINDS.items() if self.kind in kinds]
+        for number, name in enumerate(self.metrics):
+            near = near_match(name, allowed)
+            _require(name in METRIC_KINDS, f"metrics[{number}]: got {name!r}, no such metric of {self.kind}{near}")
+            _require(
+                name in allowed,
+                f"metrics[{number}]: {name} does not measure {self.kind}; allowed: {', '.join(allowed)}",
+            )
+        binary = self.kind != "classify" or len(self.labels) == 2 or self.positive is not None
+        _require(
+            "f1" not in self.metrics or binary,
+            "metrics: f1 needs two labels, or `positive`; or use macro_f1 or micro_f1",
+        )
+        grouped = all("group" in layout.roles for _, layout in self.layouts)
+        _require(
+            "question_accuracy" not in self.metrics or grouped, "metrics: question_accuracy needs the column group"
+        )
+
+    def _check_templates(self, templates: Templates) -> None:
+        known = ("text", "text_b", "question", "passage", "words")
+        texts = [role for role in sum(ROLES[self.kind], ()) if role in known]
+        texts += ["candidates"] * (self.kind == "choose")
+        golds = {"classify": "label", "regress": "score", "tag": "tags", "span": "answer", "choose": "candidate"}
+        gold = golds.get(self.kind, "target")
+        for place, template, allowed in (
+            ("input", templates.input, texts),
+            ("target", templates.target, [gold]),
+        ):
+            for name in fields_of(template):
+                _require(name in allowed, f"templates.{place}: got {{{name}}}, {self.kind} allows {', '.join(allowed)}")
+            _require(
+                bool(fields_of(template)), f"templates.{place}: got no name in braces; allowed: {', '.join(allowed)}"
+            )
+        if templates.words is not None:
+            missing = set(self.label_names) ^ set(templates.words)
+            _require(not missing, f"templates.words: {', '.join(sorted(missing))}: expected a word for each label")
+
+
+def _formats() -> str:
+    return f"expected one of {', '.join(Format.__args__)}"  # type: ignore[attr-defined]

@@ -1,0 +1,138 @@
+"""Find and read the files of a task: in `data=DIR`, in $GRISTMILL_TASKS, or in the folder of the task file."""
+
+import gzip
+import os
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import xxhash
+
+from gristmill.errors import UserError
+from gristmill.storage.location import FileRecord, Location
+from gristmill.storage.parsing import parse_location
+from gristmill.storage.paths import is_url
+from trainers.tasks.schema.task import Format, Layout, Task
+
+VARIABLE = "GRISTMILL_TASKS"
+
+
+@dataclass(frozen=True)
+class SplitFiles:
+    """The files of one split, all of one layout. `columns` are, for parallel files, the column of each."""
+
+    layout: Layout
+    format: Format
+    paths: tuple[Location, ...]
+    columns: tuple[str, ...] = ()
+
+
+def data_directory(name: str | None = None) -> Location | None:
+    """The directory of tasks: `name`, or what $GRISTMILL_TASKS names; None without either."""
+    name = name or os.environ.get(VARIABLE)
+    return parse_location(name, field="data") if name else None
+
+
+def find_split(task: Task, split: str, data: Location | None) -> SplitFiles:
+    """The files of a split: of the first layout and name whose files exist.
+
+    UserError that lists what was looked for if there are none, or if the task has no such split.
+    """
+    if split not in task.splits:
+        raise UserError(f"{task.name}: no split {split!r}, allowed {', '.join(task.splits)}")
+    tried: list[str] = []
+    for candidate in _candidates(task, split, data):
+        if found := candidate.find(split):
+            return found
+        tried.append(str(candidate.root / candidate.pattern))
+    remedy = "" if data is not None else f"; give data=DIR, or set {VARIABLE} to the directory that holds the sets"
+    looked = f"no file; looked for {', '.join(tried)}, each also with .gz" if tried else "no directory to look in"
+    raise UserError(f"{task.name}: {split}: {looked}{remedy}")
+
+
+def available_splits(task: Task, data: Location | None) -> tuple[str, ...]:
+    """The splits whose files exist."""
+    return tuple(
+        split for split in task.splits if any(candidate.find(split) for candidate in _candidates(task, split, data))
+    )
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    """A place where the files of a split may be."""
+
+    layout: Layout
+    root: Location
+    pattern: str
+
+    def find(self, split: str) -> SplitFiles | None:
+        """The files, if all of them exist."""
+        form = self.layout.format_of(self.pattern)
+        assert form is not None  # Layout.check
+        if "{column}" not in self.pattern:
+            paths = _match(self.root, self.pattern)
+            return SplitFiles(self.layout, form, paths) if paths else None
+        columns = _text_columns(self.layout, split)
+        matched = [_match(self.root, self.pattern.replace("{column}", column)) for column in columns]
+        if any(len(paths) != 1 for paths in matched):
+            return None
+        return SplitFiles(self.layout, form, tuple(paths[0] for paths in matched), columns)
+
+
+def _candidates(task: Task, split: str, data: Location | None) -> Iterator[_Candidate]:
+    """Every place where the files of a split may be, in the order in which they are tried."""
+    own = parse_location(task.folder, field="folder") if task.folder else None
+    for _, layout in task.layouts:
+        if split not in layout.files:
+            continue
+        for name in layout.names(split):
+            if is_url(name) or name.startswith(("/", "~")):
+                folder, _, last = name.rpartition("/")
+                yield _Candidate(layout, parse_location(folder or "/", field="files"), last)
+        names = [name for name in layout.names(split) if not (is_url(name) or name.startswith(("/", "~")))]
+        for root in (root for root in (data, own) if root is not None):
+            for folder in layout.folders:
+                for name in names:
+                    yield _Candidate(layout, root, f"{folder}/{name}" if folder else name)
+
+
+def _text_columns(layout: Layout, split: str) -> tuple[str, ...]:
+    """The columns of parallel files, each a file of its own; that of the gold is absent where it is hidden."""
+    hidden = ("target", "label") if split in layout.unlabelled else ()
+    return tuple(str(column) for role, column in layout.roles.items() if role not in hidden)
+
+
+def _match(root: Location, pattern: str) -> tuple[Location, ...]:
+    """The files that a path below `root`, or its variant with .gz, names."""
+    for variant in (pattern, f"{pattern}.gz"):
+        if any(mark in pattern for mark in "*?["):
+            if matched := sorted(root.glob(variant), key=str):
+                return tuple(matched)
+        elif (path := root / variant).is_file():
+            return (path,)
+    return ()
+
+
+def read_content(path: Location) -> tuple[bytes, FileRecord]:
+    """The bytes of a file, decompressed if it is gzip, and the record of the file as it is. UserError if its gzip
+    is damaged.
+    """
+    data = path.read_bytes()
+    record = FileRecord(str(path), len(data), xxhash.xxh3_128_hexdigest(data))
+    if data[:2] == b"\x1f\x8b":
+        try:
+            data = gzip.decompress(data)
+        except (EOFError, OSError, zlib.error) as error:
+            raise UserError(f"{path}: not intact gzip: {error}; fetch the file again") from None
+    return data, record
+
+
+def decode(data: bytes, encoding: str, path: Location) -> str:
+    """The text of a file, without a byte order mark. UserError if it is not in that encoding."""
+    try:
+        return data.decode("utf-8-sig" if encoding.lower().replace("_", "-") == "utf-8" else encoding)
+    except LookupError:
+        raise UserError(f"{path}: encoding: no encoding {encoding!r}; expected such as utf-8 or latin-1") from None
+    except UnicodeDecodeError as error:
+        line = data[: error.start].count(b"\n") + 1
+        raise UserError(f"{path}: line {line}: not {encoding} at byte {error.start}; set the encoding") from None
