@@ -64,8 +64,8 @@ steps:
 def everything(config: Path, root: Path) -> str:
     """A digest of all that a corpus says: to lineage, to a trainer, and to the plan of another build."""
     from tokenizer.encode import Encoder
+    from trainers.data.job_interface import verified_tokenizer
     from trainers.data.packed_corpus import open_corpus as open_for_training
-    from trainers.data.packed_corpus import verified_tokenizer
 
     corpus = open_corpus(root)
     found = [asdict(corpus.manifest), *(asdict(step.manifest) for step in corpus.steps)]

@@ -66,16 +66,22 @@ class Schedule:
 
     `wsd` (warm-up, stable, decay; Hu et al., 2024) decays linearly over the last `decay_fraction` of the
     steps. `inverse_sqrt` (Vaswani et al., 2017) decays with the inverse square root of the step, down to
-    `final_fraction`. The formulas are in `trainers.engine.schedule`.
+    `final_fraction`. The formulas are in `trainers.engine.schedule`. With `warmup_fraction`, `warmup_steps` is computed:
+    that share of the steps.
     """
 
     kind: Literal["constant", "linear", "cosine", "wsd", "inverse_sqrt"] = "cosine"
     warmup_steps: int = 0
     final_fraction: float = 0.1
     decay_fraction: float = 0.2
+    warmup_fraction: float | None = None
 
     def check(self) -> None:
         """Validate ranges."""
+        require(
+            self.warmup_fraction is None or 0 <= self.warmup_fraction < 1,
+            f"warmup_fraction: got {self.warmup_fraction}, allowed 0 to below 1, or null",
+        )
         require(self.warmup_steps >= 0, f"warmup_steps: got {self.warmup_steps}, allowed 0 or more")
         require(0 <= self.final_fraction <= 1, f"final_fraction: got {self.final_fraction}, allowed 0 to 1")
         require(
@@ -105,19 +111,22 @@ class BatchSize:
 
 @dataclass(frozen=True)
 class TrainingBudget:
-    """How long to train: give `steps` or `tokens`; the other is computed, with steps rounded down. Tokens are
-    counted as in the ledger: marks around documents count, padding does not.
+    """How long to train: give `steps` or `tokens`, or `epochs` of a task; the others are computed, with steps rounded
+    down. Tokens are counted as in the ledger: marks around documents count, padding does not.
     """
 
     tokens: int | None = None
     steps: int | None = None
+    epochs: float | None = None
 
     def check(self) -> None:
-        """One of the two is given."""
-        require(self.tokens is not None or self.steps is not None, "steps: give budget.steps or budget.tokens")
+        """One of them is given."""
+        given = [value for value in (self.tokens, self.steps, self.epochs) if value is not None]
+        require(bool(given), "steps: give budget.steps or budget.tokens")
         for name in ("tokens", "steps"):
             value = getattr(self, name)
             require(value is None or value >= 1, f"{name}: got {value}, allowed 1 or more")
+        require(self.epochs is None or self.epochs > 0, f"epochs: got {self.epochs}, allowed above 0")
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,6 +20,7 @@ from gristmill.storage.store import digest
 from pipelines.contracts.manifest import TokenizerRecord, load_corpus
 from tokenizer.vocabulary.specials import add_fallback_marks
 from trainers.config.pretraining import Data, Pretraining
+from trainers.data.job_interface import verified_tokenizer
 from trainers.data.mixture_weights import SourceMixture, build_mixture, epoch_cap
 from trainers.data.order import DrawTotals, Order, OrderPhase, Samples, Stream
 from trainers.data.sequence_documents import mask_documents
@@ -30,7 +30,7 @@ from trainers.objectives.shared.context import Context
 from trainers.objectives.shared.training_objective import TrainingObjective
 from trainers.rows.batch import IGNORED, Batch, Frame
 from trainers.rows.packing import pad
-from trainers.rows.sentence_pairs import PAIR_PACKINGS
+from trainers.rows.sentence_pairs import PAIR_PACKINGS, PairPacking
 from trainers.rows.sequences import SENTENCE_PACKINGS
 
 if TYPE_CHECKING:
@@ -129,11 +129,6 @@ def _open_one(directory: Location, wanted: str | None, frame: Frame) -> Training
     return TrainingCorpus(manifest.fingerprint, tokenizer, directory, name, manifest.mixtures, *splits, columns)
 
 
-def verified_tokenizer(corpus: TrainingCorpus) -> Path:
-    """The path of the corpus's tokenizer.json, checksum verified."""
-    return corpus.directory.verify(corpus.tokenizer.file)
-
-
 @dataclass(frozen=True)
 class PackedCorpus:
     """Sources cut into sequences of up to `length` stream tokens, and the objective that makes
@@ -220,6 +215,26 @@ class TrainingData:
     def sources(self) -> tuple[SourceStream, ...]:
         """The sources as the last phase reads them."""
         return self.packed_phases[-1].sources
+
+    @property
+    def row_lengths(self) -> list[int]:
+        """The configured sequence length of each phase."""
+        return [packed.context.sequence_length for packed in self.packed_phases]
+
+    def read_since(self, sample: int) -> "TrainingData":
+        """The same, read from `sample` on."""
+        return replace(self, since=sample)
+
+    def notices(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        """An event with the balance of the labels of each source of sentence pairs."""
+        for source in self.sources:
+            if isinstance(source.packing, PairPacking):
+                its = source.packing.balance()
+                message = (
+                    f"{source.name}: {its['sequences']:,} rows, {its['not_next']:.1%} of the labels are not next; "
+                    f"{its['without_second']:.1%} of the rows have no second part, {its['without_label']:.1%} no label"
+                )
+                yield "pairs", {"source": source.name, **its, "message": message}
 
     def packed_at(self, sample: int) -> PackedCorpus:
         """The packed corpus of the phase of a sample."""

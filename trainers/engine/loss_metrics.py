@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from trainers.data.stream import SourceStream
+from trainers.data.job_interface import JobSource
 from trainers.engine.losses import Loss
 from trainers.rows.batch import Batch
 
@@ -31,7 +31,7 @@ def sums_by_source(nats: Mapping[str, Any], batch: Batch, losses: Sequence[Loss]
 def loss_fields(
     sums: np.ndarray,
     names: Sequence[str],
-    sources: Sequence[SourceStream],
+    sources: Sequence[JobSource],
     predicts_text: bool,
     weights: Mapping[str, float] | None = None,
 ) -> dict[str, Any]:
@@ -47,7 +47,7 @@ def loss_fields(
     Bits per byte = nats per target x targets / (ln 2 x UTF-8 bytes of the text), with the targets and bytes
     of a source's whole split; the measured sequences are an even sample of it; `<eos>` is a target.
     """
-    bytes_per_target = np.array([source.text_bytes / source.tokens for source in sources])
+    bytes_per_target = np.array([source.text_bytes / max(1, source.tokens) for source in sources])
 
     def fields(some: np.ndarray) -> dict[str, Any]:
         nats, targets = some.sum(axis=2).T

@@ -15,7 +15,7 @@ row takes as much of the stream as fits the part with the least room.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -211,4 +211,5 @@ def _merge_rows(batch: Batch, made: Sequence[Batch], places: Sequence[np.ndarray
     decoders = [one.decoder for one in made if one.decoder is not None]
     decoder = Decoder(**rows_of(decoders)) if decoders else None
     targets = join([one.targets for one in made], IGNORED)
-    return replace(batch, **rows_of(made), targets=targets, prefix=prefix, decoder=decoder, sentence_starts=None)
+    arrays: dict[str, Any] = {**rows_of(made), "targets": targets}
+    return replace(batch, **arrays, prefix=prefix, decoder=decoder, sentence_starts=None)

@@ -11,14 +11,14 @@ from gristmill.errors import CorruptFileError, UserError
 from gristmill.storage.disk import LocalPath
 from gristmill.storage.store import read_json, write_json
 from trainers.config.job import Job
-from trainers.data.packed_corpus import TrainingCorpus, TrainingData
+from trainers.data.job_interface import JobCorpus, JobTraining
 from trainers.runs.checkpoint import newest_ledger
 from trainers.runs.run import read_run
 
 FORMAT = "gristmill-ledger/1"
 
 
-def make_ledger(run: LocalPath, config: Job, corpus: TrainingCorpus, data: TrainingData, step: int) -> dict[str, Any]:
+def make_ledger(run: LocalPath, config: Job, corpus: JobCorpus, data: JobTraining, step: int) -> dict[str, Any]:
     """What the first `step` steps read."""
     samples = step * (config.batch.sequences or 0)
     return {

@@ -17,7 +17,7 @@ from gristmill.storage.store import digest, file_checksum, read_json
 from tokenizer.vocabulary.definition import read_definition
 from trainers.config.job import Init, Job
 from trainers.data.job_data import reader_of
-from trainers.data.packed_corpus import TrainingCorpus, verified_tokenizer
+from trainers.data.job_interface import JobCorpus, verified_tokenizer
 from trainers.runs import checkpoint
 
 
@@ -63,7 +63,7 @@ def checkpoint_of(run: LocalPath, step: int | None) -> checkpoint.Checkpoint:
     return found
 
 
-def describe(config: Job, corpus: TrainingCorpus) -> dict[str, Any]:
+def describe(config: Job, corpus: JobCorpus) -> dict[str, Any]:
     """The record of a new run's parent in `run.json`: its path, fingerprints, and the step that the run
     begins at.
 
@@ -104,7 +104,7 @@ def updates(run: Mapping[str, Any], step: int, skipped: int) -> int:
     return int(parent["updates"]) + step - int(parent["first_step"]) - skipped
 
 
-def _check_order(config: Job, corpus: TrainingCorpus, found: checkpoint.Checkpoint) -> None:
+def _check_order(config: Job, corpus: JobCorpus, found: checkpoint.Checkpoint) -> None:
     """Raise ConfigError unless the parent's data continues: the same samples in the same order, in batches of
     the same size.
     """
@@ -121,7 +121,7 @@ def _check_order(config: Job, corpus: TrainingCorpus, found: checkpoint.Checkpoi
         )
 
 
-def _same_tokenizer(path: LocalPath, marks: Mapping[str, str], corpus: TrainingCorpus) -> None:
+def _same_tokenizer(path: LocalPath, marks: Mapping[str, str], corpus: JobCorpus) -> None:
     if marks["tokenizer"] != corpus.tokenizer.xxh3_128:
         raise UserError(
             f"init.path: {path} was trained with tokenizer {marks['tokenizer']}, the corpus was made with "
@@ -129,7 +129,7 @@ def _same_tokenizer(path: LocalPath, marks: Mapping[str, str], corpus: TrainingC
         )
 
 
-def _same_tokens(path: LocalPath, corpus: TrainingCorpus) -> None:
+def _same_tokens(path: LocalPath, corpus: JobCorpus) -> None:
     """Raise UserError unless every id of a Hugging Face directory's tokenizer is the same token in the
     corpus's.
     """

@@ -17,7 +17,7 @@ from gristmill.errors import ConfigError, UserError
 from gristmill.storage.parsing import expand_location
 from pipelines.contracts.mixtures import temperature, unimax
 from trainers.config.architecture import ARCHITECTURES, fill
-from trainers.config.job import BatchSize, Job, TrainingBudget
+from trainers.config.job import BatchSize, Job, Schedule, TrainingBudget
 from trainers.config.pretraining import Data, Pretraining
 from trainers.data.mixture_weights import SourceMixture, epoch_cap
 from trainers.data.order import MixtureExhausted, Order, OrderPhase, Samples
@@ -50,6 +50,11 @@ def resolve(config: Pretraining, corpus: TrainingCorpus) -> Pretraining:
             f"objective.bidirectional_prefix: got true with {config.model.architecture}, whose attention is causal by "
             f"design; set it to false, or use gpt2 or llama as model.architecture"
         )
+    if config.budget.epochs is not None:
+        raise ConfigError(
+            f"budget.epochs: got {config.budget.epochs}, a mixture of sources has no epochs of its own; give budget.steps or "
+            f"budget.tokens (data.max_epochs limits how often a source is read)"
+        )
     rows = config.objective.stream_length(config.data.sequence_length, family)
     asked = config.budget.tokens or (config.budget.steps or 0) * (
         config.batch.tokens or (config.batch.sequences or 0) * rows
@@ -64,12 +69,19 @@ def resolve(config: Pretraining, corpus: TrainingCorpus) -> Pretraining:
     _check_caps(config.data, mixture_of(corpus, config.data), order)
     config = replace(config, init=settle(config.init) if config.init else None)
     config = replace(config, budget=_budget(config.budget, config.data, config.batch, packed_phases, order))
-    if config.schedule.warmup_steps >= (config.budget.steps or 0) and config.schedule.warmup_steps > 0:
+    return replace(config, schedule=resolve_schedule(config.schedule, config.budget.steps or 0))
+
+
+def resolve_schedule(schedule: Schedule, steps: int) -> Schedule:
+    """The schedule of a run of `steps` steps, with its warm-up in steps. Raises ConfigError if that takes all of them."""
+    if schedule.warmup_fraction is not None:
+        schedule = replace(schedule, warmup_steps=math.floor(schedule.warmup_fraction * steps))
+    if schedule.warmup_steps >= steps and schedule.warmup_steps > 0:
         raise ConfigError(
-            f"schedule.warmup_steps: got {config.schedule.warmup_steps}, the run has {config.budget.steps} steps; "
-            f"shorten the warm-up or lengthen the budget"
+            f"schedule.warmup_steps: got {schedule.warmup_steps}, the run has {steps} steps; shorten the warm-up or "
+            f"lengthen the budget"
         )
-    return config
+    return schedule
 
 
 def _check_specials(packed: PackedCorpus) -> None:

@@ -30,7 +30,7 @@ from gristmill.storage.retries import retry
 from gristmill.storage.store import digest, file_checksum, read_json, write_json
 from trainers.config.job import Init, Job
 from trainers.config.job_kinds import parse_job
-from trainers.data.packed_corpus import TrainingCorpus, verified_tokenizer
+from trainers.data.job_interface import JobCorpus, verified_tokenizer
 from trainers.runs import checkpoint
 from trainers.runs.parent import describe
 from trainers.runs.resolve import differences, identity, is_free
@@ -61,7 +61,7 @@ class Opened:
     changed: tuple[str, ...]
 
 
-def open_run(path: LocalPath, config: Job, corpus: TrainingCorpus, another_corpus: bool = False) -> Opened:
+def open_run(path: LocalPath, config: Job, corpus: JobCorpus, another_corpus: bool = False) -> Opened:
     """Create a run's directory, or check that an existing one began with the same configuration, corpus and
     tokenizer.
 
@@ -124,7 +124,7 @@ def known_init(path: LocalPath, init: Init | None) -> Init | None:
     return began if same else init
 
 
-def _change_corpus(path: LocalPath, config: Job, corpus: TrainingCorpus) -> None:
+def _change_corpus(path: LocalPath, config: Job, corpus: JobCorpus) -> None:
     """Record that from the newest checkpoint on another corpus is read, and which ones were before it."""
     record = read_run(path)
     newest = checkpoint.newest(path, print)
@@ -251,7 +251,7 @@ def check_attempt(path: LocalPath, name: str | None) -> None:
         raise SupersededError(f"{path}: other workers have gone on with this run since these were cut off from it")
 
 
-def fingerprints(config: Job, corpus: TrainingCorpus) -> dict[str, str]:
+def fingerprints(config: Job, corpus: JobCorpus) -> dict[str, str]:
     """Of code, configuration, corpus and tokenizer, as run and checkpoints record them."""
     return {
         "code": code_version(),

@@ -25,7 +25,7 @@ from gristmill.storage.paths import is_url
 from trainers.config.job import Job
 from trainers.config.job_kinds import parse_job
 from trainers.data.job_data import reader_of
-from trainers.data.packed_corpus import TrainingCorpus
+from trainers.data.job_interface import JobCorpus
 from trainers.runs import checkpoint
 from trainers.runs.progress import followed
 from trainers.runs.run import STOP, begin_attempt
@@ -43,7 +43,7 @@ class LostWorkerError(UserError):
     """Another worker of the run is gone, so this one cannot continue."""
 
 
-def launch(config: Job, corpus: TrainingCorpus, run: LocalPath, workers: int, show: Callable[[str], None]) -> None:
+def launch(config: Job, corpus: JobCorpus, run: LocalPath, workers: int, show: Callable[[str], None]) -> None:
     """Train with the resolved `config` until it is finished or stopped. Under torchrun `workers` is not used.
 
     Raises LostWorkerError if another worker is gone under torchrun, or on Ray _MAX_FAILURES times without
@@ -64,7 +64,7 @@ def launch(config: Job, corpus: TrainingCorpus, run: LocalPath, workers: int, sh
 
 
 def _train(
-    config: Job, corpus: TrainingCorpus, run: LocalPath, show: Callable[[str], None] | None, attempt: str | None
+    config: Job, corpus: JobCorpus, run: LocalPath, show: Callable[[str], None] | None, attempt: str | None
 ) -> None:
     """Train as one worker, in this process."""
     import torch

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Generator
 from contextlib import closing, suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from gristmill.storage.store import write_json
 from trainers.config.job import Job
 from trainers.data.document_loss import add_document_fields
 from trainers.data.job_data import reader_of
-from trainers.data.packed_corpus import TrainingCorpus, TrainingData, ValidationData
+from trainers.data.job_interface import JobCorpus
 from trainers.data.prefetch import prefetch
 from trainers.engine.compiler import check_compiler, needs_compiler
 from trainers.engine.engine import Engine, Totals, start_group
@@ -29,7 +29,6 @@ from trainers.inference.model_export import export_checkpoint
 from trainers.models import build_model
 from trainers.report.run_page import write_report
 from trainers.rows.batch import Batch
-from trainers.rows.sentence_pairs import PairPacking
 from trainers.runs import checkpoint
 from trainers.runs.checkpoint import Checkpoint, ParallelLayout
 from trainers.runs.exclusion import read_excluded
@@ -43,7 +42,7 @@ from trainers.training.begin import read_state
 
 def train(
     config: Job,
-    corpus: TrainingCorpus,
+    corpus: JobCorpus,
     run: LocalPath,
     show: Callable[[str], None] | None,
     attempt: str | None = None,
@@ -74,7 +73,7 @@ class Training:
     def __init__(
         self,
         config: Job,
-        corpus: TrainingCorpus,
+        corpus: JobCorpus,
         run: LocalPath,
         progress: Progress,
         world: int,
@@ -86,20 +85,20 @@ class Training:
         self.steps, self.sequences = config.budget.steps or 0, config.batch.sequences or 0
         excluded = read_excluded(run)
         reader = reader_of(config)
-        self.data: TrainingData = reader.training(corpus, config, excluded)
-        self.held_out: ValidationData = reader.validation(corpus, config)
+        self.data = reader.training(corpus, config, excluded)
+        self.held_out = reader.validation(corpus, config)
         self.documents = reader.documents(corpus, config)
         self.micro_batch = min(config.execution.micro_batch, -(-self.sequences // world))
         self.split = ParallelLayout(world, self.micro_batch)
         accumulation = -(-self.sequences // (self.micro_batch * world))
         model = build_model(config.model, corpus.tokenizer.specials, config.seed)
         parameters = sum(parameter.numel() for parameter in model.parameters())
-        self.flops = [flops_of(model, config, packed.context.sequence_length) for packed in self.data.packed_phases]
+        self.flops = [flops_of(model, config, length) for length in self.data.row_lengths]
         self.peak_flops = peak_flops(device_name(), config)
         self.engine = Engine(forward_of(model, config), config, self.micro_batch, accumulation)
         self.names = [loss.name for loss in self.engine.losses]
         self.start, self.tokens, self.skipped = self._restore()
-        self.data = replace(self.data, since=min(read_run(run).get("since", 0), self.start) * self.sequences)
+        self.data = self.data.read_since(min(read_run(run).get("since", 0), self.start) * self.sequences)
         self.skipped_in_row = 0
         self.stop = _stop_signal()
         if excluded:
@@ -116,19 +115,8 @@ class Training:
             device=device_name(),
             flops_per_token=asdict(self._flops(self.start)),
         )
-
-        self._log_pairs()
-
-    def _log_pairs(self) -> None:
-        """Log the balance of the labels of sentence pairs, by source."""
-        for source in self.data.sources:
-            if isinstance(source.packing, PairPacking):
-                its = source.packing.balance()
-                message = (
-                    f"{source.name}: {its['sequences']:,} rows, {its['not_next']:.1%} of the labels are not next; "
-                    f"{its['without_second']:.1%} of the rows have no second part, {its['without_label']:.1%} no label"
-                )
-                self.progress.write("pairs", step=self.start, source=source.name, **its, message=message)
+        for event, fields in self.data.notices():
+            progress.write(event, step=self.start, **fields)
 
     def run(self, began: float) -> None:
         """Train to the end of the budget or a signal; the process began at `began` (performance counter)."""

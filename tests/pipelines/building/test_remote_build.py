@@ -23,8 +23,8 @@ from pipelines.contracts.shard_set import open_shard
 from pipelines.planning.corpus import CorpusConfig, load_corpus_config
 from pipelines.planning.inventory import take_inventory
 from tokenizer.vocabulary.definition import read_definition
+from trainers.data.job_interface import verified_tokenizer
 from trainers.data.packed_corpus import open_corpus as open_for_training
-from trainers.data.packed_corpus import verified_tokenizer
 
 
 @pytest.fixture(autouse=True)

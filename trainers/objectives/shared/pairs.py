@@ -223,8 +223,16 @@ def _replace_rows(
     prefix: np.ndarray | None = None,
     decoder: Decoder | None = None,
 ) -> Batch:
-    arrays = {"inputs": inputs, "targets": targets, "positions": positions, "segments": segments}
-    return replace(batch, **arrays, prefix=prefix, decoder=decoder, sentence_starts=None)
+    return replace(
+        batch,
+        inputs=inputs,
+        targets=targets,
+        positions=positions,
+        segments=segments,
+        prefix=prefix,
+        decoder=decoder,
+        sentence_starts=None,
+    )
 
 
 def _tokens(*tokens: int | None) -> np.ndarray:
