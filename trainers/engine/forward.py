@@ -15,7 +15,9 @@ import torch
 from trainers.config.architecture import ARCHITECTURES
 from trainers.config.job import Job
 from trainers.engine.losses import LOSSES, ForwardPass, Loss, losses_of
+from trainers.engine.task_losses import predict
 from trainers.models import MODELS
+from trainers.models.heads.task_head import recorded_layers
 from trainers.models.interface import Inputs
 from trainers.rows.batch import IGNORED, Batch
 
@@ -34,8 +36,14 @@ class Forward(torch.nn.Module):
         self.model, self.isolation, self.losses = model, isolation, tuple(losses)
         self._architecture, self._causal = MODELS[architecture], ARCHITECTURES[architecture].family == "decoder"
 
-    def forward(self, **arrays: Any) -> dict[str, Any]:
-        """{name of a loss: nats of its targets}, in the order of the losses, from the `tensors` of a batch."""
+    def forward(self, predicts: bool = False, **arrays: Any) -> Any:
+        """{name of a loss: nats of its targets}, in the order of the losses, from the `tensors` of a batch. With
+        `predicts` the predictions of the model's head, which need no gold.
+        """
+        made = self._pass(arrays)
+        return predict(made) if predicts else {loss.name: loss.nats(made) for loss in self.losses}
+
+    def _pass(self, arrays: dict[str, Any]) -> ForwardPass:
         segments, decoder_segments = arrays["segments"], arrays.get("decoder_segments")
         mask = self._mask(segments, segments, self._causal, arrays.get("prefix"))
         inputs = Inputs(arrays["inputs"], self._positions(arrays["positions"]), mask, arrays.get("token_types"))
@@ -43,9 +51,14 @@ class Forward(torch.nn.Module):
             own = self._mask(decoder_segments, decoder_segments, True)
             decoder = Inputs(arrays["decoder_inputs"], self._positions(arrays["decoder_positions"]), own)
             inputs = replace(inputs, decoder=decoder, cross=self._mask(decoder_segments, segments, False))
-        states = self._architecture.hidden(self.model, inputs)
-        made = ForwardPass(self.model, self._architecture, inputs, states, arrays)
-        return {loss.name: loss.nats(made) for loss in self.losses}
+        head = getattr(self.model, "task_head", None)
+        if head is None or head.layers == "last":
+            states, layers = self._architecture.hidden(self.model, inputs), []
+        else:
+            with recorded_layers(self._architecture.blocks(self.model)) as layers:
+                states = self._architecture.hidden(self.model, inputs)
+            layers[-1] = states  # normalised, where the architecture ends with a norm
+        return ForwardPass(self.model, self._architecture, inputs, states, arrays, layers)
 
     def _positions(self, positions: Any) -> Any:
         if self.isolation:

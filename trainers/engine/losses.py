@@ -6,11 +6,11 @@ targets before the first backward pass: it follows from the batch alone, not fro
 
 An objective names its losses and their weights (`objectives/`); the first one is called `loss`, the others
 `..._loss`, and those are their names in `log.jsonl`. To add a loss: an entry in LOSSES, and its name in the
-objective that needs it. A job with losses that are no objective's (the head of a task, a teacher's) hands its
+objective that needs it. A job with losses that are no objective's (`engine.task_losses`, a teacher's) hands its
 own to `engine.forward.Forward`.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -27,6 +27,7 @@ class ForwardPass:
 
     `states` [rows, length, width] is the state of every position that has a target, which in an
     encoder-decoder are the decoder's. `arrays` are those of the batch as tensors (`engine.forward.tensors`).
+    `layers` are the states after the embeddings and after every block, if the head of a task reads them.
     """
 
     network: Any
@@ -34,6 +35,7 @@ class ForwardPass:
     inputs: Inputs
     states: Any
     arrays: Mapping[str, Any]
+    layers: Sequence[Any] = ()
 
 
 @dataclass(frozen=True)

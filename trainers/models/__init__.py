@@ -5,10 +5,13 @@ To add one, write a file here and add a line with the same name to
 """
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trainers.config.architecture import ARCHITECTURES, Model
-from trainers.models.interface import Architecture
+from trainers.models.interface import Architecture, HeadKind
+
+if TYPE_CHECKING:
+    from trainers.models.heads.task_head import Layers, Pooling
 
 MODELS: dict[str, Architecture] = {
     name: importlib.import_module(f"trainers.models.{name}").ARCHITECTURE for name in ARCHITECTURES
@@ -43,6 +46,29 @@ def build_model(model: Model, specials: dict[str, int], seed: int) -> Any:
     if model.tied_stacks:
         _tie_stacks(network, architecture)
     return network
+
+
+def attach_head(
+    network: Any,
+    model: Model,
+    kind: HeadKind,
+    outputs: int,
+    seed: int,
+    pooling: "Pooling | None" = None,
+    layers: "Layers" = "last",
+    dropout: float | None = None,
+) -> None:
+    """Give a model a head as `task_head` (`models.heads.task_head.build_head`), and freeze the heads of its pretraining,
+    which the task does not use.
+    """
+    from trainers.models.heads.task_head import build_head
+
+    stacks = [network.get_encoder(), network.get_decoder()] if model.decoder_layers else [network.base_model]
+    used = {id(parameter) for stack in stacks for parameter in stack.parameters()}
+    used -= {id(p) for stack in stacks if hasattr(stack, "pooler") and stack.pooler for p in stack.pooler.parameters()}
+    for parameter in network.parameters():
+        parameter.requires_grad_(parameter.requires_grad and id(parameter) in used)
+    network.task_head = build_head(MODELS[model.architecture], model, kind, outputs, seed, pooling, layers, dropout)
 
 
 def stock_class(model: Model) -> Any:

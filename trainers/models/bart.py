@@ -4,10 +4,11 @@
 here one by one, on embeddings whose positions restart at every document.
 """
 
+from dataclasses import replace
 from typing import Any
 
 from trainers.config.architecture import Model
-from trainers.models.interface import Architecture, Inputs, decoder_start_id, special_ids
+from trainers.models.interface import Architecture, HeadForm, HeadKind, Inputs, decoder_start_id, special_ids
 
 
 def _configuration(model: Model, specials: dict[str, int]) -> Any:
@@ -55,10 +56,26 @@ def _stacks(network: Any) -> list[Any]:
     return [network.model.encoder, network.model.decoder]
 
 
+_POOLED = HeadForm(
+    "BartForSequenceClassification",
+    "classification_head.out_proj",
+    dense="classification_head.dense",
+    drops_first=True,
+)
+_HEADS: dict[HeadKind, HeadForm] = {
+    "classify": _POOLED,
+    "regress": _POOLED,
+    "tag": HeadForm(None, "classifier"),
+    "span": HeadForm("BartForQuestionAnswering", "qa_outputs", drops=False),
+    "choose": replace(_POOLED, stock=None),
+}
+
 ARCHITECTURE = Architecture(
     _configuration,
     _hidden,
     logits=lambda network, states: network.lm_head(states),  # the stock model adds an untrained bias of zeros
+    blocks=lambda network: list(network.model.decoder.layers),
+    heads=_HEADS,
     tables=lambda network: [(stack.embed_positions, stack.embed_positions.offset) for stack in _stacks(network)],
     attentions=lambda network: [layer.self_attn for stack in _stacks(network) for layer in stack.layers],
     decoder_name=lambda name: name,

@@ -2,10 +2,11 @@
 pairs.
 """
 
+from dataclasses import replace
 from typing import Any
 
 from trainers.config.architecture import Model
-from trainers.models.interface import Architecture, Inputs, special_ids
+from trainers.models.interface import Architecture, HeadForm, HeadKind, Inputs, special_ids
 
 
 def _configuration(model: Model, specials: dict[str, int]) -> Any:
@@ -42,10 +43,21 @@ def _sentence(network: Any, states: Any) -> Any:
     return network.cls.seq_relationship(network.bert.pooler(states))
 
 
+_POOLED = HeadForm("BertForSequenceClassification", "classifier", dense="bert.pooler.dense")
+_HEADS: dict[HeadKind, HeadForm] = {
+    "classify": _POOLED,
+    "regress": _POOLED,
+    "tag": HeadForm("BertForTokenClassification", "classifier"),
+    "span": HeadForm("BertForQuestionAnswering", "qa_outputs", drops=False),
+    "choose": replace(_POOLED, stock="BertForMultipleChoice"),
+}
+
 ARCHITECTURE = Architecture(
     _configuration,
     _hidden,
     logits=lambda network, states: network.cls.predictions(states),
+    blocks=lambda network: list(network.bert.encoder.layer),
+    heads=_HEADS,
     create=_create,
     sentence=_sentence,
     tables=lambda network: [(network.bert.embeddings.position_embeddings, 0)],

@@ -4,11 +4,12 @@
 one, with a mask per position.
 """
 
+from dataclasses import replace
 from typing import Any
 
 from gristmill.errors import ConfigError
 from trainers.config.architecture import Model
-from trainers.models.interface import Architecture, Inputs, special_ids
+from trainers.models.interface import Architecture, HeadForm, HeadKind, Inputs, special_ids
 
 
 def _configuration(model: Model, specials: dict[str, int]) -> Any:
@@ -45,10 +46,21 @@ def _hidden(network: Any, inputs: Inputs) -> Any:
     return states
 
 
+_SCORE = HeadForm("OpenAIGPTForSequenceClassification", "score", bias=False)  # with dropout (section 4.1)
+_HEADS: dict[HeadKind, HeadForm] = {
+    "classify": _SCORE,
+    "regress": _SCORE,
+    "tag": HeadForm(None, "classifier"),
+    "span": HeadForm(None, "qa_outputs", drops=False),
+    "choose": replace(_SCORE, stock=None),
+}
+
 ARCHITECTURE = Architecture(
     _configuration,
     _hidden,
     logits=lambda network, states: network.lm_head(states),
+    blocks=lambda network: list(network.transformer.h),
+    heads=_HEADS,
     tables=lambda network: [(network.transformer.positions_embed, 0)],
     attention="eager",
 )

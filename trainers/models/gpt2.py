@@ -1,9 +1,10 @@
 """GPT-2 (Radford et al., 2019): learned positions, pre-norm blocks, GELU, tied embeddings."""
 
+from dataclasses import replace
 from typing import Any
 
 from trainers.config.architecture import Model
-from trainers.models.interface import Architecture, Inputs, special_ids
+from trainers.models.interface import Architecture, HeadForm, HeadKind, Inputs, special_ids
 
 
 def _configuration(model: Model, specials: dict[str, int]) -> Any:
@@ -30,10 +31,21 @@ def _hidden(network: Any, inputs: Inputs) -> Any:
     return network.transformer(**reads, use_cache=False).last_hidden_state
 
 
+_SCORE = HeadForm("GPT2ForSequenceClassification", "score", bias=False, drops=False)
+_HEADS: dict[HeadKind, HeadForm] = {
+    "classify": _SCORE,
+    "regress": _SCORE,
+    "tag": HeadForm("GPT2ForTokenClassification", "classifier"),
+    "span": HeadForm("GPT2ForQuestionAnswering", "qa_outputs", drops=False),
+    "choose": replace(_SCORE, stock=None),
+}
+
 ARCHITECTURE = Architecture(
     _configuration,
     _hidden,
     logits=lambda network, states: network.lm_head(states),
+    blocks=lambda network: list(network.transformer.h),
+    heads=_HEADS,
     tables=lambda network: [(network.transformer.wpe, 0)],
     attentions=lambda network: [block.attn for block in network.transformer.h],
 )

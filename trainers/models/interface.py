@@ -5,9 +5,9 @@ The first part ends before the output layer, so that logits are computed at the 
 modelling needs them at 15 % of the positions.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Optional
+from typing import Any, Literal, Optional
 
 from trainers.config.architecture import Model
 
@@ -30,6 +30,30 @@ class Inputs:
     cross: Any = None
 
 
+HeadKind = Literal["classify", "regress", "tag", "span", "choose"]
+
+
+@dataclass(frozen=True)
+class HeadForm:
+    """The layers of a task's head, as the `transformers` class `stock` of an architecture has them; None if
+    there is no such class, or if it computes another thing.
+
+    A head is [dropout], dense layer, activation, [norm], dropout, output layer, or without `dense` dropout
+    and output layer alone. `dense`, `norm` and `output` are the names of the layers in the stock model, which
+    an untrained head shares with a published one. `drops` says whether there is dropout without a rate being
+    given, `drops_first` whether there is one before the dense layer, too.
+    """
+
+    stock: str | None
+    output: str
+    dense: str | None = None
+    norm: str | None = None
+    activation: Literal["tanh", "gelu"] = "tanh"
+    bias: bool = True
+    drops: bool = True
+    drops_first: bool = False
+
+
 @dataclass(frozen=True)
 class Architecture:
     """An architecture as functions on its `transformers` model. The two parts of the forward pass call the
@@ -44,11 +68,17 @@ class Architecture:
     layers: the parts that other position schemes replace. `decoder_name` maps the name of an encoder
     parameter to the decoder's. `publish` changes a trained model, given the special ids, so that plain
     `transformers` computes the same.
+
+    `blocks` are the layers of the stack that `hidden` ends with, in order: each takes states as its first
+    argument, and returns them, or a tuple that begins with them. `heads` has the form of the head of each
+    kind of task.
     """
 
     configuration: Callable[[Model, dict[str, int]], Any]
     hidden: Callable[[Any, Inputs], Any]
     logits: Callable[[Any, Any], Any]
+    blocks: Callable[[Any], list[Any]]
+    heads: Mapping[HeadKind, HeadForm]
     create: Callable[[Any, Model, dict[str, int]], Any] | None = None
     sentence: Callable[[Any, Any], Any] | None = None
     tables: Callable[[Any], list[tuple[Any, int]]] | None = None

@@ -2,10 +2,11 @@
 value heads.
 """
 
+from dataclasses import replace
 from typing import Any
 
 from trainers.config.architecture import Model
-from trainers.models.interface import Architecture, Inputs, special_ids
+from trainers.models.interface import Architecture, HeadForm, HeadKind, Inputs, special_ids
 
 
 def _configuration(model: Model, specials: dict[str, int]) -> Any:
@@ -32,4 +33,19 @@ def _hidden(network: Any, inputs: Inputs) -> Any:
     return network.model(**reads, use_cache=False).last_hidden_state
 
 
-ARCHITECTURE = Architecture(_configuration, _hidden, logits=lambda network, states: network.lm_head(states))
+_SCORE = HeadForm("LlamaForSequenceClassification", "score", bias=False, drops=False)
+_HEADS: dict[HeadKind, HeadForm] = {
+    "classify": _SCORE,
+    "regress": _SCORE,
+    "tag": HeadForm("LlamaForTokenClassification", "score"),
+    "span": HeadForm("LlamaForQuestionAnswering", "qa_outputs", drops=False),
+    "choose": replace(_SCORE, stock=None),
+}
+
+ARCHITECTURE = Architecture(
+    _configuration,
+    _hidden,
+    logits=lambda network, states: network.lm_head(states),
+    blocks=lambda network: list(network.model.layers),
+    heads=_HEADS,
+)

@@ -2,10 +2,11 @@
 global. The other layers attend to 64 tokens on each side.
 """
 
+from dataclasses import replace
 from typing import Any
 
 from trainers.config.architecture import Model
-from trainers.models.interface import Architecture, Inputs, special_ids
+from trainers.models.interface import Architecture, HeadForm, HeadKind, Inputs, special_ids
 
 _LOCAL_BASE = 10000.0  # RoPE's base in local layers; the paper raises that of global ones for long contexts
 
@@ -44,6 +45,21 @@ def _hidden(network: Any, inputs: Inputs) -> Any:
     return network.model(inputs.ids, attention_mask=masks, position_ids=inputs.positions).last_hidden_state
 
 
+_HEAD = HeadForm(
+    "ModernBertForSequenceClassification", "classifier", dense="head.dense", norm="head.norm", activation="gelu"
+)
+_HEADS: dict[HeadKind, HeadForm] = {
+    "classify": _HEAD,
+    "regress": _HEAD,
+    "tag": replace(_HEAD, stock="ModernBertForTokenClassification"),
+    "span": replace(_HEAD, stock="ModernBertForQuestionAnswering", drops=False),
+    "choose": replace(_HEAD, stock="ModernBertForMultipleChoice"),
+}
+
 ARCHITECTURE = Architecture(
-    _configuration, _hidden, logits=lambda network, states: network.decoder(network.head(states))
+    _configuration,
+    _hidden,
+    logits=lambda network, states: network.decoder(network.head(states)),
+    blocks=lambda network: list(network.model.layers),
+    heads=_HEADS,
 )

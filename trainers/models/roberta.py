@@ -9,7 +9,7 @@ from typing import Any
 
 from gristmill.errors import ConfigError
 from trainers.config.architecture import Model
-from trainers.models.interface import Architecture, Inputs, special_ids
+from trainers.models.interface import Architecture, HeadForm, HeadKind, Inputs, special_ids
 
 _PADDING = 1  # the id of padding in the published models, which have 514 rows for 512 positions
 
@@ -79,10 +79,23 @@ def _hidden(network: Any, inputs: Inputs) -> Any:
     return network.roberta(**reads).last_hidden_state
 
 
+_POOLED = HeadForm(
+    "RobertaForSequenceClassification", "classifier.out_proj", dense="classifier.dense", drops_first=True
+)
+_HEADS: dict[HeadKind, HeadForm] = {
+    "classify": _POOLED,
+    "regress": _POOLED,
+    "tag": HeadForm("RobertaForTokenClassification", "classifier"),
+    "span": HeadForm("RobertaForQuestionAnswering", "qa_outputs", drops=False),
+    "choose": HeadForm("RobertaForMultipleChoice", "classifier", dense="roberta.pooler.dense"),
+}
+
 ARCHITECTURE = Architecture(
     _configuration,
     _hidden,
     logits=lambda network, states: network.lm_head(states),
+    blocks=lambda network: list(network.roberta.encoder.layer),
+    heads=_HEADS,
     create=_create,
     tables=lambda network: [(network.roberta.embeddings.position_embeddings, _first(network))],
     attentions=lambda network: [layer.attention.self for layer in network.roberta.encoder.layer],

@@ -5,11 +5,12 @@ Version 1.0 has ReLU and an output layer tied to the embeddings, its input scale
 gated GELU and an untied output layer.
 """
 
+from dataclasses import replace
 from functools import cache
 from typing import Any, ClassVar
 
 from trainers.config.architecture import Model
-from trainers.models.interface import Architecture, Inputs, decoder_start_id
+from trainers.models.interface import Architecture, HeadForm, HeadKind, Inputs, decoder_start_id
 
 
 def _configuration(model: Model, specials: dict[str, int]) -> Any:
@@ -93,4 +94,26 @@ def _decoder_name(name: str) -> str:
     return name.replace(".layer.1.", ".layer.2.")
 
 
-ARCHITECTURE = Architecture(_configuration, _hidden, _logits, _create, decoder_name=_decoder_name)
+_POOLED = HeadForm(
+    "T5ForSequenceClassification",
+    "classification_head.out_proj",
+    dense="classification_head.dense",
+    drops_first=True,
+)
+_HEADS: dict[HeadKind, HeadForm] = {
+    "classify": _POOLED,
+    "regress": _POOLED,
+    "tag": HeadForm(None, "classifier"),  # the stock class has no decoder
+    "span": HeadForm("T5ForQuestionAnswering", "qa_outputs", drops=False),
+    "choose": replace(_POOLED, stock=None),
+}
+
+ARCHITECTURE = Architecture(
+    _configuration,
+    _hidden,
+    _logits,
+    blocks=lambda network: list(network.decoder.block),
+    heads=_HEADS,
+    create=_create,
+    decoder_name=_decoder_name,
+)

@@ -1,0 +1,170 @@
+"""Heads: what turns the states of a model into the predictions of a task. A head is the module `task_head` of its
+model, so checkpoints, optimizers and exports see its parameters.
+
+Each has the form of the `transformers` head of its architecture (`interface.HeadForm`), on the state that stands for a
+text, on several states pooled, or on the states of several layers.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Literal, get_args
+
+import torch
+
+from gristmill.errors import ConfigError
+from trainers.config.architecture import Model
+from trainers.models.interface import Architecture, HeadForm, HeadKind
+
+Pooling = Literal["first", "last", "mean", "max", "last_max_mean"]
+Layers = Literal["last", "last_four", "scalar_mix"]
+PER_POSITION = ("tag", "span")
+"""Kinds of tasks that predict at every position; the others predict once for every segment."""
+_FOUR = 4
+
+
+class ScalarMix(torch.nn.Module):
+    """gamma x sum_j softmax(s)_j h_j over all layers, the embeddings first (Peters et al., 2018, equation 1).
+
+    It begins as the mean of the layers.
+    """
+
+    def __init__(self, layers: int) -> None:
+        super().__init__()
+        self.scalars = torch.nn.Parameter(torch.zeros(layers))
+        self.gamma = torch.nn.Parameter(torch.ones(1))
+
+    def forward(self, layers: Sequence[Any]) -> Any:
+        """The mix of tensors of one shape."""
+        shares = (self.gamma.float() * self.scalars.float().softmax(0)).to(layers[0].dtype)
+        return sum(share * states for share, states in zip(shares, layers, strict=True))
+
+
+class TaskHead(torch.nn.Module):
+    """The head of a task on an architecture."""
+
+    def __init__(
+        self, form: HeadForm, model: Model, kind: HeadKind, outputs: int, pooling: Pooling, layers: Layers, rate: float
+    ) -> None:
+        super().__init__()
+        self.kind, self.pooling, self.layers, self._form = kind, pooling, layers, form
+        width = model.width * (_FOUR if layers == "last_four" else 1) * (3 if pooling == "last_max_mean" else 1)
+        self.mix = ScalarMix(_depth(model) + 1) if layers == "scalar_mix" else None
+        self.dropout = torch.nn.Dropout(rate)
+        plain = form.norm is not None  # ModernBERT's dense layers and norms have no bias
+        self.dense = torch.nn.Linear(width, model.width, bias=not plain) if form.dense else None
+        self.norm = torch.nn.LayerNorm(model.width, bias=False) if form.norm else None
+        self.output = torch.nn.Linear(model.width if form.dense else width, outputs, bias=form.bias)
+
+    def forward(self, states: Any, at: Any, owner: Any, layers: Sequence[Any] = ()) -> Any:
+        """Predictions from `states` [rows, length, width]: [rows, length, outputs] where the task predicts at every
+        position, else [segments, outputs]; without the last dimension for numbers and candidates.
+
+        `at` int64 [segments] and `owner` int64 [rows, length] are those of `rows.batch.TaskTargets`. `layers` are the
+        states after the embeddings and after every block, where `self.layers` is not `last`.
+        """
+        found = list(layers) if self.layers != "last" else [states]
+        if self.layers == "last_four":
+            found = found[-_FOUR:]
+        if self.kind not in PER_POSITION and self.pooling in ("first", "last"):
+            found = [each.flatten(0, 1)[at] for each in found]
+        features = self.mix(found) if self.mix is not None else torch.cat(found, dim=-1)
+        if self.kind not in PER_POSITION and self.pooling not in ("first", "last"):
+            features = _pooled(features.flatten(0, 1), at, owner.flatten(), self.pooling)
+        if self.dense is not None:
+            features = self.dense(self.dropout(features) if self._form.drops_first else features)
+            features = features.tanh() if self._form.activation == "tanh" else torch.nn.functional.gelu(features)
+        if self.norm is not None:
+            features = self.norm(features)
+        predicted = self.output(self.dropout(features)).float()
+        return predicted.squeeze(-1) if self.kind in ("regress", "choose") else predicted
+
+
+def build_head(
+    architecture: Architecture,
+    model: Model,
+    kind: HeadKind,
+    outputs: int,
+    seed: int,
+    pooling: Pooling | None = None,
+    layers: Layers = "last",
+    dropout: float | None = None,
+) -> TaskHead:
+    """A fresh fp32 head with `outputs` classes, tags, or 1 (regress, choose) or 2 (span: scores of starts and ends).
+
+    `pooling` null is the family's: the first token of encoders, the last one of others. `dropout` null is the model's
+    rate where the stock head has dropout. The weights depend on the sizes and the seed alone. Raises ConfigError if
+    pooling or layers do not apply.
+    """
+    form = architecture.heads[kind]
+    usual: Pooling = "first" if model.family == "encoder" else "last"
+    pooling = pooling or usual
+    if kind in PER_POSITION and pooling != usual:
+        raise ConfigError(
+            f"head.pooling: got {pooling}, a head of kind {kind} predicts at every position; leave it out"
+        )
+    if pooling in ("first", "last") and pooling != usual:
+        others = ", ".join(name for name in get_args(Pooling) if name not in ("first", "last"))
+        raise ConfigError(
+            f"head.pooling: got {pooling}, {model.architecture} reads the {usual} token; allowed {usual}, {others}"
+        )
+    if layers == "last_four" and _depth(model) < _FOUR:
+        raise ConfigError(f"head.layers: got last_four, the model has {_depth(model)} layers; use scalar_mix or last")
+    rate = dropout if dropout is not None else (model.dropout if form.drops else 0.0)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        head = TaskHead(form, model, kind, outputs, pooling, layers, rate)
+        _initialise(head, model)
+    return head
+
+
+def _initialise(head: TaskHead, model: Model) -> None:
+    """Draw weights with the architecture's standard deviation: `initializer_range`, and 1 / sqrt(width) in T5."""
+    deviation = model.initializer_range if "initializer_range" in model.traits.has else model.width**-0.5
+    for layer in (head.dense, head.output):
+        if layer is not None:
+            torch.nn.init.normal_(layer.weight, std=deviation)
+            if layer.bias is not None:
+                torch.nn.init.zeros_(layer.bias)
+
+
+def _depth(model: Model) -> int:
+    """The blocks of the stack whose states a head reads."""
+    return model.decoder_layers or model.layers
+
+
+def _pooled(states: Any, at: Any, owner: Any, pooling: Pooling) -> Any:
+    """[segments, width], or 3 x width for `last_max_mean`: the state that stands for a segment beside the maximum and
+    the mean of its states (Howard and Ruder, 2018, section 3.3). States [positions, width]; 0 for a segment without
+    text.
+    """
+    text = (owner >= 0).nonzero()[:, 0]
+    rows, owners = states[text], owner[text]
+    parts = []
+    if pooling == "last_max_mean":
+        parts.append(states[at])
+    if pooling in ("max", "last_max_mean"):
+        empty = rows.new_zeros(len(at), rows.shape[1])
+        parts.append(empty.scatter_reduce(0, owners[:, None].expand_as(rows), rows, "amax", include_self=False))
+    if pooling in ("mean", "last_max_mean"):
+        sums = rows.new_zeros(len(at), rows.shape[1], dtype=torch.float32).index_add(0, owners, rows.float())
+        counts = torch.bincount(owners, minlength=len(at)).clamp(min=1)
+        parts.append((sums / counts[:, None]).to(rows.dtype))
+    return torch.cat(parts, dim=-1)
+
+
+@contextmanager
+def recorded_layers(blocks: Sequence[Any]) -> Iterator[list[Any]]:
+    """While the context lasts, the list gets what goes into the first of these blocks and comes out of each."""
+    layers: list[Any] = []
+    handles = [blocks[0].register_forward_pre_hook(lambda block, given: layers.append(given[0]))]
+    for block in blocks:
+        handles.append(block.register_forward_hook(lambda block, given, made: layers.append(_states(made))))
+    try:
+        yield layers
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _states(made: Any) -> Any:
+    return made[0] if isinstance(made, tuple | list) else made
