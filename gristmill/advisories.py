@@ -1,4 +1,5 @@
-"""Versions of ray, torch and pyarrow with known security advisories; nothing starts with one of them.
+"""Versions of ray, torch and pyarrow with known security advisories. No command starts with one of them
+installed.
 
 These libraries read untrusted bytes or open ports. The ranges are those of the advisories
 (`Advisory.source`). CVE-2023-48022 is not listed, because no version fixes it: anyone who reaches a Ray
@@ -28,7 +29,7 @@ class Advisory:
         return f"https://nvd.nist.gov/vuln/detail/{self.id}"
 
     def affects(self, found: str) -> bool:
-        """Whether a version is in the range; suffixes (`+cpu`, `rc1`) are ignored."""
+        """Whether a version is in the range. Suffixes (`+cpu`, `rc1`) are ignored."""
         return _numbers(self.since) <= _numbers(found) < _numbers(self.fixed)
 
 
@@ -51,12 +52,14 @@ ADVISORIES = (
 
 
 def known(distribution: str, found: str) -> list[Advisory]:
-    """The advisories that affect a version, in the order of ADVISORIES."""
+    """Return the advisories that affect a version, in the order of ADVISORIES."""
     return [entry for entry in ADVISORIES if entry.distribution == distribution and entry.affects(found)]
 
 
 def refuse_known(*distributions: str) -> None:
-    """UserError if an installed version has a known advisory; it names one, and the version to install."""
+    """Raise UserError if an installed version has a known advisory. The message names one and the version to
+    install.
+    """
     for name in distributions:
         try:
             found = version(name)
@@ -67,7 +70,7 @@ def refuse_known(*distributions: str) -> None:
 
 
 def describe(distribution: str, found: str, affected: list[Advisory]) -> str:
-    """One line: the newest advisory of a version, and what to install."""
+    """Describe the newest advisory of a version and what to install, in one line."""
     newest = max(affected, key=lambda entry: _numbers(entry.fixed))
     others = f" and {len(affected) - 1} more" if len(affected) > 1 else ""
     return (

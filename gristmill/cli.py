@@ -19,11 +19,11 @@ def run_command(
     resumes: str,
     user_errors: tuple[type[Exception], ...] = (UserError,),
 ) -> int:
-    """Parse `arguments` and call the command's `handler`; the exit status.
+    """Parse `arguments`, call the command's `handler` and return the exit status.
 
-    It is the handler's own, 2 (with one line) for an error that the user can act on, 130 when interrupted,
-    and 141 if standard output is a broken pipe. `resumes` completes "the same command ...". Words like
-    `a.b=value` may follow options: they are added to the `overrides` of a command that has them.
+    The status is the handler's own; 2, with one line, for an error that the user can act on; 130 when
+    interrupted; and 141 if standard output is a broken pipe. `resumes` completes "the same command ...".
+    Words like `a.b=value` may follow options: they are added to the `overrides` of a command that has them.
     """
     options, rest = top.parse_known_args(arguments)
     # argparse accepts no positional argument after an option that follows one; a=b belongs at the end of the line.
@@ -46,9 +46,9 @@ def run_command(
 
 
 def run(command: Callable[[], int]) -> int:
-    """The status of a command.
+    """Return the status of `command`.
 
-    141, without a message, if standard output is a broken pipe, as under `| head`.
+    It is 141, without a message, if standard output is a broken pipe, as under `| head`.
     """
     try:
         status = command()

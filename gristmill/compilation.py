@@ -1,8 +1,9 @@
-"""Machine code from numba, cached on disk for as long as everything that it was made from is the same.
+"""Machine code from numba, cached on disk until anything that it was compiled from changes.
 
-numba's cache looks at the file of a kernel alone: it would go on running code into which the old text of a kernel of another
-file was inlined, or in which the old value of a constant was frozen. A kernel of ours carries a digest of these as well. A stale
-entry is overwritten in its place, so caches do not grow, wherever numba keeps them.
+numba's own cache checks only the file of a kernel. It would keep running code into which an old version of a
+kernel from another file was inlined, or in which the old value of a constant was frozen. Our kernels
+therefore carry a digest of these as well. A stale entry is overwritten, so caches do not grow, wherever numba
+keeps them.
 """
 
 import types
@@ -18,7 +19,8 @@ from numba.core.dispatcher import Dispatcher
 
 
 def kernel(inline: str = "never", nogil: bool = False) -> Callable[[Callable[..., Any]], Any]:
-    """Compile a function by numba when it is first called, or load it. It may call kernels of other files.
+    """Compile a function with numba on its first call, or load it from the cache. It may call kernels of
+    other files.
 
     `inline` and `nogil` are those of `numba.njit`.
     """

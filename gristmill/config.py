@@ -1,8 +1,8 @@
 """Configuration: frozen dataclasses are the schema of YAML files and of `a.b=value` arguments.
 
-Defaults < YAML < command line. An unknown key, a wrong type and an out-of-range value are errors that name
-file, path, value and the near match. A dataclass may define `check(self) -> None` that raises
-ValueError("field: what is wrong").
+The command line overrides YAML, which overrides defaults. An unknown key, a wrong type or an out-of-range
+value is an error that names the file, the path, the value and the near match. A dataclass may define
+`check(self) -> None`, which raises ValueError("field: what is wrong").
 """
 
 import dataclasses
@@ -84,7 +84,7 @@ _Loader.add_implicit_resolver("tag:yaml.org,2002:bool", _BOOL, list("tTfF"))
 
 
 def load_yaml(path: Path) -> dict[str, Any]:
-    """The mapping in a YAML file. ConfigError if the file is missing, not YAML, or not a mapping."""
+    """Load the mapping in a YAML file. Raises ConfigError if the file is missing, not YAML, or not a mapping."""
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -103,10 +103,10 @@ def load_yaml(path: Path) -> dict[str, Any]:
 
 
 def override(data: Mapping[str, Any], assignments: Sequence[str]) -> dict[str, Any]:
-    """A copy of `data` with each `a.b=value` assigned; values are YAML.
+    """Return a copy of `data` with each `a.b=value` assigned; values are YAML.
 
-    A list entry is picked by its number, by its field `name`, or by a key that it has:
-    `steps.language.model=...` picks the step with the key `language` and continues inside that key.
+    A list entry is selected by its number, by its field `name`, or by a key that it has:
+    `steps.language.model=...` selects the step with the key `language` and continues inside that key.
     """
     result: dict[str, Any] = _copy(data)
     for assignment in assignments:
@@ -123,7 +123,7 @@ def override(data: Mapping[str, Any], assignments: Sequence[str]) -> dict[str, A
 
 
 def yaml_value(raw: str, where: str) -> Any:
-    """The value of a YAML text. ConfigError, which begins with `where`, if it is not YAML."""
+    """Parse a YAML text. Raises ConfigError, which begins with `where`, if it is not YAML."""
     try:
         return yaml.load(raw, Loader=_Loader)
     except (yaml.YAMLError, RecursionError, ValueError):  # ValueError: an impossible date
@@ -182,12 +182,14 @@ def _position(entries: list[Any], key: str, path: str, assignment: str) -> int:
 
 
 def parse(cls: type[T], data: Any, where: str) -> T:
-    """An instance of the dataclass `cls` from plain data; `where` (a file name) begins every message."""
+    """Build an instance of the dataclass `cls` from plain data. Every message begins with `where`, a file
+    name.
+    """
     return typing.cast(T, _value(cls, data, where, ""))
 
 
 def plain(value: Any) -> Any:
-    """Plain YAML data of a configuration: the inverse of `parse`."""
+    """Convert a configuration to plain YAML data: the inverse of `parse`."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, Mapping):
@@ -305,8 +307,8 @@ def _dataclass(kind: Any, data: Any, where: str, path: str) -> Any:
 
 
 def parse_size(text: str) -> int:
-    """Bytes: `4GB` is 4e9, `4GiB` is 2**32, `512k` is 512,000, `100` itself. Raises ValueError for anything
-    else.
+    """Parse a number of bytes: `4GB` is 4e9, `4GiB` is 2**32, `512k` is 512,000, `100` is 100. Raises
+    ValueError for anything else.
     """
     found = _SIZE.fullmatch(text.strip())
     if not found:
@@ -354,7 +356,7 @@ def _kind(data: Any) -> str:
 
 
 def near_match(name: str, names: Sequence[str]) -> str:
-    """The end of a message about an unknown name: the near match, or all names that exist."""
+    """Return the end of a message about an unknown name: the near match, or all existing names."""
     found = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
     if found:
         return f"; did you mean {found[0]!r}?"

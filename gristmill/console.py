@@ -17,7 +17,7 @@ _PLAIN_INTERVAL_SECONDS = 10.0
 
 
 class Page:
-    """Lines on the terminal, without markup; characters that its encoding lacks are escaped."""
+    """Prints lines to the terminal without markup. Characters that its encoding lacks are escaped."""
 
     def __init__(self) -> None:
         self._console = Console(highlight=False, markup=False, emoji=False)
@@ -34,7 +34,7 @@ class Page:
         self.line(printable(text), "bold")
 
     def fields(self, values: Mapping[str, str], indent: int = 2) -> None:
-        """Print names and values, a pair per line, with values aligned."""
+        """Print names and values, one pair per line, with the values aligned."""
         width = max([26 - indent, *(len(printable(name)) for name in values)])
         for name, value in values.items():
             self.field(name, value, indent, width)
@@ -46,7 +46,7 @@ class Page:
         self.line(f"{' ' * indent}{printable(name):<{width or 26 - indent}} {printable(value)}")
 
     def text(self, text: str, limits: tuple[int, int]) -> None:
-        """Print the beginning of a text; `limits` are (characters, lines)."""
+        """Print the beginning of a text. `limits` are (characters, lines)."""
         characters, lines = limits
         shown = "\n".join(text[:characters].split("\n")[:lines])
         for line in printable(shown, lines=True).split("\n"):

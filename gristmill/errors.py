@@ -1,6 +1,6 @@
 """Errors that a user can act on.
 
-The command lines print them as one line; anything else is a defect and shows a traceback.
+The command lines print them as one line. Any other exception is a defect and shows a traceback.
 """
 
 import os
@@ -13,7 +13,7 @@ _ERRNO = re.compile(r"\[errno (\d+)\]")
 
 
 class UserError(Exception):
-    """Base of all errors for users: the message says where, what was found, what is allowed and what to do.
+    """Base of all errors for users. The message says where, what it got, what is allowed and what to do.
 
     Not a ValueError: readers treat that as damaged data, and an archive that may not be opened is not
     damaged.
@@ -41,7 +41,7 @@ class ConflictError(UserError):
 
 
 class ChangedSourceError(SourceError):
-    """Files of a source changed after the build was planned."""
+    """Files of a source were changed after the build was planned."""
 
     def __init__(self, message: str, locations: tuple[str, ...]) -> None:
         super().__init__(message, locations)  # pickle passes these
@@ -66,7 +66,7 @@ class BrokenTaskError(UserError):
     """The task at `position` ran out of memory (reason `memory`) or lost its process (`death`) in every
     attempt.
 
-    `memory` is the limit of the last attempt in bytes, None if it had none.
+    `memory` is the memory limit of the last attempt in bytes, None if it had none.
     """
 
     def __init__(self, message: str, position: int, memory: int | None, reason: str) -> None:
@@ -78,7 +78,7 @@ class BrokenTaskError(UserError):
 
 
 class TaskMemoryError(MemoryError):
-    """A task needs more memory than its limit. `place` is the file and line, never text of a document."""
+    """A task needs more memory than its limit. `place` is the file and line, never the text of a document."""
 
     def __init__(self, place: str) -> None:
         super().__init__(place)
@@ -94,14 +94,16 @@ class RemoteError(StorageError):
 
 
 def reason_of(error: OSError) -> str:
-    """The system's message, after the file name if the error has one: `/data/x: No space left on device`."""
+    """Return the system's message, after the file name if the error has one: `/data/x: No space left on
+    device`.
+    """
     message = os.strerror(error.errno) if error.errno is not None else str(error)
     return f"{error.filename}: {message}" if error.filename else message
 
 
 @contextmanager
 def attach_filename(path: Any) -> Iterator[None]:
-    """Attach a file name to operating-system errors that carry none, as those of read, write and fsync do."""
+    """Attach a file name to operating-system errors that carry none, such as those of read, write and fsync."""
     try:
         yield
     except OSError as error:
@@ -112,9 +114,8 @@ def attach_filename(path: Any) -> Iterator[None]:
 
 
 def errno_of(error: BaseException) -> int | None:
-    """The errno of an operating-system error, also if Arrow put it only in the message.
-
-    None for other errors.
+    """Return the errno of an operating-system error, even if Arrow put it only in the message; None for other
+    errors.
     """
     in_message = _ERRNO.search(str(error)) if isinstance(error, OSError) and error.errno is None else None
     return int(in_message[1]) if in_message else getattr(error, "errno", None)

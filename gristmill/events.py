@@ -1,5 +1,5 @@
-"""Events: one human line per interval, and the same fields as one JSON line in a file, each with its own
-checksum.
+"""Events: one line for people per interval, and the same fields as a JSON line in a file. Each JSON line has
+its own checksum.
 """
 
 import json
@@ -18,7 +18,7 @@ _CHECKSUM = b', "xxh3_64": "'
 
 
 class EventLog:
-    """Append-only JSON lines.
+    """An append-only file of JSON lines.
 
     Every event has `event`, `time` (seconds since the epoch, UTC) and, last, `xxh3_64`: the checksum of the
     line without this field. A line that a kill cut off is followed by the event `cut_off`.
@@ -45,7 +45,7 @@ class EventLog:
             self._file.write(f'{line[:-1]}{_CHECKSUM.decode()}{xxhash.xxh3_64_hexdigest(line.encode())}"}}\n')
 
     def sync(self) -> None:
-        """Flush to the disk: what was written survives a power failure."""
+        """Flush to the disk: everything written so far survives a power failure."""
         with attach_filename(self._file.name):
             os.fsync(self._file.fileno())
 
@@ -57,12 +57,10 @@ class EventLog:
 
 
 def read_events(path: Path, event: str | None = None, size: int | None = None) -> list[dict[str, Any]]:
-    """The events of a file, or of its first `size` bytes; all, or those named `event`.
+    """Read the events of a file, or of its first `size` bytes: all of them, or those named `event`.
 
-    Empty if there is no file yet.
-
-    Bytes after the last line end are skipped: they were cut off, or are being written. See `events_of` for
-    damage.
+    Returns nothing if there is no file yet. Bytes after the last line end are skipped: they were cut off, or
+    are being written. See `events_of` for damage.
     """
     if not path.exists():
         return []
@@ -72,10 +70,10 @@ def read_events(path: Path, event: str | None = None, size: int | None = None) -
 
 
 def events_of(lines: Iterable[bytes]) -> list[dict[str, Any]]:
-    """The events of complete lines. Lines that a kill cut off are skipped.
+    """Yield the events of complete lines. Lines that a kill cut off are skipped.
 
-    A line that differs from what was written becomes the event `damaged`, with a `message` that names the
-    line and the time of the event before it.
+    A line whose checksum does not match becomes the event `damaged`, with a `message` that names the line and
+    the time of the event before it.
     """
     entries = [_event(line) for line in lines]
     found: list[dict[str, Any]] = []
@@ -105,7 +103,7 @@ def _event(line: bytes) -> dict[str, Any] | None:
 
 
 def human_line(**fields: Any) -> str:
-    """`name value` pairs joined by two spaces, floats with four significant digits: a line for people."""
+    """Format a line for people: `name value` pairs joined by two spaces, floats with four significant digits."""
     return "  ".join(f"{name} {_short(value)}" for name, value in fields.items())
 
 

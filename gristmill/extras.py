@@ -33,12 +33,14 @@ for name in sys.argv[1:]:
 
 
 def install_extra(extra: str) -> str:
-    """The command that installs an extra, in the versions that were tested."""
+    """Return the command that installs an extra, in the versions that were tested."""
     return f"pip install --constraint constraints.txt --editable '.[{extra}]'"
 
 
 def import_failures(modules: Iterable[str]) -> dict[str, str]:
-    """Import modules in a separate process; the first line of the error, by module, of those that fail."""
+    """Import modules in a separate process. Returns, by module, the first line of the error of each that
+    fails.
+    """
     names = list(modules)
     environment = os.environ | {"RAY_USAGE_STATS_ENABLED": "0"}
     result = subprocess.run(

@@ -1,7 +1,7 @@
-"""Metrics for Ray's exporter, from which Prometheus scrapes them and Ray's dashboard and Grafana show them.
+"""Metrics for Ray's exporter. Prometheus scrapes them from there, and Ray's dashboard and Grafana show them.
 
 Ray prefixes each name with `ray_`. Without a running Ray nothing is recorded, and Ray is not imported. The
-exporter's port asks for no token, so anyone who reaches it can read the tags. They are names of corpora,
+exporter's port requires no token, so anyone who reaches it can read the tags. They are names of corpora,
 runs, steps, sources and rules, which come from configurations, and never text or names of documents. This
 also bounds their number.
 """
@@ -24,7 +24,7 @@ _SECONDS = [0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0]  # upper bound
 class Metric:
     """A metric: its name without PREFIX, its description, and the names of its tags.
 
-    A counter only grows, and its name ends in `_total`; a gauge is the last value set; a histogram counts
+    A counter only grows, and its name ends in `_total`. A gauge is the last value set. A histogram counts
     seconds.
     """
 

@@ -1,1 +1,3 @@
-"""Text to token ids and back: training, encoding, measuring. Imports nothing of this project but `gristmill`."""
+"""Text to token ids and back: training, encoding, measuring. Imports nothing of this project except
+`gristmill`.
+"""

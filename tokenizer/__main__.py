@@ -1,4 +1,6 @@
-"""`python -m tokenizer train | inspect | compare`: train a tokenizer on text files; measure tokenizers on texts."""
+"""`python -m tokenizer train | inspect | compare`: train a tokenizer on text files, and measure tokenizers on
+texts.
+"""
 
 import argparse
 import json
@@ -40,13 +42,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def check_named_path(argument: str) -> str:
-    """Return NAME=PATH or PATH unchanged; NotLocalError if the path is a URL."""
+    """Return NAME=PATH or PATH unchanged. Raises NotLocalError if the path is a URL."""
     local_path(argument.partition("=")[2] or argument)
     return argument
 
 
 def parser() -> argparse.ArgumentParser:
-    """All commands and their arguments."""
+    """Build the parser of all commands and their arguments."""
     parser = argparse.ArgumentParser(prog="python -m tokenizer", description=__doc__, allow_abbrev=False)
     commands = parser.add_subparsers(required=True, metavar="train | inspect | compare")
     train = commands.add_parser("train", help="learn a tokenizer from text files")

@@ -1,4 +1,4 @@
-"""The comparison of tokenizers as a page: a panel for each measure, and the table under them."""
+"""The comparison of tokenizers as a page: a panel for each measure, and the table below them."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,7 +22,7 @@ _WIDE = 20  # values that differ by more than this factor are drawn on a logarit
 
 
 def render_page(rows: Sequence[Row]) -> bytes:
-    """An HTML page that loads nothing: the charts and the table."""
+    """Render an HTML page that loads nothing: the charts and the table."""
     head = ("tokenizer", "texts", "MB", "tokens", *MEASURES.values())
     template = Path(__file__).with_name("comparison.html")
     body = [cells(row) for row in rows]
@@ -32,12 +32,12 @@ def render_page(rows: Sequence[Row]) -> bytes:
 
 
 def render_svg(rows: Sequence[Row]) -> bytes:
-    """The charts as an SVG file, for papers and slides."""
+    """Render the charts as an SVG file, for papers and slides."""
     return standalone(_chart(rows)).encode()
 
 
 def cells(row: Row) -> list[str]:
-    """A row of the table as text."""
+    """Format a row of the table as text."""
     values = [_value(row, name) for name in MEASURES]
     numbers = [
         f"{value:,.1f}" if name in _SHARES else f"{value:,.3f}" for name, value in zip(MEASURES, values, strict=True)

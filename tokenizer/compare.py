@@ -67,11 +67,12 @@ class _Counts:
 
 
 def read_groups(files: Iterable[tuple[str, str]], by: Sequence[str], most_bytes: int, field: str = "text") -> Texts:
-    """The texts of (name, path) files by group: of each group the first texts, up to `most_bytes` of UTF-8.
+    """Read the texts of (name, path) files by group: the first texts of each group, up to `most_bytes` of
+    UTF-8.
 
-    A group is the values of a record's fields `by`, joined by " / " (a dot selects within an object, as in
-    `meta.language`); without `by`, and for plain text, it is the name of the file. ValueError if no file has
-    any text, no record has a field of `by`, or there are more than 64 groups.
+    The group of a record is made of the values of its fields `by`, joined by " / " (a dot selects within an
+    object, as in `meta.language`). Without `by`, and for plain text, it is the name of the file. Raises
+    ValueError if no file has any text, no record has a field of `by`, or there are more than 64 groups.
     """
     groups: dict[str, list[str]] = {}
     sizes: Counter[str] = Counter()
@@ -101,7 +102,9 @@ def _value(record: Mapping[str, Any], key: str) -> Any:
 
 
 def compare(encoders: Mapping[str, Encoder], texts: Texts) -> list[Row]:
-    """A row per tokenizer and group, in their order; with several groups, also one per tokenizer for all texts."""
+    """Measure each tokenizer on each group: a row for each, in their order. With several groups, each
+    tokenizer also gets a row for all texts.
+    """
     rows = []
     for name, encoder in encoders.items():
         encoder.encode(next(iter(texts.values())).slice(0, 1))  # loads the library before the clock starts
@@ -162,8 +165,8 @@ def _row(name: str, group: str, encoder: Encoder, counts: _Counts) -> Row:
 
 
 def count_threads(encoder: Encoder) -> int:
-    """Number of threads that an encoder uses here: for `tokenizers`, also as `words`, RAYON_NUM_THREADS or
-    every core; for the others one.
+    """Return the number of threads that an encoder uses here: RAYON_NUM_THREADS or every core for
+    `tokenizers` and `words`, one for the others.
     """
     if encoder.library not in ("tokenizers", "words") or os.environ.get("TOKENIZERS_PARALLELISM", "true").lower() in (
         "false",

@@ -79,18 +79,18 @@ class Encoder:
 
     @property
     def kind(self) -> str:
-        """`byte_bpe`, `bytes`, `bpe`, `wordpiece`, `unigram` or `word_level`."""
+        """The kind of vocabulary: `byte_bpe`, `bytes`, `bpe`, `wordpiece`, `unigram` or `word_level`."""
         return self.definition.kind
 
     @property
     def vocab_size(self) -> int:
-        """Rows of an embedding table: one more than the greatest id, special tokens included."""
+        """The rows of an embedding table: one more than the greatest id, special tokens included."""
         return self.definition.vocab_size
 
     @property
     def specials(self) -> dict[str, int]:
-        """Special tokens and their ids. Tokens with a role of `tokenizer.vocabulary.specials` have its name
-        (`[CLS]` is `<cls>`), others their own.
+        """Special tokens and their ids. A token with a role of `tokenizer.vocabulary.specials` has the name
+        of the role (`[CLS]` is `<cls>`), any other its own.
         """
         return self.definition.roles
 
@@ -119,12 +119,12 @@ class Encoder:
         return ids, offsets
 
     def decode(self, ids: Ids | Sequence[int]) -> str:
-        """The text of ids, with special tokens written out; invalid UTF-8 becomes U+FFFD."""
+        """Decode ids to text, with special tokens written out. Invalid UTF-8 becomes U+FFFD."""
         return self._full.decode(np.asarray(ids).tolist(), skip_special_tokens=False)
 
     def check(self, texts: pa.LargeStringArray, ids: Sequence[str]) -> int:
-        """Encode a sample with both libraries; return how many documents were compared, 0 if only
-        `tokenizers` can.
+        """Encode a sample with both libraries. Returns how many documents were compared, 0 if only
+        `tokenizers` can encode.
 
         A text with each special token in it is compared as well. Raises ValueError at the first difference,
         naming the document, from `ids`, and the position of the token.
@@ -140,7 +140,8 @@ class Encoder:
         return len(texts)
 
     def token_starts(self, tokens: Ids, offsets: Offsets) -> Offsets:
-        """Byte offset within its document at which each token begins, int64 of the shape of `tokens`.
+        """Return the byte offset within its document at which each token begins, int64 of the shape of
+        `tokens`.
 
         Only for byte-level BPE, whose tokens are consecutive bytes of the text; a token may begin inside a
         character. Raises ValueError for other tokenizers.
@@ -151,8 +152,8 @@ class Encoder:
     def token_offsets(
         self, tokens: Ids, offsets: Offsets, positions: Offsets, position_offsets: Offsets
     ) -> npt.NDArray[np.int32]:
-        """Convert byte positions within documents into token positions: the index of the token that holds the
-        byte.
+        """Convert byte positions within documents into token positions: the index of the token that contains
+        the byte.
 
         `positions` are those of all documents, flat, with `position_offsets` of shape (n + 1,), as in an
         Arrow list array. The end of a document maps to its number of tokens. For starts of sentences, pass
@@ -179,14 +180,14 @@ class Encoder:
     ) -> tuple[Ids, Offsets, npt.NDArray[np.int32]]:
         """Encode, and convert byte positions within documents into token positions, for any tokenizer.
 
-        `positions` and `position_offsets` are those of `token_offsets`, which does this for byte-level tokenizers.
-        Other tokenizers report which part of the text each token comes from. A position belongs to the first token
-        that ends after it, even if white space or a dropped character comes first. If the token before that one is
-        only white space (`▁`), which begins the word, the position belongs to it. After the last token, a position
-        maps to the number of tokens.
+        `positions` and `position_offsets` are those of `token_offsets`, which does this for byte-level
+        tokenizers. Other tokenizers report which part of the text each token comes from. A position belongs
+        to the first token that ends after it, even if white space or a dropped character comes first. If the
+        token before that one is only white space (`▁`) and begins the word, the position belongs to it. After
+        the last token, a position maps to the number of tokens.
 
-        Returns ids and offsets as `encode`, and int32 of the shape of `positions`. Raises ValueError for a position
-        outside its document.
+        Returns ids and offsets as `encode` does, and int32 of the shape of `positions`. Raises ValueError for
+        a position outside its document.
         """
         if self.definition.keeps_bytes:
             ids, offsets = self.encode(texts)

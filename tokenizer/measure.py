@@ -43,7 +43,7 @@ class Vocabulary:
 
 
 def measure(encoder: Encoder, texts: pa.LargeStringArray) -> Measurement:
-    """Encode and decode documents and count; all documents of a call are held in memory."""
+    """Encode and decode documents and count. All documents of a call are held in memory."""
     tokens, offsets = encoder.encode(texts)
     words = size = failures = 0
     for row, text in enumerate(texts.to_pylist()):
@@ -63,7 +63,7 @@ def measure(encoder: Encoder, texts: pa.LargeStringArray) -> Measurement:
 
 
 def describe_vocabulary(encoder: Encoder, longest: int = 20) -> Vocabulary:
-    """Facts about a vocabulary and its `longest` longest tokens; lengths exclude special tokens."""
+    """Describe a vocabulary and its `longest` longest tokens. Lengths exclude special tokens."""
     definition = encoder.definition
     special = set(encoder.specials.values())
     written = [definition.token_bytes(token_id) for token_id in definition.tokens if token_id not in special]

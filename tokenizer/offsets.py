@@ -12,8 +12,8 @@ _SPACES = ("▁", "Ġ")  # a space in SentencePiece and in byte-level vocabulari
 
 
 def check_positions(texts: pa.LargeStringArray, positions: Offsets, position_offsets: Offsets) -> None:
-    """Raise ValueError for a byte position outside its text; `position_offsets` [n + 1] as in an Arrow list
-    array.
+    """Raise ValueError for a byte position outside its text. `position_offsets` is [n + 1] as in an Arrow
+    list array.
     """
     document = np.repeat(np.arange(len(texts)), np.diff(position_offsets))
     sizes = pc.binary_length(texts).to_numpy()[document]
@@ -36,8 +36,8 @@ def _characters(text: str, positions: Offsets) -> Offsets:
 
 
 def find_tokens(encoding: Any, text: str, positions: Offsets) -> Offsets:
-    """The token of each byte position: the first that ends after it, or the one before that if it is only a
-    space.
+    """Return the token of each byte position: the first that ends after it, or the one before that if it is
+    only a space.
     """
     spans: Offsets = np.array(encoding.offsets, np.int64).reshape(-1, 2)
     tokens = np.searchsorted(np.maximum.accumulate(spans[:, 1]), _characters(text, positions), side="right")

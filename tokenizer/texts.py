@@ -14,14 +14,14 @@ JSON_LINES = (".jsonl", ".ndjson")
 
 
 def read_texts(path: str, field: str = "text") -> Iterator[str]:
-    """The texts of `read_records`."""
+    """Yield the texts of `read_records`."""
     return (text for text, _ in read_records(path, field))
 
 
 def read_records(path: str, field: str = "text") -> Iterator[tuple[str, dict[str, Any]]]:
-    """The documents of a UTF-8 file, each with its record. If the name ends in .jsonl or .ndjson (also with
-    .gz), a document is `field` of a line; otherwise the whole file is one document with an empty record.
-    Memory holds one document.
+    """Yield the documents of a UTF-8 file, each with its record. If the name ends in .jsonl or .ndjson (also
+    with .gz), a document is `field` of a line; otherwise the whole file is one document with an empty record.
+    One document at a time is held in memory.
 
     Raises ValueError with file and line for a missing file, invalid UTF-8, damaged gzip, a line that is not a
     JSON object, and a line without text in `field`.

@@ -1,4 +1,4 @@
-"""Encode every distinct word only once, for tokenizers whose tokens do not depend on anything beyond a space.
+"""Encode every distinct word only once, for tokenizers whose tokens never depend on text beyond a space.
 
 Texts are cut into pieces at spaces and line feeds. Hugging Face `tokenizers` encodes pieces not seen before,
 and the ids of a text are those of its pieces, concatenated. Pieces of natural text repeat, so the longer the
@@ -33,11 +33,11 @@ NEXT_LINE = "\x85"
 
 
 def cuts_at_spaces(definition: Definition) -> bool:
-    """Whether the ids of a text are those of its pieces between spaces and line feeds, for the kinds trained
-    here and BERT's.
+    """Whether the ids of a text are those of its pieces between spaces and line feeds. This holds for the
+    kinds trained here and for BERT's.
 
-    BERT's normaliser works on characters and combining marks, its pre-tokenizer cuts at white space. NFC and
-    NFKC never combine anything with a space.
+    BERT's normaliser works on characters and combining marks, and its pre-tokenizer cuts at white space. NFC
+    and NFKC never combine anything with a space.
     """
     normalizer, cutter = definition.data["normalizer"], definition.data["pre_tokenizer"]
     if normalizer is None or cutter is None or any(not token["special"] for token in definition.data["added_tokens"]):
@@ -104,7 +104,7 @@ class WordCache:
         return index
 
     def assemble(self, pieces: Pieces) -> tuple[Ids, Offsets]:
-        """The ids of all pieces, concatenated, and where those of each piece begin, int64 [k + 1]."""
+        """Return the ids of all pieces, concatenated, and where those of each piece begin, int64 [k + 1]."""
         counts = np.diff(self.offsets)[pieces.words]
         ends: Offsets = np.concatenate([[0], np.cumsum(counts)])
         return self.ids[np.repeat(self.offsets[pieces.words] - ends[:-1], counts) + np.arange(ends[-1])], ends
@@ -112,7 +112,8 @@ class WordCache:
     def find_tokens(
         self, pieces: Pieces, ends: Offsets, positions: Offsets, position_offsets: Offsets, find_in_word: FindInWord
     ) -> Offsets:
-        """The token, counted within its text, of each byte position, int64 of the shape of `positions`.
+        """Return the token, counted within its text, of each byte position, int64 of the shape of
+        `positions`.
 
         The start of a piece belongs to its first token, a position between pieces to the next token;
         `find_in_word` locates the others.

@@ -17,7 +17,9 @@ _GROUP = 16  # characters of the name of a group
 
 
 def stacked_bars(label: str, names: Sequence[str], series: Sequence[tuple[str, str, Sequence[int]]]) -> Markup:
-    """Horizontal bars, the first on top, with their totals. `series` are (name, colour, its part of each bar)."""
+    """Draw horizontal stacked bars with their totals, the first on top. `series` are (name, colour, its part
+    of each bar).
+    """
     totals = [sum(parts) for parts in zip(*(values for _, _, values in series), strict=True)]
     labels = [shortened(name, _LABEL) for name in names]
     start, top = max(map(text_width, labels)) + 8, _LEGEND if len(series) > 1 else 0
@@ -40,14 +42,16 @@ def stacked_bars(label: str, names: Sequence[str], series: Sequence[tuple[str, s
 
 @dataclass(frozen=True)
 class Panel:
-    """A measure of bars: `values` [series][group], None where there is none; a logarithmic axis spans whole decades."""
+    """A measure of bars: `values` [series][group], None where there is no value. A logarithmic axis spans
+    whole decades.
+    """
 
     title: str
     values: Sequence[Sequence[float | None]]
     logarithmic: bool = False
 
     def scale(self) -> tuple[Callable[[float], float], list[float]]:
-        """From a value to its place on the axis, 0 to 1, and the ticks of the axis."""
+        """Return a function from a value to its position on the axis, 0 to 1, and the ticks of the axis."""
         given = [value for row in self.values for value in row if value is not None]
         if not self.logarithmic:
             high = 1.04 * max([*given, 1e-9])
@@ -62,7 +66,7 @@ class Panel:
 
 
 def bar_panels(label: str, groups: Sequence[str], names: Sequence[str], panels: Sequence[Panel]) -> Markup:
-    """A panel for each measure; in it a bar for each group and series, with the names of the series in a legend."""
+    """Draw a panel for each measure, with a bar for each group and series, and a legend of the series."""
     left = max(text_width(shortened(group, _GROUP)) for group in groups) + 10
     tall = _HEAD + len(groups) * (_THIN * len(names) + _GROUP_GAP) + _FOOT
     places = [((_PANEL + _GAP) * (i % _COLUMNS) + left, tall * (i // _COLUMNS)) for i in range(len(panels) + 1)]

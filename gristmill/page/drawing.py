@@ -1,6 +1,7 @@
-"""Inline SVG: marks in CSS pixels, text as text, colours as the variables of `page.css`.
+"""Inline SVG: shapes in CSS pixels, text as text, colours as the variables of `page.css`.
 
-So one drawing serves light, dark and print, can be searched, uses the font of the page, and has the same bytes every time.
+One drawing therefore works in light, dark and print, can be searched, uses the font of the page, and has the
+same bytes every time.
 """
 
 import math
@@ -26,26 +27,27 @@ LEGEND_ROW = 18
 
 
 def series_colour(number: int) -> str:
-    """The colour of the series of that number."""
+    """Return the colour of series `number`."""
     return f"var(--series-{number % COLOURS})"
 
 
 def series_dashes(number: int) -> str | None:
-    """Dashes that tell apart series of the same colour."""
+    """Return the dashes that distinguish series of the same colour."""
     return None if number < COLOURS else "7 3" if number < 2 * COLOURS else "2 3"
 
 
 class Drawing:
-    """An SVG image of `width` x `height` pixels at full size, being drawn: later marks cover earlier ones."""
+    """An SVG image of `width` x `height` pixels at full size. Later shapes cover earlier ones."""
 
     def __init__(self, width: float, height: float) -> None:
         self._width, self._height = width, height
         self._marks: list[str] = []
 
     def add(self, tag: str, words: str = "", *, title: str | None = None, **attributes: Any) -> None:
-        """Draw an element with text or a title that a browser shows under the pointer.
+        """Draw an element with text, or with a title that a browser shows under the pointer.
 
-        Attributes are text, pixels or None: `_` in a name stands for `-`, pixels are rounded to tenths, None is left out.
+        Attributes are text, pixels or None. `_` in a name becomes `-`, pixels are rounded to tenths, None is
+        left out.
         """
         written = "".join(
             f' {name.rstrip("_").replace("_", "-")}="{_escaped(value if isinstance(value, str) else f"{round(value, 1):g}")}"'
@@ -58,7 +60,7 @@ class Drawing:
     def text(
         self, x: float, y: float, words: str, anchor: str | None = None, colour: str = MUTED, size: float | None = None
     ) -> None:
-        """Draw text with its baseline at `y`; `anchor` is None for its start, `middle` or `end`."""
+        """Draw text with its baseline at `y`. `anchor` is None for its start, `middle` or `end`."""
         if words:
             self.add("text", words, x=x, y=y, text_anchor=anchor, fill=colour, font_size=size)
 
@@ -67,34 +69,36 @@ class Drawing:
         self.add("line", x1=x1, y1=y1, x2=x2, y2=y2, stroke=colour, **attributes)
 
     def bar(self, x: float, y: float, width: float, height: float, colour: str, title: str | None = None) -> None:
-        """Draw a rectangle; nothing where it has no width."""
+        """Draw a rectangle, unless its width is 0."""
         if width > 0:
             self.add("rect", title=title, x=x, y=y, width=width, height=height, fill=colour)
 
     def legend(self, x: float, y: float, names: Sequence[tuple[str, str]], rows: bool = False) -> None:
-        """Draw (name, colour) pairs with the first baseline at `y`, side by side or as `rows`."""
+        """Draw (name, colour) pairs with the first baseline at `y`, next to each other or as `rows`."""
         for name, colour in names:
             self.bar(x, y - 9, 10, 10, colour)
             self.text(x + 15, y, name, colour=INK)
             x, y = (x, y + LEGEND_ROW) if rows else (x + text_width(name) + 32, y)
 
     def open_plot(self, x: float, y: float, width: float, height: float) -> None:
-        """Draw what follows with its origin at (x, y), and nothing of it outside the plot, until `close_plot`."""
+        """Move the origin to (x, y) and clip everything outside the plot, until `close_plot`."""
         self._marks.append(f'<svg x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" overflow="hidden">')
 
     def close_plot(self) -> None:
-        """End `open_plot`."""
+        """Restore the origin and the clipping from before `open_plot`."""
         self._marks.append("</svg>")
 
     def finish(self, label: str, description: str) -> Markup:
-        """The SVG element; `label` and `description` are what a screen reader says in its place."""
+        """Return the SVG element. Screen readers read `label` and `description` in its place."""
         size = f'viewBox="0 0 {self._width:g} {self._height:g}" width="{self._width:g}" height="{self._height:g}"'
         head = f'<svg class="chart" {size} font-size="{TEXT}" role="img" aria-label="{_escaped(label)}">'
         return Markup(f"{head}<desc>{_escaped(description)}</desc>{''.join(self._marks)}</svg>")
 
 
 def standalone(svg: str) -> str:
-    """The file of a drawing, for papers and slides: in the light colours of the page, without a background."""
+    """Return a drawing as a file for papers and slides, in the light colours of the page and without a
+    background.
+    """
     style = (Path(__file__).parent / "page.css").read_text(encoding="utf-8")
     light = dict(re.findall(r"(--[\w-]+): (#[0-9a-f]+)", style.partition("@media")[0]))
     head = '<svg xmlns="http://www.w3.org/2000/svg" font-family="sans-serif" '
@@ -102,25 +106,25 @@ def standalone(svg: str) -> str:
 
 
 def text_width(words: str) -> float:
-    """About how many pixels a label takes: no font is at hand to ask."""
+    """Estimate how many pixels a label takes; the font is not available."""
     return 0.58 * TEXT * sum(2 if east_asian_width(letter) in "WF" else 1 for letter in printable(words))
 
 
 def ticks(low: float, high: float, most: int) -> list[float]:
-    """Round values from `low` to `high`, about `most`."""
+    """Return about `most` round values from `low` to `high`."""
     step = round_step((high - low) / max(1, most))
     return [round(i * step, 12) for i in range(math.ceil(low / step - 1e-6), math.floor(high / step + 1e-6) + 1)]
 
 
 def powers(low: float, high: float) -> list[float]:
-    """Ticks of a logarithmic axis: powers of ten, with 2 and 5 times these where there are few."""
+    """Return ticks of a logarithmic axis: powers of ten, and if there are few, also 2 and 5 times these."""
     exponents = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     several = [m * 10.0**e for e in exponents for m in ((1, 2, 5) if len(exponents) < 4 else (1,))]
     return [value for value in several if low <= value <= high]
 
 
 def round_step(width: float) -> float:
-    """The least of 1, 2, 5, 10, 20, ... times a power of ten that is not below `width`."""
+    """Return the smallest of 1, 2 and 5 times a power of ten that is at least `width`."""
     power = 10.0 ** math.floor(math.log10(width))
     return next(float(f"{step * power:.12g}") for step in (1, 2, 5, 10) if step * power >= width * 0.999999)
 

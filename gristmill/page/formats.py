@@ -1,4 +1,4 @@
-"""Numbers and names as pages show them. A value that does not exist is `–`."""
+"""Numbers and names as pages show them. A missing value is `–`."""
 
 from datetime import UTC, datetime
 
@@ -8,17 +8,17 @@ NONE = "–"
 
 
 def count(value: float | None) -> str:
-    """All digits: `1,234,567`."""
+    """Format a count with all digits: `1,234,567`."""
     return NONE if value is None else f"{value:,}"
 
 
 def decimals(value: float | None, places: int) -> str:
-    """A fixed number of decimal places."""
+    """Format a number with a fixed number of decimal places."""
     return NONE if value is None else f"{value:,.{places}f}"
 
 
 def compact(value: float) -> str:
-    """At most four digits, with a power of 1000 from 10,000 on: `9,876`, `1.235M`."""
+    """Format a count with at most four digits, and from 10,000 on with a power of 1000: `9,876`, `1.235M`."""
     for limit, divisor, unit in ((1e12, 1e12, "T"), (1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k")):
         if abs(value) >= limit:
             return f"{value / divisor:.4g}{unit}"
@@ -26,7 +26,7 @@ def compact(value: float) -> str:
 
 
 def in_words(value: float | None) -> str:
-    """A count for prose: `7.12 million`."""
+    """Format a count for prose: `7.12 million`."""
     if value is None:
         return NONE
     for limit, unit in ((1e12, "trillion"), (1e9, "billion"), (1e6, "million")):
@@ -36,17 +36,19 @@ def in_words(value: float | None) -> str:
 
 
 def size(value: float | None) -> str:
-    """Bytes with a unit."""
+    """Format a number of bytes with a unit."""
     return NONE if value is None else human_bytes(value)
 
 
 def short_size(value: float) -> str:
-    """Bytes with a unit, for a label: `50 MB`, not `50.0 MB`."""
+    """Format a number of bytes for a label: `50 MB`, not `50.0 MB`."""
     return human_bytes(value).replace(".0 ", " ")
 
 
 def percent(part: float | None, whole: float | None = None, places: int | None = None) -> str:
-    """`12.3 %` of `part / whole`, or of the share `part`. Without `places`, 0 and 1 are exact and very small shares have more."""
+    """Format `part / whole`, or the share `part`, as `12.3 %`. Without `places`, 0 and 1 are exact and very
+    small shares get more decimal places.
+    """
     if part is None or whole == 0:
         return NONE
     share = part if whole is None else part / whole
@@ -56,7 +58,7 @@ def percent(part: float | None, whole: float | None = None, places: int | None =
 
 
 def duration(seconds: float) -> str:
-    """A measured time in two units: `3 h 25 min`, `4 min 07 s`."""
+    """Format a measured time in two units: `3 h 25 min`, `4 min 07 s`."""
     minutes, whole = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     if hours:
@@ -65,11 +67,11 @@ def duration(seconds: float) -> str:
 
 
 def time(seconds: float) -> str:
-    """A time of day in UTC, of seconds since 1970."""
+    """Format seconds since 1970 as a time in UTC."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def shortened(name: str, limit: int) -> str:
-    """A name of at most `limit` characters that is safe to show."""
+    """Shorten a name to at most `limit` characters and make it safe to show."""
     name = printable(name)
     return name if len(name) <= limit else f"{name[: limit - 1]}…"

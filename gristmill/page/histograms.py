@@ -1,4 +1,6 @@
-"""Histograms, one row above the other on a common axis: all, the kept ones before them, and where bounds cut."""
+"""Histograms in rows on a common axis. Each row shows all documents, in front of them those that are kept,
+and the bounds of filters.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -15,7 +17,7 @@ _SMALL = 9.5
 
 @dataclass(frozen=True)
 class Bound:
-    """A bound at `x` with its label, 0 to 1 on the axis."""
+    """A bound at `x` on the axis, 0 to 1, with its label."""
 
     x: float
     label: str
@@ -23,7 +25,9 @@ class Bound:
 
 @dataclass(frozen=True)
 class HistogramRow:
-    """The heights of equal cells, in any unit: of all and of the kept. `shaded` are spans (from, to), 0 to 1 on the axis."""
+    """The heights of cells of equal width, in any unit: of all documents and of those kept. `shaded` are
+    spans (from, to) of the axis, 0 to 1.
+    """
 
     name: str
     every: Sequence[float]
@@ -35,7 +39,7 @@ class HistogramRow:
 
 
 def histogram_rows(label: str, rows: Sequence[HistogramRow], axis: Sequence[tuple[float, str]]) -> Markup:
-    """A chart of `rows`, each as high as its own peak, over an axis of ticks (0 to 1, label)."""
+    """Draw `rows`, each scaled to its own peak, over an axis of ticks (0 to 1, label)."""
     drawing = Drawing(_WIDTH, _ROW * len(rows) + _FOOT)
     for number, row in enumerate(rows):
         bottom = float(_ROW * (number + 1))

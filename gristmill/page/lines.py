@@ -1,4 +1,4 @@
-"""Line charts: curves over steps or thresholds, with single dots and marks of events."""
+"""Line charts: curves over steps or thresholds, with single points and marks of events."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -17,7 +17,9 @@ _LOGARITHMIC = 30.0  # from this ratio of the highest to the middle value on
 
 @dataclass(frozen=True)
 class Series:
-    """Points (x, y) in the order of x. `number` gives the colour; `dotted` points are few and each gets a dot."""
+    """Points (x, y) in the order of x. `number` gives the colour. Each point of a `dotted` series is drawn as
+    a dot, which suits series of few points.
+    """
 
     number: int
     name: str
@@ -27,7 +29,9 @@ class Series:
 
 @dataclass(frozen=True)
 class Mark:
-    """Something that happened at `x` to a series, in words: a dotted line, or a triangle on the axis for a `brief` one."""
+    """An event of a series at `x`, described in words. It is drawn as a dotted line, or as a triangle on the
+    axis if it is `brief`.
+    """
 
     number: int
     x: float
@@ -37,9 +41,10 @@ class Mark:
 
 @dataclass(frozen=True)
 class LineChart:
-    """A chart as geometry: lines as points, dots and marks in pixels of the plot, ticks as (pixel, label).
+    """The geometry of a chart: lines as points, dots and marks in pixels of the plot, ticks as (pixel,
+    label).
 
-    `box` is the plot's left, top, width and height. `cut` says that the beginning of a line lies beyond the axis.
+    `box` is the plot's left, top, width and height. `cut` says that a line begins outside the axis.
     """
 
     title: str
@@ -55,7 +60,7 @@ class LineChart:
     logarithmic: bool
 
     def svg(self) -> Markup:
-        """The chart, drawn."""
+        """Draw the chart."""
         left, top, width, height = self.box
         drawing = Drawing(*self.size)
         for y, label in self.y_ticks:
@@ -91,9 +96,10 @@ def line_chart(
     zero: bool = False,
     x_ticks: Sequence[tuple[float, str]] | None = None,
 ) -> LineChart | None:
-    """The chart of `series`; None where they have no finite point. `shown` is the label of a value.
+    """Lay out the chart of `series`; None if they have no finite point. `shown` formats a value as a label.
 
-    `zero` begins the axis there; else the axis may leave out what only the first steps reach. `x_ticks` are (x, label).
+    With `zero`, the axis begins at 0; otherwise it may leave out values that only the first steps reach.
+    `x_ticks` are (x, label).
     """
     series = [Series(s.number, s.name, [p for p in s.points if math.isfinite(p[1])], s.dotted) for s in series]
     series = [s for s in series if s.points]
@@ -155,7 +161,9 @@ def _range(series: Sequence[Series], zero: bool, logarithmic: bool) -> tuple[flo
 
 
 def thinned(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """`points`, or where there are many the lowest and the highest of each of equal parts, so that no peak is lost."""
+    """Return `points`, or if there are many, the lowest and the highest of each of several equal parts, so
+    that no peak is lost.
+    """
     if len(points) <= 2 * _BUCKETS:
         return list(points)
     kept = [points[0]]

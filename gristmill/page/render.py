@@ -1,6 +1,8 @@
-"""Pages for people: a template of ours, filled and escaped, as one HTML file that loads nothing and runs nothing.
+"""Pages for people: one of our templates, filled and escaped, as one HTML file that loads nothing and runs
+nothing.
 
-A template extends `layout.html` and imports its pieces from `macros.html`, both of this folder; `page.css` is in every page.
+A template extends `layout.html` and imports macros from `macros.html`, both in this folder. `page.css` is
+included in every page.
 """
 
 import re
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def render_template(template: Path, **values: Any) -> str:
-    """The page that a template makes of `values`. Every string is escaped, but for the `Markup` of charts."""
+    """Render a template with `values`. Every string is escaped, except the `Markup` of charts."""
     return _environment(template.parent).get_template(template.name).render(values)
 
 

@@ -28,7 +28,7 @@ _CHUNK = 1 << 20
 
 
 def put(url: str, remote: Remote, content: Content) -> tuple[int, str]:
-    """Store a remote file and keep a copy; (bytes, xxh3_128 in hex)."""
+    """Store a remote file and keep a copy. Returns (bytes, xxh3_128 in hex)."""
     with _scratch() as local:
         with open(local, "wb") as sink:
             if callable(content):
@@ -42,7 +42,9 @@ def put(url: str, remote: Remote, content: Content) -> tuple[int, str]:
 
 
 def fetch(url: str, remote: Remote) -> tuple[int, str]:
-    """Copy a remote file into the cache; (bytes, xxh3_128 in hex). FileNotFoundError if there is none."""
+    """Copy a remote file into the cache. Returns (bytes, xxh3_128 in hex). Raises FileNotFoundError if there
+    is none.
+    """
     with _scratch() as local:
         fetch_url(url, remote, local)
         facts = _facts(local)
@@ -51,7 +53,7 @@ def fetch(url: str, remote: Remote) -> tuple[int, str]:
 
 
 def lookup(checksum: str) -> Path | None:
-    """The cached file with that checksum, marked as used; None if there is none."""
+    """Return the cached file with that checksum and mark it as used; None if there is none."""
     path = _directory() / checksum[:2] / checksum
     try:
         os.utime(path, ns=(time.time_ns(), path.stat().st_mtime_ns))
@@ -61,7 +63,7 @@ def lookup(checksum: str) -> Path | None:
 
 
 def path_for(kind: str, name: str) -> LocalPath:
-    """Where to cache a file computed from other files; `name` identifies its inputs."""
+    """Return the path at which to cache a file computed from other files. `name` identifies its inputs."""
     return _directory() / kind / name
 
 

@@ -39,37 +39,39 @@ class LocalPath(PosixPath, Location):
         return self
 
     def is_within(self, outer: Location) -> bool:
-        """Whether it is `outer`, or lies below it, with symbolic links resolved."""
+        """Whether the path is `outer` or lies below it, with symbolic links resolved."""
         return outer.local is not None and self.resolve().is_relative_to(outer.local.resolve())
 
     def version(self) -> tuple[int, ...]:
-        """Size, times of the last changes of content and of attributes, inode.
+        """Return the size, the times of the last changes of content and of attributes, and the inode.
 
-        FileNotFoundError if there is no such file.
+        Raises FileNotFoundError if there is no such file.
         """
         status = self.stat()
         return status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino
 
     def bytes_below(self) -> int:
-        """Bytes of all files below a directory."""
+        """Return the bytes of all files below a directory."""
         found = self.rglob("*") if self.is_dir() else ()
         return sum(path.stat().st_size for path in found if path.is_file())
 
     def missing_hint(self) -> str:
-        """Empty."""
+        """Return an empty string: no setting can be missing on a local disk."""
         return ""
 
     def read_ranges(self, ranges: Sequence[tuple[FileRecord, int, int]]) -> list[bytes]:
-        """The bytes [start, end) of recorded files below the directory."""
+        """Read the bytes [start, end) of recorded files below the directory."""
         return [read_range(self / record.path, start, end) for record, start, end in ranges]
 
     def record(self, relative: str) -> FileRecord:
-        """The record of a finished file below the directory."""
+        """Return the record of a finished file below the directory."""
         path = self / relative
         return FileRecord(relative, path.stat().st_size, file_checksum(path))
 
     def verify(self, record: FileRecord) -> Path:
-        """The path of a recorded file below the directory, verified once per process and state of the file."""
+        """Return the path of a recorded file below the directory. It is verified once per process and state
+        of the file.
+        """
         path = self / record.path
         try:
             verify_once(path, record)
@@ -82,9 +84,9 @@ class LocalPath(PosixPath, Location):
         return path
 
     def write_atomic(self, content: Content) -> None:
-        """Write the file under another name, fsync, rename.
+        """Write the file under another name, fsync it and rename it.
 
-        Bytes are written again after an I/O error that may pass.
+        The write is repeated after an I/O error that may be transient.
         """
         if callable(content):
             with attach_filename(self):
@@ -113,7 +115,7 @@ class LocalPath(PosixPath, Location):
         self.parent.fsync()
 
     def write_new(self, content: bytes) -> bool:
-        """Write the file unless it exists, by a hard link; whether this call did."""
+        """Write the file unless it exists, by means of a hard link. Returns whether this call wrote it."""
         if self.exists():
             return False
         aside = self.with_name(f".{self.name}.{uuid.uuid4().hex}.tmp")
@@ -134,13 +136,13 @@ class LocalPath(PosixPath, Location):
         return True
 
     def write_file(self, relative: str, content: Content) -> FileRecord:
-        """Write a file below the directory; its record, from what is on disk."""
+        """Write a file below the directory. Returns its record, computed from the content on disk."""
         (self / relative).write_atomic(content)
         return self.record(relative)
 
     def update(self, accept: Callable[[bytes], bool], content: bytes) -> bool:
-        """Overwrite the file in place, through one descriptor: if another process puts a file here meanwhile,
-        that is kept.
+        """Overwrite the file in place, through one descriptor. A file that another process puts here
+        meanwhile is kept.
         """
         try:
             with open(self, "r+b", buffering=0) as file:
@@ -153,7 +155,7 @@ class LocalPath(PosixPath, Location):
         return True
 
     def compare_and_swap(self, expected: bytes, content: bytes) -> bool:
-        """Replace the file's bytes if they are `expected`, under a lock on its directory."""
+        """Replace the file's bytes if they equal `expected`, under a lock on its directory."""
         with _alone(self.parent) as alone:
             if not alone:
                 return False
@@ -175,10 +177,7 @@ class LocalPath(PosixPath, Location):
             os.close(descriptor)
 
     def probe_writable(self) -> None:
-        """Make the directory if missing and a temporary file in it: OSError.
-
-        The file has a name on some file systems, for a moment.
-        """
+        """Create the directory if it is missing, and a temporary file in it. Raises OSError if that fails."""
         self.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=self, prefix=".", suffix=".tmp"):
             pass
@@ -200,25 +199,23 @@ class LocalPath(PosixPath, Location):
                     raise
 
     def remove_temporaries(self) -> None:
-        """Remove all files below the directory that `write_atomic` leaves when it is killed."""
+        """Remove all temporary files below the directory that killed calls of `write_atomic` left."""
         for directory, _, names in os.walk(self):
             for name in fnmatch.filter(names, ".*.tmp"):
                 Path(directory, name).unlink(missing_ok=True)
 
 
 def read_range(path: Path, start: int, end: int) -> bytes:
-    """The bytes [start, end) of a file, cut at its end."""
+    """Read the bytes [start, end) of a file; fewer if the file ends before `end`."""
     with attach_filename(path), open(path, "rb", buffering=0) as source:
         source.seek(start)
         return source.read(max(0, end - start))
 
 
 def verify_once(path: Path, record: FileRecord) -> None:
-    """CorruptFileError if a file differs from its record.
+    """Raise CorruptFileError if a file differs from its record, FileNotFoundError if there is none.
 
     The checksum is computed once per process and state of the file.
-
-    FileNotFoundError if there is none.
     """
     status = path.stat()
     _verify(str(path), status.st_size, status.st_mtime_ns, status.st_ino, record.bytes, record.xxh3_128)

@@ -1,13 +1,14 @@
 """Leases keep a second process from doing the same work in an output root or a run directory.
 
 A lease is a small file, `.lease`, with a counter that its holder raises every few seconds. Another process
-watches it by its own monotonic clock: while the bytes change the holder is alive, and after a timeout without
-change the lease is taken over. No two clocks are compared, and no file times. A holder that is known to be
-dead is not waited for. This is known of processes of the same machine, boot and process namespace only.
+watches it by its own monotonic clock: while the bytes change, the holder is alive; after a timeout without a
+change, the lease may be taken over. Neither clocks of two machines nor file times are compared. A holder that
+is known to be dead is not waited for. This can be known only of processes of the same machine, boot and
+process namespace.
 
-A lease saves work and does not guarantee exclusion. It can be lost (a suspended process, a store that does
-not answer), and two processes at the same instant may both hold it: writes under a lease must be correct with
-two writers.
+A lease saves work and does not guarantee exclusion. It can be lost (the process is suspended, or the store
+does not answer), and two processes may both acquire it at the same instant. Writes under a lease must
+therefore be correct with two writers.
 """
 
 import json
@@ -36,7 +37,7 @@ Say = Callable[[str], None]
 class Lease:
     """A lease that this process holds.
 
-    `work` is what the process does, in a word for people: building, training.
+    `work` names what the process does in a word for people: building, training.
     """
 
     path: Location
@@ -45,8 +46,8 @@ class Lease:
     count: int = 0
 
     def state(self) -> bytes:
-        """The bytes of the lease: holder and counter, the facts that show whether the holder is dead, and
-        more for people.
+        """Return the bytes of the lease: the holder and counter, the facts that show whether the holder is
+        dead, and details for people.
         """
         facts: dict[str, object] = {"holder": self.holder, "count": str(self.count).zfill(_DIGITS), "work": self.work}
         pid = os.getpid()
@@ -54,14 +55,14 @@ class Lease:
         return json.dumps(facts).encode() + b"\n"
 
     def beat(self) -> bool:
-        """Raise the counter; False if another process has taken the lease."""
+        """Raise the counter. Returns False if another process has taken the lease."""
         self.count += 1
         return self.path.update(self._owns, self.state())
 
     def check(self) -> None:
         """Raise ConflictError if another process has taken the lease, even if it has finished since.
 
-        For commands that remove files: right before they do.
+        Commands call it immediately before they remove files.
         """
         found = _read(self.path)
         if found is None or not self._owns(found):
@@ -92,12 +93,11 @@ def lock(
     timeout: float = TIMEOUT_SECONDS,
     beat: float = _HEARTBEAT_SECONDS,
 ) -> Iterator[Lease]:
-    """Hold the lease of a directory or prefix while the block runs.
+    """Hold the lease of a directory or prefix while the block runs. Waits and raises ConflictError as
+    `acquire` does.
 
-    Waiting and ConflictError as for `acquire`.
-
-    `lost` is called in a thread once another process has taken the lease over; by default this prints a line
-    and work continues.
+    If another process takes the lease over, `lost` is called in a thread. By default it prints a line, and
+    work continues.
     """
     lease = acquire(place, work, say, wait=wait, timeout=timeout)
     ended = threading.Event()
@@ -139,8 +139,9 @@ def acquire(
 ) -> Lease:
     """Take the lease of a directory or prefix.
 
-    If another process holds it, wait until that has finished, is dead, or has not moved for `timeout` seconds
-    of `clock`. Without `wait`, ConflictError as soon as it is known to be alive.
+    If another process holds it, wait until that process has finished, is dead, or has not renewed it for
+    `timeout` seconds of `clock`. Without `wait`, raise ConflictError as soon as the holder is known to be
+    alive.
     """
     lease = Lease(place / LEASE, work)
     watched: bytes | None = None

@@ -17,8 +17,8 @@ Content = bytes | Callable[[BinaryIO], None]
 
 @dataclass(frozen=True)
 class FileRecord:
-    """A finished file: path relative to its manifest's directory, size in bytes, xxh3_128 of all its bytes in
-    hex.
+    """A finished file: its path relative to its manifest's directory, its size in bytes, and the xxh3_128 of
+    all its bytes in hex.
     """
 
     path: str
@@ -27,11 +27,11 @@ class FileRecord:
 
 
 class Status(Protocol):
-    """The part of `os.stat_result` that an object store knows as well."""
+    """The fields of `os.stat_result` that an object store has as well."""
 
     @property
     def st_size(self) -> int:
-        """Bytes."""
+        """Size in bytes."""
         ...
 
     @property
@@ -43,7 +43,7 @@ class Status(Protocol):
 class Location(ABC):
     """A file or directory.
 
-    Names, listings and reads are those of `pathlib.Path`; the rest is what a store needs.
+    Names, listings and reads are those of `pathlib.Path`; the other operations are what a store needs.
     """
 
     __slots__ = ()
@@ -54,7 +54,7 @@ class Location(ABC):
     @property
     @abstractmethod
     def name(self) -> str:
-        """The last component."""
+        """The last component of the path."""
 
     @property
     @abstractmethod
@@ -73,7 +73,7 @@ class Location(ABC):
 
     @abstractmethod
     def is_within(self, outer: "Location") -> bool:
-        """Whether it is `outer`, or lies below it."""
+        """Whether it is `outer` or lies below it."""
 
     @abstractmethod
     def exists(self) -> bool:
@@ -89,66 +89,65 @@ class Location(ABC):
 
     @abstractmethod
     def iterdir(self) -> Iterator[Self]:
-        """The files and directories directly below it."""
+        """Yield the files and directories directly below it."""
 
     @abstractmethod
     def glob(self, pattern: str) -> Iterator[Self]:
-        """What lies below it and matches a pattern of names with slashes between them.
+        """Yield everything below it that matches a pattern of names with slashes between them.
 
-        `**` on a local disk only.
+        `**` works on a local disk only.
         """
 
     @abstractmethod
     def stat(self) -> Status:
-        """Size and time of the file. FileNotFoundError if there is none."""
+        """Return the size and time of the file. Raises FileNotFoundError if there is none."""
 
     @abstractmethod
     def version(self) -> tuple[int, ...] | None:
-        """Numbers that change whenever the file is replaced.
+        """Return numbers that change whenever the file is replaced; None if finding out costs as much as
+        reading the file.
 
-        None if finding out costs as much as reading the file.
-
-        FileNotFoundError if there is none.
+        Raises FileNotFoundError if there is none.
         """
 
     @abstractmethod
     def bytes_below(self) -> int:
-        """Bytes of all files below a directory; 0 in an object store, where counting takes many requests."""
+        """Return the bytes of all files below a directory; 0 in an object store, where counting takes many
+        requests.
+        """
 
     @abstractmethod
     def missing_hint(self) -> str:
-        """The end of a message that nothing is here: settings that may be missing.
-
-        Empty if there are none.
+        """Return the end of a message that nothing is here: the settings that may be missing, or an empty
+        string.
         """
 
     @abstractmethod
     def read_bytes(self) -> bytes:
-        """All bytes of the file. FileNotFoundError if there is none."""
+        """Read all bytes of the file. Raises FileNotFoundError if there is none."""
 
     @abstractmethod
     def read_text(self, encoding: str | None = None) -> str:
-        """The whole file as text."""
+        """Read the whole file as text."""
 
     @abstractmethod
     def read_ranges(self, ranges: Sequence[tuple[FileRecord, int, int]]) -> list[bytes]:
-        """The bytes [start, end) of recorded files below a directory.
+        """Read the bytes [start, end) of recorded files below a directory. They are not verified.
 
-        Only these are read, and they are not verified.
-
-        A range is cut at the end of its file. FileNotFoundError if a file is missing.
+        A range is cut at the end of its file. Raises FileNotFoundError if a file is missing.
         """
 
     @abstractmethod
     def record(self, relative: str) -> FileRecord:
-        """The record of a finished file below a directory."""
+        """Return the record of a finished file below a directory."""
 
     @abstractmethod
     def verify(self, record: FileRecord) -> Path:
-        """A local file with the content of a recorded file below a directory, verified once per process.
+        """Return a local file with the content of a recorded file below a directory. It is verified once per
+        process.
 
-        On disk it is the file itself, from an object store its copy in the cache. CorruptFileError if the
-        file is missing or differs from its record.
+        On disk it is the file itself, from an object store its copy in the cache. Raises CorruptFileError if
+        the file is missing or differs from its record.
         """
 
     @abstractmethod
@@ -157,59 +156,59 @@ class Location(ABC):
 
     @abstractmethod
     def write_new(self, content: bytes) -> bool:
-        """Write the file as `write_atomic` does unless it exists; whether this call did.
+        """Write the file as `write_atomic` does unless it exists. Returns whether this call wrote it.
 
-        Of several processes one succeeds.
+        Of several processes, exactly one succeeds.
         """
 
     @abstractmethod
     def write_file(self, relative: str, content: Content) -> FileRecord:
-        """Write a file below a directory as `write_atomic` does; its record."""
+        """Write a file below a directory as `write_atomic` does. Returns its record."""
 
     @abstractmethod
     def update(self, accept: Callable[[bytes], bool], content: bytes) -> bool:
-        """Overwrite the file if `accept` its current bytes, or create it if it is gone.
+        """Overwrite the file if `accept` returns True for its current bytes, or create it if it is gone.
+        Returns whether it was written.
 
-        Whether that was done.
-
-        Neither atomic nor durable: for leases, which are rewritten every few seconds at the same length.
+        Neither atomic nor durable: meant for leases, which are rewritten every few seconds at the same
+        length.
         """
 
     @abstractmethod
     def compare_and_swap(self, expected: bytes, content: bytes) -> bool:
-        """Replace the file's bytes if they are `expected`; whether they are `content` now.
+        """Replace the file's bytes if they equal `expected`. Returns whether they are `content` now.
 
         Object stores have no such condition: there the last of two writers wins.
         """
 
     @abstractmethod
     def fsync(self) -> None:
-        """Make renames inside a directory durable. In an object store nothing is to be done."""
+        """Make renames inside a directory durable. Does nothing in an object store."""
 
     @abstractmethod
     def probe_writable(self) -> None:
-        """Make the directory if missing and check that a file can be made in it: OSError.
+        """Create the directory if it is missing and check that a file can be created in it. Raises OSError if
+        not.
 
-        An object store is not asked.
+        Does nothing in an object store.
         """
 
     @abstractmethod
     def rename_if_possible(self, target: Self) -> None:
-        """Rename a directory if it exists and `target` does not.
-
-        Object stores cannot rename: there nothing is done.
+        """Rename a directory if it exists and `target` does not. Does nothing in an object store, which
+        cannot rename.
         """
 
     @abstractmethod
     def unlink(self, missing_ok: bool = False) -> None:
-        """Remove the file. FileNotFoundError if there is none, unless `missing_ok`."""
+        """Remove the file. Raises FileNotFoundError if there is none, unless `missing_ok`."""
 
     @abstractmethod
     def remove_tree(self) -> None:
-        """Remove a directory, or prefix, and everything below; nothing if it does not exist.
+        """Remove a directory, or prefix, and everything below it. Does nothing if it does not exist.
 
-        Another process may remove it at the same time, or still write into it: what is left then stays for
-        the next removal.
+        Another process may remove it at the same time or still write into it. Files written during the
+        removal may stay until the next one.
         """
 
     @abstractmethod
@@ -218,7 +217,7 @@ class Location(ABC):
 
 
 def repair_advice(path: Location, directory: Location) -> str:
-    """What to do about a damaged file below `directory`: remove the step that it is part of."""
+    """Say what to do about a damaged file below `directory`: remove the step that it belongs to."""
     step = path.parent
     while str(step) != str(directory) and step != step.parent and not (step / "manifest.json").exists():
         step = step.parent

@@ -1,8 +1,8 @@
 """RemotePath: files of an object store, under a prefix that looks like a directory.
 
-Objects have no directories and no renames, and need none: a file is put under its final name by one request,
-and appears whole or not at all. Libraries want local files, so files are read through the cache, see
-`gristmill.storage.cache`.
+Object stores have neither directories nor renames, and need neither: one request puts a file under its final
+name, and the file appears whole or not at all. Libraries expect local files, so files are read through the
+cache (`gristmill.storage.cache`).
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -37,7 +37,7 @@ class _Status(NamedTuple):
 @final
 @dataclass(frozen=True)
 class RemotePath(Location):
-    """A URL without a trailing slash, and how its store is opened."""
+    """A URL without a trailing slash, with the options that open its store."""
 
     url: str
     remote: Remote
@@ -65,7 +65,7 @@ class RemotePath(Location):
 
     @property
     def local(self) -> None:
-        """None."""
+        """None: the file is not on this machine."""
         return None
 
     def is_within(self, outer: Location) -> bool:
@@ -85,45 +85,45 @@ class RemotePath(Location):
         return bool(children_of_url(self.url, self.remote))
 
     def iterdir(self) -> Iterator["RemotePath"]:
-        """Files and prefixes directly below it."""
+        """Yield the files and prefixes directly below it."""
         return (self / name for name in children_of_url(self.url, self.remote))
 
     def glob(self, pattern: str) -> Iterator["RemotePath"]:
-        """What lies below it and matches a pattern of names with slashes between them."""
+        """Yield everything below it that matches a pattern of names with slashes between them."""
         first, _, rest = pattern.partition("/")
         for path in self.iterdir():
             if fnmatchcase(path.name, first):
                 yield from path.glob(rest) if rest else [path]
 
     def stat(self) -> _Status:
-        """Size and time of the file. FileNotFoundError if there is none."""
+        """Return the size and time of the file. Raises FileNotFoundError if there is none."""
         facts = stat_url(self.url, self.remote)
         if facts is None:
             raise FileNotFoundError(self.url)
         return _Status(facts.size, modified_ns(self.url, self.remote))
 
     def version(self) -> None:
-        """None: asking costs as much as reading a small file."""
+        """Return None: finding out costs as much as reading a small file."""
         return
 
     def bytes_below(self) -> int:
-        """0: not counted."""
+        """Return 0: the files are not counted."""
         return 0
 
     def missing_hint(self) -> str:
-        """Which setting says that the store is not AWS, if none is set."""
+        """Name the setting for a store other than AWS, if it is not set."""
         return endpoint_hint(self.url, self.remote)
 
     def read_bytes(self) -> bytes:
-        """All bytes of the file, by one request. FileNotFoundError if there is none."""
+        """Read all bytes of the file with one request. Raises FileNotFoundError if there is none."""
         return read_url(self.url, self.remote)
 
     def read_text(self, encoding: str | None = None) -> str:
-        """The whole file as text; UTF-8 unless said otherwise."""
+        """Read the whole file as text, as UTF-8 unless `encoding` is given."""
         return self.read_bytes().decode(encoding or "utf-8")
 
     def read_ranges(self, ranges: Sequence[tuple[FileRecord, int, int]]) -> list[bytes]:
-        """The bytes [start, end) of recorded files, from cached copies or by range requests, many at a time."""
+        """Read the bytes [start, end) of recorded files, from cached copies or by concurrent range requests."""
         found: list[bytes] = [b""] * len(ranges)
         requested: list[int] = []
         for number, (record, start, end) in enumerate(ranges):
@@ -142,13 +142,13 @@ class RemotePath(Location):
         return found
 
     def record(self, relative: str) -> FileRecord:
-        """The record of a finished file, which is copied into the cache."""
+        """Return the record of a finished file, which is copied into the cache."""
         return FileRecord(relative, *cache.fetch((self / relative).url, self.remote))
 
     def verify(self, record: FileRecord) -> Path:
-        """The verified copy of a recorded file in the cache.
+        """Return the verified copy of a recorded file in the cache.
 
-        A copy or a transfer that is damaged is fetched again once.
+        A damaged copy is fetched once more.
         """
         copy = cache.lookup(record.xxh3_128)
         if copy is not None:
@@ -180,15 +180,17 @@ class RemotePath(Location):
         cache.put(self.url, self.remote, content)
 
     def write_new(self, content: bytes) -> bool:
-        """Store the file by a conditional PUT; whether this call did."""
+        """Store the file with a conditional PUT. Returns whether this call stored it."""
         return create_url(self.url, self.remote, content)
 
     def write_file(self, relative: str, content: Content) -> FileRecord:
-        """Store a file below the prefix; its record, from what was sent."""
+        """Store a file below the prefix. Returns its record, computed from the bytes sent."""
         return FileRecord(relative, *cache.put((self / relative).url, self.remote, content))
 
     def update(self, accept: Callable[[bytes], bool], content: bytes) -> bool:
-        """Read the file, then store `content` if `accept` what was there; a write in between is lost."""
+        """Read the file, then store `content` if `accept` returns True for the bytes read. A write in between
+        is lost.
+        """
         try:
             if not accept(self.read_bytes()):
                 return False
@@ -198,7 +200,9 @@ class RemotePath(Location):
         return True
 
     def compare_and_swap(self, expected: bytes, content: bytes) -> bool:
-        """Store `content` and read it back: no store can replace one content and no other."""
+        """Store `content` and read it back, because no store can replace an object only if it has a given
+        content.
+        """
         write_url(self.url, self.remote, content)
         try:
             return self.read_bytes() == content
@@ -206,16 +210,16 @@ class RemotePath(Location):
             return False
 
     def fsync(self) -> None:
-        """Nothing: a file that is stored is durable."""
+        """Do nothing: a stored file is durable."""
 
     def probe_writable(self) -> None:
-        """Nothing."""
+        """Do nothing: the first write shows it."""
 
     def rename_if_possible(self, target: Self) -> None:
-        """Nothing."""
+        """Do nothing: object stores cannot rename."""
 
     def unlink(self, missing_ok: bool = False) -> None:
-        """Remove the file. FileNotFoundError if there is none, unless `missing_ok`."""
+        """Remove the file. Raises FileNotFoundError if there is none, unless `missing_ok`."""
         if not missing_ok and not self.is_file():
             raise FileNotFoundError(self.url)
         remove_url(self.url, self.remote)
@@ -225,4 +229,4 @@ class RemotePath(Location):
         remove_url(self.url, self.remote)
 
     def remove_temporaries(self) -> None:
-        """Nothing: a PUT that was cut off leaves none."""
+        """Do nothing: an interrupted PUT leaves no file."""

@@ -1,4 +1,4 @@
-"""Locations that users write, on command lines and in configurations."""
+"""Parse the locations that users write on command lines and in configurations."""
 
 import argparse
 import os
@@ -12,12 +12,12 @@ from gristmill.storage.remote import Remote, check_url, has_query, shown
 
 
 def parse_location(name: str, remote: Remote | None = None, field: str = "corpus") -> Location:
-    """The location that a path, `~` expanded, or a URL names.
+    """Parse a path, with `~` expanded, or a URL.
 
-    `remote` says which URLs may be opened. Without it, on a command line, the defaults hold, and
-    GRISTMILL_ALLOW_PRIVATE=1 in the environment allows addresses that are not public. ConfigError, which
-    names `field`, for a URL that is malformed, whose scheme may not be opened, or that holds credentials or a
-    query: locations are stored and shown.
+    `remote` says which URLs may be opened. Without it, as on a command line, the defaults hold, and
+    GRISTMILL_ALLOW_PRIVATE=1 in the environment allows addresses that are not public. Raises ConfigError,
+    which names `field`, for a URL that is malformed, whose scheme may not be opened, or that holds
+    credentials or a query: locations are stored and shown.
     """
     if not is_url(name):
         return LocalPath(expand_location(name, field))
@@ -37,7 +37,7 @@ def parse_location(name: str, remote: Remote | None = None, field: str = "corpus
 
 
 def location_argument(name: str) -> Location:
-    """`parse_location` as the type of a command line's argument."""
+    """Parse an argument of a command line with `parse_location`."""
     try:
         return parse_location(name)
     except ConfigError as error:
@@ -45,9 +45,8 @@ def location_argument(name: str) -> Location:
 
 
 def expand_location(name: str, field: str) -> str:
-    """`expand_home` for a location that a configuration names in `field`.
-
-    ConfigError instead of PathError.
+    """Expand a location that a configuration names in `field`, as `expand_home` does, but raise ConfigError
+    instead of PathError.
     """
     try:
         return expand_home(name)
@@ -56,7 +55,7 @@ def expand_location(name: str, field: str) -> str:
 
 
 def parse_local(name: str, field: str) -> LocalPath:
-    """A local path that a configuration names in `field`; raises ConfigError for a URL."""
+    """Parse a local path that a configuration names in `field`. Raises ConfigError for a URL."""
     try:
         return local_path(name)
     except PathError as error:

@@ -1,4 +1,4 @@
-"""Paths that users write, in any package: `~` and `$HOME` are expanded, and nothing that looks like a URL
+"""Paths that users write, in any package. `~` and `$HOME` are expanded, and nothing that looks like a URL
 becomes a file name.
 """
 
@@ -15,7 +15,7 @@ _VARIABLE = re.compile(r"\$(?:[A-Za-z_][A-Za-z0-9_]*|\{[A-Za-z_][A-Za-z0-9_]*\})
 
 
 class PathError(ValueError, argparse.ArgumentTypeError):
-    """A path that cannot be used; argparse prints the message after the argument's name."""
+    """A path that cannot be used. argparse prints the message after the argument's name."""
 
 
 class NotLocalError(PathError):
@@ -23,7 +23,7 @@ class NotLocalError(PathError):
 
 
 def expand_home(name: str) -> str:
-    """A path or URL with a leading `~`, `~USER` or `$HOME` expanded for this process's user and environment.
+    """Expand a leading `~`, `~USER` or `$HOME` of a path or URL for this process's user and environment.
 
     Raises PathError for an unknown user, and for any other leading variable, which would become the name of a
     directory.
@@ -51,7 +51,7 @@ def is_url(place: str) -> bool:
 
 
 def local_path(name: str) -> LocalPath:
-    """The path of a local file or directory, expanded; PathError as `expand_home`.
+    """Return the path of a local file or directory, expanded. Raises PathError as `expand_home` does.
 
     Raises NotLocalError for a URL; the message has its scheme only, since the rest may contain credentials.
     """

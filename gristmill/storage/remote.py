@@ -1,4 +1,4 @@
-"""Files behind URLs: object stores and web servers through fsspec. The only file here that imports fsspec.
+"""Files behind URLs: object stores and web servers through fsspec, which only this file imports.
 
 A URL is opened only if the configuration allows its scheme, and only at public addresses unless the
 configuration says otherwise. Addresses are checked before the first connection, for a clear message, and
@@ -47,8 +47,8 @@ _OWN_NAT64 = ipaddress.ip_network("64:ff9b:1::/48")  # RFC 8215: local use
 class Remote:
     """Which URLs may be opened, and how.
 
-    Credentials are found as the store's own tools find them; other options come from fsspec's environment
-    variables (`FSSPEC_S3_ANON=true` for public buckets without credentials).
+    Credentials come from where the store's own tools look for them; other options come from fsspec's
+    environment variables (`FSSPEC_S3_ANON=true` for public buckets without credentials).
     """
 
     schemes: tuple[str, ...] = ("s3", "gs", "hf")
@@ -80,8 +80,8 @@ class Facts(NamedTuple):
 
 
 def check_url(field: str, place: str) -> None:
-    """Raise ValueError for a URL that is malformed or contains credentials: configurations are stored and
-    shown.
+    """Raise ValueError for a URL that is malformed or contains credentials, since configurations are stored
+    and shown.
     """
     if not is_url(place):
         return
@@ -106,7 +106,7 @@ def check_url(field: str, place: str) -> None:
 
 
 def holds_credentials(text: str) -> bool:
-    """Whether a URL in a text has a user name, or a parameter whose name says signature, token or key."""
+    """Whether a URL in a text has a user name, or a parameter with a name like signature, token or key."""
     return bool(_CREDENTIALS.search(text))
 
 
@@ -116,14 +116,13 @@ def has_query(place: str) -> bool:
 
 
 def shown(place: str) -> str:
-    """A location as it is shown, logged and stored: HTTP URLs without their query."""
+    """Return a location as it is shown, logged and stored: HTTP URLs without their query."""
     return re.sub(r"[?#].*", "?...", place, flags=re.DOTALL) if has_query(place) else place
 
 
 def file_name(url: str) -> str:
-    """The file name of a URL: the last component of its path, without a query.
-
-    The host if the path is empty.
+    """Return the file name of a URL: the last component of its path without a query, or the host if the path
+    is empty.
     """
     bare = url.partition("://")[2]
     if _WEB.match(url):
@@ -132,7 +131,7 @@ def file_name(url: str) -> str:
 
 
 def list_urls(url: str, remote: Remote) -> dict[str, Facts]:
-    """Every file below a URL by its relative path, which is empty if the URL is itself a file.
+    """List every file below a URL by its relative path, which is empty if the URL is itself a file.
 
     Web servers have no listings: an HTTP URL is one file.
     """
@@ -151,7 +150,9 @@ def list_urls(url: str, remote: Remote) -> dict[str, Facts]:
 
 
 def stat_url(url: str, remote: Remote) -> Facts | None:
-    """Size and version of a remote file; None if there is none, also if there are files below it."""
+    """Return the size and version of a remote file; None if there is none, even if there are files below the
+    URL.
+    """
 
     def facts(store: Any, path: str) -> Facts | None:
         info = store.info(path)
@@ -166,14 +167,14 @@ def stat_url(url: str, remote: Remote) -> Facts | None:
 def open_url(url: str, remote: Remote) -> "RemoteFile":
     """Open a remote file for reading.
 
-    UserError if it is missing or forbidden, RemoteError if the store fails.
+    Raises UserError if it is missing or forbidden, RemoteError if the store fails.
     """
     options = {"block_size": _BLOCK_BYTES, "cache_type": "readahead"}
     return RemoteFile(url, _ask(url, remote, lambda store, path: store.open(path, "rb", **options)))
 
 
 class RemoteFile(io.RawIOBase):
-    """A remote file. Failures are RemoteErrors, not OSErrors, which readers treat as damage."""
+    """An open remote file. Failures are RemoteErrors, not OSErrors, which readers treat as damage."""
 
     def __init__(self, url: str, file: Any) -> None:
         self._url = url
@@ -192,11 +193,11 @@ class RemoteFile(io.RawIOBase):
         return int(self._file.seek(offset, whence))
 
     def tell(self) -> int:
-        """The position of the next read."""
+        """Return the position of the next read."""
         return int(self._file.tell())
 
     def readinto(self, buffer: Any) -> int:
-        """Fill `buffer`; fewer bytes only at the end of the file, however short single answers are."""
+        """Fill `buffer`. Returns fewer bytes only at the end of the file, even if single responses are short."""
         size: int | None = self._file.size
         left = len(buffer) if size is None else min(len(buffer), max(0, size - self.tell()))
         filled = 0
@@ -233,7 +234,7 @@ def _ask(url: str, remote: Remote, call: Callable[[Any, str], Result], **options
 
 
 def endpoint_hint(url: str, remote: Remote) -> str:
-    """A hint for messages about S3 URLs if no endpoint is configured; else empty.
+    """Return a hint for messages about S3 URLs if no endpoint is configured, else an empty string.
 
     Commands that read a corpus do not know its `remote.endpoint`; they take it from the environment.
     """
@@ -274,7 +275,7 @@ def _connect(url: str, remote: Remote) -> tuple[Any, str]:
 
 
 def library_of_scheme(scheme: str) -> tuple[str, str]:
-    """The module that opens URLs of a scheme, and the command that installs it."""
+    """Return the module that opens URLs of a scheme, and the command that installs it."""
     return _LIBRARIES[scheme]
 
 
@@ -332,8 +333,8 @@ _public: set[tuple[str, int]] = set()  # services whose addresses were public at
 
 
 def is_public(address: str) -> bool:
-    """Whether an IP address is one of the public internet (IANA's special-purpose registries, as `ipaddress`
-    has them).
+    """Whether an IP address belongs to the public internet (IANA's special-purpose registries, as in
+    `ipaddress`).
     """
     found = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(found, ipaddress.IPv6Address):
@@ -363,17 +364,15 @@ async def _public_client(**options: Any) -> Any:
 
 
 def read_url(url: str, remote: Remote) -> bytes:
-    """All bytes of a remote file, by one request. FileNotFoundError if there is none."""
+    """Read all bytes of a remote file with one request. Raises FileNotFoundError if there is none."""
     alone = {"max_concurrency": 1} if url.lower().startswith("s3:") else {}  # else s3fs requests the size first
     return _ask(url, remote, lambda store, path: bytes(store.cat_file(path, **alone)), size=_SMALL_BYTES, missing=True)
 
 
 def read_url_ranges(ranges: Sequence[tuple[str, int, int]], remote: Remote) -> list[bytes]:
-    """The bytes [start, end) of files of one store, by concurrent requests.
+    """Read the bytes [start, end) of files of one store, by concurrent requests.
 
-    FileNotFoundError if a file is missing.
-
-    The caller checks that the answers are complete.
+    Raises FileNotFoundError if a file is missing. The caller checks that the results are complete.
     """
     found: list[bytes] = []
     for first in range(0, len(ranges), _AT_ONCE):
@@ -392,7 +391,7 @@ def read_url_ranges(ranges: Sequence[tuple[str, int, int]], remote: Remote) -> l
 
 
 def fetch_url(url: str, remote: Remote, target: Path) -> None:
-    """Copy a remote file to a local one. FileNotFoundError if there is none."""
+    """Copy a remote file to a local one. Raises FileNotFoundError if there is none."""
     size = _ask(url, remote, lambda store, path: _facts(url, store.info(path)).size, missing=True)
     target.touch()  # a local failure shows here, not as one of the store
 
@@ -406,7 +405,7 @@ def fetch_url(url: str, remote: Remote, target: Path) -> None:
 
 
 def put_url(url: str, remote: Remote, local: Path) -> None:
-    """Store a local file under a URL, replacing any other: it appears whole or not at all."""
+    """Store a local file under a URL, replacing any other. It appears whole or not at all."""
     _ask(url, remote, lambda store, path: store.put_file(str(local), path), size=local.stat().st_size)
 
 
@@ -418,9 +417,8 @@ def write_url(url: str, remote: Remote, content: bytes) -> None:
 def create_url(url: str, remote: Remote, content: bytes) -> bool:
     """Store bytes under a URL unless the file exists or another process is creating it.
 
-    Whether the file has these bytes: then this call stored them, or its first attempt did.
-
-    A store without conditional requests answers 501; there the last writer wins.
+    Returns whether the file has these bytes: then this call stored them, or its first attempt did. In a store
+    without conditional requests, which answers 501, the last writer wins.
     """
 
     def create(store: Any, path: str) -> bool:
@@ -456,7 +454,7 @@ def remove_url(url: str, remote: Remote) -> None:
 
 
 def children_of_url(url: str, remote: Remote) -> list[str]:
-    """Names directly below a prefix; empty if there are none."""
+    """Return the names directly below a prefix; empty if there are none."""
 
     def children(store: Any, path: str) -> list[str]:
         names = store.ls(path, detail=False)
@@ -469,5 +467,5 @@ def children_of_url(url: str, remote: Remote) -> list[str]:
 
 
 def modified_ns(url: str, remote: Remote) -> int:
-    """When a remote file was stored, in nanoseconds since the epoch."""
+    """Return when a remote file was stored, in nanoseconds since the epoch."""
     return _ask(url, remote, lambda store, path: int(store.modified(path).timestamp() * 1e9), missing=True)

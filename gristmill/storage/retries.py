@@ -15,10 +15,11 @@ _TRANSIENT = (errno.EIO, errno.ESTALE, errno.ETIMEDOUT)
 
 
 def retry(place: Any, call: Callable[[], Result]) -> Result:
-    """The result of a call that starts from scratch each time: up to three tries, with growing pauses.
+    """Call a function that starts from scratch each time, up to three times with growing pauses. Returns its
+    result.
 
-    After a failed fsync the kernel may regard unwritten pages as clean. So a file is never fsynced again: the
-    call writes it again, under another name.
+    After a failed fsync the kernel may regard unwritten pages as clean. A file is therefore never fsynced
+    again: the next try writes it under another name.
     """
     for attempt in range(1, _ATTEMPTS):
         try:

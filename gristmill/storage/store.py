@@ -1,4 +1,4 @@
-"""Checksums: of files, of JSON values, and JSON files that contain their own."""
+"""Checksums of files and of JSON values, and JSON files that contain their own checksum."""
 
 import json
 from pathlib import Path
@@ -14,7 +14,7 @@ _CHUNK = 1 << 20
 
 
 def file_checksum(path: Path) -> str:
-    """xxh3_128 of the whole file, in hex."""
+    """Return the xxh3_128 of the whole file, in hex."""
     return retry(path, lambda: _checksum(path))
 
 
@@ -27,25 +27,25 @@ def _checksum(path: Path) -> str:
 
 
 def canonical_json(value: Any) -> bytes:
-    """JSON with sorted keys and no spaces: equal values give equal bytes."""
+    """Return JSON with sorted keys and no spaces, so that equal values give equal bytes."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False).encode()
 
 
 def digest(value: Any) -> str:
-    """xxh3_128 of the canonical JSON of a value, in hex: 32 digits."""
+    """Return the xxh3_128 of the canonical JSON of a value: 32 hex digits."""
     return xxhash.xxh3_128_hexdigest(canonical_json(value))
 
 
 def write_json(path: Location, value: dict[str, Any]) -> None:
     """Write a JSON object atomically, with its own checksum in the field `checksum`.
 
-    Indented, keys in the order given.
+    It is indented, with its keys in the order given.
     """
     path.write_atomic(_with_checksum(value))
 
 
 def write_new_json(path: Location, value: dict[str, Any]) -> bool:
-    """Write a JSON object as `write_json` does unless the file exists; whether this call did."""
+    """Write a JSON object as `write_json` does unless the file exists. Returns whether this call wrote it."""
     return path.write_new(_with_checksum(value))
 
 
@@ -58,9 +58,8 @@ def _with_checksum(value: dict[str, Any]) -> bytes:
 def read_json(path: Location, advice: str = "remove it and run the same command again") -> dict[str, Any]:
     """Read a JSON object written by `write_json` and verify its checksum.
 
-    `advice` is what to do about a damaged file.
-
-    Raises FileNotFoundError if there is none and CorruptFileError if the content is not what was written.
+    `advice` says what to do about a damaged file. Raises FileNotFoundError if there is no file, and
+    CorruptFileError if its content is not what was written.
     """
     value = _parse_intact(retry(path, path.read_bytes))
     if value is None:  # perhaps damaged in transfer

@@ -1,4 +1,4 @@
-"""Calls to an object store or a web server: timeouts, retries, and our errors instead of the libraries'.
+"""Calls to an object store or a web server, with timeouts, retries and our own errors.
 
 The libraries wait as long as any bytes come, however few. Here a call gets time in proportion to the bytes
 that it moves. One that takes longer is abandoned and counts as failed.
@@ -36,13 +36,14 @@ def ask(
     missing: bool = False,
     tries: int = 3,
 ) -> Result:
-    """The result of a call that moves about `size` bytes.
+    """Run a call that moves about `size` bytes and return its result.
 
     Transient failures are retried, up to `tries` in all.
 
-    RemoteError if the store fails each time, or takes longer than `seconds` (default: two minutes) plus a
-    second for each 64 KiB. UserError if something is missing or forbidden; with `missing`, FileNotFoundError
-    for the former. Messages name `place`; with `secret` they contain nothing else of the library's error.
+    Raises RemoteError if the store fails each time, or takes longer than `seconds` (default: two minutes)
+    plus a second for each 64 KiB. Raises UserError if something is missing or forbidden; with `missing`,
+    FileNotFoundError if it is missing. Messages name `place`; with `secret` they contain nothing else of the
+    library's error.
     """
     limit = (_SECONDS if seconds is None else seconds) + size / _LEAST_RATE
     for pause in _PAUSES[: tries - 1]:
@@ -98,7 +99,9 @@ def _errors(place: str, secret: bool, missing: bool) -> Iterator[None]:
 
 
 def hides_failure(error: FileNotFoundError) -> bool:
-    """Whether the server failed, rather than the file being absent: fsspec raises FileNotFoundError for both."""
+    """Whether the server failed although fsspec raised FileNotFoundError, which it also raises for a missing
+    file.
+    """
     cause = error.__cause__
     failed = isinstance(cause, OSError) and not isinstance(cause, FileNotFoundError)
     return failed or getattr(cause, "status", 404) not in (404, 410)

@@ -2,8 +2,8 @@
 `tokenizers`.
 
 The result depends only on the multiset of texts: counts of pre-tokens are summed and ties between pairs are
-broken by their ids, so threads, hash seeds and the order of texts have no effect. Literal reserved tokens in
-the texts are plain characters.
+broken by their ids, so threads, hash seeds and the order of texts have no effect. Reserved tokens that occur
+literally in the texts are plain characters.
 """
 
 from collections.abc import Iterable
@@ -35,8 +35,8 @@ def train_byte_bpe(
     min_frequency: int = 2,
     show_progress: bool = False,
 ) -> bytes:
-    """Train a byte-level BPE; return the content of its `tokenizer.json`, the same for the same multiset of
-    texts.
+    """Train a byte-level BPE; return the content of its `tokenizer.json`. The same multiset of texts gives
+    the same content.
 
     Ids: the reserved tokens of `tokenizer.vocabulary.specials` (0 to 127), the 256 bytes, then one token per
     merge. A pair of tokens is merged only if it occurs `min_frequency` times. `texts` is read once; memory

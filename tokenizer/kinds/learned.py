@@ -1,4 +1,6 @@
-"""Shared by all trained kinds: checks before and after training, and the choice of characters in a vocabulary."""
+"""Shared by all trained kinds: checks before and after training, and the selection of the characters of a
+vocabulary.
+"""
 
 import re
 from collections import Counter
@@ -13,8 +15,8 @@ recommends 0.9995 for languages with many characters and 1 for others). Rarer ch
 
 
 def check_request(vocab_size: int, smallest: int, why: str, coverage: float, min_frequency: int) -> None:
-    """Raise ValueError for a vocabulary below `smallest`, a share of characters outside (0, 1], a frequency
-    below 1.
+    """Raise ValueError for a vocabulary below `smallest`, a share of characters outside (0, 1], or a
+    frequency below 1.
     """
     if vocab_size < smallest:
         raise ValueError(f"vocab_size: got {vocab_size}, allowed {smallest} or more ({why})")
@@ -25,7 +27,7 @@ def check_request(vocab_size: int, smallest: int, why: str, coverage: float, min
 
 
 def check_encodable(texts: Iterable[str]) -> Iterator[str]:
-    """Yield the texts; ValueError at one with a lone surrogate."""
+    """Yield the texts. Raises ValueError at one with a lone surrogate."""
     for number, text in enumerate(texts):
         try:
             text.encode()
@@ -38,9 +40,10 @@ def check_encodable(texts: Iterable[str]) -> Iterator[str]:
 
 
 def known_characters(texts: Iterable[str], coverage: float) -> str:
-    """The fewest characters that make up a share of `coverage` of the texts without white space, by code point.
+    """Return the smallest set of characters that makes up a share of `coverage` of the texts without white
+    space, by code point.
 
-    Of equally frequent characters those with smaller code points are kept.
+    Of equally frequent characters, those with smaller code points are kept.
     """
     counts: Counter[str] = Counter()
     for text in check_encodable(texts):
@@ -58,14 +61,16 @@ def known_characters(texts: Iterable[str], coverage: float) -> str:
 
 
 def blank_unknown(texts: Iterable[str], characters: str) -> Iterator[str]:
-    """The texts with every run of other characters replaced by a space, so that no token is learned across it."""
+    """Replace every run of other characters in the texts by a space, so that no token is learned across it."""
     other = re.compile(f"[^{re.escape(characters)}\\s]+") if characters else re.compile(r"\S+")
     for text in texts:
         yield other.sub(" ", text)
 
 
 def serialize(tokenizer: Any, vocab_size: int, why: str) -> bytes:
-    """The content of `tokenizer.json`; ValueError if the vocabulary is smaller or larger than `vocab_size`."""
+    """Return the content of `tokenizer.json`. Raises ValueError if the vocabulary is smaller or larger than
+    `vocab_size`.
+    """
     vocabulary = tokenizer.get_vocab()
     assert all(vocabulary[token] == number for number, token in enumerate(SPECIALS))
     if len(vocabulary) < vocab_size:

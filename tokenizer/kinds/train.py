@@ -54,9 +54,10 @@ def train(
 ) -> bytes:
     """Train a tokenizer of `kind`; return the content of its `tokenizer.json`.
 
-    `texts` may be read more than once, so it must not be an iterator. `coverage` (share of the characters
+    `texts` may be read more than once, so it must not be an iterator. `coverage` (the share of the characters
     that are known) is ignored for kinds over bytes. Raises ValueError for any other knob that the kind does
-    not have, for `bytes` with a `vocab_size` other than 384, and as the trainers say.
+    not have, for `bytes` with a `vocab_size` other than 384, and in the cases that the training function of
+    the kind lists.
     """
     if kind not in KINDS:
         raise ValueError(f"kind: got {kind!r}, allowed {', '.join(KINDS)}")

@@ -1,8 +1,8 @@
 """Train a unigram language model (Kudo 2018) as T5 uses it through SentencePiece: `▁` is a space, sentinels
 are reserved.
 
-Hugging Face `tokenizers` gives another file at every run, even with one thread, so a trained file cannot be
-reproduced.
+Hugging Face `tokenizers` gives a different file in every run, even with one thread, so a trained file cannot
+be reproduced.
 """
 
 from collections.abc import Iterable
@@ -18,9 +18,9 @@ def train_unigram(
     """Train a unigram vocabulary; return the content of its `tokenizer.json`. `texts` is read twice.
 
     Ids: the reserved tokens (0 to 127), then the pieces. Texts are normalised as for T5 (`nmt_nfkc`): control
-    characters are removed, line ends and tabs become spaces, NFKC, one space for several, none at either end,
-    one before the first word. A run of characters outside `coverage` is `<unk>`. Pieces have at most 16
-    characters.
+    characters are removed, line ends and tabs become spaces, NFKC is applied, several spaces become one,
+    spaces at both ends are removed, and one is added before the first word. A run of characters outside
+    `coverage` is `<unk>`. Pieces have at most 16 characters.
 
     Raises ValueError if the texts do not fill `vocab_size` or their characters alone exceed it, and for
     values out of range.
@@ -49,7 +49,7 @@ def train_unigram(
 
 
 def unigram_normalizer(lowercase: bool) -> Any:
-    """T5's normalisation, as a `tokenizers` normaliser."""
+    """Return T5's normalisation as a `tokenizers` normaliser."""
     from tokenizers import Regex, normalizers
 
     fold = [normalizers.Lowercase()] if lowercase else []

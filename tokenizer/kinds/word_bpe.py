@@ -30,8 +30,8 @@ def train_word_bpe(
     coverage: float = COVERAGE,
     min_frequency: int = 2,
 ) -> bytes:
-    """Train a BPE with an end-of-word mark; return the content of its `tokenizer.json`, the same for the same
-    multiset of texts. `texts` is read twice.
+    """Train a BPE with an end-of-word mark; return the content of its `tokenizer.json`. The same multiset of
+    texts gives the same content. `texts` is read twice.
 
     Ids: the reserved tokens (0 to 127), the characters of the texts by code point, then one token per merge.
     White space is not kept: decoding writes one space between words. `lowercase` is as in GPT. Characters
@@ -55,7 +55,7 @@ def train_word_bpe(
 
 
 def word_normalizer(lowercase: bool) -> Any:
-    """The `tokenizers` normaliser that adds the mark to the end of every word."""
+    """Return the `tokenizers` normaliser that adds the mark to the end of every word."""
     from tokenizers import Regex, normalizers
 
     steps = [normalizers.NFC(), *([normalizers.Lowercase()] if lowercase else [])]

@@ -1,4 +1,4 @@
-"""Add reserved tokens to a tokenizer from elsewhere without changing how it encodes text."""
+"""Add reserved tokens to any tokenizer without changing how it encodes text."""
 
 from collections.abc import Iterable
 
@@ -7,11 +7,12 @@ from tokenizer.vocabulary.specials import SPECIALS, required_tokens
 
 
 def add_reserved(definition: Definition, wanted: Iterable[str]) -> bytes:
-    """The content of the `tokenizer.json` with the reserved tokens of `wanted` that it lacks, under new ids at its end.
+    """Return the content of a `tokenizer.json` with the reserved tokens of `wanted` that it lacks, under new
+    ids at its end.
 
-    `wanted` are objectives or tokens, as in `specials.required_tokens`. A token is lacking if none of the vocabulary's
-    own tokens plays its role. Text is encoded as before. Raises ValueError for an unknown name, and if a reserved name
-    is an ordinary token of the vocabulary.
+    `wanted` are objectives or tokens, as in `specials.required_tokens`. A token is lacking if none of the
+    vocabulary's own tokens plays its role. Text is encoded as before. Raises ValueError for an unknown name,
+    and if a reserved name is an ordinary token of the vocabulary.
     """
     from tokenizers import AddedToken, Tokenizer
 

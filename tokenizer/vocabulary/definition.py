@@ -2,8 +2,8 @@
 
 Hugging Face `tokenizers` and gigatoken turn a literal `<mask>` or `<|endoftext|>` in a text into the special
 token, and `encode_special_tokens=True` is not saved in the file. A copy without special added tokens encodes
-such a string as plain characters in both libraries. Unigram vocabularies also hold the special tokens as
-pieces of the best score, so the copy renames them to names that no word can have.
+such a string as plain characters in both libraries. Unigram vocabularies also contain the special tokens as
+pieces with the best score, so the copy gives them names that cannot occur in a text.
 """
 
 import json
@@ -32,7 +32,9 @@ class Definition:
 
     @cached_property
     def kind(self) -> str:
-        """`byte_bpe`, `bytes` (ids are bytes plus `first_byte`), `bpe`, `wordpiece`, `unigram` or `word_level`."""
+        """The kind of vocabulary: `byte_bpe`, `bytes` (ids are bytes plus `first_byte`), `bpe`, `wordpiece`,
+        `unigram` or `word_level`.
+        """
         model = self.data["model"]["type"]
         if model != "BPE":
             return KINDS[model]
@@ -42,7 +44,7 @@ class Definition:
 
     @cached_property
     def first_byte(self) -> int | None:
-        """Id of the byte 0 if ids are bytes plus a constant (no merges, 256 consecutive ids, every byte
+        """The id of byte 0 if ids are bytes plus a constant (no merges, 256 consecutive ids, every byte
         kept), else None.
         """
         model = self.data["model"]
@@ -54,7 +56,7 @@ class Definition:
 
     @cached_property
     def roles(self) -> dict[str, int]:
-        """Special tokens by their role in `tokenizer.vocabulary.specials` if they play one, else by their own
+        """Special tokens by their role in `tokenizer.vocabulary.specials` if they have one, else by their own
         name.
         """
         return map_roles(self.specials)
@@ -67,7 +69,7 @@ class Definition:
 
     @cached_property
     def unknown_id(self) -> int | None:
-        """Id of the unknown token, the only special token that text may yield."""
+        """The id of the unknown token, the only special token that text may yield."""
         model = self.data["model"]
         if model["type"] == "Unigram":
             return model["unk_id"]
@@ -84,17 +86,17 @@ class Definition:
 
     @cached_property
     def vocab_size(self) -> int:
-        """Rows of an embedding table: one more than the greatest id."""
+        """The rows of an embedding table: one more than the greatest id."""
         return max(self.tokens) + 1
 
     @property
     def json(self) -> str:
-        """The whole file."""
+        """The whole file as text."""
         return json.dumps(self.data, ensure_ascii=False)
 
     @cached_property
     def end_of_word(self) -> str | None:
-        """The mark at the end of the last token of a word, or None."""
+        """The mark at the end of the last token of each word, or None."""
         suffix: str | None = self.data["model"].get("end_of_word_suffix")
         decoder = self.data["decoder"] or {}
         return suffix or (decoder["suffix"] if decoder.get("type") == "BPEDecoder" else None) or None
@@ -137,16 +139,19 @@ class Definition:
         return model
 
     def token_bytes(self, token_id: int) -> bytes:
-        """The UTF-8 bytes that a token represents; for kinds that are not byte-level, those of its written form."""
+        """Return the UTF-8 bytes that a token represents; for kinds that are not byte-level, those of its
+        written form.
+        """
         token = self.tokens[token_id]
         if not self._byte_level or token_id in self._added:
             return token.encode()
         return bytes(_byte_of_character()[character] for character in token)
 
     def byte_lengths(self) -> npt.NDArray[np.int64]:
-        """Bytes of text that each id covers, int64 of shape (vocab_size,); 0 for special tokens and unused ids.
+        """Bytes of text that each id covers, int64 of shape (vocab_size,); 0 for special tokens and unused
+        ids.
 
-        Raises ValueError if the lengths of tokens do not add up to the length of the text.
+        Raises ValueError if the lengths of the tokens of a text do not add up to its length.
         """
         if reason := self._byte_length_obstacle():
             raise ValueError(
@@ -204,7 +209,7 @@ class Definition:
 
 
 def read_definition(path: str) -> Definition:
-    """Read a `tokenizer.json` (or the one in the directory `path`); ValueError if it cannot be read."""
+    """Read a `tokenizer.json`, or the one in the directory `path`. Raises ValueError if it cannot be read."""
     from tokenizers import Tokenizer
 
     file = local_path(path)
@@ -228,7 +233,7 @@ def read_definition(path: str) -> Definition:
 
 
 def load_within_text(definition: Definition) -> Any:
-    """A `tokenizers` tokenizer that encodes parts of a text; see `Definition.within_text_json`."""
+    """Load a `tokenizers` tokenizer that encodes parts of a text; see `Definition.within_text_json`."""
     from tokenizers import Tokenizer
 
     return Tokenizer.from_str(definition.within_text_json)
@@ -240,7 +245,7 @@ def _by_id(vocabulary: dict[str, int]) -> list[tuple[int, str]]:
 
 @cache
 def characters_of_bytes() -> tuple[str, ...]:
-    """The character that represents each byte in byte-level vocabularies, in the order of the bytes."""
+    """Return the character that represents each byte in byte-level vocabularies, in the order of the bytes."""
     table = _byte_of_character()
     return tuple(sorted(table, key=table.__getitem__))
 

@@ -3,7 +3,8 @@ tokenizers.
 
 Readers of token shards add these tokens; text never yields them (see `tokenizer.encode`). They cover the
 objectives of all families: padding, document marks, BERT's classification and masking, T5's 100 sentinels,
-the marks of fill-in-the-middle (Bavarian et al. 2022), and spares. So no objective needs another vocabulary.
+the marks of fill-in-the-middle (Bavarian et al. 2022), and spares. No objective therefore needs another
+vocabulary.
 """
 
 import difflib
@@ -42,9 +43,9 @@ classifies it), T5, GPT-2 (`<|endoftext|>` separates documents, so it begins and
 
 
 def map_roles(declared: Mapping[str, int]) -> dict[str, int]:
-    """Ids of special tokens by role, ordered by id.
+    """Map roles to the ids of special tokens, ordered by id.
 
-    One token may play two roles (GPT-2's `<|endoftext|>` is `<bos>` and `<eos>`). A token without a role
+    One token may have two roles (GPT-2's `<|endoftext|>` is `<bos>` and `<eos>`). A token without a role
     keeps its name.
     """
     roles = {}
@@ -73,7 +74,9 @@ REQUIRED_BY: dict[str, tuple[str, ...]] = {
 
 
 def required_tokens(names: Iterable[str]) -> frozenset[str]:
-    """The reserved tokens for objectives of REQUIRED_BY, or for tokens. Raises ValueError for any other name."""
+    """Return the reserved tokens that the named objectives of REQUIRED_BY need. The name of a token selects
+    that token. Raises ValueError for any other name.
+    """
     tokens: set[str] = set()
     for name in names:
         if name not in REQUIRED_BY and name not in SPECIAL_IDS:
@@ -89,8 +92,8 @@ def required_tokens(names: Iterable[str]) -> frozenset[str]:
 def add_fallback_marks(roles: Mapping[str, int]) -> dict[str, int]:
     """Add `<bos>` and `<eos>` to roles (of `map_roles`) that lack them, represented by another special token.
 
-    If one of the two is declared, it does both, as in GPT-2; else BERT's `<cls>` and `<sep>` begin and end a text.
-    The published tokenizer of GPT declares only `<unk>`, which then separates documents.
+    If one of the two is declared, it serves as both, as in GPT-2; otherwise BERT's `<cls>` and `<sep>` begin
+    and end a text. The published tokenizer of GPT declares only `<unk>`, which then separates documents.
     """
     candidates = {BOS: (BOS, EOS, CLS, UNK), EOS: (EOS, BOS, SEP, UNK)}
     marks = {mark: next((roles[name] for name in names if name in roles), None) for mark, names in candidates.items()}
