@@ -7,10 +7,11 @@ from typing import Any, Union
 
 from gristmill.config import parse
 from gristmill.errors import UserError
+from trainers.config.finetuning import Finetuning
 from trainers.config.job import Job
 from trainers.config.pretraining import Pretraining
 
-JOBS: dict[str, type[Job]] = {"pretraining": Pretraining}
+JOBS: dict[str, type[Job]] = {"pretraining": Pretraining, "finetuning": Finetuning}
 
 
 def parse_job(data: Mapping[str, Any], where: str) -> Job:

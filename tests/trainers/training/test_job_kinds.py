@@ -104,17 +104,11 @@ def test_the_kind_decides_which_fields_there_are(two_kinds, corpus_directory):
 
 def test_an_unknown_kind_is_refused_with_its_near_match(two_kinds):
     data = plain(llama_tiny())
-    with pytest.raises(ConfigError, match=r"kind: got 'pretrainig', expected one of .*; did you mean 'pretraining'"):
+    kinds = "pretraining, finetuning, reciting"
+    with pytest.raises(ConfigError, match=f"x: kind: got 'pretrainig', expected one of {kinds}; did you mean 'pretr"):
         parse_job({**data, "kind": "pretrainig"}, "x")
-    with pytest.raises(
-        ConfigError, match="x: kind: got 'recting', expected one of pretraining, reciting; did you mean"
-    ):
+    with pytest.raises(ConfigError, match=f"x: kind: got 'recting', expected one of {kinds}; did you mean 'reciting'"):
         parse_job({**data, "kind": "recting"}, "x")
-
-
-def test_an_unknown_kind_is_refused_where_there_is_one():
-    with pytest.raises(ConfigError, match="x: kind: got 'pretrainig', expected one of 'pretraining'; did you mean"):
-        parse_job({**plain(llama_tiny()), "kind": "pretrainig"}, "x")
 
 
 @pytest.mark.deepspeed

@@ -1,0 +1,1 @@
+"""Methods that change the weights of a base, or add to them."""

@@ -1,0 +1,179 @@
+"""The configuration of a fine-tuning run: tasks, a method, a head, and the base that it begins from.
+`trainers.runs.resolve_finetuning` computes the fields that are null here.
+"""
+
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Literal, Self
+
+from trainers.adapters import Full, Method
+from trainers.config.architecture import require
+from trainers.config.job import Job
+from trainers.objectives.shared.context import Context
+from trainers.objectives.shared.training_objective import TrainingObjective
+from trainers.rows.batch import Batch, Frame
+from trainers.tasks.schema.task import Task
+
+Pooling = Literal["first", "last", "mean", "max", "last_max_mean"]
+
+
+@dataclass(frozen=True)
+class HeadSettings:
+    """What the head of a task reads of each text.
+
+    `pooling` is the state that stands for a text: of its first token, of its last, the mean or maximum over its
+    tokens, or the last, maximum and mean concatenated (ULMFiT; Howard and Ruder, 2018, section 3.3). Null is
+    `first` for encoders and `last` for the others. `layers` are those whose states it reads: the `last`, the
+    `last_four` concatenated (Devlin et al., 2019, section 5.3), or a learned `scalar_mix` of all (ELMo; Peters et
+    al., 2018, equation 1). `dropout` is applied before each of its linear layers; null is the model's.
+    """
+
+    pooling: Pooling | None = None
+    layers: Literal["last", "last_four", "scalar_mix"] = "last"
+    dropout: float | None = None
+
+    def check(self) -> None:
+        """Validate ranges."""
+        require(self.dropout is None or 0 <= self.dropout < 1, f"dropout: got {self.dropout}, allowed 0 to below 1")
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """How texts become rows of tokens.
+
+    An input has at most `max_length` tokens, specials and virtual tokens included; null is as many as the model has
+    positions. Passages of span tasks and sentences of tagging tasks that are longer are cut into windows that share
+    `stride` tokens; other texts are truncated, the longer of a pair first. With `packed` a row holds several inputs
+    that do not see each other, and little padding; the loss is the same either way. With `text_to_text` any task is
+    solved by writing its answer, from the task's templates.
+    """
+
+    max_length: int | None = None
+    stride: int = 128
+    packed: bool = True
+    text_to_text: bool = False
+
+    def check(self) -> None:
+        """Validate ranges."""
+        require(
+            self.max_length is None or self.max_length >= 8, f"max_length: got {self.max_length}, allowed 8 or more"
+        )
+        require(self.stride >= 1, f"stride: got {self.stride}, allowed 1 or more")
+
+
+@dataclass(frozen=True)
+class Mixing:
+    """How often each of several tasks is read (Raffel et al., 2020, section 3.5.2): in proportion to its examples,
+    of which at most `limit` count; to that raised to 1 / `temperature`; or all alike.
+    """
+
+    kind: Literal["proportional", "temperature", "equal"] = "proportional"
+    temperature: float = 2.0
+    limit: int = 1 << 21
+
+    def check(self) -> None:
+        """Validate ranges."""
+        require(self.temperature > 0, f"temperature: got {self.temperature}, allowed above 0")
+        require(self.limit >= 1, f"limit: got {self.limit}, allowed 1 or more")
+
+
+@dataclass(frozen=True)
+class TaskValidation:
+    """The task's first metric on its dev split: every `every` steps, or at the end of every epoch if that is null.
+
+    The checkpoint with the best value is kept, exported and used for predictions. A run ends early after `patience`
+    validations in a row without a better value; null never does.
+    """
+
+    every: int | None = None
+    patience: int | None = None
+
+    def check(self) -> None:
+        """Validate ranges."""
+        for name in ("every", "patience"):
+            value = getattr(self, name)
+            require(value is None or value >= 1, f"{name}: got {value}, allowed 1 or more, or null")
+
+
+@dataclass(frozen=True)
+class TaskObjective(TrainingObjective):
+    """Stands for the objective of a fine-tuning run, whose inputs and targets come from its task."""
+
+    kind: str = "task"
+
+    frame: ClassVar[Frame] = Frame()
+    families: ClassVar[tuple[str, ...]] = ("decoder", "encoder", "encoder_decoder")
+
+    def apply(self, batch: Batch, context: Context) -> Batch:
+        """Return the batch unchanged: it has its targets."""
+        return batch
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finetuning(Job):
+    """A run that trains a base on tasks, by a method.
+
+    `init.path` is the base: a run, an export or a Hugging Face directory, from which `model` is taken. Without
+    `init` the model is new, and `tokenizer` names the tokenizer.json that it reads with: the control without
+    pretraining. `files` is the directory that holds the tasks' files; null is that of $GRISTMILL_TASKS. Of several
+    tasks all are solved as text to text. `label_smoothing` (Szegedy et al., 2016, section 7) takes that share of
+    the target away from the right class and spreads it over all. With `class_weights: balanced` each class
+    weighs the inverse of its share of the training examples.
+    """
+
+    kind: Literal["finetuning"] = "finetuning"
+    tasks: tuple[Task, ...]
+    files: str | None = None
+    tokenizer: str | None = None
+    method: Method = field(default_factory=Full)
+    head: HeadSettings = field(default_factory=HeadSettings)
+    encoding: Encoding = field(default_factory=Encoding)
+    mixing: Mixing = field(default_factory=Mixing)
+    validation: TaskValidation = field(default_factory=TaskValidation)
+    label_smoothing: float = 0.0
+    class_weights: Literal["balanced"] | dict[str, float] | None = None
+
+    @property
+    def objective(self) -> TrainingObjective:
+        """A stand-in that says that the rows are ready."""
+        return TaskObjective()
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The directory of the tasks' files."""
+        return (self.files or "",)
+
+    @property
+    def validation_interval(self) -> int:
+        """The value of `validation.every`."""
+        assert self.validation.every is not None
+        return self.validation.every
+
+    @property
+    def writes_text(self) -> bool:
+        """Whether the model writes its answers instead of predicting them with a head."""
+        return self.encoding.text_to_text or self.tasks[0].kind == "generate"
+
+    def with_inputs(self, inputs: tuple[str, ...]) -> Self:
+        """A copy of the run with its files elsewhere."""
+        return replace(self, files=inputs[0] or None)
+
+    def check(self) -> None:
+        """Validate ranges and the rules that span several sections."""
+        super().check()
+        require(len(self.tasks) >= 1, "tasks: names no task; give at least one")
+        names = [task.name for task in self.tasks]
+        require(len(set(names)) == len(names), f"tasks: got {', '.join(names)}, each allowed only once")
+        require(
+            len(self.tasks) == 1 or all(self.encoding.text_to_text or task.kind == "generate" for task in self.tasks),
+            f"tasks: got {', '.join(names)}, which one model solves together only as text; set encoding.text_to_text=true",
+        )
+        require(0 <= self.label_smoothing < 1, f"label_smoothing: got {self.label_smoothing}, allowed 0 to below 1")
+        require(
+            not self.writes_text or self.model.family != "encoder",
+            f"encoding.text_to_text: got true, {self.model.architecture} is an encoder and writes no text; "
+            f"set it to false, or take a decoder or an encoder-decoder",
+        )
+        require(
+            self.model.family == "encoder" or self.head.pooling != "first",
+            f"head.pooling: got first, the first token of {self.model.architecture} sees no other; use last or mean",
+        )
