@@ -1,0 +1,168 @@
+"""Texts of examples as token ids, each distinct text encoded once, in the local cache under a digest of their content.
+
+The digest covers the texts and the tokenizer, so any change to a file, a column or a template that changes a text is
+seen, and tasks that share texts share the cache.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import xxhash
+
+from gristmill.storage.store import digest
+from tokenizer.encode import Encoder
+from trainers.rows.index_cache import load_or_make
+
+_VERSION = 1
+_BATCH_BYTES = 1 << 22  # texts whose bytes are located at a time
+
+
+@dataclass(frozen=True)
+class EncodedTexts:
+    """n texts as token ids, without specials: text i is `tokens[first[i] : first[i] + sizes[i]]`. Equal texts share
+    their tokens.
+
+    `tokens` is int32, `first` and `sizes` are int64 [n]. `starts` and `ends`, int32 of the shape of `tokens`, say which
+    bytes of its text a token comes from; they are empty unless they were requested. They do not descend within a text.
+    A token without a byte of its own (`▁X` cut into `▁` and `X`, or part of a character) has those of the token before.
+    """
+
+    tokens: np.ndarray
+    first: np.ndarray
+    sizes: np.ndarray
+    starts: np.ndarray
+    ends: np.ndarray
+
+    def tokens_at(self, texts: np.ndarray, positions: np.ndarray) -> np.ndarray:
+        """The token, counted within its text, that holds each byte position, int64; of a position after the last
+        token, the number of tokens. `texts` says which text each position belongs to.
+        """
+        # The ends of a text ascend, so the number of ends at or before a byte is the number of its token.
+        low, high = self.first[texts].copy(), (self.first + self.sizes)[texts]
+        last = high.copy()
+        while (low < high).any():
+            middle = (low + high) // 2
+            before = self.ends[np.minimum(middle, last - 1)] <= positions
+            low, high = np.where((low < high) & before, middle + 1, low), np.where((low < high) & ~before, middle, high)
+        return low - self.first[texts]
+
+
+class TextEncoder:
+    """Encodes texts with the tokenizer in the file `path`, which has the checksum `checksum` (xxh3_128 in hex)."""
+
+    def __init__(self, path: str, checksum: str) -> None:
+        self._path, self._checksum = path, checksum
+
+    @cached_property
+    def encoder(self) -> Encoder:
+        """The tokenizer; loaded only where something is not in the cache."""
+        return Encoder.load(self._path)
+
+    def encode(self, texts: pa.LargeStringArray) -> EncodedTexts:
+        """The tokens of texts. Raises ValueError for a text that is null or yields a reserved token."""
+        return self._encoded("texts", texts, self._encode)
+
+    def encode_located(self, texts: pa.LargeStringArray) -> EncodedTexts:
+        """The tokens of texts with the bytes that they come from."""
+        return self._encoded("located", texts, self._encode_located)
+
+    def encode_words(
+        self, texts: pa.LargeStringArray, starts: np.ndarray, offsets: np.ndarray
+    ) -> tuple[EncodedTexts, np.ndarray]:
+        """The tokens of texts, and the first token of each word, int64, counted within its text; for a word after the
+        last token, the number of tokens.
+
+        `starts` are the byte offsets of words in their texts, flat, those of text i in `offsets[i] : offsets[i + 1]`.
+        """
+        places = [xxhash.xxh3_128_hexdigest(np.asarray(array, np.int64).tobytes()) for array in (starts, offsets)]
+
+        def make() -> tuple[np.ndarray, ...]:
+            ids, ends, words = self.encoder.encode_with_positions(texts, starts, offsets)
+            return _packed(ids), np.asarray(ends, np.int64), words.astype(np.int64)
+
+        tokens, ends, words = load_or_make(self._name("words", texts, places), make)
+        none = np.empty(0, np.int32)
+        return EncodedTexts(tokens.view(np.int32)[: ends[-1]], ends[:-1], np.diff(ends), none, none), words
+
+    def _encoded(
+        self, what: str, texts: pa.LargeStringArray, make: Callable[[pa.LargeStringArray], tuple[np.ndarray, ...]]
+    ) -> EncodedTexts:
+        coded = texts.dictionary_encode()
+        distinct, index = coded.dictionary, coded.indices.to_numpy()
+        tokens, ends, *places = load_or_make(self._name(what, distinct), lambda: make(distinct))
+        starts, stops = (array.view(np.int32)[: ends[-1]] for array in places or (ends[:0], ends[:0]))
+        return EncodedTexts(tokens.view(np.int32)[: ends[-1]], ends[:-1][index], np.diff(ends)[index], starts, stops)
+
+    def _name(self, what: str, texts: pa.LargeStringArray, more: list[str] | None = None) -> str:
+        content = xxhash.xxh3_128()
+        for buffer in pa.concat_arrays([texts]).buffers()[1:]:
+            content.update(buffer if buffer is not None else b"")
+        return digest([_VERSION, what, self._checksum, len(texts), content.hexdigest(), more])
+
+    def _encode(self, texts: pa.LargeStringArray) -> tuple[np.ndarray, ...]:
+        ids, ends = self.encoder.encode(texts)
+        return _packed(ids), np.asarray(ends, np.int64)
+
+    def _encode_located(self, texts: pa.LargeStringArray) -> tuple[np.ndarray, ...]:
+        sizes = pc.binary_length(texts).to_numpy().astype(np.int64)
+        batch = np.cumsum(sizes) // _BATCH_BYTES
+        bounds = [0, *(np.flatnonzero(np.diff(batch)) + 1).tolist(), len(texts)]
+        parts = [locate(self.encoder, texts.slice(i, j - i), sizes[i:j]) for i, j in pairwise(bounds)]
+        ids, counts, starts, ends = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+        return _packed(ids), np.concatenate([[0], np.cumsum(counts)]), _packed(starts), _packed(ends)
+
+
+def answer_tokens(passages: EncodedTexts, spans: list[list[tuple[int, int]]]) -> tuple[np.ndarray, np.ndarray]:
+    """The (first, last) token of the first of each passage's answers, int64 [n]; -1 for no answer. Answers are (start,
+    end) in bytes.
+
+    The first token ends after the answer's first byte, the last one after its last byte, so together they hold all of
+    it.
+    """
+    answered = np.array([i for i, answers in enumerate(spans) if answers], dtype=np.int64)
+    chosen = np.array([spans[i][0] for i in answered], dtype=np.int64).reshape(-1, 2)
+    first, last = np.full((2, len(spans)), -1, np.int64)
+    first[answered] = passages.tokens_at(answered, chosen[:, 0])
+    last[answered] = np.minimum(passages.tokens_at(answered, chosen[:, 1] - 1), passages.sizes[answered] - 1)
+    first = np.where(first > last, -1, first)  # nothing of the answer has a token
+    return first, np.where(first < 0, -1, last)
+
+
+def locate(
+    encoder: Encoder, texts: pa.LargeStringArray, sizes: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """(ids, tokens of each text, first byte of each token, byte after its last) of texts of `sizes` bytes."""
+    if encoder.definition.keeps_bytes:
+        ids, offsets = encoder.encode(texts)
+        starts = encoder.token_starts(ids, offsets)
+        ends = np.append(starts[1:], 0)
+        filled = np.diff(offsets) > 0
+        ends[offsets[1:][filled] - 1] = sizes[filled]
+        return ids.astype(np.int64), np.diff(offsets), starts, ends
+    begins = np.concatenate([[0], np.cumsum(sizes)])
+    within = np.arange(begins[-1]) - np.repeat(begins[:-1], sizes)
+    ids, offsets, holders = encoder.encode_with_positions(texts, within, begins)
+    token = holders + np.repeat(offsets[:-1], sizes)
+    inside = holders < np.repeat(np.diff(offsets), sizes)  # bytes after the last token belong to none
+    token, within, before = token[inside], within[inside], np.repeat(begins[:-1], sizes)[inside]
+    starts = ends = np.repeat(begins[:-1], np.diff(offsets))
+    starts, ends = starts.copy(), ends.copy()
+    starts[token[::-1]] = (within + before)[::-1]  # the last assignment counts, which is of the first byte
+    ends[token] = within + before + 1
+    # Tokens without a byte of their own take those of the token before; positions count over all texts, so no
+    # token takes those of another text.
+    base = np.repeat(begins[:-1], np.diff(offsets))
+    starts, ends = np.maximum.accumulate(starts) - base, np.maximum.accumulate(ends) - base
+    return ids.astype(np.int64), np.diff(offsets), np.maximum(starts, 0), np.maximum(ends, 0)
+
+
+def _packed(values: np.ndarray) -> np.ndarray:
+    """Numbers as int32, two in each int64."""
+    packed: np.ndarray = np.zeros(len(values) + len(values) % 2, np.int32)
+    packed[: len(values)] = values
+    return packed.view(np.int64)

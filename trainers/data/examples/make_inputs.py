@@ -1,0 +1,189 @@
+"""From the examples of a split to the inputs of a model."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gristmill.errors import ConfigError
+from trainers.data.examples.encoded_texts import EncodedTexts, TextEncoder, answer_tokens
+from trainers.data.examples.task_inputs import InputKind, TaskInputs, TextSlices
+from trainers.data.examples.text_format import TextFormat
+from trainers.data.examples.truncation import LONGEST_QUESTION, Truncation, Windows, cut_longest_first, cut_windows
+from trainers.rows.batch import IGNORED
+from trainers.tasks.examples import Examples
+
+_SHORTEST = 4  # tokens of text that a row must have room for
+
+
+@dataclass(frozen=True)
+class InputMaker:
+    """Makes the inputs of splits for one model.
+
+    A segment takes up to `length` positions, virtual tokens aside, on each side of an encoder-decoder. Windows over
+    long texts begin every `stride` tokens.
+    """
+
+    encoder: TextEncoder
+    format: TextFormat
+    length: int
+    stride: int
+
+    def make(
+        self, examples: Examples, pairs: tuple[pa.LargeStringArray, pa.LargeStringArray] | None = None
+    ) -> TaskInputs:
+        """The inputs of a split; with `pairs`, its sources and targets as text to text.
+
+        Raises ConfigError if rows are too short for the marks around the texts.
+        """
+        if pairs is not None:
+            return self._text_to_text(examples, *pairs)
+        kinds: dict[str, Callable[[Examples], TaskInputs]] = {
+            "classify": self._plain,
+            "regress": self._plain,
+            "choose": self._choose,
+            "tag": self._tag,
+            "span": self._span,
+        }
+        return kinds[examples.task.kind](examples)
+
+    def _room(self, texts: int) -> int:
+        """Tokens of one or two texts that a segment has room for."""
+        room = self.length - self.format.marks(texts)
+        if room < _SHORTEST:
+            raise ConfigError(
+                f"encoding.max_length: got {self.length}, which leaves {room} tokens for text; allowed "
+                f"{self.length - room + _SHORTEST} or more for this task and tokenizer"
+            )
+        return room
+
+    def _plain(self, examples: Examples) -> TaskInputs:
+        """One or two texts; labels or numbers."""
+        encoded = [self.encoder.encode(texts) for texts in examples.texts]
+        segments, truncation = self._cut(encoded, [np.arange(len(examples))] * len(encoded), len(examples))
+        inputs = self._inputs(examples, segments, truncation, "classify" if examples.values is None else "regress")
+        return replace(inputs, labels=examples.labels, values=examples.values)
+
+    def _choose(self, examples: Examples) -> TaskInputs:
+        """The text, or the passage, before each candidate; after a passage, text and candidate together are the second
+        text, as in RoBERTa's way with RACE.
+        """
+        assert examples.candidates is not None
+        assert examples.candidate_offsets is not None
+        example = np.repeat(np.arange(len(examples)), np.diff(examples.candidate_offsets))
+        candidates = examples.candidates
+        if len(examples.texts) == 2:
+            space = pa.scalar(" ", pa.large_string())
+            candidates = pc.binary_join_element_wise(examples.texts[0].take(example), candidates, space)
+        encoded = [self.encoder.encode(examples.texts[-1]), self.encoder.encode(candidates)]
+        segments, truncation = self._cut(encoded, [example, np.arange(len(example))], len(examples), example)
+        offsets = np.asarray(examples.candidate_offsets, np.int64)
+        inputs = self._inputs(examples, segments, truncation, "choose")
+        return replace(inputs, offsets=offsets, example=np.arange(len(examples)), labels=examples.labels)
+
+    def _cut(
+        self, encoded: list[EncodedTexts], which: list[np.ndarray], total: int, example: np.ndarray | None = None
+    ) -> tuple[TextSlices, Truncation]:
+        """TextSlices of texts `which` of each of the encoded arrays, as long as fits."""
+        full = np.stack([each.sizes[chosen] for each, chosen in zip(encoded, which, strict=True)])
+        room = self._room(len(encoded))
+        sizes = np.minimum(full, room) if len(encoded) == 1 else np.stack(cut_longest_first(full[0], full[1], room))
+        begins = np.stack([each.first[chosen] for each, chosen in zip(encoded, which, strict=True)])
+        lost = (full - sizes).sum(axis=0)
+        cut = lost > 0
+        examples = int(cut.sum()) if example is None else len(np.unique(example[cut]))
+        segments = TextSlices(tuple(each.tokens for each in encoded), begins, sizes)
+        return segments, Truncation(total, examples, int(lost.sum()))
+
+    def _tag(self, examples: Examples) -> TaskInputs:
+        """Windows over the text. A word is predicted in the window where its first token has the most context.
+
+        A word without a token of its own, such as a lone control character, is not predicted.
+        """
+        assert examples.word_starts is not None
+        assert examples.word_offsets is not None
+        encoded, tokens = self.encoder.encode_words(examples.texts[0], examples.word_starts, examples.word_offsets)
+        windows = cut_windows(encoded.sizes, np.full(len(examples), self._room(1)), self.stride)
+        example = np.repeat(np.arange(len(examples)), np.diff(examples.word_offsets))
+        words = np.flatnonzero(_have_tokens(tokens, example, encoded.sizes))
+        window = windows.of_tokens(example[words], tokens[words])
+        words = words[np.argsort(window, kind="stable")]
+        window = np.sort(window)
+        offsets = np.searchsorted(window, np.arange(len(windows.text) + 1))
+        places = tokens[words] - windows.starts[window] + len(self.format.before)
+        segments = TextSlices(
+            (encoded.tokens,), (encoded.first[windows.text] + windows.starts)[None], windows.sizes[None]
+        )
+        tags = np.full(len(words), IGNORED) if examples.tags is None else np.asarray(examples.tags, np.int64)[words]
+        inputs = self._inputs(examples, segments, _windowed(windows, len(examples), 0), "tag")
+        found = {"word_offsets": offsets, "words": words, "word_tokens": places, "tags": tags}
+        return replace(inputs, example=windows.text, **found)
+
+    def _span(self, examples: Examples) -> TaskInputs:
+        """The question before windows over the passage; the first accepted answer where it lies in a window."""
+        questions, passages = self.encoder.encode(examples.texts[0]), self.encoder.encode_located(examples.texts[1])
+        room = self._room(2)
+        kept = np.minimum(questions.sizes, min(LONGEST_QUESTION, room // 2))
+        windows = cut_windows(passages.sizes, room - kept, self.stride)
+        text = windows.text
+        begins = np.stack([questions.first[text], passages.first[text] + windows.starts])
+        segments = TextSlices((questions.tokens, passages.tokens), begins, np.stack([kept[text], windows.sizes]))
+        answers, missed = None, 0
+        if examples.labelled:
+            assert examples.spans is not None
+            first, last = answer_tokens(passages, examples.spans)
+            inside = (
+                (first >= 0)[text] & (first[text] >= windows.starts) & (last[text] < windows.starts + windows.sizes)
+            )
+            before = len(self.format.before) + kept[text] + len(self.format.between) - windows.starts
+            answers = np.where(inside, np.stack([first[text], last[text]]) + before, -1)
+            missed = int((first >= 0).sum()) - len(np.unique(text[inside]))
+        lost = questions.sizes - kept
+        truncation = _windowed(windows, len(examples), missed, int((lost > 0).sum()), int(lost.sum()))
+        return replace(self._inputs(examples, segments, truncation, "span"), example=text, answers=answers)
+
+    def _text_to_text(
+        self, examples: Examples, sources: pa.LargeStringArray, targets: pa.LargeStringArray
+    ) -> TaskInputs:
+        """A source and its target, each with its beginning. In a decoder they share a row, and a long target takes up
+        to half of it.
+        """
+        form = self.format
+        encoded = [self.encoder.encode(sources), self.encoder.encode(targets)]
+        full = np.stack([each.sizes for each in encoded])
+        room, marks = self._room(1), len(form.target_before) + len(form.target_after)
+        if form.decoder_start is not None:
+            sizes = np.minimum(full, np.array([[room], [self.length - marks]]))
+        else:
+            asked = np.minimum(full[1], np.maximum(room // 2, room - full[0]))
+            sizes = np.stack([np.minimum(full[0], room - asked), asked])
+        lost = (full - sizes).sum(axis=0)
+        segments = TextSlices(tuple(each.tokens for each in encoded), np.stack([each.first for each in encoded]), sizes)
+        truncation = Truncation(len(examples), int((lost > 0).sum()), int(lost.sum()))
+        return self._inputs(examples, segments, truncation, "text_to_text")
+
+    def _inputs(self, examples: Examples, segments: TextSlices, truncation: Truncation, kind: InputKind) -> TaskInputs:
+        """Inputs of one segment, each of an example of its own."""
+        size = sum(int(pc.sum(pc.binary_length(texts)).as_py() or 0) for texts in examples.texts)
+        number = np.arange(len(segments) + 1)
+        common = (examples.task.name, kind, self.format, segments, number, number[:-1], truncation)
+        return TaskInputs(*common, text_bytes=size)
+
+
+def _windowed(windows: Windows, total: int, answers: int, cut: int = 0, tokens: int = 0) -> Truncation:
+    count = np.diff(windows.first)
+    many = count > 1
+    return Truncation(total, cut, tokens, int(many.sum()), int(count[many].sum()), answers)
+
+
+def _have_tokens(tokens: np.ndarray, example: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """Which words have a first token of their own. Of words of a text with the same one, the last has it: the words
+    before yielded no token.
+    """
+    if not len(tokens):
+        return np.zeros(0, bool)
+    last = np.append((tokens[1:] != tokens[:-1]) | (example[1:] != example[:-1]), True)
+    own: np.ndarray = last & (tokens < sizes[example])
+    return own

@@ -1,0 +1,82 @@
+"""Where segments lie in the rows of a batch.
+
+Rows are a little longer than the longest segment: attention over a row costs the square of its length, and longer rows
+would only save padding.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from trainers.rows.best_fit import best_fit
+
+_MULTIPLE = 8  # row lengths are rounded up to it, for tensor cores and vector units
+_LONGEST = 4  # rows are up to this many times as long as the longest segment
+# Positions of a row from which on a block's attention costs as much as its other products: 6 x width if both ran at the
+# same speed (24 width^2 and 4 length x width operations a position), and about a sixth of that with a mask on a CPU.
+_ATTENTION_EQUALS = 512
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where s segments lie: the row of each and its first position in the flattened rows [count, width]."""
+
+    row: np.ndarray
+    base: np.ndarray
+    number: np.ndarray
+    count: int
+    width: int
+
+    def of_tokens(self, offsets: np.ndarray, skip: int = 0) -> tuple[np.ndarray, np.ndarray]:
+        """(flattened position, index within its segment) of tokens of all segments, `skip` after its first position."""
+        sizes = np.diff(offsets)
+        within = np.arange(offsets[-1]) - np.repeat(offsets[:-1], sizes)
+        return np.repeat(self.base + skip, sizes) + within, within
+
+
+def assign_rows(weights: Sequence[np.ndarray], packed: bool) -> np.ndarray:
+    """The row of each segment, int64 [s], from the positions that segments take, by task."""
+    if not packed:
+        return np.arange(sum(map(len, weights)))
+    length = _row_length(weights)
+    rows, before = [], 0
+    for sizes in weights:
+        order, first = best_fit(sizes, length, 0)
+        row = np.empty(len(sizes), np.int64)
+        row[order] = before + np.repeat(np.arange(len(first) - 1), np.diff(first))
+        rows.append(row)
+        before += len(first) - 1
+    return np.concatenate(rows)
+
+
+def _row_length(weights: Sequence[np.ndarray]) -> int:
+    """The length of rows that costs the least, between that of the longest segment and `_LONGEST` times that."""
+    longest = max((int(sizes.max(initial=0)) for sizes in weights), default=0)
+    total = sum(int(sizes.sum()) for sizes in weights)
+    shortest = max(_MULTIPLE, -(-longest // _MULTIPLE) * _MULTIPLE)
+    best, least = shortest, np.inf
+    for length in range(shortest, _LONGEST * shortest + 1, max(_MULTIPLE, shortest // 4 // _MULTIPLE * _MULTIPLE)):
+        if -(-total // length) * length * (_ATTENTION_EQUALS + length) >= least:
+            continue  # even without padding
+        rows = sum(len(best_fit(sizes, length, 0)[1]) - 1 for sizes in weights)
+        cost = rows * length * (_ATTENTION_EQUALS + length)
+        if cost < least:
+            best, least = length, cost
+    return best
+
+
+def place(rows: np.ndarray, sizes: np.ndarray) -> Places:
+    """TextSlices of `sizes` positions one after another in their rows, in their order."""
+    order = np.argsort(rows, kind="stable")
+    sorted_rows, sorted_sizes = rows[order], sizes[order]
+    before = np.cumsum(sorted_sizes) - sorted_sizes
+    begins = np.flatnonzero(np.diff(sorted_rows, prepend=-1))
+    counts = np.diff(np.append(begins, len(order)))
+    column, number = np.empty_like(rows), np.empty_like(rows)
+    column[order] = before - np.repeat(before[begins], counts)
+    number[order] = np.arange(len(order)) - np.repeat(begins, counts)
+    count = max(1, int(rows.max(initial=-1)) + 1)
+    fullest = int((column + sizes).max(initial=1))
+    width = max(_MULTIPLE, -(-fullest // _MULTIPLE) * _MULTIPLE)
+    return Places(rows, rows * width + column, number, count, width)

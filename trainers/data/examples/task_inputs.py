@@ -1,0 +1,171 @@
+"""The inputs that a model reads of a task's examples: slices of encoded texts, before specials are written.
+
+    Examples -> EncodedTexts -> TaskInputs -> rows of a Batch
+     (texts)       (ids)         (slices)     (task_rows.py)
+
+An input is one segment (a text or a pair), or one for each candidate of a multiple choice. An example is one input, or
+one for each window of a long text. Nothing is copied: truncation and windows only choose slices.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+
+from gristmill.compilation import kernel
+from trainers.data.examples.text_format import TextFormat
+from trainers.data.examples.truncation import Truncation
+
+InputKind = Literal["classify", "regress", "tag", "span", "choose", "text_to_text"]
+
+
+@dataclass(frozen=True)
+class TextSlices:
+    """s segments of one or two texts: text t of segment i is `tokens[t][begins[t, i] : begins[t, i] + sizes[t, i]]`.
+
+    `tokens` are int32; `begins` and `sizes` are int64 [texts, s].
+    """
+
+    tokens: tuple[np.ndarray, ...]
+    begins: np.ndarray
+    sizes: np.ndarray
+
+    def __len__(self) -> int:
+        return self.sizes.shape[1]
+
+
+@dataclass(frozen=True)
+class Rendered:
+    """TextSlices with their specials: segment i is `ids[offsets[i] : offsets[i + 1]]`. `part` is 0 for specials, 1 and 2
+    for tokens of the first and second text. All int64.
+    """
+
+    ids: np.ndarray
+    part: np.ndarray
+    offsets: np.ndarray
+
+
+@dataclass(frozen=True)
+class TaskInputs:
+    """The n inputs of a split, of s segments; input i has segments `offsets[i]` to `offsets[i + 1]`, and is of example
+    `example[i]`.
+
+    Gold is set as the kind needs: `labels` int64 [n] (-100 hidden), `values` float64 [n] (nan hidden). Tags: the words
+    that input i predicts are `word_offsets[i]` to `word_offsets[i + 1]` of the flat `words` (number of the word in the
+    split), `word_tokens` (position in the segment, virtual tokens aside, of its first token) and `tags` (-100 hidden).
+    Spans: `answers` int64 [2, n], the positions in the segment of the first and last token, -1 for none in this window.
+    """
+
+    name: str
+    kind: InputKind
+    format: TextFormat
+    segments: TextSlices
+    offsets: np.ndarray
+    example: np.ndarray
+    truncation: Truncation
+    labels: np.ndarray | None = None
+    values: np.ndarray | None = None
+    word_offsets: np.ndarray | None = None
+    words: np.ndarray | None = None
+    word_tokens: np.ndarray | None = None
+    tags: np.ndarray | None = None
+    answers: np.ndarray | None = None
+    text_bytes: int = 0
+
+    def __len__(self) -> int:
+        return len(self.example)
+
+    @property
+    def reads(self) -> int:
+        """Texts that a segment reads: the target of text to text is predicted."""
+        return 1 if self.kind == "text_to_text" else len(self.segments.tokens)
+
+    @cached_property
+    def lengths(self) -> np.ndarray:
+        """Positions of each segment, int64 [s], virtual tokens aside; of an encoder-decoder, in the encoder. A decoder
+        reads source and target.
+        """
+        form, sizes = self.format, self.segments.sizes
+        lengths: np.ndarray = form.marks(self.reads) + sizes[: self.reads].sum(axis=0)
+        return lengths + self.target_lengths - 1 if self._continues else lengths
+
+    @cached_property
+    def target_lengths(self) -> np.ndarray:
+        """Positions of each segment in a decoder that reads a target, int64 [s]; 0 for other kinds."""
+        if self.kind != "text_to_text":
+            return np.zeros(len(self.segments), np.int64)
+        marks = len(self.format.target_before) + len(self.format.target_after)
+        lengths: np.ndarray = self.segments.sizes[1] + marks
+        return lengths
+
+    @property
+    def _continues(self) -> bool:
+        """Whether the target continues the source in one row."""
+        return self.kind == "text_to_text" and self.format.decoder_start is None
+
+    @cached_property
+    def sizes(self) -> np.ndarray:
+        """Positions of each input in all, int64 [n], virtual tokens included; of an encoder-decoder, in the encoder."""
+        ends = np.concatenate([[0], np.cumsum(self.lengths + self.format.virtual_tokens)])
+        sizes: np.ndarray = ends[self.offsets[1:]] - ends[self.offsets[:-1]]
+        return sizes
+
+    def segments_of(self, inputs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(numbers of the segments of these inputs, in order; for each, the index into `inputs`)."""
+        counts = np.diff(self.offsets)[inputs]
+        owner = np.repeat(np.arange(len(inputs)), counts)
+        within = np.arange(len(owner)) - np.repeat(np.cumsum(counts) - counts, counts)
+        return self.offsets[inputs][owner] + within, owner
+
+    def render(self, chosen: np.ndarray) -> Rendered:
+        """What is read of segments `chosen`: their texts, or their sources, with specials."""
+        form = self.format
+        marks = (form.before, form.between if self.reads == 2 else (), form.after)
+        return _rendered(self.segments, chosen, range(self.reads), marks)
+
+    def render_targets(self, chosen: np.ndarray) -> Rendered:
+        """The targets of segments `chosen` of text to text, with specials."""
+        return _rendered(self.segments, chosen, range(1, 2), (self.format.target_before, (), self.format.target_after))
+
+
+def _rendered(
+    segments: TextSlices,
+    chosen: np.ndarray,
+    texts: range,
+    marks: tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]],
+) -> Rendered:
+    begins, sizes = segments.begins[texts.start : texts.stop, chosen], segments.sizes[texts.start : texts.stop, chosen]
+    specials = np.array([mark for each in marks for mark in each], dtype=np.int64)
+    counts = np.array([len(each) for each in marks])
+    offsets = np.concatenate([[0], np.cumsum(sizes.sum(axis=0) + len(specials))])
+    ids, part = np.empty((2, offsets[-1]), np.int64)
+    first, second = segments.tokens[texts.start], segments.tokens[texts.stop - 1]
+    _render(first, second, begins, sizes, specials, counts, ids, part)
+    return Rendered(ids, part, offsets)
+
+
+@kernel(nogil=True)
+def _render(
+    first: np.ndarray,
+    second: np.ndarray,
+    begins: np.ndarray,
+    sizes: np.ndarray,
+    specials: np.ndarray,
+    counts: np.ndarray,
+    ids: np.ndarray,
+    part: np.ndarray,
+) -> None:
+    """Write specials and texts, segment after segment."""
+    at = 0
+    for i in range(begins.shape[1]):
+        special = 0
+        for piece in range(3):
+            for _ in range(counts[piece]):
+                ids[at], part[at] = specials[special], 0
+                at, special = at + 1, special + 1
+            if piece < begins.shape[0]:
+                tokens = first if piece == 0 else second
+                for k in range(begins[piece, i], begins[piece, i] + sizes[piece, i]):
+                    ids[at], part[at] = tokens[k], piece + 1
+                    at += 1

@@ -1,0 +1,150 @@
+"""Inputs of tasks as rows of a batch, without padding between them: several segments in a row, kept apart as the documents
+of pretraining are.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from trainers.data.examples.row_places import Places, assign_rows, place
+from trainers.data.examples.task_inputs import Rendered, TaskInputs
+from trainers.data.examples.task_targets import targets_of
+from trainers.data.examples.text_format import TextFormat
+from trainers.rows.batch import IGNORED, PADDING, Batch, Decoder
+
+
+@dataclass(frozen=True)
+class ChosenInputs:
+    """Inputs of one task for a batch: `numbers` within the task, int64 [n], and the number of the sample and the epoch
+    that each is read for. `source` is the number of the task.
+    """
+
+    inputs: TaskInputs
+    source: int
+    numbers: np.ndarray
+    samples: np.ndarray
+    epochs: np.ndarray
+
+
+def task_batch(chosen: Sequence[ChosenInputs], packed: bool = True) -> Batch:
+    """The batch of some inputs, of one kind and format, in rows that hold inputs of one task each.
+
+    Without `packed`, every segment has its own row. No inputs make one row of padding.
+    """
+    form, kind = chosen[0].inputs.format, chosen[0].inputs.kind
+    picked = [each.inputs.segments_of(each.numbers) for each in chosen]
+    segments = [segments for segments, _ in picked]
+    pairs = list(zip([each.inputs for each in chosen], segments, strict=True))
+    read = [task.lengths[numbers] + form.virtual_tokens for task, numbers in pairs]
+    decoded = [
+        task.target_lengths[numbers] if kind == "text_to_text" else task.lengths[numbers] for task, numbers in pairs
+    ]
+    both = form.decoder_start is not None
+    row = assign_rows([a + b for a, b in zip(read, decoded, strict=True)] if both else read, packed)
+    places = place(row, np.concatenate(read))
+    behind = place(row, np.concatenate(decoded)) if both else places
+    per_row = _per_row(chosen, [owner for _, owner in picked], places)
+    texts = _joined([task.render(numbers) for task, numbers in pairs])
+    if kind == "text_to_text":
+        answers = _joined([task.render_targets(numbers) for task, numbers in pairs])
+        if both:
+            goals = _scattered(behind, behind.of_tokens(answers.offsets)[0], answers.ids)
+            inputs, positions, numbers = _rows(form, texts, places)
+            return Batch(inputs, goals, positions, numbers, *per_row, decoder=_decoder(form, answers, behind))
+        joined, at = _continued(texts, answers, places.base + form.virtual_tokens)
+        inputs, positions, numbers = _rows(form, joined, places)
+        return Batch(inputs, _scattered(places, at, answers.ids), positions, numbers, *per_row)
+    inputs, positions, numbers = _rows(form, texts, places)
+    decoder = _decoder(form, texts, behind) if both else None
+    skip = 0 if both else form.virtual_tokens
+    types = None
+    if form.token_types:
+        types = _scattered(places, places.of_tokens(texts.offsets, skip)[0], _types(texts), 0)
+    task_targets = targets_of([each.inputs for each in chosen], [each.numbers for each in chosen], texts, behind, skip)
+    nothing = np.full((behind.count, behind.width), IGNORED, np.int64)
+    return Batch(inputs, nothing, positions, numbers, *per_row, decoder=decoder, token_types=types, task=task_targets)
+
+
+def _joined(parts: Sequence[Rendered]) -> Rendered:
+    if len(parts) == 1:
+        return parts[0]
+    begins = np.cumsum([0, *(part.offsets[-1] for part in parts)])
+    offsets = [part.offsets[:-1] + begin for part, begin in zip(parts, begins[:-1], strict=True)]
+    ids, kinds = (np.concatenate([getattr(part, name) for part in parts]) for name in ("ids", "part"))
+    return Rendered(ids, kinds, np.concatenate([*offsets, begins[-1:]]))
+
+
+def _per_row(
+    chosen: Sequence[ChosenInputs], owners: Sequence[np.ndarray], places: Places
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """(source, sequence, sample, epoch) of each row, those of its first segment; sample -1 for a row of padding."""
+    source, sequence, sample, epoch = np.zeros((4, places.count), np.int64)
+    sample[:] = -1
+    columns = [
+        (np.full(len(owner), each.source), each.numbers[owner], each.samples[owner], each.epochs[owner])
+        for each, owner in zip(chosen, owners, strict=True)
+    ]
+    first = places.number == 0
+    for array, parts in zip((source, sequence, sample, epoch), zip(*columns, strict=True), strict=True):
+        array[places.row[first]] = np.concatenate(parts)[first]
+    return source, sequence, sample, epoch
+
+
+def _rows(form: TextFormat, rendered: Rendered, places: Places) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(inputs, positions, segments) of the side that reads texts after virtual tokens."""
+    virtual, first = form.virtual_tokens, form.first_position
+    at, within = places.of_tokens(rendered.offsets, virtual)
+    inputs = _scattered(places, at, rendered.ids, form.padding)
+    positions = _scattered(places, at, within + first + virtual, 0)
+    segments = _scattered(places, at, np.repeat(places.number, np.diff(rendered.offsets)), PADDING)
+    if virtual:
+        ahead = places.base[:, None] + np.arange(virtual)
+        inputs.ravel()[ahead] = form.first_virtual + np.arange(virtual)
+        positions.ravel()[ahead] = first + np.arange(virtual)
+        segments.ravel()[ahead] = places.number[:, None]
+    return inputs, positions, segments
+
+
+def _decoder(form: TextFormat, rendered: Rendered, places: Places) -> Decoder:
+    """The same texts, or the targets, shifted right after the start token."""
+    assert form.decoder_start is not None
+    at, within = places.of_tokens(rendered.offsets)
+    shifted = np.where(within == 0, form.decoder_start, np.roll(rendered.ids, 1))
+    segments = np.repeat(places.number, np.diff(rendered.offsets))
+    return Decoder(
+        _scattered(places, at, shifted, form.padding),
+        _scattered(places, at, within + form.first_position, 0),
+        _scattered(places, at, segments, PADDING),
+    )
+
+
+def _continued(sources: Rendered, targets: Rendered, base: np.ndarray) -> tuple[Rendered, np.ndarray]:
+    """Each source followed by its target without the last token, and the flattened positions that predict the targets;
+    `base` is where each source begins.
+    """
+    given, asked = np.diff(sources.offsets), np.diff(targets.offsets)
+    offsets = np.concatenate([[0], np.cumsum(given + asked - 1)])
+    ids, part = np.empty((2, offsets[-1]), np.int64)
+    at = np.arange(sources.offsets[-1]) + np.repeat(offsets[:-1] - sources.offsets[:-1], given)
+    ids[at], part[at] = sources.ids, sources.part
+    within = np.arange(targets.offsets[-1]) - np.repeat(targets.offsets[:-1], asked)
+    kept = within < np.repeat(asked - 1, asked)
+    at = np.repeat(offsets[:-1] + given, asked)[kept] + within[kept]
+    ids[at], part[at] = targets.ids[kept], targets.part[kept]
+    return Rendered(ids, part, offsets), np.repeat(base + given - 1, asked) + within
+
+
+def _types(rendered: Rendered) -> np.ndarray:
+    """0 up to the mark before a second text, 1 from the first token of that text to the end of its segment."""
+    second = np.cumsum(rendered.part == 2)
+    before = np.concatenate([[0], second])[rendered.offsets[:-1]]
+    types: np.ndarray = (second > np.repeat(before, np.diff(rendered.offsets))).astype(np.int64)
+    return types
+
+
+def _scattered(places: Places, at: np.ndarray, values: np.ndarray, other: int = IGNORED) -> np.ndarray:
+    """Rows of `other`, with `values` at the flattened positions `at`."""
+    rows = np.full((places.count, places.width), other, np.int64)
+    rows.ravel()[at] = values
+    return rows

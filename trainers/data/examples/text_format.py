@@ -1,0 +1,111 @@
+"""How the texts of an example are written for a model: the specials around them, and which state stands for the text.
+
+    encoder            <cls> a <sep>         <cls> a <sep> b <sep>         first token
+    RoBERTa            <cls> a <sep>         <cls> a <sep> <sep> b <sep>   first token
+    decoder            <bos> a <cls>         <bos> a <sep> b <cls>         last token
+    encoder-decoder    <bos> a <eos>         <bos> a <eos> b <eos>         last token of the decoder
+
+BERT (Devlin et al., 2019, figure 3), RoBERTa (Liu et al., 2019, section 4.1), GPT (Radford et al., 2018, section 3.3:
+start, delimiter, extract), BART (Lewis et al., 2020, section 3.1: the same text on both sides). T5 has no `<bos>`. A
+decoder whose tokenizer has no `<sep>` or `<cls>` of its own reads `<eos>` in their place.
+
+Text to text, a decoder reads `<bos> source target` and predicts `target <eos>`. An encoder-decoder reads `source <eos>`,
+BART with `<bos>` first on both sides.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from gristmill.errors import ConfigError
+from tokenizer.vocabulary.specials import BOS, CLS, EOS, PAD, SEP, add_fallback_marks
+from trainers.config.architecture import Model
+
+
+@dataclass(frozen=True)
+class TextFormat:
+    """The ids `before` the first text, `between` two texts and `after` the last one, and the state that stands for all:
+    the last token's if `reads_last`, else the first's.
+
+    `token_types` tells the second text from the first (BERT). `decoder_start` is set for encoder-decoders: the id that
+    their decoder reads first. `target_before` and `target_after` enclose the target of text to text.
+
+    `virtual_tokens` ids, `first_virtual` and those that follow it, precede every text; an encoder-decoder reads them in
+    the encoder. The first of a text's positions is `first_position`.
+    """
+
+    before: tuple[int, ...]
+    between: tuple[int, ...]
+    after: tuple[int, ...]
+    reads_last: bool
+    padding: int
+    token_types: bool = False
+    decoder_start: int | None = None
+    target_before: tuple[int, ...] = ()
+    target_after: tuple[int, ...] = ()
+    virtual_tokens: int = 0
+    first_virtual: int = 0
+    first_position: int = 0
+
+    def marks(self, texts: int) -> int:
+        """Specials around one or two texts."""
+        return len(self.before) + (len(self.between) if texts == 2 else 0) + len(self.after)
+
+
+def text_format(
+    model: Model,
+    specials: Mapping[str, int],
+    text_to_text: bool = False,
+    virtual_tokens: int = 0,
+    first_position: int = 0,
+) -> TextFormat:
+    """The format of a resolved model's texts; `specials` are its tokenizer's ids by role.
+
+    Raises ConfigError if the tokenizer has no special that could mark a text, or the family cannot write text.
+    """
+    roles = add_fallback_marks(specials)
+    if BOS not in roles or EOS not in roles:
+        raise ConfigError(
+            f"init.path: its tokenizer declares no special token that begins or ends a text; it has "
+            f"{', '.join(sorted(specials)) or 'none'}; use a base with {BOS} and {EOS}, or with {CLS} and {SEP}"
+        )
+    assert model.vocab_size is not None, "the model is resolved"
+    if model.family == "encoder":
+        if text_to_text:
+            raise ConfigError(
+                f"encoding.text_to_text: got true, {model.architecture} is an encoder, which writes no text; set it to false"
+            )
+        form = _encoder(model, roles)
+    elif model.family == "decoder":
+        form = _decoder(roles, text_to_text)
+    else:
+        form = _encoder_decoder(model, roles)
+    first = model.vocab_size
+    return replace(form, virtual_tokens=virtual_tokens, first_virtual=first, first_position=first_position)
+
+
+def _encoder(model: Model, roles: Mapping[str, int]) -> TextFormat:
+    cls, sep = roles.get(CLS, roles[BOS]), roles.get(SEP, roles[EOS])
+    between = (sep, sep) if model.architecture == "roberta" else (sep,)
+    types = model.architecture == "bert"
+    return TextFormat((cls,), between, (sep,), False, roles.get(PAD, 0), token_types=types)
+
+
+def _decoder(roles: Mapping[str, int], text_to_text: bool) -> TextFormat:
+    bos, eos, padding = roles[BOS], roles[EOS], roles.get(PAD, 0)
+    if text_to_text:
+        return TextFormat((bos,), (), (), True, padding, target_after=(eos,))
+    # Llama's `<s>` and `</s>` have the roles of `<cls>` and `<sep>` too; the last token must not be the first.
+    sep, cls = (roles[role] if role in roles and roles[role] != bos else eos for role in (SEP, CLS))
+    return TextFormat((bos,), (sep,), (cls,), True, padding)
+
+
+def _encoder_decoder(model: Model, roles: Mapping[str, int]) -> TextFormat:
+    before, eos = () if model.architecture == "t5" else (roles[BOS],), (roles[EOS],)
+    start = model.traits.decoder_start
+    assert start is not None
+    if start not in roles:
+        raise ConfigError(
+            f"init.path: its tokenizer has no {start}, which the decoder of {model.architecture} reads first"
+        )
+    form = TextFormat(before, eos, eos, True, roles.get(PAD, 0))
+    return replace(form, decoder_start=roles[start], target_before=before, target_after=eos)

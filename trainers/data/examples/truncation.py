@@ -1,0 +1,96 @@
+"""What of an example's texts a model reads when they are longer than a row: one rule for each kind of task.
+
+    one text            its beginning
+    pair, candidates    tokens are taken from the end of the longer text, one at a time ("longest first")
+    text to text        the beginning of the source, and of the target
+    span                windows over the passage, each after the same question, which keeps its beginning
+    tag                 windows over the text; each word is predicted where it has the most context
+
+Windows begin every `stride` tokens (Devlin et al., 2019, in the code for SQuAD: 384 tokens, every 128, questions of up
+to 64).
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+LONGEST_QUESTION = 64
+
+
+@dataclass(frozen=True)
+class Truncation:
+    """What was left out, and where windows were cut, in the inputs of a split. `tokens` were cut from `examples`
+    examples; `windows` inputs were made of `windowed` examples; `answers` lie in no window as a whole.
+    """
+
+    total: int
+    examples: int = 0
+    tokens: int = 0
+    windowed: int = 0
+    windows: int = 0
+    answers: int = 0
+
+    @property
+    def message(self) -> str:
+        """One line for people, empty if nothing was cut."""
+        parts = []
+        if self.examples:
+            share = self.examples / self.total
+            parts.append(f"{self.examples:,} of {self.total:,} examples ({share:.1%}) lose {self.tokens:,} tokens")
+        if self.windowed:
+            parts.append(f"{self.windowed:,} of {self.total:,} examples are cut into {self.windows:,} windows")
+        if self.answers:
+            parts.append(f"{self.answers:,} answers fit in no window")
+        return "; ".join(parts)
+
+
+def cut_longest_first(first: np.ndarray, second: np.ndarray, room: int) -> tuple[np.ndarray, np.ndarray]:
+    """Sizes of pairs of texts of `first` and `second` tokens, int64 [n], that together take up to `room`.
+
+    If both are longer than half of it, both get half, and the longer one the odd token, as in `tokenizers`.
+    """
+    shorter, half = np.minimum(first, second), room // 2
+    fits = first + second <= room
+    keeps = shorter <= half  # the shorter text keeps all
+    short = np.where(fits | keeps, shorter, half)
+    long = np.where(fits, np.maximum(first, second), np.where(keeps, room - shorter, room - half))
+    swapped = first > second
+    return np.where(swapped, long, short), np.where(swapped, short, long)
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Windows over n texts: text i has windows `first[i]` to `first[i + 1]`, int64 [n + 1]. Window w is `sizes[w]`
+    tokens of text `text[w]` from token `starts[w]` on.
+    """
+
+    first: np.ndarray
+    text: np.ndarray
+    starts: np.ndarray
+    sizes: np.ndarray
+
+    def of_tokens(self, texts: np.ndarray, tokens: np.ndarray) -> np.ndarray:
+        """The window in which each token of the given texts has the most context, int64: the one with the larger
+        smallest distance to an end, the earlier of two (Devlin et al., 2019, in the code for SQuAD).
+        """
+        best, most = self.first[texts].copy(), np.full(len(texts), -1, np.int64)
+        count = np.diff(self.first)
+        for number in range(int(count[texts].max(initial=0))):
+            window = self.first[texts] + np.minimum(number, count[texts] - 1)
+            before = tokens - self.starts[window]
+            context = np.minimum(before, self.sizes[window] - 1 - before)
+            better = context > most
+            best, most = np.where(better, window, best), np.where(better, context, most)
+        return best
+
+
+def cut_windows(sizes: np.ndarray, room: np.ndarray, stride: int) -> Windows:
+    """Windows of up to `room` tokens (int64 [n], 1 or more) over texts of `sizes` tokens, int64 [n]. They begin every
+    `stride` tokens, or more often where that would leave a token out. The last one ends with its text.
+    """
+    step = np.minimum(stride, room)
+    count = 1 + -(-np.maximum(0, sizes - room) // step)
+    first = np.concatenate([[0], np.cumsum(count)])
+    text = np.repeat(np.arange(len(sizes)), count)
+    starts = (np.arange(first[-1]) - first[:-1][text]) * step[text]
+    return Windows(first, text, starts, np.minimum(room[text], sizes[text] - starts))
