@@ -4,7 +4,6 @@ its own checksum.
 
 import json
 import os
-import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import xxhash
 
 from gristmill.errors import attach_filename
+from gristmill.host import host
 
 CUT_OFF, DAMAGED = "cut_off", "damaged"
 _CHECKSUM = b', "xxh3_64": "'
@@ -29,30 +29,31 @@ class EventLog:
         path.parent.mkdir(parents=True, exist_ok=True)
         cut_off = False
         if path.exists() and path.stat().st_size:
-            with open(path, "rb") as written:
+            with path.open("rb") as written:
                 written.seek(-1, os.SEEK_END)
                 cut_off = written.read(1) != b"\n"
-        self._file = open(path, "a", encoding="utf-8", buffering=1)  # noqa: SIM115  stays open for the whole run
-
+        self._path = path
+        self._file = path.open("ab")
         if cut_off:  # a kill in the middle of a line
-            self._file.write("\n")
+            self._file.write(b"\n")
             self.write(CUT_OFF)
 
     def write(self, event: str, **fields: Any) -> None:
         """Append one event. Fields are JSON values; they never hold document text."""
-        line = json.dumps({"event": event, "time": round(time.time(), 3), **fields})
-        with attach_filename(self._file.name):
-            self._file.write(f'{line[:-1]}{_CHECKSUM.decode()}{xxhash.xxh3_64_hexdigest(line.encode())}"}}\n')
+        line = json.dumps({"event": event, "time": round(host().time(), 3), **fields})
+        with attach_filename(self._path):
+            self._file.write(f'{line[:-1]}{_CHECKSUM.decode()}{xxhash.xxh3_64_hexdigest(line.encode())}"}}\n'.encode())
+            self._file.flush()
 
     def sync(self) -> None:
         """Flush to the disk: everything written so far survives a power failure."""
-        with attach_filename(self._file.name):
-            os.fsync(self._file.fileno())
+        with attach_filename(self._path):
+            host().fsync(self._file)
 
     def close(self) -> None:
         """Flush to the disk and close."""
         if not self._file.closed:
-            with attach_filename(self._file.name), self._file:  # closed even if the last write fails
+            with attach_filename(self._path), self._file:  # closed even if the last write fails
                 self.sync()
 
 
@@ -64,7 +65,7 @@ def read_events(path: Path, event: str | None = None, size: int | None = None) -
     """
     if not path.exists():
         return []
-    with open(path, "rb") as file:
+    with path.open("rb") as file:
         *lines, _ = file.read(-1 if size is None else size).split(b"\n")
     return [entry for entry in events_of(lines) if event is None or entry["event"] == event]
 

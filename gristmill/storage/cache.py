@@ -8,8 +8,6 @@ while it is open stays readable.
 
 import errno
 import os
-import time
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -17,6 +15,7 @@ from pathlib import Path
 import xxhash
 
 from gristmill.errors import UserError, attach_filename, reason_of
+from gristmill.host import host
 from gristmill.storage.disk import LocalPath
 from gristmill.storage.location import Content
 from gristmill.storage.remote import Remote, fetch_url, put_url
@@ -30,7 +29,7 @@ _CHUNK = 1 << 20
 def put(url: str, remote: Remote, content: Content) -> tuple[int, str]:
     """Store a remote file and keep a copy. Returns (bytes, xxh3_128 in hex)."""
     with _scratch() as local:
-        with open(local, "wb") as sink:
+        with host().open(str(local), "wb") as sink:
             if callable(content):
                 content(sink)
             else:
@@ -52,11 +51,11 @@ def fetch(url: str, remote: Remote) -> tuple[int, str]:
     return facts
 
 
-def lookup(checksum: str) -> Path | None:
+def lookup(checksum: str) -> LocalPath | None:
     """Return the cached file with that checksum and mark it as used; None if there is none."""
     path = _directory() / checksum[:2] / checksum
     try:
-        os.utime(path, ns=(time.time_ns(), path.stat().st_mtime_ns))
+        host().utime(str(path), (int(host().time() * 1e9), path.stat().st_mtime_ns))
     except FileNotFoundError:
         return None
     return path
@@ -74,9 +73,9 @@ def _directory() -> LocalPath:
 
 
 @contextmanager
-def _scratch() -> Iterator[Path]:
+def _scratch() -> Iterator[LocalPath]:
     directory = _directory()
-    path = directory / f"{uuid.uuid4().hex}.tmp"
+    path = directory / f"{host().unique()}.tmp"
     try:
         with attach_filename(path):
             directory.mkdir(parents=True, exist_ok=True)
@@ -90,15 +89,15 @@ def _scratch() -> Iterator[Path]:
         path.unlink(missing_ok=True)
 
 
-def _facts(path: Path) -> tuple[int, str]:
+def _facts(path: LocalPath) -> tuple[int, str]:
     digest = xxhash.xxh3_128()
-    with open(path, "rb") as source:
+    with path.open("rb") as source:
         while chunk := source.read(_CHUNK):
             digest.update(chunk)
     return path.stat().st_size, digest.hexdigest()
 
 
-def _keep(local: Path, checksum: str) -> None:
+def _keep(local: LocalPath, checksum: str) -> None:
     """Move a file into the cache, and evict others each time this process has added a hundredth of the limit."""
     target = _directory() / checksum[:2] / checksum
     target.parent.mkdir(exist_ok=True)
@@ -123,7 +122,7 @@ def _limit() -> int:
 def _make_room(limit: int) -> None:
     for path in _directory().glob("*.tmp"):  # of killed processes
         with suppress(FileNotFoundError):
-            if path.stat().st_mtime < time.time() - _ABANDONED_SECONDS:
+            if path.stat().st_mtime < host().time() - _ABANDONED_SECONDS:
                 path.unlink()
     files = []
     for path in _directory().glob("*/*"):
@@ -132,7 +131,7 @@ def _make_room(limit: int) -> None:
             files.append((status.st_atime, status.st_size, path))
     held = sum(size for _, size, _ in files)
     for used, size, path in sorted(files):
-        if held <= limit or used > time.time() - _IN_USE_SECONDS:
+        if held <= limit or used > host().time() - _IN_USE_SECONDS:
             break
         path.unlink(missing_ok=True)
         held -= size

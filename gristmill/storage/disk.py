@@ -6,32 +6,150 @@ at.
 """
 
 import errno
-import fcntl
-import fnmatch
+import io
 import os
-import shutil
-import tempfile
-import uuid
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Generator, Sequence
+from contextlib import suppress
+from fnmatch import fnmatchcase
 from functools import lru_cache
 from pathlib import Path, PosixPath
-from typing import BinaryIO, Self, final
+from stat import S_ISDIR, S_ISREG
+from typing import IO, Any, BinaryIO, Self, final
 
 from gristmill.errors import CorruptFileError, attach_filename
+from gristmill.host import host
 from gristmill.storage.location import Content, FileRecord, Location, repair_advice
 from gristmill.storage.retries import retry
 from gristmill.storage.store import file_checksum
 
 _REMOVALS = 5
+_NOT_THERE = (errno.ENOENT, errno.ENOTDIR, errno.EBADF, errno.ELOOP)
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)  # file systems without hard links
 
 
 @final
 class LocalPath(PosixPath, Location):
-    """A `pathlib.Path` with the operations of a Location."""
+    """A `pathlib.Path` with the operations of a Location. What it does to files goes through `host()`."""
 
     __slots__ = ()
+
+    def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
+        """As pathlib's."""
+        return host().stat(str(self)) if follow_symlinks else super().stat(follow_symlinks=False)
+
+    def exists(self, *, follow_symlinks: bool = True) -> bool:
+        """As pathlib's."""
+        return self._mode() is not None
+
+    def is_file(self, *, follow_symlinks: bool = True) -> bool:
+        """As pathlib's."""
+        mode = self._mode()
+        return mode is not None and S_ISREG(mode)
+
+    def is_dir(self, *, follow_symlinks: bool = True) -> bool:
+        """As pathlib's."""
+        mode = self._mode()
+        return mode is not None and S_ISDIR(mode)
+
+    def _mode(self) -> int | None:
+        """Its type and permissions; None if there is nothing."""
+        try:
+            return host().stat(str(self)).st_mode
+        except OSError as error:
+            if error.errno not in _NOT_THERE:
+                raise
+        except ValueError:  # a null byte
+            pass
+        return None
+
+    def iterdir(self) -> Generator[Self, None, None]:
+        """As pathlib's."""
+        return (self / name for name, _ in host().entries(str(self)))
+
+    def glob(self, pattern: str) -> Generator[Self, None, None]:
+        """What matches a pattern of names with slashes between them; `*` also stands for a leading dot."""
+        first, _slash, rest = pattern.partition("/")
+        if not set(first) & set("*?["):
+            found = [self / first] if (self / first).exists() else []
+        else:
+            try:
+                found = [self / name for name, _ in host().entries(str(self)) if fnmatchcase(name, first)]
+            except (FileNotFoundError, NotADirectoryError):
+                found = []
+        for path in found:
+            yield from path.glob(rest) if rest else (path,)
+
+    def rglob(self, pattern: str) -> Generator[Self, None, None]:
+        """What lies below, at any depth, and whose name matches a pattern. Symbolic links are not followed."""
+        try:
+            found = host().entries(str(self))
+        except (FileNotFoundError, NotADirectoryError):  # another process removed it
+            return
+        for name, is_directory in found:
+            path = self / name
+            if fnmatchcase(name, pattern):
+                yield path
+            if is_directory:
+                yield from path.rglob(pattern)
+
+    def open(  # type: ignore[override]
+        self,
+        mode: str = "r",
+        buffering: int = -1,
+        encoding: str | None = None,
+        errors: str | None = None,
+        newline: str | None = None,
+    ) -> IO[Any]:
+        """As pathlib's; text is UTF-8 unless said otherwise."""
+        if "b" in mode:
+            return host().open(str(self), mode, buffering)
+        raw = host().open(str(self), mode.replace("t", "") + "b")
+        return io.TextIOWrapper(raw, encoding or "utf-8", errors, newline)
+
+    def read_bytes(self) -> bytes:
+        """As pathlib's."""
+        with host().open(str(self)) as source:
+            return source.read()
+
+    def read_text(self, encoding: str | None = None, *_: Any) -> str:
+        """As pathlib's; UTF-8 unless said otherwise."""
+        return self.read_bytes().decode(encoding or "utf-8")
+
+    def mkdir(self, mode: int = 0o777, parents: bool = False, exist_ok: bool = False) -> None:
+        """As pathlib's."""
+        try:
+            host().mkdir(str(self))
+        except FileNotFoundError:
+            if not parents or self.parent == self:
+                raise
+            self.parent.mkdir(parents=True, exist_ok=True)
+            self.mkdir(exist_ok=exist_ok)
+        except OSError:
+            if not exist_ok or not self.is_dir():
+                raise
+
+    def touch(self, mode: int = 0o666, exist_ok: bool = True) -> None:
+        """Make the file if there is none."""
+        host().open(str(self), "ab").close()
+
+    def rename(self, target: os.PathLike[str] | str) -> Self:
+        """As pathlib's; it replaces a file, or an empty directory."""
+        host().rename(str(self), str(target))
+        return type(self)(target)
+
+    replace = rename
+
+    def unlink(self, missing_ok: bool = False) -> None:
+        """As pathlib's."""
+        try:
+            host().unlink(str(self))
+        except FileNotFoundError:
+            if not missing_ok:
+                raise
+
+    def rmdir(self) -> None:
+        """As pathlib's."""
+        host().rmdir(str(self))
 
     @property
     def local(self) -> "LocalPath":
@@ -101,13 +219,13 @@ class LocalPath(PosixPath, Location):
 
     def _write(self, content: Callable[[BinaryIO], object]) -> None:
         self.parent.mkdir(parents=True, exist_ok=True)
-        temporary = self.with_name(f".{self.name}.{uuid.uuid4().hex}.tmp")
+        temporary = self.with_name(f".{self.name}.{host().unique()}.tmp")
         try:
-            with open(temporary, "wb") as sink:
+            with host().open(str(temporary), "wb") as sink:
                 content(sink)
                 sink.flush()
-                os.fsync(sink.fileno())
-            os.rename(temporary, self)
+                host().fsync(sink)
+            temporary.rename(self)
         except BaseException:
             with suppress(OSError):
                 temporary.unlink()
@@ -118,10 +236,10 @@ class LocalPath(PosixPath, Location):
         """Write the file unless it exists, by means of a hard link. Returns whether this call wrote it."""
         if self.exists():
             return False
-        aside = self.with_name(f".{self.name}.{uuid.uuid4().hex}.tmp")
+        aside = self.with_name(f".{self.name}.{host().unique()}.tmp")
         aside.write_atomic(content)
         try:
-            os.link(aside, self)
+            host().link(str(aside), str(self))
         except FileExistsError:
             return False
         except FileNotFoundError:  # another process removed the attempt as a leftover
@@ -129,7 +247,7 @@ class LocalPath(PosixPath, Location):
         except OSError as error:
             if error.errno not in _NO_LINKS:
                 raise
-            os.rename(aside, self)  # of two at the same instant, the later one writes
+            aside.rename(self)  # of two at the same instant, the later one writes
         finally:
             aside.unlink(missing_ok=True)
         self.parent.fsync()
@@ -145,7 +263,7 @@ class LocalPath(PosixPath, Location):
         meanwhile is kept.
         """
         try:
-            with open(self, "r+b", buffering=0) as file:
+            with self.open("r+b", buffering=0) as file:
                 if not accept(file.read()):
                     return False
                 file.seek(0)
@@ -156,7 +274,7 @@ class LocalPath(PosixPath, Location):
 
     def compare_and_swap(self, expected: bytes, content: bytes) -> bool:
         """Replace the file's bytes if they equal `expected`, under a lock on its directory."""
-        with _alone(self.parent) as alone:
+        with host().lock(str(self.parent)) as alone:
             if not alone:
                 return False
             try:
@@ -169,23 +287,18 @@ class LocalPath(PosixPath, Location):
 
     def fsync(self) -> None:
         """Make renames inside the directory durable."""
-        descriptor = os.open(self, os.O_RDONLY)
-        try:
-            with attach_filename(self):
-                os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        with attach_filename(self):
+            host().fsync_directory(str(self))
 
     def probe_writable(self) -> None:
         """Create the directory if it is missing, and a temporary file in it. Raises OSError if that fails."""
         self.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=self, prefix=".", suffix=".tmp"):
-            pass
+        host().probe(str(self))
 
     def rename_if_possible(self, target: Self) -> None:
         """Rename the directory if it exists and `target` does not."""
         if self.exists() and not target.exists():
-            os.rename(self, target)
+            self.rename(target)
 
     def remove_tree(self) -> None:
         """Remove the directory and everything below; nothing if it does not exist."""
@@ -193,21 +306,27 @@ class LocalPath(PosixPath, Location):
             if not self.exists():
                 break
             try:
-                shutil.rmtree(self)
+                host().remove_tree(str(self))
             except OSError as error:
                 if error.errno not in (errno.ENOENT, errno.ENOTEMPTY):
                     raise
 
     def remove_temporaries(self) -> None:
         """Remove all temporary files below the directory that killed calls of `write_atomic` left."""
-        for directory, _, names in os.walk(self):
-            for name in fnmatch.filter(names, ".*.tmp"):
-                Path(directory, name).unlink(missing_ok=True)
+        for path in self.rglob(".*.tmp"):
+            with suppress(IsADirectoryError):
+                path.unlink(missing_ok=True)
+
+
+def discard(directory: LocalPath) -> None:
+    """Remove a directory and everything below, as far as the file system allows."""
+    with suppress(OSError):
+        directory.remove_tree()
 
 
 def read_range(path: Path, start: int, end: int) -> bytes:
     """Read the bytes [start, end) of a file; fewer if the file ends before `end`."""
-    with attach_filename(path), open(path, "rb", buffering=0) as source:
+    with attach_filename(path), host().open(str(path), buffering=0) as source:
         source.seek(start)
         return source.read(max(0, end - start))
 
@@ -217,7 +336,7 @@ def verify_once(path: Path, record: FileRecord) -> None:
 
     The checksum is computed once per process and state of the file.
     """
-    status = path.stat()
+    status = host().stat(str(path))
     _verify(str(path), status.st_size, status.st_mtime_ns, status.st_ino, record.bytes, record.xxh3_128)
 
 
@@ -227,23 +346,3 @@ def _verify(path: str, size: int, mtime_ns: int, inode: int, expected_size: int,
     wanted = expected_checksum if size == expected_size else f"{expected_size} bytes"
     if found != wanted:
         raise CorruptFileError(f"{path}: is {found}, its manifest recorded {wanted}")
-
-
-@contextmanager
-def _alone(directory: Path) -> Iterator[bool]:
-    """Whether no other process of this machine is in this block.
-
-    File systems without locks never report one.
-    """
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield False
-            return
-        except OSError:
-            pass
-        yield True
-    finally:
-        os.close(descriptor)

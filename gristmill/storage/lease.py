@@ -12,18 +12,13 @@ therefore be correct with two writers.
 """
 
 import json
-import os
-import threading
-import time
-import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from gristmill.errors import ConflictError, StorageError, UserError
+from gristmill.host import host
 from gristmill.storage.location import Location
-from gristmill.storage.store import digest
 
 LEASE = ".lease"
 TIMEOUT_SECONDS = 30.0  # six heartbeats: a slow store, or a library that blocks all threads, is no death
@@ -42,7 +37,7 @@ class Lease:
 
     path: Location
     work: str
-    holder: str = field(default_factory=lambda: uuid.uuid4().hex)
+    holder: str = field(default_factory=lambda: host().unique())
     count: int = 0
 
     def state(self) -> bytes:
@@ -50,9 +45,7 @@ class Lease:
         dead, and details for people.
         """
         facts: dict[str, object] = {"holder": self.holder, "count": str(self.count).zfill(_DIGITS), "work": self.work}
-        pid = os.getpid()
-        facts |= {"host": os.uname().nodename, "pid": pid, "kernel": _kernel(), "started": _started(pid)}
-        return json.dumps(facts).encode() + b"\n"
+        return json.dumps(facts | host().identity()).encode() + b"\n"
 
     def beat(self) -> bool:
         """Raise the counter. Returns False if another process has taken the lease."""
@@ -100,7 +93,6 @@ def lock(
     work continues.
     """
     lease = acquire(place, work, say, wait=wait, timeout=timeout)
-    ended = threading.Event()
 
     def tell() -> None:
         say(
@@ -108,21 +100,19 @@ def lock(
             "result is the same"
         )
 
-    def keep() -> None:
-        while not ended.wait(beat):
-            # If the disk or store fails now, a waiting process may take over; that costs work and nothing else.
-            with suppress(OSError, StorageError, UserError):
-                if not lease.beat():
-                    (lost or tell)()
-                    return
+    def keep() -> bool:
+        # If the disk or store fails now, a waiting process may take over; that costs work and nothing else.
+        with suppress(OSError, StorageError, UserError):
+            if not lease.beat():
+                (lost or tell)()
+                return False
+        return True
 
-    thread = threading.Thread(target=keep, name="lease", daemon=True)
-    thread.start()
+    end = host().repeat(beat, keep)
     try:
         yield lease
     finally:
-        ended.set()
-        thread.join()
+        end()
         with suppress(OSError, StorageError, UserError):  # the lease just expires
             lease.release()
 
@@ -134,16 +124,14 @@ def acquire(
     *,
     wait: bool = True,
     timeout: float = TIMEOUT_SECONDS,
-    clock: Callable[[], float] = time.monotonic,
-    sleep: Callable[[float], None] = time.sleep,
 ) -> Lease:
     """Take the lease of a directory or prefix.
 
     If another process holds it, wait until that process has finished, is dead, or has not renewed it for
-    `timeout` seconds of `clock`. Without `wait`, raise ConflictError as soon as the holder is known to be
+    `timeout` seconds. Without `wait`, raise ConflictError as soon as the holder is known to be
     alive.
     """
-    lease = Lease(place / LEASE, work)
+    lease, clock, sleep = Lease(place / LEASE, work), host().monotonic, host().sleep
     watched: bytes | None = None
     since = read = clock()
     told = ""
@@ -161,7 +149,7 @@ def acquire(
         moved = None not in (watched, found) and found != watched
         if found != watched:
             watched, since = found, read
-        alive = None if found is None else _alive(found)
+        alive = None if found is None else host().is_alive(_facts(found))
         if found is None or alive is False or now - since >= timeout:
             if _put(lease, found):
                 if told:
@@ -207,42 +195,3 @@ def _who(found: bytes) -> str:
     return (
         f"{facts.get('work', 'working')} here (host {facts.get('host', 'unknown')}, pid {facts.get('pid', 'unknown')})"
     )
-
-
-def _alive(found: bytes) -> bool | None:
-    """Whether the holder of a lease is alive; None if this process cannot know."""
-    facts = _facts(found)
-    kernel, pid = facts.get("kernel"), facts.get("pid")
-    if not kernel or kernel != _kernel() or not isinstance(pid, int) or pid < 1:
-        return None
-    try:
-        os.kill(pid, 0)  # /proc may hide the processes of other users
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
-    return _started(pid) in (None, facts.get("started"))
-
-
-def _kernel() -> str:
-    """A digest of the scope of a process id: machine, boot, and namespaces of processes and time.
-
-    Empty if unknown.
-
-    Containers with the same host name differ in their namespaces.
-    """
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        spaces = [str(Path("/proc/self/ns", kind).readlink()) for kind in ("pid", "time")]
-    except OSError:
-        return ""
-    return digest([os.uname().nodename, boot, *spaces])
-
-
-def _started(pid: int) -> str | None:
-    """When a process started, in ticks since boot; "" for a zombie or a dead process, None if unknown."""
-    try:
-        state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return None
-    return "" if state in ("Z", "X") else fields[18]

@@ -22,6 +22,7 @@ from urllib.parse import urlsplit
 
 from gristmill.errors import RemoteError, UserError, attach_filename
 from gristmill.extras import install_extra
+from gristmill.host import host
 from gristmill.storage.paths import is_url
 from gristmill.storage.timeouts import LISTING_SECONDS, ask
 
@@ -268,7 +269,7 @@ def _connect(url: str, remote: Remote) -> tuple[Any, str]:
             f"{shown(url)}: URLs of the scheme {scheme!r} may not be opened; `remote.schemes` allows "
             f"{', '.join(remote.schemes) or 'none'}"
         )
-    store = _store(scheme, remote)
+    store = host().store(scheme, partial(_store, scheme, remote))
     if not remote.allow_private:
         _refuse_private(_address(url, scheme, store), url)
     return store, store._strip_protocol(url)

@@ -1,11 +1,11 @@
 """Retry transient I/O errors (EIO, ESTALE, ETIMEDOUT), and attach the file name."""
 
 import errno
-import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 from gristmill.errors import attach_filename
+from gristmill.host import host
 
 Result = TypeVar("Result")
 _ATTEMPTS = 3
@@ -28,6 +28,6 @@ def retry(place: Any, call: Callable[[], Result]) -> Result:
         except OSError as error:
             if error.errno not in _TRANSIENT:
                 raise
-            time.sleep(_PAUSE_SECONDS * attempt)
+            host().sleep(_PAUSE_SECONDS * attempt)
     with attach_filename(place):
         return call()

@@ -7,6 +7,7 @@ from typing import Any
 import xxhash
 
 from gristmill.errors import CorruptFileError
+from gristmill.host import host
 from gristmill.storage.location import Location
 from gristmill.storage.retries import retry
 
@@ -20,7 +21,7 @@ def file_checksum(path: Path) -> str:
 
 def _checksum(path: Path) -> str:
     digest = xxhash.xxh3_128()
-    with open(path, "rb") as source:
+    with host().open(str(path)) as source:
         while chunk := source.read(_CHUNK):
             digest.update(chunk)
     return digest.hexdigest()

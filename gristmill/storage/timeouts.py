@@ -5,14 +5,12 @@ that it moves. One that takes longer is abandoned and counts as failed.
 """
 
 import errno
-import threading
-import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from gristmill.errors import RemoteError, UserError
+from gristmill.host import TimedOut, host
 
 Result = TypeVar("Result")
 LISTING_SECONDS = 3600.0  # for calls of many requests: ten million files are listed in less
@@ -20,10 +18,6 @@ _SECONDS = 120.0  # for an answer without a body; the libraries retry within it
 _LEAST_RATE = 1 << 16  # bytes per second
 _PAUSES = (0.5, 2.0)  # seconds before the second and the third try
 _OF_THIS_MACHINE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # local errors: no failure of a store has these numbers
-
-
-class _TimedOut(Exception):
-    """The call took longer than its limit."""
 
 
 def ask(
@@ -49,29 +43,13 @@ def ask(
     for pause in _PAUSES[: tries - 1]:
         try:
             with _errors(place, secret, missing):
-                return _within(limit, call)
+                return host().within(limit, call)
         except RemoteError as error:
-            if isinstance(error.__cause__, _TimedOut):
+            if isinstance(error.__cause__, TimedOut):
                 raise
-            time.sleep(pause)
+            host().sleep(pause)
     with _errors(place, secret, missing):
-        return _within(limit, call)
-
-
-def _within(seconds: float, call: Callable[[], Result]) -> Result:
-    answer: Future[Result] = Future()
-
-    def work() -> None:
-        try:
-            answer.set_result(call())
-        except BaseException as error:
-            answer.set_exception(error)
-
-    threading.Thread(target=work, daemon=True).start()
-    wait([answer], seconds)
-    if not answer.done():
-        raise _TimedOut(f"no answer within {seconds:.0f} s")
-    return answer.result()
+        return host().within(limit, call)
 
 
 @contextmanager
@@ -80,7 +58,7 @@ def _errors(place: str, secret: bool, missing: bool) -> Iterator[None]:
         yield
     except (UserError, RemoteError):
         raise
-    except _TimedOut as error:
+    except TimedOut as error:
         raise RemoteError(f"{place}: {error}") from error
     except Exception as error:
         if isinstance(error, OSError) and error.errno in _OF_THIS_MACHINE:

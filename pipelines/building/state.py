@@ -1,11 +1,10 @@
 """The state of a running build: its plan, and the steps published so far."""
 
-import os
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gristmill.errors import ConflictError
+from gristmill.host import host
 from gristmill.storage.location import Location
 from gristmill.storage.store import write_json
 from pipelines.building.build_metrics import BuildMetrics
@@ -95,5 +94,9 @@ class Build:
         """
         run = {"seconds": round(seconds, 3), "wall_seconds": round(elapsed, 3), "text_bytes": text_bytes}
         run |= {"peak_bytes": self.cluster.peak_bytes, **more}
-        host = {"workers": self.cluster.workers, "host": os.uname().nodename, "finished": round(time.time(), 3)}
-        write_json(self.root / step.directory / "run.json", run | host)
+        where = {
+            "workers": self.cluster.workers,
+            "host": host().identity()["host"],
+            "finished": round(host().time(), 3),
+        }
+        write_json(self.root / step.directory / "run.json", run | where)

@@ -1,11 +1,11 @@
 """Run tasks in this process, with the same interface as on Ray."""
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from gristmill.errors import UserError
+from gristmill.host import host
 from pipelines.cluster.memory import measured
 from pipelines.cluster.tasks import ATTEMPTS, PAUSE_SECONDS, Progress, is_broken, no_progress, task_failure, title_of
 
@@ -47,7 +47,7 @@ class LocalCluster:
             except Exception as error:
                 if attempt == ATTEMPTS:
                     raise task_failure(label, error, position, self.memory) from error
-                time.sleep(PAUSE_SECONDS * attempt)
+                host().sleep(PAUSE_SECONDS * attempt)
         raise AssertionError("unreachable")
 
     def fits(self, function: Callable[[Item], Any], item: Item, memory: int | None) -> bool:

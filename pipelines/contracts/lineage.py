@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 
 from gristmill.config import near_match
 from gristmill.errors import CorruptFileError, UserError
+from gristmill.host import lent
 from gristmill.storage.location import FileRecord, Location
 from pipelines.contracts.document import (
     FILE_INDEX,
@@ -265,7 +266,7 @@ class Corpus:
                 for name in step.manifest.schema:
                     types.setdefault(name, pa.null())
                 if step.manifest.parts and step.manifest.schema:
-                    with pa.OSFile(str(step.directory.verify(step.manifest.parts[0].file))) as source:
+                    with pa.OSFile(lent(step.directory.verify(step.manifest.parts[0].file))) as source:
                         schema = pa.ipc.open_file(source).schema
                     types.update({name: schema.field(name).type for name in schema.names})
         return pa.schema(list(types.items()))

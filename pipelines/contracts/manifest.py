@@ -14,6 +14,7 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 
 from gristmill.errors import AccountingError, ConflictError, CorruptFileError, UserError
+from gristmill.host import lent
 from gristmill.storage.location import Content, FileRecord, Location
 from gristmill.storage.retries import retry
 from gristmill.storage.store import digest, read_json, write_json, write_new_json
@@ -176,7 +177,7 @@ def read_table(
 
 
 def _columns(path: Path, wanted: Sequence[str], expected: Mapping[str, str]) -> pa.Table:
-    with pa.OSFile(str(path)) as source:
+    with pa.OSFile(lent(path)) as source:
         schema = pa.ipc.open_file(source).schema
         if schema_facts(schema) != dict(expected):
             raise CorruptFileError(

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from gristmill.errors import CorruptFileError
+from gristmill.host import lent
 from gristmill.storage.location import FileRecord, Location
 from pipelines.contracts.document import ID
 
@@ -79,7 +80,7 @@ def open_shard(directory: Location, record: FileRecord) -> Shard:
     says what differs.
     """
     path = directory.verify(record)
-    with pa.memory_map(str(path)) as source:
+    with pa.memory_map(lent(path)) as source:
         reader = pa.ipc.open_file(source)
         schema = reader.schema
         facts = json.loads((schema.metadata or {}).get(b"gristmill", b"{}"))

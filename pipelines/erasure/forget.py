@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gristmill.errors import UserError
+from gristmill.host import lent
 from gristmill.storage.disk import LocalPath
 from gristmill.storage.location import FileRecord, Location
 from gristmill.storage.store import digest
@@ -193,7 +194,7 @@ def _rewrite_file(
     """
     if not record.path.endswith(".arrow"):
         return record
-    with pa.OSFile(str(out.directory.verify(record))) as source:
+    with pa.OSFile(lent(out.directory.verify(record))) as source:
         schema = pa.ipc.open_file(source).schema
     name = next((field.name for field in schema if field.type == ID and field.name == "id"), None)
     kind = record.path.partition("/")[0]
@@ -215,7 +216,8 @@ def _rewrite_file(
 
 def _documents_of_unit(index: Location, docs: Sequence[_Doc]) -> list[_Doc]:
     """The documents that were read by the unit with this index of files."""
-    with pa.OSFile(str(index)) as source:
+    assert index.local is not None, "documents are forgotten on a local disk only"
+    with pa.OSFile(lent(index.local)) as source:
         table = pa.ipc.open_file(source).read_all().select(["key", "first_record", "records"])
     ranges: dict[int, list[tuple[int, int]]] = {}
     for row in table.to_pylist():

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gristmill.errors import CorruptFileError
+from gristmill.host import lent
 from pipelines.contracts.document import ID
 
 _PROBE_BYTES = 48  # long enough that a match is no coincidence
@@ -67,7 +68,7 @@ def _matching_ids(path: Path, probes: Sequence[bytes], wanted: pa.Array) -> list
     """The ids of matching rows, empty if the file has none; None if no row matches."""
     any_hit = False
     ids: list[bytes] = []
-    with pa.OSFile(str(path)) as source:
+    with pa.OSFile(lent(path)) as source:
         reader = pa.ipc.open_file(source)
         for number in range(reader.num_record_batches):
             batch = reader.get_batch(number)

@@ -17,6 +17,7 @@ import xxhash
 
 from gristmill.config import near_match, parse, plain, yaml_value
 from gristmill.errors import ConfigError, UserError
+from gristmill.host import lent
 from gristmill.storage.location import FileRecord
 from pipelines.building.publish import without_places
 from pipelines.contracts.columns import DROP
@@ -282,7 +283,7 @@ def _sample_record(step: Any) -> FileRecord:
 
 def _sample_types(corpus: Corpus) -> list[str]:
     step = _funnel_step(corpus)
-    with pa.OSFile(str(step.directory.verify(_sample_record(step)))) as source:
+    with pa.OSFile(lent(step.directory.verify(_sample_record(step)))) as source:
         return list(pa.ipc.open_file(source).schema.names)
 
 
@@ -290,7 +291,7 @@ def _read_sample(corpus: Corpus, columns: Sequence[str]) -> pa.Table:
     """The published sample: position, bytes and drop of each document, and the named columns."""
     step = _funnel_step(corpus)
     record = _sample_record(step)
-    with pa.OSFile(str(step.directory.verify(record))) as source:
+    with pa.OSFile(lent(step.directory.verify(record))) as source:
         schema = pa.ipc.open_file(source).schema
     names = ["hash", "id", "source", "part", "row", "drop_step", "drop", "emptied", "text_bytes", *columns]
     return read_table(step.directory, record, dict.fromkeys(names), schema_facts(schema))

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from gristmill.host import lent
 from gristmill.storage.location import Location
 from pipelines.contracts.manifest import load_step, read_table, schema_facts
 from pipelines.contracts.reads_text import ReadsText
@@ -217,7 +218,7 @@ def published_notices(plan: Plan, root: Location) -> list[str]:
     if funnel is None:
         return []
     record = next(file for file in funnel.files if file.path == SAMPLE)
-    with pa.OSFile(str(directory.verify(record))) as file:
+    with pa.OSFile(lent(directory.verify(record))) as file:
         schema = pa.ipc.open_file(file).schema
     table = read_table(directory, record, schema.names, schema_facts(schema))
     notices: list[str] = []

@@ -1,6 +1,7 @@
 """Predict the masked tokens of a text with an encoder."""
 
 from gristmill.errors import ConfigError
+from gristmill.host import lent
 from gristmill.storage.disk import LocalPath
 from tokenizer.encode import Encoder
 from tokenizer.vocabulary.specials import MASK
@@ -25,7 +26,7 @@ def fill_mask(path: LocalPath, text: str, top: int = 5) -> list[list[tuple[str, 
     sizes = trained.config.model
     if sizes.family != "encoder":
         raise ConfigError(f"{path}: holds a {sizes.architecture}, which is not an encoder; use `generate`")
-    encoder = Encoder.load(str(trained.tokenizer), library="tokenizers")
+    encoder = Encoder.load(lent(trained.tokenizer), library="tokenizers")
     objective = trained.config.objective
     ids = framed(read_prompt(text, encoder, objective.prompt_format.names), objective.text_frame("encoder"), encoder)
     places = [place for place, token in enumerate(ids) if token == encoder.specials[MASK]]

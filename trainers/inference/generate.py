@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gristmill.errors import ConfigError
+from gristmill.host import lent
 from gristmill.storage.disk import LocalPath
 from tokenizer.encode import Encoder
 from tokenizer.vocabulary.specials import add_fallback_marks
@@ -55,7 +56,7 @@ def generate(path: LocalPath, prompt: str, sampling: Sampling) -> str:
     if sizes.family == "encoder":
         raise ConfigError(f"{path}: holds a {sizes.architecture}, an encoder, which writes no text; use `fill-mask`")
     objective, lead, prompt = choose_member(trained.config.objective, prompt)
-    encoder = Encoder.load(str(trained.tokenizer), library="tokenizers")
+    encoder = Encoder.load(lent(trained.tokenizer), library="tokenizers")
     text = read_prompt(_with_gap(prompt, objective.prompt_format), encoder, objective.prompt_format.names)
     both = sizes.family == "encoder_decoder"
     ids = _model_input(text, lead, objective, sizes.family, encoder)

@@ -8,17 +8,16 @@ refuses to load it; the commands of this package load it.
 
 import errno
 import json
-import os
-import shutil
-import uuid
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from gristmill.config import plain
 from gristmill.errors import ConflictError, CorruptFileError, UserError
-from gristmill.storage.disk import LocalPath
+from gristmill.host import host, lent
+from gristmill.storage.disk import LocalPath, discard
 from gristmill.storage.lease import lock
 from gristmill.storage.location import FileRecord
 from gristmill.storage.store import read_json, write_json
@@ -106,8 +105,8 @@ def _export(run: LocalPath, output: LocalPath, work: LocalPath) -> bool:
         _save_tokenizer(verified_copy(run), record["specials"], config, attempt)
         names = sorted(file.name for file in attempt.iterdir() if file != mark)
         for name in names:  # what libraries write does not reach the disk by itself
-            with open(attempt / name, "rb") as written:
-                os.fsync(written.fileno())
+            with host().open(str(attempt / name)) as written:
+                host().fsync(written)
         files = [asdict(attempt.record(name)) for name in names]
         write_json(attempt / _ORIGIN, {**origin, "files": files})
         mark.unlink()
@@ -118,20 +117,20 @@ def _export(run: LocalPath, output: LocalPath, work: LocalPath) -> bool:
     else:
         return _replace(output, attempt, earlier)
     finally:
-        shutil.rmtree(attempt, ignore_errors=True)
+        discard(attempt)
 
 
 def _aside(work: LocalPath) -> LocalPath:
     """A temporary directory in `work`. Leftovers are removed by the next export to the same path."""
-    return work / f"{uuid.uuid4().hex}.tmp"
+    return work / f"{host().unique()}.tmp"
 
 
 def _remove(left: LocalPath) -> None:
     """Remove a directory in one operation, by renaming it first, so that no process publishes a part of it."""
     gone = _aside(left.parent)
     with suppress(FileNotFoundError):
-        os.rename(left, gone)
-    shutil.rmtree(gone, ignore_errors=True)
+        left.rename(gone)
+    discard(gone)
 
 
 def _replace(output: LocalPath, attempt: LocalPath, earlier: dict[str, Any] | None) -> bool:
@@ -144,19 +143,19 @@ def _replace(output: LocalPath, attempt: LocalPath, earlier: dict[str, Any] | No
     replaced: list[LocalPath] = []
     while True:
         try:
-            os.rename(chosen, output)
+            chosen.rename(output)
             break
         except OSError as error:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                 if replaced:
                     with suppress(OSError):  # another process has published one, or removed this one
-                        os.rename(replaced[-1], output)
+                        replaced[-1].rename(output)
                 if isinstance(error, FileNotFoundError):
                     return False
                 raise
         there = _aside(attempt.parent)
         try:
-            os.rename(output, there)
+            output.rename(there)
         except FileNotFoundError:
             continue
         replaced.append(there)
@@ -164,7 +163,7 @@ def _replace(output: LocalPath, attempt: LocalPath, earlier: dict[str, Any] | No
             chosen = there
     output.parent.fsync()
     for export in replaced:
-        shutil.rmtree(export, ignore_errors=True)
+        discard(export)
     return True
 
 
@@ -250,14 +249,15 @@ def _notes(config: Job) -> list[str]:
     return notes
 
 
-def _save_model(model: Any, sizes: Model, specials: dict[str, int], output: Path) -> None:
+def _save_model(model: Any, sizes: Model, specials: dict[str, int], output: LocalPath) -> None:
     """Write config.json and the weights. A model that plain `transformers` cannot compute gets a `model_type`
     unknown to it; otherwise it would silently leave out weights and give different results.
     """
     if why_not_stock(sizes) is not None:
         from safetensors.torch import save_file
 
-        save_file({name: weight.detach().contiguous() for name, weight in model.named_parameters()}, output / _WEIGHTS)
+        weights = {name: weight.detach().contiguous() for name, weight in model.named_parameters()}
+        host().deliver(str(output / _WEIGHTS), partial(save_file, weights))
         written = {**model.config.to_dict(), "model_type": f"gristmill_{sizes.architecture}"}
         (output / "config.json").write_text(json.dumps(written, indent=2), encoding="utf-8")
         return
@@ -267,7 +267,7 @@ def _save_model(model: Any, sizes: Model, specials: dict[str, int], output: Path
         publish(model, specials)
     if sizes.family != "encoder":
         model.config.use_cache = True
-    model.save_pretrained(output)
+    host().deliver(str(output), model.save_pretrained)
 
 
 def _save_tokenizer(source: Path, specials: dict[str, int], config: Job, output: LocalPath) -> None:
@@ -281,7 +281,7 @@ def _save_tokenizer(source: Path, specials: dict[str, int], config: Job, output:
     filling = {specials[name] for name in (MASK, *SENTINELS) if name in specials}
     frame = config.objective.text_frame(config.model.family)
     definition["post_processor"] = _template(frame.before, frame.after, specials, written)
-    if spaces_lead(Encoder.load(str(source))):
+    if spaces_lead(Encoder.load(lent(source))):
         for token in definition["added_tokens"]:
             token["lstrip"] = token["lstrip"] or token["id"] in filling
     file = output / "tokenizer.json"
@@ -290,7 +290,7 @@ def _save_tokenizer(source: Path, specials: dict[str, int], config: Job, output:
     others = [written[number] for number in sorted(set(specials.values())) if written[number] not in named.values()]
     segments = ["token_type_ids"] if MODELS[config.model.architecture].sentence is not None else []
     tokenizer = PreTrainedTokenizerFast(
-        tokenizer_file=str(file),
+        tokenizer_file=lent(file),
         model_max_length=config.model.positions,
         clean_up_tokenization_spaces=False,
         extra_special_tokens=others,
@@ -298,7 +298,7 @@ def _save_tokenizer(source: Path, specials: dict[str, int], config: Job, output:
         padding_side="left" if config.model.family == "decoder" else "right",
         **named,
     )
-    tokenizer.save_pretrained(output)
+    host().deliver(str(output), tokenizer.save_pretrained)
 
 
 def _template(
@@ -361,7 +361,9 @@ def _exported_model(path: Path, sizes: Model) -> Any:
 
     if why_not_stock(sizes) is None:
         name = json.loads((path / "config.json").read_text(encoding="utf-8"))["architectures"][0]
-        return getattr(transformers, name).from_pretrained(path).eval()
+        return getattr(transformers, name).from_pretrained(lent(path)).eval()
     return _with_weights(
-        sizes, add_fallback_marks(Encoder.load(str(path / "tokenizer.json")).specials), load_file(path / _WEIGHTS)
+        sizes,
+        add_fallback_marks(Encoder.load(lent(path / "tokenizer.json")).specials),
+        load_file(lent(path / _WEIGHTS)),
     )

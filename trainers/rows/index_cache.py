@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import xxhash
 
+from gristmill.host import lent
 from gristmill.storage.cache import path_for
 
 _HEADER = 16  # bytes of checksum
@@ -30,7 +31,7 @@ def load_or_make(name: str, make: Callable[[], tuple[np.ndarray, ...]]) -> tuple
 
 
 def _read(path: Path) -> tuple[np.ndarray, ...]:
-    content = np.memmap(path, mode="r")
+    content = np.memmap(lent(path), mode="r")
     if len(content) <= _HEADER or xxhash.xxh3_128_digest(content[_HEADER:].data) != content[:_HEADER].tobytes():
         raise ValueError("checksum mismatch")
     numbers = content[_HEADER:].view(np.int64).view(np.ndarray)

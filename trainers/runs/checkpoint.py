@@ -12,18 +12,17 @@ every moment. The second checkpoint of a step is `step-00000100.2/`.
 """
 
 import errno
-import os
 import re
-import shutil
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
 from gristmill.errors import CorruptFileError, UserError
-from gristmill.storage.disk import LocalPath
+from gristmill.host import host, lent
+from gristmill.storage.disk import LocalPath, discard
 from gristmill.storage.location import FileRecord
 from gristmill.storage.store import read_json, write_json
 
@@ -92,7 +91,7 @@ def save(
     parent.mkdir(parents=True, exist_ok=True)
     _remove_attempts(parent, check)
     final = _name(parent, step)
-    attempt = parent / f".{final.name}.{uuid.uuid4().hex}.tmp"
+    attempt = parent / f".{final.name}.{host().unique()}.tmp"
     weights, moments = {}, {}
     for name, tensors in state:
         weights[name] = tensors["weight"].contiguous()
@@ -101,7 +100,7 @@ def save(
         attempt.mkdir()
         # The metadata is what `transformers` looks for in a weights file.
         for tensors, name in ((weights, WEIGHTS), (moments, OPTIMIZER)):
-            save_file(tensors, attempt / name, metadata={"format": "pt"})
+            host().deliver(str(attempt / name), partial(save_file, tensors, metadata={"format": "pt"}))
             _fsync(attempt / name)
         names = [WEIGHTS, OPTIMIZER]
         if ledger is not None:
@@ -120,7 +119,7 @@ def save(
             f"{final}: the checkpoint could not be written ({error}); older checkpoints are untouched"
         ) from error
     finally:
-        shutil.rmtree(attempt, ignore_errors=True)
+        discard(attempt)
     found = sorted(_steps(parent), reverse=True)
     check()
     _remove_old(found, final, step, keep, keep_every)
@@ -140,7 +139,7 @@ def _remove_attempts(parent: LocalPath, check: Callable[[], None]) -> None:
     leftovers = list(parent.glob(".step-*.tmp"))
     check()
     for left in leftovers:
-        shutil.rmtree(left, ignore_errors=True)
+        discard(left)
 
 
 def _publish(attempt: LocalPath, step: int) -> LocalPath:
@@ -148,7 +147,7 @@ def _publish(attempt: LocalPath, step: int) -> LocalPath:
     while True:
         final = _name(attempt.parent, step)
         try:
-            os.rename(attempt, final)
+            attempt.rename(final)
             return final
         except OSError as error:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
@@ -251,8 +250,8 @@ class _State(Mapping[str, dict[str, Any]]):
     def __init__(self, checkpoint: Checkpoint) -> None:
         from safetensors import safe_open
 
-        self._weights = safe_open(checkpoint.path / WEIGHTS, "pt")
-        self._optimizer = safe_open(checkpoint.path / OPTIMIZER, "pt")
+        self._weights = safe_open(lent(checkpoint.path / WEIGHTS), "pt")
+        self._optimizer = safe_open(lent(checkpoint.path / OPTIMIZER), "pt")
         self._keys: dict[str, list[str]] = {name: [] for name in self._weights.keys()}  # noqa: SIM118
         for name in self._optimizer.keys():  # noqa: SIM118
             parameter, _, key = name.rpartition(".")
@@ -281,7 +280,7 @@ def read_weights(checkpoint: Checkpoint) -> dict[str, Any]:
     """{parameter name: fp32 tensor} on the CPU."""
     from safetensors.torch import load_file
 
-    return dict(load_file(checkpoint.path / WEIGHTS))
+    return dict(load_file(lent(checkpoint.path / WEIGHTS)))
 
 
 def _steps(parent: LocalPath) -> list[tuple[int, int, LocalPath]]:
@@ -304,5 +303,5 @@ def _remove_old(
 
 
 def _fsync(path: LocalPath) -> None:
-    with open(path, "rb") as written:
-        os.fsync(written.fileno())
+    with host().open(str(path)) as written:
+        host().fsync(written)

@@ -27,7 +27,7 @@ def follow(path: Path, start: int, stop: threading.Event) -> Iterator[dict[str, 
     while True:
         last = stop.wait(_INTERVAL)
         if path.exists():
-            with open(path, "rb") as log:
+            with path.open("rb") as log:
                 log.seek(start)
                 data = log.read()
             start += len(data)

@@ -7,9 +7,7 @@ save a checkpoint and end.
 """
 
 import json
-import os
 import sys
-import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -23,6 +21,7 @@ import yaml
 
 from gristmill.config import load_yaml, plain
 from gristmill.errors import ConflictError, CorruptFileError, UserError
+from gristmill.host import host
 from gristmill.storage.disk import LocalPath
 from gristmill.storage.lease import LEASE, lock
 from gristmill.storage.parsing import parse_local
@@ -220,7 +219,7 @@ def locked(path: LocalPath) -> Iterator[None]:
             file=sys.stderr,
             flush=True,
         )
-        os._exit(1)
+        host().exit(1)
 
     with lock(path, "training", lambda line: print(line, flush=True), wait=False, lost=end):
         for left in path.glob(".*.tmp"):  # whoever still writes one of them writes it again
@@ -239,7 +238,7 @@ def begin_attempt(path: LocalPath) -> str:
     Earlier ones, of a node that was cut off or a command that was killed, may still run: `check_attempt` now
     ends them.
     """
-    name = uuid.uuid4().hex
+    name = host().unique()
     (path / _ATTEMPT).write_atomic(name.encode())
     return name
 

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 import xxhash
 
 from gristmill.errors import UserError
+from gristmill.host import lent
 from gristmill.storage.location import Content, FileRecord
 from gristmill.storage.paths import expand_home, is_url
 from gristmill.storage.store import file_checksum
@@ -168,7 +169,7 @@ class Shards(CorpusStage):
             (file,) = learned.files
         record = replace(file, path=f"{directory.name}/{file.path}")
         try:
-            encoder = Encoder.load(str(directory.verify(file)))
+            encoder = Encoder.load(lent(directory.verify(file)))
         except ValueError as error:
             raise UserError(f"shards: tokenizer: {error}") from None
         return TokenizerRecord(
@@ -231,7 +232,7 @@ def check_encoder(task: _CheckTask) -> int:
         return 0
     names = [f"{task.part.source} {identifier.hex()}" for identifier in table["id"].to_pylist()]
     try:
-        return Encoder.load(str(task.out.root.verify(task.tokenizer))).check(table["edited_text"].chunk(0), names)
+        return Encoder.load(lent(task.out.root.verify(task.tokenizer))).check(table["edited_text"].chunk(0), names)
     except ValueError as error:
         raise UserError(f"{task.out.name}: {error}") from None
 
@@ -282,7 +283,7 @@ def _shard(task: _EncodeTask, docs: pa.Table, split: str) -> tuple[Content, dict
     """The content of one shard, and its counts of documents, tokens and text bytes."""
     from tokenizer.encode import Encoder
 
-    encoder = Encoder.load(str(task.out.root.verify(task.tokenizer)))
+    encoder = Encoder.load(lent(task.out.root.verify(task.tokenizer)))
     text = docs["edited_text"].chunk(0)
     n_bytes = pc.binary_length(text).to_numpy()
     sentences = None

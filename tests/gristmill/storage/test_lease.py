@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from gristmill.errors import ConflictError
+from gristmill.host import Host, use_host
 from gristmill.storage.lease import LEASE, TIMEOUT_SECONDS, Lease, acquire, lock
 from gristmill.storage.parsing import parse_location
 from gristmill.storage.remote import write_url
@@ -19,8 +20,8 @@ from gristmill.storage.remote import write_url
 ROOT = Path(__file__).parents[3]
 
 
-class Watch:
-    """The time of one process: `sleep` lets it pass, and does what is due. It begins wherever it likes."""
+class Watch(Host):
+    """A host with a time of its own: `sleep` lets it pass, and does what is due. It begins wherever it likes."""
 
     def __init__(self, start=0.0, due=()):
         self.now, self.due, self.said = start, sorted(due, key=lambda each: each[0]), []
@@ -35,8 +36,12 @@ class Watch:
     def passed(self):
         return self.now - self.start
 
+    def monotonic(self):
+        return self.now
+
     def take(self, place, work="building", **options):
-        return acquire(place, work, self.said.append, clock=lambda: self.now, sleep=self.sleep, **options)
+        with use_host(self):
+            return acquire(place, work, self.said.append, **options)
 
 
 def foreign(place, **facts):
