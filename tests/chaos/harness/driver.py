@@ -34,11 +34,11 @@ def change_lease(numbers) -> None:
 
 
 def move_to(host: str) -> None:
-    from gristmill.storage import lease
+    import gristmill.host
 
     own = os.uname()
     os.uname = lambda: SimpleNamespace(nodename=host, sysname=own.sysname, release=own.release, machine=own.machine)
-    lease._kernel = lambda: f"{host} another kernel"
+    gristmill.host.kernel = lambda: f"{host} another kernel"
 
 
 def move_clock(hours: float) -> None:
