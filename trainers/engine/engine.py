@@ -27,6 +27,7 @@ from trainers.engine.loss_metrics import no_sums, sums_by_source
 from trainers.engine.optimizers import SkippingAdamW, parameter_groups
 from trainers.engine.partitions import Partitions
 from trainers.rows.batch import PADDING, Batch
+from trainers.rows.task_outputs import TaskOutputs, join_outputs, outputs_of
 
 # How long `Engine.broadcast` waits for the first worker, which may be writing or hashing terabytes: longer than any file
 # takes. The death of a worker is noticed at once, because its connections close.
@@ -204,6 +205,23 @@ class Engine:
             for batch in batches:
                 sums += sums_by_source(self._nats(batch), batch, self.losses, sources)
         return self._totals(sums, False)
+
+    def predict(self, batches: Iterable[Batch]) -> TaskOutputs | None:
+        """What the model's head predicts for the inputs of all workers' batches, at the first worker; None at the others.
+
+        Every worker gives at least one batch and as many as the others; a batch may be without inputs. Gold is not read.
+        """
+        kind = self._model.task_head.kind
+        self._engine.eval()
+        parts = []
+        with torch.no_grad():
+            for batch in batches:
+                predicted = self._engine(predicts=True, **tensors(batch, next(self._model.parameters()).device))
+                parts.append(outputs_of(kind, predicted.cpu().numpy(), batch))
+        own = join_outputs(parts)
+        gathered: list[Any] | None = [None] * self.world if self.rank == 0 else None
+        torch.distributed.gather_object(own, gathered, group=self._waiting)
+        return None if gathered is None else join_outputs(gathered)
 
     def broadcast(self, value: int) -> int:
         """Rank 0's `value`, on every worker; also a barrier, for what one worker does to files while the others wait.

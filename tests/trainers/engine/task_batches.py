@@ -1,6 +1,6 @@
 """Batches of task inputs for tests of heads and losses: packed into one row, or padded to one row each."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -70,7 +70,8 @@ def batch_of(inputs, kind, model, rows, padding=3):
     shape = (len(rows), width)
     ids, positions, segments = np.zeros(shape, np.int64), np.zeros(shape, np.int64), np.full(shape, PADDING)
     read, owner, tags = np.zeros(shape, np.int64), np.full(shape, -1), np.full(shape, IGNORED)
-    order = [n for row in rows for n in row]
+    order = np.array([n for row in rows for n in row], np.int64)
+    index = {n: i for i, n in enumerate(order.tolist())}
     starts = np.zeros(len(order), np.int64)
     for number, row in enumerate(rows):
         place = 0
@@ -79,15 +80,15 @@ def batch_of(inputs, kind, model, rows, padding=3):
             here = (number, slice(place, place + len(segment)))
             ids[here], positions[here], segments[here] = segment, np.arange(len(segment)), within
             read[here] = np.concatenate([[start], segment[:-1]])
-            owner[here], tags[here] = order.index(n), inputs.tags[n]
-            starts[order.index(n)] = number * width + place
+            owner[here], tags[here] = index[n], inputs.tags[n]
+            starts[index[n]] = number * width + place
             place += len(segment)
-    last = starts + np.array([inputs.last[n] for n in order])
+    last = starts + np.array([inputs.last[n] for n in order], np.int64)
     at = starts if family == "encoder" else last
     gold = {}
     if kind in ("classify", "choose"):
         chosen = order if kind == "classify" else order[::CANDIDATES]
-        gold["labels"] = inputs.labels[[n // (CANDIDATES if kind == "choose" else 1) for n in chosen]]
+        gold["labels"] = inputs.labels[np.array(chosen, np.int64) // (CANDIDATES if kind == "choose" else 1)]
     if kind == "choose":
         gold["choice"] = np.arange(len(order)) // CANDIDATES
     if kind == "regress":
@@ -99,11 +100,27 @@ def batch_of(inputs, kind, model, rows, padding=3):
             [at[i] if inputs.spans[n] is None else starts[i] + inputs.spans[n][side] for i, n in enumerate(order)]
             for side in (0, 1)
         ]
-        gold |= {"starts": np.array(sides[0]), "ends": np.array(sides[1]), "answerable": segments >= 0}
-    number = np.array(order) if kind != "choose" else np.array(order[::CANDIDATES]) // CANDIDATES
+        gold |= {
+            "starts": np.array(sides[0], np.int64),
+            "ends": np.array(sides[1], np.int64),
+            "answerable": segments >= 0,
+        }
+    number = order[::CANDIDATES] // CANDIDATES if kind == "choose" else order
     task = TaskTargets(number, at, owner, **gold)
     decoder = Decoder(read, positions, segments) if family == "encoder_decoder" else None
     zeros = np.zeros(len(rows), np.int64)
     return Batch(
         ids, np.full(shape, IGNORED), positions, segments, zeros, zeros, zeros, zeros, decoder=decoder, task=task
     )
+
+
+def hidden(batch, first=0):
+    """The batch without the gold of its inputs, as of a test split, but for the `first` ones."""
+    values = {"labels": IGNORED, "values": np.nan, "tags": IGNORED, "starts": IGNORED, "ends": IGNORED}
+    gold = {name: getattr(batch.task, name).copy() for name in values if getattr(batch.task, name) is not None}
+    for name, array in gold.items():
+        if name == "tags":
+            array[(batch.task.owner >= first) | (batch.task.owner < 0)] = IGNORED
+        else:
+            array[first:] = values[name]
+    return replace(batch, task=replace(batch.task, **gold))

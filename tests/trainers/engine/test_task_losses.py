@@ -4,12 +4,23 @@ import numpy as np
 import pytest
 import torch
 
-from tests.trainers.engine.task_batches import CANDIDATES, KINDS, batch_of, forward_of, network_of, some_inputs, tiny
+from gristmill.errors import ConfigError
+from tests.trainers.engine.task_batches import (
+    CANDIDATES,
+    KINDS,
+    batch_of,
+    forward_of,
+    hidden,
+    network_of,
+    some_inputs,
+    tiny,
+)
 from tokenizer.vocabulary.specials import SPECIAL_IDS
 from trainers.engine.forward import tensors
 from trainers.models import MODELS
 from trainers.models.heads.stock_heads import stock_task_model, why_not_stock_head
 from trainers.rows.batch import IGNORED
+from trainers.rows.task_outputs import join_outputs, outputs_of
 
 INPUTS = some_inputs()
 PACKED, PADDED = [[0, 1, 2, 3]], [[0], [1], [2], [3]]
@@ -116,6 +127,150 @@ def test_packed_predictions_and_losses_are_those_of_the_stock_head_on_every_inpu
                 ]
             )
     assert found == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("head", [{}, {"pooling": "last_max_mean"}, {"layers": "scalar_mix"}])
+def test_a_batch_without_inputs_costs_nothing_and_reaches_every_parameter_of_the_head(kind, head):
+    if kind in ("tag", "span") and "pooling" in head:
+        head = {}
+    model = SIZES["roberta"]
+    network = network_of(model, kind, **head)
+    loss = forward_of(network, model, kind)(**tensors(batch_of(INPUTS, kind, model, [[]]), "cpu"))["loss"].sum()
+    loss.backward()
+    assert loss.item() == 0.0
+    assert all(parameter.grad.abs().sum() == 0 for parameter in network.parameters() if parameter.requires_grad)
+
+
+def test_hidden_gold_is_no_target_and_changes_no_other_loss():
+    for kind in KINDS:
+        model = SIZES["bert"]
+        forward = forward_of(network_of(model, kind), model, kind)
+        batch = batch_of(INPUTS, kind, model, PACKED)
+        whole, half = (forward(**tensors(each, "cpu"))["loss"] for each in (batch, hidden(batch, first=1)))
+        targets = forward.losses[0].targets(hidden(batch, first=1))
+        assert 0 < targets.sum() < forward.losses[0].targets(batch).sum()
+        assert torch.equal(half, whole * torch.from_numpy(targets))
+        assert not forward.losses[0].targets(hidden(batch)).any()
+        assert not forward(**tensors(hidden(batch), "cpu"))["loss"].any()
+
+
+def test_smoothing_and_class_weights_follow_their_formulas():
+    model = SIZES["gpt2"]
+    network = network_of(model, "classify")
+    batch = batch_of(INPUTS, "classify", model, PACKED)
+    weights, smoothing = [0.5, 2.0, 1.5], 0.1
+    nats = forward_of(network, model, "classify", smoothing=smoothing, class_weights=weights)(**tensors(batch, "cpu"))
+    logs = forward_of(network, model, "classify")(predicts=True, **tensors(batch, "cpu")).log_softmax(1)
+    expected = []
+    for label, log in zip(INPUTS.labels, logs.detach().numpy(), strict=True):
+        expected.append(-weights[label] * ((1 - smoothing) * log[label] + smoothing / 3 * log.sum()))
+    assert nats["loss"].sum().item() == pytest.approx(sum(expected), rel=1e-6)
+
+
+def test_a_dense_layer_pooling_and_layers_have_these_shapes():
+    shapes = {
+        ("bert", "first", "last"): (32, 32),
+        ("bert", "last_max_mean", "last"): (32, 96),
+        ("roberta", "mean", "last_four"): (32, 128),
+        ("bart", "max", "scalar_mix"): (32, 32),
+    }
+    for (name, pooling, layers), shape in shapes.items():
+        model = SIZES[name]
+        head = network_of(model, "classify", pooling=pooling, layers=layers).task_head
+        assert tuple(head.dense.weight.shape) == shape
+        assert (head.mix is None) == (layers != "scalar_mix")
+
+
+def test_pooling_takes_the_states_of_the_text_alone():
+    states = torch.tensor([[[9.0], [1.0], [4.0], [9.0], [9.0], [-2.0], [9.0], [9.0]]])
+    owner = torch.tensor([[-1, 0, 0, -1, -1, 1, -1, -1]])
+    at = torch.tensor([0, 4, 6])  # the third segment has no text
+    head = network_of(SIZES["gpt2"], "regress", pooling="last_max_mean").task_head
+    head.output = torch.nn.Identity()
+    head.kind = "classify"
+    assert head(states, at, owner).tolist() == [[9.0, 4.0, 2.5], [9.0, -2.0, -2.0], [9.0, 0.0, 0.0]]
+
+
+def test_a_mix_of_layers_begins_as_their_mean_and_the_last_is_normalised():
+    for name in ("bert", "gpt", "gpt2", "llama", "modernbert", "t5", "bart"):
+        model = SIZES[name]
+        network = network_of(model, "classify", layers="scalar_mix")
+        forward = forward_of(network, model, "classify")
+        seen = {}
+        network.task_head.register_forward_pre_hook(
+            lambda head, given, seen=seen: seen.update(states=given[0], layers=given[3])
+        )
+        batch = batch_of(INPUTS, "classify", model, PACKED)
+        first = forward(predicts=True, **tensors(batch, "cpu"))
+        assert len(seen["layers"]) == 5
+        assert torch.equal(seen["layers"][-1], seen["states"])
+        assert torch.allclose(
+            network.task_head.mix(seen["layers"]), torch.stack(list(seen["layers"])).mean(0), atol=1e-5
+        )
+        with torch.no_grad():
+            network.task_head.mix.scalars[0] = 100.0
+        assert not torch.allclose(forward(predicts=True, **tensors(batch, "cpu")), first)
+
+
+def test_the_heads_of_pretraining_are_frozen():
+    for name in MODELS:
+        network = network_of(tiny(name, **({"sentence_head": True} if name == "bert" else {})), "classify")
+        frozen = {n.split(".")[0] for n, p in network.named_parameters() if not p.requires_grad and ".pooler." not in n}
+        expected = {"bert": {"cls"}, "modernbert": {"head", "decoder"}, "roberta": {"lm_head"}, "llama": set()}
+        assert frozen == expected.get(name, set()), name
+        assert network.get_input_embeddings().weight.requires_grad
+    assert not network_of(SIZES["t5"], "tag").lm_head.weight.requires_grad
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "head", "message"),
+    [
+        (
+            "bert",
+            "classify",
+            {"pooling": "last"},
+            "head.pooling: got last, bert reads the first token; allowed first, mean",
+        ),
+        ("gpt2", "classify", {"pooling": "first"}, "head.pooling: got first, gpt2 reads the last token"),
+        ("bert", "tag", {"pooling": "mean"}, "head.pooling: got mean, a head of kind tag predicts at every position"),
+    ],
+)
+def test_what_does_not_apply_is_refused(name, kind, head, message):
+    with pytest.raises(ConfigError, match=message):
+        network_of(SIZES[name], kind, **head)
+    with pytest.raises(ConfigError, match="got last_four, the model has 2 layers"):
+        network_of(tiny(name, layers=2), kind, layers="last_four")
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_seed_decides_a_head_and_the_callers_random_state_is_kept(name):
+    state = torch.random.get_rng_state()
+    one, same, other = (network_of(SIZES[name], "classify", seed).task_head.output.weight for seed in (1, 1, 2))
+    assert torch.equal(torch.random.get_rng_state(), state)
+    assert torch.equal(one, same)
+    assert not torch.equal(one, other)
+    deviation = 32**-0.5 if name == "t5" else 0.1
+    assert one.std().item() == pytest.approx(deviation, rel=0.3)
+
+
+def test_outputs_come_in_order_of_the_inputs_however_they_lie_in_rows():
+    for kind in KINDS:
+        model = SIZES["bert"]
+        forward = forward_of(network_of(model, kind), model, kind)
+        found = []
+        for rows in (PACKED, [[2, 3], [0, 1]], [[2, 3]], [[0, 1]]):
+            batch = hidden(batch_of(INPUTS, kind, model, rows))
+            found.append(outputs_of(kind, forward(predicts=True, **tensors(batch, "cpu")).detach().numpy(), batch))
+        packed, swapped, joined = found[0], join_outputs(found[1:2]), join_outputs(found[2:])
+        for other in (swapped, joined):
+            assert other.numbers.tolist() == packed.numbers.tolist() == list(range(len(packed.numbers)))
+            assert other.scores == pytest.approx(packed.scores, abs=1e-5)
+        if kind in ("tag", "span", "choose"):
+            sizes = [2, 2] if kind == "choose" else [len(segment) for segment in INPUTS.segments]
+            assert np.diff(joined.offsets).tolist() == np.diff(packed.offsets).tolist() == sizes
+        else:
+            assert packed.offsets is None
 
 
 def test_cells_without_a_stock_head_say_so():

@@ -1,0 +1,59 @@
+"""Predictions of a task's head as arrays, from batches on many workers to one array in order of the inputs."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from trainers.rows.batch import Batch
+
+
+@dataclass(frozen=True)
+class TaskOutputs:
+    """What the head of a task predicts for n inputs, before any softmax.
+
+    `numbers`, int64 [n] and ascending, are those of `TaskTargets.number`. `scores`, fp32, are [n, classes] of kind
+    classify and [n] of kind regress. The others have several scores for each input i, in rows `offsets[i]` to
+    `offsets[i + 1]` (int64 [n + 1]): [m] of its candidates (choose), [m, tags] of the positions that it owns (tag), and
+    [m, 2], start and end, of the positions that an answer may cover, no answer's among them (span), in order of the row.
+    """
+
+    numbers: np.ndarray
+    scores: np.ndarray
+    offsets: np.ndarray | None = None
+
+
+def outputs_of(kind: str, predicted: np.ndarray, batch: Batch) -> TaskOutputs:
+    """The outputs of one batch from what its head `predicted` (`models.heads.task_head.TaskHead.forward`)."""
+    task = batch.task
+    assert task is not None
+    if kind in ("classify", "regress"):
+        return TaskOutputs(task.number, predicted)
+    if kind == "choose":
+        assert task.choice is not None
+        return _grouped(task.number, predicted, task.choice)
+    owner = task.owner.flatten()
+    chosen = owner >= 0
+    if kind == "span":
+        assert task.answerable is not None
+        owner[task.at], chosen = np.arange(len(task.at)), task.answerable.flatten()
+    return _grouped(task.number, predicted.reshape(len(owner), -1)[chosen], owner[chosen])
+
+
+def join_outputs(parts: Sequence[TaskOutputs]) -> TaskOutputs:
+    """The outputs of several batches in order of the inputs' numbers."""
+    numbers = np.concatenate([part.numbers for part in parts])
+    order = np.argsort(numbers, kind="stable")
+    scores = np.concatenate([part.scores for part in parts])
+    if parts[0].offsets is None:
+        return TaskOutputs(numbers[order], scores[order])
+    counts = np.concatenate([np.diff(part.offsets) for part in parts if part.offsets is not None])
+    rank = np.empty(len(order), dtype=np.int64)
+    rank[order] = np.arange(len(order))
+    return _grouped(numbers[order], scores, np.repeat(rank, counts))
+
+
+def _grouped(numbers: np.ndarray, scores: np.ndarray, group: np.ndarray) -> TaskOutputs:
+    """Outputs of inputs that have several scores; `group` [m] says which input each belongs to, 0 to n - 1."""
+    offsets = np.concatenate([[0], np.cumsum(np.bincount(group, minlength=len(numbers)))])
+    return TaskOutputs(numbers, scores[np.argsort(group, kind="stable")], offsets)
