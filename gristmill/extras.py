@@ -17,6 +17,7 @@ EXTRAS = {
     "tensorboard": ("tensorboard",),
     "wandb": ("wandb",),
     "mlflow": ("mlflow",),
+    "finetune": ("peft",),
 }
 """Modules by extra."""
 

@@ -48,6 +48,7 @@ HOMES = {
     "tensorboard": ("trainers/runs/sinks.py",),
     "wandb": ("trainers/runs/sinks.py",),
     "mlflow": ("trainers/runs/sinks.py",),
+    "peft": ("trainers/adapters/shared/peft_layers.py",),
     "fsspec": ("gristmill/storage/remote.py",),
     "aiohttp": ("gristmill/storage/remote.py",),
 }

@@ -1,10 +1,21 @@
-"""Methods of fine-tuning: what is trained of a base, and what is added to it.
+"""Methods of fine-tuning: which parameters of a pretrained model are trained, and which are added.
 
-To add one: a file with its dataclass in one of the folders, and its name in Method.
+The protocol is `shared.training_method`. To add a method, add a file to `weights` (matrices and vectors of the base, and
+what is added to them), `inserted` (new layers) or `virtual` (tokens and keys that no text has), and its class to the
+union `Method`.
 """
 
+from typing import get_args
+
+from trainers.adapters.weights.adalora import AdaLoRA
+from trainers.adapters.weights.bitfit import BitFit
+from trainers.adapters.weights.feature_extraction import FeatureExtraction
 from trainers.adapters.weights.full import Full
+from trainers.adapters.weights.head_only import HeadOnly
+from trainers.adapters.weights.ia3 import IA3
+from trainers.adapters.weights.loha import LoHa
+from trainers.adapters.weights.lokr import LoKr
+from trainers.adapters.weights.lora import LoRA
 
-Method = Full
-
-__all__ = ["Full", "Method"]
+Method = AdaLoRA | BitFit | FeatureExtraction | Full | HeadOnly | IA3 | LoHa | LoKr | LoRA
+METHODS: dict[str, type[Method]] = {method.kind: method for method in get_args(Method)}

@@ -20,9 +20,9 @@ class SkippingAdamW(torch.optim.AdamW):
 def parameter_groups(model: Any, optimizer: Optimizer) -> list[dict[str, Any]]:
     """Groups of trained parameters for AdamW, or for Muon and AdamW; `peak` is a group's highest learning rate.
 
-    Vectors (norm gains, biases) never decay, embeddings only with `decay_embeddings`. Muon takes the hidden
-    matrices: all parameters of two dimensions but embeddings and the output layer (Jordan et al., 2024). Its
-    parameters and groups are marked `use_muon`, which DeepSpeed reads.
+    Vectors (norm gains, biases) and parameters marked `undecayed` never decay, embeddings only with
+    `decay_embeddings`. Muon takes the hidden matrices: all parameters of two dimensions but embeddings and the output
+    layer (Jordan et al., 2024). Its parameters and groups are marked `use_muon`, which DeepSpeed reads.
     """
     embeddings = {id(p) for m in model.modules() if isinstance(m, torch.nn.Embedding) for p in m.parameters()}
     head = model.get_output_embeddings()
@@ -34,7 +34,11 @@ def parameter_groups(model: Any, optimizer: Optimizer) -> list[dict[str, Any]]:
         parameter.use_muon = optimizer.kind == "muon" and parameter.ndim == 2 and id(parameter) not in outer
         if parameter.use_muon:
             matrices.append(parameter)
-        elif parameter.ndim < 2 or (id(parameter) in embeddings and not optimizer.decay_embeddings):
+        elif (
+            parameter.ndim < 2
+            or getattr(parameter, "undecayed", False)
+            or (id(parameter) in embeddings and not optimizer.decay_embeddings)
+        ):
             kept.append(parameter)
         else:
             decayed.append(parameter)

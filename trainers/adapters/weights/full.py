@@ -1,18 +1,22 @@
-"""Full fine-tuning (Devlin et al., 2019, section 3.2): every parameter of the base is trained."""
+"""Full fine-tuning (Devlin et al., 2019, section 3.2): every parameter is trained."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
+from trainers.adapters.shared.training_method import Encode, TrainingMethod
+
 
 @dataclass(frozen=True)
-class Full:
-    """Train all parameters of the base."""
+class Full(TrainingMethod):
+    """Train every parameter that the losses depend on."""
 
     kind: Literal["full"] = "full"
 
     freezes: ClassVar[bool] = False
-    virtual_tokens: ClassVar[int] = 0
-    prefix_length: ClassVar[int] = 0
+    mergeable: ClassVar[bool] = True
 
-    def apply(self, network: Any, architecture: str, family: str, seed: int) -> None:
-        """Leave the network as it is."""
+    def insert(self, network: Any, architecture: str, family: str, encode: Encode | None) -> None:
+        """Leave the model as it is."""
+
+    def merge(self, network: Any) -> None:
+        """Leave the model as it is."""

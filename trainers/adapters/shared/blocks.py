@@ -1,0 +1,121 @@
+"""Where the parts of a block are in the `transformers` model of every architecture.
+
+GPT, GPT-2 and ModernBERT compute queries, keys and values with one matrix, and ModernBERT both inner projections of its
+gated feed-forward: a method that adapts one of them adapts that matrix.
+"""
+
+import re
+from collections.abc import Iterable
+from typing import Any, Literal
+
+Part = Literal["query", "key", "value", "output", "up", "down"]
+"""A matrix of a block: of its attention, or `up` and `down` of its feed-forward."""
+
+_BERT = {
+    "query": r"attention\.self\.query",
+    "key": r"attention\.self\.key",
+    "value": r"attention\.self\.value",
+    "output": r"attention\.output\.dense",
+    "up": r"intermediate\.dense",
+    "down": r"layer\.\d+\.output\.dense",
+}
+_GPT = {
+    "query": r"attn\.c_attn",
+    "key": r"attn\.c_attn",
+    "value": r"attn\.c_attn",
+    "output": r"attn\.c_proj",
+    "up": r"mlp\.c_fc",
+    "down": r"mlp\.c_proj",
+}
+_PARTS: dict[str, dict[str, str]] = {
+    "bart": {
+        "query": r"attn\.q_proj",
+        "key": r"attn\.k_proj",
+        "value": r"attn\.v_proj",
+        "output": r"attn\.out_proj",
+        "up": r"fc1",
+        "down": r"fc2",
+    },
+    "bert": _BERT,
+    "gpt": _GPT,
+    "gpt2": _GPT,
+    "llama": {
+        "query": r"self_attn\.q_proj",
+        "key": r"self_attn\.k_proj",
+        "value": r"self_attn\.v_proj",
+        "output": r"self_attn\.o_proj",
+        "up": r"mlp\.(?:gate_proj|up_proj)",
+        "down": r"mlp\.down_proj",
+    },
+    "modernbert": {
+        "query": r"attn\.Wqkv",
+        "key": r"attn\.Wqkv",
+        "value": r"attn\.Wqkv",
+        "output": r"attn\.Wo",
+        "up": r"mlp\.Wi",
+        "down": r"mlp\.Wo",
+    },
+    "roberta": _BERT,
+    "t5": {
+        "query": r"Attention\.q",
+        "key": r"Attention\.k",
+        "value": r"Attention\.v",
+        "output": r"Attention\.o",
+        "up": r"DenseReluDense\.(?:wi|wi_0|wi_1)",
+        "down": r"DenseReluDense\.wo",
+    },
+}
+# The stacks of a model; its other modules are the heads of its pretraining.
+_STACKS: dict[str, tuple[str, ...]] = {
+    "bart": ("model",),
+    "bert": ("bert",),
+    "gpt": ("transformer",),
+    "gpt2": ("transformer",),
+    "llama": ("model",),
+    "modernbert": ("model",),
+    "roberta": ("roberta",),
+    "t5": ("encoder", "decoder"),
+}
+# The attention that a block computes, of the decoder, the encoder, or from the decoder to the encoder.
+_ATTENTIONS = {
+    "bart": r".*\.(?:self_attn|encoder_attn)",
+    "bert": r".*\.attention\.self",
+    "gpt": r".*\.attn",
+    "gpt2": r".*\.attn",
+    "llama": r".*\.self_attn",
+    "modernbert": r".*\.attn",
+    "roberta": r".*\.attention\.self",
+    "t5": r".*\.(?:SelfAttention|EncDecAttention)",
+}
+FUSED = ("gpt", "gpt2", "modernbert")
+"""Architectures with one matrix for queries, keys and values."""
+
+
+def pattern(architecture: str, parts: Iterable[str]) -> str:
+    """A regular expression that matches the full names of these parts' modules, as peft's `target_modules`."""
+    its = dict.fromkeys(_PARTS[architecture][part] for part in parts)
+    return rf".*(?:{'|'.join(its)})"
+
+
+def part_modules(network: Any, architecture: str, parts: Iterable[str]) -> list[tuple[str, Any]]:
+    """(name, module) of these parts in all blocks, in the order of the model."""
+    expression = re.compile(pattern(architecture, parts))
+    return [(name, module) for name, module in network.named_modules() if expression.fullmatch(name)]
+
+
+def attention_modules(network: Any, architecture: str) -> list[tuple[str, Any]]:
+    """(name, module) of every attention of the blocks; in an encoder-decoder cross-attention too."""
+    expression = re.compile(_ATTENTIONS[architecture])
+    return [(name, module) for name, module in network.named_modules() if expression.fullmatch(name)]
+
+
+def stack_modules(network: Any, architecture: str) -> list[Any]:
+    """The stacks, without the heads of pretraining."""
+    return [getattr(network, name) for name in _STACKS[architecture]]
+
+
+def token_embedding(network: Any, architecture: str) -> Any:
+    """The table that the first stack reads ids with (of the encoder in an encoder-decoder)."""
+    if architecture == "t5":
+        return network.encoder.embed_tokens
+    return network.model.encoder.embed_tokens if architecture == "bart" else network.get_input_embeddings()

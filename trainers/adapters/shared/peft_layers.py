@@ -1,0 +1,134 @@
+"""Methods whose layers are peft's: they replace matrices of the model by layers that add to their output.
+
+This file alone imports peft, the extra `finetune`.
+"""
+
+import warnings
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from gristmill.errors import ConfigError, UserError
+from gristmill.extras import install_extra
+from trainers.adapters.shared.blocks import part_modules, pattern
+from trainers.adapters.shared.training_method import Encode, TrainingMethod
+
+_NAME = "default"  # peft's name of the only adapter, a part of the names of its parameters
+
+
+class PeftMethod(TrainingMethod):
+    """A method whose layers are peft's."""
+
+    mergeable: ClassVar[bool] = True
+    config_name: ClassVar[str]
+    """The class of peft's configuration."""
+    takes_conv1d: ClassVar[bool] = True
+    """Whether peft's layer wraps the transposed matrices of GPT and GPT-2."""
+
+    @property
+    @abstractmethod
+    def parts(self) -> Sequence[str]:
+        """The parts of a block that are adapted."""
+
+    @abstractmethod
+    def settings(self, architecture: str) -> Mapping[str, Any]:
+        """The arguments of peft's configuration beside `target_modules`."""
+
+    def check_modules(self, modules: Sequence[tuple[str, Any]]) -> None:
+        """ConfigError if a matrix is too small for the method."""
+
+    def insert(self, network: Any, architecture: str, family: str, encode: Encode | None) -> None:
+        """Replace the modules of `parts`."""
+        peft = _peft()
+        self.check_modules(part_modules(network, architecture, self.parts))
+        head = [parameter for name, parameter in network.named_parameters() if name.startswith("task_head.")]
+        trained = [parameter for parameter in head if parameter.requires_grad]
+        if not self.takes_conv1d:
+            _transpose(network, architecture, self.parts)
+        config = getattr(peft, self.config_name)(
+            target_modules=pattern(architecture, self.parts), **self.settings(architecture)
+        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            peft.inject_adapter_in_model(config, network)
+        del network.peft_config
+        for parameter in trained:
+            parameter.requires_grad_(True)
+
+    def merge(self, network: Any) -> None:
+        """Add what was trained to the matrices of the base."""
+        import torch
+        from transformers.pytorch_utils import Conv1D
+
+        layer_class = _peft().tuners.tuners_utils.BaseTunerLayer
+        seen = set()
+        for name, module in list(network.named_modules()):
+            if not isinstance(module, layer_class):
+                continue
+            merged = module.get_base_layer()
+            if id(merged.weight) in seen:  # tied stacks share matrices, to each of which something else is added
+                merged.weight = torch.nn.Parameter(merged.weight.detach().clone())
+            seen.add(id(merged.weight))
+            module.merge()
+            if hasattr(merged, "transposed"):
+                back = Conv1D(merged.out_features, merged.in_features)
+                back.weight, back.bias = torch.nn.Parameter(merged.weight.detach().T.contiguous()), merged.bias
+                merged = back
+            _replace(network, name, merged)
+
+    def peft_config(self, network: Any, architecture: str) -> Mapping[str, Any] | None:
+        """peft's own configuration, for inference."""
+        if not self.takes_conv1d and architecture in ("gpt", "gpt2"):
+            return None
+        config = getattr(_peft(), self.config_name)(
+            target_modules=pattern(architecture, self.parts), inference_mode=True, **self.settings(architecture)
+        )
+        return {key: sorted(value) if isinstance(value, set) else value for key, value in config.to_dict().items()}
+
+    def peft_state(self, network: Any) -> dict[str, Any]:
+        """The trained parameters by peft's names."""
+        return {
+            f"base_model.model.{name.replace(f'.{_NAME}', '')}": parameter.detach()
+            for name, parameter in network.named_parameters()
+            if f".{_NAME}" in name and not name.startswith("task_head.")
+        }
+
+
+def check_rank(rank: int, modules: Sequence[tuple[str, Any]]) -> None:
+    """ConfigError if `rank` is above what a matrix can have."""
+    for name, module in modules:
+        largest = min(module.weight.shape)
+        if rank > largest:
+            raise ConfigError(
+                f"method.rank: got {rank}, allowed 1 to {largest}, the smaller side of {name} ({list(module.weight.shape)})"
+            )
+
+
+def _peft() -> Any:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            import peft
+    except ImportError as error:
+        raise UserError(
+            f"method.kind: its layers are those of peft, which cannot be imported ({error}); run {install_extra('finetune')}"
+        ) from error
+    return peft
+
+
+def _transpose(network: Any, architecture: str, parts: Sequence[str]) -> None:
+    """Replace the transposed matrices of GPT and GPT-2 by linear layers, which compute the same."""
+    import torch
+    from transformers.pytorch_utils import Conv1D
+
+    for name, module in part_modules(network, architecture, parts):
+        if isinstance(module, Conv1D):
+            linear = torch.nn.Linear(*module.weight.shape, device="meta")
+            linear.weight, linear.bias = torch.nn.Parameter(module.weight.detach().T.contiguous()), module.bias
+            linear.transposed = True
+            _replace(network, name, linear)
+
+
+def _replace(network: Any, name: str, module: Any) -> None:
+    parent, _, last = name.rpartition(".")
+    setattr(network.get_submodule(parent), last, module)

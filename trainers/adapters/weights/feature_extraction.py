@@ -1,0 +1,34 @@
+"""Feature extraction (Peters et al., 2018; Devlin et al., 2019, section 5.3): the head reads states of a frozen base."""
+
+from dataclasses import dataclass
+from types import MethodType
+from typing import Any, ClassVar, Literal
+
+from trainers.adapters.shared.blocks import stack_modules
+from trainers.adapters.shared.training_method import Encode, TrainingMethod, freeze
+from trainers.adapters.weights.head_only import require_head
+
+
+@dataclass(frozen=True)
+class FeatureExtraction(TrainingMethod):
+    """Freeze the base and train the head on `layers`: the last layer, the last four side by side, or a learned scalar
+    mix of all layers (ELMo).
+
+    The base computes without dropout, so that the features of a text are the same every time.
+    """
+
+    kind: Literal["features"] = "features"
+    layers: Literal["last", "last_four", "scalar_mix"] = "last"
+
+    mergeable: ClassVar[bool] = True
+
+    def insert(self, network: Any, architecture: str, family: str, encode: Encode | None) -> None:
+        """Freeze the base, and keep it from training mode."""
+        require_head(network, self.kind)
+        freeze(network)
+        for stack in stack_modules(network, architecture):
+            stack.eval()
+            stack.train = MethodType(lambda its, mode=True: its, stack)
+
+    def merge(self, network: Any) -> None:
+        """Leave the model as it is: its base has not changed."""

@@ -1,0 +1,34 @@
+"""Training the head alone on the last layer's states: a linear probe (Alain and Bengio, 2017)."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+from gristmill.errors import ConfigError
+from trainers.adapters.shared.training_method import Encode, TrainingMethod, freeze
+
+
+@dataclass(frozen=True)
+class HeadOnly(TrainingMethod):
+    """Freeze the base, train the head of the task; dropout stays as in full fine-tuning."""
+
+    kind: Literal["head"] = "head"
+
+    mergeable: ClassVar[bool] = True
+
+    def insert(self, network: Any, architecture: str, family: str, encode: Encode | None) -> None:
+        """Freeze the base; ConfigError if there is no head, as in text-to-text."""
+        require_head(network, self.kind)
+        freeze(network)
+
+    def merge(self, network: Any) -> None:
+        """Leave the model as it is: its base has not changed."""
+
+
+def require_head(network: Any, kind: str) -> None:
+    """ConfigError unless the network has the head of a task with parameters to train."""
+    head = getattr(network, "task_head", None)
+    if head is None or not any(True for _ in head.parameters()):
+        raise ConfigError(
+            f"method.kind: got {kind}, which trains the head of the task alone, but this task has none: its predictions are "
+            f"text; use full, lora, adapter, prefix or prompt"
+        )
