@@ -5,7 +5,8 @@
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal, Self
 
-from trainers.adapters import Full, Method
+from trainers.adapters import Method
+from trainers.adapters.weights.full import Full
 from trainers.config.architecture import require
 from trainers.config.job import Job
 from trainers.objectives.shared.context import Context
