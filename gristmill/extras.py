@@ -17,7 +17,7 @@ EXTRAS = {
     "tensorboard": ("tensorboard",),
     "wandb": ("wandb",),
     "mlflow": ("mlflow",),
-    "finetune": ("peft",),
+    "finetune": ("peft", "rouge_score", "sacrebleu"),
 }
 """Modules by extra."""
 

@@ -4,8 +4,8 @@ _TEXTS = ("span", "generate")
 METRIC_KINDS: dict[str, tuple[str, ...]] = {
     "accuracy": ("classify", "choose", "tag"),
     "f1": ("classify",),
-    "macro_f1": ("classify", "tag"),
-    "micro_f1": ("classify", "tag"),
+    "macro_f1": ("classify",),
+    "micro_f1": ("classify",),
     "matthews": ("classify",),
     "question_accuracy": ("classify",),
     "pearson": ("regress",),

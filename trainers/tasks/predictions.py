@@ -1,0 +1,281 @@
+"""Predictions of a split, one for each example: stored, scored and compared without the model.
+
+A Parquet file has the columns `id`, `gold`, `prediction` and `score`, and in its schema the task, the split and the
+model. Gold and predictions of classify are labels, of choose numbers of candidates, of tag lists of labels, of span
+and generate texts. `score` is, for classify and choose, one number for each label or candidate; for span the score
+of the answer and that of no answer. Columns of some tasks: `group`, `accepted` and `text` (texts of choose), `nats`
+and `tokens` (cost of the gold text).
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, BinaryIO
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from gristmill.config import near_match, parse, plain
+from gristmill.errors import UserError
+from gristmill.storage.location import Location
+from trainers.tasks.examples import HIDDEN, Examples
+from trainers.tasks.schema.task import Task
+from trainers.tasks.scores import METRICS
+from trainers.tasks.scores.answer_scores import best_threshold, exact_matches, token_f1s
+from trainers.tasks.scores.outcomes import Outcomes
+from trainers.tasks.scores.resampling import REPETITIONS, Difference, Score, compare, score
+
+_KEY = b"gristmill.predictions"
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """Predictions of n examples and, where it is known, their gold. `model` says what predicted them.
+
+    `outcomes` has the gold and the predictions as metrics see them, before `threshold`. `scores` are float32, those
+    of example i from `score_offsets[i]` up to `score_offsets[i + 1]`. `threshold` is that of no answer: the empty
+    text is predicted where the score of no answer exceeds that of the answer by more.
+    """
+
+    task: Task
+    split: str
+    model: str
+    ids: list[str]
+    outcomes: Outcomes
+    labelled: bool
+    scores: np.ndarray | None = None
+    score_offsets: np.ndarray | None = None
+    threshold: float | None = None
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def no_answer_scores(self) -> np.ndarray:
+        """The score of no answer less that of the answer, float64 [n]."""
+        assert self.scores is not None
+        pairs = self.scores.reshape(-1, 2).astype(np.float64)
+        return pairs[:, 1] - pairs[:, 0]
+
+    @property
+    def decided(self) -> Outcomes:
+        """The outcomes, with the empty text where the threshold says that there is no answer."""
+        if self.threshold is None:
+            return self.outcomes
+        assert self.outcomes.texts is not None
+        answers = zip(self.outcomes.texts, self.no_answer_scores > self.threshold, strict=True)
+        return replace(self.outcomes, texts=["" if none else text for text, none in answers])
+
+
+def predictions_of(
+    examples: Examples,
+    predicted: np.ndarray | list[str] | None,
+    model: str,
+    scores: Sequence[np.ndarray] | np.ndarray | None = None,
+    nats: np.ndarray | None = None,
+    tokens: np.ndarray | None = None,
+) -> Predictions:
+    """Predictions of a split's examples, in their order.
+
+    `predicted` are labels, numbers of candidates, numbers, tags of all words, or texts, as in `Examples`. `scores` has
+    an array for each example: one number a label or candidate, or for span the scores of the answer and of none.
+    `nats` and `tokens` are the cost of the gold texts; with them alone, `predicted` is None.
+    """
+    task, kind = examples.task, examples.task.kind
+    expected = len(examples.tags) if examples.tags is not None else len(examples)
+    assert predicted is None or len(predicted) == expected, f"{len(predicted)} predictions of {expected}"
+    outcomes = Outcomes(
+        labels=task.label_names,
+        positive=task.positive_label if kind == "classify" else 1,
+        groups=examples.groups,
+        no_answer=task.no_answer,
+        nats=nats,
+        tokens=tokens,
+    )
+    if kind in ("span", "generate"):
+        outcomes = replace(outcomes, references=examples.targets, texts=None if predicted is None else list(predicted))
+    else:
+        gold = {"regress": examples.values, "tag": examples.tags}.get(kind, examples.labels)
+        dtype = np.float64 if kind == "regress" else np.int64
+        outcomes = replace(outcomes, gold=gold, predicted=np.asarray(predicted, dtype), offsets=examples.word_offsets)
+    if kind == "choose":
+        assert examples.candidates is not None
+        assert examples.candidate_offsets is not None
+        chosen = examples.candidates.take(pa.array(examples.candidate_offsets[:-1] + np.asarray(predicted, np.int64)))
+        outcomes = replace(outcomes, references=examples.targets, texts=chosen.to_pylist())
+    flat, offsets = _flat(scores)
+    return Predictions(task, examples.split, model, examples.ids, outcomes, examples.labelled, flat, offsets)
+
+
+def _flat(scores: Sequence[np.ndarray] | np.ndarray | None) -> tuple[np.ndarray | None, np.ndarray | None]:
+    if scores is None:
+        return None, None
+    counts = [len(row) for row in scores]
+    flat = np.concatenate([np.asarray(row, np.float32) for row in scores])
+    return flat, np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+
+
+def score_predictions(
+    predictions: Predictions, metrics: Sequence[str] | None = None, repetitions: int = REPETITIONS, seed: int = 0
+) -> dict[str, Score]:
+    """The metrics of predictions, by default those of the task, each with its interval.
+
+    UserError for hidden gold, and for a metric that does not exist.
+    """
+    if not predictions.labelled:
+        raise UserError(
+            f"{predictions.task.name}: {predictions.split}: its gold is hidden, so it is predicted and not scored; "
+            f"score another split"
+        )
+    names = predictions.task.metrics if metrics is None else metrics
+    return {name: score(_metric(name), predictions.decided, repetitions, seed) for name in names}
+
+
+def _metric(name: str) -> Any:
+    if name not in METRICS:
+        raise UserError(f"metric: got {name!r}{near_match(name, list(METRICS))}")
+    return METRICS[name]
+
+
+def tune_threshold(predictions: Predictions) -> Predictions:
+    """The same predictions with the threshold of no answer that is best for the task's first metric on them.
+
+    Tune it on the development split, and give it to the test's predictions with `dataclasses.replace`.
+    """
+    outcomes = predictions.outcomes
+    assert outcomes.references is not None
+    assert outcomes.texts is not None
+    values = (exact_matches if predictions.task.metrics[0] == "exact_match" else token_f1s)(outcomes)
+    answerable = np.array([bool(references) for references in outcomes.references])
+    answered = np.array([bool(text) for text in outcomes.texts])
+    threshold = best_threshold(values, answerable, answered, predictions.no_answer_scores)
+    return replace(predictions, threshold=threshold)
+
+
+def compare_predictions(
+    a: Predictions, b: Predictions, metric: str | None = None, repetitions: int = REPETITIONS, seed: int = 0
+) -> Difference:
+    """The difference of a metric, by default the first of the task, between two runs on the same examples.
+
+    UserError unless both predicted the same examples.
+    """
+    if (a.task.name, a.split, a.ids) != (b.task.name, b.split, b.ids):
+        first, second = (f"{p.task.name} {p.split} ({len(p):,})" for p in (a, b))
+        raise UserError(
+            f"compare: got {first} and {second}, expected predictions of the same examples in the same order"
+        )
+    for predictions in (a, b):
+        if not predictions.labelled:
+            raise UserError(
+                f"{predictions.task.name}: {predictions.split}: its gold is hidden; compare on another split"
+            )
+    return compare(_metric(metric or a.task.metrics[0]), a.decided, b.decided, repetitions, seed)
+
+
+def write_predictions(predictions: Predictions, path: Location) -> None:
+    """Write predictions as Parquet, whole or not at all."""
+    described = {
+        "version": 1,
+        "task": plain(predictions.task),
+        "split": predictions.split,
+        "model": predictions.model,
+        "labelled": predictions.labelled,
+        "threshold": predictions.threshold,
+    }
+    table = pa.table(_columns(predictions)).replace_schema_metadata({_KEY: json.dumps(described).encode()})
+
+    def write(sink: BinaryIO) -> None:
+        pq.write_table(table, sink, compression="zstd")
+
+    path.write_atomic(write)
+
+
+def _columns(predictions: Predictions) -> dict[str, pa.Array]:
+    outcomes, kind = predictions.outcomes, predictions.task.kind
+    columns = {"id": pa.array(predictions.ids, pa.string())}
+    if kind in ("span", "generate"):
+        columns["gold"] = _texts(outcomes.references, predictions, pa.list_(pa.string()))
+        columns["prediction"] = _texts(outcomes.texts, predictions, pa.string())
+    else:
+        columns["gold"] = _values(outcomes.gold, outcomes, kind)
+        columns["prediction"] = _values(outcomes.predicted, outcomes, kind)
+    if predictions.scores is not None:
+        columns["score"] = pa.ListArray.from_arrays(
+            pa.array(predictions.score_offsets, pa.int32()), pa.array(predictions.scores, pa.float32())
+        )
+    if kind == "choose":
+        columns["accepted"] = _texts(outcomes.references, predictions, pa.list_(pa.string()))
+        columns["text"] = _texts(outcomes.texts, predictions, pa.string())
+    for name, numbers in (("group", outcomes.groups), ("nats", outcomes.nats), ("tokens", outcomes.tokens)):
+        if numbers is not None:
+            columns[name] = pa.array(numbers)
+    return columns
+
+
+def _texts(texts: list | None, predictions: Predictions, kind: pa.DataType) -> pa.Array:
+    return pa.nulls(len(predictions), kind) if texts is None else pa.array(texts, kind)
+
+
+def _values(values: np.ndarray | None, outcomes: Outcomes, kind: str) -> pa.Array:
+    """Labels by name, tags as lists of names, numbers as they are; null where hidden."""
+    assert values is not None
+    if kind in ("regress", "choose"):
+        hidden = np.isnan(values) if kind == "regress" else values == HIDDEN
+        return pa.array(values, mask=hidden)
+    names = pa.array(outcomes.labels, pa.string()).take(pa.array(values, mask=values == HIDDEN))
+    return pa.ListArray.from_arrays(pa.array(outcomes.offsets, pa.int32()), names) if kind == "tag" else names
+
+
+def read_predictions(path: Location) -> Predictions:
+    """Read predictions that `write_predictions` wrote. UserError if the file is not such a file."""
+    try:
+        table = pq.read_table(pa.BufferReader(path.read_bytes()))
+        described = json.loads((table.schema.metadata or {})[_KEY])
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file; expected predictions of a run") from None
+    except (pa.ArrowException, KeyError, ValueError):
+        raise UserError(f"{path}: no predictions of this project; expected the file of an evaluation") from None
+    if described["version"] != 1:
+        raise UserError(f"{path}: version {described['version']} of predictions, expected 1; evaluate the run again")
+    task: Task = parse(Task, described["task"], str(path))
+    outcomes = _outcomes(table, task, labelled=described["labelled"])
+    scores = offsets = None
+    if "score" in table.column_names:
+        column = table["score"].combine_chunks()
+        scores, offsets = column.flatten().to_numpy(), column.offsets.to_numpy().astype(np.int64)
+    ids: list[str] = table["id"].to_pylist()
+    split, model, threshold = described["split"], described["model"], described["threshold"]
+    return Predictions(task, split, model, ids, outcomes, described["labelled"], scores, offsets, threshold)
+
+
+def _outcomes(table: pa.Table, task: Task, labelled: bool) -> Outcomes:
+    kind = task.kind
+    numbers = {
+        name: table[column].to_numpy() if column in table.column_names else None
+        for name, column in (("groups", "group"), ("nats", "nats"), ("tokens", "tokens"))
+    }
+    positive = task.positive_label if kind == "classify" else 1
+    outcomes = Outcomes(labels=task.label_names, positive=positive, no_answer=task.no_answer, **numbers)
+    if kind in ("span", "generate", "choose"):
+        accepted, text = ("accepted", "text") if kind == "choose" else ("gold", "prediction")
+        references = table[accepted].to_pylist() if labelled else None
+        texts = table[text].to_pylist() if table[text].null_count < len(table) else None
+        outcomes = replace(outcomes, references=references, texts=texts)
+    if kind in ("span", "generate"):
+        return outcomes
+    offsets = table["prediction"].combine_chunks().offsets.to_numpy().astype(np.int64) if kind == "tag" else None
+    gold = _numbers(table["gold"].combine_chunks(), task)
+    return replace(outcomes, gold=gold, predicted=_numbers(table["prediction"].combine_chunks(), task), offsets=offsets)
+
+
+def _numbers(column: pa.Array, task: Task) -> np.ndarray:
+    """Labels and tags as numbers; hidden ones as -100 or NaN."""
+    if task.kind == "regress":
+        return column.to_numpy(zero_copy_only=False)
+    if task.kind == "choose":
+        return column.fill_null(HIDDEN).to_numpy(zero_copy_only=False)
+    names = column.flatten() if task.kind == "tag" else column
+    indices = pc.index_in(names, value_set=pa.array(task.label_names, pa.string()))
+    return indices.fill_null(HIDDEN).to_numpy(zero_copy_only=False).astype(np.int64)

@@ -1,0 +1,86 @@
+"""Exact match and token F1 of answers, as the evaluation scripts of SQuAD 1.1 and 2.0 define them.
+
+An example's score is the best over its references. Answers are compared in lower case, without punctuation,
+articles and extra white space. In tasks whose questions may have no answer, the rules of SQuAD 2.0 apply: an
+answer that holds nothing else is no answer, and no answer matches only no answer.
+"""
+
+import re
+import string
+from collections import Counter
+from collections.abc import Callable
+
+import numpy as np
+
+from trainers.tasks.scores.metric import TaskMetric, mean_of, summed
+from trainers.tasks.scores.outcomes import Outcomes
+
+_ARTICLES = re.compile(r"\b(a|an|the)\b")
+_PUNCTUATION = str.maketrans("", "", string.punctuation)
+
+
+def normalise_answer(text: str) -> str:
+    """Lower case, no ASCII punctuation, no English articles, single spaces (Rajpurkar et al., 2016, section 5)."""
+    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
+
+
+def exact_match(text: str, reference: str) -> float:
+    """1 if the two are equal when normalised."""
+    return float(normalise_answer(text) == normalise_answer(reference))
+
+
+def token_f1(text: str, reference: str, empty_matches: bool) -> float:
+    """F1 of the words that the two share. If one has no word, it is 0, or with `empty_matches` 1 if both have none."""
+    predicted, gold = normalise_answer(text).split(), normalise_answer(reference).split()
+    if not predicted or not gold:
+        return float(empty_matches and predicted == gold)
+    shared = sum((Counter(predicted) & Counter(gold)).values())
+    return 2 * shared / (len(predicted) + len(gold))
+
+
+def answer_values(outcomes: Outcomes, score: Callable[[str, str], float]) -> np.ndarray:
+    """The best score over the references, float64 [n]."""
+    assert outcomes.references is not None
+    assert outcomes.texts is not None
+    values = []
+    for text, references in zip(outcomes.texts, outcomes.references, strict=True):
+        if outcomes.no_answer:
+            references = [reference for reference in references if normalise_answer(reference)] or [""]
+        values.append(max((score(text, reference) for reference in references), default=0.0))
+    return np.array(values, np.float64)
+
+
+def exact_matches(outcomes: Outcomes) -> np.ndarray:
+    """Exact match of each example."""
+    return answer_values(outcomes, exact_match)
+
+
+def token_f1s(outcomes: Outcomes) -> np.ndarray:
+    """Token F1 of each example."""
+    return answer_values(outcomes, lambda text, reference: token_f1(text, reference, outcomes.no_answer))
+
+
+def _counted(values: np.ndarray) -> np.ndarray:
+    return np.stack([values, np.ones(len(values))], axis=1)
+
+
+def best_threshold(values: np.ndarray, answerable: np.ndarray, answered: np.ndarray, no_answer: np.ndarray) -> float:
+    """The threshold of no-answer scores that maximises the mean value: above it, the empty answer is given.
+
+    `values` are the scores of the examples as answered, `answerable` says which have an answer, `answered` which
+    got one, `no_answer` how sure the model is that there is none. Tuned on the split that it scores, as the script
+    of SQuAD 2.0 does; of equally good thresholds the lowest. Below the lowest score nothing is answered.
+    """
+    order = np.argsort(no_answer, kind="stable")
+    scores = no_answer[order]
+    gains = np.where(answerable, values, np.where(answered, -1.0, 0.0))[order]
+    totals = np.concatenate([[0.0], np.cumsum(gains)])
+    possible = np.concatenate([[True], np.append(scores[1:] > scores[:-1], True)])  # equal scores fall together
+    best = int(np.argmax(np.where(possible, totals, -np.inf)))
+    return float(scores[best - 1]) if best else float(scores[0]) - 1.0
+
+
+METRICS = (
+    TaskMetric("exact_match", lambda o: _counted(exact_matches(o)), summed(mean_of), "Rajpurkar et al., 2016 and 2018"),
+    TaskMetric("token_f1", lambda o: _counted(token_f1s(o)), summed(mean_of), "Rajpurkar et al., 2016 and 2018"),
+)

@@ -1,0 +1,51 @@
+"""Correlations of predicted with gold numbers, as scipy defines them; NaN where one of the two is constant."""
+
+import numpy as np
+
+from trainers.tasks.scores.metric import TaskMetric
+from trainers.tasks.scores.outcomes import Outcomes
+
+
+def _numbers(outcomes: Outcomes) -> np.ndarray:
+    assert outcomes.gold is not None
+    assert outcomes.predicted is not None
+    return np.stack([outcomes.gold, outcomes.predicted], axis=1).astype(np.float64)
+
+
+def _pearson(statistics: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Pearson's r of the two columns under each row of weights."""
+    centred = statistics - statistics.mean(axis=0)
+    x, y = centred.T
+    return _correlation(weights @ np.stack([x, y, x * x, y * y, x * y, np.ones(len(x))], axis=1))
+
+
+def _correlation(sums: np.ndarray) -> np.ndarray:
+    """r from sums [repetitions, 6] of x, y, xx, yy, xy and 1."""
+    x, y, xx, yy, xy, count = sums.T
+    both, first, second = xy * count - x * y, xx * count - x * x, yy * count - y * y
+    # A constant column leaves rounding errors, which are no variance.
+    constant = (first <= 1e-13 * xx * count) | (second <= 1e-13 * yy * count)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(constant, np.nan, np.clip(both / np.sqrt(first * second), -1.0, 1.0))
+
+
+def _spearman(statistics: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Spearman's rho: Pearson's r of the ranks, equal numbers sharing the mean of their ranks."""
+    places = [np.unique(column, return_inverse=True)[1] for column in statistics.T]
+    return np.array([_pearson(_ranks(places, row), row[None])[0] for row in weights])
+
+
+def _ranks(places: list[np.ndarray], weights: np.ndarray) -> np.ndarray:
+    """Ranks [units, 2] in a sample that has each unit as often as its weight says."""
+    columns = []
+    for place in places:
+        counts = np.bincount(place, weights)
+        columns.append((np.cumsum(counts) - (counts - 1) / 2)[place])
+    ranks = np.stack(columns, axis=1)
+    return ranks - (weights @ ranks) / weights.sum()
+
+
+METRICS = (
+    TaskMetric("pearson", _numbers, _pearson, "Pearson, 1895"),
+    TaskMetric("spearman", _numbers, _spearman, "Spearman, 1904"),
+)

@@ -1,0 +1,92 @@
+"""Metrics of generated text: ROUGE, BLEU, chrF, perplexity.
+
+ROUGE comes from rouge-score, BLEU and chrF from sacrebleu: their tokenization is part of the metric. Both are in
+the extra `finetune`.
+"""
+
+import importlib
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from gristmill.errors import UserError
+from gristmill.extras import install_extra
+from trainers.tasks.scores.metric import TaskMetric, Value, mean_of, summed
+from trainers.tasks.scores.outcomes import Outcomes
+
+
+def _library(module: str, metric: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        package = module.partition(".")[0].replace("_", "-")
+        raise UserError(f"metrics: {metric} needs {package} ({error}); run: {install_extra('finetune')}") from None
+
+
+def _texts(outcomes: Outcomes) -> tuple[list[str], list[list[str]]]:
+    assert outcomes.texts is not None
+    assert outcomes.references is not None
+    return outcomes.texts, outcomes.references
+
+
+def _rouge(outcomes: Outcomes, kind: str) -> np.ndarray:
+    """F1 of each example with Porter's stemmer, the best over its references (Lin, 2004)."""
+    scorer = _library("rouge_score.rouge_scorer", kind).RougeScorer([kind], use_stemmer=True)
+    texts, references = _texts(outcomes)
+    values = [scorer.score_multi(gold, text)[kind].fmeasure for text, gold in zip(texts, references, strict=True)]
+    return np.stack([values, np.ones(len(values))], axis=1)
+
+
+def _sacrebleu(name: str, outcomes: Outcomes) -> tuple[Any, np.ndarray]:
+    """The metric of sacrebleu, and its statistics of each example."""
+    metric = {"bleu": "BLEU", "chrf": "CHRF"}[name]
+    scorer = getattr(_library("sacrebleu", name), metric)()
+    texts, references = _texts(outcomes)
+    most = max(map(len, references))
+    streams = [[gold[i] if i < len(gold) else None for gold in references] for i in range(most)]
+    return scorer, np.array(scorer._extract_corpus_statistics(texts, streams), np.float64)
+
+
+def _statistics(name: str, outcomes: Outcomes) -> np.ndarray:
+    return _sacrebleu(name, outcomes)[1]
+
+
+def _signature(name: str, outcomes: Outcomes) -> str:
+    return str(_sacrebleu(name, outcomes)[0].get_signature())
+
+
+def _value(name: str) -> Value:
+    def finish(sums: np.ndarray) -> np.ndarray:
+        scorer = getattr(_library("sacrebleu", name), {"bleu": "BLEU", "chrf": "CHRF"}[name])()
+        return np.array([scorer._compute_score_from_stats(row).score for row in sums])
+
+    return summed(finish)
+
+
+def _costs(outcomes: Outcomes) -> np.ndarray:
+    if outcomes.nats is None or outcomes.tokens is None:
+        raise UserError("metrics: perplexity needs the nats and tokens of the gold texts, which these predictions lack")
+    return np.stack([outcomes.nats, outcomes.tokens], axis=1)
+
+
+METRICS = (
+    *(
+        TaskMetric(kind, partial(_rouge, kind=kind), summed(mean_of), "Lin, 2004, as rouge-score counts it, with stems")
+        for kind in ("rouge1", "rouge2", "rougeL", "rougeLsum")
+    ),
+    *(
+        TaskMetric(name, partial(_statistics, name), _value(name), source, signature=partial(_signature, name))
+        for name, source in (
+            ("bleu", "Papineni et al., 2002, as sacrebleu counts it (Post, 2018)"),
+            ("chrf", "Popovic, 2015, as sacrebleu counts it"),
+        )
+    ),
+    TaskMetric(
+        "perplexity",
+        _costs,
+        summed(lambda sums: np.exp(mean_of(sums))),
+        "e to the mean nats of a token of the gold text",
+        higher_is_better=False,
+    ),
+)
