@@ -29,6 +29,9 @@ def test_the_same_seed_gives_the_same_interval_and_another_seed_another():
     assert first == again
     assert (first.low, first.high) != (other.low, other.high)
     assert first.value == other.value
+    bare = score(METRICS["matthews"], labels(0.2), repetitions=0)
+    assert bare.value == first.value
+    assert np.isnan([bare.low, bare.high]).all()
 
 
 def test_weights_give_what_a_metric_of_the_resampled_examples_gives(monkeypatch):

@@ -56,12 +56,15 @@ class Difference:
 
 
 def score(metric: TaskMetric, outcomes: Outcomes, repetitions: int = REPETITIONS, seed: int = 0) -> Score:
-    """The value of a metric and its interval. The same outcomes, repetitions and seed give the same numbers."""
+    """The value of a metric and its interval. The same outcomes, repetitions and seed give the same numbers.
+
+    Without repetitions, the interval is NaN: for a loop that picks checkpoints.
+    """
     statistics = metric.statistics(outcomes)
     n = len(statistics)
     value = metric.value(statistics, np.ones((1, n)))[0]
-    resampled = np.concatenate([metric.value(statistics, weights) for weights in _samples(n, repetitions, seed)])
-    low, high = _interval(resampled)
+    resampled = [metric.value(statistics, weights) for weights in _samples(n, repetitions, seed)]
+    low, high = _interval(np.concatenate([np.empty(0), *resampled]))
     signature = metric.signature(outcomes) if metric.signature else None
     return Score(metric.name, float(value), low, high, n, repetitions, seed, metric.higher_is_better, signature)
 
