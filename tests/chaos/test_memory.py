@@ -130,15 +130,15 @@ def test_a_document_too_large_for_the_ceiling_stops_the_build_and_is_not_set_asi
 
 @pytest.mark.chaos
 @pytest.mark.ray
-@pytest.mark.parametrize("kind", ["words", "marks"])
-def test_a_task_that_runs_out_is_tried_with_more_in_the_place_of_others(kind, tmp_path, injected):
-    config = write_corpus(tmp_path, {"words": words, "marks": marks}[kind](12_000_000), honest_files=6)
+@pytest.mark.parametrize(("line", "size"), [(words, 12_000_000), (marks, 20_000_000)])
+def test_a_task_that_runs_out_is_tried_with_more_in_the_place_of_others(line, size, tmp_path, injected):
+    config = write_corpus(tmp_path, line(size), honest_files=6)
     finished(config, tmp_path / "reference", "--in-process")
     ended = finished(config, tmp_path / "out", "--workers", 2, "--memory-per-worker", 700 * MB)
     assert "ran out of memory with 700.0 MB" in ended.out
     assert "tried again after the others" in ended.out
     injected(
-        GROUP, f"a document of {kind} too large for a worker's memory; tried again with that of both",
+        GROUP, f"a document of {line.__name__} too large for a worker's memory; tried again with that of both",
         build_outcome(reference_of(tmp_path / "reference"), tmp_path / "out"), ended.seconds,
     )  # fmt: skip
 
@@ -167,10 +167,10 @@ def test_a_document_that_takes_all_memory_is_set_aside_only_if_the_user_says_so(
 
 def write_gzip_bomb(raw: Path) -> None:
     with gzip.open(raw / "bomb.jsonl.gz", "wb", compresslevel=1) as sink:
-        sink.write(b'{"text": "')
+        sink.write("\n".join([*honest(20), '{"text": "']).encode())
         for _ in range(500):
             sink.write(b"a" * MB)
-        sink.write(b'"}\n' + "\n".join(honest(20)).encode())
+        sink.write(b'"}\n' + "\n".join(honest(20, 100)).encode())
 
 
 def write_parquet_page(raw: Path) -> None:
