@@ -189,8 +189,8 @@ class Engine:
         self._engine.step()
         return float(self._engine.get_global_grad_norm() if norm is None else norm)
 
-    def _nats(self, batch: Batch) -> dict[str, Any]:
-        return self._engine(**tensors(batch, next(self._model.parameters()).device))
+    def _nats(self, batch: Batch, predicts: bool = False) -> dict[str, Any]:
+        return self._engine(predicts=predicts, **tensors(batch, next(self._model.parameters()).device))
 
     def _loss(self, nats: Sequence[Any], targets: Sequence[float]) -> Any:
         """What a step minimises, from the sums of nats and targets of each loss."""
@@ -206,22 +206,23 @@ class Engine:
                 sums += sums_by_source(self._nats(batch), batch, self.losses, sources)
         return self._totals(sums, False)
 
-    def predict(self, batches: Iterable[Batch]) -> TaskOutputs | None:
-        """What the model's head predicts for the inputs of all workers' batches, at the first worker; None at the others.
+    def predict(self, batches: Iterable[Batch], sources: int) -> tuple[Totals, TaskOutputs | None]:
+        """As `evaluate`, and what the model's head predicts for the inputs of all workers' batches: at the first worker,
+        None at the others.
 
-        Every worker gives at least one batch and as many as the others; a batch may be without inputs. Gold is not read.
+        Every worker gives at least one batch and as many as the others; a batch may be without inputs, or without gold.
         """
         kind = self._model.task_head.kind
         self._engine.eval()
-        parts = []
+        sums, parts = no_sums(len(self.losses), sources), []
         with torch.no_grad():
             for batch in batches:
-                predicted = self._engine(predicts=True, **tensors(batch, next(self._model.parameters()).device))
-                parts.append(outputs_of(kind, predicted.cpu().numpy(), batch))
-        own = join_outputs(parts)
-        gathered: list[Any] | None = [None] * self.world if self.rank == 0 else None
-        torch.distributed.gather_object(own, gathered, group=self._waiting)
-        return None if gathered is None else join_outputs(gathered)
+                made = self._nats(batch, predicts=True)
+                sums += sums_by_source(made, batch, self.losses, sources)
+                parts.append(outputs_of(kind, made["predictions"].cpu().numpy(), batch))
+        gathered: list[Any] = [None] * self.world
+        torch.distributed.gather_object(join_outputs(parts), gathered if self.rank == 0 else None, group=self._waiting)
+        return self._totals(sums, False), join_outputs(gathered) if self.rank == 0 else None
 
     def broadcast(self, value: int) -> int:
         """Rank 0's `value`, on every worker; also a barrier, for what one worker does to files while the others wait.

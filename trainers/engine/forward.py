@@ -15,7 +15,6 @@ import torch
 from trainers.config.architecture import ARCHITECTURES
 from trainers.config.job import Job
 from trainers.engine.losses import LOSSES, ForwardPass, Loss, losses_of
-from trainers.engine.task_losses import predict
 from trainers.models import MODELS
 from trainers.models.heads.task_head import recorded_layers
 from trainers.models.interface import Inputs
@@ -36,12 +35,13 @@ class Forward(torch.nn.Module):
         self.model, self.isolation, self.losses = model, isolation, tuple(losses)
         self._architecture, self._causal = MODELS[architecture], ARCHITECTURES[architecture].family == "decoder"
 
-    def forward(self, predicts: bool = False, **arrays: Any) -> Any:
-        """{name of a loss: nats of its targets}, in the order of the losses, from the `tensors` of a batch. With
-        `predicts` the predictions of the model's head, which need no gold.
+    def forward(self, predicts: bool = False, **arrays: Any) -> dict[str, Any]:
+        """{name of a loss: nats of its targets}, in the order of the losses, from the `tensors` of a batch; with
+        `predicts` also `predictions`, those of the model's head.
         """
         made = self._pass(arrays)
-        return predict(made) if predicts else {loss.name: loss.nats(made) for loss in self.losses}
+        nats = {loss.name: loss.nats(made) for loss in self.losses}
+        return {**nats, "predictions": made.predictions} if predicts else nats
 
     def _pass(self, arrays: dict[str, Any]) -> ForwardPass:
         segments, decoder_segments = arrays["segments"], arrays.get("decoder_segments")

@@ -12,6 +12,7 @@ own to `engine.forward.Forward`.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,12 @@ class ForwardPass:
     states: Any
     arrays: Mapping[str, Any]
     layers: Sequence[Any] = ()
+
+    @cached_property
+    def predictions(self) -> Any:
+        """What the model's head predicts, as `models.heads.task_head.TaskHead.forward` returns it."""
+        task_head = self.network.task_head
+        return task_head(self.states, self.arrays["task_at"], self.arrays["task_owner"], self.layers)
 
 
 @dataclass(frozen=True)

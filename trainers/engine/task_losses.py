@@ -19,11 +19,6 @@ from trainers.rows.batch import IGNORED, Batch, TaskTargets
 Costs = Callable[[Any, ForwardPass], Any]
 
 
-def predict(made: ForwardPass) -> Any:
-    """The predictions of the model's head, as `models.heads.task_head.TaskHead.forward` returns them."""
-    return made.network.task_head(made.states, made.arrays["task_at"], made.arrays["task_owner"], made.layers)
-
-
 def task_losses(
     kind: HeadKind, smoothing: float = 0.0, class_weights: Sequence[float] | None = None
 ) -> tuple[Loss, ...]:
@@ -79,7 +74,7 @@ def _at_positions(costs: Costs, made: ForwardPass) -> Any:
     if choice is not None:
         numbers = torch.arange(len(made.arrays["task_number"]), device=at.device)
         at = at[torch.searchsorted(choice, numbers)]
-    nats = costs(predict(made), made)
+    nats = costs(made.predictions, made)
     return torch.zeros(shape.numel(), dtype=nats.dtype, device=nats.device).index_copy(0, at, nats).view(shape)
 
 
@@ -104,7 +99,7 @@ def _tagged(batch: Batch) -> np.ndarray:
 
 def _tag(made: ForwardPass) -> Any:
     tags = made.arrays["task_tags"]
-    return cross_entropy(predict(made).flatten(0, 1), tags.flatten(), reduction="none", ignore_index=IGNORED).view(
+    return cross_entropy(made.predictions.flatten(0, 1), tags.flatten(), reduction="none", ignore_index=IGNORED).view(
         tags.shape
     )
 

@@ -47,8 +47,12 @@ def main() -> None:
             engine = Engine(forward_of(network, model, kind), configuration(stage), 2, 2 // world)
             batches = micro_batches(kind, world, rank)
             losses = [engine.train_step(batches, step, RATE, 1, False)[0].loss for step in range(STEPS)]
-            losses.append(engine.evaluate(batches, 1).loss)
-            outputs = engine.predict([hidden(batch) for batch in reversed(batches)])
+            totals, outputs = engine.predict(batches, 1)
+            assert totals.loss == engine.evaluate(batches, 1).loss
+            losses.append(totals.loss)
+            totals, without = engine.predict([hidden(batch) for batch in reversed(batches)], 1)
+            assert totals.targets == 0
+            assert without is None or np.array_equal(without.scores, outputs.scores)
             assert (outputs is None) == (rank != 0)
             engine.close()
             if outputs is not None:

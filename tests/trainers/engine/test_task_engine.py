@@ -52,7 +52,9 @@ def expected(kind):
             optimizer.step()
             optimizer.zero_grad()
     with torch.no_grad():
-        parts = [outputs_of(kind, forward(predicts=True, **tensors(b, "cpu")).numpy(), b) for b in batches]
+        parts = [
+            outputs_of(kind, forward(predicts=True, **tensors(b, "cpu"))["predictions"].numpy(), b) for b in batches
+        ]
     return losses, join_outputs(parts)
 
 

@@ -28,6 +28,10 @@ SIZES = {name: tiny(name, **({"gated": True, "tied": False} if name == "t5" else
 STOCK = [(name, kind) for name in MODELS for kind in KINDS if MODELS[name].heads[kind].stock]
 
 
+def predicted(forward, batch):
+    return forward(predicts=True, **tensors(batch, "cpu"))["predictions"].detach()
+
+
 def losses(forward, kind, model, rows, inputs=INPUTS):
     """(sum of the nats, number of targets, nats where targets are, ordered by number of the input)."""
     batch = batch_of(inputs, kind, model, rows)
@@ -99,8 +103,8 @@ def test_packed_predictions_and_losses_are_those_of_the_stock_head_on_every_inpu
     batch = batch_of(inputs, kind, model, PACKED)
     forward = forward_of(network, model, kind)
     found = losses(forward, kind, model, PACKED, inputs)
-    predicted = forward(predicts=True, **tensors(batch, "cpu")).detach()
-    stock = stock_task_model(network, MODELS[name], SPECIAL_IDS, ["a", "b", "c", "d"][: predicted.shape[-1]])
+    outputs = predicted(forward, batch)
+    stock = stock_task_model(network, MODELS[name], SPECIAL_IDS, ["a", "b", "c", "d"][: outputs.shape[-1]])
     at = [0] * 4 if model.family == "encoder" else inputs.last
     expected = []
     for number in range(4 // (CANDIDATES if kind == "choose" else 1)):
@@ -108,13 +112,13 @@ def test_packed_predictions_and_losses_are_those_of_the_stock_head_on_every_inpu
             output = stock(**alone(inputs, number, kind), **gold(inputs, number, kind, at))
         own = batch.segments[0] == number
         if kind == "span":
-            logits, ours = torch.stack([output.start_logits, output.end_logits], -1)[0], predicted[0][own]
+            logits, ours = torch.stack([output.start_logits, output.end_logits], -1)[0], outputs[0][own]
         elif kind == "tag":
-            logits, ours = output.logits[0], predicted[0][own]
+            logits, ours = output.logits[0], outputs[0][own]
         elif kind == "choose":
-            logits, ours = output.logits[0], predicted[CANDIDATES * number :][:CANDIDATES]
+            logits, ours = output.logits[0], outputs[CANDIDATES * number :][:CANDIDATES]
         else:
-            logits, ours = output.logits[0], predicted[number][None] if kind == "regress" else predicted[number]
+            logits, ours = output.logits[0], outputs[number][None] if kind == "regress" else outputs[number]
         assert ours == pytest.approx(logits, abs=1e-5)
         count = (inputs.tags[number] != IGNORED).sum() if kind == "tag" else 1
         expected += [output.loss.item()] * count
@@ -161,7 +165,7 @@ def test_smoothing_and_class_weights_follow_their_formulas():
     batch = batch_of(INPUTS, "classify", model, PACKED)
     weights, smoothing = [0.5, 2.0, 1.5], 0.1
     nats = forward_of(network, model, "classify", smoothing=smoothing, class_weights=weights)(**tensors(batch, "cpu"))
-    logs = forward_of(network, model, "classify")(predicts=True, **tensors(batch, "cpu")).log_softmax(1)
+    logs = predicted(forward_of(network, model, "classify"), batch).log_softmax(1)
     expected = []
     for label, log in zip(INPUTS.labels, logs.detach().numpy(), strict=True):
         expected.append(-weights[label] * ((1 - smoothing) * log[label] + smoothing / 3 * log.sum()))
@@ -202,7 +206,7 @@ def test_a_mix_of_layers_begins_as_their_mean_and_the_last_is_normalised():
             lambda head, given, seen=seen: seen.update(states=given[0], layers=given[3])
         )
         batch = batch_of(INPUTS, "classify", model, PACKED)
-        first = forward(predicts=True, **tensors(batch, "cpu"))
+        first = predicted(forward, batch)
         assert len(seen["layers"]) == 5
         assert torch.equal(seen["layers"][-1], seen["states"])
         assert torch.allclose(
@@ -210,7 +214,7 @@ def test_a_mix_of_layers_begins_as_their_mean_and_the_last_is_normalised():
         )
         with torch.no_grad():
             network.task_head.mix.scalars[0] = 100.0
-        assert not torch.allclose(forward(predicts=True, **tensors(batch, "cpu")), first)
+        assert not torch.allclose(predicted(forward, batch), first)
 
 
 def test_the_heads_of_pretraining_are_frozen():
@@ -261,7 +265,7 @@ def test_outputs_come_in_order_of_the_inputs_however_they_lie_in_rows():
         found = []
         for rows in (PACKED, [[2, 3], [0, 1]], [[2, 3]], [[0, 1]]):
             batch = hidden(batch_of(INPUTS, kind, model, rows))
-            found.append(outputs_of(kind, forward(predicts=True, **tensors(batch, "cpu")).detach().numpy(), batch))
+            found.append(outputs_of(kind, predicted(forward, batch).detach().numpy(), batch))
         packed, swapped, joined = found[0], join_outputs(found[1:2]), join_outputs(found[2:])
         for other in (swapped, joined):
             assert other.numbers.tolist() == packed.numbers.tolist() == list(range(len(packed.numbers)))
