@@ -17,7 +17,7 @@ reached from it by replaying the decisions in between, about ten million per sec
 """
 
 from bisect import bisect_right, insort
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -75,6 +75,17 @@ class Samples:
     def select(self, rows: np.ndarray) -> "Samples":
         """The samples at `rows`."""
         return Samples(self.number[rows], self.source[rows], self.sequence[rows], self.tokens[rows], self.epoch[rows])
+
+    def share(self, size: int, rank: int, world: int) -> Iterator["Samples"]:
+        """Rank `rank`'s share: the same number of parts of up to `size` samples on every rank.
+
+        The longest samples come first, so that a part holds rows of similar length, all ranks work on similar
+        lengths at a time, and short parts come last. The rank of a sample affects rounding only.
+        """
+        count = len(self)
+        by_length = np.argsort(-self.tokens, kind="stable")
+        for start in range(rank * size, -(-count // (size * world)) * size * world, size * world):
+            yield self.select(by_length[start : start + size])
 
 
 @dataclass(frozen=True)

@@ -186,17 +186,6 @@ class PackedCorpus:
         pad(filled, self.context.padding, batch.inputs, batch.targets, batch.positions, batch.segments)
         return batch
 
-    def share(self, samples: Samples, size: int, rank: int, world: int) -> Iterator[Samples]:
-        """Rank `rank`'s share of `samples`: the same number of parts of up to `size` on every rank.
-
-        The longest samples come first, so that a part holds rows of similar length, all ranks work on similar
-        lengths at a time, and short parts come last. The rank of a sample affects rounding only.
-        """
-        count = len(samples)
-        by_length = np.argsort(-samples.tokens, kind="stable")
-        for start in range(rank * size, -(-count // (size * world)) * size * world, size * world):
-            yield samples.select(by_length[start : start + size])
-
 
 @dataclass(frozen=True)
 class TrainingData:
@@ -273,7 +262,7 @@ class TrainingData:
         return self.packed_at(first).rows(samples, minimum, self.excluded)
 
     def micro_batches(self, first: int, count: int, size: int, rank: int, world: int) -> Iterator[Batch]:
-        """Rank `rank`'s share of samples `first` to `first + count` (`PackedCorpus.share`): the same number
+        """Rank `rank`'s share of samples `first` to `first + count` (`Samples.share`): the same number
         of batches of `size` rows on every rank, short ones filled with rows of padding.
         """
         return self.split(self.order.take(first, count), size, rank, world)
@@ -281,7 +270,7 @@ class TrainingData:
     def split(self, samples: Samples, size: int, rank: int, world: int) -> Iterator[Batch]:
         """Rank `rank`'s share of the samples of a step, as in `micro_batches`. Thread-safe."""
         packed = self.packed_at(int(samples.number[0]))
-        for chosen in packed.share(samples, size, rank, world):
+        for chosen in samples.share(size, rank, world):
             yield packed.rows(chosen, size, self.excluded)
 
 
@@ -414,7 +403,7 @@ class ValidationData:
 
     def batches(self, size: int, rank: int, world: int) -> Iterator[Batch]:
         """Rank `rank`'s share in batches of `size` rows; every rank has the same number of batches."""
-        for samples in self.packed.share(self.samples, size, rank, world):
+        for samples in self.samples.share(size, rank, world):
             yield self.packed.rows(samples, size)
 
 

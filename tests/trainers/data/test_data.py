@@ -178,7 +178,7 @@ def test_a_part_holds_rows_of_about_one_length_and_ranks_have_about_the_same_at_
     read = data(corpus, packing="documents")
     count = 50
     samples = read.order.take(0, count)
-    parts = [list(read.packed_at(0).share(samples, size, rank, world)) for rank in range(world)]
+    parts = [list(samples.share(size, rank, world)) for rank in range(world)]
     in_turn = [part for together in zip(*parts, strict=True) for part in together]
     lengths = np.concatenate([part.tokens for part in in_turn])
     np.testing.assert_array_equal(lengths, -np.sort(-samples.tokens))

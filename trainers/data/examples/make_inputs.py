@@ -22,8 +22,8 @@ _SHORTEST = 4  # tokens of text that a row must have room for
 class InputMaker:
     """Makes the inputs of splits for one model.
 
-    A segment takes up to `length` positions, virtual tokens aside, on each side of an encoder-decoder. Windows over
-    long texts begin every `stride` tokens.
+    A segment takes up to `length` positions, virtual tokens aside, on each side of an encoder-decoder. Windows over a
+    long text share `stride` tokens.
     """
 
     encoder: TextEncoder
@@ -86,7 +86,7 @@ class InputMaker:
     def _cut(
         self, encoded: list[EncodedTexts], which: list[np.ndarray], total: int, example: np.ndarray | None = None
     ) -> tuple[TextSlices, Truncation]:
-        """TextSlices of texts `which` of each of the encoded arrays, as long as fits."""
+        """Slices of texts `which` of each of the encoded arrays, as long as fits."""
         full = np.stack([each.sizes[chosen] for each, chosen in zip(encoded, which, strict=True)])
         room = self._room(len(encoded))
         sizes = np.minimum(full, room) if len(encoded) == 1 else np.stack(cut_longest_first(full[0], full[1], room))
@@ -142,7 +142,8 @@ class InputMaker:
             missed = int((first >= 0).sum()) - len(np.unique(text[inside]))
         lost = questions.sizes - kept
         truncation = _windowed(windows, len(examples), missed, int((lost > 0).sum()), int(lost.sum()))
-        return replace(self._inputs(examples, segments, truncation, "span"), example=text, answers=answers)
+        inputs = replace(self._inputs(examples, segments, truncation, "span"), example=text, answers=answers)
+        return replace(inputs, token_starts=passages.starts, token_ends=passages.ends)
 
     def _text_to_text(
         self, examples: Examples, sources: pa.LargeStringArray, targets: pa.LargeStringArray

@@ -37,7 +37,7 @@ class TextSlices:
 
 @dataclass(frozen=True)
 class Rendered:
-    """TextSlices with their specials: segment i is `ids[offsets[i] : offsets[i + 1]]`. `part` is 0 for specials, 1 and 2
+    """Segments with their specials: segment i is `ids[offsets[i] : offsets[i + 1]]`. `part` is 0 for specials, 1 and 2
     for tokens of the first and second text. All int64.
     """
 
@@ -54,7 +54,8 @@ class TaskInputs:
     Gold is set as the kind needs: `labels` int64 [n] (-100 hidden), `values` float64 [n] (nan hidden). Tags: the words
     that input i predicts are `word_offsets[i]` to `word_offsets[i + 1]` of the flat `words` (number of the word in the
     split), `word_tokens` (position in the segment, virtual tokens aside, of its first token) and `tags` (-100 hidden).
-    Spans: `answers` int64 [2, n], the positions in the segment of the first and last token, -1 for none in this window.
+    Spans: `answers` int64 [2, n], the positions in the segment of the first and last token, -1 for none in this window;
+    `token_starts` and `token_ends` are the bytes of passages that tokens come from, of the shape of the second tokens.
     """
 
     name: str
@@ -71,6 +72,8 @@ class TaskInputs:
     word_tokens: np.ndarray | None = None
     tags: np.ndarray | None = None
     answers: np.ndarray | None = None
+    token_starts: np.ndarray | None = None
+    token_ends: np.ndarray | None = None
     text_bytes: int = 0
 
     def __len__(self) -> int:

@@ -6,8 +6,8 @@
     span                windows over the passage, each after the same question, which keeps its beginning
     tag                 windows over the text; each word is predicted where it has the most context
 
-Windows begin every `stride` tokens (Devlin et al., 2019, in the code for SQuAD: 384 tokens, every 128, questions of up
-to 64).
+Neighbouring windows share `stride` tokens, but at most half of their own. Questions have up to 64 tokens (Devlin et al.,
+2019, in the code for SQuAD).
 """
 
 from dataclasses import dataclass
@@ -85,10 +85,10 @@ class Windows:
 
 
 def cut_windows(sizes: np.ndarray, room: np.ndarray, stride: int) -> Windows:
-    """Windows of up to `room` tokens (int64 [n], 1 or more) over texts of `sizes` tokens, int64 [n]. They begin every
-    `stride` tokens, or more often where that would leave a token out. The last one ends with its text.
+    """Windows of up to `room` tokens (int64 [n], 1 or more) over texts of `sizes` tokens, int64 [n]. Neighbours share
+    `stride` tokens, or half of the room if that is less. The last one ends with its text.
     """
-    step = np.minimum(stride, room)
+    step = room - np.minimum(stride, room // 2)
     count = 1 + -(-np.maximum(0, sizes - room) // step)
     first = np.concatenate([[0], np.cumsum(count)])
     text = np.repeat(np.arange(len(sizes)), count)

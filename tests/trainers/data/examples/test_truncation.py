@@ -33,7 +33,7 @@ def test_windows_cover_their_texts(texts, room, stride):
         assert set(covered) == set(range(size))
         assert [windows.sizes[w] for w in own[:-1]] == [room] * (len(own) - 1)
         assert windows.starts[own[-1]] + windows.sizes[own[-1]] == size
-        assert all(windows.starts[w] - windows.starts[w - 1] == min(stride, room) for w in own[1:])
+        assert all(windows.starts[w] - windows.starts[w - 1] == room - min(stride, room // 2) for w in own[1:])
         assert (windows.text[own.start : own.stop] == number).all()
 
 

@@ -1,0 +1,143 @@
+"""A fine-tuning run's tasks opened from files: splits, fingerprint, limits of length, and what is wrong with a base."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from gristmill.config import parse
+from gristmill.errors import ConfigError, UserError
+from gristmill.storage.store import write_json
+from tests.trainers.data.examples.conftest import sentences
+from trainers.config.architecture import Model, fill
+from trainers.config.finetuning import Encoding, Finetuning
+from trainers.config.job import BatchSize, Init, TrainingBudget
+from trainers.data.examples.task_corpus import open_tasks, task_split, task_training, task_validation
+from trainers.tasks.schema.task import Task
+
+TASK = {
+    "kind": "classify",
+    "name": "toy",
+    "files": {"train": "train.jsonl", "dev_one": "dev.jsonl", "dev_two": "dev.jsonl", "test": "test.jsonl"},
+    "columns": {"text": "text", "label": "label"},
+    "labels": ["short", "long"],
+    "metrics": ["accuracy"],
+    "unlabelled": [],
+}
+
+
+def write(path, values):
+    rows = [{"text": value, "label": "long" if len(value) > 30 else "short"} for value in values]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+
+
+@pytest.fixture
+def files(tmp_path, monkeypatch):
+    monkeypatch.setenv("GRISTMILL_CACHE", str(tmp_path / "cache"))
+    folder = tmp_path / "files"
+    folder.mkdir()
+    for number, (split, count) in enumerate((("train", 40), ("dev", 12), ("test", 6))):
+        write(folder / f"{split}.jsonl", sentences(count, seed=100 + number))
+    return folder
+
+
+@pytest.fixture
+def base(tmp_path, tokenizer_files):
+    folder = tmp_path / "base"
+    folder.mkdir()
+    shutil.copy(tokenizer_files["byte_bpe"], folder / "tokenizer.json")
+    return folder
+
+
+def job_of(base, files, **fields):
+    model = fill(Model("roberta", layers=1, width=32, heads=2, positions=64), 420)
+    task = parse(Task, {**TASK, **fields.pop("task", {})}, "toy.yaml")
+    init = None if base is None else Init(str(base))
+    budget = (BatchSize(sequences=8), TrainingBudget(steps=1))
+    return Finetuning(
+        name="toy", model=model, batch=budget[0], budget=budget[1], tasks=(task,), files=str(files), init=init, **fields
+    )
+
+
+def test_the_splits_of_a_run(base, files):
+    """Trained on train, validated on the first dev; any other can be predicted."""
+    job = job_of(base, files)
+    corpus = open_tasks(job)
+    data, held_out = task_training(corpus, job), task_validation(corpus, job)
+    assert (len(data.tasks[0]), len(held_out.tasks[0])) == (40, 12)
+    assert held_out.examples[0].split == "dev_one"
+    assert len(task_split(corpus, job, "test").tasks[0]) == 6
+    assert corpus.tokenizer.specials["<cls>"] == 5
+    assert data.row_lengths == [64]
+    batch = next(data.split(data.order.take(0, 8), 8, 0, 1))
+    assert len(batch.task.labels) == 8
+
+
+def test_a_task_without_dev_is_not_validated(base, files):
+    job = job_of(base, files, task={"files": {"train": "train.jsonl"}})
+    assert task_validation(open_tasks(job), job).sources == ()
+
+
+def test_the_fingerprint_is_of_content(base, files, tmp_path):
+    job = job_of(base, files)
+    shutil.copytree(files, tmp_path / "elsewhere")
+    first = open_tasks(job).fingerprint
+    assert open_tasks(job_of(base, tmp_path / "elsewhere")).fingerprint == first
+    assert open_tasks(job_of(base, files, task={"labels": ["long", "short"]})).fingerprint != first
+    write(files / "test.jsonl", sentences(9, seed=7))
+    assert open_tasks(job).fingerprint == first
+    write(files / "train.jsonl", sentences(41, seed=100))
+    assert open_tasks(job).fingerprint != first
+
+
+def test_lengths_count_virtual_tokens_and_prefixes(base, files, monkeypatch):
+    """`max_length` has virtual tokens in it; a prefix takes positions, not tokens."""
+    job = job_of(base, files, encoding=Encoding(max_length=20))
+    assert task_training(open_tasks(job), job).length == 20
+    monkeypatch.setattr(type(job.method), "virtual_tokens", 5)
+    data = task_training(open_tasks(job), job)
+    assert data.length == 15
+    assert data.tasks[0].sizes.max() == 20
+    monkeypatch.setattr(type(job.method), "virtual_tokens", 0)
+    monkeypatch.setattr(type(job.method), "prefix_length", 50)
+    assert task_training(open_tasks(job), job).length == 14
+
+
+def test_a_run_tells_the_roles_of_its_specials(base, files):
+    write_json(base / "run.json", {"specials": {"<bos>": 7, "<eos>": 8}})
+    assert open_tasks(job_of(base, files)).tokenizer.specials == {"<bos>": 7, "<eos>": 8}
+
+
+def test_a_new_model_reads_with_the_tokenizer_that_is_named(base, files):
+    job = job_of(None, files, tokenizer=str(base))
+    assert len(task_training(open_tasks(job), job).tasks[0]) == 40
+    assert open_tasks(job_of(None, files, tokenizer=str(base / "tokenizer.json"))).tokenizer.vocab_size == 420
+    with pytest.raises(
+        ConfigError, match=r"^tokenizer: missing; a model that begins from no base needs tokenizer=FILE"
+    ):
+        open_tasks(job_of(None, files))
+
+
+def test_a_base_without_a_tokenizer_is_refused(base, files):
+    (base / "tokenizer.json").write_text("{", encoding="utf-8")
+    with pytest.raises(UserError, match=r"tokenizer.json.*; give a base with an intact tokenizer.json$"):
+        open_tasks(job_of(base, files))
+    (base / "tokenizer.json").unlink()
+    with pytest.raises(UserError, match=r"tokenizer.json: no such file; the base's directory must hold"):
+        open_tasks(job_of(base, files))
+
+
+def test_examples_of_train_in_dev_are_refused(base, files):
+    job = job_of(base, files)
+    shutil.copy(files / "train.jsonl", files / "dev.jsonl")
+    with pytest.raises(UserError, match=r"^toy: 40 examples of dev_one"):
+        task_training(open_tasks(job), job)
+
+
+def test_the_same_inputs_whatever_the_dev_split(base, files):
+    job = job_of(base, files)
+    corpus = open_tasks(job)
+    validated = task_validation(corpus, job).tasks[0]
+    other = task_split(corpus, job, "dev_two").tasks[0]
+    assert np.array_equal(validated.lengths, other.lengths)

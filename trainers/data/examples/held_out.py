@@ -1,0 +1,43 @@
+"""A split of tasks that is predicted and scored."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar
+
+import numpy as np
+
+from trainers.data.examples.task_data import TaskSource, batch_of, sources_of
+from trainers.data.examples.task_inputs import TaskInputs
+from trainers.data.order import Samples
+from trainers.rows.batch import Batch
+from trainers.tasks.examples import Examples
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """A split of some tasks: the inputs and the examples of each."""
+
+    tasks: tuple[TaskInputs, ...]
+    examples: tuple[Examples, ...]
+    packed: bool = True
+    weights: ClassVar[Mapping[str, float]] = {}
+
+    @cached_property
+    def sources(self) -> tuple[TaskSource, ...]:
+        """The tasks."""
+        return sources_of(self.tasks)
+
+    @cached_property
+    def samples(self) -> Samples:
+        """All inputs of all tasks."""
+        counts = [len(task) for task in self.tasks]
+        source = np.repeat(np.arange(len(counts)), counts).astype(np.int32)
+        sequence = np.concatenate([np.arange(count) for count in counts])
+        tokens = np.concatenate([task.sizes for task in self.tasks])
+        return Samples(np.arange(len(source)), source, sequence, tokens, np.zeros_like(sequence))
+
+    def batches(self, size: int, rank: int, world: int) -> Iterator[Batch]:
+        """Rank `rank`'s share in batches of `size` inputs: as many on every rank, those of similar length together."""
+        for part in self.samples.share(size, rank, world):
+            yield batch_of(self.tasks, part, self.packed)

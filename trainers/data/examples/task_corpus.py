@@ -1,0 +1,155 @@
+"""What a fine-tuning run reads: the files of its tasks, and the tokenizer of its base.
+
+files -> Examples -> inputs -> TaskData (train), HeldOut (dev and others)
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import pyarrow as pa
+
+from gristmill.config import plain
+from gristmill.errors import ConfigError, UserError
+from gristmill.storage.disk import LocalPath
+from gristmill.storage.location import Location
+from gristmill.storage.parsing import parse_local
+from gristmill.storage.store import digest, read_json
+from pipelines.contracts.manifest import TokenizerRecord
+from tokenizer.vocabulary.definition import read_definition
+from tokenizer.vocabulary.specials import add_fallback_marks
+from trainers.config.finetuning import Finetuning
+from trainers.data.examples.encoded_texts import TextEncoder
+from trainers.data.examples.held_out import HeldOut
+from trainers.data.examples.make_inputs import InputMaker
+from trainers.data.examples.task_data import TaskData, order_of_tasks
+from trainers.data.examples.task_inputs import TaskInputs
+from trainers.data.examples.text_format import text_format
+from trainers.tasks.examples import Examples
+from trainers.tasks.leaks import read_splits
+from trainers.tasks.read_examples import read_examples
+from trainers.tasks.schema.task import Task
+from trainers.tasks.task_files import available_splits, data_directory, find_split, read_content
+
+TRAIN, DEV = "train", "dev"
+
+
+@dataclass(frozen=True)
+class TaskCorpus:
+    """The tasks of a run, the directory of their files (`files`), and its tokenizer's file below `directory`."""
+
+    tasks: tuple[Task, ...]
+    files: Location | None
+    directory: LocalPath
+    tokenizer: TokenizerRecord
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A digest of the tasks' definitions and of the files that a run trains and validates on, wherever they are."""
+        parts = []
+        for task in self.tasks:
+            paths = [path for split in self.splits(task) for path in find_split(task, split, self.files).paths]
+            checksums = [read_content(path)[1].xxh3_128 for path in paths]
+            parts.append([plain(replace(task, folder=None)), checksums])
+        return digest(parts)
+
+    @cached_property
+    def _examples(self) -> dict[tuple[str, str], Examples]:
+        return {}
+
+    def splits(self, task: Task) -> tuple[str, ...]:
+        """The split to train on and that to validate on: `dev`, or the first whose name begins so; it may be missing."""
+        dev = [split for split in task.splits if split == DEV] or [s for s in task.splits if s.startswith(DEV)]
+        known = available_splits(task, self.files)
+        return (TRAIN, *(split for split in dev[:1] if split in known))
+
+    def examples(self, task: Task, split: str) -> Examples:
+        """The examples of a split, read once. UserError where train and dev share examples, unless the task allows it."""
+        if (task.name, split) not in self._examples:
+            both = self.splits(task)
+            found = (
+                read_splits(task, both, self.files)
+                if split in both
+                else {split: read_examples(task, split, self.files)}
+            )
+            self._examples.update({(task.name, name): examples for name, examples in found.items()})
+        return self._examples[task.name, split]
+
+
+def open_tasks(job: Finetuning) -> TaskCorpus:
+    """Open what a run reads; files of tasks are not read yet.
+
+    Raises UserError if the base has no tokenizer.json, ConfigError if the run names neither a base nor a tokenizer.
+    """
+    if job.init is not None:
+        directory, name = parse_local(job.init.path, "init.path"), "tokenizer.json"
+    elif job.tokenizer is not None:
+        file = parse_local(job.tokenizer, "tokenizer")
+        file = file / "tokenizer.json" if file.is_dir() else file
+        directory, name = LocalPath(file.parent), file.name
+    else:
+        raise ConfigError("tokenizer: missing; a model that begins from no base needs tokenizer=FILE, a tokenizer.json")
+    return TaskCorpus(job.tasks, data_directory(job.files), directory, _tokenizer_record(directory, name))
+
+
+def _tokenizer_record(directory: LocalPath, name: str) -> TokenizerRecord:
+    """The tokenizer of a base. The roles of its specials are those that a run recorded, else those of the file."""
+    path = directory / name
+    if not path.is_file():
+        raise UserError(
+            f"{path}: no such file; the base's directory must hold the tokenizer.json that it was trained with"
+        )
+    try:
+        definition = read_definition(str(path))
+    except ValueError as error:
+        raise UserError(f"{error}; give a base with an intact tokenizer.json") from None
+    run, file = directory / "run.json", directory.record(name)
+    specials = read_json(run)["specials"] if run.is_file() else add_fallback_marks(definition.roles)
+    size = (definition.vocab_size, definition.kind, dict(specials))
+    return TokenizerRecord(file.path, file.bytes, file.xxh3_128, *size)
+
+
+def task_training(corpus: TaskCorpus, job: Finetuning, excluded: frozenset[bytes] = frozenset()) -> TaskData:
+    """The training inputs of a resolved run in their order. `excluded` documents are of corpora: tasks have none."""
+    tasks = tuple(_inputs(corpus, job, corpus.examples(task, TRAIN)) for task in job.tasks)
+    order = order_of_tasks(tasks, job.mixing, job.seed, corpus.fingerprint)
+    return TaskData(tasks, order, _input_maker(corpus, job).length, job.encoding.packed)
+
+
+def task_validation(corpus: TaskCorpus, job: Finetuning) -> HeldOut:
+    """What is held out for validation: the dev splits of the tasks that have one."""
+    having = [(task, corpus.splits(task)[1]) for task in job.tasks if len(corpus.splits(task)) == 2]
+    return _held_out(corpus, job, having)
+
+
+def task_split(corpus: TaskCorpus, job: Finetuning, split: str) -> HeldOut:
+    """A split of every task of a run."""
+    return _held_out(corpus, job, [(task, split) for task in job.tasks])
+
+
+def _held_out(corpus: TaskCorpus, job: Finetuning, splits: Sequence[tuple[Task, str]]) -> HeldOut:
+    examples = [corpus.examples(task, split) for task, split in splits]
+    inputs = [_inputs(corpus, job, read) for read in examples]
+    return HeldOut(tuple(inputs), tuple(examples), job.encoding.packed)
+
+
+def _inputs(corpus: TaskCorpus, job: Finetuning, examples: Examples) -> TaskInputs:
+    pairs = _as_text(examples) if job.writes_text else None
+    return _input_maker(corpus, job).make(examples, pairs)
+
+
+def _as_text(examples: Examples) -> tuple[pa.LargeStringArray, pa.LargeStringArray]:
+    """Sources and targets of examples; hidden targets are empty. Of several accepted targets the first is learned."""
+    targets = [accepted[0] if accepted else "" for accepted in examples.targets or [[]] * len(examples)]
+    return examples.texts[0], pa.array(targets, pa.large_string())
+
+
+def _input_maker(corpus: TaskCorpus, job: Finetuning) -> InputMaker:
+    """What makes inputs for a resolved run. `encoding.max_length` counts virtual tokens; positions before them are
+    those of a prefix.
+    """
+    virtual, first = job.method.virtual_tokens, job.method.prefix_length
+    form = text_format(job.model, corpus.tokenizer.specials, job.writes_text, virtual, first)
+    length = min(job.encoding.max_length or job.model.positions, job.model.positions - first) - virtual
+    encoder = TextEncoder(str(corpus.directory.verify(corpus.tokenizer.file)), corpus.tokenizer.xxh3_128)
+    return InputMaker(encoder, form, length, job.encoding.stride)

@@ -1,0 +1,140 @@
+"""The samples of a fine-tuning run: inputs of tasks in the order of `trainers.data.order`, and what is held out.
+
+Every epoch of a task is a permutation of its inputs. Which task a sample is of follows the mixing rates of Raffel et al.
+(2020, section 3.5.2), which count examples. The order counts tokens, so a task's rate is multiplied by its mean length.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from pipelines.contracts.mixtures import proportional, temperature
+from trainers.config.finetuning import Mixing
+from trainers.data.examples.task_inputs import TaskInputs
+from trainers.data.examples.task_rows import ChosenInputs, task_batch
+from trainers.data.mixture_weights import build_mixture
+from trainers.data.order import DrawTotals, Order, OrderPhase, Samples, Stream
+from trainers.rows.batch import Batch
+
+
+@dataclass(frozen=True)
+class TaskSource:
+    """A task as logs and ledgers see it. `tokens` and `text_bytes` are those of an epoch."""
+
+    name: str
+    tokens: int
+    text_bytes: int
+
+
+def mixing_rates(examples: Mapping[str, int], mixing: Mixing) -> dict[str, float]:
+    """The share of each task among the samples, from its number of examples."""
+    counted = {name: min(count, mixing.limit) for name, count in examples.items()}
+    exponents = {"proportional": 1.0, "temperature": 1 / mixing.temperature, "equal": 0.0}
+    exponent = exponents[mixing.kind]
+    return proportional(counted) if exponent == 1 else temperature(counted, exponent)
+
+
+def order_of_tasks(tasks: Sequence[TaskInputs], mixing: Mixing, seed: int, fingerprint: str) -> Order:
+    """The order of the inputs of some tasks; `fingerprint` is that of what the run reads."""
+    rates = mixing_rates({task.name: len(task) for task in tasks}, mixing)
+    tokens = {task.name: rates[task.name] * float(task.sizes.mean()) for task in tasks}
+    total = sum(tokens.values())
+    weights = {name: share / total for name, share in tokens.items()}
+    streams = tuple(Stream(task.name, int(task.sizes.sum()), task.sizes) for task in tasks)
+    longest = max(int(task.sizes.max()) for task in tasks)
+    mixture = build_mixture([(math.inf, weights)], {}, [task.name for task in tasks])
+    return Order([OrderPhase(streams, longest)], mixture, seed, fingerprint)
+
+
+@dataclass(frozen=True)
+class TaskData:
+    """The training inputs of a run's tasks in their order, read from sample `since` on.
+
+    Rows hold several inputs if `packed`. `length` is the most positions of a segment.
+    """
+
+    tasks: tuple[TaskInputs, ...]
+    order: Order
+    length: int
+    packed: bool = True
+    since: int = 0
+
+    @cached_property
+    def sources(self) -> tuple[TaskSource, ...]:
+        """The tasks."""
+        return sources_of(self.tasks)
+
+    @property
+    def row_lengths(self) -> list[int]:
+        """The most positions of a segment, for the only phase."""
+        return [self.length]
+
+    @property
+    def epoch_inputs(self) -> int:
+        """Inputs of an epoch; of several tasks, the inputs of all."""
+        return sum(map(len, self.tasks))
+
+    def read_since(self, sample: int) -> "TaskData":
+        """The same, read from `sample` on."""
+        return replace(self, since=sample)
+
+    def split(self, samples: Samples, size: int, rank: int, world: int) -> Iterator[Batch]:
+        """Rank `rank`'s share of the samples of a step in batches of `size` inputs: as many on every rank. Thread-safe."""
+        for part in samples.share(size, rank, world):
+            yield batch_of(self.tasks, part, self.packed)
+
+    def consumed(self, samples: int) -> dict[str, dict[str, float]]:
+        """What samples `since` to `samples` read of each task: tokens (marks included), inputs (`sequences`) and
+        epochs, next to the tokens that the mixture requests. No padding is counted: it depends on the batches.
+        """
+        upto, before = self.order.totals(samples), self._before
+        tokens, requested = upto.tokens - before.tokens, upto.requested - before.requested
+        sequences = upto.sequences - before.sequences
+        return {
+            task.name: {
+                "requested_tokens": float(requested[i]),
+                "tokens": int(tokens[i]),
+                "sequences": int(sequences[i]),
+                "epochs": float(sequences[i] / len(task)),
+                "padding": 0,
+                "cropped": 0,
+            }
+            for i, task in enumerate(self.tasks)
+        }
+
+    @cached_property
+    def _before(self) -> DrawTotals:
+        return self.order.totals(self.since)
+
+    def notices(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        """An event for each task: its examples and inputs, and what was cut."""
+        for task in self.tasks:
+            yield "task", notice_of(task)
+
+
+def notice_of(task: TaskInputs) -> dict[str, Any]:
+    """The fields of an event that describes the inputs of a split."""
+    cut = task.truncation
+    message = f"{task.name}: {cut.total:,} examples, {len(task):,} inputs of {task.sizes.mean():.1f} tokens on average"
+    fields = {"source": task.name, "examples": cut.total, "inputs": len(task), "cut_examples": cut.examples}
+    fields |= {"cut_tokens": cut.tokens, "windows": cut.windows, "cut_answers": cut.answers}
+    return {**fields, "message": "; ".join(filter(None, (message, cut.message)))}
+
+
+def sources_of(tasks: Sequence[TaskInputs]) -> tuple[TaskSource, ...]:
+    """The tasks as sources."""
+    return tuple(TaskSource(task.name, int(task.sizes.sum()), task.text_bytes) for task in tasks)
+
+
+def batch_of(tasks: Sequence[TaskInputs], samples: Samples, packed: bool) -> Batch:
+    """The rows of some samples."""
+    chosen = []
+    for source, task in enumerate(tasks):
+        here = samples.select(np.flatnonzero(samples.source == source))
+        if len(here) or (source == 0 and not len(samples)):
+            chosen.append(ChosenInputs(task, source, here.sequence, here.number, here.epoch))
+    return task_batch(chosen, packed)
