@@ -16,6 +16,7 @@ TEXT_FORMATS: dict[str, Callable[[str, Layout, str], RowSet]] = {
     "multirc": json_rows.read_multirc,
     "record": json_rows.read_record,
     "dialogues": json_rows.read_dialogues,
+    "webquestions": json_rows.read_webquestions,
     "tsv": delimited.read_tsv,
     "csv": delimited.read_csv,
     "conll": tagged_words.read_conll,

@@ -1,6 +1,7 @@
 """JSON: one object a line, one list of objects, and the nested JSON of SQuAD, MultiRC, ReCoRD and dialogues."""
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,6 +10,7 @@ from trainers.tasks.formats.row_set import MISSING, RowSet
 from trainers.tasks.schema.task import Layout
 
 Record = dict[str, Any]
+_DESCRIPTION = re.compile(r'\(description (?:("(?:[^"\\]|\\.)*")|([^")\s]+))\)')
 
 
 def read_json_lines(data: str, layout: Layout, path: str) -> RowSet:
@@ -93,24 +95,43 @@ def _first(entities: list[str], accepted: list[str]) -> int:
 
 
 def read_dialogues(data: str, layout: Layout, path: str) -> RowSet:
-    """Dialogues, one a line, with `turns` of {speaker, text}: one row for each reply after the first turn.
+    """Dialogues, one a line, with `turns` of {text}, or those of Topical-Chat: {id: {content: [{message}]}}.
 
-    Columns `id` (dialogue/turn), `history` (the turns before, one a line), `reply`. Replies without a character
-    are no examples.
+    One row for each reply after the first turn. Columns `id` (dialogue/turn), `history` (the turns before, one a
+    line), `reply`. Empty turns are left out.
     """
+    if path.removesuffix(".gz").endswith(".json"):
+        document = _whole(data, path)
+        entries = enumerate(document.items() if isinstance(document, dict) else (), start=1)
+        dialogues = [(number, name, entry, "content", "message") for number, (name, entry) in entries]
+    else:
+        dialogues = [(line, entry.get("id", line), entry, "turns", "text") for line, entry in _objects(data, path)]
     rows: list[tuple[int, Record]] = []
-    for line, record in _objects(data, path):
+    for place, name, entry, turns, text in dialogues:
         try:
-            turns = [" ".join(turn["text"].split()) for turn in record["turns"]]
+            said = [" ".join(turn[text].split()) for turn in entry[turns]]
         except (KeyError, TypeError, AttributeError) as error:
-            raise UserError(f"{path}: line {line}: no dialogue ({error}); expected turns: [{{text}}]") from None
-        for number in range(1, len(turns)):
-            history = "\n".join(turn for turn in turns[:number] if turn)
-            if turns[number] and history:
-                rows.append(
-                    (line, {"id": f"{record.get('id', line)}/{number}", "history": history, "reply": turns[number]})
-                )
-    return _columns(rows, path, "line")
+            raise UserError(f"{path}: dialogue {place}: no turns ({error}); expected {turns}: [{{{text}}}]") from None
+        for number in range(1, len(said)):
+            history = "\n".join(filter(None, said[:number]))
+            if said[number] and history:
+                rows.append((place, {"id": f"{name}/{number}", "history": history, "reply": said[number]}))
+    return _columns(rows, path, "dialogue")
+
+
+def read_webquestions(data: str, layout: Layout, path: str) -> RowSet:
+    """WebQuestions as its authors distribute it: `question` and `answers`, taken from Lisp lists of descriptions."""
+    rows: list[tuple[int, Record]] = []
+    for number, record in enumerate(_records(_whole(data, path), path), start=1):
+        try:
+            found = _DESCRIPTION.findall(record["targetValue"])
+            answers = [json.loads(quoted) if quoted else bare for quoted, bare in found]
+            rows.append((number, {"question": record["utterance"], "answers": answers}))
+        except (KeyError, TypeError, ValueError) as error:
+            raise UserError(
+                f"{path}: entry {number}: not WebQuestions ({error}); expected utterance, targetValue"
+            ) from None
+    return _columns(rows, path, "entry")
 
 
 def _objects(data: str, path: str) -> Iterator[tuple[int, Record]]:

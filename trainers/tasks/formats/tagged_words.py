@@ -40,14 +40,15 @@ def read_conll(data: str, layout: Layout, path: str) -> RowSet:
 def read_conllu(data: str, layout: Layout, path: str) -> RowSet:
     """The ten columns of CoNLL-U by name (https://universaldependencies.org/format.html), and `sent_id`.
 
-    Rows of several words (`3-4`) and empty nodes (`5.1`) are no words and are left out.
+    Rows of several words (`3-4`) and empty nodes (`5.1`) are no words and are left out. Only the columns that the
+    task uses are filled.
     """
+    used = [index for index, name in enumerate(_UNIVERSAL) if index == 0 or name in str(layout.roles)]
     sentences: list[tuple[int, str, list[list[str]]]] = []
     rows: list[list[str]] = []
     first, name = 0, ""
-    for number, line in enumerate([*data.split("\n"), ""], start=1):
-        line = line.rstrip("\r")
-        if not line.strip():
+    for number, line in enumerate([*data.replace("\r\n", "\n").split("\n"), ""], start=1):
+        if not line or line.isspace():
             if rows:
                 sentences.append((first, name or str(len(sentences)), rows))
             rows, name = [], ""
@@ -55,9 +56,9 @@ def read_conllu(data: str, layout: Layout, path: str) -> RowSet:
             key, _, value = line[1:].partition("=")
             name = value.strip() if key.strip() == "sent_id" else name
         else:
-            fields = line.split("\t")
-            if len(fields) != len(_UNIVERSAL):
-                raise UserError(f"{path}: line {number}: {len(fields)} columns, expected the 10 of CoNLL-U")
+            if line.count("\t") != len(_UNIVERSAL) - 1:
+                raise UserError(f"{path}: line {number}: {line.count(chr(9)) + 1} columns, expected the 10 of CoNLL-U")
+            fields = line.split("\t", used[-1] + 1)
             if not fields[0].isdecimal():
                 if not fields[0].replace("-", "", 1).replace(".", "", 1).isdecimal():
                     raise UserError(
@@ -70,9 +71,8 @@ def read_conllu(data: str, layout: Layout, path: str) -> RowSet:
             rows.append(fields)
     if not sentences:
         raise UserError(f"{path}: holds no sentence")
-    columns: dict[str | int, list] = {
-        column: [[fields[index] for fields in rows] for *_, rows in sentences]
-        for index, column in enumerate(_UNIVERSAL)
-    }
+    columns: dict[str | int, list] = {column: [] for column in _UNIVERSAL}
+    for index in used:
+        columns[_UNIVERSAL[index]] = [[fields[index] for fields in rows] for *_, rows in sentences]
     columns["sent_id"] = [name for _, name, _ in sentences]
     return RowSet(path, columns, [place for place, *_ in sentences])

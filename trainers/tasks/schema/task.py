@@ -18,7 +18,7 @@ from trainers.tasks.schema.metric_names import METRIC_KINDS
 TaskKind = Literal["classify", "regress", "tag", "span", "choose", "generate"]
 Format = Literal[
     "jsonl", "tsv", "csv", "parquet", "conll", "conllu", "squad", "lines", "json", "documents", "trees", "multirc",
-    "record", "dialogues",
+    "record", "dialogues", "webquestions",
 ]  # fmt: skip
 Role = str | int | tuple[str | int, ...]
 
@@ -81,8 +81,8 @@ class Layout:
     sentences, `conllu` is Universal Dependencies', `squad` the JSON of SQuAD 1.1 and 2.0, `json` one list of objects,
     `lines` one example a line: parallel files, whose name holds `{column}`, or lines that `pattern`, a regular
     expression with named groups, takes apart. `documents` is one file an example (columns `text`, `folder`, `name`),
-    `trees` the bracketed trees of the Stanford Sentiment Treebank (`text`, `label`), `multirc` and `record` the
-    nested JSON of those sets, `dialogues` one example a reply (`history`, `reply`).
+    `trees` the bracketed trees of the Stanford Sentiment Treebank (`text`, `label`), `multirc`, `record` and
+    `webquestions` the JSON of those sets, `dialogues` one example a reply (`history`, `reply`).
 
     `rename` maps labels of these files to those of the task. `scheme` is how entity tags are written; all become
     BIO. `unlabelled` lists the splits whose gold is hidden: they can be predicted, not scored. `where` keeps rows

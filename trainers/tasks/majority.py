@@ -1,0 +1,25 @@
+"""The floor of a task: what is predicted without looking at an example."""
+
+from collections import Counter
+
+import numpy as np
+
+from trainers.tasks.examples import Examples
+from trainers.tasks.predictions import Predictions, predictions_of
+
+
+def majority_predictions(train: Examples, examples: Examples) -> Predictions:
+    """Predict, for every example, what is most common in `train`: the label, the tag, the number of the candidate,
+    the target; the mean number; for span no answer. Of equally common ones, the first.
+    """
+    if train.values is not None:
+        return predictions_of(examples, np.full(len(examples), train.values.mean()), "mean")
+    if train.targets is not None and train.labels is None:
+        texts = [target for targets in train.targets for target in targets[:1]]
+        common = "" if train.spans is not None else (Counter(texts).most_common(1) or [("", 0)])[0][0]
+        return predictions_of(examples, [common] * len(examples), "majority")
+    gold = train.labels if train.labels is not None else train.tags
+    assert gold is not None
+    common_label = int(np.bincount(gold[gold >= 0]).argmax())
+    count = len(examples) if examples.tags is None else len(examples.tags)
+    return predictions_of(examples, np.full(count, common_label), "majority")
