@@ -59,7 +59,7 @@ def annotate_documents(task: AnnotateTask) -> tuple[dict[str, Receipt], dict[str
     part = replace(part, loaded=part.table(DOCUMENT_COLUMNS))
     for work in task.works:
         started = time.perf_counter()
-        unit = unit_of(part)
+        unit = part.unit
         receipt = work.out.receipt(unit)
         table = None
         if receipt is None:
@@ -81,7 +81,7 @@ def annotate_rows(probe: Probe) -> None:
     part, work = probe.task.part, probe.task.works[probe.stage]
     available = {annotation.step: annotation for annotation in part.annotations}
     for earlier in probe.task.works[: probe.stage]:
-        receipt = earlier.out.receipt(unit_of(part))
+        receipt = earlier.out.receipt(part.unit)
         assert receipt is not None, f"{earlier.name}: the step before the one that breaks has committed"
         facts = schema_facts(earlier.stage.writes())
         available[earlier.name] = Annotation(earlier.name, earlier.out.directory, receipt.files[0], facts)
@@ -89,11 +89,6 @@ def annotate_rows(probe: Probe) -> None:
     stage, docs, _ = _ready(work, view, probe.low, probe.high)
     if docs.num_rows:
         stage.annotate(docs)
-
-
-def unit_of(part: Part) -> str:
-    """The name under which a part's columns are committed to a step."""
-    return f"{part.source}-{part.index:05d}"
 
 
 def _ready(work: StageWork, part: Part, low: int = 0, high: int | None = None) -> tuple[PartStage, pa.Table, Any]:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from gristmill.errors import BrokenTaskError, ConflictError, PoisonError, UserError, reason_of
 from gristmill.storage.location import FileRecord, Location
-from pipelines.building.annotate import AnnotateTask, StageWork, annotate_documents, annotate_rows, unit_of
+from pipelines.building.annotate import AnnotateTask, StageWork, annotate_documents, annotate_rows
 from pipelines.building.bisect import find_poison
 from pipelines.building.build_metrics import BuildMetrics, counted
 from pipelines.building.publish import publish_corpus
@@ -284,7 +284,7 @@ def _unbroken(results: Iterable[tuple[int, Result]], tasks: Sequence[AnnotateTas
         return in_order(results, len(tasks))
     except BrokenTaskError as error:
         task = tasks[error.position]
-        done = [work.out.receipt(unit_of(task.part)) is not None for work in task.works]
+        done = [work.out.receipt(task.part.unit) is not None for work in task.works]
         if all(done):  # the process was lost after the work was done
             raise
         state.say(f"  {error}")
@@ -328,9 +328,7 @@ def _totals(counts: Mapping[str, Counts]) -> dict[str, Counts]:
 
 
 def _run_corpus_step(step: Step, state: Build) -> None:
-    """Run a corpus stage. One that writes columns commits a unit `SOURCE-INDEX` per part; other units are its
-    files.
-    """
+    """Run a corpus stage and publish its columns, or its files if it writes no columns."""
     assert isinstance(step.stage, CorpusStage)
     started = time.perf_counter()
     state.cluster.peak_bytes = 0
@@ -344,7 +342,7 @@ def _run_corpus_step(step: Step, state: Build) -> None:
     facts = step.stage.run(parts, out, state.cluster)
     work = (out.directory / "work").bytes_below()
     if step.stage.writes().names:
-        receipts = [out.receipt(f"{part.source}-{part.index:05d}") for part in parts]
+        receipts = [out.receipt(part.unit) for part in parts]
         missing = [part.name for part, receipt in zip(parts, receipts, strict=True) if receipt is None]
         assert not missing, f"{step.label}: no annotations for the parts {missing[:5]}"
         publish_annotations(step, parts, [receipt for receipt in receipts if receipt is not None], facts, state)

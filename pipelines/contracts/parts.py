@@ -67,6 +67,11 @@ class Part:
         """`source/00000`: the name of the part in messages and counts."""
         return f"{self.source}/{self.index:05d}"
 
+    @property
+    def unit(self) -> str:
+        """`source-00000`: the unit of work under which a step commits its columns for the part."""
+        return f"{self.source}-{self.index:05d}"
+
     def table(self, columns: Iterable[str | TableInput]) -> pa.Table:
         """Read some columns, one chunk each; a string is short for `column_named(string)`.
 

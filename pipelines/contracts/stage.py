@@ -170,7 +170,15 @@ class CorpusStage(Stage):
     """A stage with barriers of its own: clustering, training, materialising."""
 
     def run(self, parts: Sequence[Part], out: StepOutput, cluster: Cluster) -> dict[str, Any]:
-        """Do the work and commit files through `out`. Returns the `facts` of the step's manifest."""
+        """Do the work and commit its files through `out`. Returns the `facts` of the step's manifest.
+
+        A stage that writes columns commits the unit `part.unit` for every part. Its first file is
+        `parts/UNIT.arrow`, made by `write_table` from a table with the schema `writes()` and a row for each
+        document of the part; its counts are `count_drops(table).facts()`. Intermediate results are units with
+        other names, whose files are in `work/`. A task returns at once if `out.receipt(unit)` shows that an
+        earlier build has finished it. The content of files depends on the parts alone, not on how tasks share
+        the work.
+        """
         raise NotImplementedError
 
 

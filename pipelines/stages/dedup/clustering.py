@@ -244,7 +244,7 @@ def write_verdicts(task: _Task) -> dict[str, int]:
     Counts: `dropped`, and `spared`, those that are kept although others of their cluster come before them.
     """
     part = task.candidates.part
-    unit = f"{part.source}-{part.index:05d}"
+    unit = part.unit
     judged = task.out.receipt(f"judged.{task.candidates.number:05d}")
     assert judged is not None
     assert task.files is not None

@@ -280,7 +280,7 @@ def _judge(task: _PartTask, spans: pa.Table, windows: pa.Table, results: pa.Tabl
 
 def write_edits(task: _PartTask) -> dict[str, int]:
     """Commit the columns of a part; returns counts of units, removed units, and dropped documents."""
-    unit = f"{task.part.source}-{task.part.index:05d}"
+    unit = task.part.unit
     receipt = task.out.receipt(unit)
     if receipt is None:
         table, facts = _columns(task)

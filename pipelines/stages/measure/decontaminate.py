@@ -239,7 +239,7 @@ class _Finds:
 
 def score_documents(task: _PartTask) -> FileRecord:
     """Commit the columns of a part; returns the record of the texts found in it."""
-    unit = f"{task.part.source}-{task.part.index:05d}"
+    unit = task.part.unit
     receipt = task.out.receipt(unit)
     if receipt is None:
         index = _index(task.stage)
