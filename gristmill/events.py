@@ -71,7 +71,7 @@ def read_events(path: Path, event: str | None = None, size: int | None = None) -
 
 
 def events_of(lines: Iterable[bytes]) -> list[dict[str, Any]]:
-    """Yield the events of complete lines. Lines that a kill cut off are skipped.
+    """Return the events of complete lines. Lines that a kill cut off are skipped.
 
     A line whose checksum does not match becomes the event `damaged`, with a `message` that names the line and
     the time of the event before it.

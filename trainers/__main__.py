@@ -1,5 +1,5 @@
-"""The command line of the trainers: `python -m trainers COMMAND`; --help lists the commands. Heavy libraries are imported when
-a command needs them.
+"""The command line of the trainers: `python -m trainers COMMAND`. --help lists the commands. Heavy libraries
+are imported only by the commands that need them.
 """
 
 import argparse
@@ -11,7 +11,7 @@ from trainers.commands import examine, pretrain, use
 
 
 def parser() -> argparse.ArgumentParser:
-    """All commands and their arguments."""
+    """Build the parser of all commands and their arguments."""
     top = argparse.ArgumentParser(prog="python -m trainers", description="Pretrain and use language models.")
     commands = top.add_subparsers(required=True, metavar="COMMAND")
     for group in (pretrain, examine, use):
@@ -20,7 +20,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; the status is that of `gristmill.cli.run_command`."""
+    """Run one command; return the exit status of `gristmill.cli.run_command`."""
     return run_command(parser(), arguments, "continues from the last checkpoint")
 
 

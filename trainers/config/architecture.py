@@ -18,11 +18,11 @@ class Traits:
     """What a configuration must know about an architecture before its model is built.
 
     `family` says which stacks it has; objectives list the families that they train. `positions` are the
-    position schemes that it supports, its own first. `has` lists the fields of Model that apply to it, of
-    those that only some architectures have. `decoder_start` is the special that the decoder of an
+    position schemes that it supports, its own first. `has` lists the optional fields of Model, those that
+    only some architectures have, that apply to it. `decoder_start` is the special that the decoder of an
     encoder-decoder reads first, as published; generation in `transformers` begins with it. `feed_forward` is
-    the default inner size as a multiple of the width, and the only allowed one if `fixed_feed_forward` is
-    true. In a `causal_only` architecture the positions of a prefix cannot see one another in both directions.
+    the default inner size as a multiple of the width; with `fixed_feed_forward` no other size is allowed. In
+    a `causal_only` architecture the positions of a prefix cannot see one another in both directions.
     """
 
     family: Family
@@ -73,7 +73,7 @@ _VOCABULARY_MULTIPLE = 64
 
 
 def require(condition: bool, message: str) -> None:
-    """ValueError with `message` (`field: got X, allowed Y`) unless `condition`."""
+    """Raise ValueError with `message` (`field: got X, allowed Y`) unless `condition` holds."""
     if not condition:
         raise ValueError(message)
 
@@ -181,7 +181,7 @@ class Model:
 
 
 def fill(model: Model, tokens: int) -> Model:
-    """Compute the fields that are null, for a tokenizer of `tokens` tokens. Raises ConfigError if the
+    """Compute the fields that are null, for a tokenizer with `tokens` tokens. Raises ConfigError if the
     vocabulary is too small for it.
     """
     vocabulary = model.vocab_size or -(-tokens // _VOCABULARY_MULTIPLE) * _VOCABULARY_MULTIPLE

@@ -102,7 +102,7 @@ class BatchSize:
     sequences: int | None = None
 
     def check(self) -> None:
-        """One of the two is given."""
+        """Check that one of the two is given."""
         require(self.tokens is not None or self.sequences is not None, "tokens: give batch.tokens or batch.sequences")
         for name in ("tokens", "sequences"):
             value = getattr(self, name)
@@ -120,7 +120,7 @@ class TrainingBudget:
     epochs: float | None = None
 
     def check(self) -> None:
-        """One of them is given."""
+        """Check that exactly one is given."""
         given = [value for value in (self.tokens, self.steps, self.epochs) if value is not None]
         require(bool(given), "steps: give budget.steps or budget.tokens")
         for name in ("tokens", "steps"):
@@ -271,4 +271,4 @@ class Job(ABC):
 
     @abstractmethod
     def with_inputs(self, inputs: tuple[str, ...]) -> Self:
-        """A copy of the job with other `inputs`."""
+        """Return a copy of the job with other `inputs`."""

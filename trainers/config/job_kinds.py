@@ -16,7 +16,7 @@ JOBS: dict[str, type[Job]] = {"pretraining": Pretraining, "finetuning": Finetuni
 
 def parse_job(data: Mapping[str, Any], where: str) -> Job:
     """Parse plain data into a job of the kind that it names, pretraining by default. Raises ConfigError,
-    which begins with `where`, for data that is not valid.
+    which begins with `where`, for invalid data.
     """
     union: Any = Union[tuple(JOBS.values())]  # noqa: UP007
     job: Job = parse(union, {"kind": "pretraining", **data}, where)

@@ -120,7 +120,7 @@ class Validation:
     packing and sequence length. Both weight the sources by `data.weights`; `uniform_loss` weights all sources
     equally. `document_bits_per_byte` compares all runs on a corpus whose objective gives a likelihood of text
     (causal, fill_in_the_middle, prefix_lm, or a mixture with one of these); other objectives have none. It is
-    taken on whole documents in windows of 256 positions, or fewer if the model has fewer, independent of
+    measured on whole documents in windows of 256 positions, or fewer if the model has fewer, independent of
     packing and sequence length. See `trainers.data.document_loss`.
     """
 
@@ -158,7 +158,7 @@ class Pretraining(Job):
         return self.data.isolation
 
     def with_inputs(self, inputs: tuple[str, ...]) -> Self:
-        """A copy of the run with other corpora."""
+        """Return a copy of the run with other corpora."""
         return replace(self, data=replace(self.data, corpora=inputs))
 
     def check(self) -> None:

@@ -50,8 +50,8 @@ class DocumentData:
     mode: int | None
 
     def batches(self, size: int, rank: int, world: int) -> Iterator[Batch]:
-        """Rank `rank`'s share in batches of `size` rows, one chunk per row; every rank has the same number of
-        batches.
+        """Yield the share of rank `rank` in batches of `size` rows, one chunk per row. Every rank has the
+        same number of batches.
         """
         lengths = np.array([len(one) + len(other) for one, other in zip(self.inputs, self.targets, strict=True)])
         by_length = np.argsort(-lengths, kind="stable")
@@ -72,8 +72,8 @@ class DocumentData:
         return decoder_rows(pairs, rows, self.context, self.mode, self.bidirectional, False)
 
     def fields(self, sums: np.ndarray) -> dict[str, Any]:
-        """`document_bits_per_byte` of all documents, and per source under `sources`, from sums over the
-        batches (nats and targets of tokens, float64 [2, sources]), and the window.
+        """Return `document_bits_per_byte` of all documents, the same per source under `sources`, and the
+        window. `sums` are nats and targets of tokens over the batches, float64 [2, sources].
         """
         bits = sums[0] / math.log(2)
         each = {s.name: {FIELD: float(b / n)} for s, b, n in zip(self.sources, bits, self.text_bytes, strict=True)}
@@ -81,7 +81,7 @@ class DocumentData:
 
 
 def add_document_fields(losses: Mapping[str, Any], documents: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a validation (`loss_metrics.loss_fields`) merged with those of `DocumentData.fields`, if
+    """Merge the fields of a validation (`loss_metrics.loss_fields`) with those of `DocumentData.fields`, if
     any.
     """
     more = documents.get("sources", {})
@@ -90,13 +90,13 @@ def add_document_fields(losses: Mapping[str, Any], documents: Mapping[str, Any])
 
 
 def window(data: DocumentData) -> int:
-    """Positions per window."""
+    """Return the number of positions per window."""
     return min(WINDOW, data.context.sequence_length)
 
 
 def document_data(corpus: TrainingCorpus, config: Pretraining) -> DocumentData | None:
-    """The documents that a run is measured on. None if its objective gives no likelihood, or no source has
-    documents.
+    """Return the documents that a run is measured on; None if its objective gives no likelihood, or no source
+    has documents.
     """
     members = [(one, token) for one, token in config.objective.members() if one.gives_likelihood]
     if not members:

@@ -1,4 +1,6 @@
-"""How the data of each kind of job is read: what the loop and the launcher need without knowing the kind."""
+"""How the data of each kind of job is read. The loop and the launcher call these functions without knowing
+the kind.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -36,5 +38,5 @@ READERS: dict[str, DataReader] = {
 
 
 def reader_of(job: Job) -> DataReader:
-    """How the data of a job is read."""
+    """Return the functions that read the data of a job."""
     return READERS[job.kind]

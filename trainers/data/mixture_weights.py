@@ -3,8 +3,8 @@ caps.
 
 A mixture is a list of parts with constant shares. A part ends where a stage ends, or where a source reaches
 its cap on epochs; from there on, the other sources of the stage share its weight in proportion to their own.
-So the request of a source is a piecewise linear function of the tokens read, which `trainers.data.order`
-follows.
+The request of a source is therefore a piecewise linear function of the tokens read, which
+`trainers.data.order` follows.
 """
 
 from collections.abc import Mapping, Sequence
@@ -37,7 +37,7 @@ class SourceMixture:
         return float(self.ends[-1])
 
     def with_caps(self, caps: np.ndarray) -> "SourceMixture":
-        """The same stages under other caps [sources]."""
+        """Return the same stages under other caps [sources]."""
         return build_mixture(self.stages, dict(zip(self.names, caps.tolist(), strict=True)), self.names)
 
     @cached_property
@@ -54,7 +54,9 @@ class SourceMixture:
         return np.minimum(before, self.caps)
 
     def requested(self, tokens: int) -> np.ndarray:
-        """Tokens requested from each source after `tokens` tokens of the whole run, shape [sources]."""
+        """Return the tokens requested from each source after `tokens` tokens of the whole run, shape
+        [sources].
+        """
         part = max(0, int(np.searchsorted(self.starts, tokens, side="right")) - 1)
         request: np.ndarray = self.given[part] + (tokens - self.starts[part]) * self.shares[part]
         return np.minimum(request, self.caps)
@@ -63,8 +65,8 @@ class SourceMixture:
 def build_mixture(
     stages: Sequence[tuple[float, Mapping[str, float]]], caps: Mapping[str, int], names: Sequence[str]
 ) -> SourceMixture:
-    """The mixture of `stages`, each (tokens of the whole run at its end, weights by source); the last one is
-    infinite.
+    """Build the mixture of `stages`, each (tokens of the whole run at its end, weights by source). The last
+    one never ends.
 
     `caps` are tokens by source. The mixture ends early, at `total`, if all sources of a stage reach their
     caps: sources of other stages do not replace them.
@@ -93,7 +95,7 @@ def build_mixture(
 
 
 def epoch_cap(tokens: int, epochs: float) -> int:
-    """Tokens of `epochs` epochs of a source of `tokens` tokens. `trainers.data.order` rounds down to whole
-    sequences.
+    """Return the tokens of `epochs` epochs of a source of `tokens` tokens. `trainers.data.order` rounds down
+    to whole sequences.
     """
     return int(epochs * tokens) if epochs * tokens < UNCAPPED else UNCAPPED

@@ -12,8 +12,8 @@ source, if shorter, comes last in its epoch.
 A run may have phases, each with its own sequences. Tokens drawn in earlier phases keep counting for the
 mixture and its caps. Since the sequences differ, every source begins a new epoch.
 
-World size, micro-batch and workers do not enter. The state is a few integers per source. Any later sample is
-reached from it by replaying the decisions in between, about ten million per second.
+World size, micro-batch and workers have no influence. The state is a few integers per source. Any later
+sample is reached from it by replaying the decisions in between, about ten million per second.
 """
 
 from bisect import bisect_right, insort
@@ -37,7 +37,7 @@ _REPLAY_INTERVAL = 1 << 23  # samples between remembered states: replayed in und
 
 @dataclass(frozen=True)
 class Stream:
-    """One source as the order sees it. `tokens` is the length of an epoch. `sizes` are the tokens of each
+    """A source in the order of samples. `tokens` is the length of an epoch. `sizes` are the tokens of each
     sequence, or None if sequences are cut from the stream one after another.
     """
 
@@ -73,7 +73,7 @@ class Samples:
         return len(self.source)
 
     def select(self, rows: np.ndarray) -> "Samples":
-        """The samples at `rows`."""
+        """Return the samples at `rows`."""
         return Samples(self.number[rows], self.source[rows], self.sequence[rows], self.tokens[rows], self.epoch[rows])
 
     def share(self, size: int, rank: int, world: int) -> Iterator["Samples"]:
@@ -147,7 +147,7 @@ class Order:
         self._remember(self._at)
 
     def clone(self) -> "Order":
-        """An independent reader of the same order: neither moves the other."""
+        """Return an independent reader of the same order: neither moves the other."""
         return copy(self)
 
     @cached_property
@@ -159,17 +159,17 @@ class Order:
         return digest([_VERSION, tables, phases, stages, self._requested.names, self._requested.caps.tolist()])
 
     def phase_of(self, sample: int) -> int:
-        """The index of the phase that contains a sample."""
+        """Return the index of the phase that contains a sample."""
         return bisect_right([phase.until or 0 for phase in self.phases[:-1]], sample)
 
     def mixture(self, samples: int = 0) -> SourceMixture:
-        """The mixture in the phase of sample `samples`, with caps rounded down to whole sequences."""
+        """Return the mixture in the phase of sample `samples`, with caps rounded down to whole sequences."""
         self._seek(samples)
         return self._mixture(self._at)
 
     def take(self, first: int, count: int) -> Samples:
-        """Samples `first` to `first + count` of the run. Raises MixtureExhausted beyond the end that epoch
-        caps set.
+        """Return samples `first` to `first + count` of the run. Raises MixtureExhausted beyond the end that
+        epoch caps set.
         """
         self._seek(first)
         parts = [self._draw(count)]
@@ -181,14 +181,14 @@ class Order:
         return Samples(*(np.concatenate([getattr(part, name) for part in parts]) for name in fields))
 
     def totals(self, samples: int) -> DrawTotals:
-        """What the first `samples` samples have drawn."""
+        """Sum up, by source, what the first `samples` samples draw."""
         self._seek(samples)
         sequences, capacity, tokens, epochs = self._totals_at(self._at)
         return DrawTotals(sequences, tokens, capacity, epochs, self._mixture(self._at).requested(int(tokens.sum())))
 
     def steps(self, size: int, tokens: int) -> int:
-        """The number of steps of `size` samples that fit in `tokens` tokens. Raises MixtureExhausted if the
-        mixture ends first.
+        """Return the number of steps of `size` samples that fit in `tokens` tokens. Raises MixtureExhausted
+        if the mixture ends first.
         """
         steps, total = 0, 0
         longest = size * max(phase.length for phase in self.phases)
@@ -202,7 +202,7 @@ class Order:
             steps, total = steps + many, total + int(sums[-1])
 
     def state(self, samples: int) -> dict[str, Any]:
-        """The state after `samples` samples, as JSON for `resume`."""
+        """Return the state after `samples` samples, as JSON for `resume`."""
         self._seek(samples)
         state = self._at
         arrays = {name: getattr(state, name).tolist() for name in ("sequences", "tokens", "begun")}
@@ -264,8 +264,9 @@ class Order:
         return np.stack([sequences + state.sequences, capacity + state.sequences * length, state.tokens, epochs])
 
     def caps(self, samples: int = 0) -> np.ndarray:
-        """Tokens that each source gives at most in the whole run, int64 [sources]: what was drawn before the
-        phase of sample `samples`, plus the whole sequences of that phase that still fit under the cap.
+        """Return the tokens that each source gives at most in the whole run, int64 [sources]: those drawn
+        before the phase of sample `samples`, plus the whole sequences of that phase that still fit under the
+        cap.
         """
         self._seek(samples)
         return self._caps(self._at)

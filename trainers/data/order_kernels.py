@@ -25,8 +25,8 @@ def reachable_tokens(
     keys: np.ndarray,
     length: int,
 ) -> int:
-    """Tokens of the longest prefix of an epoch's sequences that holds at most `most` tokens, fewer than an
-    epoch has.
+    """Return the tokens of the longest prefix of an epoch's sequences that has at most `most` tokens. `most`
+    is less than the tokens of an epoch.
     """
     if size_starts[source] < 0:
         return min(most // length, full[source]) * length
@@ -65,11 +65,11 @@ def draw(
     """Fill `source`, `sequence`, `tokens`, `epochs` with the next samples and advance `counts` and `drawn`,
     both [sources].
 
-    `sizes` concatenates the sequence sizes of all sources that list theirs; a source's begin at `size_starts`
-    [sources], -1 if it lists none.
+    `sizes` concatenates the sequence sizes of all sources that list theirs. The sizes of a source begin at
+    `size_starts` [sources], which is -1 if it lists none.
 
-    Returns the number of samples drawn, fewer than requested if the mixture ends. One function, because its
-    state is shared by every step of the loop.
+    Returns the number of samples drawn, fewer than requested if the mixture ends. It is one long function
+    because every step of the loop shares its state.
     """
     live = (caps > 0).sum()
     due = 1.0 / (2 * live - 2) if live > 1 else 0.0

@@ -1,8 +1,8 @@
 """From the shards of a build to batches: memory-mapped reading, packing, and the rows of each worker.
 
 The stream of a source is cut into sequences once. `trainers.data.order` gives the sequence of sample n, and
-the objective turns it into inputs and targets. So a batch depends on the corpus, the seed, the mixture, the
-sequence length, the objective and the sample number, and on nothing else.
+the objective turns it into inputs and targets. A batch therefore depends on the corpus, the seed, the
+mixture, the sequence length, the objective and the sample number, and on nothing else.
 """
 
 import math
@@ -59,8 +59,8 @@ class TrainingCorpus:
 
 
 def open_corpus(directories: tuple[str, ...], shard_set: str | None, frame: Frame = Causal.frame) -> TrainingCorpus:
-    """Read the manifests of `directories` and check that they fit together. Opens no shard. `frame` is the
-    objective's.
+    """Read the manifests of `directories` and check that they fit together. Opens no shard. `frame` comes
+    from the objective.
 
     Raises UserError if a manifest is missing, sources share a name, tokenizers differ, or a tokenizer lacks a
     special that readers need.
@@ -95,7 +95,7 @@ def open_corpus(directories: tuple[str, ...], shard_set: str | None, frame: Fram
 
 
 def corpus_of(config: Pretraining) -> TrainingCorpus:
-    """The corpus that a configuration names, with its objective's frame."""
+    """Open the corpus that a configuration names, with its objective's frame."""
     return open_corpus(config.data.corpora, config.data.shard_set, config.objective.frame)
 
 
@@ -142,14 +142,14 @@ class PackedCorpus:
 
     @cached_property
     def cropped_tokens(self) -> tuple[int, ...]:
-        """Tokens per epoch of each source that no sequence holds; 0 where sequences are cut from
-        its stream.
+        """Tokens of an epoch of each source that are in no sequence; 0 if its sequences are cut from the
+        stream.
         """
         return tuple(s.tokens - int(s.packing.sizes.sum()) if s.packing else 0 for s in self.sources)
 
     def rows(self, samples: Samples, minimum: int = 0, excluded: frozenset[bytes] = frozenset()) -> Batch:
-        """The objective's rows of `samples`, padded up to `minimum` rows without targets. Documents with an
-        `excluded` id keep their position but have no targets.
+        """Make the objective's rows of `samples`, padded to at least `minimum` rows with rows that have no
+        targets. Documents with an `excluded` id keep their position but have no targets.
         """
         batch = self.objective.apply(self._packed(samples, minimum), self.context)
         if excluded:
@@ -226,16 +226,16 @@ class TrainingData:
                 yield "pairs", {"source": source.name, **its, "message": message}
 
     def packed_at(self, sample: int) -> PackedCorpus:
-        """The packed corpus of the phase of a sample."""
+        """Return the packed corpus of the phase of a sample."""
         return self.packed_phases[self.order.phase_of(sample)]
 
     def consumed(self, samples: int) -> dict[str, dict[str, float]]:
-        """What samples `since` to `samples` consumed of each source, in tokens (marks included) and epochs,
-        next to what the mixture requests.
+        """Return what samples `since` to `samples` consumed of each source, in tokens (marks included) and
+        epochs, next to what the mixture requests.
 
-        `padding` counts the positions of its sequences without a token; where an objective adds marks to each
-        document, their positions are included. `cropped` counts the tokens of these epochs that no sequence
-        holds.
+        `padding` counts the positions of its sequences without a token; if an objective adds marks to each
+        document, their positions are included. `cropped` counts the tokens of these epochs that are in no
+        sequence.
         """
         upto, before = self.order.totals(samples), self._before
         tokens, requested = upto.tokens - before.tokens, upto.requested - before.requested
@@ -257,18 +257,18 @@ class TrainingData:
         return self.order.totals(self.since)
 
     def rows(self, samples: Samples, minimum: int = 0) -> Batch:
-        """The rows of samples of one phase, see `PackedCorpus.rows`."""
+        """Make the rows of samples of one phase; see `PackedCorpus.rows`."""
         first = int(samples.number[0]) if len(samples) else 0
         return self.packed_at(first).rows(samples, minimum, self.excluded)
 
     def micro_batches(self, first: int, count: int, size: int, rank: int, world: int) -> Iterator[Batch]:
-        """Rank `rank`'s share of samples `first` to `first + count` (`Samples.share`): the same number
-        of batches of `size` rows on every rank, short ones filled with rows of padding.
+        """Yield the share of rank `rank` of samples `first` to `first + count` (`Samples.share`): the same
+        number of batches of `size` rows on every rank, short ones filled with rows of padding.
         """
         return self.split(self.order.take(first, count), size, rank, world)
 
     def split(self, samples: Samples, size: int, rank: int, world: int) -> Iterator[Batch]:
-        """Rank `rank`'s share of the samples of a step, as in `micro_batches`. Thread-safe."""
+        """Yield the share of rank `rank` of the samples of a step, as in `micro_batches`. Thread-safe."""
         packed = self.packed_at(int(samples.number[0]))
         for chosen in samples.share(size, rank, world):
             yield packed.rows(chosen, size, self.excluded)
@@ -277,7 +277,7 @@ class TrainingData:
 def training_data(
     corpus: TrainingCorpus, config: Pretraining, excluded: frozenset[bytes] = frozenset()
 ) -> TrainingData:
-    """The training data of a run with a resolved `config`. Sources without a weight in any stage are not
+    """Open the training data of a run with a resolved `config`. Sources without a weight in any stage are not
     read.
     """
     packed_phases = packed_phases_of(corpus, config)
@@ -285,7 +285,7 @@ def training_data(
 
 
 def packed_phases_of(corpus: TrainingCorpus, config: Pretraining) -> tuple[PackedCorpus, ...]:
-    """The packed corpus of each phase of a run, sources ordered by name.
+    """Return the packed corpus of each phase of a run, with sources ordered by name.
 
     Raises CorruptFileError if a shard is missing and ConfigError if the corpus lacks a required column.
     """
@@ -297,7 +297,7 @@ def packed_phases_of(corpus: TrainingCorpus, config: Pretraining) -> tuple[Packe
 
 
 def order_of(corpus: TrainingCorpus, config: Pretraining, packed_phases: tuple[PackedCorpus, ...]) -> Order:
-    """The order of the samples of a run whose batch size is resolved."""
+    """Return the order of the samples of a run with a resolved batch size."""
     ends = [*(phase.until_step * (config.batch.sequences or 0) for phase in config.data.phases), None]
     phases = [
         OrderPhase(
@@ -332,7 +332,7 @@ def _pack(
 
 
 def stream_length(config: Pretraining) -> int:
-    """Stream tokens per row of the model at the final sequence length."""
+    """Return the stream tokens per row of the model at the final sequence length."""
     return config.objective.stream_length(config.data.sequence_length, config.model.family)
 
 
@@ -372,7 +372,7 @@ def _word_marks(corpus: TrainingCorpus) -> np.ndarray:
 
 
 def mixture_of(corpus: TrainingCorpus, data: Data) -> SourceMixture:
-    """The mixture of a resolved configuration over the sources it reads, ordered by name."""
+    """Return the mixture of a resolved configuration over the sources it reads, ordered by name."""
     assert isinstance(data.weights, dict)
     stages: list[tuple[float, dict[str, float]]] = []
     for stage in data.stages:
@@ -388,8 +388,8 @@ def mixture_of(corpus: TrainingCorpus, data: Data) -> SourceMixture:
 @dataclass(frozen=True)
 class ValidationData:
     """Sequences spread evenly over each source's validation split, the same for every run with the same
-    objective, sequence length and packing. `weights` are the sources' shares of a text mixed as in training,
-    empty if they are not resolved.
+    objective, sequence length and packing. `weights` are the shares of the sources in training, empty if they
+    are not resolved.
     """
 
     packed: PackedCorpus
@@ -402,16 +402,18 @@ class ValidationData:
         return self.packed.sources
 
     def batches(self, size: int, rank: int, world: int) -> Iterator[Batch]:
-        """Rank `rank`'s share in batches of `size` rows; every rank has the same number of batches."""
+        """Yield the share of rank `rank` in batches of `size` rows. Every rank has the same number of
+        batches.
+        """
         for samples in self.samples.share(size, rank, world):
             yield self.packed.rows(samples, size)
 
 
 def validation_data(corpus: TrainingCorpus, config: Pretraining, tokens: int) -> ValidationData:
-    """Validation rows of `tokens` tokens per source, rounded up to sequences, or of the whole source if it
-    has fewer, in the packing and at the final length of training.
+    """Select validation rows of `tokens` tokens per source, rounded up to sequences, or of the whole source
+    if it has fewer, in the packing and at the final length of training.
 
-    The run's seed does not enter: the random choices of an objective are the same for every run.
+    The run's seed has no influence: the random choices of an objective are the same for every run.
     """
     sources = tuple(corpus.validation[name] for name in sorted(corpus.validation))
     for source in sources:

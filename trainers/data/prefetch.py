@@ -1,5 +1,5 @@
-"""Prefetch the batches of coming steps in threads. Neither their content nor their order depends on the
-number of threads.
+"""Prefetch the batches of coming steps in threads. The number of threads changes neither their content nor
+their order.
 """
 
 from collections import deque

@@ -1,4 +1,4 @@
-"""Which documents a sequence holds, and how to exclude documents from the loss while every token keeps its
+"""The documents in a sequence, and how to exclude documents from the loss while every token keeps its
 position.
 """
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 
 def documents_of(source: "SourceStream", sequence: int, length: int, epoch: int = 0) -> list[tuple[int, int]]:
-    """(shard number, row in the shard) of the document of each segment of a packed sequence; segment s is
-    entry s. `epoch` matters for sentence pairs, which are re-paired in every epoch.
+    """Return (shard number, row in the shard) of the document of each segment of a packed sequence, in the
+    order of segments. `epoch` matters for sentence pairs, which are re-paired in every epoch.
     """
     marks = source.frame.marks
     if source.packing is not None:
@@ -48,7 +48,7 @@ def _documents(offsets: np.ndarray, marks: int, first: int, end: int) -> list[in
 
 
 def ids_of(source: "SourceStream", sequence: int, length: int, epoch: int = 0) -> list[bytes]:
-    """The 16-byte document id of each segment of a packed sequence."""
+    """Return the 16-byte document id of each segment of a packed sequence."""
     return [source.shard(shard).doc_ids[row].as_py() for shard, row in documents_of(source, sequence, length, epoch)]
 
 
@@ -57,7 +57,7 @@ def mask_documents(batch: "Batch", sources: "Sequence[SourceStream]", length: in
     number of stream positions in a row.
 
     Inputs and positions stay, so every other token keeps its position. The segment of an excluded document
-    becomes that of padding, so no other document attends to it, even where documents attend to one another.
+    becomes that of padding, so no other document attends to it, even if documents attend to one another.
     """
     for row in np.flatnonzero(batch.sample >= 0):
         ids = ids_of(sources[batch.source[row]], int(batch.sequence[row]), length, int(batch.epoch[row]))

@@ -37,7 +37,7 @@ class SourceStream:
 
     @cached_property
     def starts(self) -> list[int]:
-        """Stream position at which each shard begins, then the stream's length."""
+        """Stream position at which each shard begins, and last the length of the stream."""
         marks = self.frame.marks
         return list(accumulate((shard.tokens + marks * shard.documents for shard in self.shards), initial=0))
 
@@ -52,15 +52,17 @@ class SourceStream:
         return sum(shard.text_bytes for shard in self.shards)
 
     def count(self, length: int) -> int:
-        """The number of sequences of up to `length` tokens."""
+        """Return the number of sequences of up to `length` tokens."""
         return len(self.packing.sizes) if self.packing is not None else -(-self.tokens // length)
 
     def longest(self, length: int) -> int:
-        """Tokens of the longest sequence of up to `length`."""
+        """Return the tokens of the longest sequence of up to `length`."""
         return int(self.packing.sizes.max()) if self.packing is not None else min(length, self.tokens)
 
     def sizes(self, length: int, sequences: np.ndarray) -> np.ndarray:
-        """Tokens, int64, of the sequences with numbers `sequences`, int64, of up to `length` tokens."""
+        """Return the sizes in tokens, int64, of the sequences with numbers `sequences`, int64, each of up to
+        `length` tokens.
+        """
         if self.packing is not None:
             return self.packing.sizes[sequences]
         return np.minimum(length, self.tokens - sequences * length)
@@ -70,7 +72,7 @@ class SourceStream:
         return {}
 
     def shard(self, number: int) -> Shard:
-        """Shard `number`, opened and verified on first use in this process."""
+        """Return shard `number`, opened and verified on first use in this process."""
         if number not in self._opened:
             self._opened[number] = open_shard(self.directory, self.shards[number].file)
         return self._opened[number]
@@ -102,8 +104,8 @@ class SourceStream:
             )
 
     def packed(self, packing: str, length: int, seed: int, room: Room | None = None) -> "SourceStream":
-        """This source in the sequences of a packing of `trainers.rows.sequences`. Opens the shards that are
-        not in the cache.
+        """Return this source in the sequences of a packing of `trainers.rows.sequences`. Opens the shards
+        that are not in the cache.
         """
         shards = tuple(
             pack_shard(packing, partial(self.shard, number), record.xxh3_128, length, self.frame, seed, room)
@@ -112,7 +114,7 @@ class SourceStream:
         return replace(self, packing=Packing(shards))
 
     def paired(self, packing: str, length: int, exchanges: int, seed: int) -> "SourceStream":
-        """This source in rows of sentence pairs. Opens the shards that are not in the cache."""
+        """Return this source in rows of sentence pairs. Opens the shards that are not in the cache."""
         shards = tuple(
             pair_shard(packing, partial(self.shard, number), record.xxh3_128, length, self.frame, exchanges, seed)
             for number, record in enumerate(self.shards)

@@ -10,7 +10,7 @@ from trainers.config.job import Job
 
 
 def needs_compiler(config: Job) -> list[str]:
-    """The fields of a configuration that need a C++ compiler; DeepSpeed's Muon uses torch.compile."""
+    """Return the fields of a configuration that need a C++ compiler; DeepSpeed's Muon uses torch.compile."""
     needs = {
         "execution.compile: true": config.execution.compile,
         "optimizer.kind: muon": config.optimizer.kind == "muon",
@@ -19,7 +19,9 @@ def needs_compiler(config: Job) -> list[str]:
 
 
 def check_compiler(config: Job) -> None:
-    """ConfigError that names the package where the C++ compiler or the headers of Python are missing."""
+    """Raise ConfigError if the C++ compiler or the headers of Python are missing. The message names the
+    package to install.
+    """
     fields = ", ".join(needs_compiler(config))
     if not fields:
         return

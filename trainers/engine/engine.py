@@ -1,7 +1,7 @@
 """The engine: a model under DeepSpeed ZeRO. Only this file and `engine.partitions` import deepspeed.
 
-Losses are weighted by targets (`trainers.engine.losses`), over all workers and micro-batches of a step. So
-ZeRO stage, world size, micro-batch and accumulation change nothing but rounding.
+Losses are weighted by targets (`trainers.engine.losses`), over all workers and micro-batches of a step. ZeRO
+stage, world size, micro-batch and accumulation therefore change nothing but rounding.
 """
 
 import logging
@@ -35,7 +35,7 @@ _WRITING = timedelta(days=30)
 
 
 def start_group() -> tuple[int, int]:
-    """Join the workers of this run, and return (rank, world size). One worker alone needs no launcher.
+    """Join the workers of this run, and return (rank, world size). A single worker needs no launcher.
 
     torchrun's variables, or the group that Ray Train has made, are used as they are.
     """
@@ -66,7 +66,7 @@ def start_group() -> tuple[int, int]:
 
 
 def hard_exit(status: int) -> NoReturn:
-    """End this process; without Python's shutdown if it has joined a group of workers.
+    """End this process. If it has joined a group of workers, Python's own shutdown is skipped.
 
     A thread of gloo may still hold tensors of a finished collective, which `destroy_process_group` does not
     wait for. Freeing these while the interpreter shuts down aborts the process.
@@ -102,9 +102,9 @@ def _is_news(record: logging.LogRecord) -> bool:
 class Totals:
     """Sums over all workers.
 
-    `sums` are nats and targets as `engine.loss_metrics` has them, `loss` what they make of a step: weight x
-    nats per target, over all losses. `stops` workers requested a stop. `read` and `decoded` count the tokens
-    that the model read, and that the decoder of an encoder-decoder read.
+    `sums` are nats and targets as in `engine.loss_metrics`, `loss` the loss of the step computed from them:
+    weight x nats per target, over all losses. `stops` workers requested a stop. `read` and `decoded` count
+    the tokens that the model read, and that the decoder of an encoder-decoder read.
     """
 
     sums: np.ndarray
@@ -115,12 +115,12 @@ class Totals:
 
     @property
     def targets(self) -> int:
-        """Targets of the first loss: tokens predicted."""
+        """Number of targets of the first loss, which are the tokens predicted."""
         return int(self.sums[0, 1].sum())
 
 
 class Engine:
-    """A model with its optimizer state, spread over the workers as the ZeRO stage says."""
+    """A model with its optimizer state, spread over the workers according to the ZeRO stage."""
 
     def __init__(self, forward: Forward, config: Job, micro_batch: int, accumulation: int) -> None:
         """The model of `forward` holds the initial weights in fp32, the same on every worker; a step takes
@@ -152,10 +152,11 @@ class Engine:
     def train_step(
         self, batches: Sequence[Batch], step: int, rate: float, sources: int, stop: bool
     ) -> tuple[Totals, float]:
-        """One optimizer step over this worker's micro-batches: (sums over all workers, gradient norm).
+        """Take one optimizer step over this worker's micro-batches. Returns (sums over all workers, gradient
+        norm).
 
-        `rate` is the learning rate of AdamW; Muon's is in proportion. Where the loss or the norm is not
-        finite, no worker changes weights or optimizer state.
+        `rate` is the learning rate of AdamW; Muon's is in proportion. If the loss or the norm is not finite,
+        no worker changes weights or optimizer state.
         """
         *targets, read, decoded = self._sum(self._amounts(batches))
         for group in self._engine.optimizer.param_groups:
@@ -198,7 +199,7 @@ class Engine:
         return sum(loss.weight * its_nats / max(1.0, its_targets) for loss, its_nats, its_targets in sums)
 
     def evaluate(self, batches: Iterable[Batch], sources: int) -> Totals:
-        """Sums over all workers' batches, without a step."""
+        """Return the sums over all workers' batches, without a step."""
         self._engine.eval()
         sums = no_sums(len(self.losses), sources)
         with torch.no_grad():
@@ -225,19 +226,21 @@ class Engine:
         return self._totals(sums, False), join_outputs(gathered) if self.rank == 0 else None
 
     def broadcast(self, value: int) -> int:
-        """Rank 0's `value`, on every worker; also a barrier, for what one worker does to files while the others wait.
+        """Send rank 0's `value` to every worker and return it. It is also a barrier: the others wait while
+        one worker changes files.
 
-        It has no time limit. A worker that dies meanwhile is an error on all.
+        It has no time limit. If a worker dies meanwhile, all others raise an error.
         """
         tensor = torch.tensor([value if self.rank == 0 else 0])
         torch.distributed.all_reduce(tensor, group=self._waiting)
         return int(tensor)
 
     def state(self) -> Iterator[tuple[str, dict[str, torch.Tensor]]]:
-        """(name of a trained parameter, {"weight" and each name of its optimizer state: full fp32 tensor on the CPU}).
+        """Yield (name of a trained parameter, {"weight" and each name of its optimizer state: full fp32
+        tensor on the CPU}).
 
-        Frozen parameters are those of the run's base, which has them. Gathers one parameter at a time, by
-        collectives: every worker must go through all.
+        Frozen parameters are left out, because the run's base has them. One parameter at a time is gathered
+        by collectives, so every worker must iterate to the end.
         """
         for name, parameter in self._trained():
             found = {
@@ -246,16 +249,18 @@ class Engine:
             yield name, {key: tensor.detach().to("cpu", torch.float32, copy=True) for key, tensor in found.items()}
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """From parameter name to the shape of the full tensor."""
+        """Return the shape of the full tensor of every parameter by name."""
         return {
             name: tuple(getattr(parameter, "ds_shape", parameter.shape))
             for name, parameter in self._model.named_parameters()
         }
 
     def restore(self, state: Mapping[str, Mapping[str, torch.Tensor]], updates: int) -> None:
-        """Set trained weights and optimizer state from full tensors, after `updates` steps that were not skipped.
+        """Set trained weights and optimizer state from full tensors, after `updates` steps that were not
+        skipped.
 
-        The tensors may come from any ZeRO stage and world size. Frozen weights stay as the engine was given them.
+        The tensors may come from any ZeRO stage and world size. Frozen weights stay as they were when the
+        engine was created.
         """
         self._partitions.allocate(updates)
         for name, parameter in self._trained():
@@ -287,13 +292,14 @@ class Engine:
         return list(tensor.tolist())
 
     def close(self) -> None:
-        """Release DeepSpeed's hooks, so that another engine can be made in this process."""
+        """Release DeepSpeed's hooks, so that another engine can be created in this process."""
         self._engine.destroy()
         torch.distributed.destroy_process_group(self._waiting)
 
 
 def dropout_seed(seed: int, step: int, rank: int, micro_batch: int) -> int:
-    """The seed of dropout for one pass: 63 bits of the xxh3_64 of `dropout/seed/step/rank/micro-batch`.
+    """Return the seed of dropout for one pass: 63 bits of the xxh3_64 of
+    `dropout/seed/step/rank/micro-batch`.
 
     No generator's state outlives a pass, so a run resumed with as many workers and micro-batches draws the
     same numbers.
@@ -305,7 +311,7 @@ def prepare_blocks(model: Any, execution: Execution) -> None:
     """Set up activation checkpointing and compilation of the model's blocks, as `execution` says.
 
     Raises ConfigError if `transformers` gives the model no such blocks (GPT-1). Each block is compiled by
-    itself: as they are alike, one compilation serves all.
+    itself. Since all blocks are alike, one compilation serves all.
     """
     from transformers.modeling_layers import GradientCheckpointingLayer
 

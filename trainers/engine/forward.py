@@ -1,8 +1,8 @@
 """The pass through a model that training, evaluation and blame share: from a batch to its losses by name.
 
-Documents of a row are kept apart by masks over their segments: a boolean 4-D mask is handed to sdpa as it is.
-`position_ids` alone isolate documents only with `attention_mask=None` and `use_cache=False` in decoders, silently do not
-otherwise, and never do in encoders.
+Masks over the segments of a row keep its documents apart: sdpa gets a boolean 4-D mask. `position_ids` alone
+isolate documents in decoders only with `attention_mask=None` and `use_cache=False`; otherwise, and always in
+encoders, they silently do not.
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,8 @@ from trainers.rows.batch import IGNORED, Batch
 class Forward(torch.nn.Module):
     """A `transformers` model of an architecture (`trainers.models`) with its losses.
 
-    With `isolation` documents of one row do not see each other and positions restart; without, they share the row.
+    With `isolation` the documents of a row do not see each other and positions restart; without it they see
+    each other and positions continue.
     """
 
     def __init__(
@@ -36,8 +37,8 @@ class Forward(torch.nn.Module):
         self._architecture, self._causal = MODELS[architecture], ARCHITECTURES[architecture].family == "decoder"
 
     def forward(self, predicts: bool = False, **arrays: Any) -> dict[str, Any]:
-        """{name of a loss: nats of its targets}, in the order of the losses, from the `tensors` of a batch; with
-        `predicts` also `predictions`, those of the model's head.
+        """Compute {name of a loss: nats of its targets}, in the order of the losses, from the `tensors` of a
+        batch; with `predicts` also `predictions`, those of the model's head.
         """
         made = self._pass(arrays)
         nats = {loss.name: loss.nats(made) for loss in self.losses}
@@ -72,13 +73,15 @@ class Forward(torch.nn.Module):
 
 
 def forward_of(model: Any, config: Job) -> Forward:
-    """The pass of a run's model, with the losses of its objective."""
+    """Return the forward pass of a run's model, with the losses of its objective."""
     return Forward(model, config.model.architecture, config.isolates_documents, losses_of(config.objective.losses))
 
 
 def attention_mask(queries: Any, keys: Any, causal: bool, prefix: Any = None) -> Any:
-    """Boolean [rows, 1, queries, keys]: what each position sees, from segments [rows, length]: its own document, with
-    `causal` no position after it, but those in `prefix` [rows, length] see one another. Padding sees padding alone.
+    """Return which positions each position sees, bool [rows, 1, queries, keys], from segments [rows, length].
+
+    A position sees its own document; with `causal`, no later position. Positions in `prefix` [rows, length]
+    see one another. Padding sees only padding.
     """
     seen = queries[:, :, None] == keys[:, None, :]
     if causal:
@@ -90,11 +93,11 @@ def attention_mask(queries: Any, keys: Any, causal: bool, prefix: Any = None) ->
 
 
 def tensors(batch: Batch, device: Any) -> dict[str, Any]:
-    """The arrays of a batch as tensors on `device`, by name of field, its decoder's as `decoder_...` and its task's as
-    `task_...`.
+    """Convert the arrays of a batch to tensors on `device`, by name of field; those of its decoder are called
+    `decoder_...` and those of its task `task_...`.
 
-    `chosen`, int64, is where in the flattened targets the targets are; it is left out where they are
-    everywhere.
+    `chosen`, int64, are the positions of targets in the flattened array of targets; it is left out if every
+    position has a target.
     """
     parts = ("decoder", "task")
     arrays = {field.name: getattr(batch, field.name) for field in fields(batch) if field.name not in parts}

@@ -12,13 +12,13 @@ from trainers.rows.batch import Batch
 
 
 def no_sums(losses: int, sources: int) -> np.ndarray:
-    """float64 [losses, 2, sources] of zeros: nats and number of targets of each loss, by source."""
+    """Return zeros, float64 [losses, 2, sources]: nats and number of targets of each loss, by source."""
     return np.zeros((losses, 2, sources))
 
 
 def sums_by_source(nats: Mapping[str, Any], batch: Batch, losses: Sequence[Loss], sources: int) -> np.ndarray:
-    """float64 [losses, 2, sources]: nats and number of targets of each loss in a batch, by source. `nats` are
-    those of `Forward`.
+    """Sum nats and number of targets of each loss in a batch by source, float64 [losses, 2, sources]. `nats`
+    are those of `Forward`.
     """
     sums = no_sums(len(losses), sources)
     for loss, (its_nats, its_targets) in zip(losses, sums, strict=True):
@@ -35,14 +35,14 @@ def loss_fields(
     predicts_text: bool,
     weights: Mapping[str, float] | None = None,
 ) -> dict[str, Any]:
-    """The fields of a step or validation event from the sums of its batches: each loss by its name in nats
-    per target, of those that have targets; `bits_per_byte` where the objective `predicts_text`; and all by
-    source. The first of `names` must have targets, and only sources in which it has some are listed; `tokens`
-    is how many.
+    """Compute the fields of a step or validation event from the sums of its batches: each loss by its name in
+    nats per target, of those that have targets; `bits_per_byte` if the objective `predicts_text`; and all of
+    these by source. The first of `names` must have targets. Only sources in which it has some are listed, and
+    `tokens` is their number.
 
-    With `weights`, shares by source, they are those of a text that is mixed so, however much of each source
-    was measured; `uniform_loss` weighs all sources alike. Sources without a weight count in that alone; where
-    none has one, all do.
+    With `weights`, shares by source, the losses are those of a text mixed in these shares, regardless of how
+    much of each source was measured. `uniform_loss` weights all sources equally. Sources without a weight
+    count in that alone; if none has a weight, all count.
 
     Bits per byte = nats per target x targets / (ln 2 x UTF-8 bytes of the text), with the targets and bytes
     of a source's whole split; the measured sequences are an even sample of it; `<eos>` is a target.

@@ -1,13 +1,13 @@
-"""Losses by name: what a forward pass computes, training minimises, and logs, reports and evaluations show.
+"""Losses by name: training minimises them, and logs, reports and evaluations show them.
 
 A step minimises the sum over its losses of weight x nats / targets. Nats and targets are summed over all
 workers and micro-batches, so how a step is split changes nothing but rounding. That needs the number of
 targets before the first backward pass: it follows from the batch alone, not from the model.
 
 An objective names its losses and their weights (`objectives/`); the first one is called `loss`, the others
-`..._loss`, and those are their names in `log.jsonl`. To add a loss: an entry in LOSSES, and its name in the
-objective that needs it. A job with losses that are no objective's (`engine.task_losses`, a teacher's) hands its
-own to `engine.forward.Forward`.
+`..._loss`, and those are their names in `log.jsonl`. To add a loss, add an entry in LOSSES, and its name in
+the objective that needs it. A job whose losses come from no objective (the head of a task, or a teacher)
+passes its own to `engine.forward.Forward`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -26,9 +26,8 @@ from trainers.rows.batch import IGNORED, Batch
 class ForwardPass:
     """One pass through a `transformers` model of an architecture, up to its output layer.
 
-    `states` [rows, length, width] is the state of every position that has a target, which in an
-    encoder-decoder are the decoder's. `arrays` are those of the batch as tensors (`engine.forward.tensors`).
-    `layers` are the states after the embeddings and after every block, if the head of a task reads them.
+    `states` [rows, length, width] are the states of all positions that have a target; in an encoder-decoder
+    these are the decoder's. `arrays` are those of the batch as tensors (`engine.forward.tensors`).
     """
 
     network: Any
@@ -99,5 +98,5 @@ LOSSES: dict[str, Loss] = {
 
 
 def losses_of(weights: Mapping[str, float]) -> tuple[Loss, ...]:
-    """The losses of an objective, in the order of its `losses`."""
+    """Return the losses of an objective, in the order of its `losses`."""
     return tuple(replace(LOSSES[name], weight=weight) for name, weight in weights.items())

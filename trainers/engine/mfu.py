@@ -36,7 +36,7 @@ class Flops:
     predicted: float
 
     def of(self, read: float, decoded: float, predicted: float) -> float:
-        """Operations for these numbers of tokens."""
+        """Return the operations for these numbers of tokens."""
         return self.read * read + self.decoded * decoded + self.predicted * predicted
 
 
@@ -70,7 +70,9 @@ def flops_of(model: Any, config: Job, sequence_length: int) -> Flops:
 
 
 def peak_flops(device: str, config: Job) -> float | None:
-    """Peak FLOP/s of one worker: `execution.peak_tflops`, else the table's by the device's name, else None."""
+    """Return the peak FLOP/s of one worker: `execution.peak_tflops`, else the value in the table for the
+    device's name, else None.
+    """
     if config.execution.peak_tflops is not None:
         return config.execution.peak_tflops * 1e12
     for pattern, bf16, fp32 in PEAK_TFLOPS:
@@ -80,7 +82,8 @@ def peak_flops(device: str, config: Job) -> float | None:
 
 
 def utilisation(flops_per_second: float, peak: float | None, workers: int) -> float | None:
-    """Model FLOPs utilisation: FLOPs per second of all workers / (workers x peak); None without a peak.
+    """Return the model FLOPs utilisation: FLOPs per second of all workers / (workers x peak); None without a
+    peak.
 
     Padding, excluded documents and repeated work (activation checkpointing) do not count as use.
     """
@@ -88,14 +91,16 @@ def utilisation(flops_per_second: float, peak: float | None, workers: int) -> fl
 
 
 def device_name() -> str:
-    """The name of this worker's accelerator, or `cpu`."""
+    """Return the name of this worker's accelerator, or `cpu`."""
     import torch
 
     return torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
 
 
 def memory_bytes() -> int:
-    """Peak memory of this worker: allocated on its GPU since the last call, else resident since it started."""
+    """Return the peak memory of this worker: allocated on its GPU since the last call, else resident since it
+    started.
+    """
     import torch
 
     if torch.cuda.is_available():

@@ -8,21 +8,23 @@ from trainers.config.job import Optimizer
 
 
 class SkippingAdamW(torch.optim.AdamW):
-    """AdamW that changes neither weights, moments nor step counts while `skip` is set."""
+    """AdamW that changes neither weights nor moments nor step counts while `skip` is set."""
 
     skip = False
 
     def step(self, closure: Any = None) -> Any:
-        """One step, unless `skip`."""
+        """Take one step, unless `skip` is set."""
         return None if self.skip else super().step(closure)
 
 
 def parameter_groups(model: Any, optimizer: Optimizer) -> list[dict[str, Any]]:
-    """Groups of trained parameters for AdamW, or for Muon and AdamW; `peak` is a group's highest learning rate.
+    """Group the trained parameters for AdamW, or for Muon and AdamW; `peak` is a group's highest learning
+    rate.
 
     Vectors (norm gains, biases) and parameters marked `undecayed` never decay, embeddings only with
-    `decay_embeddings`. Muon takes the hidden matrices: all parameters of two dimensions but embeddings and the output
-    layer (Jordan et al., 2024). Its parameters and groups are marked `use_muon`, which DeepSpeed reads.
+    `decay_embeddings`. Muon takes the hidden matrices: all parameters of two dimensions except embeddings and
+    the output layer (Jordan et al., 2024). Its parameters and groups are marked `use_muon`, which DeepSpeed
+    reads.
     """
     embeddings = {id(p) for m in model.modules() if isinstance(m, torch.nn.Embedding) for p in m.parameters()}
     head = model.get_output_embeddings()

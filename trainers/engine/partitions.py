@@ -1,8 +1,8 @@
-"""Full tensors of a model whose weights and optimizer state ZeRO has spread over the workers: reading and writing them.
+"""Read and write full tensors of a model whose weights and optimizer state ZeRO has spread over the workers.
 
-AdamW keeps `exp_avg` and `exp_avg_sq` for a parameter, Muon `momentum_buffer`. DeepSpeed keeps them flat, by parameter
-group: whole at stage 0, this worker's part at stages 1 to 3. Muon at stages 1 and 2 is an exception: without offload
-each worker keeps the whole momentum of every matrix that it has a part of.
+AdamW keeps `exp_avg` and `exp_avg_sq` for a parameter, Muon `momentum_buffer`. DeepSpeed keeps them flat, by
+parameter group: whole at stage 0, this worker's part at stages 1 to 3. Muon at stages 1 and 2 is an
+exception: without offload each worker keeps the whole momentum of every matrix that it has a part of.
 """
 
 from collections.abc import Iterator
@@ -23,14 +23,14 @@ class Partitions:
         self._whole = self._whole_matrices() if stage in (1, 2) and not offloads else {}
 
     def keys(self, parameter: Any) -> tuple[str, ...]:
-        """The names of a parameter's optimizer state."""
+        """Return the names of a parameter's optimizer state."""
         return MUON if getattr(parameter, "use_muon", False) else ADAM
 
     def allocate(self, updates: int) -> None:
         """Create zero state for all tensors of the inner optimizer, as if after `updates` steps.
 
-        The optimizer itself would create it at the first step, too late: DeepSpeed then links only the state
-        of the first parameter group to the parameters, and the rest cannot be read.
+        The optimizer itself would create it at the first step, which is too late: DeepSpeed then links only
+        the state of the first parameter group to the parameters, and the rest cannot be read.
         """
         for tensor, is_muon in self._optimizer_tensors():
             state = {key: torch.zeros_like(tensor) for key in (MUON if is_muon else ADAM)}
@@ -84,7 +84,9 @@ class Partitions:
         return view
 
     def read(self, parameter: Any, key: str) -> torch.Tensor:
-        """The full `weight` or optimizer state of a parameter; a collective, so every worker must call it."""
+        """Read the full `weight` or optimizer state of a parameter. This is a collective, so every worker
+        must call it.
+        """
         from deepspeed.utils import safe_get_full_fp32_param, safe_get_full_optimizer_state
 
         if self._stage == 0:

@@ -47,9 +47,10 @@ SCHEDULES = {
 
 
 def rate_fraction(schedule: Schedule, step: int, steps: int) -> float:
-    """The fraction of the peak learning rate at step `step` (the first is 0) of `steps`.
+    """Return the fraction of the peak learning rate at step `step` (the first is 0) of `steps`.
 
-    Warm-up rises from 1 / (warmup_steps + 1); the last step is at `final_fraction` for linear, cosine and wsd.
+    Warm-up rises from 1 / (warmup_steps + 1). At the last step, linear, cosine and wsd reach
+    `final_fraction`.
     """
     if step < schedule.warmup_steps:
         return (step + 1) / (schedule.warmup_steps + 1)

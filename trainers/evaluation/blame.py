@@ -29,8 +29,8 @@ class Blamed:
     """A document of a step.
 
     `losses` are nats per target of each loss in which it has targets, `tokens` its targets in the first one.
-    `excess` is how much more it adds to what the step minimises than as many targets do on average, times the
-    step's tokens: nats, where there is one loss.
+    `excess` is how much more the document contributes to the minimised sum than an average document with as
+    many targets, times the tokens of the step. With one loss it is in nats.
     """
 
     id: bytes
@@ -63,7 +63,9 @@ class Blame:
     corpus: TrainingCorpus
 
     def history(self, document: Blamed) -> History:
-        """The history of a document through the manifests of its corpus; raises UserError if they are gone."""
+        """Return the history of a document from the manifests of its corpus. Raises UserError if they are
+        gone.
+        """
         published = _published(self.corpus.train[document.source].directory)
         if not published.steps:
             raise UserError(f"{published.directory}: records no steps")
@@ -89,13 +91,13 @@ def _published(directory: LocalPath) -> lineage.Corpus:
 
 
 def blame(run: LocalPath, step: int, warn: Callable[[str], None]) -> Blame:
-    """The documents of step `step` of a run (the first is 1), worst first.
+    """Return the documents of step `step` of a run (the first is 1), worst first.
 
-    Losses are computed again, without dropout, with the newest intact checkpoint before the step. Where none
-    is kept, the first one after it is taken: it was trained on the step, but to the initial weights all
-    documents are equally bad. These are taken where the run has no checkpoint at all.
+    Losses are computed again, without dropout, with the newest intact checkpoint before the step. If none is
+    kept, the first one after it is used: it was trained on the step, but with the initial weights all
+    documents are equally bad. If the run has no checkpoint at all, the initial weights are used.
 
-    Documents with a loss that is not finite come first, then those of the largest excess: it weighs a
+    Documents with a loss that is not finite come first, then those of the largest excess: it weights a
     document's loss by its length, so that neither a rare word alone nor a long good document comes first.
     Raises UserError if the run has no such step or its corpus has changed.
     """

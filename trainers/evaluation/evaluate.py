@@ -1,4 +1,6 @@
-"""Validation loss of a trained model, with plain torch: what the training loop logs, without its engine."""
+"""Validation loss of a trained model, with plain torch: the same as the training loop logs, without its
+engine.
+"""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -17,12 +19,13 @@ _UNIGRAM_TOKENS = 1 << 20  # tokens per source, evenly spread over its training 
 
 
 def evaluate(path: LocalPath, corpora: Sequence[str] = (), tokens: int | None = None, batch: int = 8) -> dict[str, Any]:
-    """The fields of a validation (`loss_metrics.loss_fields`, `data.document_loss`) for an export or a run.
+    """Return the fields of a validation (`loss_metrics.loss_fields`, `data.document_loss`) for an export or a
+    run.
 
-    They are measured on the validation split of `corpora`, by default the run's, with `tokens` per source, by
-    default the run's as well. `unigram_loss` next to each `loss` is that of a model that ignores the context:
-    it knows how often each token is a target in the source's training documents, or in those of all sources
-    together.
+    They are measured on the validation split of `corpora`, by default those of the run, with `tokens` per
+    source, by default as in the run. `unigram_loss` next to each `loss` is that of a model that ignores the
+    context: it knows how often each token is a target in the source's training documents, or in those of all
+    sources together.
 
     Raises UserError if the corpus was made with another tokenizer than the model.
     """
@@ -102,10 +105,10 @@ def _target_counts(data: "ValidationData") -> dict[str, Any]:
 
 
 def unigram_loss(known: Any, targets: Any) -> float:
-    """Nats per target of a unigram model with add-one smoothing (Laplace).
+    """Return the nats per target of a unigram model with add-one smoothing (Laplace).
 
-    `known` and `targets`, int64 [vocabulary], count how often each token is a target where the model was
-    learned and where it is measured.
+    `known` and `targets`, int64 [vocabulary], count how often each token is a target in the documents from
+    which the model was learned, and in those on which it is measured.
     """
     import numpy as np
 

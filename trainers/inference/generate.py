@@ -1,4 +1,4 @@
-"""Sampling from a trained model."""
+"""Generate text by sampling from a trained model."""
 
 import sys
 from dataclasses import dataclass
@@ -41,7 +41,7 @@ def generate(path: LocalPath, prompt: str, sampling: Sampling) -> str:
     The objective says how its models read prompts (`PromptFormat`). Most continue the prompt. Span corruption
     replaces the sentinels in it (`<extra_id_0>` and so on) by the model's text for each. Denoising rewrites
     the whole text, with text in place of `<mask>`. If the objective needs a gap and the prompt has none, one
-    is appended. A mixture's model treats a prompt as one of a certain part
+    is appended. A mixture's model treats a prompt as one of a single part
     (`trainers.inference.prompt.choose_member`). Generation ends at `<eos>`, after `sampling.tokens` tokens,
     or at the model's last position.
     """

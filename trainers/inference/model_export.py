@@ -48,9 +48,10 @@ _NAMED = {
 def export_checkpoint(run: LocalPath, output: LocalPath) -> LocalPath:
     """Export the newest checkpoint of `run` to `output`; returns `output`.
 
-    An earlier export there is replaced; raises ConflictError if the directory holds anything else. Exports to one
-    directory take turns by the lease of `.NAME` beside it, which also holds their attempts. A process that has lost
-    the lease may find its attempt removed, or another export published; it then looks again.
+    An earlier export there is replaced; raises ConflictError if the directory holds anything else. Exports to
+    the same directory take turns by the lease of the neighbouring directory `.NAME`, in which each is also
+    prepared. A process that has lost the lease may notice that its attempt was removed, or that another
+    export was published; it then checks again.
     """
     from safetensors import SafetensorError
 
@@ -212,7 +213,7 @@ def _read_origin(export: LocalPath) -> dict[str, Any]:
 
 
 def trained_model(run: LocalPath, found: checkpoint.Checkpoint) -> Any:
-    """The model of a checkpoint, in fp32 on the CPU."""
+    """Return the model of a checkpoint, in fp32 on the CPU."""
     return _with_weights(read_config(run).model, read_run(run)["specials"], checkpoint.read_weights(found))
 
 
@@ -233,7 +234,7 @@ def _silence_progress_bars() -> None:
 
 
 def notes_of(export: LocalPath) -> list[str]:
-    """What users of plain `transformers` must know about an export."""
+    """Return what users of plain `transformers` must know about an export."""
     return list(read_json(export / _ORIGIN)["transformers"]["notes"])
 
 
@@ -338,7 +339,9 @@ class Trained:
 
 
 def load_trained(path: LocalPath) -> Trained:
-    """The model of an export, or of the newest checkpoint of a run. Raises UserError if `path` is neither."""
+    """Load the model of an export, or of the newest checkpoint of a run. Raises UserError if `path` is
+    neither.
+    """
     if (path / _ORIGIN).exists():
         _silence_progress_bars()
         origin = _read_origin(path)

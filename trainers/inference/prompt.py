@@ -21,7 +21,7 @@ def choose_member(objective: TrainingObjective, prompt: str) -> tuple[TrainingOb
     """Choose the objective by which a model reads a prompt: (objective, the special that precedes its inputs,
     the prompt without that special).
 
-    In a mixture it is the part whose special the prompt begins with; otherwise the first part that names a
+    In a mixture it is the part whose special the prompt begins with; otherwise the first part that uses a
     special in the prompt; otherwise the first part that trains on plain text.
     """
     members = objective.members()

@@ -24,7 +24,7 @@ _STOCK = {
 
 
 def build_model(model: Model, specials: dict[str, int], seed: int) -> Any:
-    """A freshly initialised fp32 `transformers` language model whose attention is sdpa (GPT: eager).
+    """Build a freshly initialised fp32 `transformers` language model whose attention is sdpa (GPT: eager).
 
     The weights depend on the sizes and the seed alone; the caller's random state is unchanged. `model` must
     be resolved (`trainers.config.architecture.fill`).
@@ -72,7 +72,7 @@ def attach_head(
 
 
 def stock_class(model: Model) -> Any:
-    """The class of `transformers` that has the parameters of this model."""
+    """Return the class of `transformers` that has the parameters of this model."""
     import transformers
 
     if model.architecture == "bert" and model.sentence_head:
@@ -111,8 +111,8 @@ def _tie_stacks(network: Any, architecture: Architecture) -> None:
 
 
 def untie_stacks(network: Any, architecture: str) -> None:
-    """Give the decoder copies of the parameters it shares with the encoder, which makes a stock model with
-    equal results.
+    """Give the decoder copies of the parameters that it shares with the encoder. The result is a stock model
+    with the same outputs.
     """
     import torch
 
@@ -127,7 +127,7 @@ def untie_stacks(network: Any, architecture: str) -> None:
 
 
 def why_not_stock(model: Model) -> str | None:
-    """Why plain `transformers` cannot compute this model; None if it can."""
+    """Say why plain `transformers` cannot compute this model; None if it can."""
     if model.position == "relative":
         return "clipped relative positions are not part of transformers"
     return None

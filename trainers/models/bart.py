@@ -1,7 +1,7 @@
 """BART (Lewis et al., 2020): an encoder-decoder with learned positions, post-norm blocks and GELU.
 
-`transformers` counts positions along the row and accepts no others. So the layers of both stacks are called
-here one by one, on embeddings whose positions restart at every document.
+`transformers` counts positions along the row and accepts no others. The layers of both stacks are therefore
+called here one by one, on embeddings whose positions restart at every document.
 """
 
 from dataclasses import replace

@@ -1,7 +1,7 @@
 """GPT (Radford et al., 2018): learned positions, post-norm blocks, GELU, tied embeddings.
 
-`transformers` computes its attention eagerly and takes one mask per row. So its blocks are called here one by
-one, with a mask per position.
+`transformers` computes its attention eagerly and takes one mask per row. Its blocks are therefore called here
+one by one, with a mask per position.
 """
 
 from dataclasses import replace

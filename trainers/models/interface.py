@@ -89,16 +89,16 @@ class Architecture:
 
 
 def special_ids(specials: dict[str, int]) -> dict[str, int | None]:
-    """The special ids of every configuration, None if the tokenizer lacks one: `transformers` would default
-    to those of the published models.
+    """Return the special ids of every configuration, None if the tokenizer lacks one: `transformers` would
+    default to those of the published models.
 
-    The embedding of the padding token is 0 and not trained, so no other token may be named as padding.
+    The embedding of the padding token is 0 and not trained, so no other token may be declared as padding.
     """
     return {f"{name}_token_id": specials.get(f"<{name}>") for name in ("bos", "eos", "pad")}
 
 
 def decoder_start_id(model: Model, specials: dict[str, int]) -> int:
-    """The id that the decoder of an encoder-decoder reads first."""
+    """Return the id that the decoder of an encoder-decoder reads first."""
     start = model.traits.decoder_start
     assert start is not None, f"{model.architecture} is no encoder-decoder"
     return specials[start]

@@ -17,7 +17,9 @@ RELATIVE = "relative_sdpa"
 
 
 def sinusoids(positions: int, width: int) -> Any:
-    """fp32 [positions, width]: sin(p / 10000^(2i / width)) in column 2i and its cosine in column 2i + 1."""
+    """Return fp32 [positions, width]: sin(p / 10000^(2i / width)) in column 2i and its cosine in column 2i +
+    1.
+    """
     angles = torch.arange(positions, dtype=torch.float64)[:, None] / 10000 ** (
         torch.arange(0, width, 2, dtype=torch.float64) / width
     )
@@ -50,8 +52,8 @@ class RelativePositions(torch.nn.Module):
         torch.nn.init.normal_(self.rows.weight, std=deviation)
 
     def forward(self, queries: Any, keys: int, project: Any) -> Any:
-        """W_Q x_i . W_K RE(clip(j - i, -k, k)), [rows, heads, queries, keys], from queries [rows, heads,
-        queries, head width]; `project` is W_K, from [n, width] to [n, width].
+        """Compute W_Q x_i . W_K RE(clip(j - i, -k, k)), [rows, heads, queries, keys], from queries [rows,
+        heads, queries, head width]; `project` is W_K, from [n, width] to [n, width].
 
         The last query is at the last key: with a cache, there are fewer queries than keys.
         """

@@ -1,8 +1,8 @@
 """RoBERTa (Liu et al., 2019): BERT without segments and sentence pairs.
 
 `transformers` counts positions from the id of padding + 1. In the published models that id is 1, and the
-table has two more rows than positions. A tokenizer whose padding has another id trains with a table of the
-same size; the export inserts as many unused rows before it as plain `transformers` skips.
+table has two more rows than positions. A model whose padding has another id is trained with a table of the
+same size. Its export inserts as many unused rows at the beginning as plain `transformers` skips.
 """
 
 from typing import Any

@@ -37,11 +37,11 @@ def _configuration(model: Model, specials: dict[str, int]) -> Any:
 
 @cache
 def untied_class() -> Any:
-    """T5 with an output layer of its own, drawn with variance 1 / width, which gives logits of variance 1, as
-    in the authors' T5X.
+    """Return T5 with an output layer of its own, drawn with variance 1 / width, which gives logits of
+    variance 1, as in the authors' T5X.
 
-    `transformers` 5.23 ties the output layer of a new model, regardless of the configuration. It loads a
-    saved model whose output layer differs from its embeddings correctly.
+    `transformers` 5.23 ties the output layer of a new model, regardless of the configuration. If a saved
+    model has an output layer different from its embeddings, it loads that correctly.
     """
     import torch
     from transformers import T5ForConditionalGeneration, initialization

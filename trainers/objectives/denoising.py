@@ -60,7 +60,7 @@ class Denoising(PairObjective):
 
     @property
     def needs_sentences(self) -> bool:
-        """Only `permute_sentences` needs them."""
+        """Whether sentences are permuted."""
         return self.permute_sentences
 
     def text_frame(self, family: str) -> Frame:
@@ -89,13 +89,13 @@ class Denoising(PairObjective):
         self.check_prefix()
 
     def rendered(self, tokens: int, family: str) -> int:
-        """The document and its marks; for a decoder the document counts twice. Noise lengthens it only into
-        free positions.
+        """Return the positions of the document and its marks; for a decoder the document counts twice. Noise
+        lengthens it only into free positions.
         """
         return tokens + 2 if family == "encoder_decoder" else 2 * tokens + 2
 
     def pairs(self, batch: Batch, context: Context) -> Pairs:
-        """The corrupted document and the original."""
+        """Return the corrupted documents as inputs and the original ones as targets."""
         documents = documents_of(batch, context)
         bos, eos = context.special("<bos>") if context.family == "encoder_decoder" else None, context.special("<eos>")
         original = documents.content
@@ -175,9 +175,10 @@ def infill_spans(
     """Replace spans of each document by one `mask` each.
 
     `rows` [documents] is the row of each document. Together the documents of row r grow by at most `free[r]`
-    tokens; a document that shrinks leaves its room to those after it in the row. `offsets` are those of the
-    original documents; `text` has at most as many tokens in each. `lengths` and `places` are uniform numbers
-    for the lengths and the places of the spans: one and two for each original token.
+    tokens; the tokens that a document loses are free for later documents of its row. `offsets` are those of
+    the original documents; `text` has at most as many tokens in each. `lengths` and `places` are uniform
+    numbers that determine the lengths and the positions of the spans: one length and two positions for each
+    original token.
     """
     weights = np.exp(
         [

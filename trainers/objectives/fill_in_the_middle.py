@@ -55,7 +55,7 @@ class FillInTheMiddle(PairObjective):
                 raise ValueError(f"{name}: got {getattr(self, name)}, allowed 0 to 1")
 
     def rendered(self, tokens: int, family: str) -> int:
-        """The document, its `<bos>`, and the positions reserved for cutting it."""
+        """Return the positions of the document, its `<bos>`, and the positions reserved for cutting it."""
         return tokens + 1 + self._reserved
 
     @property
@@ -68,11 +68,11 @@ class FillInTheMiddle(PairObjective):
 
     @property
     def spare(self) -> int:
-        """Enough for a document that is alone in its row to grow by GROWTH."""
+        """Reserve enough positions for a document that is alone in its row to grow by GROWTH."""
         return GROWTH - (self._reserved - len(_MARKS))
 
     def pairs(self, batch: Batch, context: Context) -> Pairs:
-        """Every document as a target with an empty input."""
+        """Return every document as a target with an empty input."""
         documents = documents_of(batch, context)
         chance = documents.per_document(context, "fill_in_the_middle/cuts", 4)
         order = np.where(chance[:, 0] >= self.rate, 0, np.where(chance[:, 1] >= self.spm, 1, 2))

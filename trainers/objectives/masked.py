@@ -52,16 +52,16 @@ class Masking(TrainingObjective):
 
     @property
     def frame(self) -> Frame:
-        """Every document is between `<cls>` and `<sep>`."""
+        """`<cls>` before every document and `<sep>` after it."""
         return Frame(CLS, SEP)
 
     @property
     def needs_words(self) -> bool:
-        """The units `words` and `spans` need them."""
+        """Whether the unit is `words` or `spans`."""
         return self.unit != "tokens"
 
     def apply(self, batch: Batch, context: Context) -> Batch:
-        """The batch with tokens masked."""
+        """Return the batch with tokens masked."""
         special, ordinary = _ids(tuple(context.specials.values()), context.vocab_size)
         group: np.ndarray = np.empty(batch.inputs.shape, dtype=np.int64)
         self._choose(batch, context, special, group)
@@ -125,11 +125,11 @@ class Masked(Masking):
         return Frame(CLS if self.marks == "documents" else None, SEP)
 
     def stream_length(self, sequence_length: int, family: str) -> int:
-        """One token less where every row begins with a `<cls>` of its own."""
+        """Return the stream tokens of a row: one fewer if every row begins with a `<cls>` of its own."""
         return sequence_length - (self.marks == "rows")
 
     def apply(self, batch: Batch, context: Context) -> Batch:
-        """The batch with rows marked and tokens masked."""
+        """Return the batch with rows marked and tokens masked."""
         return super().apply(prepend_mark(batch, context.special(CLS)) if self.marks == "rows" else batch, context)
 
 
@@ -146,7 +146,9 @@ def prepend_mark(batch: Batch, mark: int) -> Batch:
 
 
 def longer_spans(p: float, most: int) -> np.ndarray:
-    """P(words <= n) for n from 1 to `most` - 1, float64: a geometric distribution truncated at `most` words."""
+    """Return P(words <= n) for n from 1 to `most` - 1, float64: a geometric distribution truncated at `most`
+    words.
+    """
     shares = p * (1 - p) ** np.arange(most)
     longer: np.ndarray = np.cumsum(shares / shares.sum())[:-1]
     return longer

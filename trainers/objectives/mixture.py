@@ -51,8 +51,8 @@ class MixturePart:
             )
 
     def room(self, sequence_length: int, family: str) -> Room | None:
-        """The room of a row with `token` before every input; None if the objective keeps the rows of the
-        stream.
+        """Return the room of a row with `token` before every input; None if the objective keeps the rows of
+        the stream.
         """
         return self.objective.room(sequence_length, family, int(self.token is not None))
 
@@ -90,7 +90,7 @@ class ObjectiveMixture(TrainingObjective):
 
     @property
     def frame(self) -> Frame:
-        """With `<bos>` if any part needs it."""
+        """The marks around a document, with `<bos>` if any part needs it."""
         wanted = [part.objective.frame for part in self.parts]
         return next((frame for frame in wanted if frame.before), wanted[0])
 
@@ -112,21 +112,21 @@ class ObjectiveMixture(TrainingObjective):
 
     @property
     def gives_likelihood(self) -> bool:
-        """Whether any part does."""
+        """Whether any part gives a likelihood of text."""
         return any(part.objective.gives_likelihood for part in self.parts)
 
     @property
     def sees_prefix(self) -> bool:
-        """Whether any part does."""
+        """Whether any part sees a prefix in both directions."""
         return any(part.objective.sees_prefix for part in self.parts)
 
     @property
     def rewrites_rows(self) -> bool:
-        """Whether any part does."""
+        """Whether any part rewrites rows."""
         return any(part.objective.rewrites_rows for part in self.parts)
 
     def members(self) -> Sequence[tuple[TrainingObjective, str | None]]:
-        """The objectives of the parts, each with its token."""
+        """Return the objectives of the parts, each with its token."""
         return [(part.objective, part.token) for part in self.parts]
 
     @property
@@ -135,7 +135,7 @@ class ObjectiveMixture(TrainingObjective):
         return {name: weight for part in self.parts for name, weight in part.objective.losses.items()}
 
     def check(self) -> None:
-        """At least one part, and a family of models that all parts can train."""
+        """Check that there is a part, and a family of models that all parts can train."""
         if not self.parts:
             raise ValueError("parts: got none, allowed one or more")
         if not self.families:
@@ -143,7 +143,7 @@ class ObjectiveMixture(TrainingObjective):
             raise ValueError(f"parts: no family of models can be trained by all of {kinds}; leave some of them out")
 
     def stream_length(self, sequence_length: int, family: str) -> int:
-        """The stream length of the part with the least room."""
+        """Return the stream length of the part with the least room."""
         room = self.room(sequence_length, family)
         length = sequence_length if room is None else room.length
         check_length(length, sequence_length)
@@ -154,7 +154,7 @@ class ObjectiveMixture(TrainingObjective):
         return length
 
     def room(self, sequence_length: int, family: str, lead: int = 0) -> Room | None:
-        """The room of a row that suits every part; None if all parts keep the rows of the stream."""
+        """Return the room of a row that suits every part; None if all parts keep the rows of the stream."""
         assert lead == 0, "no token leads a whole mixture"
         rooms = [room for part in self.parts if (room := part.room(sequence_length, family)) is not None]
         if not rooms:

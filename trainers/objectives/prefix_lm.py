@@ -47,13 +47,13 @@ class PrefixLM(PairObjective):
         self.check_prefix()
 
     def rendered(self, tokens: int, family: str) -> int:
-        """One more: the `<eos>` of an encoder's input, or a decoder's `<bos>`, which a continued document
-        gets too.
+        """Return one position more than the document: for the `<eos>` of an encoder's input, or a decoder's
+        `<bos>`, which a continued document gets too.
         """
         return tokens + 1
 
     def pairs(self, batch: Batch, context: Context) -> Pairs:
-        """The first and the second part of every document."""
+        """Return the first part of every document as input and the second as target."""
         documents = documents_of(batch, context)
         sizes = documents.content.sizes
         if self.target_share is None:

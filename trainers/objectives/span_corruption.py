@@ -36,11 +36,11 @@ _MASKED = 0.9  # share of the noise tokens that BERT-style noise masks; the rest
 
 @dataclass(frozen=True)
 class SpanCorruption(PairObjective):
-    """A share `rate` of a document's tokens is noise: `spans` of `mean_span` tokens on average, or `tokens`
-    chosen one by one. `style` says what happens to it. The target is the noise when each run of it is
-    replaced by a sentinel of its own (replace) or cut out (drop). The target is the original when noise
-    tokens become masks (mass) or masks and random tokens (bert), and when the whole document is shuffled
-    (deshuffle).
+    """Corrupt a share `rate` of a document's tokens as noise, and restore it: `spans` of `mean_span` tokens
+    on average, or `tokens` chosen one by one. `style` says what happens to the noise. The target is the noise
+    when each run of it is replaced by a sentinel of its own (replace) or cut out (drop). The target is the
+    original when noise tokens become masks (mass) or masks and random tokens (bert), and when the whole
+    document is shuffled (deshuffle).
 
     As in T5's code, the noise of a document of n tokens is min(max(round(rate n), 1), n - 1) tokens in
     max(round(tokens / mean_span), 1) spans, with no more spans than there are tokens left between them. Their
@@ -84,10 +84,10 @@ class SpanCorruption(PairObjective):
         self._check_sentinels(tokens, len(SENTINELS))
 
     def rendered(self, tokens: int, family: str) -> int:
-        """The longer of input and target, or for a decoder both together: T5's inputs of 512 hold documents
-        of 568 tokens (`random_spans_helper` in the paper's code). With tokens chosen one by one the bound is
-        six standard deviations above the mean, which one document in a billion exceeds, or the largest
-        possible length if that is smaller.
+        """Return the longer of input and target, or for a decoder both together: T5's inputs of 512 hold
+        documents of 568 tokens (`random_spans_helper` in the paper's code). With tokens chosen one by one the
+        bound is six standard deviations above the mean, which one document in a billion exceeds, or the
+        largest possible length if that is smaller.
         """
         if self.style in ("replace", "drop"):
             amount, runs = (int(number) for number in amounts(tokens, self.rate, self.mean_span))
@@ -125,7 +125,7 @@ class SpanCorruption(PairObjective):
             )
 
     def pairs(self, batch: Batch, context: Context) -> Pairs:
-        """An input and a target for every document."""
+        """Return an input and a target for every document."""
         documents = documents_of(batch, context)
         if self.style == "deshuffle":
             return self.shuffle(documents, context)
@@ -162,7 +162,7 @@ class SpanCorruption(PairObjective):
         return Ragged(inputs[: starts[-1]], starts), Ragged(targets[: goals[-1]], goals)
 
     def shuffle(self, documents: Documents, context: Context) -> Pairs:
-        """Make pairs of each document's tokens in random order and in the original order."""
+        """Pair each document's tokens in random order with those in the original order."""
         content, eos = documents.content, context.special("<eos>")
         tokens = content.tokens.copy()
         _shuffle(tokens, content.offsets, documents.per_token(context, "span_corruption/order"))
@@ -171,7 +171,9 @@ class SpanCorruption(PairObjective):
 
 
 def sentinel_ids(context: Context) -> np.ndarray:
-    """Ids of `<extra_id_0>`, `<extra_id_1>` and so on, int64; raises ConfigError if the tokenizer has none."""
+    """Return the ids of `<extra_id_0>`, `<extra_id_1>` and so on, int64. Raises ConfigError if the tokenizer
+    has none.
+    """
     found = [context.special("<extra_id_0>")]
     while f"<extra_id_{len(found)}>" in context.specials:
         found.append(context.specials[f"<extra_id_{len(found)}>"])
@@ -194,7 +196,7 @@ def _keep_chosen(content: Ragged, chosen: np.ndarray) -> Ragged:
 
 @kernel(nogil=True)
 def amounts(tokens: int, rate: float, mean_span: float) -> tuple[int, int]:
-    """(tokens of noise, spans) of a document of `tokens`; (0, 0) if it is too short for any."""
+    """Return (tokens of noise, spans) of a document of `tokens`; (0, 0) if it is too short for any."""
     if tokens < 2:
         return 0, 0
     noise = min(max(int(np.rint(tokens * rate)), 1), tokens - 1)

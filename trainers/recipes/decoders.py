@@ -56,10 +56,10 @@ def gpt() -> Pretraining:
 def gpt2_small() -> Pretraining:
     """GPT-2 small, 124,439,808 parameters (Radford et al., 2019), in batches of 512 sequences of 1,024.
 
-    The paper gives no learning rates. These and all else are those of the GPT-3 model of this size (Brown et
-    al., 2020, table 2.1 and appendix B): betas 0.9 and 0.95, weight decay 0.1, clipping at 1, warm-up over
-    375 M tokens, cosine to a tenth. Computed in bf16. Positions are initialised with a deviation of 0.02,
-    like all other weights; the released code uses 0.01.
+    The paper gives no learning rates. These and all other settings are those of the GPT-3 model of this size
+    (Brown et al., 2020, table 2.1 and appendix B): betas 0.9 and 0.95, weight decay 0.1, clipping at 1,
+    warm-up over 375 M tokens, cosine to a tenth. Computed in bf16. Positions are initialised with a deviation
+    of 0.02, like all other weights; the released code uses 0.01.
     """
     return Pretraining(
         name="gpt2_small",

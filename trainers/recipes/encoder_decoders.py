@@ -168,7 +168,7 @@ def prefix_lm_base() -> Pretraining:
 def tiny_t5() -> Pretraining:
     """A T5 of toy size that learns within a minute on a CPU.
 
-    Of rates of 5e-3, 1e-2 and 2e-2 on the demo corpus the second one reached the lowest loss.
+    Of the rates 5e-3, 1e-2 and 2e-2, the second one reached the lowest loss on the demo corpus.
     """
     return Pretraining(
         name="tiny_t5",
@@ -198,7 +198,7 @@ def tiny_t5_shared() -> Pretraining:
 
 
 def tiny_bart() -> Pretraining:
-    """A BART of toy size that learns within a minute on a CPU, with all of its paper's choice of noises."""
+    """A BART of toy size that learns within a minute on a CPU, with all the noises that its paper chose."""
     base = tiny_t5()
     return replace(
         base,

@@ -92,11 +92,12 @@ def modernbert_base() -> Pretraining:
     """ModernBERT-base, 149,655,232 parameters (Warner et al., 2024, section 2.2 and appendix A): its first
     phase, 1.719 T tokens at length 1,024.
 
-    30 % of the tokens are masked; batches of 4,608 sequences, a rate of 8e-4 after 3 B tokens, constant, then
-    decaying, betas 0.9 and 0.98, weight decay 1e-5.
+    30 % of the tokens are masked, in batches of 4,608 sequences. The rate is 8e-4 after 3 B tokens, constant,
+    then decaying; betas 0.9 and 0.98, weight decay 1e-5.
 
-    Left out: StableAdamW, which scales the step of each tensor, where clipping here is global; the growth of
-    the batch from 768 sequences over the first 50 B tokens; and the 1 - sqrt shape of the decay, linear here.
+    Left out: StableAdamW, which scales the step of each tensor, while clipping here is global; the growth of
+    the batch from 768 sequences over the first 50 B tokens; and the 1 - sqrt shape of the decay, which is
+    linear here.
     """
     return Pretraining(
         name="modernbert_base",

@@ -9,7 +9,9 @@ from trainers.report.read_runs import Run
 
 
 def measured(run: Run, mixed: bool = True) -> dict[str, Any]:
-    """What the losses of a run are measured on; for `mixed` losses, over all sources, also the mixture."""
+    """Return what the losses of a run are measured on; for `mixed` losses, over all sources, also the
+    mixture.
+    """
     data = run.config.get("data", {})
     whole = {
         "kind": run.config.get("kind", "pretraining"),
@@ -24,7 +26,7 @@ def measured(run: Run, mixed: bool = True) -> dict[str, Any]:
 
 
 def measured_documents(run: Run) -> dict[str, Any] | None:
-    """What the bits per byte of whole documents of a run are measured on; None where it has none."""
+    """Return what the bits per byte of whole documents of a run are measured on; None if it has none."""
     validation = run.validations[-1] if run.validations else {}
     if FIELD not in validation:
         return None
@@ -32,7 +34,7 @@ def measured_documents(run: Run) -> dict[str, Any] | None:
 
 
 def groups(runs: Sequence[Run], what: Callable[[Run], Mapping[str, Any] | None]) -> list[list[int]]:
-    """The numbers of the runs, grouped by what they measure; runs that measure nothing are left out."""
+    """Group the numbers of the runs by what they measure. Runs that measure nothing are left out."""
     found: dict[str, list[int]] = {}
     for number, run in enumerate(runs):
         described = what(run)
@@ -42,7 +44,7 @@ def groups(runs: Sequence[Run], what: Callable[[Run], Mapping[str, Any] | None])
 
 
 def reason(runs: Sequence[Run]) -> str:
-    """Why the losses of these runs do not share one chart, as a sentence; empty where they do."""
+    """Say in a sentence why the losses of these runs do not share one chart; empty if they do."""
     found = [measured(run) for run in runs]
     differing = [name for name in found[0] if any(one[name] != found[0][name] for one in found)]
     if not differing:
@@ -55,7 +57,7 @@ def reason(runs: Sequence[Run]) -> str:
 
 
 def without_likelihood(runs: Sequence[Run]) -> list[str]:
-    """The names of the runs that were validated and have no bits per byte of whole documents."""
+    """Return the names of the runs that were validated and have no bits per byte of whole documents."""
     return [run.name for run in runs if run.validations and FIELD not in run.validations[-1]]
 
 

@@ -1,4 +1,4 @@
-"""Reading a run's directory: settings, measurements, events, files."""
+"""Read a run's directory: settings, measurements, events, files."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,10 +15,10 @@ from trainers.runs.sinks import redacted
 
 @dataclass(frozen=True)
 class Run:
-    """A run's directory, read.
+    """A run's directory, read into memory.
 
-    `events` are all that were logged; `steps`, `validations` and `skipped` are without those that a resumed
-    run repeated. `ledger` and `finished` are None where there is none yet; `checkpoints` are (step, path,
+    `events` are all that were logged; `steps`, `validations` and `skipped` leave out those that a resumed run
+    repeated. `ledger` and `finished` are None if they do not exist yet; `checkpoints` are (step, path,
     bytes).
     """
 
@@ -36,12 +36,12 @@ class Run:
 
     @property
     def step_positions(self) -> int:
-        """Positions of the batch of one step, with padding."""
+        """Positions in the batch of one step, padding included."""
         return int(self.config["batch"]["tokens"])
 
     @property
     def last_step(self) -> int:
-        """The last step that was logged; 0 for none."""
+        """The last step that was logged; 0 if there is none."""
         return max((event["step"] for event in (*self.steps, *self.validations, *self.skipped)), default=0)
 
     @property
@@ -56,7 +56,7 @@ class Run:
 
     @property
     def export(self) -> LocalPath | None:
-        """The exported model, where there is one."""
+        """The exported model, if there is one."""
         return self.path / "export" if (self.path / "export").is_dir() else None
 
     @property
@@ -65,7 +65,9 @@ class Run:
         return [event for event in self.events if event["event"] == "start"]
 
     def seconds(self) -> float:
-        """Wall seconds of all parts, from the start of each to the last event that it logged; lost work counts."""
+        """Wall seconds of all parts, from the start of each to its last logged event. Work that was lost and
+        repeated counts.
+        """
         total, began, last = 0.0, None, 0.0
         for event in self.events:
             if event["event"] == "start":
@@ -84,7 +86,9 @@ class Run:
 
 
 def read_runs(paths: Sequence[LocalPath]) -> list[Run]:
-    """The runs in these directories, named by the ends of their paths. Raises UserError if one is no run."""
+    """Read the runs in these directories, named by the ends of their paths. Raises UserError if one is not a
+    run.
+    """
     return [_read(path, name) for path, name in zip(paths, _names(paths), strict=True)]
 
 
@@ -133,7 +137,7 @@ def _names(paths: Sequence[LocalPath]) -> list[str]:
 
 
 def flat(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """The fields of a configuration by their dotted names."""
+    """Flatten a configuration to its fields by dotted name."""
     if isinstance(value, Mapping) and value:
         for key, entry in value.items():
             yield from flat(entry, f"{prefix}.{key}" if prefix else str(key))

@@ -1,4 +1,4 @@
-"""Which curves a report shows, from the events of its runs."""
+"""The curves of a report, from the events of its runs."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,7 +23,9 @@ _KNOWN = (
 
 
 class Curves:
-    """The charts of some runs over their steps, or over positions trained on where their steps differ in size."""
+    """The charts of some runs. The axis is steps, or positions trained on if the steps of the runs differ in
+    size.
+    """
 
     def __init__(self, runs: Sequence[Run]) -> None:
         self._runs = runs
@@ -124,7 +126,7 @@ class Curves:
 
 
 def happened(run: Run) -> Iterator[Event]:
-    """Events that interrupt or change a run, in their order."""
+    """Yield the events that interrupt or change a run, in order."""
     counted = {id(event) for event in run.skipped}
     for event in run.events:
         kind = event["event"]
@@ -135,7 +137,7 @@ def happened(run: Run) -> Iterator[Event]:
 
 
 def text(event: Event) -> str:
-    """The text of an event."""
+    """Describe an event in words."""
     fields = {key: value for key, value in event.items() if key not in ("event", "time")}
     said = str(event.get("message", fields))
     return f"resumed {said}" if event["event"] == "resume" else said

@@ -1,4 +1,4 @@
-"""The page of training runs: run.html, filled with what they measured."""
+"""The page of training runs: run.html, filled with their measurements."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -17,12 +17,12 @@ _EVENTS = 200  # listed per run: the first and the last
 
 
 def write_report(paths: Sequence[LocalPath], output: LocalPath) -> None:
-    """Write the page of these runs. Raises UserError if one is no run."""
+    """Write the page of these runs. Raises UserError if one is not a run."""
     output.write_atomic(render(read_runs(paths)).encode())
 
 
 def render(runs: Sequence[Run]) -> str:
-    """The page as HTML that loads nothing."""
+    """Render the page as HTML that loads nothing."""
     curves = Curves(runs)
     title = runs[0].name if len(runs) == 1 else f"{len(runs)} training runs"
     return render_template(
@@ -43,7 +43,7 @@ def render(runs: Sequence[Run]) -> str:
 
 
 def summary(run: Run) -> dict[str, Any]:
-    """The key numbers of a run; None for those that it does not have."""
+    """Return the key numbers of a run; None for those that it does not have."""
     validated = [event for event in run.validations if _is_finite(event.get("loss"))]
     best = min(validated, key=lambda event: event["loss"], default=None)
     speeds = [event["tokens_per_second"] for event in run.steps]
@@ -70,7 +70,9 @@ def summary(run: Run) -> dict[str, Any]:
 
 
 def differences(runs: Sequence[Run]) -> list[tuple[str, list[str]]]:
-    """(field, its value in each run) of the fields of the configurations that differ; `–` where a run has none."""
+    """Return (field, its value in each run) for the configuration fields that differ; `–` if a run has no
+    value.
+    """
     configs = [dict(flat(run.config)) for run in runs]
     sections = list(dict.fromkeys(name.partition(".")[0] for config in configs for name in config))
     found = dict.fromkeys(name for config in configs for name in config)
@@ -85,7 +87,7 @@ def _value(config: Mapping[str, Any], name: str) -> str:
 
 
 def ledger_rows(ledger: Mapping[str, Any] | None) -> list[dict[str, Any]]:
-    """Rows of what was read and requested of each source, those with the most tokens first."""
+    """Return a row for each source with what was read and requested, those with the most tokens first."""
     sources = ledger["sources"] if ledger else {}
     total = sum(entry["tokens"] for entry in sources.values())
     rows = []

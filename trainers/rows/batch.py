@@ -10,7 +10,7 @@ PADDING = -1  # the segment of padding
 
 @dataclass(frozen=True)
 class Frame:
-    """The specials that readers put around every document of a stream, by name; None for none.
+    """The specials that readers put around every document of a stream, by name, or None.
 
     With `before` alone, the packer writes the next tokens as targets, with `<eos>` after a document's last
     token. Otherwise it writes no targets, and the objective makes them.
@@ -21,7 +21,7 @@ class Frame:
 
     @property
     def marks(self) -> int:
-        """Marks added to each document."""
+        """The number of marks added to each document."""
         return (self.before is not None) + (self.after is not None)
 
 

@@ -1,8 +1,9 @@
 """Best-fit packing without cropping (Ding et al., "Fewer Truncations Improve Language Modeling", 2024).
 
 A document longer than a sequence is cut into whole sequences and a remainder. Remainders and shorter
-documents, longest first, go into the sequence with the least room that still holds them. Nothing is dropped,
-and no document that fits in a sequence is cut. Every shard is packed separately; the seed orders ties.
+documents, longest first, go into the sequence with the least room in which they still fit. Nothing is
+dropped, and no document that fits in a sequence is cut. Every shard is packed separately; the seed orders
+ties.
 """
 
 import numpy as np
@@ -13,8 +14,8 @@ from trainers.rows.random import mix
 
 
 def cut_documents(offsets: np.ndarray, marks: int, length: int) -> tuple[np.ndarray, np.ndarray]:
-    """(start in the shard's stream, positions) of each piece, both int64 [pieces]: the whole sequences and
-    the remainder of each document in turn. `offsets` are a shard's; each document has `marks` marks.
+    """Return (start in the shard's stream, positions) of each piece, both int64 [pieces]: the whole sequences
+    and the remainder of each document in turn. `offsets` are a shard's; each document has `marks` marks.
     """
     sizes = np.diff(offsets) + marks
     many = -(-sizes // length)
@@ -24,8 +25,8 @@ def cut_documents(offsets: np.ndarray, marks: int, length: int) -> tuple[np.ndar
 
 
 def room_of_pieces(offsets: np.ndarray, lead: int, starts: np.ndarray, counts: np.ndarray, room: Room) -> np.ndarray:
-    """Positions of a `Room` that each piece of `cut_documents` takes, int64 [pieces]; `lead` marks begin a
-    document.
+    """Return the positions of a `Room` that each piece of `cut_documents` takes, int64 [pieces]. A document
+    begins with `lead` marks.
 
     A piece takes at least its share of the longest piece, so that no row holds more of the stream than the
     longest.

@@ -9,8 +9,8 @@ from gristmill.compilation import kernel
 
 @kernel(nogil=True)
 def cut_where_full(offsets: np.ndarray, lead: int, needed: np.ndarray, positions: int) -> np.ndarray:
-    """Stream positions at which the sequences of a shard begin, then the end of its stream: int64 [sequences
-    + 1].
+    """Return the stream positions at which the sequences of a shard begin, and last the end of its stream:
+    int64 [sequences + 1].
 
     `offsets` are a shard's, `lead` is the number of marks before a document, `needed` and `positions` are
     those of a `Room`. A sequence ends where one more token would not fit, or at the end of the last document

@@ -14,10 +14,11 @@ _HEADER = 16  # bytes of checksum
 
 
 def load_or_make(name: str, make: Callable[[], tuple[np.ndarray, ...]]) -> tuple[np.ndarray, ...]:
-    """One-dimensional int64 arrays: from the cache if they are there and intact, else from `make`.
+    """Load one-dimensional int64 arrays from the cache if they are there and intact; otherwise compute them
+    with `make`.
 
     Cached arrays are memory-mapped, shared by the workers of a machine, and read-only. Errors of the cache
-    are ignored: the arrays are made again, with the same content.
+    are ignored: the arrays are computed again, with the same content.
     """
     path = path_for("packing", name)
     with suppress(OSError, ValueError):

@@ -14,8 +14,8 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
 def uniforms(seed: int, keys: np.ndarray, count: int, stream: str) -> np.ndarray:
-    """float64 [len(keys), count] in [0, 1), independent for every seed, key (int64 [rows]), column and name
-    `stream`.
+    """Return float64 [len(keys), count] in [0, 1), independent for every seed, key (int64 [rows]), column and
+    name `stream`.
 
     A larger `count` only adds columns: the numbers before them stay the same.
     """

@@ -3,11 +3,10 @@ ALBERT's sentence order (Lan et al., 2020): the two pieces of text in every row 
 
 A row is filled with as many sentences of one document as fit, and divided at random between two of them, as
 in BERT: A before, B after. Then rows of different documents with second parts of nearly the same length are
-matched in pairs, and half of the matches swap these parts. So, as in BERT, the text after A is from another
+matched in pairs, and half of the matches swap these parts. As in BERT, the text after A is then from another
 document. The longer B of a match is cut to the length of the shorter one whether they are swapped or not, so
-that neither lengths nor cuts reveal the label. Each epoch has its own matches, from a fixed number that
-repeat in turn. A row without a match, such as one in a shard of a single document, keeps its B and has no
-label.
+that neither lengths nor cuts reveal the label. Each epoch has its own matches; a fixed number of them is used
+in turn. A row without a match, such as one in a shard of a single document, keeps its B and has no label.
 
 If the next sentence does not fit next to the first, its beginning is B and its remainder begins the next row;
 such parts are matched among themselves. But B is never shorter than an eighth of a row. A sentence that
@@ -60,8 +59,8 @@ class SentencePairs:
 
 @dataclass(frozen=True)
 class PairPacking:
-    """The sequences of a source: the rows of its shards one after another. The marks of `frame`, the
-    objective's, count in the stream of a shard.
+    """The sequences of a source: the rows of its shards one after another. The stream of a shard includes the
+    marks of `frame`, which comes from the objective.
     """
 
     shards: tuple[SentencePairs, ...]
@@ -70,7 +69,7 @@ class PairPacking:
 
     @cached_property
     def starts(self) -> np.ndarray:
-        """Number of the first sequence of each shard, then the number of sequences."""
+        """Number of the first sequence of each shard, and last the number of sequences."""
         return np.array(list(accumulate((len(pairs.document) for pairs in self.shards), initial=0)), dtype=np.int64)
 
     @cached_property
@@ -82,8 +81,8 @@ class PairPacking:
         return np.concatenate([np.empty(0, np.int64), *rows])
 
     def balance(self) -> dict[str, float]:
-        """Over all exchanges: the number of sequences, the shares of them without B and with B but no label,
-        and the share of "not next" among the labels.
+        """Over all exchanges: the number of sequences, the shares of them without B and with a B but no
+        label, and the share of "not next" among the labels.
         """
         count, without_second, labelled, moved = 0, 0, 0, 0
         for pairs in self.shards:
@@ -98,7 +97,7 @@ class PairPacking:
         return {"sequences": len(self.sizes), **shares, "not_next": moved / max(1, labelled)}
 
     def locate(self, sequence: int, epoch: int) -> tuple[int, np.ndarray, np.ndarray]:
-        """(shard, starts of its parts in the shard's stream, their tokens) of a sequence in an epoch."""
+        """Return (shard, starts of its parts in the shard's stream, their tokens) of a sequence in an epoch."""
         number = int(np.searchsorted(self.starts, sequence, side="right")) - 1
         pairs, row = self.shards[number], sequence - int(self.starts[number])
         turn = epoch % len(pairs.other)
@@ -139,8 +138,8 @@ class PairPacking:
 def pair_shard(
     packing: str, shard: Callable[[], Shard], checksum: str, length: int, frame: Frame, exchanges: int, seed: int
 ) -> SentencePairs:
-    """The pairs of a shard, from the cache if they are there and intact; otherwise `shard` opens
-    the shard.
+    """Load the pairs of a shard from the cache if they are there and intact; otherwise open the shard with
+    `shard`.
     """
     single, marks = packing == "sentence_pairs", frame.marks
     depends = {
@@ -175,9 +174,9 @@ def pair_sentences(
     exchanges: int,
     seed: int,
 ) -> SentencePairs:
-    """The rows of a shard (arrays as in `pipelines.contracts.shard_set.Shard`), whose documents have `marks`
-    marks in the stream. With `single`, each part is one sentence, else as many as fit. With 0 `exchanges`,
-    every row keeps its own B.
+    """Compute the rows of a shard (arrays as in `pipelines.contracts.shard_set.Shard`), whose documents have
+    `marks` marks in the stream. With `single`, each part is one sentence, else as many as fit. With 0
+    `exchanges`, every row keeps its own B.
     """
     room = length - MARKS
     # An upper bound: every row takes a sentence or is full.

@@ -23,13 +23,13 @@ def cut_at_sentences(
     needed: np.ndarray,
     positions: int,
 ) -> np.ndarray:
-    """Stream positions at which the sequences of a shard begin, then the end of its stream: int64 [sequences
-    + 1].
+    """Return the stream positions at which the sequences of a shard begin, and last the end of its stream:
+    int64 [sequences + 1].
 
-    Arrays as in `pipelines.contracts.shard_set.Shard`; a document has `marks` marks, `lead` of them before
-    it. A sequence takes as many whole sentences as `length` tokens hold; with `across`, they may come from
-    several documents. `needed` and `positions` are those of a `trainers.rows.batch.Room`; `needed` is empty
-    if documents take no room beyond their tokens.
+    Arrays are those of `pipelines.contracts.shard_set.Shard`. A document has `marks` marks, `lead` of them
+    before it. A sequence takes as many whole sentences as fit in `length` tokens; with `across`, they may
+    come from several documents. `needed` and `positions` are those of a `trainers.rows.batch.Room`; `needed`
+    is empty if documents take no room beyond their tokens.
     """
     total = offsets[-1] - offsets[0] + marks * (len(offsets) - 1)
     # An upper bound: two neighbours hold more than `length` together, except at the end of a document or
@@ -90,8 +90,8 @@ def mark_sentences(
     """Set `begins` [all rows, length] at the sentence starts among the positions that `packing.pack` is about
     to write for the same arguments, and at the first position of every document or part of one.
 
-    The mark before a document counts as the start of its first sentence, whose first token then is not
-    marked.
+    The mark before a document counts as the start of its first sentence. The first token of that sentence is
+    then not marked.
     """
     length, columns = begins.shape[1], filled.copy()
     for i in range(len(rows)):

@@ -34,8 +34,8 @@ SENTENCE_PACKINGS = ("full_sentences", "doc_sentences")
 
 @dataclass(frozen=True)
 class SequenceRows:
-    """The sequences of a shard. Piece p is `counts[p]` positions of the shard's stream from `starts[p]` on;
-    sequence r is the pieces from `first[r]` to `first[r + 1]`.
+    """The sequences of a shard. Piece p covers `counts[p]` positions of the shard's stream from `starts[p]`
+    on; sequence r consists of the pieces from `first[r]` to `first[r + 1]`.
     """
 
     first: np.ndarray
@@ -60,7 +60,7 @@ class Packing:
 
     @cached_property
     def starts(self) -> np.ndarray:
-        """Number of the first sequence of each shard, then the number of sequences."""
+        """Number of the first sequence of each shard, and last the number of sequences."""
         return np.array(list(accumulate((len(rows.first) - 1 for rows in self.shards), initial=0)), dtype=np.int64)
 
     @cached_property
@@ -69,8 +69,8 @@ class Packing:
         return np.concatenate([np.empty(0, np.int64), *(rows.sizes for rows in self.shards)])
 
     def locate(self, sequence: int, epoch: int) -> tuple[int, np.ndarray, np.ndarray]:
-        """(shard, starts of its pieces in the shard's stream, their positions) of a sequence, the same in
-        every epoch.
+        """Return (shard, starts of its pieces in the shard's stream, their positions) of a sequence. They are
+        the same in every epoch.
         """
         number = int(np.searchsorted(self.starts, sequence, side="right")) - 1
         rows, inside = self.shards[number], sequence - int(self.starts[number])
@@ -78,7 +78,9 @@ class Packing:
         return number, rows.starts[pieces], rows.counts[pieces]
 
     def pieces(self, number: int, sequences: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """(index into `sequences`, start, count) of all pieces of sequences of shard `number`, in order."""
+        """Return (index into `sequences`, start, count) of all pieces of sequences of shard `number`, in
+        order.
+        """
         rows, inside = self.shards[number], sequences - self.starts[number]
         begins, many = rows.first[inside], rows.first[inside + 1] - rows.first[inside]
         piece = np.repeat(begins - (np.cumsum(many) - many), many) + np.arange(many.sum())
@@ -94,8 +96,8 @@ def pack_shard(
     seed: int,
     room: Room | None = None,
 ) -> SequenceRows:
-    """The sequences of a shard, from the cache if they are there and intact; otherwise `shard` opens the
-    shard. With a `room` of length `length`, an objective adds marks to each document.
+    """Load the sequences of a shard from the cache if they are there and intact; otherwise open the shard
+    with `shard`. With a `room` of length `length`, an objective adds marks to each document.
     """
     assert room is None or (room.length == length and frame.after is None)
     marks, lead = frame.marks, int(frame.before is not None)

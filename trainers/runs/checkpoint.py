@@ -33,7 +33,9 @@ _NAME = re.compile(r"step-(\d{8,})(?:\.(\d+))?")
 
 @dataclass(frozen=True)
 class ParallelLayout:
-    """How a step was split: workers, and sequences per micro-batch. What dropout draws depends on it."""
+    """How a step was split: the number of workers, and sequences per micro-batch. The random numbers of
+    dropout depend on it.
+    """
 
     workers: int
     micro_batch: int
@@ -46,8 +48,8 @@ ALONE = ParallelLayout(workers=1, micro_batch=1)
 class Checkpoint:
     """A published checkpoint whose files match the checksums of its record.
 
-    `step` steps are done, of which `skipped` were not finite; `tokens` training tokens are read. `split` is
-    that of the last step, `order` the state of `trainers.data.order`.
+    `step` steps are done, of which `skipped` were not finite, and `tokens` training tokens have been read.
+    `split` is that of the last step, `order` the state of `trainers.data.order`.
     """
 
     path: LocalPath
@@ -76,13 +78,14 @@ def save(
 ) -> LocalPath:
     """Publish a checkpoint after `step` steps; keep the newest `keep` and multiples of `keep_every`.
 
-    Checkpoints of later steps are removed too: the run resumed before them because they are corrupt, and they
-    must not outlast good ones. The files of a killed attempt are removed first, so that they take no space.
-    `ledger` is published with the rest.
+    Checkpoints of later steps are removed too. If there are any, they were corrupt when the run resumed
+    before them, and they must not outlast good ones. The files of a killed attempt are removed first, so that
+    they take no space. `ledger` is published with the checkpoint.
 
-    `check` raises where other workers have taken over the run. Only what existed before it passed is removed,
-    so never what they write. `state` yields (parameter name, {"weight": tensor, moment: tensor, ...}).
-    Raises UserError if the disk is full; earlier checkpoints are then untouched.
+    `check` raises an error if other workers have taken over the run. Only files that existed before it passed
+    are removed, so never those that the other workers write. `state` yields (parameter name, {"weight":
+    tensor, moment: tensor, ...}). Raises UserError if the disk is full; earlier checkpoints are then
+    untouched.
     """
     from safetensors import SafetensorError
     from safetensors.torch import save_file
@@ -127,7 +130,7 @@ def save(
 
 
 def remove_replaced(run: LocalPath, keep: int, keep_every: int, check: Callable[[], None] = lambda: None) -> None:
-    """Remove what killed `save`s left: their attempts, and the checkpoints that they would have removed."""
+    """Remove the unfinished checkpoints of killed `save`s, and the checkpoints that they would have removed."""
     _remove_attempts(run / "checkpoints", check)
     last = newest(run, lambda _: None)
     if last is not None:
@@ -161,7 +164,7 @@ def _name(parent: LocalPath, step: int) -> LocalPath:
 
 
 def load(path: LocalPath) -> Checkpoint:
-    """A checkpoint after verifying every file; CorruptFileError says what is wrong."""
+    """Load a checkpoint after verifying every file. Raises CorruptFileError that says what is wrong."""
     try:
         record = read_json(path / RECORD, f"remove {path}")
     except FileNotFoundError:
@@ -176,7 +179,8 @@ def load(path: LocalPath) -> Checkpoint:
 
 
 def newest(run: LocalPath, warn: Callable[[str], None], last: int | None = None) -> Checkpoint | None:
-    """The newest intact checkpoint of a run (up to step `last`), None without any; `warn` gets corrupt ones.
+    """Return the newest intact checkpoint of a run (up to step `last`), None if it has none. `warn` is called
+    for corrupt ones.
 
     Raises UserError if there are checkpoints and none is intact: silently starting again would hide the loss.
     """
@@ -189,7 +193,9 @@ def newest(run: LocalPath, warn: Callable[[str], None], last: int | None = None)
 
 
 def read_newest(run: LocalPath, warn: Callable[[str], None]) -> tuple[Checkpoint, dict[str, Any]] | None:
-    """The newest intact checkpoint and its weights, as `newest` and `read_weights`, also while the run trains."""
+    """Read the newest intact checkpoint and its weights, as `newest` and `read_weights` do, even while the
+    run trains.
+    """
     while (found := newest(run, warn)) is not None:
         try:
             return found, read_weights(found)
@@ -199,7 +205,9 @@ def read_newest(run: LocalPath, warn: Callable[[str], None]) -> tuple[Checkpoint
 
 
 def nearest(run: LocalPath, warn: Callable[[str], None], step: int) -> Checkpoint | None:
-    """The newest intact checkpoint of a run up to `step`, else the first one after it; otherwise as `newest`."""
+    """Return the newest intact checkpoint of a run up to `step`, else the first one after it; otherwise as
+    `newest`.
+    """
 
     def candidates() -> list[tuple[int, int, LocalPath]]:
         return sorted(_steps(run / "checkpoints"), key=lambda entry: (entry[0] > step, abs(entry[0] - step), -entry[1]))
@@ -237,7 +245,7 @@ def _first_intact(
 
 
 def newest_ledger(run: LocalPath) -> dict[str, Any] | None:
-    """The ledger of the newest checkpoint that has a readable one; None without any."""
+    """Return the ledger of the newest checkpoint that has a readable one; None without any."""
     for _, _, path in sorted(_steps(run / "checkpoints"), reverse=True):
         with suppress(FileNotFoundError, CorruptFileError):
             return read_json(path / LEDGER)
@@ -269,7 +277,7 @@ class _State(Mapping[str, dict[str, Any]]):
 
 
 def read_state(checkpoint: Checkpoint) -> Mapping[str, dict[str, Any]]:
-    """{parameter name: {"weight": tensor, name of its optimizer state: tensor, ...}} on the CPU.
+    """Read {parameter name: {"weight": tensor, name of its optimizer state: tensor, ...}} to the CPU.
 
     The tensors of a parameter are read on access, so that no worker holds all of them a second time.
     """
@@ -277,7 +285,7 @@ def read_state(checkpoint: Checkpoint) -> Mapping[str, dict[str, Any]]:
 
 
 def read_weights(checkpoint: Checkpoint) -> dict[str, Any]:
-    """{parameter name: fp32 tensor} on the CPU."""
+    """Read {parameter name: fp32 tensor} to the CPU."""
     from safetensors.torch import load_file
 
     return dict(load_file(lent(checkpoint.path / WEIGHTS)))

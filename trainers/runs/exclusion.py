@@ -1,4 +1,4 @@
-"""Excluded documents: they keep their places in the rows, isolated from the others, at loss weight 0.
+"""Excluded documents keep their positions in the rows, isolated from the others, at loss weight 0.
 
 `excluded.json` in the run's directory holds their ids, so that every later part of the run excludes them as
 well.
@@ -17,7 +17,7 @@ FORMAT, FILE = "gristmill-excluded/1", "excluded.json"
 
 
 def read_excluded(run: LocalPath) -> frozenset[bytes]:
-    """The 16-byte ids that are excluded from a run."""
+    """Read the 16-byte ids of the documents that are excluded from a run."""
     path = run / FILE
     if not path.exists():
         return frozenset()
@@ -26,10 +26,10 @@ def read_excluded(run: LocalPath) -> frozenset[bytes]:
 
 
 def exclude(run: LocalPath, file: LocalPath, corpus: TrainingCorpus) -> int:
-    """Exclude the documents that `file` names from `run`; returns how many are excluded now.
+    """Exclude the documents that `file` names from `run`. Returns how many are excluded now.
 
-    A line is a printed id, `source/path#record`, or 32 hex digits. UserError names a line that is neither, and a document
-    that is in no training shard of the corpus.
+    A line is a printed id, `source/path#record`, or 32 hex digits. Raises UserError for a line that is
+    neither, and for a document that is in no training shard of the corpus.
     """
     wanted: dict[bytes, str] = {}
     try:

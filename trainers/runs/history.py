@@ -1,4 +1,6 @@
-"""Reading a run's log: the measurements that count in the end, and the events that a running process adds."""
+"""Read a run's log: the measurements that no later part of the run has repeated, and the events that a
+running process adds.
+"""
 
 import threading
 from collections.abc import Iterable, Iterator
@@ -12,7 +14,9 @@ _INTERVAL = 0.3  # seconds between two looks at a log
 
 
 def drop_superseded(events: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """`events` without measurements that a later part of the run has repeated: those beyond its first step."""
+    """Return `events` without measurements that a later part of the run has repeated: those beyond its first
+    step.
+    """
     kept: list[dict[str, Any]] = []
     for event in events:
         if event["event"] == "start":
@@ -22,7 +26,9 @@ def drop_superseded(events: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def follow(path: Path, start: int, stop: threading.Event) -> Iterator[dict[str, Any]]:
-    """The events after byte `start` of `path`, as they are added; ends at the end of the file once `stop` is set."""
+    """Yield the events after byte `start` of `path` as they are added. Ends at the end of the file once
+    `stop` is set.
+    """
     rest = b""
     while True:
         last = stop.wait(_INTERVAL)

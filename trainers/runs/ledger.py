@@ -1,8 +1,8 @@
 """A run's ledger, `ledger.json`: what its steps have read of each source, and what the mixture requested.
 
-Each checkpoint holds the ledger of its step, published with it; `RUN/ledger.json` is a copy of the newest one. A run
-that continues its parent's data counts the parent's sequences too. With the corpus and `resolved.yaml` the
-ledger gives every sequence read, because the order of samples is a function of their number.
+Each checkpoint contains the ledger of its step; `RUN/ledger.json` is a copy of the newest one. If a run
+continues its parent's data, its ledger counts the parent's sequences too. The corpus, `resolved.yaml` and the
+ledger determine every sequence read, because the order of samples is a function of their number.
 """
 
 from typing import Any
@@ -19,7 +19,7 @@ FORMAT = "gristmill-ledger/1"
 
 
 def make_ledger(run: LocalPath, config: Job, corpus: JobCorpus, data: JobTraining, step: int) -> dict[str, Any]:
-    """What the first `step` steps read."""
+    """Compute the ledger of the first `step` steps."""
     samples = step * (config.batch.sequences or 0)
     return {
         "format": FORMAT,
@@ -37,8 +37,8 @@ def make_ledger(run: LocalPath, config: Job, corpus: JobCorpus, data: JobTrainin
 def copy_ledger(run: LocalPath) -> None:
     """Copy the ledger of the newest checkpoint to `RUN/ledger.json`. Raises UserError if the disk is full.
 
-    A process that was suspended between reading and writing replaces a newer copy by an older one. So after writing
-    it looks again, until the copy is that of the newest checkpoint.
+    A process that was suspended between reading and writing replaces a newer copy by an older one. It
+    therefore checks after writing, and repeats this until the copy is that of the newest checkpoint.
     """
     path = run / "ledger.json"
     try:
@@ -56,7 +56,7 @@ def _copy(path: LocalPath) -> dict[str, Any] | None:
 
 
 def read_ledger(run: LocalPath) -> dict[str, Any]:
-    """A run's ledger. Raises UserError if it has none yet, CorruptFileError if it is damaged."""
+    """Read a run's ledger. Raises UserError if it has none yet, CorruptFileError if it is damaged."""
     try:
         record = read_json(run / "ledger.json")
     except FileNotFoundError:
@@ -67,9 +67,7 @@ def read_ledger(run: LocalPath) -> dict[str, Any]:
 
 
 def line(seen: dict[str, dict[str, float]]) -> str:
-    """The human line of what was read by source: tokens and how many were requested, epochs, share of
-    padding.
-    """
+    """Format a line for people: by source, the tokens read and requested, epochs, and the share of padding."""
     return "; ".join(
         f"{name} {entry['tokens']:,} tokens of {entry['requested_tokens']:,.0f} requested, {entry['epochs']:.2f} epochs, "
         f"{entry['padding'] / max(1, entry['padding'] + entry['tokens']):.1%} padding"

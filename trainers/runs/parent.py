@@ -1,7 +1,9 @@
-"""The weights that a new run begins from (`init`): of another run's checkpoint, of an export, or of a Hugging Face directory.
+"""The weights that a new run begins with (`init`): those of another run's checkpoint, of an export, or of a
+Hugging Face directory.
 
-Nothing is downloaded, no code of the directory runs, and only safetensors are read. The new run records its parent in
-`run.json` and in its ledger. Until its first own checkpoint it needs the parent's files where they were, unchanged.
+Nothing is downloaded, no code of the directory runs, and only safetensors are read. The new run records its
+parent in `run.json` and in its ledger. Until it has a checkpoint of its own, it needs the parent's files
+unchanged and in the same location.
 """
 
 import json
@@ -22,7 +24,7 @@ from trainers.runs import checkpoint
 
 
 def kind_of(path: LocalPath) -> str:
-    """`run`, `export` or `hugging_face`. Raises UserError if `path` is none of them."""
+    """Return `run`, `export` or `hugging_face`. Raises UserError if `path` is none of them."""
     for kind, file in (("run", "run.json"), ("export", "gristmill.json"), ("hugging_face", "config.json")):
         if (path / file).is_file():
             return kind
@@ -33,8 +35,8 @@ def kind_of(path: LocalPath) -> str:
 
 
 def settle(init: Init) -> Init:
-    """`init` with an absolute path and, for a run, the step that it begins from. Raises ConfigError if a
-    field does not apply.
+    """Return `init` with an absolute path and, for a run, the step that it begins from. Raises ConfigError if
+    a field does not apply.
     """
     path = parse_local(init.path, "init.path").resolve()
     kind = kind_of(path)
@@ -52,7 +54,7 @@ def _only_of_runs(name: str, value: object, free: object, path: Path, kind: str)
 
 
 def checkpoint_of(run: LocalPath, step: int | None) -> checkpoint.Checkpoint:
-    """The checkpoint of a run at a step, or its newest. Raises UserError if it has none."""
+    """Return the checkpoint of a run at a step, or its newest. Raises UserError if it has none."""
     found = checkpoint.newest(run, lambda _: None, last=step)
     if found is None or step not in (None, found.step):
         there = f"the nearest before it is that of step {found.step}" if found else "there is none before it"
@@ -64,10 +66,11 @@ def checkpoint_of(run: LocalPath, step: int | None) -> checkpoint.Checkpoint:
 
 
 def describe(config: Job, corpus: JobCorpus) -> dict[str, Any]:
-    """The record of a new run's parent in `run.json`: its path, fingerprints, and the step that the run
-    begins at.
+    """Return the record of a new run's parent in `run.json`: its path, fingerprints, and the step that the
+    run begins at.
 
-    ConfigError or UserError if the parent has another tokenizer or architecture, or cannot be continued.
+    Raises ConfigError or UserError if the parent has another tokenizer or architecture, or cannot be
+    continued.
     """
     init = config.init
     assert init is not None
@@ -96,9 +99,10 @@ def describe(config: Job, corpus: JobCorpus) -> dict[str, Any]:
 
 
 def updates(run: Mapping[str, Any], step: int, skipped: int) -> int:
-    """Updates behind the moments of a run (its `run.json`) after `step` steps, of which it skipped `skipped`.
+    """Return the number of optimizer updates that the moments of a run (its `run.json`) contain after `step`
+    steps, of which it skipped `skipped`.
 
-    They include those of its parent if the run kept its optimizer state.
+    If the run kept its parent's optimizer state, the parent's updates are included.
     """
     parent = run.get("parent", {"updates": 0, "first_step": 0})
     return int(parent["updates"]) + step - int(parent["first_step"]) - skipped
@@ -144,7 +148,7 @@ def _same_tokens(path: LocalPath, corpus: JobCorpus) -> None:
 
 
 def weight_files(path: Path) -> list[Path]:
-    """The safetensors of a Hugging Face directory. Raises UserError if it has none."""
+    """Return the safetensors of a Hugging Face directory. Raises UserError if it has none."""
     index = path / "model.safetensors.index.json"
     if index.is_file():
         names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
@@ -155,5 +159,5 @@ def weight_files(path: Path) -> list[Path]:
 
 
 def weights_digest(path: Path) -> str:
-    """A digest of the configuration and the weights of a Hugging Face directory."""
+    """Return a digest of the configuration and the weights of a Hugging Face directory."""
     return digest([file_checksum(file) for file in [path / "config.json", *weight_files(path)]])

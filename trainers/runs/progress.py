@@ -14,8 +14,8 @@ from trainers.runs.training_metrics import RunMetrics
 
 
 class Progress:
-    """Writes events and shows their lines; `sinks` follow the log. Only the first worker has one: the others
-    pass `path` None and stay silent.
+    """Writes events and shows their lines; `sinks` follow the log. Only the first worker writes: on the
+    others `path` is None and nothing is shown.
     """
 
     def __init__(self, path: Path | None, show: Callable[[str], None] | None, sinks: Sequence[Follower] = ()) -> None:
@@ -51,8 +51,8 @@ class Progress:
                 self._record("warning", {"message": message})
 
     def sync(self) -> None:
-        """Make the log outlast a loss of power, as the checkpoint does that follows. Raises UserError if the
-        disk refuses.
+        """Flush the log to the disk, so that it survives a power failure as the checkpoint after it does.
+        Raises UserError if the disk fails.
         """
         if self._log is None:
             return
@@ -62,7 +62,7 @@ class Progress:
             raise UserError(f"{self._path}: could not be written ({error.strerror or error})") from error
 
     def close(self) -> None:
-        """Let the sinks deliver what they have, and flush the log to the disk."""
+        """Let the sinks deliver everything, and flush the log to the disk."""
         if self._log is not None:
             for sink in self._sinks:
                 sink.close(self._outcome)
@@ -71,7 +71,7 @@ class Progress:
 
 
 def line(event: str, fields: dict[str, Any]) -> str:
-    """The human line of an event."""
+    """Format an event as a line for people."""
     if event == "step":
         shown = {
             "step": f"{fields['step']}/{fields['steps']}",

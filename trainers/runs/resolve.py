@@ -1,4 +1,4 @@
-"""Resolve a configuration: compute every value that it leaves null from the corpus. Nothing else computes
+"""Resolve a configuration: compute from the corpus every value that it leaves null. No other code computes
 them.
 """
 
@@ -256,7 +256,7 @@ def _known(name: str, corpus: TrainingCorpus, field: str) -> None:
 
 
 def differences(config: Job, other: Job) -> list[tuple[str, object, object]]:
-    """(field, value in `config`, value in `other`) of every field that differs."""
+    """Return (field, value in `config`, value in `other`) of every field that differs."""
     here, there = _flat(plain(config)), _flat(plain(other))
     return [
         (name, here.get(name), there.get(name)) for name in sorted({*here, *there}) if here.get(name) != there.get(name)
@@ -269,7 +269,7 @@ def is_free(name: str) -> bool:
 
 
 def identity(config: Job) -> dict[str, object]:
-    """The fields that identify a run, by dotted name: all but the free ones."""
+    """Return the fields that identify a run, by dotted name: all except the free ones."""
     return {name: value for name, value in _flat(plain(config)).items() if not is_free(name)}
 
 
@@ -283,8 +283,8 @@ def _flat(value: object, prefix: str = "") -> dict[str, object]:
 
 
 def describe_data(config: Pretraining, corpus: TrainingCorpus, order: Order) -> list[str]:
-    """Lines that describe what a budget reads: phases, sources with a warning for each that is read again,
-    what packing costs, and where the mixture changes.
+    """Describe in lines what a budget reads: phases, sources with a warning for each that is read again, what
+    packing costs, and where the mixture changes.
     """
     samples = (config.budget.steps or 0) * (config.batch.sequences or 0)
     mixture = order.mixture(samples if samples <= EXACT else 0)

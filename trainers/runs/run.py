@@ -64,9 +64,9 @@ def open_run(path: LocalPath, config: Job, corpus: JobCorpus, another_corpus: bo
     """Create a run's directory, or check that an existing one began with the same configuration, corpus and
     tokenizer.
 
-    ConflictError names the difference. With `another_corpus` a corpus of the same tokenizer is read from the
-    newest checkpoint on, at the weights that it gives; `run.json` then says since which step. `resolved.yaml`
-    is written unless the run is finished.
+    Raises ConflictError that names the difference. With `another_corpus`, a corpus of the same tokenizer is
+    read from the newest checkpoint on, with the weights given for it; `run.json` then records the step.
+    `resolved.yaml` is written unless the run is finished.
     """
     if not (path / "run.json").exists():
         # A run that was killed while it began may have left these; they are written again.
@@ -113,7 +113,9 @@ def open_run(path: LocalPath, config: Job, corpus: JobCorpus, another_corpus: bo
 
 
 def known_init(path: LocalPath, init: Init | None) -> Init | None:
-    """`init` with the step that the run at `path`, if it has begun, was resolved with: its parent may have gone on since."""
+    """Return `init` with the step with which the run at `path`, if it has begun, was resolved: its parent may
+    have continued since.
+    """
     if init is None or init.step is not None or not (path / "run.json").exists():
         return init
     began = read_config(path).init
@@ -135,7 +137,7 @@ def _change_corpus(path: LocalPath, config: Job, corpus: JobCorpus) -> None:
 
 
 def read_run(path: LocalPath) -> dict[str, Any]:
-    """A run's `run.json`; raises UserError if `path` is no run."""
+    """Read a run's `run.json`. Raises UserError if `path` is not a run."""
     try:
         record = read_json(path / "run.json", "restore it from a copy, or begin another run")
     except (FileNotFoundError, NotADirectoryError):
@@ -148,13 +150,13 @@ def read_run(path: LocalPath) -> dict[str, Any]:
 
 
 def read_config(path: LocalPath) -> Job:
-    """The resolved configuration of a run; CorruptFileError as `read_resolved`."""
+    """Read the resolved configuration of a run. Raises CorruptFileError as `read_resolved` does."""
     return parse_job(read_resolved(path), str(path / "resolved.yaml"))
 
 
 def read_resolved(path: LocalPath) -> dict[str, Any]:
-    """A run's `resolved.yaml` as plain data; raises CorruptFileError unless it matches the checksum in its
-    first line.
+    """Read a run's `resolved.yaml` as plain data. Raises CorruptFileError unless it matches the checksum in
+    its first line.
     """
     file = path / "resolved.yaml"
     content = file.read_bytes()
@@ -167,8 +169,8 @@ def read_resolved(path: LocalPath) -> dict[str, Any]:
 
 
 def verified_copy(path: LocalPath) -> LocalPath:
-    """The path of a run's `tokenizer.json`; raises CorruptFileError unless it is the tokenizer with which the
-    run began.
+    """Return the path of a run's `tokenizer.json`. Raises CorruptFileError unless it is the tokenizer with
+    which the run began.
     """
     file, began = path / "tokenizer.json", read_run(path)["fingerprints"]["tokenizer"]
     if not file.exists() or (found := file_checksum(file)) != began:
@@ -178,7 +180,7 @@ def verified_copy(path: LocalPath) -> LocalPath:
 
 
 def differing(recipe: Mapping[str, Any], config: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """A line for each field in which a configuration differs from a recipe's; both as plain data."""
+    """Return a line for each field in which a configuration differs from a recipe; both are plain data."""
     lines = []
     for name, value in config.items():
         before = recipe.get(name)
@@ -190,7 +192,7 @@ def differing(recipe: Mapping[str, Any], config: Mapping[str, Any], prefix: str 
 
 
 def as_yaml(config: Job) -> str:
-    """A configuration as the YAML that `read_config` reads."""
+    """Format a configuration as the YAML that `read_config` reads."""
     return yaml.safe_dump(plain(config), sort_keys=False, allow_unicode=True)
 
 
@@ -200,17 +202,17 @@ def write_config(path: LocalPath, config: Job) -> None:
 
 
 def sealed(text: bytes) -> bytes:
-    """YAML after a comment with its checksum."""
+    """Return YAML after a comment with its checksum."""
     return b"# xxh3_128 of the lines below: " + xxhash.xxh3_128_hexdigest(text).encode() + b"\n" + text
 
 
 @contextmanager
 def locked(path: LocalPath) -> Iterator[None]:
-    """Lock a run's directory; raises ConflictError if another process trains in it, on this machine or
+    """Lock a run's directory. Raises ConflictError if another process trains in it, on this machine or
     another.
 
     A process that was suspended for so long that another took over the directory ends at once, so that two
-    never write one log. Temporary files of killed processes in the directory are removed.
+    processes never write the same log. Temporary files of killed processes in the directory are removed.
     """
 
     def end() -> None:
@@ -229,14 +231,14 @@ def locked(path: LocalPath) -> Iterator[None]:
 
 
 class SupersededError(UserError):
-    """Other workers have taken over the run, because these were believed to be gone."""
+    """Other workers have taken over the run, because these were believed to be dead."""
 
 
 def begin_attempt(path: LocalPath) -> str:
-    """A new name for the workers that are about to start.
+    """Create a new name for the workers that are about to start.
 
-    Earlier ones, of a node that was cut off or a command that was killed, may still run: `check_attempt` now
-    ends them.
+    Earlier workers, on a node that was cut off or of a command that was killed, may still run.
+    `check_attempt` now ends them.
     """
     name = host().unique()
     (path / _ATTEMPT).write_atomic(name.encode())
@@ -244,14 +246,16 @@ def begin_attempt(path: LocalPath) -> str:
 
 
 def check_attempt(path: LocalPath, name: str | None) -> None:
-    """Raise SupersededError if workers of another name have been started since; never for None."""
+    """Raise SupersededError if workers of another name have been started since. Does nothing if `attempt` is
+    None.
+    """
     attempt = path / _ATTEMPT
     if name is not None and retry(attempt, attempt.read_text) != name:
         raise SupersededError(f"{path}: other workers have gone on with this run since these were cut off from it")
 
 
 def fingerprints(config: Job, corpus: JobCorpus) -> dict[str, str]:
-    """Of code, configuration, corpus and tokenizer, as run and checkpoints record them."""
+    """Return the fingerprints of code, configuration, corpus and tokenizer that runs and checkpoints record."""
     return {
         "code": code_version(),
         "config": digest(identity(config)),
@@ -262,7 +266,9 @@ def fingerprints(config: Job, corpus: JobCorpus) -> dict[str, str]:
 
 @lru_cache(maxsize=1)
 def code_version() -> str:
-    """The release, and a digest of the source files of `trainers`: a changed line shows."""
+    """Return the release and a digest of the source files of `trainers`, which changes with every changed
+    line.
+    """
     here = Path(__file__).parents[1]
     files = {str(path.relative_to(here)): file_checksum(path) for path in sorted(here.rglob("*.py"))}
     try:

@@ -1,9 +1,10 @@
 """Sinks: copies of the measurements in `log.jsonl` in TensorBoard, Weights & Biases or MLflow.
 
 A sink follows the log in a thread of its own, so one that is slow, hangs or fails neither delays nor changes
-training. It first gets the history of the run that it does not have yet: after a resume, one that failed or
-is new is complete. Where the libraries write to is set by their own environment variables, WANDB_PROJECT,
-WANDB_MODE, MLFLOW_TRACKING_URI, MLFLOW_EXPERIMENT_NAME and others, so no configuration holds a key.
+training. It first gets the part of the run's history that it does not have yet, so after a resume, a sink
+that failed before or is new is complete. The libraries' own environment variables (WANDB_PROJECT, WANDB_MODE,
+MLFLOW_TRACKING_URI, MLFLOW_EXPERIMENT_NAME and others) say where they write, so no configuration contains a
+key.
 
 To add a sink, write a class with the methods of `Sink`, and add its name to SINKS, to `Job.sinks` and, as an
 extra, to pyproject.toml.
@@ -41,8 +42,8 @@ _SECRET_NAME = re.compile("KEY|TOKEN|PASSWORD|SECRET|CREDENTIAL")
 
 @dataclass(frozen=True)
 class Description:
-    """What a sink gets to know of a run: its directory, its settings by name, the identity that the sink has
-    given it (None for a new one), and the last step in its log (0 for none).
+    """What a sink is told about a run: its directory, its settings by name, the identity that the sink gave
+    it earlier (None for a new run), and the last step in its log (0 for none).
     """
 
     run: LocalPath
@@ -52,7 +53,9 @@ class Description:
 
 
 class Sink(Protocol):
-    """One run in some library. The constructor may raise any error; it stops a new run before its first step."""
+    """One run in a library for metrics. The constructor may raise any error; it stops a new run before its
+    first step.
+    """
 
     identity: str | None
 
@@ -60,10 +63,12 @@ class Sink(Protocol):
         """Begin the run, or continue the one that `described.identity` names."""
 
     def log(self, step: int, seconds: float, values: Mapping[str, float]) -> None:
-        """Take metrics of `step`, measured at `seconds` since the epoch; skip those that it already has."""
+        """Take the metrics of `step`, measured at `seconds` since the epoch, and skip those that it already
+        has.
+        """
 
     def close(self, outcome: Outcome) -> None:
-        """Deliver what is left."""
+        """Deliver everything that is left."""
 
 
 class TensorBoard:
@@ -89,10 +94,10 @@ class TensorBoard:
 
 
 class WeightsAndBiases:
-    """A run of Weights & Biases. Its steps only grow: where a step is logged twice, it keeps the first.
+    """A run of Weights & Biases. Its steps only grow: if a step is logged twice, it keeps the first.
 
-    Offline, each part of a run is a directory. Those that were not synced yet are replaced by one with the
-    whole history.
+    Offline, each part of a run is a directory. Those not synced yet are replaced by one with the whole
+    history.
     """
 
     def __init__(self, described: Description) -> None:
@@ -122,7 +127,7 @@ class WeightsAndBiases:
         return 0
 
     def log(self, step: int, seconds: float, values: Mapping[str, float]) -> None:
-        """Log a row; the library adds the rest of a step to the row that it has of it."""
+        """Log a row. If the library already has a row for the step, it merges the two."""
         if step >= self._next:
             self._run.log(dict(values), step=step)
 
@@ -132,7 +137,7 @@ class WeightsAndBiases:
 
 
 class MLflow:
-    """A run of MLflow at MLFLOW_TRACKING_URI. Where a step is logged twice, it keeps the first."""
+    """A run of MLflow at MLFLOW_TRACKING_URI. If a step is logged twice, it keeps the first."""
 
     def __init__(self, described: Description) -> None:
         if not os.environ.get("MLFLOW_TRACKING_URI"):
@@ -186,7 +191,7 @@ SINKS: dict[str, tuple[type[Sink], str]] = {
 
 
 def require_libraries(names: Sequence[str]) -> None:
-    """ConfigError with the line that installs it where a sink's library is missing."""
+    """Raise ConfigError if the library of a sink is missing. The message has the command that installs it."""
     for name in names:
         if find_spec(SINKS[name][1]) is None:
             raise ConfigError(
@@ -200,8 +205,8 @@ def open_sinks(
 ) -> "list[Follower]":
     """Open the sinks of a run with its resolved configuration; `show` prints a line for each.
 
-    Raises UserError if one cannot be opened before the run's first step; later that is a failure like any
-    other.
+    Raises UserError if one cannot be opened before the run's first step. Later, this is treated like any
+    other failure of a sink.
     """
     require_libraries(names)
     path = run / FILE
@@ -235,8 +240,9 @@ def open_sinks(
 class Follower:
     """Hands the measurements in a run's log to one sink, in a thread of its own.
 
-    However far the sink is behind, the log holds what it has not got, so nothing waits for it and nothing is
-    lost. After a failure, which `failure` tells once, it gets no more until the run is resumed.
+    However far behind the sink is, the log holds what it does not have yet, so nothing waits for it and
+    nothing is lost. After a failure, which `failure` reports once, the sink gets nothing more until the run
+    is resumed.
     """
 
     def __init__(self, name: str, sink: Sink | None, failure: str | None = None) -> None:
@@ -248,7 +254,9 @@ class Follower:
         self._failure, self._told = failure, False
 
     def begin(self, log: Path) -> None:
-        """Send what counts of the log up to now, its event `start` included, and then what is added."""
+        """Send the measurements in the log so far that no later part repeated, its event `start` included,
+        and then those that are added.
+        """
         self._start(log, log.stat().st_size)
 
     def _start(self, log: Path | None, size: int) -> None:
@@ -258,7 +266,7 @@ class Follower:
             self._thread.start()
 
     def failure(self) -> str | None:
-        """The message of a failure, once."""
+        """Return the message of a failure, once."""
         if self._failure is None or self._told:
             return None
         self._told = True
@@ -268,7 +276,7 @@ class Follower:
         )
 
     def close(self, outcome: Outcome) -> None:
-        """Let the sink deliver what it has not got yet, for a minute at most."""
+        """Let the sink deliver what it has not sent yet, for a minute at most."""
         self._outcome = outcome
         self._end.set()
         if self._thread is None:  # the run ended before its first step
@@ -290,8 +298,8 @@ class Follower:
 
 
 def metrics(event: Mapping[str, Any]) -> dict[str, float]:
-    """The finite numbers of a step or validation event: `train/loss`, by source `train_loss/NAME`, and of
-    what was read of a source `data_FIELD/NAME`.
+    """Return the finite numbers of a step or validation event: `train/loss`, by source `train_loss/NAME`, and
+    for data read from a source `data_FIELD/NAME`.
     """
     group = _GROUPS[event["event"]]
     found: dict[str, float] = {}
@@ -319,9 +327,9 @@ def _is_number(value: Any) -> bool:
 
 
 def safe(name: str) -> str:
-    """A name that every sink accepts: up to 80 letters, digits, `_`, `.` and `-`.
+    """Return a name that every sink accepts: up to 80 letters, digits, `_`, `.` and `-`.
 
-    Any other name gets `_` for other characters and ends with a digest, so that different names stay
+    In any other name, other characters become `_` and a digest is appended, so that different names stay
     different.
     """
     if _PLAIN.fullmatch(name):
@@ -338,13 +346,13 @@ def _settings(config: Any) -> Iterator[tuple[str, Any]]:
 
 
 def describe(error: BaseException) -> str:
-    """The kind of an error and its message in one line, without secrets."""
+    """Return the kind of an error and its message in one line, without secrets."""
     message = redacted(" ".join(str(error).split()))
     return f"{type(error).__name__}: {message[:300]}" if message else type(error).__name__
 
 
 def redacted(text: str) -> str:
-    """`text` without credentials and queries in addresses, and without secrets of the environment."""
+    """Remove from `text` credentials and queries in URLs, and the values of secret environment variables."""
     text = re.sub(r"(?<=://)[^/\s@]+@", "***@", text)
     text = re.sub(r"(://[^\s?'\"]*)\?[^\s'\")]*", r"\1?***", text)
     for name, value in os.environ.items():

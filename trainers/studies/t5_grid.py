@@ -1,16 +1,18 @@
-"""A small version of the T5 paper's study of architectures and objectives (Raffel et al., 2020, section 3.2, table 2).
+"""A small version of the T5 paper's study of architectures and objectives (Raffel et al., 2020, section 3.2,
+table 2).
 
 Ten runs are trained on one corpus, and their validation losses are shown in the paper's layout.
 
 Architectures: an encoder-decoder; one whose stacks share their weights; one with half the layers in each
-stack; a language model, one causal stack; and a prefix language model, one stack whose input sees itself in
-both directions. Objectives: denoising, the paper's baseline (15 % of the tokens, each run of them behind its
-sentinel), and language modelling: the second part of a text from the first, or all of the text for the
-language model. A language model reads the input and the target of denoising as one text and learns the target.
+stack; a language model, which is one causal stack; and a prefix language model, one stack whose input sees
+itself in both directions. Objectives: denoising, the paper's baseline (15 % of the tokens, each run of them
+replaced by a sentinel), and language modelling: the second part of a text from the first, or all of the text
+for the language model. A language model reads the input and the target of denoising as one text and learns
+the target.
 
-The encoder-decoders are T5's, the single stacks are Llama's of the same sizes. A document that fills a row has
-as many tokens in every run. Losses are nats per target, and targets differ between the objectives, so each is
-shown next to the loss of a unigram model of the same targets (`trainers.evaluation.evaluate`).
+The encoder-decoders are T5's, the single stacks are Llama's of the same sizes. A document that fills a row
+has as many tokens in every run. Losses are nats per target, and targets differ between the objectives, so
+each is shown next to the loss of a unigram model of the same targets (`trainers.evaluation.evaluate`).
 """
 
 import os
@@ -54,7 +56,8 @@ class GridCell:
 
 
 def cells(corpora: Sequence[str] = (), overrides: Sequence[str] = ()) -> tuple[GridCell, ...]:
-    """The ten rows in the paper's order, reading `corpora`, with `overrides` (a.b=value) of both base recipes.
+    """Return the ten rows in the paper's order, reading `corpora`, with `overrides` (a.b=value) of both base
+    recipes.
 
     Raises ConfigError for an override of a field in which the rows differ.
     """
@@ -107,9 +110,10 @@ def _as_long(config: Pretraining) -> Pretraining:
 def train_grid(
     corpora: Sequence[str], output: LocalPath, overrides: Sequence[str], workers: int, show: Callable[[str], None]
 ) -> list[dict[str, Any]] | None:
-    """Train the ten runs in `output` one after another; write `grid.json`, with an entry per row, and `report.html`.
+    """Train the ten runs in `output` one after another; write `grid.json`, with an entry per row, and
+    `report.html`.
 
-    A finished run is not trained again. None where a run was stopped.
+    A finished run is not trained again. Returns None if a run was stopped.
     """
     from trainers.report.run_page import write_report
     from trainers.training.launch import launch
@@ -153,7 +157,9 @@ def _result(cell: GridCell, run: LocalPath) -> dict[str, Any]:
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
-    """The rows as the paper prints them: architecture, objective, parameters and cost, then what was measured."""
+    """Format the rows as the paper prints them: architecture, objective, parameters and cost, then the
+    measurements.
+    """
     head = ("Architecture", "Objective", "Params", "Cost", "parameters", "loss", "unigram")
     lines = [head]
     for row in rows:

@@ -61,7 +61,8 @@ class _Weights(Mapping[str, dict[str, Any]]):
 def read_state(
     config: Job, specials: dict[str, int], record: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]
 ) -> Mapping[str, dict[str, Any]]:
-    """Initial {parameter name: {"weight": tensor, name of its optimizer state: tensor, ...}} of a run.
+    """Read the initial {parameter name: {"weight": tensor, name of its optimizer state: tensor, ...}} of a
+    run.
 
     `shapes` are those of the model's parameters, `record` is the parent's of `run.json`
     (`runs.parent.describe`). Raises UserError if the parent's files have changed, ConfigError that names the

@@ -1,9 +1,9 @@
-"""Launching: in this process, under torchrun, or on workers of Ray Train. Only this file imports ray.
+"""Launch training in this process, under torchrun, or on workers of Ray Train. Only this file imports ray.
 
 The run directory and the numbers are the same under all three. On a cluster the run directory must be on
-storage that every worker sees. A run on Ray that loses workers, with or without their nodes, continues from
-its last checkpoint with as many as there is room for; an error that a worker raises ends it. torchrun ends
-all workers when it loses one, and restarts them up to its own `--max-restarts` times.
+storage that every worker sees. If a run on Ray loses workers, with or without their nodes, it continues from
+its last checkpoint with as many workers as the cluster still has room for. An error that a worker raises ends
+the run. torchrun ends all workers when it loses one, and restarts them up to its own `--max-restarts` times.
 """
 
 import os
@@ -242,7 +242,9 @@ def _use_the_network_of_ray() -> None:
 
 
 def interface_of(address: str) -> str | None:
-    """The network interface of this machine that has an IPv4 address; None where none has, or the system does not say."""
+    """Return the network interface of this machine that has an IPv4 address; None if no interface has it, or
+    the system does not say.
+    """
     import fcntl
     import socket
 

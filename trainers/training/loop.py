@@ -51,8 +51,8 @@ def train(
     model and write the report.
 
     Called on every worker with the resolved configuration. `show` prints lines on the first worker. A worker
-    that gets SIGTERM ends the run early, after a checkpoint. SupersededError, and nothing more is written,
-    where another attempt than `attempt` (`trainers.runs.run.begin_attempt`) has begun.
+    that gets SIGTERM ends the run early, after a checkpoint. Raises SupersededError, and writes nothing more,
+    if another attempt than `attempt` has begun (`trainers.runs.run.begin_attempt`).
     """
     began = time.perf_counter()
     check_compiler(config)
@@ -119,7 +119,7 @@ class Training:
             progress.write(event, step=self.start, **fields)
 
     def run(self, began: float) -> None:
-        """Train to the end of the budget or a signal; the process began at `began` (performance counter)."""
+        """Train to the end of the budget or a signal. The process began at `began` (performance counter)."""
         interval = self._interval()
         with closing(self._batches()) as batches:
             for step in range(self.start, self.steps):

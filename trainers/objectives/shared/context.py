@@ -1,4 +1,4 @@
-"""What an objective knows apart from the batch: seed, specials, model family."""
+"""What an objective knows besides the batch: seed, specials, model family."""
 
 from dataclasses import dataclass
 
@@ -27,7 +27,7 @@ class Context:
     texts: TokenTexts | None = None
 
     def special(self, name: str) -> int:
-        """The id of a special; raises ConfigError if the tokenizer has none of that name."""
+        """Return the id of a special. Raises ConfigError if the tokenizer has none of that name."""
         if name not in self.specials:
             some = ", ".join(sorted(self.specials, key=lambda known: (known.startswith("<extra_id_"), known))[:40])
             raise ConfigError(

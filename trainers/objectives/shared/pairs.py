@@ -1,8 +1,7 @@
-"""Pairs: objectives that turn every document into an input and a target, and the rows that a model reads them
-from.
+"""Pairs: objectives that turn every document into an input and a target, and the rows that models read.
 
-Each document of a packed row is processed separately and keeps its segment number, so what isolates
-documents also isolates pairs. How pairs are written to rows depends on the family of the model:
+Each document of a packed row is processed separately and keeps its segment number, so pairs are isolated in
+the same way as documents. How pairs are written to rows depends on the family of the model:
 
 - encoder-decoder: the encoder's row holds the inputs, the decoder's row the targets. The decoder reads the
   targets shifted right, after the start token that `transformers` expects of the architecture (`<pad>` for
@@ -61,27 +60,27 @@ class Documents:
     samples: np.ndarray
 
     def per_token(self, context: Context, stream: str, count: int = 1) -> np.ndarray:
-        """`count` uniform numbers per token, float64 [tokens x count]; those of one token are adjacent."""
+        """Draw `count` uniform numbers per token, float64 [tokens x count]; those of one token are adjacent."""
         rows, length = self.text.shape
         drawn = uniforms(context.seed, self.samples, length * count, stream)
         chosen: np.ndarray = drawn.reshape(rows, length, count)[self.text].ravel() if count > 1 else drawn[self.text]
         return chosen
 
     def per_document(self, context: Context, stream: str, count: int = 1) -> np.ndarray:
-        """`count` uniform numbers per document, float64 [documents, count]."""
+        """Draw `count` uniform numbers per document, float64 [documents, count]."""
         most = int(self.segments.max(initial=0)) + 1
         drawn = uniforms(context.seed, self.samples, most * count, stream)
         chosen: np.ndarray = drawn.reshape(-1, most, count)[self.rows, self.segments]
         return chosen
 
     def pairs(self, inputs: Ragged, targets: Ragged) -> Pairs:
-        """Make pairs of these inputs and targets, one of each per document."""
+        """Pair these inputs and targets, one of each per document."""
         return Pairs(inputs, targets, self.rows, self.segments)
 
 
 def documents_of(batch: Batch, context: Context) -> Documents:
-    """The documents of a batch, without the marks that the packer put before them. Raises ConfigError if the
-    tokenizer uses `<unk>` as that mark.
+    """Extract the documents of a batch, without the marks that the packer put before them. Raises ConfigError
+    if the tokenizer uses `<unk>` as that mark.
     """
     shape, bound = batch.inputs.shape, batch.inputs.size
     text = np.empty(shape, dtype=bool)
@@ -111,26 +110,26 @@ class PairObjective(TrainingObjective):
 
     @property
     def sees_prefix(self) -> bool:
-        """The value of the field `bidirectional_prefix`."""
+        """Whether `bidirectional_prefix` is set."""
         return self.bidirectional_prefix
 
     def pairs(self, batch: Batch, context: Context) -> Pairs:
-        """An input and a target for every document."""
+        """Return an input and a target for every document."""
         raise NotImplementedError
 
     @property
     def spare(self) -> int:
-        """Positions of a row that packing leaves free."""
+        """Number of positions of a row that packing leaves free."""
         return 0
 
     def rendered(self, tokens: int, family: str) -> int:
-        """Upper bound on the positions that a document of `tokens` takes, on the longer side of an
+        """Return an upper bound on the positions that a document of `tokens` takes, on the longer side of an
         encoder-decoder.
         """
         raise NotImplementedError
 
     def room(self, sequence_length: int, family: str, lead: int = 0) -> Room:
-        """The room of a row of the model, with `lead` tokens before every input."""
+        """Return the room of a row of the model, with `lead` tokens before every input."""
         positions = sequence_length - self.spare
         needed: list[int] = []
         while (most := lead + self.rendered(len(needed), family)) <= positions:
@@ -149,8 +148,8 @@ class PairObjective(TrainingObjective):
         """Raise ConfigError if a document of `tokens` is too long for the objective."""
 
     def stream_length(self, sequence_length: int, family: str) -> int:
-        """Tokens of the stream that a row takes. Raises ConfigError if that is fewer than two, or more than
-        the objective allows.
+        """Return the tokens of the stream that a row takes. Raises ConfigError if there are fewer than two,
+        or more than the objective allows.
         """
         self.check_family(family)
         length = self.room(sequence_length, family).length
@@ -159,8 +158,8 @@ class PairObjective(TrainingObjective):
         return length
 
     def apply(self, batch: Batch, context: Context, mode: int | None = None) -> Batch:
-        """The rows of pairs for a model of the context's family; token `mode`, if given, precedes every
-        input.
+        """Make the rows of pairs for a model of the context's family. The token `mode`, if given, precedes
+        every input.
         """
         pairs = self.pairs(batch, context)
         if context.family == "encoder_decoder":

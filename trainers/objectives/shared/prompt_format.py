@@ -1,4 +1,4 @@
-"""Prompts: how a user's text is written for a model of an objective, and how the model's answer is read."""
+"""Prompts: how to write a user's text for a model of an objective, and how to read the model's answer."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -12,19 +12,19 @@ text shown.
 
 
 def continue_text(text: list[int], generated: list[int], specials: Mapping[str, int]) -> list[int]:
-    """The prompt, followed by the model's text."""
+    """Return the prompt followed by the model's text."""
     return [*text, *generated]
 
 
 def replace_text(text: list[int], generated: list[int], specials: Mapping[str, int]) -> list[int]:
-    """The model's text alone, without `<bos>`."""
+    """Return the model's text alone, without `<bos>`."""
     bos = add_fallback_marks(specials)["<bos>"]
     return [token for token in generated if token != bos]
 
 
 def fill_sentinels(text: list[int], generated: list[int], specials: Mapping[str, int]) -> list[int]:
-    """The prompt with each sentinel replaced by the tokens that follow it in the model's answer. Tokens
-    before the answer's first sentinel belong to the prompt's first one. A prompt without sentinels is
+    """Return the prompt with each sentinel replaced by the tokens that follow it in the model's answer.
+    Tokens before the answer's first sentinel belong to the prompt's first one. A prompt without sentinels is
     replaced by the answer.
     """
     sentinels = {specials[name] for name in SENTINELS if name in specials}

@@ -18,7 +18,7 @@ class TrainingObjective(Protocol):
 
     @property
     def kind(self) -> str:
-        """Its name in a recipe."""
+        """The name of the objective in a recipe."""
         ...
 
     @property
@@ -37,8 +37,8 @@ class TrainingObjective(Protocol):
 
     @property
     def losses(self) -> Mapping[str, float]:
-        """The weight of each loss that training minimises, by its name in `trainers.engine.losses`; `loss`
-        comes first.
+        """Weight of each loss that training minimises, by its name in `trainers.engine.losses`; `loss` comes
+        first.
         """
         return {"loss": 1.0}
 
@@ -92,26 +92,28 @@ class TrainingObjective(Protocol):
         return False
 
     def stream_length(self, sequence_length: int, family: str) -> int:
-        """Tokens of the stream that a row of a model of the family takes."""
+        """Return the tokens of the stream that a row of a model of the family takes."""
         return sequence_length
 
     def room(self, sequence_length: int, family: str, lead: int = 0) -> Room | None:
-        """The room of a row, with `lead` tokens before every input; None if the rows of the stream are kept."""
+        """Return the room of a row, with `lead` tokens before every input; None if the rows of the stream are
+        kept.
+        """
         return None
 
     def members(self) -> Sequence[tuple["TrainingObjective", str | None]]:
-        """The objectives that rows are assigned to, each with the special that precedes its inputs or None.
-        Only a mixture has several.
+        """Return the objectives that rows are assigned to, each with the special that precedes its inputs, or
+        None. Only a mixture has several.
         """
         return ((self, None),)
 
     def text_frame(self, family: str) -> Frame:
-        """The specials around a single text, as a model of the family reads it."""
+        """Return the specials around a single text, as a model of the family reads it."""
         if family == "encoder":
             return Frame(CLS, SEP)
         return Frame("<bos>", None) if family == "decoder" else Frame(None, "<eos>")
 
     @property
     def prompt_format(self) -> PromptFormat:
-        """How a prompt is written and how the answer is read."""
+        """How to write a prompt and how to read the answer."""
         return PromptFormat()

@@ -1,4 +1,4 @@
-"""Which tokens begin and end words: what whole-word masking needs to know about a tokenizer.
+"""Which tokens begin and end words, which whole-word masking needs to know about a tokenizer.
 
 A word is a run of letters, digits and combining marks with the white space before it. Every other character
 is a word of its own where the vocabulary allows it, as in BERT's basic tokenizer. Scripts without spaces
@@ -29,7 +29,7 @@ _UNSPACED = (
 
 
 def word_marks(definition: Definition) -> np.ndarray:
-    """BEGINS and ENDS of every token, uint8 [vocab_size].
+    """Return BEGINS and ENDS of every token, uint8 [vocab_size].
 
     Raises ValueError for a character-level BPE whose file does not say where words begin or end.
     """
@@ -56,7 +56,7 @@ def word_marks(definition: Definition) -> np.ndarray:
 
 
 def text_of(definition: Definition, token_id: int) -> bytes:
-    """The UTF-8 bytes of a token in a text; word marks (`▁`) are kept as the file writes them."""
+    """Return the UTF-8 bytes of a token in a text; word marks (`▁`) are kept as in the file."""
     byte = _BYTE.fullmatch(definition.tokens[token_id])
     if byte and definition.data["model"].get("byte_fallback"):
         return bytes([int(byte[1], 16)])
