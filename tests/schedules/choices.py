@@ -1,0 +1,252 @@
+"""Strategies: who goes on at each operation, and which faults happen there. A seed decides all of it."""
+
+import errno
+import random
+from collections.abc import Sequence
+
+from tests.schedules.scheduler import Agent, Decision, World
+
+LEASE = ".lease"
+CRITICAL = frozenset(("rename", "link", "unlink", "rmdir", "put", "delete"))  # what others see, or miss, at once
+_READS = frozenset(("open", "stat", "entries", "read", "native read"))
+_WRITES = frozenset(("create", "part", "rest", "fsync", "fsync_directory", "mkdir", "rename", "link"))
+_SUSPENSIONS = (1.0, 20.0, 40.0, 400.0, 1e6)  # seconds: below and above the time after which a lease expires
+_JUMPS = 0.01  # of all switches, how many wake one that sleeps, as if the others were slow
+
+
+def is_critical(agent: Agent) -> bool:
+    """Whether its next operation publishes or removes something, or is one on a lease."""
+    return agent.kind in CRITICAL or agent.path.endswith(LEASE) or agent.other.endswith(LEASE)
+
+
+class Faults:
+    """Faults of one run at positions that a seed chooses: anywhere, or right before or after critical operations.
+
+    `length` is about how many operations there will be; the others are numbers of faults.
+    """
+
+    def __init__(
+        self, seed: object, length: int, *, kills: int = 0, suspensions: int = 0, errors: int = 0, power: int = 0
+    ) -> None:
+        self._chance = random.Random(f"faults/{seed}")
+        self._steps: list[tuple[int, str]] = []
+        self._critical: list[tuple[int, str]] = []
+        self._after: list[tuple[Agent, int, str]] = []
+        self._seen = 0
+        for action, count in (("kill", kills), ("suspend", suspensions), ("fail", errors), ("power", power)):
+            for _ in range(count):
+                anywhere = self._chance.random() < 0.3
+                plan, places = (self._steps, length) if anywhere else (self._critical, max(1, length // 6))
+                plan.append((self._chance.randrange(places), action))
+        self._steps.sort(reverse=True)
+        self._critical.sort(reverse=True)
+
+    def happen(self, world: World, current: Agent) -> None:
+        """Do what is due now, to the agent that has just run."""
+        if self._after:
+            due = [entry for entry in self._after if entry[0].ops > entry[1]]
+            self._after = [entry for entry in self._after if entry[0].ops == entry[1]]
+            for agent, _, action in due:
+                self._do(world, agent, action)
+        if self._steps and world.steps >= self._steps[-1][0]:
+            self._do(world, current, self._steps.pop()[1])
+        if self._critical and is_critical(current):
+            self._seen += 1
+            if self._seen > self._critical[-1][0]:
+                action = self._critical.pop()[1]
+                if action == "fail" or self._chance.random() < 0.5:
+                    self._do(world, current, action)
+                else:
+                    self._after.append((current, current.ops, action))
+
+    def _do(self, world: World, agent: Agent, action: str) -> None:
+        if not agent.process.alive:
+            return
+        if action == "kill":
+            world.kill(agent.process)
+        elif action == "power":
+            world.lose_power(agent.process.machine)
+        elif action == "suspend":
+            world.suspend(agent.process, self._chance.choice(_SUSPENSIONS))
+        elif agent.kind in _WRITES:
+            world.fail(agent, self._chance.choice((errno.ENOSPC, errno.EIO, errno.ESTALE)))
+        elif agent.kind in _READS:
+            world.fail(agent, self._chance.choice((errno.EIO, errno.ESTALE)))
+        elif agent.kind in CRITICAL:
+            world.fail(agent, errno.EIO)
+
+
+class Default:
+    """No switch unless it is necessary. The base of all others, which override `choose`."""
+
+    seed: object
+
+    def __init__(self, seed: object = 0, faults: Faults | None = None) -> None:
+        self.seed, self.faults = seed, faults
+        self.chance = random.Random(f"{type(self).__name__}/{seed}")
+
+    def disturb(self, world: World, current: Agent) -> None:
+        """The faults that are due."""
+        if self.faults is not None:
+            self.faults.happen(world, current)
+
+    def choose(self, world: World, current: Agent | None) -> Agent:
+        """The current agent, or the next one that is ready."""
+        return world.default(current)
+
+
+class Random(Default):
+    """Switches at random; how often is drawn once, so that some runs have long stretches and others none."""
+
+    def __init__(self, seed: object, faults: Faults | None = None) -> None:
+        super().__init__(seed, faults)
+        self._mean = self.chance.choice((1, 3, 10, 30, 100))
+        self._left = 0
+
+    def choose(self, world: World, current: Agent | None) -> Agent:
+        """Anyone who is ready; seldom one that sleeps."""
+        self._left -= 1
+        if self._left > 0 and current in world.ready:
+            return current
+        self._left = int(self.chance.expovariate(1 / self._mean)) + 1
+        if self.chance.random() < _JUMPS:
+            asleep = [agent for agent in world.agents if agent.wake is not None and world.can_run(agent)]
+            if asleep:
+                return self.chance.choice(asleep)
+        return self.chance.choice(world.ready)
+
+
+class Pct(Default):
+    """Random priorities with `depth - 1` changes (Burckhardt et al. 2010, section 3).
+
+    A bug that needs `depth` ordered operations among n agents and k operations is found in a run with a probability of
+    at least 1 / (n k^(depth - 1)). `length` is k, about.
+    """
+
+    def __init__(self, seed: object, depth: int, length: int, faults: Faults | None = None) -> None:
+        super().__init__(seed, faults)
+        self._changes = sorted((self.chance.randrange(max(1, length)) for _ in range(depth - 1)), reverse=True)
+        self._priorities: dict[Agent, float] = {}
+        self._ready: list[Agent] | None = None
+
+    def choose(self, world: World, current: Agent | None) -> Agent:
+        """The one that is ready with the highest priority."""
+        if self._changes and world.steps >= self._changes[-1]:
+            self._changes.pop()
+            if current is not None:
+                self._priorities[current] = len(self._changes) / 100  # below all that are drawn
+            self._ready = None
+        if world.ready is self._ready and current in self._ready:
+            return current
+        self._ready = world.ready
+        return max(world.ready, key=self._priority)
+
+    def _priority(self, agent: Agent) -> float:
+        if agent not in self._priorities:
+            self._priorities[agent] = 1 + self.chance.random()
+        return self._priorities[agent]
+
+
+class Conflicts(Default):
+    """Switches where two touch the same directory, and holds back one that is about to publish or remove something."""
+
+    def __init__(self, seed: object, faults: Faults | None = None) -> None:
+        super().__init__(seed, faults)
+        self._likely = self.chance.choice((0.05, 0.2, 0.5))
+        self._hold = self.chance.choice((0.0, 0.02, 0.1, 0.3))
+        self._longest = self.chance.choice((10, 100, 1000))
+        self._held: dict[Agent, int] = {}
+        self._last: dict[str, Agent] = {}
+
+    def choose(self, world: World, current: Agent | None) -> Agent:
+        """The current agent, unless its next operation conflicts with what another did there last, or does next."""
+        if self._held:
+            self._held = {agent: until for agent, until in self._held.items() if until > world.steps}
+        if current is None or current not in world.ready or current in self._held:
+            return self._other(world, current)
+        if is_critical(current) and self.chance.random() < self._hold:
+            self._held[current] = world.steps + 1 + self.chance.randrange(self._longest)
+            return self._other(world, current)
+        place = current.path.rpartition("/")[0]
+        other, self._last[place] = self._last.get(place), current
+        meets = (other is not None and other is not current) or any(
+            agent.kind == "start" or agent.path.rpartition("/")[0] == place
+            for agent in world.ready
+            if agent is not current
+        )
+        if meets and self.chance.random() < self._likely:
+            return self._other(world, current)
+        return current
+
+    def _other(self, world: World, current: Agent | None) -> Agent:
+        free = [agent for agent in world.ready if agent not in self._held and agent is not current]
+        return self.chance.choice(free or world.ready)
+
+
+class Starve(Default):
+    """From some operation on, one process runs only when no other can."""
+
+    def __init__(self, seed: object, length: int, who: str | None = None, faults: Faults | None = None) -> None:
+        super().__init__(seed, faults)
+        self._who = who
+        self._from = self.chance.randrange(max(1, length))
+        self._until = self._from + self.chance.choice((length // 10, length, 1 << 30))
+
+    def choose(self, world: World, current: Agent | None) -> Agent:
+        """One of the others, in rare turns."""
+        if self._who is None:
+            self._who = self.chance.choice(sorted(world.processes))
+        if current in world.ready and self.chance.random() > 0.05 and not self._starves(world, current):
+            return current
+        return self.chance.choice([agent for agent in world.ready if not self._starves(world, agent)] or world.ready)
+
+    def _starves(self, world: World, agent: Agent) -> bool:
+        return agent.process.name == self._who and self._from <= world.steps < self._until
+
+
+class Replay:
+    """Repeats decisions; elsewhere the default."""
+
+    def __init__(self, decisions: Sequence[Decision], seed: object) -> None:
+        self.seed = seed
+        self._runs: dict[tuple[str, int], str] = {}
+        self._faults: dict[tuple[str, int], list[Decision]] = {}
+        for decision in decisions:
+            key = decision.agent, decision.number
+            if decision.action == "run":
+                self._runs[key] = decision.target
+            else:
+                self._faults.setdefault(key, []).append(decision)
+
+    def disturb(self, world: World, current: Agent) -> None:
+        """The faults that were recorded here."""
+        for decision in self._faults.get(world.key, ()):
+            _apply(world, decision)
+
+    def choose(self, world: World, current: Agent | None) -> Agent:
+        """The agent that was recorded here, if it can run."""
+        name = self._runs.get(world.key)
+        if name is not None:
+            agent = _agent(world, name)
+            if agent is not None and world.can_run(agent):
+                return agent
+        return world.default(current)
+
+
+def _agent(world: World, name: str) -> Agent | None:
+    return next((agent for agent in world.agents if agent.name == name and not agent.ended), None)
+
+
+def _apply(world: World, decision: Decision) -> None:
+    """Make a fault happen, if it is possible here."""
+    action, target = decision.action, decision.target
+    agent, process = _agent(world, target), world.processes.get(target)
+    if action == "power":
+        world.lose_power(target)
+    elif action == "fail" and agent is not None:
+        world.fail(agent, int(decision.value))
+    elif process is not None and process.alive:
+        if action == "kill":
+            world.kill(process)
+        elif action == "suspend":
+            world.suspend(process, decision.value)

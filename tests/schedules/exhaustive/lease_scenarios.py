@@ -1,0 +1,83 @@
+"""Processes that take a lease, work under it, and remove something if they still hold it."""
+
+from collections.abc import Sequence
+
+from gristmill.errors import ConflictError
+from gristmill.storage.disk import LocalPath
+from gristmill.storage.lease import LEASE, lock
+from tests.schedules.choices import Default
+from tests.schedules.explore import Scenario
+from tests.schedules.memory_disk import ROOT
+from tests.schedules.scheduler import Event
+from tests.schedules.simulation import Simulation
+
+PLACE = f"{ROOT}/place"
+TIMEOUT, BEAT, WORK = 2.5, 1.0, 2.5  # seconds; between two looks at a lease passes one
+SUSPENSION = 4.0  # longer than TIMEOUT
+
+
+def take_lease(machines: Sequence[str], *, wait: bool = True) -> Scenario:
+    """A process for each machine in `machines` (names that may be equal) takes the lease of a place.
+
+    Two are inside at the same time only if one was suspended. Who passes `Lease.check` has been the last to take the lease.
+    All end, and another then gets the lease at once where nothing keeps it, or after the time-out.
+    """
+
+    def start(world: Simulation) -> None:
+        inside: list[str] = []
+
+        def saw(_: Simulation, event: Event) -> None:
+            taken = event.other if event.operation in ("rename", "link") else ""
+            if taken == f"{PLACE}/{LEASE}":
+                world.facts["taker"] = event.agent.partition(".")[0]
+
+        def work(name: str) -> None:
+            with lock(LocalPath(PLACE), "working", world.say, wait=wait, timeout=TIMEOUT, beat=BEAT) as lease:
+                inside.append(name)
+                world.touch("inside")
+                both = [each for each in inside if world.processes[each].alive]
+                suspended = any(process.resumes for process in world.processes.values())
+                assert_here(world, len(both) == 1 or suspended, f"{' and '.join(both)} hold the lease at the same time")
+                world.host.sleep(WORK)
+                lease.check()
+                taker = world.facts["taker"]
+                assert_here(
+                    world, taker == name, f"{name} still holds the lease, says its check; {taker} has had it since"
+                )
+                inside.remove(name)
+                world.touch("inside")
+
+        world.watch(saw)
+        world.disk.mkdir(PLACE)
+        for number, machine in enumerate(machines):
+            name = "ABC"[number]
+            world.start(name, lambda name=name: work(name), machine)
+
+    return Scenario("lease", start, judge, faults=("kills", "suspensions"), op_seconds=0, limit=5000)
+
+
+def assert_here(world: Simulation, holds: bool, what: str) -> None:
+    """End the run if something does not hold, whatever the code around it makes of exceptions."""
+    if not holds:
+        world.fail_run(what)
+
+
+def judge(world: Simulation) -> None:
+    """What holds at the end."""
+    processes = world.processes.values()
+    for process in processes:
+        lost = isinstance(process.error, ConflictError)
+        assert process.done or process.killed, f"{process.name} has not ended"
+        assert process.error is None or lost, f"{process.name} ended with {process.error!r}"
+    if not any(process.killed for process in processes):
+        assert not world.disk.leftovers(), f"left over: {world.disk.leftovers()}"
+    after = Simulation(Default(), world.disk, op_seconds=0)
+
+    def again() -> None:
+        with lock(LocalPath(PLACE), "working again", after.say, timeout=TIMEOUT, beat=BEAT):
+            pass
+
+    process, begun = after.start("after", again), after.now
+    after.run(200)
+    assert process.error is None, f"the next one ended with {process.error!r}"
+    assert after.now - begun <= TIMEOUT + 2, f"the next one waited {after.now - begun} s"

@@ -1,0 +1,327 @@
+"""All interleavings of a small scenario, with a few faults at any place, skipping what commutes.
+
+A depth-first search that runs the scenario again for each branch. It skips orders of operations that commute by sleep
+sets, and states that it has seen (Godefroid 1996, sections 5 and 6.3). What a run has done is known by its effects: the paths
+that each transition has read and changed. A state is the disk, the clock, and what each agent has seen so far, since an agent
+is a function of that.
+"""
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.schedules.explore import Scenario
+from tests.schedules.memory_disk import MemoryDisk, Node
+from tests.schedules.scheduler import Agent, World
+from tests.schedules.simulated_host import SimulatedHost
+from tests.schedules.simulation import Simulation
+from tests.schedules.story import tell
+
+_ALL = frozenset(("everything",))
+
+
+@dataclass(frozen=True)
+class Option:
+    """A transition: an agent runs its next operation, or a process is killed or suspended for some seconds."""
+
+    action: str
+    target: str
+    seconds: float = 0
+
+
+@dataclass(frozen=True)
+class Effects:
+    """What a transition has read and changed; two that share nothing changed commute."""
+
+    read: frozenset[str]
+    changed: frozenset[str]
+
+    def commutes(self, other: "Effects") -> bool:
+        """Whether the order of the two makes no difference."""
+        if _ALL in (self.changed, other.changed):
+            return False
+        return not (self.changed & (other.read | other.changed) or other.changed & self.read)
+
+
+@dataclass
+class _Choice:
+    """A state on the current path: what is to be tried, what need not be, and what is being tried."""
+
+    left: list[Option]
+    asleep: dict[Option, Effects]
+    taken: Option | None = None
+
+
+@dataclass
+class Report:
+    """What was explored. `failure` is a story, or empty."""
+
+    states: int = 0
+    transitions: int = 0
+    runs: int = 0
+    failure: str = ""
+    ends: dict[str, int] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return f"{self.states} states, {self.transitions} transitions, {self.runs} runs"
+
+
+class _ObservedHost(SimulatedHost):
+    """What its methods return or raise, the current agent has seen."""
+
+    def __getattribute__(self, name: str) -> Any:
+        method = super().__getattribute__(name)
+        if name not in _OBSERVED:
+            return method
+
+        def call(*arguments: Any) -> Any:
+            try:
+                result = method(*arguments)
+            except OSError as error:
+                self._world.observe(error.errno)
+                raise
+            self._world.observe(_plain(result))
+            return result
+
+        return call
+
+
+_OBSERVED = ("open", "fsync_directory", "rename", "link", "unlink", "mkdir", "rmdir", "entries", "stat", "probe")
+
+
+def _plain(result: Any) -> Hashable:
+    if isinstance(result, list):
+        return tuple(result)
+    node = getattr(result, "node", None)
+    if isinstance(node, Node):
+        return node.number
+    return None if result is None else (result.st_ino, result.st_size, result.st_mtime_ns)
+
+
+class _Observed(Simulation):
+    """A simulation that knows what each agent has seen, and what each transition reads and changes."""
+
+    make_host = _ObservedHost
+
+    def __init__(self, search: "_Search", disk: MemoryDisk, *, trace: bool) -> None:
+        super().__init__(search, disk, op_seconds=0, trace=trace)
+        self.seen: dict[Agent, int] = {}
+        self.read: set[str] = set()
+        self.changed: set[str] = set()
+        disk.number = self._node_number
+
+    def step(self, kind: str, path: str = "", other: str = "") -> None:
+        super().step(kind, path, other)
+        self.observe((kind, path, other))
+        read, changed = _effects(kind, path, other)
+        self.read.update(read)
+        self.changed.update(changed)
+
+    def observe(self, value: Any) -> None:
+        agent = self.current
+        if agent is not None:
+            self.seen[agent] = hash((self.seen.get(agent, 0), value))
+
+    def touch(self, what: str) -> None:
+        self.changed.add(what)
+
+    def state(self) -> int:
+        """A digest of all that determines how the run can go on."""
+        agents = [(agent.name, agent.ended, agent.kind, agent.wake, self.seen.get(agent)) for agent in self.agents]
+        processes = [(p.name, p.alive, max(self.now, p.resumes)) for p in self.processes.values()]
+        facts = tuple(sorted(self.facts.items()))
+        return hash((self.now, tuple(agents), tuple(processes), facts, _contents(self.disk.root)))
+
+    def _node_number(self) -> int:
+        """The number of a file does not depend on what others have made before."""
+        agent = self.current
+        return 1 if agent is None else (agent.number + 1) << 32 | agent.ops
+
+
+def _contents(node: Node) -> Hashable:
+    if node.entries is None:
+        return (node.number, node.data)
+    return (node.number, tuple((name, _contents(child)) for name, child in sorted(node.entries.items())))
+
+
+def _effects(kind: str, path: str, other: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The paths that an operation reads, and those that it changes; `PATH/` stands for the names in a directory."""
+    around = path.rpartition("/")[0] + "/"
+    if kind in ("stat", "open", "read", "native read", "probe", "fsync_directory"):
+        return (path,), ()
+    if kind == "entries":
+        return (path, f"{path}/"), ()
+    if kind in ("part", "rest", "utime", "fsync"):
+        return (), (path,)
+    if kind == "lock":
+        return (path,), (f"{path} lock",)
+    if kind in ("rename", "link"):
+        return (), (path, other, around, other.rpartition("/")[0] + "/")
+    if kind == "rmdir":
+        return (f"{path}/",), (path, around)
+    return (), (path, around)
+
+
+class _Search:
+    """The depth-first search, as the strategy of each run."""
+
+    seed = 0
+
+    def __init__(self, kills: int, suspensions: int, seconds: tuple[float, ...], commuting: bool) -> None:
+        self.budget = {"kill": kills, "suspend": suspensions}
+        self.seconds, self.commuting = seconds, commuting
+        self.path: list[_Choice] = []
+        self.known: dict[int, frozenset[Option]] = {}
+        self.transitions = 0
+        self.cut = False
+        self._depth = 0
+        self._before = 0.0
+
+    def begin(self) -> None:
+        """Another run is about to start."""
+        self._depth, self.cut = 0, False
+
+    def disturb(self, world: World, current: Agent) -> None:
+        """Faults are options like others."""
+
+    def choose(self, world: World, current: Agent | None) -> Agent | None:
+        """Repeat the path up to its last choice, then go on with the first options."""
+        assert isinstance(world, _Observed)
+        if self._depth == len(self.path) and not self._enter(world, current):
+            self.cut = True
+            return None
+        choice = self.path[self._depth]
+        self._depth += 1
+        assert choice.taken is not None
+        self._before = world.now
+        world.read.clear()
+        world.changed.clear()
+        return _do(world, choice.taken)
+
+    def _enter(self, world: _Observed, current: Agent | None) -> bool:
+        """A new state: whether there is anything to try in it."""
+        asleep = self.asleep_after(world)
+        key = hash((world.state(), *self._left().values()))
+        options, before = self._options(world, current), self.known.get(key)
+        if before is None:
+            left = [option for option in options if option not in asleep]
+        else:
+            left = [option for option in options if option in before and option not in asleep]
+        self.known[key] = frozenset(asleep) if before is None else before & frozenset(asleep)
+        if not left:
+            return False
+        self.path.append(_Choice(left[1:], asleep, left[0]))
+        self.transitions += 1
+        return True
+
+    def asleep_after(self, world: _Observed) -> dict[Option, Effects]:
+        """What need not be tried after the last transition, of which the effects are now known."""
+        if not self.path:
+            return {}
+        last = self.path[-1]
+        assert last.taken is not None
+        changed = _ALL if world.now != self._before else frozenset(world.changed) | _own(world, last.taken)
+        effects = Effects(frozenset(world.read), changed)
+        kept = {option: each for option, each in last.asleep.items() if self.commuting and each.commutes(effects)}
+        last.asleep[last.taken] = effects
+        return kept
+
+    def _left(self) -> dict[str, int]:
+        taken = [choice.taken.action for choice in self.path if choice.taken is not None]
+        return {action: count - taken.count(action) for action, count in self.budget.items()}
+
+    def _options(self, world: _Observed, current: Agent | None) -> list[Option]:
+        first = world.default(current)
+        options = [Option("run", agent.name) for agent in (first, *(each for each in world.ready if each is not first))]
+        left = self._left()
+        for process in world.processes.values():
+            if process.alive and process.resumes <= world.now:
+                if left["kill"] > 0:
+                    options.append(Option("kill", process.name))
+                if left["suspend"] > 0:
+                    options += [Option("suspend", process.name, seconds) for seconds in self.seconds]
+        return options
+
+    def back(self) -> bool:
+        """Go to the last state with an option that was not tried; False if there is none."""
+        while self.path:
+            choice = self.path[-1]
+            choice.left = [option for option in choice.left if option not in choice.asleep]
+            if choice.left:
+                choice.taken = choice.left.pop(0)
+                self.transitions += 1
+                return True
+            self.path.pop()
+        return False
+
+
+def _own(world: World, option: Option) -> frozenset[str]:
+    """What every transition of a process changes: an agent commutes with none of its own process."""
+    if option.action == "run":
+        process = next(agent.process for agent in world.agents if agent.name == option.target)
+        return frozenset((f"agents of {process.name}",))
+    alive = f"process {world.processes[option.target].pid}"
+    return frozenset((f"agents of {option.target}", f"budget of {option.action}", alive))
+
+
+def _do(world: World, option: Option) -> Agent:
+    if option.action == "run":
+        return next(agent for agent in world.agents if agent.name == option.target)
+    process = world.processes[option.target]
+    if option.action == "kill":
+        world.kill(process)
+    else:
+        world.suspend(process, option.seconds)
+    return world.ready[0]  # not used: the world asks again
+
+
+def explore_all(
+    scenario: Scenario,
+    *,
+    kills: int = 0,
+    suspensions: int = 0,
+    seconds: tuple[float, ...] = (100.0,),
+    commuting: bool = True,
+    progress: Callable[[Report], None] = lambda _: None,
+) -> Report:
+    """Run every schedule of a scenario that makes a difference, with up to so many faults, until one fails."""
+    search, report = _Search(kills, suspensions, seconds, commuting), Report()
+    while True:
+        world, what = _run(scenario, search, trace=False)
+        report.runs += 1
+        report.states, report.transitions = len(search.known), search.transitions
+        if what:
+            again, _ = _run(scenario, search, trace=True)
+            report.failure = f"{scenario.name}: {what}\n\n{tell(again.trace or ())}"
+            return report
+        if not search.cut:
+            ends = ", ".join(_end(world, name) for name in world.processes)
+            report.ends[ends] = report.ends.get(ends, 0) + 1
+        if report.runs % 1000 == 0:
+            progress(report)
+        if not search.back():
+            return report
+
+
+def _end(world: Simulation, name: str) -> str:
+    process = world.processes[name]
+    if process.killed:
+        return f"{name} killed"
+    return f"{name} {type(process.error).__name__ if process.error else process.result}"
+
+
+def _run(scenario: Scenario, search: _Search, *, trace: bool) -> tuple[Simulation, str]:
+    search.begin()
+    disk = MemoryDisk()
+    if scenario.disk is not None:
+        disk.restore(scenario.disk)
+    world = _Observed(search, disk, trace=trace)
+    try:
+        scenario.start(world)
+        world.run(scenario.limit)
+        if not search.cut:
+            search.asleep_after(world)
+            scenario.judge(world)
+    except AssertionError as error:
+        return world, f"{type(error).__name__}: {error}"
+    return world, ""

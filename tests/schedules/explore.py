@@ -1,0 +1,132 @@
+"""Exploring: many schedules of a scenario, by seed; and what is left of a failure after shrinking."""
+
+import random
+import re
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+
+from tests.schedules.choices import Conflicts, Default, Faults, Pct, Random, Replay, Starve
+from tests.schedules.memory_disk import MemoryDisk, Node
+from tests.schedules.scheduler import Decision, Strategy
+from tests.schedules.shrinking import shrink
+from tests.schedules.simulation import Simulation
+from tests.schedules.story import tell
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """Processes that meet: `start` starts them, and says what must hold after every event; `judge` says what must at the
+    end, and may run more on the same disk. Both raise AssertionError.
+
+    `faults` are the kinds that may happen: kills, suspensions, errors, power.
+    """
+
+    name: str
+    start: Callable[[Simulation], None]
+    judge: Callable[[Simulation], None]
+    disk: Node | None = None  # a snapshot to begin with
+    faults: tuple[str, ...] = ("kills", "suspensions", "errors", "power")
+    op_seconds: float = 0.001
+    limit: int = 100_000
+
+
+@dataclass
+class Tally:
+    """What was explored."""
+
+    schedules: int = 0
+    steps: int = 0
+    seconds: float = 0.0
+    actions: Counter[str] = field(default_factory=Counter)
+    ends: Counter[str] = field(default_factory=Counter)  # how processes ended
+
+    def add(self, world: Simulation) -> None:
+        """Count a run."""
+        self.schedules += 1
+        self.steps += world.steps
+        self.actions.update(decision.action for decision in world.record)
+        for process in world.processes.values():
+            error = type(process.error).__name__ if process.error else str(process.result)
+            self.ends["killed" if process.killed else error] += 1
+
+
+@dataclass(frozen=True)
+class Found:
+    """A failure: the seed, what failed, and the decisions that are enough for it."""
+
+    scenario: Scenario
+    seed: int
+    what: str
+    record: tuple[Decision, ...]
+
+    def story(self) -> str:
+        """Who did what."""
+        world, what = run(self.scenario, Replay(self.record, self.seed), trace=True)
+        decisions = "\n".join(f"  {decision!r}," for decision in self.record)
+        return f"{self.scenario.name}, seed {self.seed}: {what}\n\n{tell(world.trace or ())}\n\ndecisions:\n{decisions}"
+
+
+def run(scenario: Scenario, choices: Strategy, *, trace: bool = False) -> tuple[Simulation, str | None]:
+    """One schedule, and what failed in it."""
+    disk = MemoryDisk()
+    if scenario.disk is not None:
+        disk.restore(scenario.disk)
+    world = Simulation(choices, disk, op_seconds=scenario.op_seconds, trace=trace)
+    try:
+        scenario.start(world)
+        world.run(scenario.limit)
+        scenario.judge(world)
+    except AssertionError as error:
+        return world, f"{type(error).__name__}: {error}"
+    return world, None
+
+
+def choose_strategy(scenario: Scenario, seed: int, length: int) -> Strategy:
+    """The strategy and the faults of a seed; `length` is about the number of operations of a run."""
+    chance = random.Random(f"strategy/{seed}")
+    faults = None
+    if scenario.faults and chance.random() < 0.7:
+        count = chance.choice((1, 1, 1, 2, 3))
+        faults = Faults(seed, length, **Counter(chance.choice(scenario.faults) for _ in range(count)))
+    make = chance.choice(
+        (
+            Random,
+            Conflicts,
+            Conflicts,
+            partial(Pct, depth=chance.randint(1, 5), length=length),
+            partial(Starve, length=length),
+        )
+    )
+    return make(seed=seed, faults=faults)
+
+
+def explore(scenario: Scenario, seeds: Iterator[int], tally: Tally, until: float = float("inf")) -> Found | None:
+    """Run the schedules of seeds until one fails, or until a time of `time.perf_counter`."""
+    length = run(scenario, Default())[0].steps
+    begun = time.perf_counter()
+    for seed in seeds:
+        world, what = run(scenario, choose_strategy(scenario, seed, length))
+        tally.add(world)
+        if what is not None or time.perf_counter() > until:
+            break
+    else:
+        what = None
+    tally.seconds += time.perf_counter() - begun
+    return shrunk(scenario, seed, world.record, what) if what is not None else None
+
+
+def shrunk(scenario: Scenario, seed: int, record: list[Decision], what: str) -> Found:
+    """The failure with as few decisions as are needed for the same message but for numbers."""
+
+    def fails(decisions: list[Decision]) -> list[Decision] | None:
+        world, again = run(scenario, Replay(decisions, seed))
+        return world.record if again is not None and _kind(again) == _kind(what) else None
+
+    return Found(scenario, seed, what, tuple(shrink(record, fails)))
+
+
+def _kind(what: str) -> str:
+    return re.sub(r"[0-9a-f]{8,}|\d+", "#", what)

@@ -1,0 +1,398 @@
+"""The scheduler: agents run in one thread, one at a time, and stop before each operation; a strategy says who goes on.
+
+An agent is a greenlet. Agents belong to processes, which are killed, suspended and ended as a whole. Time is virtual: an
+operation takes `op_seconds`, and when all sleep, the clock jumps. Whatever a strategy decides differently from the default is
+recorded as a `Decision`, so a list of decisions replays a run exactly.
+"""
+
+import os
+from collections.abc import Callable
+from random import Random
+from typing import Any, NamedTuple, Protocol
+
+import greenlet
+
+_NEVER = float("inf")
+_BEGINNING = 1000.0  # of the clock, in seconds
+
+
+class Killed(BaseException):
+    """Raised in the agents of a dead process, at every operation: nothing that they still do takes effect."""
+
+
+class Failure(AssertionError):
+    """Something that must hold does not."""
+
+
+class Livelock(Failure):
+    """The agents go on for ever, or wait for each other."""
+
+
+class Decision(NamedTuple):
+    """What was decided, other than the default, when `agent` was about to do its operation number `number`.
+
+    `action` is run, kill, suspend, fail or power; `target` an agent, process or machine; `value` seconds or an errno.
+    """
+
+    agent: str
+    number: int
+    action: str
+    target: str = ""
+    value: float = 0
+
+
+class Event(NamedTuple):
+    """An operation that has happened, or a fault; `note` says what came of it."""
+
+    time: float
+    agent: str
+    operation: str
+    path: str
+    other: str
+    note: str = ""
+
+
+class Process:
+    """What dies together. `memory` holds the caches that a real process would have alone."""
+
+    def __init__(self, name: str, pid: int, machine: str) -> None:
+        self.name, self.pid, self.machine = name, pid, machine
+        self.alive, self.killed, self.done = True, False, False
+        self.resumes = 0.0  # suspended until then
+        self.agents: list[Agent] = []
+        self.memory: dict[Any, Any] = {}
+        self.result: Any = None
+        self.error: BaseException | None = None
+        self.output: list[str] = []
+
+
+class Agent:
+    """A thread of a process. `kind`, `path` and `other` are the operation before which it waits."""
+
+    __slots__ = (
+        "ended", "errno", "greenlet", "kind", "name", "number", "ops", "other", "path", "process", "random", "until", "wake",
+    )  # fmt: skip
+
+    def __init__(self, name: str, number: int, process: Process, seed: object) -> None:
+        self.name, self.number, self.process = name, number, process
+        self.ops = 0
+        self.kind, self.path, self.other = "start", "", ""
+        self.wake: float | None = None  # sleeping until then
+        self.until: Callable[[], bool] | None = None  # waiting until this holds
+        self.ended = False
+        self.errno = 0  # the operation that it is about to do fails with it
+        self.random = Random(f"{seed}/{name}")
+        self.greenlet: Any = None
+
+
+class Strategy(Protocol):
+    """Decides who goes on."""
+
+    seed: object
+
+    def disturb(self, world: "World", current: Agent) -> None:
+        """Called before `choose`: may call `kill`, `suspend`, `fail` and `lose_power` of the world."""
+
+    def choose(self, world: "World", current: Agent | None) -> Agent | None:
+        """One of `world.ready`, which is not empty, or a sleeping agent, for whom the clock jumps; None ends the run.
+
+        `current` has just run, and need not be ready. Called again if it calls `kill` or `suspend`.
+        """
+
+
+class World:
+    """A run: agents, the clock, and what was decided (`record`)."""
+
+    def __init__(self, choices: Strategy, *, op_seconds: float = 0.001, trace: bool = False) -> None:
+        self.choices, self.seed, self.op_seconds = choices, choices.seed, op_seconds
+        self.now = _BEGINNING
+        self.steps, self.limit = 0, 100_000
+        self.agents: list[Agent] = []
+        self.processes: dict[str, Process] = {}
+        self.ready: list[Agent] = []
+        self.current: Agent | None = None
+        self.record: list[Decision] = []
+        self.failure: BaseException | None = None
+        self.trace: list[Event] | None = [] if trace else None
+        self.key = ("", 0)  # where in the run a decision is being made: agent, number of its operation
+        self._happened: tuple[Agent, str, str, str] | None = None
+        self._dirty = True
+        self._over = False
+        self._next_wake = _NEVER
+        self._hub = greenlet.getcurrent()
+
+    # What a test calls
+
+    def start(self, name: str, function: Callable[[], Any], machine: str = "a") -> Process:
+        """Start a process with one agent, whose end is the end of the process."""
+        assert name not in self.processes, name
+        process = self.processes[name] = Process(name, 100 + len(self.processes), machine)
+
+        def main() -> None:
+            try:
+                process.result = function()
+            except Exception as error:
+                process.error = error
+            process.done = process.alive
+            process.alive = False
+            self.touch(f"process {process.pid}")
+
+        self._add(name, main, process)
+        return process
+
+    def run(self, limit: int = 100_000) -> None:
+        """Run until all processes have ended.
+
+        Raises Failure where something does not hold, Livelock after `limit` operations, or if all wait for each other.
+        """
+        self.limit = self.steps + limit
+        self._hub = greenlet.getcurrent()
+        for agent in self.agents:
+            agent.greenlet.parent = self._hub
+        last: Agent | None = None
+        while (agent := self._pick(last)) is not None:
+            self.current = agent
+            agent.greenlet.switch()
+            last, self.current = self.current, None
+            if self._over:
+                break
+        self._unwind()
+        if self.failure is not None:
+            raise self.failure
+
+    def after_event(self, event: tuple[Agent, str, str, str]) -> None:
+        """Called once an operation (agent, kind, path, other) has happened; may raise AssertionError."""
+
+    # What agents call
+
+    def spawn(self, name: str, function: Callable[[], Any]) -> Agent:
+        """Start another agent in the process of the current one. It ends with the process at the latest."""
+        process = self._living().process
+        number = sum(agent.name.startswith(f"{process.name}.{name}") for agent in process.agents)
+        return self._add(f"{process.name}.{name}{number or ''}", function, process)
+
+    def step(self, kind: str, path: str = "", other: str = "") -> None:
+        """The current agent is about to do an operation: others may go first, and it may fail with OSError."""
+        agent = self.current
+        if agent is None:
+            return
+        if not agent.process.alive:
+            raise Killed
+        agent.kind, agent.path, agent.other = kind, path, other
+        agent.ops += 1
+        chosen = self._pick(agent)
+        if chosen is not agent:
+            self._switch(agent, chosen)
+        self._happened = (agent, kind, path, other)
+        if self.trace is not None:
+            self.trace.append(Event(self.now, agent.name, kind, path, other))
+        if agent.errno:
+            number, agent.errno = agent.errno, 0
+            self._happened = None
+            self.note(f"fails: {os_error(number, path).strerror}")
+            raise os_error(number, path)
+
+    def wait(self, until: Callable[[], bool] | None = None, seconds: float | None = None) -> None:
+        """Wait until something holds, at most so long in virtual time."""
+        agent = self._living()
+        if until is not None and until():
+            return
+        agent.kind, agent.path, agent.other = ("sleep" if until is None else "wait"), "", ""
+        agent.ops += 1
+        agent.until = until
+        if seconds is not None:
+            agent.wake = self.now + max(0.0, seconds)
+        self._dirty = True
+        chosen = self._pick(agent)
+        if chosen is not agent:
+            self._switch(agent, chosen)
+        if self.trace is not None:
+            self.trace.append(Event(self.now, agent.name, agent.kind, "", ""))
+
+    def notify(self) -> None:
+        """Something that agents wait for may hold now."""
+        self._dirty = True
+
+    def fail_run(self, what: str) -> None:
+        """Something does not hold: the run ends here, and the current agent does not go on."""
+        self.failure = self.failure or Failure(what)
+        self._over = True
+        if self.current is not None:
+            self._hub.switch()
+
+    def observe(self, value: Any) -> None:
+        """The current agent has learned something; for those who compare states."""
+
+    def touch(self, what: str) -> None:
+        """The current agent has changed something that its operation does not name; for those who compare orders."""
+
+    def note(self, text: str) -> None:
+        """Add to the trace what came of the current operation."""
+        if self.trace:
+            self.trace[-1] = self.trace[-1]._replace(note=text)
+
+    # What a strategy calls
+
+    def default(self, current: Agent | None) -> Agent:
+        """The current agent if it is ready, otherwise the next one in the order of their numbers."""
+        ready = self.ready
+        if current is None:
+            return ready[0]
+        if current in ready:
+            return current
+        return next((agent for agent in ready if agent.number > current.number), ready[0])
+
+    def kill(self, process: Process) -> None:
+        """The process dies: what its agents are about to do does not happen."""
+        self._decided("kill", process.name)
+        process.alive, process.killed = False, True
+
+    def suspend(self, process: Process, seconds: float) -> None:
+        """The process does nothing for so long."""
+        self._decided("suspend", process.name, seconds)
+        process.resumes = self.now + seconds
+
+    def fail(self, agent: Agent, number: int) -> None:
+        """The operation that an agent is about to do fails."""
+        self._decided("fail", agent.name, number)
+        agent.errno = number
+
+    def lose_power(self, machine: str) -> None:
+        """All processes of a machine die, and what they did not make durable may be lost."""
+        self._decided("power", machine)
+        for process in self.processes.values():
+            if process.machine == machine and process.alive:
+                process.alive, process.killed = False, True
+        self.power_lost(machine, Random(f"{self.seed}/power/{self.key}"))
+
+    def power_lost(self, machine: str, chance: Random) -> None:
+        """A machine has lost power."""
+
+    def can_run(self, agent: Agent) -> bool:
+        """Whether it may be chosen: it is ready or asleep."""
+        if agent.ended or not agent.process.alive or agent.process.resumes > self.now:
+            return False
+        return agent.wake is not None or agent in self.ready
+
+    # Inside
+
+    def _living(self) -> Agent:
+        agent = self.current
+        assert agent is not None, "only agents wait, and start agents"
+        if not agent.process.alive:
+            raise Killed
+        return agent
+
+    def _add(self, name: str, function: Callable[[], Any], process: Process) -> Agent:
+        agent = Agent(name, len(self.agents), process, self.seed)
+
+        def body() -> None:
+            try:
+                function()
+            except Killed:
+                pass
+            except Exception as error:
+                process.error = process.error or error
+            agent.ended, agent.kind = True, "end"
+            agent.ops += 1
+            self._dirty = True
+
+        agent.greenlet = greenlet.greenlet(body, parent=self._hub)
+        self.agents.append(agent)
+        process.agents.append(agent)
+        self._dirty = True
+        return agent
+
+    def _decided(self, action: str, target: str, value: float = 0) -> None:
+        self._dirty = True
+        self.record.append(Decision(*self.key, action, target, value))
+        if self.trace is not None and action != "run":
+            self.trace.append(Event(self.now, target, action, "", "", f"{value:g}" if value else ""))
+
+    def _switch(self, agent: Agent, chosen: Agent | None) -> None:
+        if chosen is None:
+            self._over = True
+            self._hub.switch()
+        else:
+            self.current = chosen
+            chosen.greenlet.switch()
+        if not agent.process.alive:
+            raise Killed
+
+    def _pick(self, current: Agent | None) -> Agent | None:
+        """The agent that goes on; None if there is nothing left to run."""
+        if self._happened is not None:
+            event, self._happened = self._happened, None
+            try:
+                self.after_event(event)
+            except AssertionError as error:
+                self.failure = error
+                return None
+        self.steps += 1
+        self.now += self.op_seconds
+        if self.steps > self.limit:
+            self.failure = Livelock(f"no end after {self.limit} operations")
+            return None
+        if current is not None:
+            self.key = (current.name, current.ops)
+            self.choices.disturb(self, current)
+        while True:
+            if (self._dirty or self.now >= self._next_wake or not self.ready) and not self._refresh():
+                return None
+            chosen = self.choices.choose(self, current)
+            if chosen is None:
+                return None
+            if not self._dirty:
+                break
+        if chosen is not current and chosen is not self.default(current):
+            self._decided("run", chosen.name)
+        if chosen.wake is not None or chosen.until is not None:
+            if chosen.wake is not None and chosen not in self.ready:
+                self.now = max(self.now, chosen.wake)
+            chosen.wake = chosen.until = None
+            self._dirty = True
+        return chosen
+
+    def _refresh(self) -> bool:
+        """Find who is ready, and let the clock jump until somebody is; False if all have ended."""
+        while True:
+            now, wakes, ready = self.now, _NEVER, []
+            for agent in self.agents:
+                process = agent.process
+                if agent.ended or not process.alive:
+                    continue
+                if process.resumes > now:
+                    wakes = min(wakes, process.resumes)
+                elif agent.until is not None and agent.until():
+                    ready.append(agent)
+                elif agent.wake is not None and agent.wake > now:
+                    wakes = min(wakes, agent.wake)
+                elif agent.wake is not None or agent.until is None:
+                    ready.append(agent)
+            self.ready, self._next_wake, self._dirty = ready, wakes, False
+            if ready:
+                return True
+            if wakes == _NEVER:
+                left = [agent.name for agent in self.agents if not agent.ended and agent.process.alive]
+                if left:
+                    self.failure = Livelock(f"wait for ever: {', '.join(left)}")
+                return False
+            self.now = wakes
+
+    def _unwind(self) -> None:
+        """End the agents that are left, without effect."""
+        for process in self.processes.values():
+            process.alive = False
+        for agent in self.agents:
+            if agent.greenlet:  # it has begun and not ended
+                self.current = agent
+                agent.greenlet.throw(Killed)
+                agent.ended = True
+        self.current = None
+
+
+def os_error(number: int, path: str = "", other: str | None = None) -> OSError:
+    """The OSError of an errno as the real calls raise it."""
+    if other is None:
+        return OSError(number, os.strerror(number), path)
+    return OSError(number, os.strerror(number), path, None, other)

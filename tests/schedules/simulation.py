@@ -1,0 +1,71 @@
+"""A simulation: commands of ours as processes of a scheduler, on a file system in memory."""
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from gristmill.host import use_host
+from tests.schedules.memory_disk import MemoryDisk
+from tests.schedules.process_caches import own_caches
+from tests.schedules.scheduler import Agent, Event, Strategy, World
+from tests.schedules.simulated_host import SimulatedHost
+
+_scratch: list[tempfile.TemporaryDirectory[str]] = []
+Check = Callable[["Simulation", Event], None]
+
+
+class Simulation(World):
+    """One run of several processes. `disk` may be that which an earlier run left, or was killed on."""
+
+    make_host = SimulatedHost
+
+    def __init__(
+        self, choices: Strategy, disk: MemoryDisk | None = None, *, op_seconds: float = 0.001, trace: bool = False
+    ) -> None:
+        super().__init__(choices, op_seconds=op_seconds, trace=trace)
+        self.disk = disk or MemoryDisk()
+        self.now = max(self.now, self.disk.clock())
+        self.disk.clock = lambda: self.now
+        self.disk.machine = self._machine
+        self.host = self.make_host(self, self.disk, scratch())
+        self.facts: dict[str, Any] = {}  # what checks remember; hashable
+        self._checks: list[Check] = []
+        self._seen = self.disk.changes
+
+    def watch(self, check: Check) -> None:
+        """Call `check(simulation, event)` after each operation that has changed the disk; it raises AssertionError."""
+        self._checks.append(check)
+
+    def say(self, *words: Any) -> None:
+        """A line of output of the process that is running."""
+        if self.current is not None and self.current.process.alive:
+            self.current.process.output.append(" ".join(map(str, words)))
+
+    def run(self, limit: int = 100_000) -> None:
+        """As World.run, with this host in place of the real one."""
+        with use_host(self.host), own_caches(self):
+            super().run(limit)
+
+    def after_event(self, event: tuple[Agent, str, str, str]) -> None:
+        """Check what must hold."""
+        if self._checks and self._seen != self.disk.changes:
+            self._seen = self.disk.changes
+            agent, *what = event
+            for check in self._checks:
+                check(self, Event(self.now, agent.name, *what))
+
+    def power_lost(self, machine: str, chance: Random) -> None:
+        """A machine has lost power."""
+        self.disk.lose_power(machine, chance)
+
+    def _machine(self) -> str:
+        return self.current.process.machine if self.current is not None else ""
+
+
+def scratch() -> str:
+    """The directory of this real process for files that native code reads or writes; removed at its end."""
+    if not _scratch:
+        _scratch.append(tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None))
+    return _scratch[0].name
