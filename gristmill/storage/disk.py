@@ -111,9 +111,9 @@ class LocalPath(PosixPath, Location):
         with host().open(str(self)) as source:
             return source.read()
 
-    def read_text(self, encoding: str | None = None, *_: Any) -> str:
-        """As pathlib's; UTF-8 unless said otherwise."""
-        return self.read_bytes().decode(encoding or "utf-8")
+    def read_text(self, encoding: str | None = None, errors: str | None = None) -> str:
+        """As pathlib's, but ends of lines stay as they are; UTF-8 unless said otherwise."""
+        return self.read_bytes().decode(encoding or "utf-8", errors or "strict")
 
     def mkdir(self, mode: int = 0o777, parents: bool = False, exist_ok: bool = False) -> None:
         """As pathlib's."""

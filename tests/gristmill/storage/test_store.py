@@ -195,6 +195,14 @@ def test_a_store_that_knows_no_condition_keeps_what_is_there(s3, tmp_path, monke
     assert path.read_bytes() == b"first"
 
 
+def test_text_that_is_not_utf8_is_read_as_pathlib_would(tmp_path):
+    (tmp_path / "x").write_bytes(b"\xffa")
+    assert (tmp_path / "x").read_text(errors="replace") == "\ufffda"
+    assert (tmp_path / "x").read_text("latin-1") == "\xffa"
+    with pytest.raises(UnicodeDecodeError):
+        (tmp_path / "x").read_text()
+
+
 def test_a_trial_of_writing_leaves_no_name_that_readers_see(tmp_path, monkeypatch):
     """On file systems that know no files without names, a kill may leave it."""
     monkeypatch.setattr(tempfile, "_O_TMPFILE_WORKS", False)
