@@ -7,6 +7,12 @@ union `Method`.
 
 from typing import get_args
 
+from trainers.adapters.inserted.bottleneck_adapter import BottleneckAdapter
+from trainers.adapters.virtual.deep_prompts import DeepPrompts
+from trainers.adapters.virtual.multitask_prompt import MultitaskPrompt
+from trainers.adapters.virtual.p_tuning import PTuning
+from trainers.adapters.virtual.prefix_tuning import PrefixTuning
+from trainers.adapters.virtual.prompt_tuning import PromptTuning
 from trainers.adapters.weights.adalora import AdaLoRA
 from trainers.adapters.weights.bitfit import BitFit
 from trainers.adapters.weights.feature_extraction import FeatureExtraction
@@ -17,5 +23,21 @@ from trainers.adapters.weights.loha import LoHa
 from trainers.adapters.weights.lokr import LoKr
 from trainers.adapters.weights.lora import LoRA
 
-Method = AdaLoRA | BitFit | FeatureExtraction | Full | HeadOnly | IA3 | LoHa | LoKr | LoRA
+Method = (
+    AdaLoRA
+    | BitFit
+    | BottleneckAdapter
+    | DeepPrompts
+    | FeatureExtraction
+    | Full
+    | HeadOnly
+    | IA3
+    | LoHa
+    | LoKr
+    | LoRA
+    | MultitaskPrompt
+    | PrefixTuning
+    | PromptTuning
+    | PTuning
+)
 METHODS: dict[str, type[Method]] = {method.kind: method for method in get_args(Method)}

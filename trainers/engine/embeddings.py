@@ -38,9 +38,9 @@ class _Lookup(torch.autograd.Function):
 
 
 def sum_in_fp32(model: Any) -> None:
-    """Make all embedding layers of `model` sum their gradients in fp32, with `padding_idx` and `sparse`."""
+    """Make all trained embedding layers of `model` sum their gradients in fp32, with `padding_idx` and `sparse`."""
     for module in model.modules():
-        if isinstance(module, torch.nn.Embedding):
+        if isinstance(module, torch.nn.Embedding) and module.weight.requires_grad:
             module.forward = partial(_look_up, module)
 
 

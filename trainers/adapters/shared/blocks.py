@@ -119,3 +119,21 @@ def token_embedding(network: Any, architecture: str) -> Any:
     if architecture == "t5":
         return network.encoder.embed_tokens
     return network.model.encoder.embed_tokens if architecture == "bart" else network.get_input_embeddings()
+
+
+def attention_kind(name: str) -> Literal["encoder", "decoder", "cross"]:
+    """Whose attention a module of an encoder-decoder is, by its name; cross-attention is that of the decoder to the
+    encoder.
+    """
+    if "encoder_attn" in name or "EncDecAttention" in name:
+        return "cross"
+    return "encoder" if name.startswith(("encoder.", "model.encoder.")) else "decoder"
+
+
+def key_width(attention: Any) -> int:
+    """The width of the keys of an attention, over all its heads."""
+    for name in ("key", "k_proj", "k"):
+        if hasattr(attention, name):
+            return int(getattr(attention, name).weight.shape[0])
+    fused = attention.Wqkv.weight.shape[0] if hasattr(attention, "Wqkv") else attention.c_attn.weight.shape[1]
+    return int(fused) // 3

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from gristmill.errors import ConfigError, UserError
 from gristmill.extras import install_extra
 from trainers.adapters.shared.blocks import part_modules, pattern
-from trainers.adapters.shared.training_method import Encode, TrainingMethod
+from trainers.adapters.shared.training_method import Encode, TrainingMethod, set_tensors
 
 _NAME = "default"  # peft's name of the only adapter, a part of the names of its parameters
 
@@ -76,7 +76,7 @@ class PeftMethod(TrainingMethod):
                 merged = back
             _replace(network, name, merged)
 
-    def peft_config(self, network: Any, architecture: str) -> Mapping[str, Any] | None:
+    def peft_config(self, network: Any, architecture: str, family: str) -> Mapping[str, Any] | None:
         """peft's own configuration, for inference."""
         if not self.takes_conv1d and architecture in ("gpt", "gpt2"):
             return None
@@ -85,13 +85,17 @@ class PeftMethod(TrainingMethod):
         )
         return {key: sorted(value) if isinstance(value, set) else value for key, value in config.to_dict().items()}
 
-    def peft_state(self, network: Any) -> dict[str, Any]:
+    def peft_state(self, network: Any, architecture: str) -> dict[str, Any]:
         """The trained parameters by peft's names."""
         return {
             f"base_model.model.{name.replace(f'.{_NAME}', '')}": parameter.detach()
             for name, parameter in network.named_parameters()
-            if f".{_NAME}" in name and not name.startswith("task_head.")
+            if parameter.requires_grad and not name.startswith("task_head.")
         }
+
+    def load_peft(self, network: Any, architecture: str, state: Mapping[str, Any]) -> None:
+        """Set them."""
+        set_tensors(self.peft_state(network, architecture), state)
 
 
 def check_rank(rank: int, modules: Sequence[tuple[str, Any]]) -> None:

@@ -71,12 +71,21 @@ class TrainingMethod(ABC):
             f"method.kind: got {self.kind}, which adds what no weight of the base can hold; export without --merge"
         )
 
-    def peft_config(self, network: Any, architecture: str) -> Mapping[str, Any] | None:
+    @property
+    def deployed(self) -> "TrainingMethod":
+        """The method that `peft_state` belongs to: without what is needed for training only."""
+        return self
+
+    def peft_config(self, network: Any, architecture: str, family: str) -> Mapping[str, Any] | None:
         """`adapter_config.json` of peft 0.21; None if peft does not know this method on this architecture."""
         return None
 
-    def peft_state(self, network: Any) -> dict[str, Any]:
+    def peft_state(self, network: Any, architecture: str) -> dict[str, Any]:
         """What peft stores as `adapter_model.safetensors`: {name: tensor}."""
+        raise NotImplementedError
+
+    def load_peft(self, network: Any, architecture: str, state: Mapping[str, Any]) -> None:
+        """Set what was added from a `peft_state`, after `apply` of the deployed method."""
         raise NotImplementedError
 
 
@@ -92,10 +101,14 @@ def trained_state(network: Any) -> dict[str, Any]:
 
 
 def load_state(network: Any, state: Mapping[str, Any]) -> None:
-    """Set the trained parameters; ConfigError names the first that the state lacks or has in another shape."""
+    """Set the trained parameters, as `set_tensors`."""
+    set_tensors(trained_state(network), state)
+
+
+def set_tensors(ours: Mapping[str, Any], state: Mapping[str, Any]) -> None:
+    """Copy tensors into those of the same names; ConfigError names the first that is missing or has another shape."""
     import torch
 
-    ours = trained_state(network)
     for name in [*ours, *(name for name in state if name not in ours)]:
         shapes = [list(each[name].shape) if name in each else "none" for each in (state, ours)]
         if shapes[0] != shapes[1]:

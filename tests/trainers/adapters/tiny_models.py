@@ -1,0 +1,93 @@
+"""Tiny models of every architecture and packed rows for them, with virtual tokens."""
+
+from copy import deepcopy
+from functools import cache
+
+import numpy as np
+import torch
+
+from tests.trainers.models.test_models import tiny
+from tokenizer.vocabulary.specials import SPECIAL_IDS
+from trainers.engine.forward import attention_mask
+from trainers.models import MODELS, build_model
+from trainers.models.interface import Inputs
+
+_SIZES = {"layers": 2, "width": 32, "heads": 4, "positions": 64, "initializer_range": 0.2}
+SIZES = {
+    "bart": tiny("bart", **_SIZES),
+    "bert": tiny("bert", **_SIZES),
+    "gpt": tiny("gpt", **_SIZES),
+    "gpt2": tiny("gpt2", **_SIZES),
+    "llama": tiny("llama", **_SIZES, key_value_heads=2),
+    "modernbert": tiny("modernbert", **_SIZES),
+    "roberta": tiny("roberta", **_SIZES),
+    "t5": tiny("t5", layers=2, positions=64),
+}
+ROWS = 200  # of the embedding tables
+
+
+@cache
+def _base(architecture):
+    return build_model(SIZES[architecture], SPECIAL_IDS, 0).eval()
+
+
+def base(architecture):
+    """A fresh copy of the tiny model of an architecture, with a head of three classes."""
+    network = deepcopy(_base(architecture))
+    torch.manual_seed(1)
+    network.task_head = torch.nn.Linear(32, 3)
+    return network
+
+
+def family(architecture):
+    return SIZES[architecture].family
+
+
+def applied(architecture, method, seed=0):
+    """A fresh copy with a method applied."""
+    network = base(architecture)
+    method.apply(network, architecture, family(architecture), seed, encode=lambda text: [150, 151, 152])
+    return network
+
+
+def row(texts, method, first):
+    """(ids, positions, segments) [1, length] of documents side by side, each after its virtual tokens; positions of text
+    begin after these, or after a prefix.
+    """
+    virtual = np.arange(first, first + method.virtual_tokens)
+    documents = [np.concatenate([virtual, text]) for text in texts]
+    positions = [np.arange(len(each)) + method.prefix_length for each in documents]
+    segments = [np.full(len(each), number) for number, each in enumerate(documents)]
+    return [torch.from_numpy(np.concatenate(parts)[None]) for parts in (documents, positions, segments)]
+
+
+def inputs(architecture, method, texts, first=ROWS):
+    """The inputs of a packed row of these texts; the decoder of an encoder-decoder reads them backwards."""
+    ids, positions, segments = row(texts, method, first)
+    if family(architecture) != "encoder_decoder":
+        return Inputs(ids, positions, attention_mask(segments, segments, family(architecture) == "decoder"))
+    plain = type("Plain", (), {"virtual_tokens": 0, "prefix_length": method.prefix_length})
+    its, places, own = row([text[::-1] for text in texts], plain, first)
+    decoder = Inputs(its, places, attention_mask(own, own, True))
+    cross = attention_mask(own, segments, False)
+    return Inputs(ids, positions, attention_mask(segments, segments, False), decoder=decoder, cross=cross)
+
+
+def states(architecture, network, method, texts, first=ROWS):
+    """Hidden states [1, length, width] of a packed row."""
+    return MODELS[architecture].hidden(network, inputs(architecture, method, texts, first))
+
+
+def outputs(architecture, network, method, texts, first=ROWS):
+    """Logits of vocabulary and head, side by side, [1, length, ROWS + 3]."""
+    its = states(architecture, network, method, texts, first)
+    return torch.cat([MODELS[architecture].logits(network, its), network.task_head(its)], 2)
+
+
+def perturb(network):
+    """Change everything trained, so that adapters that begin as nothing do something."""
+    torch.manual_seed(2)
+    with torch.no_grad():
+        for parameter in network.parameters():
+            if parameter.requires_grad:
+                parameter.add_(0.1 * torch.randn_like(parameter))

@@ -1,0 +1,137 @@
+"""An adapter as a directory: what a method has trained, without its base.
+
+`adapter_model.safetensors` has the tensors. Where peft knows the method, they are in its layout and `adapter_config.json`
+is its configuration, so that `PeftModel.from_pretrained(base, directory)` computes the same; elsewhere the tensors have the
+names of our parameters. The head of the task is in `task_head.safetensors`. `gristmill.json`, written last, has the method,
+the architecture and the fingerprint of the base.
+"""
+
+import json
+from dataclasses import asdict
+from typing import Any
+
+from gristmill.config import parse, plain
+from gristmill.errors import ConfigError, UserError
+from gristmill.storage.disk import LocalPath
+from gristmill.storage.location import FileRecord
+from gristmill.storage.store import read_json, write_json
+from trainers.adapters import METHODS
+from trainers.adapters.shared.training_method import TrainingMethod, set_tensors, trained_state
+
+FORMAT = "gristmill-adapter/1"
+_TENSORS, _HEAD, _RECORD, _PEFT = (
+    "adapter_model.safetensors",
+    "task_head.safetensors",
+    "gristmill.json",
+    "adapter_config.json",
+)
+
+
+def base_fingerprint(network: Any) -> str:
+    """xxh3_128 of the names, shapes and fp32 values of all parameters, the head of the task aside; taken before a method
+    is applied.
+    """
+    import torch
+    import xxhash
+
+    state = xxhash.xxh3_128()
+    for name, parameter in sorted(network.named_parameters()):
+        if not name.startswith("task_head."):
+            state.update(f"{name} {list(parameter.shape)} ".encode())
+            state.update(parameter.detach().to("cpu", torch.float32).contiguous().numpy().data)
+    return state.hexdigest()
+
+
+def save_adapter(
+    directory: LocalPath,
+    network: Any,
+    method: TrainingMethod,
+    architecture: str,
+    family: str,
+    base: str,
+    path: str | None = None,
+) -> None:
+    """Write what `method` has trained of `network` to a new directory. `base` is the fingerprint of its base, and `path`
+    where peft finds that; null for none.
+    """
+    from safetensors.torch import save_file
+
+    directory.mkdir(parents=True)
+    config = method.peft_config(network, architecture, family)
+    trained = trained_state(network)
+    head = {name: tensor for name, tensor in trained.items() if name.startswith("task_head.")}
+    own = {name: tensor for name, tensor in trained.items() if name not in head}
+    if config is not None:
+        own = method.peft_state(network, architecture)
+        (directory / _PEFT).write_text(
+            json.dumps({**config, "base_model_name_or_path": path}, indent=2) + "\n", encoding="utf-8"
+        )
+    save_file(
+        {name: tensor.contiguous() for name, tensor in own.items()}, directory / _TENSORS, metadata={"format": "pt"}
+    )
+    if head:
+        save_file({name: tensor.contiguous() for name, tensor in head.items()}, directory / _HEAD)
+    record = {
+        "format": FORMAT,
+        "method": plain(method if config is None else method.deployed),
+        "architecture": architecture,
+        "base": base,
+        "files": [asdict(directory.record(each.name)) for each in sorted(directory.glob("*.safetensors"))],
+    }
+    write_json(directory / _RECORD, record)
+
+
+def read_method(directory: LocalPath) -> TrainingMethod:
+    """The method of an adapter: what `load_adapter` will add."""
+    record = _record(directory)
+    return parse(METHODS[record["method"]["kind"]], record["method"], str(directory / _RECORD))
+
+
+def load_adapter(directory: LocalPath, network: Any, architecture: str, family: str) -> TrainingMethod:
+    """Apply an adapter to the network of its base, and return its method; the head of the task, if there is one, is in
+    its place before.
+
+    Raises UserError if the directory has pickled weights or was not written by us, ConfigError if the network is not that
+    of its base.
+    """
+    from safetensors.torch import load_file
+
+    record, method = _record(directory), read_method(directory)
+    found = base_fingerprint(network)
+    if (record["architecture"], record["base"]) != (architecture, found):
+        raise ConfigError(
+            f"{directory}: the adapter was trained on another base ({record['architecture']} {record['base'][:12]}, this is "
+            f"{architecture} {found[:12]}); give model= the base it was trained on"
+        )
+    for entry in record["files"]:
+        directory.verify(FileRecord(**entry))
+    head = {name: parameter for name, parameter in network.named_parameters() if name.startswith("task_head.")}
+    method.apply(network, architecture, family, 0)
+    state = load_file(directory / _TENSORS)
+    if (directory / _PEFT).exists():
+        method.load_peft(network, architecture, state)
+    else:
+        ours = {name: tensor for name, tensor in trained_state(network).items() if name not in head}
+        set_tensors(ours, state)
+    if head and (directory / _HEAD).exists():
+        set_tensors({name: parameter.detach() for name, parameter in head.items()}, load_file(directory / _HEAD))
+    return method
+
+
+def _record(directory: LocalPath) -> dict[str, Any]:
+    pickled = sorted(path.name for path in directory.glob("*.bin"))
+    if pickled:
+        raise UserError(
+            f"{directory}: {pickled[0]} holds pickled weights, which can run code; convert them to safetensors"
+        )
+    try:
+        record = read_json(directory / _RECORD, "export the adapter again")
+    except FileNotFoundError:
+        raise UserError(
+            f"{directory}: is no adapter of gristmill: it has no {_RECORD}; export one from a run"
+        ) from None
+    if record.get("format") != FORMAT:
+        raise UserError(
+            f"{directory}: format is {record.get('format')!r}, expected {FORMAT!r}; export the adapter again"
+        )
+    return record

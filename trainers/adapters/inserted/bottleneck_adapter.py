@@ -1,0 +1,61 @@
+"""Bottleneck adapters (Houlsby et al., 2019): small layers inside the blocks of a frozen model."""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from gristmill.errors import ConfigError
+from trainers.adapters.shared.blocks import part_modules, stack_modules
+from trainers.adapters.shared.training_method import Encode, TrainingMethod, freeze
+
+
+@dataclass(frozen=True)
+class BottleneckAdapter(TrainingMethod):
+    """Train layers of width / `reduction` inner units in every block, with a connection around them.
+
+    `houlsby`: after the output matrices of every attention and of the feed-forward, before dropout; the norms of the blocks
+    are trained too. `pfeiffer` (Pfeiffer et al., 2021): after the feed-forward alone. `parallel` (He et al., 2022): beside
+    the feed-forward, times 4.
+    """
+
+    kind: Literal["adapter"] = "adapter"
+    placement: Literal["houlsby", "pfeiffer", "parallel"] = "houlsby"
+    reduction: int = 16
+
+    def check(self) -> None:
+        """Validate ranges."""
+        if self.reduction < 1:
+            raise ValueError(f"reduction: got {self.reduction}, allowed 1 or more")
+
+    def insert(self, network: Any, architecture: str, family: str, encode: Encode | None) -> None:
+        """Hang the layers on the matrices of the blocks."""
+        from trainers.adapters.inserted.bottleneck_layers import Bottleneck, add_after, add_beside
+
+        freeze(network)
+        width = network.config.hidden_size
+        if width < self.reduction:
+            raise ConfigError(f"method.reduction: got {self.reduction}, allowed 1 to {width}, the width of the model")
+        parallel = self.placement == "parallel"
+        sizes = (width, width // self.reduction, self.placement != "houlsby", 4.0 if parallel else 1.0, parallel)
+        downs = part_modules(network, architecture, ("down",))
+        if parallel:
+            for (_, first), (_, last) in zip(_first_of_feed_forward(network, architecture), downs, strict=True):
+                add_beside(first, last, Bottleneck(*sizes))
+            return
+        outputs = part_modules(network, architecture, ("output",)) if self.placement == "houlsby" else []
+        for _, matrix in [*outputs, *downs]:
+            add_after(matrix, Bottleneck(*sizes))
+        if self.placement == "houlsby":
+            for stack in stack_modules(network, architecture):
+                _train_norms(stack)
+
+
+def _first_of_feed_forward(network: Any, architecture: str) -> list[tuple[str, Any]]:
+    """The first matrix of every feed-forward; a gated one has two that read the same."""
+    ups = part_modules(network, architecture, ("up",))
+    return [(name, module) for name, module in ups if not name.endswith((".up_proj", ".wi_1"))]
+
+
+def _train_norms(stack: Any) -> None:
+    for name, module in stack.named_modules():
+        if "Norm" in type(module).__name__ and any(part.isdigit() for part in name.split(".")):
+            module.requires_grad_(True)

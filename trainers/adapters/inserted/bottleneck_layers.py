@@ -1,0 +1,48 @@
+"""Bottleneck layers, hung on matrices of a frozen model."""
+
+from typing import Any
+
+import torch
+
+
+class Bottleneck(torch.nn.Module):
+    """Down to `inner`, an activation, up again, times `scale`; `relu` is He's and Pfeiffer's activation, GELU Houlsby's."""
+
+    def __init__(self, width: int, inner: int, relu: bool, scale: float, start_at_zero: bool) -> None:
+        """Weights are drawn with standard deviation 0.01 (Houlsby et al., 2019, section 2.1), so that the layer begins
+        near 0; with `start_at_zero` those of the second matrix are 0.
+        """
+        super().__init__()
+        self.down, self.up = torch.nn.Linear(width, inner), torch.nn.Linear(inner, width)
+        self.activation = torch.nn.ReLU() if relu else torch.nn.GELU()
+        self.scale = scale
+        for layer in (self.down, self.up):
+            torch.nn.init.normal_(layer.weight, std=0.01)
+            torch.nn.init.zeros_(layer.bias)
+        if start_at_zero:
+            torch.nn.init.zeros_(self.up.weight)
+
+    def forward(self, states: Any) -> Any:
+        """[..., width] from [..., width]."""
+        return self.up(self.activation(self.down(states))) * self.scale
+
+
+def add_after(matrix: Any, adapter: Bottleneck) -> None:
+    """Add to the output of `matrix` what `adapter` makes of it."""
+    matrix.adapter = adapter
+    matrix.register_forward_hook(lambda module, given, states: states + module.adapter(states))
+
+
+def add_beside(first: Any, last: Any, adapter: Bottleneck) -> None:
+    """Add to the output of `last` what `adapter` makes of the input of `first`, which runs before it."""
+    first.adapter = adapter
+
+    def read(module: Any, given: tuple[Any, ...]) -> None:
+        last.beside = module.adapter(given[0])
+
+    def add(module: Any, given: tuple[Any, ...], states: Any) -> Any:
+        added, module.beside = module.beside, None
+        return states + added
+
+    first.register_forward_pre_hook(read)
+    last.register_forward_hook(add)

@@ -1,0 +1,66 @@
+"""Multitask prompt tuning (Wang et al., 2023): one prompt for all tasks, times a matrix of low rank for each."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from trainers.adapters.shared.blocks import token_embedding
+from trainers.adapters.shared.training_method import Encode, TrainingMethod, freeze, set_tensors
+from trainers.adapters.virtual.prompt_tuning import check_prompt, prompt_config, start_rows
+
+
+@dataclass(frozen=True)
+class MultitaskPrompt(TrainingMethod):
+    """Train a shared prompt of `tokens` virtual tokens and, for each of `tasks`, factors of rank `rank` whose product it
+    is multiplied with, elementwise. The paper's distillation from prompts of single tasks is not done.
+    """
+
+    kind: Literal["multitask_prompt"] = "multitask_prompt"
+    tokens: int = 20
+    tasks: int = 1
+    rank: int = 1
+
+    def check(self) -> None:
+        """Validate ranges."""
+        check_prompt(self.tokens, "random", None)
+        for name in ("tasks", "rank"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}: got {getattr(self, name)}, allowed 1 or more")
+
+    @property
+    def virtual_tokens(self) -> int:
+        """`tokens`."""
+        return self.tokens
+
+    def first_virtual(self, rows: int, task: int) -> int:
+        """Every task has `tokens` ids of its own."""
+        if not 0 <= task < self.tasks:
+            raise ValueError(f"tasks: got {self.tasks}, but there is a task number {task}; give at least {task + 1}")
+        return rows + task * self.tokens
+
+    def insert(self, network: Any, architecture: str, family: str, encode: Encode | None) -> None:
+        """Add the rows of all tasks behind the embedding table."""
+        from trainers.adapters.virtual.virtual_embedding import TaskRows, add_virtual_tokens
+
+        table = token_embedding(network, architecture)
+        rows = start_rows(table, self.tokens, "vocabulary", None, None)
+        freeze(network)
+        add_virtual_tokens(table, TaskRows(rows, self.tasks, self.rank))
+
+    def peft_config(self, network: Any, architecture: str, family: str) -> Mapping[str, Any] | None:
+        """peft's MULTITASK_PROMPT_TUNING."""
+        others = {"num_tasks": self.tasks, "num_ranks": self.rank}
+        return prompt_config("MULTITASK_PROMPT_TUNING", network, architecture, family, self.tokens, **others)
+
+    def peft_state(self, network: Any, architecture: str) -> dict[str, Any]:
+        """The shared prompt and the factors of the tasks."""
+        virtual = token_embedding(network, architecture).virtual
+        rows = {"prefix_task_cols": virtual.columns, "prefix_task_rows": virtual.task_rows}
+        return {name: tensor.detach() for name, tensor in {"prompt_embeddings": virtual.prompt(), **rows}.items()}
+
+    def load_peft(self, network: Any, architecture: str, state: Mapping[str, Any]) -> None:
+        """Set them."""
+        virtual = token_embedding(network, architecture).virtual
+        rows = {"prefix_task_cols": virtual.columns, "prefix_task_rows": virtual.task_rows}
+        ours = {"prompt_embeddings": virtual.prompt.rows.weight, **rows}
+        set_tensors({name: tensor.detach() for name, tensor in ours.items()}, state)

@@ -1,0 +1,58 @@
+"""P-tuning (Liu et al., 2021), the first version: prompts that an LSTM or an MLP computes, so that they depend on one
+another.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from trainers.adapters.shared.blocks import token_embedding
+from trainers.adapters.shared.training_method import Encode, TrainingMethod, freeze
+from trainers.adapters.virtual.prompt_tuning import PromptTuning, check_prompt, prompt_config, start_rows
+
+
+@dataclass(frozen=True)
+class PTuning(TrainingMethod):
+    """Train `tokens` embeddings and an encoder of width `hidden` (null: that of the embeddings) that turns them into those
+    of virtual tokens before every text. The model is frozen; the paper also trains it.
+    """
+
+    kind: Literal["p_tuning"] = "p_tuning"
+    tokens: int = 20
+    encoder: Literal["lstm", "mlp"] = "lstm"
+    hidden: int | None = None
+
+    def check(self) -> None:
+        """Validate ranges."""
+        check_prompt(self.tokens, "random", None)
+        if self.hidden is not None and self.hidden < 1:
+            raise ValueError(f"hidden: got {self.hidden}, allowed 1 or more, or null for the width of the embeddings")
+
+    @property
+    def virtual_tokens(self) -> int:
+        """`tokens`."""
+        return self.tokens
+
+    def insert(self, network: Any, architecture: str, family: str, encode: Encode | None) -> None:
+        """Add rows and encoder behind the embedding table."""
+        from trainers.adapters.virtual.virtual_embedding import EncodedRows, add_virtual_tokens
+
+        table = token_embedding(network, architecture)
+        rows = start_rows(table, self.tokens, "vocabulary", None, None)
+        freeze(network)
+        add_virtual_tokens(table, EncodedRows(rows, self.encoder, self.hidden or table.embedding_dim))
+
+    @property
+    def deployed(self) -> PromptTuning:
+        """What the encoder computes is a prompt."""
+        return PromptTuning(tokens=self.tokens, init="random")
+
+    def peft_config(self, network: Any, architecture: str, family: str) -> Mapping[str, Any] | None:
+        """peft's P_TUNING, which reads what the encoder computes."""
+        width = self.hidden or token_embedding(network, architecture).embedding_dim
+        others = {"encoder_reparameterization_type": self.encoder.upper(), "encoder_hidden_size": width}
+        return prompt_config("P_TUNING", network, architecture, family, self.tokens, **others)
+
+    def peft_state(self, network: Any, architecture: str) -> dict[str, Any]:
+        """What the encoder computes."""
+        return {"prompt_embeddings": token_embedding(network, architecture).virtual().detach()}

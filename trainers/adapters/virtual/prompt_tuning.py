@@ -1,0 +1,100 @@
+"""Prompt tuning (Lester et al., 2021): trained embeddings before every text, in front of a frozen model."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from gristmill.errors import ConfigError
+from trainers.adapters.shared.blocks import token_embedding
+from trainers.adapters.shared.training_method import Encode, TrainingMethod, freeze, set_tensors
+
+
+@dataclass(frozen=True)
+class PromptTuning(TrainingMethod):
+    """Train the embeddings of `tokens` virtual tokens, which precede every text (of the encoder, in an encoder-decoder).
+
+    They begin as random numbers, as those of random tokens of the vocabulary, or with `init: text` as those of `text`.
+    """
+
+    kind: Literal["prompt"] = "prompt"
+    tokens: int = 20
+    init: Literal["random", "vocabulary", "text"] = "vocabulary"
+    text: str | None = None
+
+    def check(self) -> None:
+        """Validate ranges; a text is given where the prompt begins from one."""
+        check_prompt(self.tokens, self.init, self.text)
+
+    @property
+    def virtual_tokens(self) -> int:
+        """`tokens`."""
+        return self.tokens
+
+    def insert(self, network: Any, architecture: str, family: str, encode: Encode | None) -> None:
+        """Add the rows behind the embedding table."""
+        from trainers.adapters.virtual.virtual_embedding import PromptRows, add_virtual_tokens
+
+        table = token_embedding(network, architecture)
+        rows = start_rows(table, self.tokens, self.init, self.text, encode)
+        freeze(network)
+        add_virtual_tokens(table, PromptRows(rows))
+
+    def peft_config(self, network: Any, architecture: str, family: str) -> Mapping[str, Any] | None:
+        """peft's PROMPT_TUNING; its prompt begins anywhere, because it is loaded."""
+        return prompt_config("PROMPT_TUNING", network, architecture, family, self.tokens)
+
+    def peft_state(self, network: Any, architecture: str) -> dict[str, Any]:
+        """The rows."""
+        return {"prompt_embeddings": token_embedding(network, architecture).virtual().detach()}
+
+    def load_peft(self, network: Any, architecture: str, state: Mapping[str, Any]) -> None:
+        """Set them."""
+        set_tensors({"prompt_embeddings": token_embedding(network, architecture).virtual.rows.weight.detach()}, state)
+
+
+def check_prompt(tokens: int, init: str, text: str | None) -> None:
+    """ValueError unless there are tokens, and a text just where the prompt begins from one."""
+    if tokens < 1:
+        raise ValueError(f"tokens: got {tokens}, allowed 1 or more")
+    if (init == "text") != bool(text):
+        raise ValueError(
+            f"text: got {'none' if not text else 'one'} with init {init}, allowed with init text, which needs it"
+        )
+
+
+def start_rows(table: Any, tokens: int, init: str, text: str | None, encode: Encode | None) -> Any:
+    """What a prompt begins with (`virtual_embedding.first_rows`); ConfigError if its text has no tokens."""
+    from trainers.adapters.virtual.virtual_embedding import first_rows
+
+    ids: list[int] = []
+    if init == "text":
+        assert text is not None
+        assert encode is not None, "a prompt that begins from a text needs the tokenizer"
+        ids = list(encode(text))
+        if not ids:
+            raise ConfigError(
+                "method.text: the tokenizer makes no tokens of it; give another text, or init: vocabulary"
+            )
+    return first_rows(table, tokens, init, ids)
+
+
+_TASK_TYPES = {"decoder": "CAUSAL_LM", "encoder": "FEATURE_EXTRACTION", "encoder_decoder": "SEQ_2_SEQ_LM"}
+
+
+def prompt_config(
+    kind: str, network: Any, architecture: str, family: str, tokens: int, **others: Any
+) -> dict[str, Any] | None:
+    """peft's configuration of a prompt."""
+    width = token_embedding(network, architecture).embedding_dim
+    config = network.config
+    return {
+        "peft_type": kind,
+        "task_type": _TASK_TYPES[family],
+        "inference_mode": True,
+        "num_virtual_tokens": tokens,
+        "token_dim": width,
+        "num_transformer_submodules": 1,
+        "num_attention_heads": config.num_attention_heads,
+        "num_layers": config.num_hidden_layers,
+        **others,
+    }

@@ -1,0 +1,87 @@
+"""Virtual tokens as rows behind the embedding table: ids from its number of rows on are read from a module."""
+
+from itertools import pairwise
+from types import MethodType
+from typing import Any
+
+import torch
+
+
+class PromptRows(torch.nn.Module):
+    """Rows that are parameters, [tokens, width]."""
+
+    def __init__(self, rows: Any) -> None:
+        super().__init__()
+        self.rows = torch.nn.Embedding.from_pretrained(rows, freeze=False)
+
+    def forward(self) -> Any:
+        """The rows, [tokens, width]."""
+        return self.rows(torch.arange(self.rows.num_embeddings, device=self.rows.weight.device))
+
+
+class EncodedRows(torch.nn.Module):
+    """Rows that an LSTM in both directions with an MLP, or an MLP alone, computes from trained ones, [tokens, width]
+    (Liu et al., 2021, section 3.2).
+    """
+
+    def __init__(self, rows: Any, encoder: str, hidden: int) -> None:
+        super().__init__()
+        width = rows.shape[1]
+        self.prompt = PromptRows(rows)
+        if encoder == "lstm":
+            self.lstm = torch.nn.LSTM(width, hidden, num_layers=2, bidirectional=True, batch_first=True)
+            sizes: tuple[int, ...] = (2 * hidden, 2 * hidden, width)
+        else:
+            self.lstm, sizes = None, (width, hidden, hidden, width)
+        layers: list[Any] = []
+        for inner, outer in pairwise(sizes):
+            layers += [torch.nn.Linear(inner, outer), torch.nn.ReLU()]
+        self.mlp = torch.nn.Sequential(*layers[:-1])
+
+    def forward(self) -> Any:
+        """The rows, [tokens, width]."""
+        rows = self.prompt()
+        return self.mlp(rows if self.lstm is None else self.lstm(rows[None])[0][0])
+
+
+class TaskRows(torch.nn.Module):
+    """Shared rows times a matrix of low rank for each task, [tasks x tokens, width] (Wang et al., 2023, section 3.1)."""
+
+    def __init__(self, rows: Any, tasks: int, rank: int) -> None:
+        super().__init__()
+        tokens, width = rows.shape
+        self.prompt = PromptRows(rows)
+        # The factor of each task begins near 1.
+        self.columns = torch.nn.Parameter((1 + 0.02 * torch.randn(tasks, tokens, rank)) / rank)
+        self.task_rows = torch.nn.Parameter(1 + 0.02 * torch.randn(tasks, rank, width))
+
+    def forward(self) -> Any:
+        """The rows of all tasks, [tasks x tokens, width]."""
+        return (self.prompt() * (self.columns @ self.task_rows)).flatten(0, 1)
+
+
+def add_virtual_tokens(table: Any, virtual: Any) -> None:
+    """Make an embedding layer read ids from its number of rows on from the module `virtual`, unscaled."""
+    table.virtual = virtual
+    table.forward = MethodType(_look_up, table)
+
+
+def _look_up(table: Any, ids: Any) -> Any:
+    first = table.num_embeddings
+    words = type(table).forward(table, ids.clamp(max=first - 1))
+    rows = table.virtual()
+    # In fp32, because a row's gradient is the sum over all its occurrences.
+    virtual = rows.float()[(ids - first).clamp(min=0)].to(words.dtype)
+    return torch.where((ids >= first)[..., None], virtual, words)
+
+
+def first_rows(table: Any, tokens: int, init: str, ids: list[int]) -> Any:
+    """fp32 [tokens, width], what a prompt begins with: uniform numbers from -0.5 to 0.5 (`random`), rows of tokens drawn
+    from the table (`vocabulary`), or those of `ids` over and over (`text`); Lester et al., 2021, section 3.2.
+    """
+    weight = table.weight.detach().float()
+    if init == "random":
+        return torch.rand(tokens, weight.shape[1]) - 0.5
+    if init == "vocabulary":
+        return weight[torch.randint(0, len(weight), (tokens,))].clone()
+    return weight[torch.tensor(ids).repeat(-(-tokens // len(ids)))[:tokens]].clone()
