@@ -68,6 +68,15 @@ def test_metrics_of_any_labels_are_those_of_scikit_learn(pairs):
         assert value(name, outcomes) == pytest.approx(expected, abs=1e-12), name
 
 
+def test_a_prediction_of_no_label_is_wrong_as_one_more_label_would_be():
+    metrics = pytest.importorskip("sklearn.metrics")
+    gold, predicted = np.array([0, 1, 1, 0, 1, 0]), np.array([0, 1, -100, -100, 0, 0])
+    outcomes = Outcomes(gold, predicted, labels=("a", "b"))
+    assert value("accuracy", outcomes) == 0.5
+    assert value("matthews", outcomes) == pytest.approx(metrics.matthews_corrcoef(gold, predicted))
+    assert value("f1", outcomes) == pytest.approx(metrics.f1_score(gold, predicted, labels=[1], average="macro"))
+
+
 def test_f1_is_of_the_positive_label():
     outcomes = Outcomes(np.array([0, 0, 1]), np.array([0, 1, 1]), labels=("a", "b"), positive=0)
     assert value("f1", outcomes) == pytest.approx(2 / 3)

@@ -65,11 +65,14 @@ def _micro_f1(sums: np.ndarray) -> np.ndarray:
 
 
 def _matthews(sums: np.ndarray) -> np.ndarray:
-    """Gorodkin's generalisation to L labels; 0 where gold or predictions have one label only."""
+    """Gorodkin's generalisation to L labels; 0 where gold or predictions have one label only. Predictions of no
+    label are one more.
+    """
     found, predicted, gold = np.split(sums, 3, axis=1)
     count = gold.sum(axis=1)
     together = found.sum(axis=1) * count - (predicted * gold).sum(axis=1)
-    spread = (count**2 - (predicted**2).sum(axis=1)) * (count**2 - (gold**2).sum(axis=1))
+    none = count - predicted.sum(axis=1)
+    spread = (count**2 - (predicted**2).sum(axis=1) - none**2) * (count**2 - (gold**2).sum(axis=1))
     return ratio(together, np.sqrt(spread))
 
 

@@ -1,0 +1,43 @@
+"""The score of a suite: the mean of its columns, and how many of them there are."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from trainers.tasks.load_task import Suite, load_task
+
+
+@dataclass(frozen=True)
+class SuiteScore:
+    """The mean over the columns that were scored. `columns` has a value for each column of the suite, None where
+    it was not scored, by the name `task` or `task/split`.
+    """
+
+    suite: str
+    mean: float | None
+    columns: dict[str, float | None]
+
+    @property
+    def scored(self) -> int:
+        """How many columns were scored."""
+        return sum(value is not None for value in self.columns.values())
+
+    def __str__(self) -> str:
+        if self.mean is None:
+            return f"{self.suite}: none of {len(self.columns)} columns is scored"
+        of = "" if self.scored == len(self.columns) else f" of {len(self.columns)}"
+        return f"{self.suite}: {self.mean:.4f}, the mean of {self.scored}{of} columns"
+
+
+def suite_score(suite: Suite, values: Mapping[tuple[str, str], Mapping[str, float]]) -> SuiteScore:
+    """The score of a suite from the metrics of each (task, split).
+
+    A column's score is the mean of its task's metrics (Wang et al., 2019: GLUE, section 4.1; SuperGLUE, section 3.3).
+    """
+    columns: dict[str, float | None] = {}
+    for column in suite.columns:
+        name = column.task if column.split == "dev" else f"{column.task}/{column.split}"
+        measured = values.get((column.task, column.split))
+        metrics = load_task(column.task).metrics
+        columns[name] = None if measured is None else sum(measured[metric] for metric in metrics) / len(metrics)
+    scored = [value for value in columns.values() if value is not None]
+    return SuiteScore(suite.name, sum(scored) / len(scored) if scored else None, columns)
