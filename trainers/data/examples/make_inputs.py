@@ -138,7 +138,7 @@ class InputMaker:
                 (first >= 0)[text] & (first[text] >= windows.starts) & (last[text] < windows.starts + windows.sizes)
             )
             before = len(self.format.before) + kept[text] + len(self.format.between) - windows.starts
-            answers = np.where(inside, np.stack([first[text], last[text]]) + before, -1)
+            answers = np.where(inside, np.stack([first[text], last[text]]) + before, -1).T
             missed = int((first >= 0).sum()) - len(np.unique(text[inside]))
         lost = questions.sizes - kept
         truncation = _windowed(windows, len(examples), missed, int((lost > 0).sum()), int(lost.sum()))

@@ -54,7 +54,7 @@ class TaskInputs:
     Gold is set as the kind needs: `labels` int64 [n] (-100 hidden), `values` float64 [n] (nan hidden). Tags: the words
     that input i predicts are `word_offsets[i]` to `word_offsets[i + 1]` of the flat `words` (number of the word in the
     split), `word_tokens` (position in the segment, virtual tokens aside, of its first token) and `tags` (-100 hidden).
-    Spans: `answers` int64 [2, n], the positions in the segment of the first and last token, -1 for none in this window;
+    Spans: `answers` int64 [n, 2], the positions in the segment of the first and last token, -1 for none in this window;
     `token_starts` and `token_ends` are the bytes of passages that tokens come from, of the shape of the second tokens.
     """
 

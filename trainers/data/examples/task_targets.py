@@ -37,10 +37,10 @@ def targets_of(
         answerable.ravel()[positions[texts.part == 2]] = True
         answerable.ravel()[at] = True
         gold["answerable"] = answerable
-        if tasks[0].answers is not None:
-            answers = np.concatenate(
-                [task.answers[:, c] for task, c in zip(tasks, numbers, strict=True) if task.answers is not None], axis=1
-            )
+        if tasks[0].answers is None:  # hidden
+            gold["starts"] = gold["ends"] = np.full(len(at), IGNORED)
+        else:
+            answers = _gathered(tasks, numbers, "answers").T
             gold["starts"], gold["ends"] = np.where(answers < 0, at, begins + answers)
     return TaskTargets(np.concatenate(list(numbers)), at, owner, **gold)
 

@@ -250,7 +250,7 @@ def test_tags_and_answers_are_at_their_tokens(architecture, virtual):
     begins = batch.task.at - (inputs.lengths[number] - 1 if form.reads_last else 0)
     at = {int(begins[1]) + before: 7, int(begins[1]) + before + 2: 8, int(begins[0]) + before + 1: 9}
     assert {int(i): int(batch.task.tags.ravel()[i]) for i in np.flatnonzero(batch.task.tags != IGNORED)} == at
-    inputs = inputs_of(form, "span", count=3, answers=np.array([[4, -1, 5], [6, -1, 5]]))
+    inputs = inputs_of(form, "span", count=3, answers=np.array([[4, 6], [-1, -1], [5, 5]]))
     batch = task_batch([ChosenInputs(inputs, 0, number, number, number)])
     task, begins = batch.task, batch.task.at - (inputs.lengths[number] - 1 if form.reads_last else 0)
     assert (task.starts - begins).tolist() == [5, 4, begins[2] * 0 + task.at[2] - begins[2]]
