@@ -1,17 +1,20 @@
 """A split of tasks that is predicted and scored."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
 
+from trainers.data.examples.read_outputs import read_outputs
 from trainers.data.examples.task_data import TaskSource, batch_of, sources_of
 from trainers.data.examples.task_inputs import TaskInputs
 from trainers.data.order import Samples
 from trainers.rows.batch import Batch
+from trainers.rows.task_outputs import TaskOutputs
 from trainers.tasks.examples import Examples
+from trainers.tasks.predictions import Predictions, predictions_of
 
 
 @dataclass(frozen=True)
@@ -41,3 +44,15 @@ class HeldOut:
         """Rank `rank`'s share in batches of `size` inputs: as many on every rank, those of similar length together."""
         for part in self.samples.share(size, rank, world):
             yield batch_of(self.tasks, part, self.packed)
+
+    def predictions(self, outputs: TaskOutputs, model: str = "") -> Predictions:
+        """The predictions of the examples of the only task, from the outputs of its head for all inputs. `model` says
+        what predicted them.
+
+        Where a question may have no answer, the empty text is predicted if its score is higher;
+        `trainers.tasks.predictions.tune_threshold` finds a better threshold.
+        """
+        (task,), (examples,) = self.tasks, self.examples
+        predicted, scores = read_outputs(task, examples, outputs)
+        predictions = predictions_of(examples, predicted, model, scores)
+        return replace(predictions, threshold=0.0) if examples.task.no_answer else predictions

@@ -30,6 +30,7 @@ from trainers.tasks.leaks import read_splits
 from trainers.tasks.read_examples import read_examples
 from trainers.tasks.schema.task import Task
 from trainers.tasks.task_files import available_splits, data_directory, find_split, read_content
+from trainers.tasks.text_to_text import render_inputs, render_targets
 
 TRAIN, DEV = "train", "dev"
 
@@ -139,9 +140,9 @@ def _inputs(corpus: TaskCorpus, job: Finetuning, examples: Examples) -> TaskInpu
 
 
 def _as_text(examples: Examples) -> tuple[pa.LargeStringArray, pa.LargeStringArray]:
-    """Sources and targets of examples; hidden targets are empty. Of several accepted targets the first is learned."""
-    targets = [accepted[0] if accepted else "" for accepted in examples.targets or [[]] * len(examples)]
-    return examples.texts[0], pa.array(targets, pa.large_string())
+    """Sources and targets of examples. Of several accepted targets the first is learned; hidden ones are empty."""
+    targets = [accepted[0] for accepted in render_targets(examples)] if examples.labelled else [""] * len(examples)
+    return pa.array(render_inputs(examples), pa.large_string()), pa.array(targets, pa.large_string())
 
 
 def _input_maker(corpus: TaskCorpus, job: Finetuning) -> InputMaker:

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,10 +11,13 @@ from gristmill.config import parse
 from gristmill.errors import ConfigError, UserError
 from gristmill.storage.store import write_json
 from tests.trainers.data.examples.conftest import sentences
+from tokenizer.encode import Encoder
 from trainers.config.architecture import Model, fill
 from trainers.config.finetuning import Encoding, Finetuning
 from trainers.config.job import BatchSize, Init, TrainingBudget
 from trainers.data.examples.task_corpus import open_tasks, task_split, task_training, task_validation
+from trainers.rows.task_outputs import TaskOutputs
+from trainers.tasks.predictions import score_predictions
 from trainers.tasks.schema.task import Task
 
 TASK = {
@@ -141,3 +145,34 @@ def test_the_same_inputs_whatever_the_dev_split(base, files):
     validated = task_validation(corpus, job).tasks[0]
     other = task_split(corpus, job, "dev_two").tasks[0]
     assert np.array_equal(validated.lengths, other.lengths)
+
+
+def test_a_split_is_predicted_and_scored(base, files):
+    """The scores of a head become predictions of examples; those of a perfect head are all right."""
+    job = job_of(base, files)
+    held_out = task_split(open_tasks(job), job, "test")
+    labels = held_out.examples[0].labels
+    found = held_out.predictions(TaskOutputs(np.arange(6), np.eye(2)[labels]), "perfect")
+    assert score_predictions(found, repetitions=0)["accuracy"].value == 1.0
+    assert found.model == "perfect"
+    found = held_out.predictions(TaskOutputs(np.arange(6), np.eye(2)[1 - labels]))
+    assert score_predictions(found, repetitions=0)["accuracy"].value == 0.0
+
+
+def test_any_task_is_solved_as_text(base, files):
+    """Sources and targets are those of the templates, in the vocabulary of the base."""
+    model = fill(Model("gpt2", layers=1, width=32, heads=2, positions=128), 420)
+    templates = {
+        "input": "How long is {text}",
+        "target": "It is {label}",
+        "words": {"short": "brief", "long": "lengthy"},
+    }
+    job = replace(job_of(base, files, task={"templates": templates}), model=model, encoding=Encoding(text_to_text=True))
+    held_out = task_split(open_tasks(job), job, "test")
+    definition = Encoder.load(str(base))
+    text = held_out.examples[0].texts[0][2].as_py()
+    label = ("brief", "lengthy")[held_out.examples[0].labels[2]]
+    source, target = held_out.tasks[0].render(np.array([2])), held_out.tasks[0].render_targets(np.array([2]))
+    assert definition.decode(source.ids) == f"<bos>How long is {text}"
+    assert definition.decode(target.ids) == f"It is {label}<eos>"
+    assert held_out.tasks[0].kind == "text_to_text"
