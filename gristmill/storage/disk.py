@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
 from fnmatch import fnmatchcase
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path, PosixPath
 from stat import S_ISDIR, S_ISREG
 from typing import IO, Any, BinaryIO, Self, final
@@ -206,16 +206,14 @@ class LocalPath(PosixPath, Location):
 
         The write is repeated after an I/O error that may be transient.
         """
-        if callable(content):
-            with attach_filename(self):
-                self._write(content)
-            return
+        write = content if callable(content) else partial(_write_bytes, content)
         for _ in range(_REMOVALS):
             # FileNotFoundError: another process published the step and removed the attempt as a leftover.
             with suppress(FileNotFoundError):
-                retry(self, lambda: self._write(lambda sink: sink.write(content)))
+                retry(self, lambda: self._write(write))
                 return
-        self._write(lambda sink: sink.write(content))
+        with attach_filename(self):
+            self._write(write)
 
     def _write(self, content: Callable[[BinaryIO], object]) -> None:
         self.parent.mkdir(parents=True, exist_ok=True)
@@ -322,6 +320,10 @@ def discard(directory: LocalPath) -> None:
     """Remove a directory and everything below, as far as the file system allows."""
     with suppress(OSError):
         directory.remove_tree()
+
+
+def _write_bytes(content: bytes, sink: BinaryIO) -> None:
+    sink.write(content)
 
 
 def read_range(path: Path, start: int, end: int) -> bytes:

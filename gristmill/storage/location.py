@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import BinaryIO, Protocol, Self
 
 Content = bytes | Callable[[BinaryIO], None]
-"""The bytes of a file, or a function that writes them to a sink."""
+"""The bytes of a file, or a function that writes them to a sink. It is called again if the write fails."""
 
 
 @dataclass(frozen=True)

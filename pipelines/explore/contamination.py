@@ -37,6 +37,7 @@ def write_contamination_report(corpus: Location, output: Location) -> None:
 
     def write(sink: BinaryIO) -> None:
         nonlocal matches, documents
+        matches = documents = 0
         for document, drop, items in _contaminated_documents(opened):
             documents += 1
             matches += len(items)

@@ -30,7 +30,25 @@ def test_a_writer_that_fails_leaves_nothing(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["kept"]
 
 
-def test_a_file_whose_attempt_another_process_swept_away_is_written_again(tmp_path, monkeypatch):
+@pytest.mark.parametrize("content", [b"times", lambda sink: sink.write(b"times")], ids=["bytes", "function"])
+def test_a_write_that_fails_once_is_repeated_from_the_start(tmp_path, monkeypatch, content):
+    rename, failed = os.rename, []
+
+    def fail(old, new):
+        if not failed:
+            failed.append(old)
+            raise OSError(errno.EIO, "Input/output error")
+        rename(old, new)
+
+    monkeypatch.setattr(os, "rename", fail)
+    (tmp_path / "a").write_atomic(content)
+    assert (tmp_path / "a").read_bytes() == b"times"
+    assert len(failed) == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+
+
+@pytest.mark.parametrize("content", [b"times", lambda sink: sink.write(b"times")], ids=["bytes", "function"])
+def test_a_file_whose_attempt_another_process_swept_away_is_written_again(tmp_path, monkeypatch, content):
     """A process that publishes a step also removes the unfinished files of a second build, and several processes may."""
     fsync, swept = os.fsync, []
 
@@ -41,7 +59,7 @@ def test_a_file_whose_attempt_another_process_swept_away_is_written_again(tmp_pa
         fsync(descriptor)
 
     monkeypatch.setattr(os, "fsync", sweep)
-    (tmp_path / "run.json").write_atomic(b"times")
+    (tmp_path / "run.json").write_atomic(content)
     assert (tmp_path / "run.json").read_bytes() == b"times"
     assert len(swept) == 3
 
