@@ -338,14 +338,19 @@ class Trained:
     fingerprints: dict[str, str]
 
 
+def read_export(path: LocalPath) -> tuple[dict[str, Any], Job]:
+    """(what `gristmill.json` of a verified export says, the configuration of its run)."""
+    origin = _read_origin(path)
+    return origin, parse_job(origin["config"], str(path / _ORIGIN))
+
+
 def load_trained(path: LocalPath) -> Trained:
     """Load the model of an export, or of the newest checkpoint of a run. Raises UserError if `path` is
     neither.
     """
     if (path / _ORIGIN).exists():
         _silence_progress_bars()
-        origin = _read_origin(path)
-        config = parse_job(origin["config"], str(path / _ORIGIN))
+        origin, config = read_export(path)
         return Trained(_exported_model(path, config.model), path / "tokenizer.json", config, origin["fingerprints"])
     record = read_run(path)
     newest = checkpoint.read_newest(path, print)

@@ -5,6 +5,8 @@ To add one, write a file here and add a line with the same name to
 """
 
 import importlib
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from trainers.config.architecture import ARCHITECTURES, Model
@@ -57,18 +59,32 @@ def attach_head(
     pooling: "Pooling | None" = None,
     layers: "Layers" = "last",
     dropout: float | None = None,
+    weights: Mapping[str, Any] = MappingProxyType({}),
 ) -> None:
     """Give a model a head as `task_head` (`models.heads.task_head.build_head`), and freeze the heads of its pretraining,
-    which the task does not use.
+    which the task does not use. The layers of the head but the last begin with those of the same name and shape in
+    `weights`.
     """
+    import torch
+
     from trainers.models.heads.task_head import build_head
 
+    used = stack_parameters(network, model)
+    for name, parameter in network.named_parameters():
+        parameter.requires_grad_(parameter.requires_grad and name in used)
+    network.task_head = build_head(MODELS[model.architecture], model, kind, outputs, seed, pooling, layers, dropout)
+    with torch.no_grad():
+        for name, parameter in network.task_head.named_parameters():
+            known = weights.get(f"task_head.{name}")
+            if known is not None and known.shape == parameter.shape and not name.startswith("output."):
+                parameter.copy_(known)
+
+
+def stack_parameters(network: Any, model: Model) -> set[str]:
+    """The names of the parameters that the states of a model depend on: all but those of the heads of pretraining."""
     stacks = [network.get_encoder(), network.get_decoder()] if model.decoder_layers else [network.base_model]
     used = {id(parameter) for stack in stacks for parameter in stack.parameters()}
-    used -= {id(p) for stack in stacks if hasattr(stack, "pooler") and stack.pooler for p in stack.pooler.parameters()}
-    for parameter in network.parameters():
-        parameter.requires_grad_(parameter.requires_grad and id(parameter) in used)
-    network.task_head = build_head(MODELS[model.architecture], model, kind, outputs, seed, pooling, layers, dropout)
+    return {name for name, p in network.named_parameters() if id(p) in used and ".pooler." not in name}
 
 
 def stock_class(model: Model) -> Any:

@@ -33,6 +33,21 @@ def _configuration(model: Model, specials: dict[str, int]) -> Any:
     )
 
 
+def _sizes(configuration: Any) -> Model:
+    return Model(
+        "bart",
+        layers=configuration.encoder_layers,
+        width=configuration.d_model,
+        heads=configuration.encoder_attention_heads,
+        positions=configuration.max_position_embeddings,
+        decoder_layers=configuration.decoder_layers,
+        feed_forward=configuration.encoder_ffn_dim,
+        vocab_size=configuration.vocab_size,
+        dropout=configuration.dropout,
+        initializer_range=configuration.init_std,
+    )
+
+
 def _embed(stack: Any, inputs: Inputs) -> Any:
     from torch.nn.functional import dropout
 
@@ -72,6 +87,7 @@ _HEADS: dict[HeadKind, HeadForm] = {
 
 ARCHITECTURE = Architecture(
     _configuration,
+    _sizes,
     _hidden,
     logits=lambda network, states: network.lm_head(states),  # the stock model adds an untrained bias of zeros
     blocks=lambda network: list(network.model.decoder.layers),

@@ -26,6 +26,20 @@ def _configuration(model: Model, specials: dict[str, int]) -> Any:
     )
 
 
+def _sizes(configuration: Any) -> Model:
+    return Model(
+        "bert",
+        layers=configuration.num_hidden_layers,
+        width=configuration.hidden_size,
+        heads=configuration.num_attention_heads,
+        positions=configuration.max_position_embeddings,
+        feed_forward=configuration.intermediate_size,
+        vocab_size=configuration.vocab_size,
+        dropout=configuration.hidden_dropout_prob,
+        initializer_range=configuration.initializer_range,
+    )
+
+
 def _create(configuration: Any, model: Model, specials: dict[str, int]) -> Any:
     from transformers import BertForMaskedLM, BertForPreTraining
 
@@ -54,6 +68,7 @@ _HEADS: dict[HeadKind, HeadForm] = {
 
 ARCHITECTURE = Architecture(
     _configuration,
+    _sizes,
     _hidden,
     logits=lambda network, states: network.cls.predictions(states),
     blocks=lambda network: list(network.bert.encoder.layer),

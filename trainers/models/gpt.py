@@ -29,6 +29,19 @@ def _configuration(model: Model, specials: dict[str, int]) -> Any:
     )
 
 
+def _sizes(configuration: Any) -> Model:
+    return Model(
+        "gpt",
+        layers=configuration.n_layer,
+        width=configuration.n_embd,
+        heads=configuration.n_head,
+        positions=configuration.n_positions,
+        vocab_size=configuration.vocab_size,
+        dropout=configuration.resid_pdrop,
+        initializer_range=configuration.initializer_range,
+    )
+
+
 def _hidden(network: Any, inputs: Inputs) -> Any:
     import torch
 
@@ -57,6 +70,7 @@ _HEADS: dict[HeadKind, HeadForm] = {
 
 ARCHITECTURE = Architecture(
     _configuration,
+    _sizes,
     _hidden,
     logits=lambda network, states: network.lm_head(states),
     blocks=lambda network: list(network.transformer.h),

@@ -26,6 +26,21 @@ def _configuration(model: Model, specials: dict[str, int]) -> Any:
     )
 
 
+def _sizes(configuration: Any) -> Model:
+    return Model(
+        "gpt2",
+        layers=configuration.n_layer,
+        width=configuration.n_embd,
+        heads=configuration.n_head,
+        positions=configuration.n_positions,
+        feed_forward=configuration.n_inner,
+        vocab_size=configuration.vocab_size,
+        tied=configuration.tie_word_embeddings,
+        dropout=configuration.resid_pdrop,
+        initializer_range=configuration.initializer_range,
+    )
+
+
 def _hidden(network: Any, inputs: Inputs) -> Any:
     reads = {"input_ids": inputs.ids, "position_ids": inputs.positions, "attention_mask": inputs.mask}
     return network.transformer(**reads, use_cache=False).last_hidden_state
@@ -42,6 +57,7 @@ _HEADS: dict[HeadKind, HeadForm] = {
 
 ARCHITECTURE = Architecture(
     _configuration,
+    _sizes,
     _hidden,
     logits=lambda network, states: network.lm_head(states),
     blocks=lambda network: list(network.transformer.h),

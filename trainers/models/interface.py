@@ -69,12 +69,17 @@ class Architecture:
     parameter to the decoder's. `publish` changes a trained model, given the special ids, so that plain
     `transformers` computes the same.
 
+    `sizes` is the inverse of `configuration`: the sizes in a published one. Dropout is that of the states, the
+    only rate we have. It raises ConfigError for what sizes cannot express and
+    `runs.published.check_configuration` does not compare.
+
     `blocks` are the layers of the stack that `hidden` ends with, in order: each takes states as its first
     argument, and returns them, or a tuple that begins with them. `heads` has the form of the head of each
     kind of task.
     """
 
     configuration: Callable[[Model, dict[str, int]], Any]
+    sizes: Callable[[Any], Model]
     hidden: Callable[[Any, Inputs], Any]
     logits: Callable[[Any, Any], Any]
     blocks: Callable[[Any], list[Any]]

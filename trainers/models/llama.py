@@ -28,6 +28,23 @@ def _configuration(model: Model, specials: dict[str, int]) -> Any:
     )
 
 
+def _sizes(configuration: Any) -> Model:
+    return Model(
+        "llama",
+        layers=configuration.num_hidden_layers,
+        width=configuration.hidden_size,
+        heads=configuration.num_attention_heads,
+        positions=configuration.max_position_embeddings,
+        key_value_heads=configuration.num_key_value_heads,
+        feed_forward=configuration.intermediate_size,
+        vocab_size=configuration.vocab_size,
+        tied=configuration.tie_word_embeddings,
+        initializer_range=configuration.initializer_range,
+        rope_base=configuration.rope_parameters["rope_theta"],
+        norm_epsilon=configuration.rms_norm_eps,
+    )
+
+
 def _hidden(network: Any, inputs: Inputs) -> Any:
     reads = {"input_ids": inputs.ids, "position_ids": inputs.positions, "attention_mask": inputs.mask}
     return network.model(**reads, use_cache=False).last_hidden_state
@@ -44,6 +61,7 @@ _HEADS: dict[HeadKind, HeadForm] = {
 
 ARCHITECTURE = Architecture(
     _configuration,
+    _sizes,
     _hidden,
     logits=lambda network, states: network.lm_head(states),
     blocks=lambda network: list(network.model.layers),

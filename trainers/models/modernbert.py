@@ -5,6 +5,7 @@ global. The other layers attend to 64 tokens on each side.
 from dataclasses import replace
 from typing import Any
 
+from gristmill.errors import ConfigError
 from trainers.config.architecture import Model
 from trainers.models.interface import Architecture, HeadForm, HeadKind, Inputs, special_ids
 
@@ -35,6 +36,24 @@ def _configuration(model: Model, specials: dict[str, int]) -> Any:
     )
 
 
+def _sizes(configuration: Any) -> Model:
+    local = configuration.rope_parameters["sliding_attention"]["rope_theta"]
+    if local != _LOCAL_BASE:
+        raise ConfigError(f"local_rope_theta: got {local}, allowed {_LOCAL_BASE}")
+    return Model(
+        "modernbert",
+        layers=configuration.num_hidden_layers,
+        width=configuration.hidden_size,
+        heads=configuration.num_attention_heads,
+        positions=configuration.max_position_embeddings,
+        feed_forward=configuration.intermediate_size,
+        vocab_size=configuration.vocab_size,
+        dropout=configuration.mlp_dropout,
+        initializer_range=configuration.initializer_range,
+        rope_base=configuration.rope_parameters["full_attention"]["rope_theta"],
+    )
+
+
 def _hidden(network: Any, inputs: Inputs) -> Any:
     # Local layers use a given mask as it is, so they get one that includes their window.
     length, window = inputs.ids.shape[1], network.config.sliding_window
@@ -58,6 +77,7 @@ _HEADS: dict[HeadKind, HeadForm] = {
 
 ARCHITECTURE = Architecture(
     _configuration,
+    _sizes,
     _hidden,
     logits=lambda network, states: network.decoder(network.head(states)),
     blocks=lambda network: list(network.model.layers),

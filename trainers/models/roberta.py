@@ -38,6 +38,20 @@ def _configuration(model: Model, specials: dict[str, int]) -> Any:
     )
 
 
+def _sizes(configuration: Any) -> Model:
+    return Model(
+        "roberta",
+        layers=configuration.num_hidden_layers,
+        width=configuration.hidden_size,
+        heads=configuration.num_attention_heads,
+        positions=configuration.max_position_embeddings - max(configuration.pad_token_id, _PADDING) - 1,
+        feed_forward=configuration.intermediate_size,
+        vocab_size=configuration.vocab_size,
+        dropout=configuration.hidden_dropout_prob,
+        initializer_range=configuration.initializer_range,
+    )
+
+
 def _create(configuration: Any, model: Model, specials: dict[str, int]) -> Any:
     import torch
     from transformers import RobertaForMaskedLM
@@ -92,6 +106,7 @@ _HEADS: dict[HeadKind, HeadForm] = {
 
 ARCHITECTURE = Architecture(
     _configuration,
+    _sizes,
     _hidden,
     logits=lambda network, states: network.lm_head(states),
     blocks=lambda network: list(network.roberta.encoder.layer),

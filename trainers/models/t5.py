@@ -12,6 +12,8 @@ from typing import Any, ClassVar
 from trainers.config.architecture import Model
 from trainers.models.interface import Architecture, HeadForm, HeadKind, Inputs, decoder_start_id
 
+_LENGTH = 512  # of the published models, whose configurations do not all say so; no table depends on it
+
 
 def _configuration(model: Model, specials: dict[str, int]) -> Any:
     from transformers import T5Config
@@ -32,6 +34,23 @@ def _configuration(model: Model, specials: dict[str, int]) -> Any:
         eos_token_id=specials["<eos>"],
         pad_token_id=specials["<pad>"],
         decoder_start_token_id=decoder_start_id(model, specials),
+    )
+
+
+def _sizes(configuration: Any) -> Model:
+    return Model(
+        "t5",
+        layers=configuration.num_layers,
+        width=configuration.d_model,
+        heads=configuration.num_heads,
+        positions=getattr(configuration, "n_positions", _LENGTH),
+        decoder_layers=configuration.num_decoder_layers,
+        head_width=configuration.d_kv,
+        feed_forward=configuration.d_ff,
+        vocab_size=configuration.vocab_size,
+        gated=configuration.is_gated_act,
+        tied=configuration.scale_decoder_outputs,
+        dropout=configuration.dropout_rate,
     )
 
 
@@ -110,6 +129,7 @@ _HEADS: dict[HeadKind, HeadForm] = {
 
 ARCHITECTURE = Architecture(
     _configuration,
+    _sizes,
     _hidden,
     _logits,
     blocks=lambda network: list(network.decoder.block),

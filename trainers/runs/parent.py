@@ -161,3 +161,9 @@ def weight_files(path: Path) -> list[Path]:
 def weights_digest(path: Path) -> str:
     """Return a digest of the configuration and the weights of a Hugging Face directory."""
     return digest([file_checksum(file) for file in [path / "config.json", *weight_files(path)]])
+
+
+def require_unchanged(path: Path, found: str, recorded: str) -> None:
+    """Raise UserError if the checksum of a parent's weights is not what its run recorded."""
+    if found != recorded:
+        raise UserError(f"init.path: {path} is no longer what this run began with; put it back, or begin another run")

@@ -9,35 +9,20 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from gristmill.errors import ConfigError, UserError
+from gristmill.errors import ConfigError
 from gristmill.storage.disk import LocalPath
 from gristmill.storage.store import read_json
 from trainers.config.architecture import Model
 from trainers.config.job import Job
 from trainers.inference.model_export import load_trained
-from trainers.models import MODELS, stock_class
+from trainers.models import MODELS
 from trainers.runs import checkpoint
-from trainers.runs.parent import checkpoint_of, weight_files, weights_digest
+from trainers.runs.parent import checkpoint_of, require_unchanged, weight_files, weights_digest
+from trainers.runs.published import check_configuration, published_weights, read_configuration
 from trainers.runs.run import read_config
 
 # Fields that may differ from the parent's model: they change no tensor, or changing them is the purpose (longer contexts).
 _FREE_SIZES = ("positions", "dropout", "initializer_range", "rope_base", "vocab_size", "sentence_head")
-# Fields of a Hugging Face configuration that change results without changing the shape of a tensor.
-_DECISIVE = (
-    *(
-        "model_type",
-        "hidden_act",
-        "activation_function",
-        "hidden_activation",
-        "afn",
-        "feed_forward_proj",
-        "dense_act_fn",
-    ),
-    *("num_attention_heads", "n_head", "num_heads", "encoder_attention_heads", "decoder_attention_heads", "head_dim"),
-    *("num_key_value_heads", "layer_norm_eps", "layer_norm_epsilon", "rms_norm_eps", "norm_eps", "scale_embedding"),
-    *("tie_word_embeddings", "relative_attention_num_buckets", "relative_attention_max_distance", "local_attention"),
-    *("global_attn_every_n_layers", "layer_types", "scale_attn_weights", "scale_attn_by_inverse_layer_idx"),
-)
 
 
 class _Weights(Mapping[str, dict[str, Any]]):
@@ -72,16 +57,16 @@ def read_state(
     assert init is not None
     path, kind = LocalPath(init.path), record["kind"]
     if kind == "hugging_face":
-        _unchanged(path, weights_digest(path), record["fingerprints"]["weights"])
+        require_unchanged(path, weights_digest(path), record["fingerprints"]["weights"])
         weights = _hugging_face(path, config, specials)
     elif kind == "export":
-        _unchanged(path, read_json(path / "gristmill.json", "export again")["checkpoint"], record["checkpoint"])
+        require_unchanged(path, read_json(path / "gristmill.json", "export again")["checkpoint"], record["checkpoint"])
         trained = load_trained(path)
         _check_model(config.model, trained.config.model)
         weights = dict(trained.model.named_parameters())
     else:
         found, theirs = checkpoint_of(path, record["step"]), read_config(path)
-        _unchanged(path, found.checksum, record["checkpoint"])
+        require_unchanged(path, found.checksum, record["checkpoint"])
         _check_model(config.model, theirs.model)
         if init.optimizer == "keep" and config.optimizer.kind != theirs.optimizer.kind:
             raise ConfigError(
@@ -105,11 +90,6 @@ def _kept(state: Mapping[str, dict[str, Any]], path: Path) -> Mapping[str, dict[
     return state
 
 
-def _unchanged(path: Path, found: str, recorded: str) -> None:
-    if found != recorded:
-        raise UserError(f"init.path: {path} is no longer what this run began with; put it back, or begin another run")
-
-
 def _check_shapes(theirs: Mapping[str, tuple[int, ...]], ours: Mapping[str, tuple[int, ...]], path: Path) -> None:
     for name in [*ours, *(name for name in theirs if name not in ours)]:
         here, there = ours.get(name), theirs.get(name)
@@ -129,11 +109,8 @@ def _check_model(ours: Model, theirs: Model) -> None:
             raise ConfigError(f"model.{field.name}: got {here}, the model of init.path has {there}; give it the same")
 
 
-def _hugging_face(path: Path, config: Job, specials: dict[str, int]) -> dict[str, Any]:
+def _hugging_face(path: LocalPath, config: Job, specials: dict[str, int]) -> dict[str, Any]:
     """The parameters of a Hugging Face directory by their names in `transformers`."""
-    import torch
-    import transformers
-
     model = config.model
     weight_files(path)
     written = json.loads((path / "config.json").read_text(encoding="utf-8"))
@@ -145,33 +122,10 @@ def _hugging_face(path: Path, config: Job, specials: dict[str, int]) -> dict[str
         )
     if model.position != model.traits.positions[0]:
         raise ConfigError(f"model.position: got {model.position}, {path} has {model.traits.positions[0]}")
-    theirs = transformers.AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False)
-    _check_configuration(ours.to_dict(), theirs.to_dict(), path)
-    given = {"local_files_only": True, "trust_remote_code": False, "use_safetensors": True, "dtype": torch.float32}
-    network, info = stock_class(model).from_pretrained(path, **given, output_loading_info=True)
-    absent = sorted(info["missing_keys"])
+    check_configuration(ours.to_dict(), read_configuration(path).to_dict(), path)
+    weights, absent = published_weights(path, model)
     if absent:
         raise ConfigError(
             f"init.path: {path} has no tensor {absent[0]} ({len(absent)} are missing); take another recipe"
         )
-    return dict(network.named_parameters())
-
-
-def _check_configuration(ours: Mapping[str, Any], theirs: Mapping[str, Any], path: Path) -> None:
-    for name in _DECISIVE:
-        here, there = ours.get(name), theirs.get(name)
-        if here != there and None not in (here, there):
-            raise ConfigError(
-                f"init.path: {name}: {path}/config.json has {there!r}, this run's model {here!r}; set the field of the model "
-                f"section that gives it, or take another parent"
-            )
-    types = [_rope_types(each.get("rope_parameters") or {}) for each in (ours, theirs)]
-    if types[0] != types[1]:
-        raise ConfigError(
-            f"init.path: {path}/config.json scales its rotary positions ({types[1]}), which is not supported"
-        )
-
-
-def _rope_types(parameters: Mapping[str, Any]) -> list[str]:
-    nested = [value for value in parameters.values() if isinstance(value, dict)]
-    return sorted({str(each.get("rope_type", "default")) for each in (nested or [dict(parameters)])})
+    return weights

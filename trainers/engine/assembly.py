@@ -1,0 +1,53 @@
+"""From a job to the model that trains: the network, the weights of its base, the head of its task, its method."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from trainers.config.finetuning import Finetuning
+from trainers.config.job import Job
+from trainers.engine.forward import Forward, forward_of
+from trainers.engine.losses import LOSSES, Loss
+from trainers.engine.task_losses import task_losses
+from trainers.models import attach_head, build_model
+from trainers.tasks.schema.task import Task
+
+
+def build_forward(config: Job, specials: dict[str, int], base: Mapping[str, Any]) -> Forward:
+    """The model of a resolved job with its losses: in fp32, the same on every worker.
+
+    `base` are the weights that it begins with, by the names of its parameters; those that it lacks are drawn from the
+    job's seed. A fine-tuned model then gets its head, whose hidden layers may be in `base` as `task_head...`, and what
+    its method adds; what the method does not train is frozen.
+    """
+    import torch
+
+    network = build_model(config.model, specials, config.seed)
+    parameters = dict(network.named_parameters())
+    with torch.no_grad():
+        for name in parameters.keys() & base.keys():
+            parameters[name].copy_(base[name])
+    if not isinstance(config, Finetuning):
+        return forward_of(network, config)
+    architecture, family = config.model.architecture, config.model.family
+    losses: tuple[Loss, ...] = (LOSSES["loss"],)
+    if not config.writes_text:
+        (task,) = config.tasks
+        assert task.kind != "generate"
+        head = (config.head.pooling, config.head.layers, config.head.dropout)
+        attach_head(network, config.model, task.kind, outputs_of(task), config.seed, *head, weights=base)
+        losses = task_losses(task.kind, config.label_smoothing, class_weights(config))
+    config.method.apply(network, architecture, family, config.seed)
+    return Forward(network, architecture, True, losses)
+
+
+def outputs_of(task: Task) -> int:
+    """How many numbers the head of a task predicts at a time: one for each class or tag; start and end of spans."""
+    return {"classify": len(task.labels), "tag": len(task.labels), "span": 2}.get(task.kind, 1)
+
+
+def class_weights(config: Finetuning) -> list[float] | None:
+    """The weight of each class of a resolved job, in the order of the task's labels; None for all alike."""
+    assert not isinstance(config.class_weights, str), "the job is resolved"
+    if config.class_weights is None:
+        return None
+    return [config.class_weights[name] for name in config.tasks[0].label_names]

@@ -1,0 +1,160 @@
+"""Models in Hugging Face layout that were not made here: their sizes and tensors.
+
+Nothing is downloaded, no code of a directory runs, and only safetensors are read.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from gristmill.errors import ConfigError, UserError
+from trainers.config.architecture import Model, fill
+from trainers.models import MODELS, stack_parameters, stock_class
+from trainers.models.interface import HeadForm
+from trainers.runs.parent import weight_files
+
+_TYPES = {"openai-gpt": "gpt"}
+"""Architectures by `model_type`, where the two differ."""
+# The one stock class that keeps its stack under another name than the others of its architecture.
+_RENAMES = {"llama": {r"^transformer\.": "model."}}
+# Fields of a Hugging Face configuration that change results without changing the shape of a tensor.
+_DECISIVE = (
+    *(
+        "model_type",
+        "hidden_act",
+        "activation_function",
+        "hidden_activation",
+        "afn",
+        "feed_forward_proj",
+        "dense_act_fn",
+    ),
+    *("num_attention_heads", "n_head", "num_heads", "encoder_attention_heads", "decoder_attention_heads", "head_dim"),
+    *("num_key_value_heads", "layer_norm_eps", "layer_norm_epsilon", "rms_norm_eps", "norm_eps", "scale_embedding"),
+    *("tie_word_embeddings", "relative_attention_num_buckets", "relative_attention_max_distance", "local_attention"),
+    *("global_attn_every_n_layers", "layer_types", "scale_attn_weights", "scale_attn_by_inverse_layer_idx"),
+    *("is_decoder", "add_cross_attention", "attention_bias", "mlp_bias", "norm_bias", "encoder_ffn_dim"),
+    *("decoder_ffn_dim", "type_vocab_size", "scale_decoder_outputs"),
+)
+# Fields that our configurations lack, with the only value that is computed here.
+_FIXED = {"position_embedding_type": "absolute", "sliding_window": None, "use_sliding_window": False}
+
+
+def read_configuration(path: Path) -> Any:
+    """The `transformers` configuration of a directory. Raises UserError if it cannot be read, or if its `model_type` is
+    none of ours.
+    """
+    from huggingface_hub.errors import StrictDataclassError
+    from transformers import AutoConfig
+
+    file = path / "config.json"
+    try:
+        written = json.loads(file.read_text(encoding="utf-8"))
+        kind = written.get("model_type")
+        if kind not in {*MODELS, *_TYPES} - {*_TYPES.values()}:
+            known = sorted({*MODELS, *_TYPES} - {*_TYPES.values()})
+            raise UserError(f"init.path: {file} has model_type {kind!r}, allowed {', '.join(known)}; take another base")
+        return AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, StrictDataclassError) as error:
+        if isinstance(error, UserError):
+            raise
+        shown = " ".join(str(error).split())
+        raise UserError(f"init.path: {file} cannot be read ({shown}); save the model again") from error
+
+
+def model_of(path: Path, specials: dict[str, int]) -> Model:
+    """The sizes of the model in a Hugging Face directory. Raises ConfigError that names a field which our model cannot
+    express.
+    """
+    theirs = read_configuration(path)
+    name = _TYPES.get(theirs.model_type, theirs.model_type)
+    try:
+        model = MODELS[name].sizes(theirs)
+        model.check()
+    except ValueError as error:
+        raise ConfigError(f"init.path: {path}/config.json: {error}; take another base") from error
+    assert model.vocab_size is not None
+    model = fill(model, model.vocab_size)
+    check_configuration(MODELS[name].configuration(model, specials).to_dict(), theirs.to_dict(), path)
+    return model
+
+
+def check_configuration(ours: Mapping[str, Any], theirs: Mapping[str, Any], path: Path) -> None:
+    """Raise ConfigError that names the first field in which two configurations compute different results."""
+    for name in (*_DECISIVE, *_FIXED):
+        here, there = ours.get(name, _FIXED.get(name)), theirs.get(name)
+        if here != there and (None not in (here, there) or (name in _FIXED and there is not None)):
+            raise ConfigError(
+                f"init.path: {name}: {path}/config.json has {there!r}, this run's model {here!r}; set the field of the model "
+                f"section that gives it, or take another parent"
+            )
+    types = [_rope_types(each.get("rope_parameters") or {}) for each in (ours, theirs)]
+    if types[0] != types[1]:
+        raise ConfigError(
+            f"init.path: {path}/config.json scales its rotary positions ({types[1]}), which is not supported"
+        )
+
+
+def _rope_types(parameters: Mapping[str, Any]) -> list[str]:
+    nested = [value for value in parameters.values() if isinstance(value, dict)]
+    return sorted({str(each.get("rope_type", "default")) for each in (nested or [dict(parameters)])})
+
+
+def published_weights(path: Path, model: Model) -> tuple[dict[str, Any], list[str]]:
+    """(the parameters of a Hugging Face directory by their names in our models, the names that it lacks).
+
+    It may hold a model without a head, or with that of a task. Raises UserError if it lacks a parameter of the stacks, or
+    its files cannot be read.
+    """
+    import torch
+    from safetensors import SafetensorError
+
+    weight_files(path)
+    given = {"local_files_only": True, "trust_remote_code": False, "use_safetensors": True, "dtype": torch.float32}
+    try:
+        with _quiet():
+            network, info = stock_class(model).from_pretrained(
+                path, **given, key_mapping=_RENAMES.get(model.architecture), output_loading_info=True
+            )
+    except (OSError, SafetensorError) as error:
+        raise UserError(f"init.path: the tensors of {path} cannot be read ({error}); copy them again") from error
+    weights = {name: parameter.detach() for name, parameter in network.named_parameters()}
+    absent = sorted(name for name in info["missing_keys"] if name in weights)
+    if lost := sorted(set(absent) & stack_parameters(network, model)):
+        raise UserError(f"init.path: {path} has no tensor {lost[0]} ({len(lost)} are missing); take another base")
+    if model.architecture == "roberta":  # exports may have unused rows before the positions
+        name = "roberta.embeddings.position_embeddings.weight"
+        weights[name] = weights[name][-(model.positions + 2) :]
+    return {name: weight for name, weight in weights.items() if name not in absent}, absent
+
+
+def published_head(path: Path, form: HeadForm) -> dict[str, Any]:
+    """The hidden layers of a head of this form that a directory has: {name in `task_head`: fp32 tensor}."""
+    from safetensors import safe_open
+
+    found = {}
+    for file in weight_files(path):
+        with safe_open(file, "pt") as opened:
+            names = set(opened.keys())
+            for layer in ("dense", "norm"):
+                for part in ("weight", "bias"):
+                    stock = f"{getattr(form, layer)}.{part}"
+                    name = next((each for each in (stock, stock.partition(".")[2]) if each in names), None)
+                    if name is not None:
+                        found[f"task_head.{layer}.{part}"] = opened.get_tensor(name).float()
+    return found
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """No report of tensors that are new or not used: callers say which are."""
+    from transformers.utils import logging
+
+    level = logging.get_verbosity()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
