@@ -1,5 +1,8 @@
 """The task file: what is accepted, and what is refused in one line."""
 
+import re
+from pathlib import Path
+
 import pytest
 
 from gristmill.config import parse, plain
@@ -79,6 +82,16 @@ def test_a_bad_field_is_named_with_what_is_allowed(changes, message):
 def test_an_unknown_task_names_those_that_are_near():
     with pytest.raises(ConfigError, match="did you mean 'sst2'"):
         load_task("sst-2")
+
+
+def test_the_example_of_the_guide_is_a_task(tmp_path):
+    guide = (Path(__file__).parents[3] / "docs" / "tasks.md").read_text()
+    blocks = re.findall(r"```yaml\n(.*?)```", guide, re.S)
+    assert len(blocks) == 2
+    (tmp_path / "reviews.yaml").write_text("".join(blocks))
+    task = load_task(str(tmp_path / "reviews.yaml"), ["leak=report"])
+    assert (task.name, task.folder, task.leak) == ("reviews", str(tmp_path), "report")
+    assert task.templates.words["5"] == "great"
 
 
 def test_labels_are_text_however_yaml_reads_them():
