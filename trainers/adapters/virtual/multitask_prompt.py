@@ -48,7 +48,9 @@ class MultitaskPrompt(TrainingMethod):
         add_virtual_tokens(table, TaskRows(rows, self.tasks, self.rank))
 
     def peft_config(self, network: Any, architecture: str, family: str) -> Mapping[str, Any] | None:
-        """peft's MULTITASK_PROMPT_TUNING."""
+        """peft's MULTITASK_PROMPT_TUNING; None for encoders, to whose prompts peft 0.21 does not pass the task."""
+        if family == "encoder":
+            return None
         others = {"num_tasks": self.tasks, "num_ranks": self.rank}
         return prompt_config("MULTITASK_PROMPT_TUNING", network, architecture, family, self.tokens, **others)
 

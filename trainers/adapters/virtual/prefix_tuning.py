@@ -8,7 +8,6 @@ from trainers.adapters.shared.blocks import token_embedding
 from trainers.adapters.shared.training_method import Encode, TrainingMethod
 from trainers.adapters.virtual.deep_prompts import (
     DeepPrompts,
-    check_where,
     insert_prefixes,
     prefix_config,
     prefix_state,
@@ -20,13 +19,12 @@ class PrefixTuning(TrainingMethod):
     """Train `tokens` keys and values per layer, which an MLP with an inner layer of `hidden` (null: the width of the
     embeddings) computes from trained embeddings; it is needed for training only.
 
-    In an encoder-decoder they precede those of the attentions named in `where`; peft knows `[decoder]` alone.
+    In an encoder-decoder, cross-attention has a prefix too.
     """
 
     kind: Literal["prefix"] = "prefix"
     tokens: int = 20
     hidden: int | None = None
-    where: tuple[Literal["encoder", "cross", "decoder"], ...] = ("encoder", "cross", "decoder")
 
     def check(self) -> None:
         """Validate ranges."""
@@ -34,7 +32,6 @@ class PrefixTuning(TrainingMethod):
             raise ValueError(f"tokens: got {self.tokens}, allowed 1 or more")
         if self.hidden is not None and self.hidden < 1:
             raise ValueError(f"hidden: got {self.hidden}, allowed 1 or more, or null for the width of the embeddings")
-        check_where(self.where)
 
     @property
     def prefix_length(self) -> int:
@@ -46,23 +43,17 @@ class PrefixTuning(TrainingMethod):
         from trainers.adapters.virtual.prefix_attention import PrefixEncoder
 
         width = token_embedding(network, architecture).embedding_dim
-        insert_prefixes(
-            network,
-            architecture,
-            family,
-            self.tokens,
-            self.where,
-            PrefixEncoder(self.tokens, width, self.hidden or width),
-        )
+        encoder = PrefixEncoder(self.tokens, width, self.hidden or width)
+        insert_prefixes(network, architecture, self.tokens, encoder)
 
     @property
     def deployed(self) -> DeepPrompts:
         """What the MLP computes are keys and values."""
-        return DeepPrompts(tokens=self.tokens, where=self.where)
+        return DeepPrompts(tokens=self.tokens)
 
     def peft_config(self, network: Any, architecture: str, family: str) -> Mapping[str, Any] | None:
         """peft's PREFIX_TUNING, which reads what the MLP computes."""
-        return prefix_config(network, architecture, family, self.tokens, self.where)
+        return prefix_config(network, architecture, family, self.tokens)
 
     def peft_state(self, network: Any, architecture: str) -> dict[str, Any]:
         """Keys and values of all layers."""

@@ -83,7 +83,7 @@ _TASK_TYPES = {"decoder": "CAUSAL_LM", "encoder": "FEATURE_EXTRACTION", "encoder
 
 def prompt_config(
     kind: str, network: Any, architecture: str, family: str, tokens: int, **others: Any
-) -> dict[str, Any] | None:
+) -> dict[str, Any]:
     """peft's configuration of a prompt."""
     width = token_embedding(network, architecture).embedding_dim
     config = network.config
