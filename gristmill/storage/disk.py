@@ -267,7 +267,7 @@ class LocalPath(PosixPath, Location):
                 file.seek(0)
                 file.write(content)
         except FileNotFoundError:
-            return self.write_new(content)
+            return False
         return True
 
     def compare_and_swap(self, expected: bytes, content: bytes) -> bool:

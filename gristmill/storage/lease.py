@@ -48,7 +48,10 @@ class Lease:
         return json.dumps(facts | host().identity()).encode() + b"\n"
 
     def beat(self) -> bool:
-        """Raise the counter. Returns False if another process has taken the lease."""
+        """Raise the counter. Returns False if another process has taken the lease.
+
+        A lease that is gone was lost: another process may have taken it and finished.
+        """
         self.count += 1
         return self.path.update(self._owns, self.state())
 

@@ -167,8 +167,8 @@ class Location(ABC):
 
     @abstractmethod
     def update(self, accept: Callable[[bytes], bool], content: bytes) -> bool:
-        """Overwrite the file if `accept` returns True for its current bytes, or create it if it is gone.
-        Returns whether it was written.
+        """Overwrite the file if it exists and `accept` returns True for its current bytes. Returns whether it
+        was written.
 
         Neither atomic nor durable: meant for leases, which are rewritten every few seconds at the same
         length.

@@ -195,7 +195,7 @@ class RemotePath(Location):
             if not accept(self.read_bytes()):
                 return False
         except FileNotFoundError:
-            pass
+            return False
         write_url(self.url, self.remote, content)
         return True
 

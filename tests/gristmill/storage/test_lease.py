@@ -212,12 +212,21 @@ def test_a_lease_that_was_lost_is_left_alone_and_told(place):
     assert holder(place) == "other"
 
 
-def test_a_lease_that_is_gone_or_garbage_is_written_again(tmp_path):
+def test_a_lease_that_is_gone_is_lost(place):
+    lease = Watch().take(place)
+    foreign(place, holder="other")
+    (place / LEASE).unlink()  # the other has finished
+    assert not lease.beat()
+    assert not (place / LEASE).exists()
+    with pytest.raises(ConflictError, match="another process took over"):
+        lease.check()
+
+
+def test_a_lease_that_is_garbage_is_written_again(tmp_path):
     lease = Watch().take(tmp_path)
-    for damage in (lambda path: path.unlink(), lambda path: path.write_bytes(b"\x00" * 40)):
-        damage(tmp_path / LEASE)
-        assert lease.beat()
-        assert holder(tmp_path) == lease.holder
+    (tmp_path / LEASE).write_bytes(b"\x00" * 40)
+    assert lease.beat()
+    assert holder(tmp_path) == lease.holder
     (tmp_path / LEASE).write_bytes(b"[1]")
     watch = Watch()
     watch.take(tmp_path)  # nobody's, and it stands still
