@@ -1,5 +1,6 @@
 """A run as a story: who did what, between which two operations of others."""
 
+import re
 from collections.abc import Iterator, Sequence
 
 from tests.schedules.choices import CRITICAL, LEASE
@@ -54,4 +55,4 @@ def _matters(event: Event) -> bool:
 def _describe(event: Event) -> str:
     paths = [path.removeprefix(f"{ROOT}/") for path in (event.path, event.other) if path]
     note = f" ({event.note})" if event.note else ""
-    return f"{event.operation} {' -> '.join(paths)}".rstrip() + note
+    return re.sub(r"[0-9a-f]{29}(?=\.tmp)", "", f"{event.operation} {' -> '.join(paths)}".rstrip()) + note

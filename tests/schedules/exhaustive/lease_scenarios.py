@@ -13,7 +13,7 @@ from tests.schedules.simulation import Simulation
 
 PLACE = f"{ROOT}/place"
 TIMEOUT, BEAT, WORK = 2.5, 1.0, 2.5  # seconds; between two looks at a lease passes one
-SUSPENSION = 4.0  # longer than TIMEOUT
+SUSPENSIONS = (4.0, 8.0)  # longer than TIMEOUT; the second also than what another does meanwhile
 
 
 def take_lease(machines: Sequence[str], *, wait: bool = True) -> Scenario:
@@ -39,10 +39,10 @@ def take_lease(machines: Sequence[str], *, wait: bool = True) -> Scenario:
                 suspended = any(process.resumes for process in world.processes.values())
                 assert_here(world, len(both) == 1 or suspended, f"{' and '.join(both)} hold the lease at the same time")
                 world.host.sleep(WORK)
-                lease.check()
                 taker = world.facts["taker"]
+                lease.check()
                 assert_here(
-                    world, taker == name, f"{name} still holds the lease, says its check; {taker} has had it since"
+                    world, taker == name, f"{name} still holds the lease, says its check; {taker} had it before"
                 )
                 inside.remove(name)
                 world.touch("inside")
