@@ -36,7 +36,9 @@ def kernel(inline: str = "never", nogil: bool = False) -> Callable[[Callable[...
 
 
 def _stamp(function: types.FunctionType) -> str:
-    """A digest of the file of a kernel, and of what it uses of its globals: constants by value, kernels by their own stamps."""
+    """Return a digest of the file of a kernel, and of what it uses of its globals: constants by value,
+    kernels by their own stamps.
+    """
     whole = xxhash.xxh3_128(_digest_of_file(function.__code__.co_filename))
     for name in sorted(_names(function.__code__)):
         value = function.__globals__.get(name)
@@ -51,7 +53,7 @@ def _stamp(function: types.FunctionType) -> str:
 
 
 def _names(code: types.CodeType) -> Iterator[str]:
-    """The names of globals, and of attributes, in a function and those within it."""
+    """Yield the names of globals, and of attributes, in a function and those within it."""
     yield from code.co_names
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):

@@ -68,7 +68,7 @@ class _Loader(yaml.SafeLoader):
 
 
 def _expanded(node: Any, known: dict[int, int]) -> int:
-    """The number of values in a node, itself included, with every alias expanded."""
+    """Return the number of values in a node, itself included, with every alias expanded."""
     if id(node) not in known:
         known[id(node)] = 0  # 0 marks "in progress": seeing it again means that the alias is recursive
         pairs = node.value if isinstance(node, yaml.MappingNode) else ()
@@ -244,7 +244,7 @@ def _union(kind: Any, data: Any, where: str, path: str) -> Any:
 
 
 def _kinds(option: Any) -> tuple[str, ...]:
-    """The values that a dataclass's field `kind` allows, which tell the members of a union apart.
+    """Return the values that a dataclass's field `kind` allows, which tell the members of a union apart.
 
     Empty for other types.
     """
@@ -253,7 +253,7 @@ def _kinds(option: Any) -> tuple[str, ...]:
 
 
 def _kind_of_union(kinds: Mapping[str, Any], data: Any, where: str, path: str) -> Any:
-    """The member of a union that `kind` names; a bare string is short for a mapping with that kind."""
+    """Return the member of a union that `kind` names; a bare string is short for a mapping with that kind."""
     data = {"kind": data} if isinstance(data, str) else data
     if not isinstance(data, Mapping):
         raise _wrong_type(where, path, data, f"a mapping with a kind, or one of {', '.join(kinds)}")
@@ -325,7 +325,7 @@ def _size(text: str, where: str, path: str) -> int:
 
 
 def _below(path: str, key: Any) -> str:
-    """The path of a key for a message of one line; keys with other characters are quoted."""
+    """Return the path of a key for a message of one line; keys with other characters are quoted."""
     shown = key if isinstance(key, str) and key.isprintable() and key.strip() else repr(key)
     return f"{path}.{shown}" if path else shown
 

@@ -103,5 +103,5 @@ class ProgressDisplay:
 
 
 def wide_console() -> Console:
-    """A console as wide as the terminal; 120 columns for files and pipes."""
+    """Return a console as wide as the terminal; 120 columns for files and pipes."""
     return Console(highlight=False) if sys.stdout.isatty() else Console(highlight=False, width=120)

@@ -90,7 +90,7 @@ def events_of(lines: Iterable[bytes]) -> list[dict[str, Any]]:
 
 
 def _event(line: bytes) -> dict[str, Any] | None:
-    """The event of a line; None if its checksum is wrong. Lines of earlier versions have none."""
+    """Return the event of a line; None if its checksum is wrong. Lines of earlier versions have none."""
     content, mark, checksum = line.rpartition(_CHECKSUM)
     if mark:
         line = content + b"}"

@@ -1,4 +1,4 @@
-"""The command line of the pipelines: `python -m pipelines COMMAND`; --help lists the commands."""
+"""The command line of the pipelines: `python -m pipelines COMMAND`. --help lists the commands."""
 
 import argparse
 import sys
@@ -11,7 +11,7 @@ _GROUPS = (building, exploring, exporting, classifying, diagnosing, erasing, sub
 
 
 def parser() -> argparse.ArgumentParser:
-    """All commands and their arguments."""
+    """Build the parser of all commands and their arguments."""
     top = argparse.ArgumentParser(
         prog="python -m pipelines", description="Turn raw text into a documented corpus of token shards."
     )
@@ -22,7 +22,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; the status is that of `gristmill.cli.run_command`."""
+    """Run one command; return the exit status of `gristmill.cli.run_command`."""
     return run_command(parser(), arguments, "continues where it stopped")
 
 

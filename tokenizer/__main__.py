@@ -252,8 +252,8 @@ def _compare(options: argparse.Namespace) -> int:
 
 
 def _parse_names(arguments: Sequence[str], where: str, *, unique: bool = True) -> list[tuple[str, str]]:
-    """(name, path) of every NAME=PATH. The default name is that of the directory of a tokenizer.json, or of
-    the file up to its first full stop.
+    """Return (name, path) of every NAME=PATH. The default name is that of the directory of a tokenizer.json,
+    or of the file up to its first full stop.
     """
     pairs: list[tuple[str, str]] = []
     for argument in arguments:

@@ -133,7 +133,7 @@ def _count(encoder: Encoder, documents: pa.LargeStringArray) -> _Counts:
 
 
 def _count_covered(encoder: Encoder, words: Counter[str]) -> int:
-    """Number of occurrences of words that yield tokens and no unknown one."""
+    """Return the number of occurrences of words that yield tokens and no unknown one."""
     distinct = list(words)
     ids, offsets = encoder.encode(pa.array(distinct, pa.large_string()))
     unknown = np.zeros(len(ids) + 1, np.int64)

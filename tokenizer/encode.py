@@ -202,7 +202,9 @@ class Encoder:
         return ids, offsets, holders
 
     def _ends(self, tokens: Ids) -> Offsets:
-        """Bytes before each token and after the last, over all documents: int64 of shape (tokens + 1,)."""
+        """Return the bytes before each token and after the last, over all documents: int64 of shape (tokens +
+        1,).
+        """
         ends: Offsets = np.zeros(len(tokens) + 1, np.int64)
         np.cumsum(self._byte_lengths[tokens], out=ends[1:])
         return ends

@@ -27,7 +27,9 @@ def check_positions(texts: pa.LargeStringArray, positions: Offsets, position_off
 
 
 def _characters(text: str, positions: Offsets) -> Offsets:
-    """The index of the character that holds each byte; for the end of the text, its number of characters."""
+    """Return the index of the character that holds each byte; for the end of the text, its number of
+    characters.
+    """
     data = np.frombuffer(text.encode(), np.uint8)
     if len(data) == len(text):
         return positions

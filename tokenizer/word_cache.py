@@ -88,7 +88,7 @@ class WordCache:
         return Pieces(index, first - first[0], np.cumsum(sizes + 1) - sizes - 1, sizes)
 
     def _look_up(self, words: pa.LargeStringArray) -> Offsets:
-        """The index of each of some distinct words in the cache, int64 [words]; new words are added."""
+        """Return the index of each of some distinct words in the cache, int64 [words]; new words are added."""
         if len(self.words) + len(words) > MAX_WORDS or self.words.nbytes > MAX_BYTES:
             self._forget()
         cached = pc.index_in(words, value_set=self.words)

@@ -69,7 +69,7 @@ def _at(x: float) -> float:
 
 
 def _steps(heights: Sequence[float], scale: float, bottom: float) -> str:
-    """The outline of the cells as path data; cells of the same height in a row are one step."""
+    """Return the outline of the cells as path data; cells of the same height in a row are one step."""
     path, before = f"M{_LEFT} {bottom:g}", 0.0
     for cell, height in enumerate(heights):
         height = round(scale * height, 1)

@@ -141,7 +141,9 @@ def _described(series: Series) -> str:
 
 
 def _range(series: Sequence[Series], zero: bool, logarithmic: bool) -> tuple[float, float, bool]:
-    """The axis, and whether the beginning of a line lies beyond it. The last point of a line and dots never do."""
+    """Return the axis, and whether the beginning of a line lies beyond it. The last point of a line and dots
+    never do.
+    """
     every = [y for s in series for _, y in s.points]
     ends: dict[int, float] = {}
     for s in series:

@@ -46,10 +46,10 @@ def _environment(folder: Path) -> "Environment":
 
 
 def _harmless(value: Any) -> Any:
-    """The value with control characters escaped; markup of our own as it is."""
+    """Return the value with control characters escaped; markup of our own as it is."""
     return printable(value, lines=True) if isinstance(value, str) and not hasattr(value, "__html__") else value
 
 
 def _breakable(name: str) -> Markup:
-    """A name that a browser breaks after its dots and underscores only."""
+    """Return a name that a browser breaks after its dots and underscores only."""
     return Markup(re.sub(r"([._])(?=\w)", r"\1<wbr>", str(escape(_harmless(name)))))

@@ -220,7 +220,7 @@ class RemoteFile(io.RawIOBase):
 
 
 def _ask(url: str, remote: Remote, call: Callable[[Any, str], Result], **options: Any) -> Result:
-    """The answer to `call(store, path)`; see `gristmill.storage.timeouts.ask`."""
+    """Return the answer to `call(store, path)`; see `gristmill.storage.timeouts.ask`."""
 
     def asked() -> Result:
         return call(*_connect(url, remote))
@@ -250,7 +250,7 @@ def endpoint_hint(url: str, remote: Remote) -> str:
 
 
 def _tries(url: str) -> int:
-    """The number of tries: the libraries of stores retry by themselves, that of HTTP does not."""
+    """Return the number of tries: the libraries of stores retry by themselves, that of HTTP does not."""
     return 3 if _WEB.match(url) else 1
 
 
@@ -262,7 +262,7 @@ def _facts(url: str, info: dict[str, Any]) -> Facts:
 
 
 def _connect(url: str, remote: Remote) -> tuple[Any, str]:
-    """The fsspec store of a URL, and the path in it."""
+    """Return the fsspec store of a URL, and the path in it."""
     scheme = urlsplit(url).scheme.lower()
     if scheme not in remote.schemes:
         raise UserError(
@@ -303,7 +303,7 @@ def _store(scheme: str, remote: Remote) -> Any:
 
 
 def _address(url: str, scheme: str, store: Any) -> str:
-    """The URL of the service behind a store."""
+    """Return the URL of the service behind a store."""
     if scheme == "s3":
         return str(store.s3.meta.endpoint_url)
     if scheme in ("http", "https"):
@@ -350,7 +350,7 @@ def is_public(address: str) -> bool:
 
 
 def _public_socket(info: Any) -> socket.socket:
-    """A socket for one address of a host; PermissionError if the address is not public."""
+    """Return a socket for one address of a host; PermissionError if the address is not public."""
     family, kind, protocol, _, address = info
     if not is_public(address[0]):
         raise PermissionError(f"{address[0]} is not public")

@@ -71,7 +71,7 @@ def read_json(path: Location, advice: str = "remove it and run the same command 
 
 
 def _parse_intact(data: bytes) -> dict[str, Any] | None:
-    """The JSON object in `data`; None unless its checksum is right."""
+    """Return the JSON object in `data`; None unless its checksum is right."""
     try:
         value = json.loads(data)
         body = {name: field for name, field in value.items() if name != "checksum"}

@@ -86,7 +86,7 @@ def hides_failure(error: FileNotFoundError) -> bool:
 
 
 def _status(error: BaseException) -> int | None:
-    """The HTTP status of the answer behind an error; None if there was no answer."""
+    """Return the HTTP status of the answer behind an error; None if there was no answer."""
     for found in (error, error.__cause__):
         response: Any = getattr(found, "response", None)
         facts = response.get("ResponseMetadata", {}) if isinstance(response, dict) else {}

@@ -92,7 +92,9 @@ def annotate_rows(probe: Probe) -> None:
 
 
 def _ready(work: StageWork, part: Part, low: int = 0, high: int | None = None) -> tuple[PartStage, pa.Table, Any]:
-    """(the stage after its setup, the documents that it receives, their rows, or None if they are all)."""
+    """Return (the stage after its setup, the documents that it receives, their rows, or None if they are
+    all).
+    """
     stage = _READY.get(work.key)
     if stage is None:
         stage = work.stage

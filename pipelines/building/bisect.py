@@ -1,5 +1,5 @@
-"""Find the document that breaks a task by bisection: it makes its stage raise, exhausts the memory, or kills
-the process.
+"""Find by bisection the document that breaks a task: it makes its stage raise an error, exhausts the memory,
+or kills the process.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,8 +28,8 @@ class Probe:
 
 
 def first_failing(count: int, fails: Callable[[int, int], bool]) -> int | None:
-    """The first of `count` rows that fails alone; None if rows fail only together. `fails(low, high)` says
-    whether the rows from `low` up to `high` fail.
+    """Return the first of `count` rows that fails alone; None if rows fail only together. `fails(low, high)`
+    says whether the rows from `low` up to `high` fail.
     """
     low, high = 0, count
     while high - low > 1:
@@ -49,8 +49,8 @@ def find_poison(
 
     Every probe is a separate task with the memory of the last attempt, so it may die as the task did. `names`
     are the names of the task's stages; `run` is a module-level function. A document is not blamed for what
-    other programs do to a process: it must break its stage alone three times, and the stage must survive with
-    no documents at all.
+    other programs do to a process: it must break its stage alone three times, and the stage must survive
+    without any documents.
     """
     part = task.part
 

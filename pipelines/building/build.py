@@ -1,4 +1,4 @@
-"""Build: run and publish every step that is not published.
+"""Run and publish every step of a plan that is not published.
 
 Part stages whose inputs are available are fused into one task per part: one read of the text, one annotation
 file per stage.
@@ -50,7 +50,8 @@ def plan_and_build(
     quarantine: bool = False,
 ) -> CorpusManifest:
     """Plan without the documents that were set aside, and build. A document that breaks a step stops the
-    build with PoisonError; with `quarantine` it is set aside instead, and the build is planned again.
+    build with PoisonError. With `quarantine`, the document is set aside instead, and the build is planned
+    again.
     """
     output = config.place
     while True:
@@ -213,7 +214,7 @@ def refuse_unwritable(root: Location) -> None:
 
 
 def _fusable(pending: Sequence[Step], state: Build) -> list[Step]:
-    """All part steps that can run now: their inputs are published or belong to the same group."""
+    """Return all part steps that can run now: their inputs are published or belong to the same group."""
     group: list[Step] = []
     labels = set(state.published)
     for step in pending:

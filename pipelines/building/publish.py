@@ -56,16 +56,16 @@ def corpus_manifest(
 
 
 def corpus_fingerprint(steps: Sequence[Mapping[str, str]], gone: Mapping[str, Sequence[str]]) -> str:
-    """The fingerprint of a corpus, from its steps and its forgotten records: both determine what is read from
-    it.
+    """Return the fingerprint of a corpus, from its steps and its forgotten records: both determine what is
+    read from it.
     """
     removed = [{source: list(records) for source, records in gone.items()}] if gone else []
     return digest([*(step["fingerprint"] for step in steps), *removed])
 
 
 def without_places(config: dict[str, Any]) -> dict[str, Any]:
-    """The configuration without directories, so that the manifest does not depend on where the corpus was
-    built.
+    """Return the configuration without directories, so that the manifest does not depend on where the corpus
+    was built.
     """
     places = ("root", "output", "remote")
     sources = [{name: value for name, value in source.items() if name not in places} for source in config["sources"]]

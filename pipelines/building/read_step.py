@@ -183,13 +183,13 @@ def _remove_others(directory: Location, records: Sequence[FileRecord]) -> None:
 
 
 def file_indexes(directory: Location, manifest: StepManifest) -> list[pa.Table]:
-    """The index of every unit of a published read step: columns of FILE_INDEX."""
+    """Return the index of every unit of a published read step: columns of FILE_INDEX."""
     records = [record for record in manifest.files if record.path.startswith("files/")]
     return [read_table(directory, record, FILE_INDEX.names, schema_facts(FILE_INDEX)) for record in records]
 
 
 def quarantined(directory: Location, manifest: StepManifest) -> pa.Table:
-    """All quarantined records of a published read step: columns of QUARANTINE."""
+    """Return all quarantined records of a published read step: columns of QUARANTINE."""
     records = [record for record in manifest.files if record.path.startswith("quarantine/")]
     tables = [read_table(directory, record, QUARANTINE.names, schema_facts(QUARANTINE)) for record in records]
     return pa.concat_tables(tables) if tables else QUARANTINE.empty_table()

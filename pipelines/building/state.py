@@ -39,13 +39,14 @@ class Build:
     """The records that the output had forgotten when the build began, `path#record` by source."""
 
     def output(self, step: Step, inputs: Mapping[str, Location] | None = None) -> StepOutput:
-        """The directory of a step, for those that write it."""
+        """Return the directory of a step, for those that write it."""
         return StepOutput(self.root, step.directory, inputs or {}, mark_of(self.gone))
 
     def publish(self, step: Step, manifest: StepManifest) -> None:
-        """Publish a step whose files are there and hold no forgotten document. Raises ConflictError otherwise.
+        """Publish a step whose files exist and contain no forgotten document. Raises ConflictError otherwise.
 
-        Both are checked before and again after, since this process may have been suspended in between.
+        Both are checked before publishing and again after it, since this process may have been suspended in
+        between.
         """
         mark = mark_of(self.gone)
         if mark:

@@ -6,7 +6,7 @@ _PRECISIONS = 10  # rows of the table of thresholds
 
 
 def model_card(name: str, facts: dict[str, Any]) -> str:
-    """The card, from the contents of metrics.json."""
+    """Return the card, made from the contents of metrics.json."""
     held = facts["held_out"]
     rows = [
         f"# {name}",
@@ -81,7 +81,7 @@ _VERDICTS = {
 
 
 def _leave_one_out_section(facts: dict[str, Any]) -> list[str]:
-    """The section on models trained without one source."""
+    """Return the section on models trained without one source."""
     rows = ["", "## Metrics on sources left out of training", "", _VERDICTS[facts["learned"]]]
     if not facts["leave_one_source_out"]:
         return rows

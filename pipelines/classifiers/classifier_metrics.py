@@ -9,7 +9,7 @@ BINS = 10
 
 
 def roc_auc(scores: np.ndarray, positive: np.ndarray) -> float:
-    """The probability that a positive has a higher score than a negative; ties count half.
+    """Return the probability that a positive has a higher score than a negative; ties count half.
 
     Mann and Whitney's U divided by the number of pairs: (sum of the positives' ranks - p (p + 1) / 2) / (p
     n), where equal scores share the mean of their ranks (Hanley and McNeil 1982).
@@ -23,10 +23,11 @@ def roc_auc(scores: np.ndarray, positive: np.ndarray) -> float:
 
 
 def precision_recall(scores: np.ndarray, positive: np.ndarray) -> list[dict[str, float]]:
-    """Points of the curve by ascending threshold, at least one per hundredth of recall unless scores are tied.
+    """Return points of the curve by ascending threshold, at least one per hundredth of recall unless scores
+    are tied.
 
-    At threshold t a document counts as positive if its score is at least t. `kept` is the share of documents
-    that do.
+    At threshold t a document counts as positive if its score is at least t. `kept` is the share of such
+    documents.
     """
     order = np.argsort(-scores, kind="stable")
     ranked, hits = scores[order], np.cumsum(positive[order])
@@ -46,7 +47,7 @@ def precision_recall(scores: np.ndarray, positive: np.ndarray) -> list[dict[str,
 
 
 def average_precision(scores: np.ndarray, positive: np.ndarray) -> float:
-    """The area under the curve as a sum over thresholds of precision times the recall gained."""
+    """Return the area under the curve as a sum over thresholds of precision times the recall gained."""
     order = np.argsort(-scores, kind="stable")
     ranked, hits = scores[order], np.cumsum(positive[order])
     ends = np.flatnonzero(np.r_[ranked[1:] != ranked[:-1], True])
@@ -55,7 +56,7 @@ def average_precision(scores: np.ndarray, positive: np.ndarray) -> float:
 
 
 def calibration(scores: np.ndarray, positive: np.ndarray) -> tuple[list[dict[str, Any]], float]:
-    """(one row per non-empty tenth of the score range, expected calibration error).
+    """Return (one row per non-empty tenth of the score range, expected calibration error).
 
     The error is the mean over bins, weighted by documents, of |share of positives - mean score| (Naeini et
     al. 2015; Guo et al. 2017). A bin includes its lower bound and excludes its upper bound; the last bin
@@ -77,7 +78,7 @@ def calibration(scores: np.ndarray, positive: np.ndarray) -> tuple[list[dict[str
 
 
 def evaluate(scores: np.ndarray, positive: np.ndarray) -> dict[str, Any]:
-    """All metrics for held-out documents, which must include both classes."""
+    """Compute all metrics for held-out documents, which must include both classes."""
     rows, error = calibration(scores, positive)
     return {
         "roc_auc": roc_auc(scores, positive),

@@ -82,9 +82,9 @@ Balance = Literal["none", "downsample", "repeat"]
 
 
 def balance_classes(examples: Examples, balance: Balance) -> dict[str, list[Example]]:
-    """Training documents by class. `downsample` reduces the larger class to the size of the smaller one,
-    keeping the first by hash; `repeat` repeats the smaller class, in the same order, up to the size of the
-    larger one.
+    """Return training documents by class. `downsample` reduces the larger class to the size of the smaller
+    one, keeping those with the lowest hashes; `repeat` repeats the smaller class, in the same order, up to
+    the size of the larger one.
     """
     sizes = [len(documents) for documents in examples.values()]
     if balance == "none":
@@ -120,7 +120,7 @@ def fit(knobs: FastTextKnobs, examples: Examples, path: Path) -> None:
 
 
 def score(path: Path, checksum: str, examples: Examples) -> tuple[np.ndarray, np.ndarray]:
-    """(scores, whether positive) of documents, as the stage `classifier` would score them."""
+    """Return (scores, whether positive) of documents, as the stage `classifier` would score them."""
     model = load_fasttext(path, checksum, "classifier")
     texts = [(label, example.line.encode()) for label, found in examples.items() for example in found]
     bounds = np.cumsum([0, *(len(text) for _, text in texts)], dtype=np.int64)
@@ -137,8 +137,8 @@ def leave_one_source_out(
     names: Mapping[str, Sequence[str]],
     scratch: Path,
 ) -> list[dict[str, Any]]:
-    """For each source of a class with several sources, the ROC-AUC of a model trained without it, on its
-    held-out documents and those of the other class.
+    """For each source of a class with several sources, measure a model trained without it: its ROC-AUC on the
+    held-out documents of that source and those of the other class.
 
     `names` are the sources of each class. An entry has `class`, `source`, `held_out` and `roc_auc`; the last
     is None if fewer than MIN_DOCUMENTS documents are left for training or measuring.
@@ -158,7 +158,7 @@ def leave_one_source_out(
 
 
 def verdict(roc_auc_held_out: float, left_out: Sequence[Mapping[str, Any]]) -> str:
-    """What the classifier learned: `unknown`, `class` or `source`.
+    """Say what the classifier learned: `unknown`, `class` or `source`.
 
     It is `source` if leaving sources out costs more than half of the performance above chance (ROC-AUC -
     0.5), averaged over the sources with their held-out documents as weights; `unknown` if no source could be

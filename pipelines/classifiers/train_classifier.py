@@ -1,8 +1,9 @@
-"""`classifier train`: train a fastText classifier on documents of built corpora, with metrics and a model card.
+"""`classifier train`: train a fastText classifier on documents of built corpora, with metrics and a model
+card.
 
 The output directory holds model.bin, metrics.json (configuration, sources, metrics, checksum) and
-MODEL_CARD.md. The choice of documents and the held-out split are deterministic. Training uses several threads
-and is not: the checksum identifies the model, but another training gives another one.
+MODEL_CARD.md. The selection of documents and the held-out split are deterministic. Training uses several
+threads and is not: the checksum identifies the model, but training again gives a different one.
 """
 
 import re
@@ -92,8 +93,8 @@ class ClassifierConfig:
 
 
 def load_classifier_config(path: LocalPath, assignments: list[str]) -> ClassifierConfig:
-    """Parse a YAML file with `a.b=value` overrides. ConfigError names file, path, value and the nearest
-    allowed name.
+    """Parse a YAML file with `a.b=value` overrides. Raises ConfigError, which names file, path, value and the
+    nearest allowed name.
     """
     config: ClassifierConfig = parse(ClassifierConfig, override(load_yaml(path), assignments), path.name)
     return config
@@ -102,8 +103,8 @@ def load_classifier_config(path: LocalPath, assignments: list[str]) -> Classifie
 def train(config: ClassifierConfig, *, overwrite: bool) -> dict[str, Any]:
     """Train, measure and write a classifier; return the contents of metrics.json.
 
-    ConflictError if the output exists without `overwrite`, or another process is training it; UserError if a
-    class has too few documents.
+    Raises ConflictError if the output exists without `overwrite`, or another process is training it. Raises
+    UserError if a class has too few documents.
     """
     output = parse_local(config.output, "output")
     if output.exists() and not (output.is_dir() and (overwrite or not any(output.iterdir()))):
@@ -166,7 +167,7 @@ class _Class:
         self.texts = {example.split for example in examples}
 
     def facts(self) -> dict[str, Any]:
-        """The entry of the class in metrics.json."""
+        """Return the entry of the class in metrics.json."""
         return {"train": len(self.train), "held_out": len(self.held_out), "sources": self.sources}
 
 
@@ -191,7 +192,7 @@ def _warnings(train: Examples, balance: Balance) -> list[str]:
 
 
 def _open(name: str, label: str) -> list[tuple[Corpus, str]]:
-    """The sources of `DIRECTORY` or `DIRECTORY:SOURCE`."""
+    """Return the sources of `DIRECTORY` or `DIRECTORY:SOURCE`."""
     match = _SOURCE.fullmatch(name)
     directory, source = match.groups() if match else (name, "")
     corpus = open_corpus(parse_location(directory))
@@ -207,7 +208,7 @@ def _facts(corpus: Corpus, source: str, kept: int) -> dict[str, Any]:
 
 
 def _kept_orders(corpus: Corpus, source: str, seed: int) -> np.ndarray:
-    """The hash of every kept document of a source, uint64."""
+    """Return the hash of every kept document of a source, uint64."""
     orders = [np.zeros(0, np.uint64)]
     for part in corpus.parts(source):
         docs = part.table((DROP, "id"))
@@ -233,8 +234,8 @@ def _examples(corpus: Corpus, source: str, limit: int, seed: int, number: int) -
 
 
 def to_fasttext_line(text: str) -> str:
-    """A text as one line of a fastText training file, without words that fastText would take for a label or
-    the end.
+    """Write a text as one line of a fastText training file, without words that fastText would take for a
+    label or the end.
     """
     text = _LABEL.sub("", text).replace("\n", " ")
     return re.split(r"(?:(?<=[ \t\v\f\r\0])|^)</s>(?=[ \t\v\f\r\0]|$)", text, maxsplit=1)[0]

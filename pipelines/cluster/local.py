@@ -51,8 +51,8 @@ class LocalCluster:
         raise AssertionError("unreachable")
 
     def fits(self, function: Callable[[Item], Any], item: Item, memory: int | None) -> bool:
-        """Whether a task, tried once, stays within `memory` bytes without losing its process. Other errors
-        count as a fit.
+        """Whether a task, tried once, stays within `memory` bytes without losing its process. A task that
+        raises any other error fits.
         """
         try:
             measured(function, item, memory)
@@ -63,4 +63,4 @@ class LocalCluster:
         return True
 
     def close(self) -> None:
-        """Nothing to release."""
+        """Do nothing: there is nothing to release."""

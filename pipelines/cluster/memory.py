@@ -28,8 +28,8 @@ _KEPT_BACK = 0.1  # share of a machine's memory reserved for the system, the dri
 
 
 def ceiling_of(text: str) -> int:
-    """Parse the memory limit of a task in bytes: `4GB` is 4e9, `4GiB` is 2**32, `4000000000` itself. Raises
-    UserError for anything else, and for less than LEAST.
+    """Parse the memory limit of a task in bytes: `4GB` is 4e9, `4GiB` is 2**32, `4000000000` is itself.
+    Raises UserError for anything else, and for less than LEAST.
     """
     try:
         size = parse_size(text)
@@ -41,16 +41,16 @@ def ceiling_of(text: str) -> int:
 
 
 def machine_memory() -> int:
-    """Bytes of memory that this process may use: those of the machine or the limit of its control group, less
-    a tenth.
+    """Return the bytes of memory that this process may use: those of the machine or the limit of its control
+    group, less a tenth.
     """
     sizes = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), *_group_limits()]
     return int(min(sizes) * (1 - _KEPT_BACK))
 
 
 def room_here(memory: int | None, workers: int) -> int:
-    """Bytes that all tasks on this machine may use together: `memory` per worker, at most what the machine
-    has. Raises UserError if it has less than `memory`.
+    """Return the bytes that all tasks on this machine may use together: `memory` per worker, at most what the
+    machine has. Raises UserError if it has less than `memory`.
     """
     machine = machine_memory()
     if memory is None:
@@ -125,13 +125,13 @@ def _limited(ceiling: int | None) -> Iterator[None]:
 
 @cache
 def _reserved() -> int | None:
-    """Bytes of private addresses that this process had mapped but not touched at the first call."""
+    """Return the bytes of private addresses that this process had mapped but not touched at the first call."""
     status = _status()
     return max(0, status["VmData"] - status["RssAnon"]) if "RssAnon" in status else None
 
 
 def _innermost(error: BaseException) -> str:
-    """`file:line` that raised the error; its message may quote the text of a document and is not used."""
+    """Return `file:line` that raised the error; its message may quote the text of a document and is not used."""
     trace, place = error.__traceback__, ""
     while trace is not None:
         place = f"{Path(trace.tb_frame.f_code.co_filename).name}:{trace.tb_lineno}"

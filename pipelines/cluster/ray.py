@@ -51,7 +51,7 @@ class _Task:
 
 
 def _full_temporary_directory() -> str | None:
-    """The directory of Ray's sockets and logs, if it is full; otherwise None."""
+    """Return the directory of Ray's sockets and logs, if it is full; otherwise None."""
     place = os.environ.get("RAY_TMPDIR", "/tmp")
     return place if shutil.disk_usage(place).free < _RAY_NEEDS else None
 
@@ -161,9 +161,9 @@ class RayCluster:
     ) -> Iterator[tuple[int, Result]]:
         """See pipelines.contracts.stage.Cluster.
 
-        When a node loses power or network, Ray reports the node at once but its tasks only minutes later. So
-        if a node is gone and no task ends for some seconds, all tasks started before the loss are submitted a
-        second time.
+        When a node loses power or network, Ray reports the node at once but its tasks only minutes later. If
+        a node is gone and no task ends for some seconds, all tasks started before the loss are therefore
+        submitted a second time.
         """
         title = title_of(function)
         self.progress(title, 0, len(items))

@@ -4,8 +4,8 @@ one partition of all files.
 A partitioned file is an Arrow IPC stream with one record batch per partition that has rows, then a table of
 (offset, length, xxh3_64) per partition, then the end of the schema and the number of partitions. A reduce
 task reads and verifies only its own ranges, so a shuffle is read once in total, however many processes share
-the work, and the driver holds none of it. From an object store, exact ranges of many files are requested at a
-time.
+the work, and the driver holds none of it. From an object store, exact ranges of many files are requested at
+once.
 """
 
 import struct
@@ -48,7 +48,7 @@ class FileList:
         return _records(self.directory, self.record)
 
     def gathered(self, partition: int) -> pa.Table:
-        """The rows of one partition of all files, as `gathered` gives them."""
+        """Return the rows of one partition of all files, as `gathered` gives them."""
         return gathered(self.directory, self.files, partition)
 
 
@@ -70,13 +70,13 @@ def _records(directory: Location, record: FileRecord) -> tuple[FileRecord, ...]:
 
 
 def partitions_for(rows: int, rows_per_partition: int = 4_000_000) -> int:
-    """The number of partitions at which a reduce task has about `rows_per_partition` rows."""
+    """Return the number of partitions at which a reduce task has about `rows_per_partition` rows."""
     return max(1, -(-rows // rows_per_partition))
 
 
 def scattered(table: pa.Table, partition: np.ndarray, partitions: int) -> Content:
-    """The content of a file with the rows of `table` grouped by `partition` (int [rows]); keeps the order
-    within each.
+    """Return the content of a file with the rows of `table` grouped by `partition` (int [rows]); keeps the
+    order within each.
     """
     narrow = (
         partition.astype(np.uint16) if partitions <= 1 << 16 else partition
@@ -116,9 +116,10 @@ class _Rows(NamedTuple):
 
 
 def gathered(directory: Location, files: Sequence[FileRecord], partition: int) -> pa.Table:
-    """The rows of one partition of all scattered files, in the order of the files, one chunk per column.
+    """Return the rows of one partition of all scattered files, in the order of the files, one chunk per
+    column.
 
-    CorruptFileError names a file that is not what was written.
+    Raises CorruptFileError, which names a file that is not what was written.
     """
     first = _read(directory, files[0], partition)
     found = [first]

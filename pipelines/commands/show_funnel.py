@@ -14,8 +14,7 @@ _GLUE = "\u00a0"  # a space at which no line is broken
 
 
 def show_funnel(manifest: CorpusManifest) -> None:
-    """Print, by source, what went into every step and what came out, and below each step why the rest was
-    dropped.
+    """Print, by source, the input and output of every step, and below each step why the rest was dropped.
 
     The rules of a step are on separate lines under its figures, so that the output fits 80 columns.
     """

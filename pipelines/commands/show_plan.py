@@ -74,7 +74,7 @@ def show_plan(
 
 
 def _kept(step: Step, root: Location) -> str:
-    """How many units of a step an interrupted build has finished; the next build keeps them."""
+    """Return how many units of a step an interrupted build has finished; the next build keeps them."""
     units = sum(1 for _ in (root / step.directory / "units").glob("*.json"))
     return f"; {units:,} finished {'unit is' if units == 1 else 'units are'} kept" if units else ""
 

@@ -1,9 +1,9 @@
 """A submission to a Ray cluster: a command, the files it runs from, and an id that the same work always has.
 
 Nothing here talks to a cluster. The submission id is a fingerprint of the command, the contents of the
-configuration files that it names, the code, and the slot of a schedule. So the same work submitted again is
-the same job. Environment variables travel only if they are requested by name and are on a list, because
-everybody who may look at a job can read them.
+configuration files that it names, the code, and the slot of a schedule. The same work submitted again is
+therefore the same job. Environment variables are passed on only if they are requested by name and are on a
+list, because everybody who may look at a job can read them.
 """
 
 import argparse
@@ -80,7 +80,7 @@ class Work:
         return "-".join([self.name, *([self.slot] if self.slot else []), fingerprint])
 
     def entrypoint(self, python: str) -> str:
-        """The command as a shell command line, run by the interpreter `python`."""
+        """Return the command as a shell command line, run by the interpreter `python`."""
         return shlex.join([python, *self.command[1:]])
 
 
@@ -117,8 +117,8 @@ def _hidden(text: str) -> str:
 
 
 def _name(command: Sequence[str]) -> str:
-    """A name such as `build` or `pretrain`: the first word after the module, or else the last part of the
-    module or script.
+    """Return a name such as `build` or `pretrain`: the first word after the module, or else the last part of
+    the module or script.
     """
     rest = list(command[1:])
     if rest[0] == "-m" and len(rest) > 1:
@@ -129,8 +129,8 @@ def _name(command: Sequence[str]) -> str:
 
 
 def _named(word: str, directory: Path) -> str | None:
-    """The file in `directory` that a word of the command names, alone or after its `=`. Raises ConfigError
-    for a missing YAML file.
+    """Return the file in `directory` that a word of the command names, alone or after its `=`. Raises
+    ConfigError for a missing YAML file.
     """
     for name in filter(None, (word, word.partition("=")[2])):
         if (directory / name).is_file():
@@ -141,8 +141,8 @@ def _named(word: str, directory: Path) -> str | None:
 
 
 def _content(word: str, directory: Path) -> dict[str, Any]:
-    """A word and the content of the file that it names: the values of a YAML file without its comments, or a
-    checksum.
+    """Return a word and the content of the file that it names: the values of a YAML file without its
+    comments, or a checksum.
 
     Other files count only if they travel with the job: a file elsewhere may be an output of the command.
     """
@@ -166,8 +166,8 @@ def check_uploaded(command: Sequence[str], directory: Path, upload: Upload | Non
 
 
 def code_version(directory: Path) -> str:
-    """Digest of these packages and the pinned versions: those in `directory` if it has them, otherwise the
-    installed ones.
+    """Return the digest of these packages and the pinned versions: those in `directory` if it has them,
+    otherwise the installed ones.
     """
     root = directory if (directory / "pipelines").is_dir() else Path(__file__).parents[2]
     files = [path for name in _CODE for path in (root / name).rglob("*") if path.suffix in (".py", ".html", ".css")]
@@ -258,7 +258,7 @@ def _walk(directory: Path, root: Path, patterns: Sequence[str]) -> Iterator[Path
 
 
 def environment(asked: Sequence[str], here: Mapping[str, str]) -> dict[str, str]:
-    """The variables of a job, given as `NAME=value`, or as `NAME` with its value in `here`.
+    """Return the variables of a job, given as `NAME=value`, or as `NAME` with its value in `here`.
 
     Raises ConfigError for a name that is not in ENVIRONMENT or is missing from `here`, and for a value with
     credentials. The message never shows a value.
@@ -284,8 +284,8 @@ def environment(asked: Sequence[str], here: Mapping[str, str]) -> dict[str, str]
 def check_address(address: str, here: Mapping[str, str]) -> str:
     """Validate the address of a cluster's dashboard and return it without a trailing slash.
 
-    Raises ConfigError unless it is http(s)://HOST:PORT. Also raises it if the environment `here` has no token
-    but the host is another machine or RAY_AUTH_MODE is token.
+    Raises ConfigError unless it is http(s)://HOST:PORT, and if the environment `here` has no token although
+    the host is another machine or RAY_AUTH_MODE is token.
     """
     parts = urlsplit(address)
     more = "@" in parts.netloc or parts.path.strip("/") or parts.query or parts.fragment

@@ -72,32 +72,34 @@ def is_empty(text: str) -> bool:
 
 
 def empty(texts: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
-    """`is_empty` of each text: bool [n]; null stays null."""
+    """Return `is_empty` of each text: bool [n]; null stays null."""
     return pc.invert(pc.match_substring_regex(texts, _VISIBLE))
 
 
 def file_key(source: str, path: str) -> int:
-    """The 64-bit key of a file: xxh3_64 of the source name, a NUL and the relative path, both UTF-8."""
+    """Return the 64-bit key of a file: xxh3_64 of the source name, a NUL and the relative path, both UTF-8."""
     return xxhash.xxh3_64_intdigest(f"{source}\0{path}".encode("utf-8", "surrogateescape"))
 
 
 def document_id(key: int, record: int) -> bytes:
-    """The 16-byte id of record number `record` (from 0) of the file with that key."""
+    """Return the 16-byte id of record number `record` (from 0) of the file with that key."""
     return key.to_bytes(8, "big") + record.to_bytes(8, "big")
 
 
 def split_id(identifier: bytes) -> tuple[int, int]:
-    """(file key, record number) of a 16-byte id."""
+    """Return (file key, record number) of a 16-byte id."""
     return int.from_bytes(identifier[:8], "big"), int.from_bytes(identifier[8:], "big")
 
 
 def format_id(source: str, path: str, record: int) -> str:
-    """The printed form of an id: `source/path#record`."""
+    """Return the printed form of an id: `source/path#record`."""
     return f"{source}/{path}#{record}"
 
 
 def parse_id(printed: str) -> tuple[str, str, int]:
-    """(source, path, record) of a printed id; raises UserError if it is not of the form `source/path#record`."""
+    """Return (source, path, record) of a printed id. Raises UserError if it is not of the form
+    `source/path#record`.
+    """
     source, slash, rest = printed.partition("/")
     path, hash_mark, record = rest.rpartition("#")
     if not (source and slash and path and hash_mark and record.isdecimal()):
@@ -108,8 +110,8 @@ def parse_id(printed: str) -> tuple[str, str, int]:
 
 
 def ids_as_integers(ids: pa.FixedSizeBinaryArray) -> np.ndarray:
-    """Ids as a structured array of (`key`, `record`) uint64 in native byte order, shape [n]; it sorts as the
-    bytes do.
+    """Return ids as a structured array of (`key`, `record`) uint64 in native byte order, shape [n]. It sorts
+    as the bytes do.
     """
     raw = np.frombuffer(ids.buffers()[1], dtype=">u8", count=2 * len(ids), offset=16 * ids.offset).reshape(-1, 2)
     out = np.empty(len(ids), dtype=[("key", "u8"), ("record", "u8")])

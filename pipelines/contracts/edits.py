@@ -4,10 +4,11 @@ An edit replaces the bytes [start, end) of the stored text, start < end, both on
 `replacement`. `rule` gives the reason (an entity, a line rule). Edits of one step are sorted and do not
 overlap.
 
-Between steps, an edit that contains another, earlier or later, absorbs it. If two overlap otherwise, an edit
-that inserts text wins over one that only removes, then the longer wins, then the earlier step's. The winner
-is extended over the loser's range, so no byte that any step removed comes back. It follows that inserted text
-survives unless another edit covers it whole, and that such an edit never empties a document.
+When the edits of several steps overlap, an edit that contains another, earlier or later, absorbs it.
+Otherwise an edit that inserts text wins over one that only removes, then the longer wins, then the earlier
+step's. The winner is extended over the loser's range, so no byte that any step removed comes back. As a
+consequence, inserted text survives unless another edit covers it whole, and such an edit never empties a
+document.
 """
 
 from bisect import bisect_left, bisect_right
@@ -31,12 +32,12 @@ _VISIBLE = np.array([0x21 <= byte <= 0x7E or 0xC3 <= byte <= 0xD7 or 0xE4 <= byt
 
 
 def no_edits(rows: int) -> pa.Array:
-    """An `edits` column of `rows` empty lists."""
+    """Return an `edits` column of `rows` empty lists."""
     return pa.ListArray.from_arrays(pa.array(np.zeros(rows + 1, np.int32)), pa.array([], EDIT))
 
 
 def edits_column(per_document: Sequence[Sequence[_Edit]]) -> pa.Array:
-    """An `edits` column from (start, end, replacement, rule) tuples, sorted per document."""
+    """Build an `edits` column from (start, end, replacement, rule) tuples, sorted per document."""
     names = ("start", "end", "replacement", "rule")
     return pa.array([[dict(zip(names, edit, strict=True)) for edit in edits] for edits in per_document], EDITS)
 
@@ -86,7 +87,7 @@ def apply_edits(text: pa.LargeStringArray, edits: pa.Array) -> pa.LargeStringArr
 
 
 def edited_lengths(lengths: np.ndarray, edits: pa.Array) -> np.ndarray:
-    """UTF-8 bytes of each text after its edits, int64 [rows], given the lengths before."""
+    """Return the UTF-8 bytes of each text after its edits, int64 [rows], given the lengths before."""
     document, start, end = _positions(edits)
     if not len(document):
         return lengths
@@ -230,14 +231,14 @@ def _places(edits: list[dict[str, Any]]) -> _Places:
 
 
 def _positions(edits: pa.Array) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(row, start, end) of every edit, int64."""
+    """Return (row, start, end) of every edit, int64."""
     rows = np.asarray(pc.list_parent_indices(edits)).astype(np.int64)
     flat = edits.flatten()
     return rows, np.asarray(flat.field("start")), np.asarray(flat.field("end"))
 
 
 def _buffers(text: pa.LargeStringArray) -> tuple[np.ndarray, np.ndarray]:
-    """(offsets int64 [n + 1], bytes uint8) of a string array; the offsets index the bytes."""
+    """Return (offsets int64 [n + 1], bytes uint8) of a string array; the offsets index the bytes."""
     _, offsets, data = text.buffers()
     positions = np.frombuffer(offsets, np.int64, len(text) + 1, text.offset * 8) if offsets else np.zeros(1, np.int64)
     return positions, np.frombuffer(data, np.uint8) if data is not None else np.zeros(0, np.uint8)

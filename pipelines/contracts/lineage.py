@@ -153,11 +153,13 @@ class Corpus:
             )
 
     def read_step(self, source: str) -> PublishedStep:
-        """The step that read a source."""
+        """Return the step that read a source."""
         return next(step for step in self.steps if step.label == f"read.{source}")
 
     def parts(self, source: str | None = None) -> Iterator[Part]:
-        """The parts of a source (default: all sources), in order, each with the annotations of all steps."""
+        """Yield the parts of a source (default: all sources), in order, each with the annotations of all
+        steps.
+        """
         if source is not None:
             self.check_source(source)
         for name in self.manifest.sources if source is None else (source,):
@@ -165,7 +167,7 @@ class Corpus:
                 yield self._part(name, record)
 
     def find(self, identifier: str) -> Located | Quarantined:
-        """The record with a printed id, `source/path#record`, or one of 32 hex digits.
+        """Return the record with a printed id, `source/path#record`, or one of 32 hex digits.
 
         Raises UserError for an unknown source, an unknown path (with a near match) and a record beyond its
         file.
@@ -186,12 +188,12 @@ class Corpus:
         return self._locate(document_id(key, record), source, shares)
 
     def printed_id(self, identifier: bytes) -> str:
-        """The printed form of a 16-byte id; raises UserError if no file of the corpus has its key."""
+        """Return the printed form of a 16-byte id; raises UserError if no file of the corpus has its key."""
         source, shares = self._file(identifier)
         return format_id(source, shares[0]["path"], split_id(identifier)[1])
 
     def printed_ids(self, part: Part) -> list[str]:
-        """The printed ids of all rows of a part of this corpus."""
+        """Return the printed ids of all rows of a part of this corpus."""
         read = self.read_step(part.source)
         name = Path(part.documents.path).stem
         index = _index(read.directory, _file_record(read, "files", name.rpartition("-")[0]))
@@ -203,7 +205,7 @@ class Corpus:
         ]
 
     def quarantined(self, source: str) -> Iterator[Quarantined]:
-        """All records of a source that were set aside, in the order they were read."""
+        """Yield all records of a source that were set aside, in the order they were read."""
         read = self.read_step(source)
         for record in read.manifest.files:
             if record.path.startswith("quarantine/"):
@@ -237,7 +239,7 @@ class Corpus:
         return open_shard(self.directory, record.file)
 
     def _first_place(self, record: ShardRecord) -> tuple[int, int]:
-        """(part, row) of a shard's first document."""
+        """Return (part, row) of a shard's first document."""
         first = self._open(record).doc_ids[0].as_py()
         found = self._locate(first, *self._file(first))
         if isinstance(found, Quarantined):
@@ -285,7 +287,7 @@ class Corpus:
         return sorted(shares, key=lambda share: share["first_record"])
 
     def _file(self, identifier: bytes) -> tuple[str, list[dict[str, Any]]]:
-        """The source of an id and the index rows of its file."""
+        """Return the source of an id and the index rows of its file."""
         key = split_id(identifier)[0]
         for source in self.manifest.sources:
             shares = self._shares(source, key)
@@ -322,7 +324,7 @@ class Corpus:
         return Quarantined(identifier, source, path, record, row["reason"], row["bytes"])
 
     def _similar_path(self, source: str, path: str) -> str:
-        """The suggestion that ends the message about an unknown path."""
+        """Return the suggestion that ends the message about an unknown path."""
         read = self.read_step(source)
         paths: dict[str, None] = {}
         for record in read.manifest.files:
@@ -355,7 +357,7 @@ def select_rows(part: Part, rows: Sequence[int]) -> Part:
 
 
 def _from_hex(identifier: str) -> bytes | None:
-    """The 16 bytes of an id of 32 hex digits, else None."""
+    """Return the 16 bytes of an id of 32 hex digits, else None."""
     if len(identifier) != 32:
         return None
     try:
@@ -366,8 +368,8 @@ def _from_hex(identifier: str) -> bytes | None:
 
 
 def _file_record(read: PublishedStep, folder: str, unit: str) -> FileRecord:
-    """The file of a unit in a folder. Files rewritten when documents were forgotten have a suffix `~` in
-    their names.
+    """Return the file of a unit in a folder. Files rewritten when documents were forgotten have a suffix `~`
+    in their names.
     """
     names = ((record, Path(record.path)) for record in read.manifest.files)
     number = unit.partition("~")[0]

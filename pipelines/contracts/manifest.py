@@ -55,7 +55,7 @@ class StepManifest:
     facts: dict[str, Any] = field(default_factory=dict)
 
     def facts_on_disk(self) -> dict[str, Any]:
-        """The manifest as its file stores it."""
+        """Return the manifest as its file stores it."""
         return {**asdict(self), "counts": {source: counts.facts() for source, counts in self.counts.items()}}
 
     @cached_property
@@ -93,8 +93,8 @@ class StepOutput:
         return self.root / self.name
 
     def receipt(self, unit: str) -> Receipt | None:
-        """The receipt of a finished unit, otherwise None. The unit `SOURCE-INDEX` is a part of a source;
-        other units have names that no source can have.
+        """Return the receipt of a finished unit, otherwise None. The unit `SOURCE-INDEX` is a part of a
+        source; other units have names that no source can have.
         """
         try:
             value = read_json(self.directory / "units" / f"{unit}.json")
@@ -144,20 +144,20 @@ class StepOutput:
 
 
 def forgotten_meanwhile(root: Location) -> ConflictError:
-    """The error of a build that began before documents were forgotten."""
+    """Return the error of a build that began before documents were forgotten."""
     return ConflictError(
         f"{root}: documents were forgotten while this build ran, and its work may hold them; run the command again"
     )
 
 
 def schema_facts(schema: pa.Schema) -> dict[str, str]:
-    """Column names and types as text, as manifests record them."""
+    """Return column names and types as text, as manifests record them."""
     return {name: str(schema.field(name).type) for name in schema.names}
 
 
 def write_table(table: pa.Table) -> Callable[[BinaryIO], None]:
-    """A function that writes `table` to a sink as one Arrow IPC file with zstd buffers, the format of all
-    parts.
+    """Return a function that writes `table` to a sink as one Arrow IPC file with zstd buffers, the format of
+    all parts.
     """
 
     def write(sink: BinaryIO) -> None:
@@ -375,7 +375,7 @@ def shard_set_of(facts: Mapping[str, Any]) -> ShardSet:
 
 
 def bytes_per_token(manifest: CorpusManifest) -> dict[str, float]:
-    """UTF-8 bytes of text per token by source, over the first shard set."""
+    """Return the UTF-8 bytes of text per token by source, over the first shard set."""
     if not manifest.shard_sets:
         return {}
     shards = next(iter(manifest.shard_sets.values())).shards
@@ -388,7 +388,7 @@ def bytes_per_token(manifest: CorpusManifest) -> dict[str, float]:
 
 
 def without_validation(manifest: CorpusManifest) -> dict[str, list[str]]:
-    """For each shard set, the sources that have training documents but no validation documents in it."""
+    """Return, for each shard set, the sources that have training documents but no validation documents in it."""
     found = {}
     for name, shards in manifest.shard_sets.items():
         held_out = {shard.source for shard in shards.shards if shard.split == "validation"}

@@ -21,8 +21,8 @@ def temperature(tokens: Mapping[str, int], exponent: float = 0.3) -> dict[str, f
 
 
 def unimax(tokens: Mapping[str, int], budget: float, max_epochs: float = 4.0) -> dict[str, float]:
-    """UniMax (Chung et al. 2023, algorithm 1): weights as uniform as possible such that no source is read
-    more than `max_epochs` times.
+    """Weight sources by UniMax (Chung et al. 2023, algorithm 1): as uniformly as possible such that no source
+    is read more than `max_epochs` times.
 
     `budget` is in tokens. Up to four epochs are almost as good as fresh data (Muennighoff et al. 2023).
     """

@@ -30,11 +30,11 @@ class Annotation:
     table: pa.Table | None = None
 
     def column(self, name: str) -> pa.ChunkedArray:
-        """One column, from memory or from the file."""
+        """Read one column, from memory or from the file."""
         return self.columns([name])[name]
 
     def columns(self, names: Sequence[str]) -> pa.Table:
-        """Some columns, from memory or with one read of the file."""
+        """Read some columns, from memory or with one read of the file."""
         if self.table is not None:
             return self.table.select(names)
         assert self.file is not None
@@ -101,23 +101,23 @@ class Part:
         return pa.table(result).combine_chunks()
 
     def drop(self, upto: str | None = None) -> pa.Array:
-        """The rule that dropped each document, or null: the first non-null `drop` of the steps, up to and
-        including `upto`.
+        """Return the rule that dropped each document, or null: the first non-null `drop` of the steps, up to
+        and including `upto`.
         """
         columns = [a.column(DROP).combine_chunks() for a in self._upto(upto) if DROP in a.schema]
         return pc.coalesce(*columns) if columns else pa.nulls(self.rows, pa.string())
 
     def edits(self, upto: str | None = None) -> pa.Array | None:
-        """The composed edits of the steps, up to and including `upto`; None if no step edits."""
+        """Return the composed edits of the steps, up to and including `upto`; None if no step edits."""
         columns = self.edit_columns(upto)
         return compose(columns) if columns else None
 
     def edit_columns(self, upto: str | None = None) -> list[pa.Array]:
-        """The `edits` of each step that edits, up to and including `upto`, in order."""
+        """Return the `edits` of each step that edits, up to and including `upto`, in order."""
         return [_chunk(a.column(EDITS_COLUMN)) for a in self._upto(upto) if EDITS_COLUMN in a.schema]
 
     def edits_of(self, text: Text) -> pa.Array | None:
-        """The composed edits that turn the stored text into `text`; None if there are none."""
+        """Return the composed edits that turn the stored text into `text`; None if there are none."""
         return self.edits(text.upto) if text.edited else None
 
     def in_stored_text(self, edits: pa.Array, text: Text, rows: Any = None) -> pa.Array:
@@ -141,7 +141,7 @@ class Part:
         return any(column in annotation.schema for annotation in self.annotations)
 
     def kept_text_bytes(self) -> int:
-        """UTF-8 bytes of the edited text of all documents without a `drop`."""
+        """Return the UTF-8 bytes of the edited text of all documents without a `drop`."""
         lengths = pc.binary_length(_chunk(self.table(("text",))["text"])).to_numpy()
         edits = self.edits()
         lengths = lengths if edits is None else edited_lengths(lengths, edits)

@@ -19,8 +19,8 @@ class Text:
 
     @classmethod
     def parse(cls, spelling: str) -> "Text":
-        """The text that a corpus file calls `text`, `edited_text` or `text@STEP`. Raises ValueError for
-        anything else.
+        """Return the text that a corpus file calls `text`, `edited_text` or `text@STEP`. Raises ValueError
+        for anything else.
         """
         prefix, step = spelling[: len(_UPTO)], spelling[len(_UPTO) :]
         if spelling in (_STORED, _EDITED):
@@ -74,5 +74,7 @@ _COMPUTED: dict[str, TableInput] = {each.name: each for each in (TEXT, EDITED_TE
 
 
 def column_named(name: str) -> TableInput:
-    """The input for the column `name` of a document: `text`, `edited_text`, `drop`, or any other column."""
+    """Return the input for the column `name` of a document: `text`, `edited_text`, `drop`, or any other
+    column.
+    """
     return _COMPUTED.get(name, Column(name))

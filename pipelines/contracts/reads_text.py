@@ -1,5 +1,5 @@
 """Base classes of stages that read text, with their knobs: which text to read, and the prefix of the columns
-it gives.
+they write.
 """
 
 from dataclasses import dataclass, field
@@ -25,11 +25,13 @@ class ReadsText(Stage):
         return Text.parse(self.text)
 
     def reads(self) -> tuple[Input, ...]:
-        """The text."""
+        """Return the text as the only input."""
         return (self.input_text,)
 
     def judges(self) -> frozenset[str]:
-        """Which of `lines` and `words` of the text decide what it removes. A plan warns of sources that have none."""
+        """Say which of `lines` and `words` of the text decide what the stage removes. A plan warns about
+        sources that have none.
+        """
         return frozenset()
 
     def check(self) -> None:
@@ -54,7 +56,7 @@ class MeasuresText(ReadsText):
             raise ValueError(f"prefix: got {self.prefix!r}, expected letters, digits and underscores, such as edited_")
 
     def named(self, columns: pa.Schema) -> pa.Schema:
-        """The columns with the prefix."""
+        """Add the prefix to the names of the columns."""
         if not self.prefix:
             return columns
         return pa.schema([column.with_name(f"{self.prefix}{column.name}") for column in columns])

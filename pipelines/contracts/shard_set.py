@@ -39,7 +39,7 @@ class Shard:
 
 
 def shard_schema(token_type: pa.DataType, with_sentences: bool, facts: dict[str, Any]) -> pa.Schema:
-    """The exact schema of a shard. `facts` (source, split, tokenizer checksum) travel in the schema's
+    """Return the exact schema of a shard. `facts` (source, split, tokenizer checksum) travel in the schema's
     metadata as JSON.
     """
     fields = [

@@ -19,12 +19,12 @@ Result = TypeVar("Result")
 
 @functools.cache
 def library_version(distribution: str) -> str:
-    """The installed version of a distribution. Cached, because a plan needs it for every step."""
+    """Return the installed version of a distribution. Cached, because a plan needs it for every step."""
     return importlib.metadata.version(distribution)
 
 
 def library_versions(*distributions: str) -> dict[str, str]:
-    """Installed versions by distribution name, for `depends()`."""
+    """Return installed versions by distribution name, for `depends()`."""
     return {name: library_version(name) for name in distributions}
 
 
@@ -63,7 +63,7 @@ class ColumnTest(Protocol):
         ...
 
     def reason(self) -> str:
-        """The name of the test, which becomes the `drop` of the documents that it drops."""
+        """Return the name of the test, which becomes the `drop` of the documents that it drops."""
         ...
 
     def drops_null(self) -> bool:
@@ -83,15 +83,17 @@ class Stage:
     keeps_spans: ClassVar[bool] = False  # it leaves the only copy of a span in one document: no later step may drop
 
     def reads(self) -> tuple[Input, ...]:
-        """The inputs of the stage; `id` is always included. Only a corpus stage may read more than columns."""
+        """Return the inputs of the stage; `id` is always included. Only a corpus stage may read more than
+        columns.
+        """
         raise NotImplementedError
 
     def read_columns(self) -> tuple[TableInput, ...]:
-        """The inputs in `reads()` that are columns of a document."""
+        """Return the inputs in `reads()` that are columns of a document."""
         return tuple(each for each in self.reads() if isinstance(each, TableInput))
 
     def writes(self) -> pa.Schema:
-        """The columns this stage adds; `drop` and `edits` have their reserved meaning.
+        """Return the columns this stage adds; `drop` and `edits` have their reserved meaning.
 
         A stage whose edits may leave nothing of a document writes both, and the rule `STEP.empty` drops the
         documents that it empties. For a part stage, pipelines.building.annotate fills in this rule where the
@@ -100,15 +102,15 @@ class Stage:
         return pa.schema([])
 
     def never_null(self) -> tuple[str, ...]:
-        """The columns of `writes()` that have a value for every document that the stage receives."""
+        """Return the columns of `writes()` that have a value for every document that the stage receives."""
         return ()
 
     def depends(self) -> dict[str, str]:
-        """Versions of libraries and checksums of model files that the output depends on."""
+        """Return versions of libraries and checksums of model files that the output depends on."""
         return {}
 
     def libraries(self) -> tuple[tuple[str, str], ...]:
-        """(module, command that installs it) for everything that the stage imports beyond the required
+        """Return (module, command that installs it) for everything that the stage imports beyond the required
         libraries.
         """
         return ()
@@ -121,20 +123,22 @@ class Stage:
         return True
 
     def derived_steps(self) -> Mapping[str, "CorpusStage"]:
-        """Stages that run before this one on the same sources, by the name under which `use` receives their
-        facts.
+        """Return stages that run before this one on the same sources, by the name under which `use` receives
+        their facts.
         """
         return {}
 
     def tests(self) -> Sequence[ColumnTest]:
-        """The tests by which the stage drops documents, in order; empty unless the tests are data."""
+        """Return the tests by which the stage drops documents, in order; empty unless the tests are data."""
         return ()
 
     def check_types(self, types: pa.Schema) -> None:
         """Raise ConfigError for a column of `read_columns()` whose type it cannot use; `types` holds theirs."""
 
     def notice(self) -> str:
-        """What a user should know before the stage runs, such as an unusual cost; empty if there is nothing."""
+        """Say what a user should know before the stage runs, such as an unusual cost; empty if there is
+        nothing.
+        """
         return ""
 
     def check(self) -> None:
@@ -147,7 +151,7 @@ class PartStage(Stage):
     """
 
     def gpus(self) -> float:
-        """GPUs that a task with this stage reserves on Ray; with a fraction, tasks share one."""
+        """Return the GPUs that a task with this stage reserves on Ray; with a fraction, tasks share one."""
         return 0
 
     def setup(self) -> None:

@@ -18,7 +18,7 @@ _FILE = "forgotten.json"
 
 
 def read_tombstone(output: Location) -> dict[str, Any]:
-    """The tombstone of a corpus.
+    """Return the tombstone of a corpus.
 
     `records`: sorted `path#record` by source; `pending`: documents whose removal is unfinished; `asked`: a
     digest of the ids and URLs that named them; `before`: earlier fingerprints of the corpus, while it held
@@ -35,24 +35,24 @@ def read_tombstone(output: Location) -> dict[str, Any]:
 
 
 def write_tombstone(output: Location, tombstone: dict[str, Any]) -> None:
-    """Write what `read_tombstone` gives."""
+    """Write a tombstone in the form that `read_tombstone` returns."""
     write_json(output / _FILE, tombstone)
 
 
 def mark_of(records: Mapping[str, Sequence[str]]) -> str:
-    """The mark of forgotten records by source, `path#record`; empty if there are none."""
+    """Return the mark of forgotten records by source, `path#record`; empty if there are none."""
     return digest({source: list(names) for source, names in records.items()}) if records else ""
 
 
 def current_mark(output: Location) -> str:
-    """The mark of what an output has forgotten by now, including what `forget` is still removing."""
+    """Return the mark of what an output has forgotten by now, including what `forget` is still removing."""
     return mark_of(read_tombstone(output)["records"])
 
 
 def is_current(output: Location, mark: str) -> bool:
     """Whether a step with this mark holds no forgotten document.
 
-    While `forget` is at work, steps that it has not rewritten yet have the mark of the records before.
+    While `forget` is running, steps that it has not rewritten yet have the mark of the records before.
     """
     tombstone = read_tombstone(output)
     records: dict[str, list[str]] = tombstone["records"]
@@ -64,8 +64,8 @@ def is_current(output: Location, mark: str) -> bool:
 
 
 def forgotten(output: Location) -> dict[str, tuple[str, ...]]:
-    """The records, `path#record`, that must not be read again, by source. Raises UserError while a removal is
-    unfinished.
+    """Return the records, `path#record`, that must not be read again, by source. Raises UserError while a
+    removal is unfinished.
     """
     tombstone = read_tombstone(output)
     if tombstone["pending"]:

@@ -89,7 +89,8 @@ def _read_lines(path: Path | None) -> list[str]:
 
 
 def _describe_runs(runs: LocalPath, directory: LocalPath) -> list[str]:
-    """One line per training run under a directory that read this corpus while it held the forgotten documents.
+    """Return one line per training run under a directory that read this corpus while it held the forgotten
+    documents.
 
     Such runs are identified by the corpus's earlier fingerprints. Runs that read another state of the corpus,
     or several corpora, are identified by the directory in their configuration.

@@ -60,7 +60,8 @@ class _Doc:
 
 
 def find_documents(corpus: Corpus, identifiers: Iterable[str], urls: Iterable[str]) -> list[Located]:
-    """The documents with these ids (printed or hex), and all with these URLs (as stored, or in normal form).
+    """Return the documents with these ids (printed or hex), and all with these URLs (as stored, or in normal
+    form).
 
     Raises UserError for an id that the corpus does not know. Records that were set aside hold no text and are
     skipped.
@@ -90,7 +91,8 @@ def forget(
     """Forget documents; without arguments, finish an interrupted run. Returns (printed ids, number of files
     rewritten).
 
-    UserError if a run for other documents was interrupted, or none of these documents is in the corpus.
+    Raises UserError if a run for other documents was interrupted, or none of these documents is in the
+    corpus.
     """
     corpus = open_corpus(directory)
     tombstone = read_tombstone(directory)
@@ -162,8 +164,8 @@ def _rewrite(step: PublishedStep, docs: Sequence[_Doc], mark: str) -> int:
 
 
 def _new_name(path: str, mark: str) -> str:
-    """The name of a rewritten file, marked by the tombstone's digest, so that the old file stays until the
-    manifest changes.
+    """Return the name of a rewritten file, marked by the tombstone's digest, so that the old file stays until
+    the manifest changes.
     """
     stem, dot, suffix = path.rpartition(".")
     return f"{stem.partition('~')[0]}~{mark[:12]}{dot}{suffix}"
@@ -215,7 +217,7 @@ def _rewrite_file(
 
 
 def _documents_of_unit(index: Location, docs: Sequence[_Doc]) -> list[_Doc]:
-    """The documents that were read by the unit with this index of files."""
+    """Return the documents that were read by the unit with this index of files."""
     assert index.local is not None, "documents are forgotten on a local disk only"
     with pa.OSFile(lent(index.local)) as source:
         table = pa.ipc.open_file(source).read_all().select(["key", "first_record", "records"])
@@ -296,7 +298,7 @@ def _rewrite_shards(
 
 
 def _take_lists(values: np.ndarray, offsets: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The lists of a list array at `rows`, as (values, offsets)."""
+    """Return the lists of a list array at `rows`, as (values, offsets)."""
     pieces = [values[offsets[row] : offsets[row + 1]] for row in rows.tolist()]
     ends = np.cumsum([len(piece) for piece in pieces], dtype=np.int64)
     return np.concatenate([values[:0], *pieces]), np.concatenate([np.zeros(1, np.int64), ends])

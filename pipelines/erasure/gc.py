@@ -23,9 +23,9 @@ class UnreachedStep:
 
 
 def find_unreached(configs: Sequence[CorpusConfig], output: LocalPath) -> list[UnreachedStep]:
-    """Steps in the configurations' output that neither their plans nor the published corpus use.
+    """Return the steps in the configurations' output that neither their plans nor the published corpus use.
 
-    UserError if the configurations have different outputs.
+    Raises UserError if the configurations have different outputs.
     """
     outputs = {config.output for config in configs}
     if len(outputs) != 1:
@@ -42,7 +42,8 @@ def find_unreached(configs: Sequence[CorpusConfig], output: LocalPath) -> list[U
 
 
 def remove_steps(steps: Sequence[UnreachedStep], check: Callable[[], None]) -> None:
-    """Remove step directories. `check` is called before each, and raises if this process may not remove it any more.
+    """Remove step directories. `check` is called before each, and raises an error if this process may not
+    remove it any more.
 
     Raises ConflictError if a corpus that uses one of them was published since they were listed.
     """
@@ -57,7 +58,7 @@ def remove_steps(steps: Sequence[UnreachedStep], check: Callable[[], None]) -> N
 
 
 def list_unreached(output: LocalPath, reached: Collection[str]) -> list[UnreachedStep]:
-    """The step directories of an output whose names are not in `reached`."""
+    """Return the step directories of an output whose names are not in `reached`."""
     steps = []
     for path in sorted(output.iterdir()) if output.is_dir() else ():
         if path.is_dir() and _is_step(path) and path.name not in reached:

@@ -17,8 +17,8 @@ _LEAST_BYTES, _LEAST_DIFFERENT = 16, 8  # shorter or more monotonous probes occu
 
 
 def make_probes(texts: Sequence[str]) -> list[bytes]:
-    """Excerpts spread evenly over each text; a text shorter than a probe is its own. Omits short and
-    monotonous probes.
+    """Return excerpts spread evenly over each text. A text shorter than a probe is its own excerpt. Short and
+    monotonous probes are left out.
     """
     probes = []
     for text in texts:
@@ -32,14 +32,17 @@ def make_probes(texts: Sequence[str]) -> list[bytes]:
 
 @dataclass(frozen=True)
 class Hit:
-    """A file that matched. `ids`: the document ids (16 bytes each) of the matching rows, if the file has ids."""
+    """A file that matched. `ids` are the document ids (16 bytes each) of the matching rows, if the file has
+    ids.
+    """
 
     path: str
     ids: tuple[bytes, ...]
 
 
 def scan(directory: Path, probes: Sequence[bytes], ids: Sequence[bytes]) -> tuple[list[Hit], int, int]:
-    """Files that hold a probe or rows of these documents, and the number of files and bytes read.
+    """Return the files that contain a probe or rows of these documents, and the number of files and bytes
+    read.
 
     Arrow files are decoded and searched column by column, all others byte by byte. Raises CorruptFileError
     for an unreadable Arrow file.
@@ -65,7 +68,7 @@ def scan(directory: Path, probes: Sequence[bytes], ids: Sequence[bytes]) -> tupl
 
 
 def _matching_ids(path: Path, probes: Sequence[bytes], wanted: pa.Array) -> list[bytes] | None:
-    """The ids of matching rows, empty if the file has none; None if no row matches."""
+    """Return the ids of matching rows, empty if the file has none; None if no row matches."""
     any_hit = False
     ids: list[bytes] = []
     with pa.OSFile(lent(path)) as source:

@@ -33,7 +33,7 @@ Sampled = list[tuple[int, bytes, str]]  # (rank, id, reason), the lowest ranks
 
 @dataclass
 class Tally:
-    """Counts for one source. `sets`: the k rule sets whose columns the source has."""
+    """Counts for one source. `sets` are the k rule sets whose columns the source has."""
 
     sets: tuple[str, ...]
     documents: int
@@ -82,19 +82,19 @@ class Comparison:
         return tuple(name for name in self.names if any(name in tally.sets for tally in self.tallies.values()))
 
     def documents(self, name: str) -> int:
-        """Documents that a rule set was applied to."""
+        """Return the number of documents that a rule set was applied to."""
         return sum(tally.documents for tally in self.tallies.values() if name in tally.sets)
 
     def dropped(self, name: str) -> int:
-        """Documents that a rule set drops."""
+        """Return the number of documents that a rule set drops."""
         return sum(sum(tally.reasons[name].values()) for tally in self.tallies.values() if name in tally.sets)
 
     def alone(self, name: str) -> int:
-        """Documents that only this rule set drops."""
+        """Return the number of documents that only this rule set drops."""
         return sum(int(t.alone[t.sets.index(name)]) for t in self.tallies.values() if name in t.sets)
 
     def reasons(self, name: str) -> Counter[str]:
-        """For each rule of a set, the documents it was the first to drop."""
+        """Return, for each rule of a set, how many documents it was the first to drop."""
         return sum((tally.reasons[name] for tally in self.tallies.values() if name in tally.sets), Counter())
 
     @property
@@ -118,7 +118,9 @@ class Comparison:
         return tuple(sorted(pairs, key=lambda pair: -(pair.jaccard or 0)))
 
     def samples(self, name: str, count: int) -> list[tuple[str, str]]:
-        """(printed id, reason) of some documents that only this rule set drops; for "", that all drop."""
+        """Return (printed id, reason) of some documents that only this rule set drops; for "", of some that
+        all drop.
+        """
         tallies = [t for t in self.tallies.values() if name or len(t.sets) == len(self.compared)]
         chosen = heapq.nsmallest(count, (entry for t in tallies for entry in t.samples.get(name, ())))
         return [(self.corpus.printed_id(identifier), reason) for _, identifier, reason in chosen]
@@ -171,7 +173,7 @@ def compare_rules(directory: Location, names: Sequence[str] = (), samples: int =
 
 
 def _columns(names: Sequence[str]) -> tuple[str, ...]:
-    """The columns that rule sets read."""
+    """Return the columns that rule sets read."""
     return tuple(dict.fromkeys(column.name for name in names for column in _filter(name).read_columns()))
 
 
@@ -220,8 +222,8 @@ def _sample(into: Sampled, ids: pa.ChunkedArray, reasons: pa.Array, rows: np.nda
 
 
 def describe_missing_columns(comparison: Comparison, name: str, most: int) -> list[str]:
-    """The columns that a rule set lacks in any source, one text per stage that writes them: `a, b and 3 more
-    (of STAGE)`.
+    """Return the columns that a rule set lacks in any source, one text per stage that writes them: `a, b and
+    3 more (of STAGE)`.
     """
     by_stage: dict[str, dict[str, None]] = {}
     for column in (column for lacking in comparison.missing[name].values() for column in lacking):
@@ -234,7 +236,7 @@ def describe_missing_columns(comparison: Comparison, name: str, most: int) -> li
 
 
 def comparison_data(comparison: Comparison, samples: int) -> dict[str, Any]:
-    """The comparison as data for JSON."""
+    """Return the comparison as data for JSON."""
     sets = {}
     for name in comparison.compared:
         sources = {}

@@ -1,4 +1,4 @@
-"""Output of `compare-rules`."""
+"""Print the output of `compare-rules`."""
 
 from collections import Counter
 
@@ -17,7 +17,8 @@ def show_comparison(comparison: Comparison, samples: int, pairs: int) -> None:
     """Print what each rule set drops, how often they agree, samples of disagreement, and what could not be
     compared.
 
-    `pairs`: number of pairs of rule sets to show, those that disagree on most documents first; 0 for all.
+    `pairs` is the number of pairs of rule sets to show, those that disagree on most documents first; 0 for
+    all.
     """
     console = wide_console()
     corpus, compared = comparison.corpus.manifest, comparison.compared
@@ -53,7 +54,7 @@ def show_comparison(comparison: Comparison, samples: int, pairs: int) -> None:
 
 
 def _drops(comparison: Comparison) -> Table:
-    """One row per rule set; with several sources, one more for each of them."""
+    """Return one row per rule set; with several sources, one more for each of them."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("rule set", no_wrap=True)
     for heading in ("documents", "dropped", "share", "only by it"):
@@ -80,7 +81,7 @@ def _drops(comparison: Comparison) -> Table:
 
 
 def _pairs(comparison: Comparison, most: int) -> Table:
-    """The pairs that disagree on most documents."""
+    """Return the pairs that disagree on most documents."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for heading in ("one", "other"):
         table.add_column(heading, no_wrap=True)
@@ -94,7 +95,7 @@ def _pairs(comparison: Comparison, most: int) -> Table:
 
 
 def _agreement(comparison: Comparison) -> str:
-    """How many documents any, all and each number of the sets drop."""
+    """Return how many documents any, all and each number of the sets drop."""
     measured = sum(tally.documents for tally in comparison.tallies.values() if tally.sets)
     counts = comparison.dropped_by
     union, shared = sum(count for times, count in counts.items() if times), counts[len(comparison.compared)]
@@ -106,8 +107,8 @@ def _agreement(comparison: Comparison) -> str:
 
 
 def _top(name: str, reasons: Counter[str]) -> str:
-    """The most frequent reasons, without the family prefix and the variant suffix, which the set's name
-    already has.
+    """Return the most frequent reasons, without the family prefix and the variant suffix, which the set's
+    name already has.
     """
     family, _, variant = name.partition("@")
     top = sorted(reasons.items(), key=lambda entry: (-entry[1], entry[0]))

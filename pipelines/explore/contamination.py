@@ -53,7 +53,7 @@ def write_contamination_report(corpus: Location, output: Location) -> None:
 
 
 def _contaminated_documents(corpus: Corpus) -> Iterator[tuple[str, str | None, list[dict[str, Any]]]]:
-    """(printed id, drop, matches) of every document that holds an item."""
+    """Yield (printed id, drop, matches) of every document that holds an item."""
     for part in corpus.parts():
         if not part.has(_COLUMN):
             continue

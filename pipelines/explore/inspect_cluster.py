@@ -29,7 +29,7 @@ def show_cluster(corpus: Location, identifier: str, samples: int, *, raw: bool) 
     """Print the clusters of a document: the kept member, and up to `samples` others with their differences
     from it.
 
-    UserError if the corpus has no such document or it is in no cluster.
+    Raises UserError if the corpus has no such document or it is in no cluster.
     """
     if samples < 1:
         raise UserError(f"--samples: got {samples}, expected 1 or more")
@@ -44,7 +44,7 @@ def show_cluster(corpus: Location, identifier: str, samples: int, *, raw: bool) 
 
 
 def _clusters(found: Located) -> Iterator[tuple[str, bytes]]:
-    """(column, winner) of every cluster that a document is in."""
+    """Yield (column, winner) of every cluster that a document is in."""
     for annotation in found.part.annotations:
         for column in annotation.schema:
             if column.endswith("_cluster"):

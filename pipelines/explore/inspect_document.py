@@ -35,8 +35,8 @@ _EDITS = 20  # edits shown per step
 def show_document(corpus: Location, identifier: str, *, raw: bool) -> None:
     """Print the history of a document: origin, what every step measured and decided, edits, shard rows, text.
 
-    `identifier` is `source/path#record` or 32 hex digits. `raw` shows the stored text and what edits replaced.
-    UserError if the corpus has no such document.
+    `identifier` is `source/path#record` or 32 hex digits. `raw` shows the stored text and what edits
+    replaced. Raises UserError if the corpus has no such document.
     """
     opened = open_corpus(corpus)
     found = opened.find(identifier)
@@ -178,7 +178,7 @@ def _show_edits(page: Page, part: Part, edits: list[dict[str, Any]] | None, raw:
 
 
 def _format_value(corpus: Corpus | None, name: str, value: Any) -> str:
-    """A column's value as readable text; ids of cluster winners become printed ids."""
+    """Return a column's value as readable text; ids of cluster winners become printed ids."""
     if value is None:
         return "-"
     if isinstance(value, bytes):
@@ -197,8 +197,8 @@ def _format_value(corpus: Corpus | None, name: str, value: Any) -> str:
 
 
 def winner_name(corpus: Corpus, identifier: bytes) -> str:
-    """The printed id of a kept document. For a document of a reference corpus, its name there, or its hex id
-    if that corpus is gone.
+    """Return the printed id of a kept document. A document of a reference corpus has its name there, or its
+    hex id if that corpus is gone.
     """
     try:
         return corpus.printed_id(identifier)
@@ -212,7 +212,7 @@ def winner_name(corpus: Corpus, identifier: bytes) -> str:
 
 
 def _reference_corpora(corpus: Corpus) -> list[str]:
-    """The finished corpora that the steps deduplicated against."""
+    """Return the finished corpora that the steps deduplicated against."""
     knobs = [value for entry in corpus.manifest.config["steps"] for value in entry.values() if isinstance(value, dict)]
     return list(dict.fromkeys(directory for knob in knobs for directory in knob.get("against", ())))
 
@@ -233,8 +233,8 @@ def _explain_drop(corpus: Corpus, step: PublishedStep, rule: str, part: Part) ->
 
 
 def _tests(step: PublishedStep) -> dict[str, tuple[tuple[str, ...], str]]:
-    """The rules of a filter step: (the column tested and, if bounds differ by group, the column of groups;
-    what is kept).
+    """Return the rules of a filter step: (the column tested and, if bounds differ by group, the column of
+    groups; what is kept).
 
     Empty if the step uses a rule set that no longer exists.
     """
@@ -262,7 +262,7 @@ def _tests(step: PublishedStep) -> dict[str, tuple[tuple[str, ...], str]]:
 
 
 def _format_bound(bound: Bound, per: str) -> str:
-    """A bound as text; for a mapping, each bound with the value of the group it applies to."""
+    """Return a bound as text; for a mapping, each bound with the value of the group it applies to."""
     if not isinstance(bound, Mapping):
         return _format_value(None, "", bound)
     bounds = [
@@ -312,7 +312,7 @@ def _title(page: Page, rule: str, sources: dict[str, int], what: str, samples: i
 
 
 def _rank(identifier: bytes) -> int:
-    """The order in which documents are sampled: pseudo-random but reproducible."""
+    """Return the order in which documents are sampled: pseudo-random but reproducible."""
     return int(xxhash.xxh3_64_intdigest(identifier))
 
 
@@ -335,7 +335,7 @@ def _show_dropped(page: Page, corpus: Corpus, rule: str, samples: int, sources: 
 
 
 def _dropped_documents(corpus: Corpus, rule: str, source: str) -> Iterator[tuple[int, bytes, str, int, int]]:
-    """(rank, id, source, part, row) of every document of a source that a rule dropped."""
+    """Yield (rank, id, source, part, row) of every document of a source that a rule dropped."""
     for part in corpus.parts(source):
         rows = pc.indices_nonzero(pc.fill_null(pc.equal(part.drop(), rule), False))
         if len(rows):

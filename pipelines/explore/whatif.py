@@ -58,7 +58,7 @@ class Impact:
         return self.seen == self.documents
 
     def scaled(self, count: float) -> float:
-        """A count of documents seen, extrapolated to all documents."""
+        """Return a count of documents seen, extrapolated to all documents."""
         return count if self.exact else count * self.documents / max(self.seen, 1)
 
     def change(self) -> tuple[float, float]:
@@ -70,7 +70,7 @@ class Impact:
         return self.scaled(gained), self._half_width(gained, squares)
 
     def bytes_change(self) -> tuple[float, float]:
-        """Bytes gained, and half the width of the 95 % confidence interval (0 if exact)."""
+        """Return the bytes gained, and half the width of the 95 % confidence interval (0 if exact)."""
         return self.scaled(self.bytes_sum), self._half_width(self.bytes_sum, self.bytes_squares)
 
     def _half_width(self, total: float, squares: float) -> float:
@@ -108,7 +108,7 @@ class WhatIf:
         return sources is None or source in sources
 
     def run(self, *, full: bool) -> dict[str, Impact]:
-        """The impact on every source that a changed filter applies to."""
+        """Return the impact on every source that a changed filter applies to."""
         impacts = {source: _current_impact(self, source) for source in self.sources()}
         thresholds = self._thresholds(full=full)
         for source, impact in impacts.items():
@@ -117,8 +117,8 @@ class WhatIf:
         return impacts
 
     def _chunks(self, source: str, *, full: bool) -> Iterator[pa.Table]:
-        """The columns that the filters read, for the sampled documents of a source, or with `full` all, part
-        by part.
+        """Yield the columns that the filters read, for the sampled documents of a source, or with `full` all,
+        part by part.
         """
         columns = self._columns()
         if not full:
@@ -136,7 +136,7 @@ class WhatIf:
         return list(names)
 
     def known(self) -> list[str]:
-        """Columns that the published sample holds."""
+        """Return the columns that the published sample has."""
         return [
             name
             for name in _sample_types(self.corpus)
@@ -144,7 +144,9 @@ class WhatIf:
         ]
 
     def _thresholds(self, *, full: bool) -> dict[str, Thresholds]:
-        """The quantiles of every filter step, over the documents that the filters before it would keep."""
+        """Return the quantiles of every filter step, over the documents that the filters before it would
+        keep.
+        """
         thresholds: dict[str, Thresholds] = {}
         for position, (name, stage) in enumerate(self.then.items()):
             if stage.quantiles():
@@ -178,8 +180,8 @@ class WhatIf:
 
 
 def what_if(config: CorpusConfig, changes: Sequence[str]) -> WhatIf:
-    """Parse changes into a question. UserError if the corpus was not built as configured or a change names no
-    rule.
+    """Parse changes into a question. Raises UserError if the corpus was not built as configured or a change
+    names no rule.
     """
     corpus = open_corpus(config.place)
     if corpus.manifest.config["steps"] != without_places(plain_config(config))["steps"]:
@@ -199,7 +201,9 @@ def what_if(config: CorpusConfig, changes: Sequence[str]) -> WhatIf:
 
 
 def _refuse_unmeasured(question: WhatIf) -> None:
-    """UserError if a filter reads a column that was measured only on documents that a changed filter kept."""
+    """Raises UserError if a filter reads a column that was measured only on documents that a changed filter
+    kept.
+    """
     order = [entry.name for entry in question.config.steps]
     for entry in question.config.steps:
         if entry.where is None or entry.name in question.now:
@@ -253,8 +257,8 @@ def _split_path(path: str, reasons: Sequence[str]) -> tuple[str, str, str]:
 
 
 def _current_impact(question: WhatIf, source: str) -> Impact:
-    """The number of documents that no step but filters and deduplication drops, and of those that the filters
-    keep.
+    """Return the number of documents that no step but filters and deduplication drops, and of those that the
+    filters keep.
     """
     total = question.corpus.read_step(source).manifest.counts[source].kept
     corpus_steps = set(_dedup_steps(question))
@@ -268,7 +272,7 @@ def _current_impact(question: WhatIf, source: str) -> Impact:
 
 
 def _dedup_steps(question: WhatIf) -> list[str]:
-    """The steps that deduplicate."""
+    """Return the steps that deduplicate."""
     steps = question.config.steps
     return [entry.name for entry in steps if entry.stage.elects]
 
@@ -288,7 +292,7 @@ def _sample_types(corpus: Corpus) -> list[str]:
 
 
 def _read_sample(corpus: Corpus, columns: Sequence[str]) -> pa.Table:
-    """The published sample: position, bytes and drop of each document, and the named columns."""
+    """Return the published sample: position, bytes and drop of each document, and the named columns."""
     step = _funnel_step(corpus)
     record = _sample_record(step)
     with pa.OSFile(lent(step.directory.verify(record))) as source:
@@ -298,7 +302,7 @@ def _read_sample(corpus: Corpus, columns: Sequence[str]) -> pa.Table:
 
 
 def _stored_columns(part: Part, columns: Sequence[str]) -> pa.Table:
-    """The same columns for all documents of a part."""
+    """Return the same columns for all documents of a part."""
     steps = pa.nulls(part.rows, pa.string())
     for annotation in part.annotations:
         if DROP in annotation.schema:
@@ -324,7 +328,7 @@ def _eligible(question: WhatIf, table: pa.Table) -> pa.Array:
 def _decide(
     question: WhatIf, filters: Mapping[str, Filter], source: str, table: pa.Table, thresholds: Mapping[str, Thresholds]
 ) -> pa.Array:
-    """The first rule of the filters that drops each document, string [n]; null if it is kept."""
+    """Return the first rule of the filters that drops each document, string [n]; null if it is kept."""
     drop = pa.nulls(table.num_rows, pa.string())
     for name, stage in filters.items():
         if question.applies(name, source):
@@ -366,7 +370,7 @@ def _group(table: pa.Table, request: Quantile) -> pa.Array:
 
 
 def _weighted_quantile(request: Quantile, chunks: Sequence[tuple[np.ndarray, float]]) -> float:
-    """The quantile of values with a weight, in documents, each; with equal weights equal to that of
+    """Return the quantile of values with a weight, in documents, each; with equal weights equal to that of
     Quantile.rank.
     """
     values = np.concatenate([numbers for numbers, _ in chunks])

@@ -1,4 +1,4 @@
-"""Output of the whatif command: documents and bytes by source, drops by rule, samples of newly dropped and
+"""Print the output of `whatif`: documents and bytes by source, drops by rule, samples of newly dropped and
 kept documents.
 """
 
@@ -95,7 +95,7 @@ def _show_samples(question: WhatIf, source: str, impact: Impact, samples: int) -
 
 
 def _signals(question: WhatIf) -> list[str]:
-    """The columns tested by rules that changed."""
+    """Return the columns tested by rules that changed."""
     changed = []
     for name in question.changed:
         now, then = question.now[name].tests(), question.then[name].tests()

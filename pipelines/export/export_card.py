@@ -14,7 +14,8 @@ _NAMES = {"float": "float32", "double": "float64", "halffloat": "float16"}  # ty
 def dataset_card(
     manifest: CorpusManifest, schema: pa.Schema, sources: Mapping[str, Mapping[str, Any]], suffix: str
 ) -> str:
-    """The card of an export of `sources` (their facts, as in export.json) with the columns of `schema`.
+    """Return the card of an export of `sources` (their facts, as in export.json) with the columns of
+    `schema`.
 
     The front matter lists the data files and the types of all columns: from JSON lines alone a reader could
     not know the type of a column that is null in the first file.

@@ -1,7 +1,7 @@
 """Formats of an export: Parquet, and gzipped JSON lines with all keys in every line.
 
 Readers that infer types from the first rows, as Hugging Face datasets does for JSON lines, need the same keys
-in all rows. So null is written as null, and `meta` is a JSON string, in both formats.
+in all rows. Null is therefore written as null, and `meta` is a JSON string, in both formats.
 """
 
 import gzip

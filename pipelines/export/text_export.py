@@ -82,9 +82,9 @@ def export_corpus(
     annotations to add, null in sources that the step does not apply to; `without` leaves out `url` or `meta`.
     One part is held in memory.
 
-    ConflictError if `output` holds anything but an unfinished run of the same export, or the corpus changes
-    meanwhile. UserError for an unknown source, column or format. AccountingError if the number of documents
-    differs from that of the corpus manifest.
+    Raises ConflictError if `output` holds anything but an unfinished run of the same export, or the corpus
+    changes meanwhile. Raises UserError for an unknown source, column or format. Raises AccountingError if the
+    number of documents differs from that of the corpus manifest.
     """
     if format not in WRITERS:
         raise UserError(f"--format: got {format!r}, expected one of {', '.join(WRITERS)}")
@@ -133,7 +133,7 @@ def _warnings(corpus: Corpus, sources: Sequence[str], schema: pa.Schema) -> Iter
 
 
 def _pii_columns(corpus: Corpus, source: str) -> frozenset[str]:
-    """The columns that pii steps wrote for a source."""
+    """Return the columns that pii steps wrote for a source."""
     steps = [step for step in corpus.steps if step.stage == "pii" and step.manifest.source in (None, source)]
     return frozenset(name for step in steps for name in step.manifest.schema)
 
@@ -163,7 +163,7 @@ def _schema(corpus: Corpus, columns: Sequence[str], without: Sequence[str]) -> p
 
 
 def kept_documents(corpus: Corpus, part: Part, schema: pa.Schema) -> pa.Table:
-    """The documents of a part that no step dropped, with edited text, as a table of `schema`."""
+    """Return the documents of a part that no step dropped, with edited text, as a table of `schema`."""
     names = [name for name in schema.names if name not in ("id", "text")]
     docs = part.table((DROP, "edited_text", *names, *(["id"] if "id" in schema.names else [])))
     kept = pc.is_null(docs[DROP])

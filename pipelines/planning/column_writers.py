@@ -14,8 +14,9 @@ from pipelines.stages import STAGES
 
 @cache
 def writers() -> dict[str, str]:
-    """The first stage that writes each column with its default knobs, or with one switch on: `language`, or
-    `language with paragraphs: true`. Stages whose columns depend on a knob without a default are left out.
+    """Return the first stage that writes each column with its default knobs, or with one switch on:
+    `language`, or `language with paragraphs: true`. Stages whose columns depend on a knob without a default
+    are left out.
     """
     found: dict[str, str] = {}
     for switched in (False, True):
@@ -27,8 +28,8 @@ def writers() -> dict[str, str]:
 
 
 def _columns(*, switched: bool) -> Iterator[tuple[str, list[str]]]:
-    """(stage, its columns) with default knobs; if `switched`, once for each knob that is off by default,
-    switched on.
+    """Yield (stage, its columns) with default knobs; if `switched`, once for each knob that is off by
+    default, switched on.
     """
     for name, kind in STAGES.items():
         knobs = dataclasses.fields(cast(Any, kind))
@@ -44,8 +45,8 @@ def _columns(*, switched: bool) -> Iterator[tuple[str, list[str]]]:
 
 
 def _writer(column: str, steps: Sequence[StepConfig]) -> tuple[str, str] | None:
-    """(stage, entry of the corpus file) that would write a column, with the prefix and text of another step where the column has
-    its prefix; None if no stage is known.
+    """Return (stage, entry of the corpus file) that would write a column, with the prefix and text of another
+    step where the column has its prefix; None if no stage is known.
     """
     if column in writers():
         stage, _, switch = writers()[column].partition(" with ")
@@ -59,7 +60,7 @@ def _writer(column: str, steps: Sequence[StepConfig]) -> tuple[str, str] | None:
 
 
 def missing_column(column: str, step: str, steps: Sequence[StepConfig], known: Sequence[str]) -> str:
-    """The end of a message about a column that no step before `step` writes; `known` are the existing
+    """Return the end of a message about a column that no step before `step` writes; `known` are the existing
     columns.
     """
     later = [entry.name for entry in steps if column in entry.written and entry.name != step]

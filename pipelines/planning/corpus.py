@@ -89,7 +89,7 @@ def load_corpus_config(path: Path, assignments: Sequence[str] = ()) -> CorpusCon
 
 
 def plain_config(config: CorpusConfig) -> dict[str, Any]:
-    """The configuration as plain YAML data: a valid corpus file."""
+    """Return the configuration as plain YAML data: a valid corpus file."""
     steps = []
     for step in config.steps:
         entry: dict[str, Any] = {step.stage_name: _plain_knobs(step)}

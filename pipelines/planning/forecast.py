@@ -1,10 +1,10 @@
 """Forecast the time, memory, shuffled bytes and disk of a build from the rates in `run.json` of earlier
 steps.
 
-A stage's rate is what all its finished steps in the given outputs took together, divided by the bytes of
-their text. Steps over the whole corpus count their wall time on all workers. A rate measured on little text
-is rough, because it includes starting workers and compiling kernels. So every estimate says how much text it
-was measured on.
+A stage's rate is the time of all its finished steps in the given outputs, divided by the bytes of their text.
+Steps over the whole corpus count their wall time on all workers. A rate measured on little text is rough,
+because it includes starting workers and compiling kernels. Every estimate therefore says how much text it was
+measured on.
 """
 
 from collections.abc import Mapping, Sequence
@@ -129,7 +129,7 @@ def _learn(rates: _Rates, root: Location, path: Location) -> None:
 
 
 def _kind(identity: Mapping[str, object]) -> str:
-    """The stage; for `read` also the format, since pages take longer than lines."""
+    """Return the stage; for `read` also the format, since pages take longer than lines."""
     knobs = identity["knobs"]
     is_read = identity["stage"] == "read" and isinstance(knobs, Mapping)
     return f"read {knobs['format']}" if is_read and isinstance(knobs, Mapping) else str(identity["stage"])
@@ -140,8 +140,8 @@ def _stored(manifest: StepManifest) -> int:
 
 
 def _text(plan: Plan, source: str, rates: _Rates) -> float:
-    """Bytes of a source's text: counted if it is read, otherwise estimated from the size of its files; 0 if
-    unknown.
+    """Return the bytes of a source's text: counted if it is read, otherwise estimated from the size of its
+    files; 0 if unknown.
     """
     read = plan.step(f"read.{source}")
     manifest = load_step(plan.config.place, read.directory)

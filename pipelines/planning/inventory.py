@@ -31,7 +31,7 @@ _CHECKSUMS = ".checksums.json"
 
 @dataclass(frozen=True)
 class Inventory:
-    """The files of a source in order, and one xxh3_128 each."""
+    """The files of a source in order, each with its xxh3_128."""
 
     files: tuple[SourceFile, ...]
     checksums: tuple[str, ...]
@@ -64,13 +64,13 @@ class Read(Stage):
     version: ClassVar[int] = read.VERSION
 
     def depends(self) -> dict[str, str]:
-        """Versions of what decodes and normalises."""
+        """Return the versions of everything that decodes and normalises."""
         kind = FORMATS[self.source.format]
         extractor = extraction.libraries(self.source) if kind.pages else {}
         return read.depends() | library_versions(*kind.libraries) | extractor
 
     def knobs(self) -> dict[str, Any]:
-        """The fields of the source that the documents depend on."""
+        """Return the fields of the source that the documents depend on."""
         return {name: value for name, value in plain(self.source).items() if name not in _NOT_IDENTITY}
 
 

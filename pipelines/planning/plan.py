@@ -96,7 +96,7 @@ class Plan:
         return tuple(entry.name for entry in self.config.steps)
 
     def step(self, label: str) -> Step:
-        """The step with that label."""
+        """Return the step with that label."""
         return next(step for step in self.steps if step.label == label)
 
 
@@ -153,7 +153,7 @@ def _add_types(types: dict[str, pa.DataType], entry: StepConfig) -> None:
 
 
 def _derived_steps(config: CorpusConfig, entry: StepConfig) -> Iterator[StepConfig]:
-    """The steps that a stage needs before it, such as the quantiles of a filter."""
+    """Yield the steps that a stage needs before it, such as the quantiles of a filter."""
     for kind, stage in entry.stage.derived_steps().items():
         name = _derived(entry, kind)
         if any(other.name == name for other in config.steps):
@@ -166,7 +166,7 @@ def _derived(entry: StepConfig, kind: str) -> str:
 
 
 def _without(entry: StepConfig, documents: tuple[str, ...]) -> StepConfig:
-    """The entry with a stage from which some documents are withheld."""
+    """Return the entry with a stage from which some documents are withheld."""
     assert isinstance(entry.stage, PartStage)
     return replace(entry, stage=WithoutPoison(entry.stage, documents))
 
@@ -307,8 +307,8 @@ def _refuse_twice(config: CorpusConfig) -> None:
 
 
 def summary_columns(config: CorpusConfig) -> tuple[str, ...]:
-    """The columns worth summarising: numbers, truth values and strings that exactly one step writes for a
-    source.
+    """Return the columns worth summarising: numbers, truth values and strings that exactly one step writes
+    for a source.
     """
     kinds: dict[str, pa.DataType] = {}
     writers: dict[tuple[str, str], int] = {}

@@ -1,9 +1,8 @@
-"""Poison: documents that break a stage, and records that break the reader. They stop the build, which names
-them. Only the user can set them aside, with `build --quarantine-poison`; they are then part of the
-fingerprint of the step that they broke.
+"""Poison: documents that break a stage, and records that break the reader. The build stops and names them.
 
-Documents set aside are listed in `poison.json` in the output directory. Removing an entry lets the next build
-try it again.
+Only the user can set them aside, with `build --quarantine-poison`; they are then part of the fingerprint of
+the step that they broke. Documents set aside are listed in `poison.json` in the output directory. If an entry
+is removed, the next build tries that document again.
 """
 
 from collections.abc import Mapping
@@ -65,24 +64,24 @@ class WithoutPoison(PartStage):
     documents: tuple[str, ...]
 
     def reads(self) -> tuple[Input, ...]:
-        """The inputs of the wrapped stage."""
+        """Return the inputs of the wrapped stage."""
         return self.stage.reads()
 
     def writes(self) -> pa.Schema:
-        """The columns of the wrapped stage, and `drop`."""
+        """Return the columns of the wrapped stage, and `drop`."""
         written = self.stage.writes()
         return written if DROP in written.names else written.append(pa.field(DROP, pa.string()))
 
     def never_null(self) -> tuple[str, ...]:
-        """None: documents that were set aside have no value."""
+        """Return nothing: documents that were set aside have no value."""
         return ()
 
     def depends(self) -> dict[str, str]:
-        """The dependencies of the wrapped stage."""
+        """Return the dependencies of the wrapped stage."""
         return self.stage.depends()
 
     def notice(self) -> str:
-        """What the wrapped stage says."""
+        """Return the notice of the wrapped stage."""
         return self.stage.notice()
 
     def setup(self) -> None:
@@ -90,11 +89,11 @@ class WithoutPoison(PartStage):
         self.stage.setup()
 
     def gpus(self) -> float:
-        """The GPUs that the wrapped stage needs."""
+        """Return the GPUs that the wrapped stage needs."""
         return self.stage.gpus()
 
     def use(self, facts: Mapping[str, Any]) -> PartStage:
-        """The same stage with its facts applied."""
+        """Return the same stage with its facts applied."""
         return replace(self, stage=self.stage.use(facts))
 
     def annotate(self, docs: pa.Table) -> pa.Table:

@@ -25,7 +25,7 @@ def add_published_files(plan: Plan) -> Plan:
 
 
 def explain(step: Step, root: Location) -> str:
-    """Why a step is not finished: what changed since the last published step of the same label."""
+    """Say why a step is not finished: what changed since the last published step of the same label."""
     if (root / step.directory / "manifest.json").exists():
         return "it may hold documents that were forgotten"
     last = _latest(step, root)
@@ -66,7 +66,7 @@ def _short(value: Any) -> str:
 
 
 def _latest(step: Step, root: Location) -> StepManifest | None:
-    """The newest other published step with the label of `step`."""
+    """Return the newest other published step with the label of `step`."""
     directories = f"{step.label}-{'[0-9a-f]' * FINGERPRINT_DIGITS}"  # not those of a source NAME-2
     candidates = [p for p in root.glob(f"{directories}/manifest.json") if p.parent.name != step.directory]
     candidates.sort(key=lambda path: path.stat().st_mtime_ns)

@@ -21,7 +21,7 @@ class Need(NamedTuple):
 
 
 def needs_of(config: CorpusConfig) -> Iterator[Need]:
-    """Every optional library that building this corpus imports."""
+    """Yield every optional library that building this corpus imports."""
     yield from _of_url("output", config.output)
     for source in config.sources:
         yield from _of_url(f"source {source.name!r}: root", source.root)

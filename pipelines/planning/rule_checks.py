@@ -41,7 +41,7 @@ def check_rules(
 
 
 def null_notices(config: CorpusConfig) -> Iterator[str]:
-    """One line for every rule that tests a column that may be null and does not say what happens to null."""
+    """Yield one line for every rule that tests a column that may be null without saying what happens to null."""
     done: list[StepConfig] = []
     for entry in config.steps:
         for rule in entry.stage.tests():
@@ -63,7 +63,7 @@ def _may_be_null(rule: ColumnTest, done: Sequence[StepConfig]) -> bool:
 
 
 def _judged(config: CorpusConfig, entry: StepConfig, rule: ColumnTest) -> list[str]:
-    """The sources whose documents a rule judges."""
+    """Return the sources whose documents a rule judges."""
     sources = _sources(config, entry)
     return [source for source in sources if "source" not in rule.when or source in rule.when["source"]]
 

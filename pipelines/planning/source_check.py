@@ -1,8 +1,8 @@
 """Check that a source yields documents as expected, before it is read and after.
 
-With a wrong `format`, `text_field` or `encoding` every record is set aside, which is accounted for and looks
-like a result. So the first records are read while the build is planned, and the counts of the whole source
-are checked once it is read.
+With a wrong `format`, `text_field` or `encoding` every record is set aside. The build accounts for these
+records and would publish an empty result. The first records are therefore read while the build is planned,
+and the counts of the whole source are checked once it is read.
 """
 
 from collections import Counter
@@ -141,8 +141,8 @@ def check_sample(source: Source, files: Sequence[SourceFile]) -> SampleTally:
 
 
 def check_counts(source: Source, read: StepManifest, directory: Location, files: Sequence[SourceFile]) -> None:
-    """SourceError where too little of a source became documents. `read`: its published read step, which is in
-    `directory`.
+    """Raise SourceError if too little of a source became documents. `read` is its published read step, which
+    is in `directory`.
     """
     counts = read.counts[source.name]
     tally = SampleTally(counts.kept, Counter(counts.quarantined))
@@ -173,7 +173,7 @@ def _fields_of_first(source: Source, read: StepManifest, directory: Location, fi
 
 
 def _fields_at(source: Source, files: Sequence[SourceFile], path: str, number: int) -> tuple[str, ...]:
-    """The fields of one record that lacks its text."""
+    """Return the fields of one record that lacks its text."""
     for file in files:
         if path == file.path or path.startswith(f"{file.path}!"):
             for entry in open_entries(file, source):
@@ -199,6 +199,6 @@ def _refusal(source: Source, of_what: str, tally: SampleTally, have: str) -> Sou
 
 
 def _shown(fields: Sequence[str]) -> list[str]:
-    """Names of fields for a message, shortened in number and length."""
+    """Return the names of fields for a message, shortened in number and length."""
     names = [name if len(name) <= _SHOWN_CHARACTERS else name[:_SHOWN_CHARACTERS] + "..." for name in fields]
     return names if len(names) <= _SHOWN_FIELDS else [*names[:_SHOWN_FIELDS], f"{len(names) - _SHOWN_FIELDS} more"]

@@ -136,7 +136,7 @@ def published_sample(config: CorpusConfig, source: str, table: pa.Table) -> Samp
 def _published_signals(
     config: CorpusConfig, source: str, rows: pa.Table, kind: type[QualitySignals | PeerSignals]
 ) -> dict[str, pa.Table]:
-    """The published columns of the steps of one stage, without their prefix, by the text measured."""
+    """Return the published columns of the steps of one stage, without their prefix, by the text measured."""
     signals = {}
     for entry in config.steps:
         names = entry.stage.writes().names
@@ -146,7 +146,7 @@ def _published_signals(
 
 
 def _beside(left: pa.Table, right: pa.Table) -> pa.Table:
-    """The columns of two tables with the same rows."""
+    """Return the columns of two tables with the same rows."""
     return pa.table([*left.columns, *right.columns], names=[*left.column_names, *right.column_names])
 
 
@@ -192,9 +192,8 @@ def _is_adjusted(listed: Rule, entry: StepConfig, source: str) -> bool:
 
 
 def fit_of_plan(plan: Plan, root: Location, tallies: Mapping[str, SampleTally]) -> list[str]:
-    """The notices of a plan: of the published columns where all steps are built, otherwise of the first
-    documents of each source. `tallies`: the records of sources that were looked at already; those of others
-    are read.
+    """Return the notices of a plan: of the published columns if all steps are built, otherwise of the first
+    documents of each source. `tallies` are the samples of sources that were sampled already; others are read.
     """
     if load_step(root, plan.step("funnel").directory) is not None:
         return published_notices(plan, root)
@@ -211,7 +210,7 @@ def fit_of_plan(plan: Plan, root: Location, tallies: Mapping[str, SampleTally]) 
 
 
 def published_notices(plan: Plan, root: Location) -> list[str]:
-    """The notices of a built corpus, from the documents that its funnel sampled."""
+    """Return the notices of a built corpus, from the documents that its funnel sampled."""
     config, name = plan.config, plan.step("funnel").directory
     directory = root / name
     funnel = load_step(root, name)
@@ -232,8 +231,8 @@ def published_notices(plan: Plan, root: Location) -> list[str]:
 def markup_notices(
     source: Source, tests: Sequence[Test], markup: pa.Array | pa.ChunkedArray, title: str
 ) -> Iterator[str]:
-    """A notice if a source holds HTML, with the steps that judge its lines. `markup`, bool, marks the sampled
-    documents with block tags.
+    """Yield a notice if a source holds HTML, with the steps that judge its lines. `markup`, bool, marks the
+    sampled documents with block tags.
     """
     count = pc.sum(markup).as_py() or 0
     if not FORMATS[source.format].pages and count > MARKUP * len(markup):
@@ -249,7 +248,7 @@ def markup_notices(
 
 
 def fit_notices(source: str, tests: Sequence[Test], sample: Sample) -> Iterator[str]:
-    """Notices about what tests cannot judge in a source, one per step and condition."""
+    """Yield notices about what tests cannot judge in a source, one per step and condition."""
     yield from _line_notices(source, tests, sample)
     yield from _length_notices(source, tests, sample)
     yield from _word_notices(source, tests, sample)
@@ -308,12 +307,12 @@ def _word_notices(source: str, tests: Sequence[Test], sample: Sample) -> Iterato
 
 
 def unseparated_share(signals: pa.Table, judged: np.ndarray) -> float:
-    """Of the words of all documents, the least share that follows another word directly in a document that is
-    judged.
+    """Return a lower bound on the share of words that directly follow another word without a separator, over
+    all words of the judged documents.
 
-    n words with a character between each two leave at least n - 1 characters outside words. Each one missing
-    is a word without a separator, so the share is 0 wherever words are separated, in any language and in
-    tables of numbers.
+    n words with a separator between each two leave at least n - 1 characters outside words. Each missing
+    character is a word without a separator, so the share is 0 wherever words are separated, in any language
+    and in tables of numbers.
     """
     words = _column(signals, "word_count")
     outside = _column(signals, "n_chars") - words * np.nan_to_num(_column(signals, "mean_word_length"))
@@ -322,8 +321,8 @@ def unseparated_share(signals: pa.Table, judged: np.ndarray) -> float:
 
 
 def _judging(tests: Sequence[Test], sample: Sample, kind: str) -> Iterator[tuple[Test, pa.Table, pa.Table, np.ndarray]]:
-    """The tests of a kind; the signals and the columns of the documents that reach them; which of these they
-    judge, bool [n].
+    """Yield the tests of a kind; the signals and the columns of the documents that reach them; which of these
+    they judge, bool [n].
 
     A test is left out if the sample lacks its signals or a column of its `when`.
     """
@@ -347,14 +346,14 @@ def _judging(tests: Sequence[Test], sample: Sample, kind: str) -> Iterator[tuple
 
 
 def _groups(rule: Rule, source: str, columns: pa.Table) -> pa.Array | None:
-    """The values of `per`; None if there is no `per`, or the sample lacks its column."""
+    """Return the values of `per`; None if there is no `per`, or the sample lacks its column."""
     if rule.per == "source":
         return pa.array([source] * columns.num_rows, pa.string())
     return group_names(columns[rule.per]) if rule.per in columns.column_names else None
 
 
 def _column(table: pa.Table, name: str) -> np.ndarray:
-    """A column of numbers as float64; NaN for nulls."""
+    """Return a column of numbers as float64; NaN for nulls."""
     return np.asarray(table[name].cast(pa.float64()).to_numpy(zero_copy_only=False))
 
 

@@ -31,7 +31,7 @@ _RECORDS_PER_BYTE = 4  # allowed in larger files; near-empty records (`1` per li
 
 
 def depends() -> dict[str, str]:
-    """What the documents depend on apart from the source's fields and files: the Unicode version that
+    """Return what the documents depend on apart from the source's fields and files: the Unicode version that
     normalises them.
     """
     return {"unicode": unicodedata.unidata_version}
@@ -80,7 +80,7 @@ def read_documents(
 
 
 def read_records(entry: Entry, source: Source) -> Iterator[TextRecord | Bad | WebPage]:
-    """The records of an entry. If its stream breaks, the records before the break are kept and one Bad
+    """Yield the records of an entry. If its stream breaks, the records before the break are kept and one Bad
     follows them.
     """
     try:

@@ -1,5 +1,5 @@
-"""Assemble document parts: documents, quarantined records, and one row per file that says which of them it
-holds.
+"""Assemble document parts: documents, quarantined records, and one row per file that counts its documents and
+quarantined records.
 """
 
 from collections.abc import Collection, Iterator
@@ -111,7 +111,7 @@ class PartBuilder:
 
     @property
     def next_record(self) -> int:
-        """The number that the next record of the current entry would get."""
+        """The number of the next record of the current entry."""
         return self._share.first_record + self._share.records
 
     def finish(self) -> Iterator[ReadPart]:

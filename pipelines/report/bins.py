@@ -1,4 +1,4 @@
-"""From the fixed bins of a summary to what a chart shows: an axis, heights and quantiles."""
+"""From the fixed bins of a summary to a chart: an axis, heights and quantiles."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,12 +25,12 @@ class Axis:
     cells: int
 
     def position(self, value: float) -> float:
-        """The position of a value on the axis, 0 to 1."""
+        """Return the position of a value on the axis, 0 to 1."""
         low, high = self._bend(self.low), self._bend(self.high)
         return (self._bend(value) - low) / (high - low)
 
     def ticks(self) -> list[float]:
-        """About five round values."""
+        """Return about five round values."""
         if self.logarithmic:
             powers = [0.0, *(sign * 10.0**e for e in range(13) for sign in (-1, 1))]
             inside = [p for p in sorted(powers) if self.low <= p <= self.high]
@@ -42,7 +42,7 @@ class Axis:
 
 
 def axis_for(histograms: Iterable[Mapping[str, Any]], bounds: Sequence[float]) -> Axis:
-    """One axis for the histograms of several sources that shows nearly all documents and all `bounds`."""
+    """Choose one axis for the histograms of several sources that shows nearly all documents and all `bounds`."""
     histograms = [h for h in histograms if h["bins"]]
     whole = all(h["whole"] for h in histograms)
     low = min([quantile(h, _TAIL) for h in histograms] + list(bounds))
@@ -61,7 +61,8 @@ def axis_for(histograms: Iterable[Mapping[str, Any]], bounds: Sequence[float]) -
 
 
 def cell_counts(histogram: Mapping[str, Any], axis: Axis, which: int) -> np.ndarray:
-    """Documents per cell of the axis, [cells]; `which` 1 counts all, 2 the kept. What lies beyond counts at the ends.
+    """Count the documents per cell of the axis, [cells]; `which` 1 counts all, 2 the kept. Values outside the
+    axis count in its first or last cell.
 
     A bin that spans several cells is spread over them evenly.
     """
@@ -77,7 +78,9 @@ def cell_counts(histogram: Mapping[str, Any], axis: Axis, which: int) -> np.ndar
 
 
 def quantile(histogram: Mapping[str, Any], share: float, which: int = 1) -> float:
-    """Lower end of the bin in which that share of the documents is reached; the histogram must not be empty."""
+    """Return the lower end of the bin in which that share of the documents is reached. The histogram must not
+    be empty.
+    """
     total, seen = sum(entry[which] for entry in histogram["bins"]), 0
     for entry in histogram["bins"]:
         seen += entry[which]

@@ -1,4 +1,4 @@
-"""The charts of the corpus page: what its numbers are as bars and histograms."""
+"""The charts of the corpus page: its numbers as bars and histograms."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,7 +17,9 @@ _LABELS = 2  # bounds of one side that are labelled
 
 
 def drops_chart(funnel: Sequence[Mapping[str, Any]], sources: Sequence[str]) -> Markup:
-    """Documents dropped by each rule, stacked by source; the rules that drop most, and one bar for the others."""
+    """Draw the documents dropped by each rule, stacked by source: the rules that drop most, and one bar for
+    the others.
+    """
     by_rule: dict[str, dict[str, int]] = {}
     steps: dict[str, set[str]] = {}
     for row in funnel:
@@ -41,7 +43,7 @@ def drops_chart(funnel: Sequence[Mapping[str, Any]], sources: Sequence[str]) -> 
 
 
 def tokens_chart(shard_set: Mapping[str, Any]) -> Markup:
-    """Tokens by source, training and validation stacked."""
+    """Draw tokens by source, training and validation stacked."""
     tokens = {(split["source"], split["split"]): split["tokens"] for split in shard_set["tokens"]}
     sources = list(dict.fromkeys(source for source, _ in tokens))
     series = [
@@ -52,7 +54,7 @@ def tokens_chart(shard_set: Mapping[str, Any]) -> Markup:
 
 
 def clusters_chart(duplicates: Mapping[str, Any]) -> Markup:
-    """Clusters of duplicates by their size, in classes that double."""
+    """Draw clusters of duplicates by their size, in classes that double."""
     clusters: dict[str, int] = {}
     for size, count in sorted((int(size), count) for size, count in duplicates["cluster_sizes"].items()):
         low = size if size < 5 else 4 << ((size - 1).bit_length() - 3) | 1
@@ -73,9 +75,11 @@ def _grouped(sources: Sequence[str]) -> list[tuple[str, list[str], str]]:
 def distribution_chart(
     column: str, by_source: Mapping[str, Mapping[str, Any]], thresholds: Sequence[Mapping[str, Any]]
 ) -> Markup:
-    """A column's distribution, a row for each source: all documents, the kept ones before them, and the filters' bounds.
+    """Draw a column's distribution, with a row for each source: all documents, in front of them those that
+    are kept, and the filters' bounds.
 
-    The height of a bar grows with the square root of its share, each row to its own peak, so that tails can be seen.
+    The height of a bar grows with the square root of its share, each row is scaled to its own peak, so that
+    tails can be seen.
     """
     shown = {source: h for source, h in by_source.items() if h["bins"]}
     bounds = [
@@ -127,12 +131,14 @@ def _mark_bounds(
 
 
 def _mapping(test: Mapping[str, Any], end: str) -> Mapping[str, float | None]:
-    """The bounds of one side by the values of `per`."""
+    """Return the bounds of one side by the values of `per`."""
     return test[end] if isinstance(test[end], Mapping) else {}
 
 
 def _bounds(test: Mapping[str, Any], end: str, source: str) -> dict[str, float]:
-    """The bounds of one side that documents of a source may have, by the value of `per` that they are for, or ""."""
+    """Return the bounds of one side that documents of a source may have, by the value of `per` that they are
+    for, or "".
+    """
     mapping = _mapping(test, end)
     if not mapping:
         return {} if test[end] is None else {"": test[end]}
@@ -148,5 +154,5 @@ def _missing(histogram: Mapping[str, Any]) -> str:
 
 
 def short(value: float, column: str) -> str:
-    """A value of a column in few characters."""
+    """Write a value of a column in few characters."""
     return short_size(value) if column.endswith("bytes") else compact(value)

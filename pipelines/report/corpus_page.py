@@ -18,7 +18,7 @@ _VALUES = 8  # values listed per column and source
 
 
 def render(report: Mapping[str, Any], runs: Mapping[str, Mapping[str, Any]]) -> str:
-    """The page as HTML that loads nothing; `runs` are the `run.json` of the steps by label."""
+    """Render the page as HTML that loads nothing; `runs` are the `run.json` of the steps by label."""
     sources = [source["source"] for source in report["sources"]]
     charts = {
         "drops": drops_chart(report["funnel"], sources) if any(row["dropped"] for row in report["funnel"]) else "",
@@ -87,7 +87,9 @@ def _distributions(report: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _drawn(report: Mapping[str, Any]) -> list[str]:
-    """The columns whose distributions are drawn: every one that is tested, and others as far as there is room."""
+    """Return the columns whose distributions are drawn: every one that is tested, and others as far as there
+    is room.
+    """
     varied = [column for column in _columns(report) if not _is_constant(report, column)]
     return [column for number, column in enumerate(varied) if number < _CHARTS or _thresholds(report, column)]
 
@@ -98,7 +100,9 @@ def _not_drawn(report: Mapping[str, Any]) -> list[str]:
 
 
 def _constant(report: Mapping[str, Any]) -> list[str]:
-    """`column = value` for columns that have one value in all documents, and columns that are always null."""
+    """Return `column = value` for columns that have one value in all documents, and columns that are always
+    null.
+    """
     said = []
     for column in _columns(report):
         if _is_constant(report, column):
@@ -108,7 +112,9 @@ def _constant(report: Mapping[str, Any]) -> list[str]:
 
 
 def _rules(report: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """One row per step and rule: the test where it is a filter's, and the documents dropped by each source it applies to."""
+    """Return one row per step and rule: the test where it is a filter's, and the documents dropped by each
+    source it applies to.
+    """
     applies: dict[str, dict[str, int]] = {}
     for row in report["funnel"]:
         applies.setdefault(row["step"], {})[row["source"]] = 0
@@ -127,7 +133,7 @@ def _rules(report: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _idle(rules: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The rules that dropped nothing, as `RULE (what it keeps)`, or as `STEP` where a rule is no test."""
+    """Return the rules that dropped nothing, as `RULE (what it keeps)`, or as `STEP` where a rule is no test."""
     return [
         f"{rule['rule']} ({rule['keeps']})" if rule["keeps"] else rule["rule"]
         for rule in rules
@@ -212,7 +218,7 @@ def _test(threshold: Mapping[str, Any]) -> str:
 
 
 def _bound(bound: float | Mapping[str, float | None], per: str) -> str:
-    """A bound; a mapping of bounds by the values of its column."""
+    """Return a bound; a mapping of bounds by the values of its column."""
     if not isinstance(bound, Mapping):
         return f"{bound:,g}"
     said = [f"{key} {NONE if value is None else f'{value:,g}'}" for key, value in bound.items()]

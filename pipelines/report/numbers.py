@@ -1,4 +1,6 @@
-"""The numbers of the report: one JSON value, a pure function of a published corpus, without times and places."""
+"""The numbers of the report: one JSON value, a pure function of a published corpus, without times and
+directories.
+"""
 
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -18,7 +20,9 @@ _PLACES = 3  # places named per source and reason of quarantined records
 def collect(
     plan: Plan, published: Mapping[str, StepManifest], manifest: CorpusManifest, corpus: Corpus
 ) -> dict[str, Any]:
-    """All numbers of the report except the samples. Counts are of documents unless their name says otherwise."""
+    """Collect all numbers of the report except the samples. Counts are of documents unless their name says
+    otherwise.
+    """
     facts = published["funnel"].facts
     sources = [_source(name, manifest, published, corpus) for name in manifest.sources]
     shard_sets = [_shard_set(name, published, manifest) for name in manifest.shard_sets]
@@ -78,7 +82,7 @@ def _source(
 
 
 def _places(source: str, corpus: Corpus) -> dict[str, list[str]]:
-    """The first places of quarantined records by reason, printed as ids."""
+    """Return the first places of quarantined records by reason, printed as ids."""
     places: dict[str, list[str]] = {}
     for record in corpus.quarantined(source):
         found = places.setdefault(record.reason, [])
@@ -88,7 +92,9 @@ def _places(source: str, corpus: Corpus) -> dict[str, list[str]]:
 
 
 def _funnel(manifest: CorpusManifest) -> list[dict[str, Any]]:
-    """The rows of the manifest's funnel with tokens, estimated from each source's bytes per token in its shards."""
+    """Return the rows of the manifest's funnel with tokens, estimated from each source's bytes per token in
+    its shards.
+    """
     density = bytes_per_token(manifest)
     rows = []
     for row in manifest.funnel:
@@ -101,7 +107,9 @@ def _funnel(manifest: CorpusManifest) -> list[dict[str, Any]]:
 
 
 def thresholds(plan: Plan) -> list[dict[str, Any]]:
-    """Every test of every filter step, with the sources it applies to, in the order in which they decide."""
+    """Return every test of every filter step, with the sources it applies to, in the order in which they
+    decide.
+    """
     found = []
     for entry in plan.config.steps:
         if isinstance(entry.stage, Filter):
@@ -116,7 +124,9 @@ def thresholds(plan: Plan) -> list[dict[str, Any]]:
 
 
 def _shard_set(name: str, published: Mapping[str, StepManifest], manifest: CorpusManifest) -> dict[str, Any]:
-    """One shard set: its tokenizer, tokens by source and split, and the overlap that was measured between splits."""
+    """Return one shard set: its tokenizer, tokens by source and split, and the overlap that was measured
+    between splits.
+    """
     shard_set, facts, knobs = manifest.shard_sets[name], published[name].facts, published[name].identity["knobs"]
     reason = facts["overlap"].get("not_measured")
     measured = not isinstance(reason, str)

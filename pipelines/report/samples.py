@@ -1,4 +1,4 @@
-"""Sample documents of the report: as edited, personal data removed, made harmless to look at, clipped."""
+"""Sample documents of the report: edited, with personal data removed, escaped and clipped."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -18,10 +18,11 @@ CLIP_CHARACTERS = 480
 
 
 def read_samples(corpus: Corpus, sampled: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The texts of sampled documents, in the order given; reads the parts that hold them, one at a time.
+    """Read the texts of sampled documents, in the order given, one part at a time.
 
-    Each has `source`, `step` and `rule` that dropped it (null for kept ones), the printed `id`, `text` (clipped and
-    escaped), `text_bytes` of the edited text, `clipped`, and for duplicates the printed id `kept_instead`.
+    Each has `source`, `step` and `rule` that dropped it (null for kept ones), the printed `id`, `text`
+    (clipped and escaped), `text_bytes` of the edited text, `clipped`, and for duplicates the printed id
+    `kept_instead`.
     """
     texts: dict[str, tuple[str, int]] = {}
     winners: dict[str, bytes] = {}

@@ -1,7 +1,9 @@
-"""Sweep a threshold: which share of the documents of each source a bound on one signal would keep, at every value.
+"""Sweep a threshold: show, for every value of a bound on one signal, which share of each source's documents
+it would keep.
 
-Read from the histograms that a build publishes: exact at the ends of their bins (two significant digits, see
-materialise.column_profile), for this rule alone. What happens to documents without a value is what filters do by default.
+The shares come from the histograms that a build publishes. They are exact at the ends of their bins (two
+significant digits, see materialise.column_profile), and consider this rule alone. Documents without a value
+are treated as filters do by default.
 """
 
 from collections.abc import Mapping
@@ -43,10 +45,10 @@ def sweep(corpus: Location, signal: str, side: str, output: Location) -> None:
 
 
 def kept_share(histogram: Mapping[str, Any], side: str, threshold: float) -> float:
-    """Share of the documents that the bound keeps. Those without a value are kept by `at_most` alone, NaN and infinities by
-    neither.
+    """Return the share of the documents that the bound keeps. Those without a value are kept by `at_most`
+    alone, NaN and infinities by neither.
 
-    A bin that the threshold divides is divided in proportion.
+    A bin that contains the threshold is divided in proportion.
     """
     total = histogram["missing"] + histogram["not_finite"] + sum(entry[1] for entry in histogram["bins"])
     kept = float(histogram["missing"]) if side == "at_most" else 0.0

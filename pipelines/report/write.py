@@ -19,7 +19,8 @@ HTML, JSON = "report.html", "report.json"
 
 
 def write_report(plan: Plan, published: Mapping[str, StepManifest], manifest: CorpusManifest, root: Location) -> bool:
-    """Write `report.html` and `report.json` into `root`, where `manifest` has been saved; False where they are there.
+    """Write `report.html` and `report.json` into `root`, where `manifest` has been saved. Returns False if
+    they already exist.
 
     The JSON is a function of the corpus; the page also shows the seconds of the steps, from their `run.json`.
     """

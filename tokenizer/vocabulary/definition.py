@@ -124,7 +124,9 @@ class Definition:
         )
 
     def _plain_model(self) -> dict[str, Any]:
-        """The model without dropout, with its special tokens renamed to names with a space, which no word has."""
+        """Return the model without dropout, with its special tokens renamed to names with a space, which no
+        word has.
+        """
         model = {**self.data["model"]}
         special = set(self.specials.values())
         if model["type"] == "BPE":
@@ -148,8 +150,8 @@ class Definition:
         return bytes(_byte_of_character()[character] for character in token)
 
     def byte_lengths(self) -> npt.NDArray[np.int64]:
-        """Bytes of text that each id covers, int64 of shape (vocab_size,); 0 for special tokens and unused
-        ids.
+        """Return the bytes of text that each id covers, int64 of shape (vocab_size,); 0 for special tokens
+        and unused ids.
 
         Raises ValueError if the lengths of the tokens of a text do not add up to its length.
         """

@@ -202,6 +202,6 @@ def fill(model: Model, tokens: int) -> Model:
 
 
 def _feed_forward(model: Model) -> int:
-    """The default inner size; 8/3 x width is rounded up to a multiple of 64."""
+    """Return the default inner size; 8/3 x width is rounded up to a multiple of 64."""
     factor = _GLU if model.gated else model.traits.feed_forward
     return math.ceil(factor * model.width / 64) * 64 if factor == _GLU else int(factor * model.width)

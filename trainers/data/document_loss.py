@@ -131,7 +131,7 @@ def document_data(corpus: TrainingCorpus, config: Pretraining) -> DocumentData |
 
 
 def _documents(source: SourceStream) -> tuple[list[np.ndarray], int]:
-    """The tokens of the documents of a source that are measured, and the bytes of their text."""
+    """Return the tokens of the documents of a source that are measured, and the bytes of their text."""
     shards = [source.shard(number) for number in range(len(source.shards))]
     ids = np.concatenate([_id_prefixes(shard.doc_ids) for shard in shards])
     sizes = np.concatenate([shard.n_bytes for shard in shards])
@@ -148,7 +148,7 @@ def _documents(source: SourceStream) -> tuple[list[np.ndarray], int]:
 
 
 def _id_prefixes(ids: Any) -> np.ndarray:
-    """The first 8 bytes of each 16-byte id, uint64."""
+    """Return the first 8 bytes of each 16-byte id, uint64."""
     whole = np.frombuffer(ids.buffers()[1], dtype=">u8")[2 * ids.offset :: 2]
     return whole[: len(ids)].astype(np.uint64)
 

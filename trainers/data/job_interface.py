@@ -72,7 +72,7 @@ class JobTraining(Protocol):
         ...
 
     def read_since(self, sample: int) -> Self:
-        """The same, read from `sample` on."""
+        """Return the same, read from `sample` on."""
         ...
 
     def split(self, samples: Samples, size: int, rank: int, world: int) -> Iterator[Batch]:
@@ -107,5 +107,5 @@ class JobValidation(Protocol):
 
 
 def verified_tokenizer(corpus: JobCorpus) -> Path:
-    """The path of the corpus's tokenizer.json, checksum verified."""
+    """Return the path of the corpus's tokenizer.json, checksum verified."""
     return corpus.directory.verify(corpus.tokenizer.file)

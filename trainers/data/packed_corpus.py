@@ -157,7 +157,7 @@ class PackedCorpus:
         return batch
 
     def _packed(self, samples: Samples, minimum: int) -> Batch:
-        """The sequence of sample i in row i. Rows are as long as the longest sequence, rounded up to a
+        """Return the sequence of sample i in row i. Rows are as long as the longest sequence, rounded up to a
         multiple of 8.
         """
         rows = max(minimum, len(samples))
@@ -211,11 +211,11 @@ class TrainingData:
         return [packed.context.sequence_length for packed in self.packed_phases]
 
     def read_since(self, sample: int) -> "TrainingData":
-        """The same, read from `sample` on."""
+        """Return the same, read from `sample` on."""
         return replace(self, since=sample)
 
     def notices(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        """An event with the balance of the labels of each source of sentence pairs."""
+        """Yield an event with the balance of the labels of each source of sentence pairs."""
         for source in self.sources:
             if isinstance(source.packing, PairPacking):
                 its = source.packing.balance()
@@ -351,7 +351,7 @@ def _context(corpus: TrainingCorpus, config: Pretraining, sequence_length: int, 
 
 
 def _texts(corpus: TrainingCorpus) -> "TokenTexts":
-    """The texts of the tokens of the corpus's tokenizer."""
+    """Return the texts of the tokens of the corpus's tokenizer."""
     from tokenizer.vocabulary.definition import read_definition
     from trainers.objectives.shared.character_cuts import TokenTexts
 
@@ -429,8 +429,8 @@ def validation_data(corpus: TrainingCorpus, config: Pretraining, tokens: int) ->
 
 
 def _spread(source: SourceStream, length: int, tokens: int) -> tuple[np.ndarray, np.ndarray]:
-    """(numbers, tokens) of the fewest sequences, evenly spread over a source, that hold `tokens` tokens, or
-    of all.
+    """Return (numbers, tokens) of the fewest sequences, evenly spread over a source, that hold `tokens`
+    tokens, or of all.
     """
     total, longest, count = source.count(length), source.longest(length), 0
     sizes = np.empty(0, np.int64)

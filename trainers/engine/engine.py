@@ -286,7 +286,7 @@ class Engine:
         return list(amounts.tolist())
 
     def _sum(self, values: list[float]) -> list[float]:
-        """The sums of these numbers over all workers."""
+        """Return the sums of these numbers over all workers."""
         tensor = torch.tensor(values, dtype=torch.float64, device=next(self._model.parameters()).device)
         torch.distributed.all_reduce(tensor)
         return list(tensor.tolist())

@@ -72,7 +72,7 @@ def loss_fields(
 
 
 def _mixed(sums: np.ndarray, shares: np.ndarray) -> np.ndarray:
-    """`sums` of as many targets of each source as its share says, where it has any."""
+    """Return `sums` of as many targets of each source as its share says, where it has any."""
     counts = sums[:, 1:]
     mixed: np.ndarray = np.divide(sums * shares, counts, out=np.zeros_like(sums), where=counts > 0)
     return mixed

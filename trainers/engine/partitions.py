@@ -46,7 +46,7 @@ class Partitions:
             self._zero._lazy_init_hp_params_optimizer_state()
 
     def _optimizer_tensors(self) -> Iterator[tuple[Any, bool]]:
-        """Every tensor of the inner optimizer, and whether Muon steps it."""
+        """Yield every tensor of the inner optimizer, and whether Muon steps it."""
         if self._stage == 0:
             trained = (parameter for parameter in self._model.parameters() if parameter.requires_grad)
             yield from ((parameter, getattr(parameter, "use_muon", False)) for parameter in trained)

@@ -156,8 +156,8 @@ def _model(run: LocalPath, config: Pretraining, found: checkpoint.Checkpoint | N
 def _sums(
     model: Any, config: Pretraining, data: TrainingData, step: int
 ) -> tuple[Sequence[Loss], dict[tuple[bytes, str], np.ndarray]]:
-    """The losses of a run, and nats and targets in each, float64 [losses, 2], of every document of a step by
-    (id, source).
+    """Return the losses of a run, and nats and targets in each, float64 [losses, 2], of every document of a
+    step by (id, source).
 
     A document that was read twice counts twice. The target of a whole row is shared equally by the row's
     documents.

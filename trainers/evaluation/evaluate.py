@@ -89,7 +89,7 @@ def evaluate(path: LocalPath, corpora: Sequence[str] = (), tokens: int | None = 
 
 
 def _target_counts(data: "ValidationData") -> dict[str, Any]:
-    """How often each token of the vocabulary is a target, int64 [vocabulary], by source."""
+    """Return how often each token of the vocabulary is a target, int64 [vocabulary], by source."""
     import numpy as np
 
     from trainers.rows.batch import IGNORED

@@ -97,7 +97,7 @@ def _with_gap(prompt: str, form: PromptFormat) -> str:
 
 
 def _room(model: Model, tokens: int, both: bool) -> int:
-    """How many tokens can be generated. Raises ConfigError if the prompt leaves no position for any."""
+    """Return how many tokens can be generated. Raises ConfigError if the prompt leaves no position for any."""
     if model.scheme == "t5_bias":
         return sys.maxsize  # relative distances are unlimited
     room = model.positions if both else model.positions - tokens
@@ -141,5 +141,5 @@ def _prefix(model: Any, given: Any) -> dict[str, Any]:
 
 
 def _end(encoder: Encoder) -> int:
-    """The id of the token that ends a text."""
+    """Return the id of the token that ends a text."""
     return add_fallback_marks(encoder.specials)["<eos>"]

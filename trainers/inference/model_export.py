@@ -122,7 +122,7 @@ def _export(run: LocalPath, output: LocalPath, work: LocalPath) -> bool:
 
 
 def _aside(work: LocalPath) -> LocalPath:
-    """A temporary directory in `work`. Leftovers are removed by the next export to the same path."""
+    """Return a temporary directory in `work`. Leftovers are removed by the next export to the same path."""
     return work / f"{host().unique()}.tmp"
 
 
@@ -178,7 +178,7 @@ def _is_later(other: dict[str, Any] | None, chosen: dict[str, Any] | None, earli
 
 
 def _origin_of(export: LocalPath) -> dict[str, Any] | None:
-    """An export's `gristmill.json`; None if it is missing or damaged."""
+    """Return an export's `gristmill.json`; None if it is missing or damaged."""
     try:
         return read_json(export / _ORIGIN)
     except (FileNotFoundError, NotADirectoryError, CorruptFileError):
@@ -305,8 +305,8 @@ def _save_tokenizer(source: Path, specials: dict[str, int], config: Job, output:
 def _template(
     before: str | None, after: str | None, specials: dict[str, int], written: dict[int, str]
 ) -> dict[str, Any]:
-    """The post-processor that puts these specials around a text or a pair of texts, with a single one between
-    the two.
+    """Return the post-processor that puts these specials around a text or a pair of texts, with a single one
+    between the two.
     """
 
     def mark(special: str | None, kind: int) -> list[dict[str, Any]]:

@@ -83,7 +83,7 @@ def _publish(network: Any, specials: dict[str, int]) -> None:
 
 
 def _first(network: Any) -> int:
-    """The row of position 0."""
+    """Return the row of position 0."""
     return int(network.config.pad_token_id) + 1
 
 

@@ -197,8 +197,8 @@ def infill_spans(
 
 
 def _first(drawn: np.ndarray, original: Ragged, text: Ragged) -> np.ndarray:
-    """`drawn` has one number per token of `original`; keep the first of each document, as many as it has in
-    `text`.
+    """`drawn` has one number per token of `original`; keep the first of each document, as many as it
+    has in `text`.
     """
     if len(text.tokens) == len(original.tokens):
         return drawn

@@ -156,7 +156,7 @@ def longer_spans(p: float, most: int) -> np.ndarray:
 
 @lru_cache(maxsize=8)
 def _ids(specials: tuple[int, ...], vocab_size: int) -> tuple[np.ndarray, np.ndarray]:
-    """(bool mask of the special ids, int64 array of the other ids)."""
+    """Return (bool mask of the special ids, int64 array of the other ids)."""
     special = np.zeros(max(vocab_size, *specials) + 1, dtype=bool)
     special[list(specials)] = True
     return special, np.flatnonzero(~special[:vocab_size])

@@ -58,8 +58,8 @@ class MixturePart:
 
 
 def _ul2() -> tuple[MixturePart, ...]:
-    """The seven denoisers of UL2's table 1. S gets a fifth of the samples, the paper's best; the others share
-    the rest.
+    """Return the seven denoisers of UL2's table 1. S gets a fifth of the samples, the paper's best; the
+    others share the rest.
     """
     regular = [(3.0, 0.15), (8.0, 0.15)]
     extreme = [(3.0, 0.5), (8.0, 0.5), (64.0, 0.15), (64.0, 0.5)]

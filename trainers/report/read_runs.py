@@ -77,7 +77,7 @@ class Run:
         return total + (last - began if began is not None else 0.0)
 
     def sources(self) -> list[str]:
-        """The sources with measurements, those with the most tokens first."""
+        """Return the sources with measurements, those with the most tokens first."""
         seen: dict[str, int] = {}
         for event in (*self.validations[-1:], *self.steps):
             for name, entry in event["sources"].items():
@@ -109,7 +109,7 @@ def _read(path: LocalPath, name: str) -> Run:
 
 
 def _without_secrets(value: Any) -> Any:
-    """A configuration without credentials in addresses: pages are shared."""
+    """Return a configuration without credentials in addresses: pages are shared."""
     if isinstance(value, dict):
         return {key: _without_secrets(entry) for key, entry in value.items()}
     if isinstance(value, list):

@@ -54,7 +54,7 @@ class Curves:
         return [(name, drawn) for name, drawn in found if drawn]
 
     def sources(self) -> list[str]:
-        """The sources of all runs, without repetition."""
+        """Return the sources of all runs, without repetition."""
         return list(dict.fromkeys(name for run in self._runs for name in run.sources()))
 
     def optimization(self) -> list[LineChart]:
@@ -88,7 +88,7 @@ class Curves:
         return [("Loss, nats per target token", "loss"), ("Bits per byte of whole documents", FIELD), *others]
 
     def _losses(self, title: str, field: str, source: str | None, size: tuple[int, int]) -> list[LineChart]:
-        """A chart for each group of comparable runs."""
+        """Return a chart for each group of comparable runs."""
         get = _field(field) if source is None else _of_source(field, source)
         together = self._documents if field == FIELD else self._over_all if source is None else self._of_one
         drawn = []

@@ -99,7 +99,7 @@ def ledger_rows(ledger: Mapping[str, Any] | None) -> list[dict[str, Any]]:
 
 
 def _sources(runs: Sequence[Run], names: Sequence[str]) -> list[tuple[str, list[dict[str, Any]]]]:
-    """The last measurements of each source in each run."""
+    """Return the last measurements of each source in each run."""
     table = []
     for name in names:
         rows = []
@@ -120,7 +120,7 @@ def _without_validation(runs: Sequence[Run], sources: Sequence[tuple[str, list[d
 
 
 def _listed(rows: list[Any]) -> tuple[list[Any], int]:
-    """The first and last of many rows, and how many are left out between them."""
+    """Return the first and last of many rows, and how many are left out between them."""
     if len(rows) <= _EVENTS:
         return rows, 0
     return rows[: _EVENTS // 2] + rows[-_EVENTS // 2 :], len(rows) - _EVENTS

@@ -52,7 +52,9 @@ def best_fit(counts: np.ndarray, length: int, key: int) -> tuple[np.ndarray, np.
 
 @kernel(nogil=True)
 def _random_ranks(count: int, key: np.uint64) -> np.ndarray:
-    """A pseudo-random number for each of range(count): the finaliser of SplitMix64 (Steele et al., 2014)."""
+    """Return a pseudo-random number for each of range(count): the finaliser of SplitMix64 (Steele et al.,
+    2014).
+    """
     result = np.empty(count, np.uint64)
     for i in range(count):
         result[i] = mix(key + np.uint64(i) * np.uint64(0x9E3779B97F4A7C15))
@@ -61,8 +63,8 @@ def _random_ranks(count: int, key: np.uint64) -> np.ndarray:
 
 @kernel(nogil=True)
 def _fit(counts: np.ndarray, order: np.ndarray, length: int) -> tuple[np.ndarray, int]:
-    """(row of each piece, number of rows). Pieces, in `order`, go into the row with the least room that holds
-    them.
+    """Return (row of each piece, number of rows). Pieces, in `order`, go into the row with the least room
+    that holds them.
 
     Rows with equal room form a stack; a binary tree over amounts of room tells which stacks are not empty.
     """

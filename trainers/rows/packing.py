@@ -78,7 +78,9 @@ def pack(
 
 @kernel(nogil=True)
 def _document_at(offsets: np.ndarray, position: int, marks: int) -> int:
-    """The document that holds a position of a shard's stream, in which each document has `marks` marks."""
+    """Return the document that holds a position of a shard's stream, in which each document has `marks`
+    marks.
+    """
     low, high = 0, len(offsets) - 1
     while high - low > 1:
         middle = (low + high) // 2

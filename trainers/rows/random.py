@@ -27,7 +27,7 @@ def uniforms(seed: int, keys: np.ndarray, count: int, stream: str) -> np.ndarray
 
 @kernel(nogil=True)
 def mix(x: np.uint64) -> np.uint64:
-    """The finaliser of SplitMix64 (Steele et al., 2014): a bijection of 64-bit integers."""
+    """Return the finaliser of SplitMix64 (Steele et al., 2014): a bijection of 64-bit integers."""
     x = (x ^ (x >> _U(30))) * _U(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> _U(27))) * _U(0x94D049BB133111EB)
     return x ^ (x >> _U(31))

@@ -158,7 +158,7 @@ def _publish(attempt: LocalPath, step: int) -> LocalPath:
 
 
 def _name(parent: LocalPath, step: int) -> LocalPath:
-    """The free name for a checkpoint of `step`."""
+    """Return the free name for a checkpoint of `step`."""
     before = [attempt for its, attempt, _ in _steps(parent) if its == step]
     return parent / (f"step-{step:08d}" + (f".{max(before) + 1}" if before else ""))
 
@@ -218,10 +218,10 @@ def nearest(run: LocalPath, warn: Callable[[str], None], step: int) -> Checkpoin
 def _first_intact(
     run: LocalPath, candidates: Callable[[], Sequence[tuple[int, int, LocalPath]]], warn: Callable[[str], None]
 ) -> Checkpoint | None:
-    """The first intact one of the checkpoints that `candidates` lists.
+    """Return the first intact one of the checkpoints that `candidates` lists.
 
-    A trainer publishes the next checkpoint before it removes one. So where a checkpoint cannot be read and the list
-    has changed, it was removed and is not corrupt: the new list is read from its beginning.
+    A trainer publishes the next checkpoint before it removes one. So where a checkpoint cannot be read and
+    the list has changed, it was removed and is not corrupt: the new list is read from its beginning.
     """
     found = candidates()
     number = 0
@@ -292,7 +292,7 @@ def read_weights(checkpoint: Checkpoint) -> dict[str, Any]:
 
 
 def _steps(parent: LocalPath) -> list[tuple[int, int, LocalPath]]:
-    """(step, number among the checkpoints of this step, path) of all published checkpoints."""
+    """Return (step, number among the checkpoints of this step, path) of all published checkpoints."""
     entries = parent.iterdir() if parent.is_dir() else iter(())
     return [(int(m[1]), int(m[2] or 1), path) for path in entries if (m := _NAME.fullmatch(path.name))]
 

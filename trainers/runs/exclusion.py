@@ -65,7 +65,7 @@ def _identifier(name: str, where: str) -> bytes:
 
 
 def _in_shards(corpus: TrainingCorpus, wanted: dict[bytes, str]) -> set[bytes]:
-    """The ids of `wanted` that are in a training shard."""
+    """Return the ids of `wanted` that are in a training shard."""
     ids, found = pa.array(list(wanted), ID), set()
     for source in corpus.train.values():
         for number in range(len(source.shards)):

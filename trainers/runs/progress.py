@@ -106,7 +106,7 @@ def _label(loss: str) -> str:
 
 
 def _losses(entry: dict[str, Any]) -> str:
-    """The loss of a source, and its bits per byte where the objective predicts text."""
+    """Return the loss of a source, and its bits per byte where the objective predicts text."""
     return f"{entry['loss']:.4f}" + (f" ({entry['bits_per_byte']:.3f})" if "bits_per_byte" in entry else "")
 
 

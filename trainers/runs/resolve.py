@@ -73,7 +73,9 @@ def resolve(config: Pretraining, corpus: TrainingCorpus) -> Pretraining:
 
 
 def resolve_schedule(schedule: Schedule, steps: int) -> Schedule:
-    """The schedule of a run of `steps` steps, with its warm-up in steps. Raises ConfigError if that takes all of them."""
+    """Return the schedule of a run of `steps` steps, with its warm-up in steps. Raises ConfigError if that
+    takes all of them.
+    """
     if schedule.warmup_fraction is not None:
         schedule = replace(schedule, warmup_steps=math.floor(schedule.warmup_fraction * steps))
     if schedule.warmup_steps >= steps and schedule.warmup_steps > 0:
@@ -126,8 +128,8 @@ def _batch(batch: BatchSize, mean: Fraction) -> BatchSize:
 def _budget(
     budget: TrainingBudget, data: Data, batch: BatchSize, packed_phases: Sequence[PackedCorpus], order: Order
 ) -> TrainingBudget:
-    """The steps and the tokens that they read. From `budget.tokens`, the largest number of steps that read no
-    more.
+    """Return the steps and the tokens that they read. From `budget.tokens`, the largest number of steps that
+    read no more.
     """
     size, nominal = (
         batch.sequences or 0,
@@ -171,8 +173,8 @@ def _nominal(steps: int, data: Data, size: int, packed_phases: Sequence[PackedCo
 
 
 def _steps(order: Order, size: int, tokens: int) -> int:
-    """The largest number of steps that read no more than `tokens` tokens; raises MixtureExhausted if the caps
-    end the data before that.
+    """Return the largest number of steps that read no more than `tokens` tokens; raises MixtureExhausted if
+    the caps end the data before that.
     """
     try:
         return order.steps(size, tokens)
@@ -317,8 +319,8 @@ def describe_data(config: Pretraining, corpus: TrainingCorpus, order: Order) -> 
 
 
 def _source_lines(config: Pretraining, order: Order, phases: int) -> list[str]:
-    """One line per source with its share of the tokens and its epochs; it warns beyond one epoch, and because
-    each of the `phases` begins another. Then one line per source that its cap stops within an epoch.
+    """Return one line per source with its share of the tokens and its epochs; it warns beyond one epoch, and
+    because each of the `phases` begins another. Then one line per source that its cap stops within an epoch.
     """
     samples, total = (config.budget.steps or 0) * (config.batch.sequences or 0), config.budget.tokens or 0
     sizes = np.array([stream.tokens for stream in order.streams])

@@ -117,7 +117,9 @@ class WeightsAndBiases:
         self._next = self._take_over(described) if self._run.offline else self._run.step
 
     def _take_over(self, described: Description) -> int:
-        """The first step that an offline run needs a row of: 0, unless earlier parts were synced or removed."""
+        """Return the first step that an offline run needs a row of: 0, unless earlier parts were synced or
+        removed.
+        """
         here = Path(self._run.dir).parent
         earlier = [part for part in here.parent.glob(f"offline-run-*-{self.identity}") if part != here]
         if described.identity and (not earlier or any(list(part.glob("*.synced")) for part in earlier)):
@@ -339,7 +341,7 @@ def safe(name: str) -> str:
 
 
 def _settings(config: Any) -> Iterator[tuple[str, Any]]:
-    """A configuration by dotted names, without credentials in addresses."""
+    """Yield a configuration by dotted names, without credentials in addresses."""
     for path, value in _leaves(config, ()):
         shown = redacted(str(value)) if isinstance(value, str | list) else value
         yield ".".join(map(safe, path)), shown

@@ -139,7 +139,7 @@ def train_grid(
 
 
 def _result(cell: GridCell, run: LocalPath) -> dict[str, Any]:
-    """A row's names, counted parameters, and losses."""
+    """Return a row's names, counted parameters, and losses."""
     from trainers.evaluation.evaluate import evaluate
 
     counted = read_events(run / "log.jsonl", "start")[0]["parameters"]

@@ -266,7 +266,9 @@ def _work(arguments: dict[str, Any]) -> None:
 
 
 def _loss(error: Exception) -> str:
-    """Name the lost workers of a fit, in a line. Raise other errors: that of a worker would come again."""
+    """Name the lost workers of a fit, in a line. Raise other errors: that of a worker would come
+    again.
+    """
     from ray.exceptions import OutOfMemoryError, RayActorError, RayError, RayTaskError
     from ray.train import ControllerError, PreemptionError
     from ray.train.v2._internal.exceptions import WorkerHealthCheckTimeoutError
@@ -294,7 +296,8 @@ def _loss(error: Exception) -> str:
 
 
 def _nodes(kind: str, answering: bool = False) -> list[int]:
-    """The CPUs or GPUs of each node that Ray holds for alive; with `answering`, of each that runs a task.
+    """Return the CPUs or GPUs of each node that Ray holds for alive; with `answering`, of each that runs a
+    task.
 
     Ray notices the loss of a node late, and until then it would wait for room on it.
     """
@@ -322,12 +325,12 @@ def _succeeded(ray: Any, task: Any) -> bool:
 
 
 def _each(nodes: Sequence[int], workers: int) -> int:
-    """The most CPUs or GPUs per worker, given those of each node; there is at least one per worker."""
+    """Return the most CPUs or GPUs per worker, given those of each node; there is at least one per worker."""
     return next(count for count in range(max(nodes), 0, -1) if sum(node // count for node in nodes) >= workers)
 
 
 def _step_of_checkpoint(run: LocalPath) -> int:
-    """The step of the newest intact checkpoint, 0 without any. The workers report corrupt ones."""
+    """Return the step of the newest intact checkpoint, 0 without any. The workers report corrupt ones."""
     found = checkpoint.newest(run, lambda message: None)
     return found.step if found else 0
 

@@ -378,7 +378,7 @@ class _Interval:
 
 
 def _stop_signal() -> threading.Event:
-    """An event that SIGTERM sets, where this thread may install a handler."""
+    """Return an event that SIGTERM sets, where this thread may install a handler."""
     stop = threading.Event()
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, lambda *_: stop.set())

@@ -1,7 +1,7 @@
 """Greedy elections among near-copies: a document stays unless it is similar to enough documents that stay.
 
-Documents are compared by a ragged array of uint32, which holds for each its signature, compared element by
-element, or its set of shingle hashes, ascending.
+Documents are compared by a ragged array of uint32. For each document it holds a signature, compared element
+by element, or a set of shingle hashes, ascending.
 """
 
 import numpy as np
@@ -52,7 +52,9 @@ def _decide(
     enough: int,
     least: np.float32,
 ) -> tuple[int, np.float32]:
-    """(value for `winner`, similarity to the first match) for document i, compared with the others at `rows`."""
+    """Return (value for `winner`, similarity to the first match) for document i, compared with the others at
+    `rows`.
+    """
     like, first, similarity = begun, STAYS, np.float32(0)
     for r in rows:
         value = _similarity(
@@ -85,8 +87,8 @@ def elect(
 ) -> None:
     """Decide on all documents in order; cluster c has the documents starts[c] to starts[c + 1] - 1.
 
-    A document is dropped if its similarity to `enough` documents that stay is at least `least`. begun[i]
-    counts matches found before this call; a match with decisive[i] counts as enough; a document with
+    A document is dropped if its similarity to `enough` of the documents that stay is `least` or more.
+    begun[i] counts matches found before this call; a match with decisive[i] counts as enough; a document with
     always[i] stays in any case.
 
     Fills winner[i] with STAYS, with OF_THE_FIRST if begun[i] is not 0, or with the first document that i
@@ -121,8 +123,8 @@ def follow(
     winner: np.ndarray,
     similarity: np.ndarray,
 ) -> None:
-    """As `elect`, but document i is compared only with the others from low[i] to high[i] - 1; decisive[r]
-    refers to them.
+    """Decide as `elect` does, but compare document i only with the others from low[i] to high[i] - 1;
+    decisive[r] refers to them.
     """
     every = np.arange(len(other_offsets) - 1)
     for i in range(len(low)):

@@ -29,7 +29,7 @@ WEIGHTS.flags.writeable = False
 def signatures(
     offsets: np.ndarray, data: np.ndarray, permutations: np.ndarray, ngram: int, unit: str = "word", keep: int = UNITS
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(signatures uint32 [n, num_perm], shingles int64 [n]) of documents given as Arrow buffers.
+    """Return (signatures uint32 [n, num_perm], shingles int64 [n]) of documents given as Arrow buffers.
 
     A document is its units, the runs of `characters.lower_runs`, joined by one space. A shingle is `ngram`
     consecutive units weighted by `WEIGHTS`, or `ngram` characters. A document with fewer units or characters,
@@ -49,10 +49,11 @@ def signatures(
 def shingle_sets(
     offsets: np.ndarray, data: np.ndarray, ngram: int, unit: str = "word", keep: int = UNITS
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(offsets int64 [n + 1], hashes uint32): the distinct hashes of each document's shingles, ascending.
+    """Return (offsets int64 [n + 1], hashes uint32): the distinct hashes of each document's shingles,
+    ascending.
 
-    Shingles and hash are those of `signatures`. The probability that a shingle collides with one of k others is
-    k / 2^32: below one in 40,000 for documents of up to 100,000 shingles.
+    Shingles and hash are those of `signatures`. The probability that a shingle collides with one of k others
+    is k / 2^32: below one in 40,000 for documents of up to 100,000 shingles.
     """
     sizes, sets = [np.zeros(1, np.int64)], [np.zeros(0, np.uint32)]
     for first, last, units in _iterate_units(offsets, data, unit, keep):
@@ -66,8 +67,8 @@ def shingle_sets(
 def jaccard(
     offsets: np.ndarray, hashes: np.ndarray, other_offsets: np.ndarray, other_hashes: np.ndarray, partners: np.ndarray
 ) -> np.ndarray:
-    """Jaccard similarity of set i to the other set partners[i], float32 [n]; sets are ascending, as from
-    `shingle_sets`.
+    """Return the Jaccard similarity of set i to the other set partners[i], float32 [n]; sets are ascending,
+    as from `shingle_sets`.
     """
     out = np.empty(len(partners), np.float32)
     _jaccard(offsets, hashes, other_offsets, other_hashes, partners, out)
@@ -93,7 +94,7 @@ def _iterate_units(offsets: np.ndarray, data: np.ndarray, unit: str, keep: int) 
 
 
 def xxh32(data: bytes) -> int:
-    """The kernel's xxh32 of `data`, seed 0, for tests against the library."""
+    """Return the kernel's xxh32 of `data`, seed 0, for tests against the library."""
     return int(_xxh32(np.frombuffer(data, np.uint8), 0, len(data)))
 
 
@@ -159,7 +160,9 @@ def _take_minimum(hashes: np.ndarray, count: int, factors: np.ndarray, summands:
 
 @kernel(inline="always")
 def _hash_shingle(data: np.ndarray, starts: np.ndarray, k: int, after: int, gap: int, last: int, end: int) -> np.uint32:
-    """The hash of the units k to after - 1, without the `gap` bytes that separate them from the next unit."""
+    """Return the hash of the units k to after - 1, without the `gap` bytes that separate them from the next
+    unit.
+    """
     return _finalize(np.uint64(_xxh32(data, starts[k], starts[after] - gap if after < last else end)))
 
 

@@ -33,7 +33,7 @@ _PRIVATE_KEY = np.frombuffer(b"PRIVATE KEY", np.uint8)
 
 @cache
 def _classes() -> np.ndarray:
-    """uint8 [0x20000]: the classes of each code point as bits. Read-only."""
+    """Return uint8 [0x20000]: the classes of each code point as bits. Read-only."""
     table: np.ndarray = np.zeros(_CODE_POINTS, np.uint8)
     every = "".join(map(chr, (*range(0xD800), *range(0xE000, _CODE_POINTS))))
     # Presidio matches with `regex`, phonenumbers with `re`; their Unicode versions differ.
@@ -57,7 +57,7 @@ def _classes() -> np.ndarray:
 
 
 def find_hits(kind: Kind, offsets: np.ndarray, data: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Every hit in order: its row and its byte offset within the document, both int64.
+    """Return every hit in order: its row and its byte offset within the document, both int64.
 
     `offsets` int64 [n + 1] and `data` uint8 are the buffers of a large_string array of UTF-8. The byte of a
     hit, by kind:
@@ -93,8 +93,8 @@ class Chains(NamedTuple):
 
 
 def find_chains(offsets: np.ndarray, data: np.ndarray, least: int, codes: bool = False) -> Chains:
-    """Every chain of at least `least` digits without a gap wider than in a phone number. Buffers as for
-    `find_hits`.
+    """Find every chain of at least `least` digits without a gap wider than in a phone number. Buffers are
+    those of `find_hits`.
 
     With `codes`, gaps are those of identity numbers instead: one letter, one white space, or one of -+:_.
     """
@@ -105,8 +105,8 @@ def find_chains(offsets: np.ndarray, data: np.ndarray, least: int, codes: bool =
 
 
 def _collect(kernel: Callable[..., int], offsets: np.ndarray, data: np.ndarray, *more: int) -> np.ndarray:
-    """All hits of a kernel. A kernel counts every hit but writes only those that fit; retry if the array was
-    too short.
+    """Return all hits of a kernel. A kernel counts every hit but writes only those that fit; retry if the
+    array was too short.
     """
     out: np.ndarray = np.empty(3 * max(1024, len(data) // 512), np.int64)
     while (count := kernel(offsets, data, _classes(), out, *more)) > len(out):

@@ -30,7 +30,7 @@ class Units(NamedTuple):
 
 
 def find_units(offsets: np.ndarray, data: np.ndarray, unit: str) -> Units:
-    """The lines, paragraphs or sentences of a block, as defined in pipelines/kernels/text/segment.py."""
+    """Find the lines, paragraphs or sentences of a block, as defined in pipelines/kernels/text/segment.py."""
     classes = classify(offsets, data)
     if unit == "sentence":
         spans = find_sentences(offsets, data, classes)
@@ -51,15 +51,15 @@ def find_units(offsets: np.ndarray, data: np.ndarray, unit: str) -> Units:
 
 
 def hash_spans(offsets: np.ndarray, data: np.ndarray) -> np.ndarray:
-    """xxh64 (seed 0) of each data[offsets[k]:offsets[k + 1]], uint64 [n]."""
+    """Return the xxh64 (seed 0) of each data[offsets[k]:offsets[k + 1]], uint64 [n]."""
     out = np.empty(len(offsets) - 1, np.uint64)
     _hash(offsets, data, out)
     return out
 
 
 def hash_windows(hashes: np.ndarray, documents: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
-    """(first unit, hash) of every window of `size` units of one document; a document with fewer units is one
-    window.
+    """Return (first unit, hash) of every window of `size` units of one document; a document with fewer units
+    is one window.
 
     The hash of a window is the xxh64 of its units' hashes, little-endian and concatenated; with `size` 1, the
     unit's own hash.

@@ -26,8 +26,8 @@ def _unite(first: np.ndarray, second: np.ndarray, lowest: np.ndarray) -> None:
 
 
 def lowest_connected(first: np.ndarray, second: np.ndarray, nodes: int) -> np.ndarray:
-    """The lowest node of each node's component, int64 [nodes]; `first` and `second` are the edges, int64
-    [edges].
+    """Return the lowest node of each node's component, int64 [nodes]; `first` and `second` are the edges,
+    int64 [edges].
     """
     lowest = np.arange(nodes, dtype=np.int64)
     _unite(first, second, lowest)

@@ -44,7 +44,7 @@ _LEAST_WORDS = (5, 5, 3)  # "at least 5 words" (paper, tfds); datatrove has 3
 
 
 class LineVerdicts(NamedTuple):
-    """Rows, their verdicts by VARIANTS, and the sentences of those kept."""
+    """The judged rows, their verdicts by VARIANTS, and the sentences of those kept."""
 
     rows: StrippedLines
     verdicts: np.ndarray  # uint8 [rows, 3]
@@ -52,8 +52,8 @@ class LineVerdicts(NamedTuple):
 
 
 def count_paper_pages(segments: Segments, hits: Hits) -> dict[str, np.ndarray]:
-    """Inputs of the paper's page rules, int64 [documents] each: sentences of the lines kept, and lines that drop
-    the page, including dropped lines.
+    """Count the inputs of the paper's page rules, int64 [documents] each: sentences of the lines kept, and
+    lines that drop the page, including dropped lines.
     """
     lines, documents = segments.lines, len(segments.offsets) - 1
     of_document = np.repeat(np.arange(documents, dtype=np.int32), np.diff(lines.offsets))
@@ -67,7 +67,7 @@ def count_paper_pages(segments: Segments, hits: Hits) -> dict[str, np.ndarray]:
 def count_peer_pages(
     data: np.ndarray, classes: np.ndarray, tokens: Tokens, hits: Hits, rows: StrippedLines, documents: int
 ) -> dict[str, np.ndarray]:
-    """The same for tfds and datatrove, where dropped lines do not count.
+    """Count the same for tfds and datatrove, which ignore dropped lines.
 
     `rows` are the lines between any breaks, from `line_variants.find_stripped_lines`.
     """
@@ -83,7 +83,7 @@ def count_peer_pages(
 
 
 def count_page_lines(segments: Segments, hits: Hits) -> tuple[np.ndarray, np.ndarray]:
-    """Number of lines of each document with "lorem ipsum", and with a curly bracket, int64 [documents] each."""
+    """Count the lines of each document with "lorem ipsum", and with a curly bracket, int64 [documents] each."""
     counts = np.zeros((len(segments.offsets) - 1, 2), np.int64)
     _count_page_lines(*segments.lines, hits.places, hits.kinds, counts)
     return counts[:, 0], counts[:, 1]
@@ -256,8 +256,8 @@ def _verdict(variant: int, ends_well: bool, long: bool, words: int, phrases: int
 def _count_chunks(
     data: np.ndarray, starts: np.ndarray, ends: np.ndarray, kinds: np.ndarray, token: int, begin: int, end: int
 ) -> int:
-    """Number of white-space-separated chunks of a row from its first token on, at most _MOST_WORDS; negative
-    if one of them is too long.
+    """Return the number of white-space-separated chunks of a row from its first token on, at most
+    _MOST_WORDS; negative if one of them is too long.
     """
     count, sign, last = 0, 1, len(starts)
     while token < last and starts[token] < end and (count < _MOST_WORDS or end - begin > _LONGEST_WORD):
@@ -277,7 +277,9 @@ def _count_chunks(
 
 @kernel()
 def _count_sentences(starts: np.ndarray, kinds: np.ndarray, token: int, end: int) -> int:
-    """Number of sentences of a row: a token other than punctuation begins one if a terminal mark came before it."""
+    """Return the number of sentences of a row: a token other than punctuation begins one if a terminal mark
+    came before it.
+    """
     sentences, ended = 1, False
     while token < len(starts) and starts[token] < end:
         if kinds[token] & ENDS_SENTENCE:

@@ -49,8 +49,8 @@ _FLUSH = 255 * 8
 
 
 def _hash_stop_words() -> tuple[np.ndarray, np.uint64]:
-    """A perfect hash of the stop words: (the words as little-endian integers, factor); word w is at (w *
-    factor) >> 61.
+    """Return a perfect hash of the stop words: (the words as little-endian integers, factor); word w is at (w
+    * factor) >> 61.
     """
     packed = np.array([pack(word[::-1]) for word in STOP_WORDS], np.uint64)
     factor = 1
@@ -66,8 +66,8 @@ STOP_TABLE, _STOP_FACTOR = _hash_stop_words()
 
 
 def count(segments: Segments) -> dict[str, np.ndarray]:
-    """The counts of every document of a block, int64 [documents] each, and `entropy`, float64 (see
-    `repetition`).
+    """Count everything in every document of a block, int64 [documents] each, and compute `entropy`, float64
+    (see `repetition`).
     """
     offsets, data, classes, words, lines, paragraphs, sentences = segments
     hits = find_phrases(offsets, data)
@@ -87,7 +87,7 @@ def count(segments: Segments) -> dict[str, np.ndarray]:
 
 
 def count_characters(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray) -> dict[str, np.ndarray]:
-    """Counts over the characters of every document of a block, int64 [documents] each."""
+    """Count over the characters of every document of a block, int64 [documents] each."""
     out = np.zeros((len(offsets) - 1, len(_CHARACTERS)), np.int64)
     _count_characters(offsets, data, classes, out)
     counts = split_columns(_CHARACTERS, out)
@@ -106,13 +106,13 @@ def _count_words_and_ngrams(data: np.ndarray, classes: np.ndarray, words: Spans)
 
 
 def split_columns(names: Sequence[str], table: np.ndarray) -> dict[str, np.ndarray]:
-    """The columns of a table by name."""
+    """Return the columns of a table by name."""
     return {name: table[:, column] for column, name in enumerate(names)}
 
 
 @kernel(inline="always")
 def _first(data: np.ndarray, i: int, size: int) -> np.uint64:
-    """The first 1 to 8 bytes at i, the rest zero."""
+    """Return the first 1 to 8 bytes at i, the rest zero."""
     if i + 8 <= len(data):
         return load_eight(data, i) & (_ALL >> np.uint64(64 - 8 * size))
     value = np.uint64(0)
@@ -177,8 +177,8 @@ def _count_characters(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray
 
 @kernel()
 def _count_ellipses(data: np.ndarray, begin: int, i: int, end: int, dots: int) -> tuple[int, int]:
-    """(trailing full stops that may begin '...', ellipses) of the bytes i to end; `dots`: full stops before
-    them.
+    """Return (trailing full stops that may begin '...', ellipses) of the bytes i to end; `dots`: full stops
+    before them.
     """
     ellipses = 0
     for k in range(i, end):
@@ -195,7 +195,9 @@ def _count_ellipses(data: np.ndarray, begin: int, i: int, end: int, dots: int) -
 
 @kernel(inline="always")
 def stop_word_bit(data: np.ndarray, start: int, size: int, lower: np.uint64, table: np.ndarray) -> int:
-    """1 shifted by the index of a stop word in the table; 0 for another word. The bits of `lower` are set first."""
+    """Return 1 shifted by the index of a stop word in the table; 0 for another word. The bits of `lower` are
+    set first.
+    """
     size = min(size, 8)
     packed = _first(data, start, size) | (lower & (_ALL >> np.uint64(64 - 8 * size)))
     index = (packed * _STOP_FACTOR) >> np.uint64(61)
@@ -204,7 +206,7 @@ def stop_word_bit(data: np.ndarray, start: int, size: int, lower: np.uint64, tab
 
 @kernel()
 def count_bits(value: int) -> int:
-    """Number of bits that are set."""
+    """Count the bits that are set."""
     count = 0
     while value:
         count += value & 1

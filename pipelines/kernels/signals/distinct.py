@@ -26,8 +26,8 @@ class SpanNumbers(NamedTuple):
 
 
 def number_spans(data: np.ndarray, spans: Spans) -> SpanNumbers:
-    """Number the spans of a block. Time is linear in bytes; scratch memory is at most 28 bytes per span of a
-    document.
+    """Number the spans of a block. Time is linear in bytes; scratch memory is at most 28 bytes per
+    span of a document.
 
     Hashes are seeded with the document's bytes, so a list of colliding words cannot slow other documents that
     contain it.
@@ -43,7 +43,7 @@ def number_spans(data: np.ndarray, spans: Spans) -> SpanNumbers:
 
 @kernel(inline="always")
 def _first(data: np.ndarray, i: int, size: int) -> np.uint64:
-    """The first 0 to 8 bytes at i, the rest zero."""
+    """Return the first 0 to 8 bytes at i, the rest zero."""
     if size > 0 and i + 8 <= len(data):
         return load_eight(data, i) & (_ALL >> np.uint64(64 - 8 * size))
     value = np.uint64(0)
@@ -54,7 +54,7 @@ def _first(data: np.ndarray, i: int, size: int) -> np.uint64:
 
 @kernel(inline="always")
 def _count_continuations(eight: np.uint64) -> int:
-    """Number of continuation bytes among eight bytes."""
+    """Return the number of continuation bytes among eight bytes."""
     return np.int64((((eight >> np.uint64(7)) & ~(eight >> np.uint64(6)) & _ONES) * _ONES) >> np.uint64(56))
 
 
@@ -77,7 +77,7 @@ def _refill(slots: np.ndarray, size: int, hashes: np.ndarray, count: int) -> Non
 
 @kernel(inline="always")
 def _seed(data: np.ndarray, start: int, end: int) -> np.uint64:
-    """A hash of the bytes from start to end, except the up to seven that do not fill a group of eight."""
+    """Return a hash of the bytes from start to end, except the up to seven that do not fill a group of eight."""
     seed, i = _MIX, np.int64(start)
     while end - i >= 8:
         seed = _mix(seed, load_eight(data, i))

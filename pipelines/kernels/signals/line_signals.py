@@ -25,7 +25,7 @@ _ELLIPSIS, _DOTS, _RIGHT_QUOTE, _RIGHT_QUOTES = 0xE280A6, 0x2E2E2E, 0xE28099, 0x
 
 
 def pack_bullets(bullets: str) -> np.ndarray:
-    """The UTF-8 bytes of each character as one integer, big-endian, uint64 [characters]."""
+    """Pack the UTF-8 bytes of each character into one integer, big-endian, uint64 [characters]."""
     packed = np.array([int.from_bytes(bullet.encode(), "big") for bullet in bullets], np.uint64)
     packed.flags.writeable = False
     return packed
@@ -35,7 +35,7 @@ _PACKED_BULLETS = pack_bullets(BULLETS)
 
 
 def count_lines(segments: Segments, hits: Hits) -> dict[str, np.ndarray]:
-    """Counts over the lines and paragraphs of every document of a block, int64 [documents] each."""
+    """Count over the lines and paragraphs of every document of a block, int64 [documents] each."""
     data, lines = segments.data, segments.lines
     numbered = number_spans(data, lines)
     out = np.zeros((len(segments.offsets) - 1, len(_LINES)), np.int64)
@@ -64,7 +64,7 @@ def _longest(spans: Spans, numbered: SpanNumbers) -> np.ndarray:
 
 
 def count_copies(name: str, spans: Spans, numbered: SpanNumbers) -> dict[str, np.ndarray]:
-    """Counts of spans that equal an earlier one, of their characters, and of the characters of all spans."""
+    """Count spans that equal an earlier one, their characters, and the characters of all spans."""
     out = np.zeros((len(spans.offsets) - 1, 3), np.int64)
     _count_copies(spans.offsets, numbered.ids, numbered.chars, out)
     return {f"{name}_copies": out[:, 0], f"{name}_chars_copied": out[:, 1], f"{name}_chars": out[:, 2]}

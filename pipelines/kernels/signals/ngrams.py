@@ -44,21 +44,23 @@ def _folding() -> np.ndarray:
 
 
 def hash_words(data: np.ndarray, words: Spans) -> np.ndarray:
-    """Hashes of words, uint64 [words]; words that differ only in case have the same hash."""
+    """Return hashes of words, uint64 [words]. Words that differ only in case have the same hash."""
     out = np.empty(len(words.starts), np.uint64)
     _hash_words(data, words.starts, words.ends, _folding(), out)
     return out
 
 
 def ngram_keys(hashes: np.ndarray, n: int) -> np.ndarray:
-    """The key of every n-gram of one text, uint64 [len(hashes) - n + 1]; n is at most the number of its words."""
+    """Return the key of every n-gram of one text, uint64 [len(hashes) - n + 1]; n must be at most the number
+    of its words.
+    """
     out = np.empty(len(hashes) - n + 1, np.uint64)
     _keys(hashes, n, out)
     return out
 
 
 def make_table(keys: np.ndarray, lengths: np.ndarray) -> Table:
-    """A table of distinct keys, uint64; `lengths` are the distinct values of n of their n-grams."""
+    """Build a table of distinct keys, uint64; `lengths` are the distinct values of n of their n-grams."""
     slots = np.full(1 << (4 * len(keys) + 1).bit_length(), -1, np.int32)
     _fill(keys, slots)
     return Table(slots, keys, np.sort(lengths).astype(np.int64))

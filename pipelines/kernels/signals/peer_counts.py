@@ -40,7 +40,7 @@ _ROWS = ("bullet_rows_datatrove", "ellipsis_rows_datatrove")  # of str.splitline
 
 
 def count_peers(offsets: np.ndarray, data: np.ndarray) -> dict[str, np.ndarray]:
-    """The counts of every document of a block, int64 [documents] each."""
+    """Count by the rules of peers in every document of a block, int64 [documents] each."""
     classes = classify(offsets, data)
     tokens = find_tokens(offsets, data, classes)
     lines, _ = find_lines(offsets, data, classes)
@@ -112,7 +112,7 @@ def _count_rows(
 
 @kernel()
 def _last_point(data: np.ndarray, start: int, end: int) -> int:
-    """The last code point of a non-empty span; U+FFFD for invalid UTF-8."""
+    """Return the last code point of a non-empty span; U+FFFD for invalid UTF-8."""
     i = end - 1
     if data[i] < 0x80:
         return np.int64(data[i])

@@ -1,4 +1,4 @@
-"""How much of a document its repeated word n-grams cover.
+"""Measure how much of a document its repeated word n-grams cover.
 
 Distinct words of a document are numbered (`distinct.number_spans`), so an (n + 1)-gram is identified by the
 numbers of its two n-grams. An (n + 1)-gram that occurs twice consists of n-grams that occur twice, so each
@@ -26,10 +26,10 @@ _LEAST_SLOTS = 1024
 def ngram_chars(
     ids: np.ndarray, chars: np.ndarray, offsets: np.ndarray, sizes: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(characters within repeated n-grams, int64 [documents, 9]; sum of c ln c over the counts c of distinct
-    words, float64 [documents]).
+    """Return two arrays: characters within repeated n-grams, int64 [documents, 9], and the sum of c ln c over
+    the counts c of distinct words, float64 [documents].
 
-    For n = 2, 3, 4 the characters are those of the most frequent n-gram (of several, the first), for n = 5 to
+    For n = 2, 3, 4 the characters are those of the most frequent n-gram (the first of several), for n = 5 to
     10 those of all n-grams that occur at least twice. All occurrences count, but every word only once, even
     if it is part of several n-grams.
 
@@ -44,7 +44,7 @@ def ngram_chars(
 
 
 def greedy_ngram_chars(ids: np.ndarray, chars: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-    """The same counts as in datatrove, int64 [documents, 9].
+    """Compute the same counts as datatrove does, int64 [documents, 9].
 
     n = 2, 3, 4: characters of the most frequent n-gram, including the spaces between its words, times its
     occurrences, even if it occurs only once or occurrences overlap. n = 5 to 10: characters of n-grams seen

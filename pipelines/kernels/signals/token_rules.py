@@ -42,7 +42,7 @@ _PACKED_WITH_STOP.flags.writeable = False
 
 
 def apply_rules(data: np.ndarray, classes: np.ndarray, spans: Spans, kinds: np.ndarray) -> tuple[Spans, np.ndarray]:
-    """The tokens of a block, with every chunk that needs rules split by them."""
+    """Return the tokens of a block after splitting every chunk that needs rules."""
     most = len(data) + 1
     starts, ends, out = np.empty(most, np.int32), np.empty(most, np.int32), np.empty(most, np.uint8)
     counts = np.zeros(len(spans.offsets), np.int64)
@@ -53,7 +53,7 @@ def apply_rules(data: np.ndarray, classes: np.ndarray, spans: Spans, kinds: np.n
 
 @kernel()
 def _point(data: np.ndarray, i: int, end: int) -> int:
-    """The code point at i; -1 beyond the end, U+FFFD for invalid UTF-8."""
+    """Return the code point at i; -1 beyond the end, U+FFFD for invalid UTF-8."""
     if i >= end:
         return -1
     lead = np.int64(data[i])
@@ -89,7 +89,7 @@ def _count_dots(data: np.ndarray, i: int, end: int) -> int:
 
 @kernel()
 def _front_token(data: np.ndarray, begin: int, end: int, table: np.ndarray) -> int:
-    """Bytes of the token at the front of a chunk; 0 if there is none."""
+    """Return the bytes of the token at the front of a chunk; 0 if there is none."""
     dots = _count_dots(data, begin, end)
     if dots > 1:
         return dots
@@ -117,7 +117,9 @@ def _keeps_full_stop(data: np.ndarray, begin: int, end: int, with_stop: np.ndarr
 
 @kernel()
 def _clitic(data: np.ndarray, begin: int, end: int) -> int:
-    """Bytes of n't, 're, 've, 'll, 's, 'm or 'd at the end of a chunk, with ' or U+2019; 0 if there is none."""
+    """Return the bytes of n't, 're, 've, 'll, 's, 'm or 'd at the end of a chunk, with ' or U+2019; 0 if
+    there is none.
+    """
     last = data[end - 1] | 0x20
     before = data[end - 2] | 0x20 if end - 2 >= begin else 0
     letters = 0
@@ -145,7 +147,7 @@ def _clitic(data: np.ndarray, begin: int, end: int) -> int:
 
 @kernel()
 def _back_token(data: np.ndarray, begin: int, end: int, table: np.ndarray, with_stop: np.ndarray) -> int:
-    """Bytes of the token at the end of a chunk; 0 if there is none."""
+    """Return the bytes of the token at the end of a chunk; 0 if there is none."""
     at = _previous_character(data, begin, end)
     last = _point(data, at, end)
     second = _previous_character(data, begin, at)
@@ -225,7 +227,7 @@ def _is_address(data: np.ndarray, begin: int, end: int, table: np.ndarray) -> bo
 
 @kernel()
 def _inner_token(data: np.ndarray, begin: int, i: int, end: int, table: np.ndarray) -> int:
-    """Bytes of a token at i that splits the text around it; 0 if there is none."""
+    """Return the bytes of a token at i that splits the text around it; 0 if there is none."""
     point = _point(data, i, end)
     kind = np.int64(table[point])
     if kind & (LETTER | DIGIT):
@@ -262,7 +264,7 @@ def _inner_token(data: np.ndarray, begin: int, i: int, end: int, table: np.ndarr
 
 @kernel()
 def _kind(data: np.ndarray, begin: int, end: int, table: np.ndarray) -> int:
-    """The kind bits of the token [begin, end). With a letter in it, no other bit is set."""
+    """Return the kind bits of the token [begin, end). With a letter in it, no other bit is set."""
     every, i, characters = 0xFFFF, begin, 0
     while i < end:
         kind = np.int64(table[_point(data, i, end)])

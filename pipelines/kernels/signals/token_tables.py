@@ -64,7 +64,7 @@ def _points(ranges: str) -> np.ndarray:
 
 @functools.cache
 def token_classes() -> np.ndarray:
-    """The bits of every code point, uint16 [0x110000]."""
+    """Return the bits of every code point, uint16 [0x110000]."""
     category = np.array(list(map(unicodedata.category, map(chr, ASSIGNED))))
     major = category.astype("U1")
     table = np.zeros(CODE_POINTS, np.uint16)

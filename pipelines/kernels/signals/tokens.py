@@ -1,4 +1,4 @@
-"""datatrove's word tokens: those of spaCy's blank English tokenizer, by the rules that matter.
+"""datatrove's word tokens: those of spaCy's blank English tokenizer, by the rules that affect most text.
 
 datatrove counts words in the tokens of spaCy, whose rules are some regular expressions and about 1,500
 exceptions. The rules here are those of `tests/pipelines/kernels/reference_signals.py`, which documents how
@@ -46,7 +46,7 @@ NO_TOKENS = Tokens(NO_SPANS, np.empty(0, np.uint8))
 
 
 def find_tokens(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray) -> Tokens:
-    """The tokens of a block of documents; `classes` are the class bits of `characters.classify`."""
+    """Return the tokens of a block of documents; `classes` are the class bits of `characters.classify`."""
     most = len(data) + 1
     # np.empty commits pages only as they are written, so room for the worst case costs nothing on ordinary
     # text.
@@ -102,7 +102,9 @@ def _plain_ending(data: np.ndarray, begin: int, plain: int, end: int, table: np.
 
 @kernel(inline="always")
 def _plain_run(data: np.ndarray, classes: np.ndarray, i: int, end: int) -> tuple[int, int, bool]:
-    """(end of the letters and numbers at i, end of the chunk, whether there is a letter before the former)."""
+    """Return (end of the letters and numbers at i, end of the chunk, whether there is a letter before the
+    former).
+    """
     begin, plain, letter = i, 0, np.uint64(0)
     while i + 8 <= len(data):
         eight = load_eight(classes, i)

@@ -28,7 +28,9 @@ _DOT_ABOVE = 0x307
 
 @kernel()
 def character_size(data: np.ndarray, i: int, end: int) -> int:
-    """Bytes of the character at i; 1 for invalid UTF-8, so that a broken buffer is never read out of bounds."""
+    """Return the bytes of the character at i; 1 for invalid UTF-8, so that a broken buffer is never read out
+    of bounds.
+    """
     lead = data[i]
     if lead < 0xC2 or lead >= 0xF5:
         return 1
@@ -38,7 +40,7 @@ def character_size(data: np.ndarray, i: int, end: int) -> int:
 
 @kernel()
 def _code_point(data: np.ndarray, i: int, size: int) -> int:
-    """The code point of the `size` bytes at i; U+FFFD for invalid UTF-8."""
+    """Return the code point of the `size` bytes at i; U+FFFD for invalid UTF-8."""
     lead = np.int64(data[i])
     if size == 1:
         return lead if lead < 0x80 else 0xFFFD
@@ -73,7 +75,9 @@ def _classify(data: np.ndarray, offsets: np.ndarray, classes: np.ndarray, out: n
 
 
 def classify(offsets: np.ndarray, data: np.ndarray) -> np.ndarray:
-    """For each byte of a block of documents the class bits of the character it belongs to, uint8 [bytes]."""
+    """Return, for each byte of a block of documents, the class bits of the character it belongs to, uint8
+    [bytes].
+    """
     out = np.empty(len(data), np.uint8)
     _classify(data, offsets, character_classes(), out)
     return out
@@ -177,7 +181,7 @@ def _lower_one(
 
 @kernel()
 def _skip_marks(data: np.ndarray, i: int, end: int, bits: np.ndarray) -> int:
-    """The position of the first character from i on that does not continue a word."""
+    """Return the position of the first character from i on that does not continue a word."""
     while i < end and data[i] >= 0x80:
         size = character_size(data, i, end)
         if not bits[_code_point(data, i, size)] & CONTINUES:

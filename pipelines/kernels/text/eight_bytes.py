@@ -9,7 +9,7 @@ _ONES = np.uint64(0x0101010101010101)
 
 @kernel(inline="always")
 def load_eight(data: np.ndarray, i: int) -> np.uint64:
-    """Eight bytes, little-endian; LLVM makes it one load."""
+    """Load eight bytes, little-endian. LLVM compiles it to one load."""
     k = np.uint64(i)
     low = np.uint64(data[k]) | np.uint64(data[k + np.uint64(1)]) << np.uint64(8)
     low |= np.uint64(data[k + np.uint64(2)]) << np.uint64(16) | np.uint64(data[k + np.uint64(3)]) << np.uint64(24)
@@ -20,5 +20,5 @@ def load_eight(data: np.ndarray, i: int) -> np.uint64:
 
 @kernel(inline="always")
 def count_before_first(flags: np.uint64) -> int:
-    """How many of eight bytes, each 0 or 1, come before the first 1."""
+    """Count how many of eight bytes, each 0 or 1, come before the first 1."""
     return np.int64((((flags - np.uint64(1)) & ~flags & _ONES) * _ONES) >> np.uint64(56))

@@ -35,8 +35,8 @@ class SplitLines(NamedTuple):
 
 
 def find_stripped_lines(data: np.ndarray, classes: np.ndarray, lines: Spans) -> tuple[StrippedLines, StrippedLines]:
-    """(lines between any breaks, of which some are lines between line feeds too; the other lines between line
-    feeds).
+    """Return two sets of lines: those between any breaks, of which some are also lines between line feeds,
+    and the other lines between line feeds.
     """
     most = len(data) // 2 + len(lines.offsets)
     rows = [
@@ -68,7 +68,7 @@ def split_lines(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray) -> S
 def find_breaks(
     data: np.ndarray, ends: np.ndarray, limits: np.ndarray, by_feeds: bool
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(start, end) of the break that follows the line that ends at ends[k] and its white space; limits[k] if
+    """Return (start, end) of the break after the line that ends at ends[k] and its white space; limits[k] if
     there is none. int64 [n] each.
     """
     starts, past = np.zeros(len(ends), np.int64), np.zeros(len(ends), np.int64)
@@ -78,7 +78,7 @@ def find_breaks(
 
 @kernel()
 def _break(data: np.ndarray, i: int, end: int) -> int:
-    """Bytes of a break of str.splitlines other than a line feed at i; 0 if there is none."""
+    """Return the bytes of a break of str.splitlines other than a line feed at i; 0 if there is none."""
     byte = data[i]
     if byte < 0x20:
         return (11 <= byte <= 13) | (28 <= byte <= 30)

@@ -9,7 +9,7 @@ from gristmill.compilation import kernel
 def cut_prefixes(
     data: np.ndarray, starts: np.ndarray, ends: np.ndarray, most: int, least: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(ends int64 [n], filled bool [n]) of prefixes of at most `most` bytes of the texts
+    """Return (ends int64 [n], filled bool [n]) of prefixes of at most `most` bytes of the texts
     data[starts[n]:ends[n]].
 
     A prefix never ends inside a character. It is filled if at least `least` of its bytes are not ASCII white
@@ -34,7 +34,7 @@ def cut_prefixes(
 
 @kernel()
 def count_characters(data: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
-    """Code points of the UTF-8 texts data[starts[n]:ends[n]], int64 [n]."""
+    """Count the code points of the UTF-8 texts data[starts[n]:ends[n]], int64 [n]."""
     counts = np.zeros(len(starts), np.int64)
     for text in range(len(starts)):
         for i in range(starts[text], ends[text]):

@@ -111,7 +111,7 @@ def sentence_starts(text: pa.LargeStringArray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def find_lines(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray) -> tuple[Spans, Spans]:
-    """The lines and the paragraphs of a block."""
+    """Return the lines and the paragraphs of a block."""
     lines = _allocate(len(data) // 2 + len(offsets), len(offsets))
     paragraphs = _allocate(len(data) // 3 + len(offsets), len(offsets))
     _lines(offsets, data, classes, *lines, *paragraphs)
@@ -119,14 +119,14 @@ def find_lines(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray) -> tu
 
 
 def find_sentences(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray) -> Spans:
-    """The sentences of a block."""
+    """Return the sentences of a block."""
     spans = _allocate(len(data) // 2 + len(offsets), len(offsets))
     _sentences(offsets[:-1], offsets[1:], data, classes, _PACKED_ABBREVIATIONS, *spans)
     return _trim(spans)
 
 
 def count_sentences(starts: np.ndarray, ends: np.ndarray, data: np.ndarray, classes: np.ndarray) -> np.ndarray:
-    """Number of sentences in each span of a block, segmented as if it were a document, int64 [spans]."""
+    """Count the sentences in each span of a block, segmented as if it were a document, int64 [spans]."""
     begins, stops = starts.astype(np.int64), ends.astype(np.int64)
     begins.flags.writeable = stops.flags.writeable = False
     sentences = _allocate(len(data) // 2 + len(starts) + 1, len(starts) + 1)
@@ -135,7 +135,7 @@ def count_sentences(starts: np.ndarray, ends: np.ndarray, data: np.ndarray, clas
 
 
 def pack(word: str) -> int:
-    """An ASCII word of up to 8 letters as one integer: its lower-cased bytes, big-endian."""
+    """Pack an ASCII word of up to 8 letters into one integer: its lower-cased bytes, big-endian."""
     assert word.isascii()
     assert len(word) <= 8
     return int.from_bytes(word.lower().encode(), "big")

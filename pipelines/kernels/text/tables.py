@@ -62,7 +62,7 @@ SIGMA, SMALL_SIGMA, FINAL_SIGMA, DOTTED_I = 0x3A3, 0x3C3, 0x3C2, 0x130
 
 
 def unicode_version() -> dict[str, str]:
-    """For `depends()`: the Unicode version of the tables."""
+    """Return the Unicode version of the tables, for `depends()`."""
     return {"unicode": unicodedata.unidata_version}
 
 
@@ -94,7 +94,7 @@ def _freeze(table: np.ndarray) -> np.ndarray:
 
 @functools.cache
 def character_classes() -> np.ndarray:
-    """The class bits of every code point, uint8 [0x110000]."""
+    """Return the class bits of every code point, uint8 [0x110000]."""
     category = np.array(list(map(unicodedata.category, _assigned_characters())))
     major = category.astype("U1")
     # A zero width space (Cf) separates words; the other format characters (joiners, soft hyphen) are part of
@@ -138,13 +138,13 @@ def _continuing_characters() -> np.ndarray:
 
 @functools.cache
 def unit_kinds() -> np.ndarray:
-    """SPACED, IDEOGRAPH or ABUGIDA for the first character of a unit, uint8 [0x110000]."""
+    """Return SPACED, IDEOGRAPH or ABUGIDA for the first character of a unit, uint8 [0x110000]."""
     return _table({IDEOGRAPH: _matching(f"[{_IDEOGRAPHS}{_SYLLABLES}]"), ABUGIDA: _matching(f"[{_ABUGIDAS}]")})
 
 
 @functools.cache
 def lower_case() -> tuple[np.ndarray, np.ndarray]:
-    """(lower-case code point int32 [0x110000], bits uint8 [0x110000]) of every code point.
+    """Return (lower-case code point int32 [0x110000], bits uint8 [0x110000]) of every code point.
 
     The kernel handles two exceptions: İ (U+0130), the only one that becomes two characters (the table has the
     first), and the capital sigma, whose lower case depends on its neighbours (the table has the form inside

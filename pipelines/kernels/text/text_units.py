@@ -11,8 +11,8 @@ Unit = Literal["paragraph", "sentence"]
 def text_units(
     offsets: "np.ndarray", data: "np.ndarray", unit: Unit
 ) -> tuple["np.ndarray", "np.ndarray", "np.ndarray"]:
-    """(document, start, end), int64 [units] each, of every unit in order; start and end are positions in
-    `data`.
+    """Return (document, start, end), int64 [units] each, of every unit in order; start and end are positions
+    in `data`.
 
     Paragraphs and sentences are defined in pipelines/kernels/text/segment.py. A sentence includes the white
     space after it.

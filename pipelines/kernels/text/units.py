@@ -16,7 +16,7 @@ LETTERS.flags.writeable = False
 
 
 def find_kinds(data: np.ndarray, starts: np.ndarray) -> np.ndarray:
-    """The kind (tables.SPACED, IDEOGRAPH, ABUGIDA) of the units that begin at `starts`, uint8 [units]."""
+    """Return the kind (tables.SPACED, IDEOGRAPH, ABUGIDA) of the units that begin at `starts`, uint8 [units]."""
     kinds = np.zeros(len(starts), np.uint8)
     if len(data) and data.max() >= 0xE0:
         _find_kinds(data, starts, unit_kinds(), kinds)
@@ -24,8 +24,8 @@ def find_kinds(data: np.ndarray, starts: np.ndarray) -> np.ndarray:
 
 
 def ngram_sizes(kinds: np.ndarray, offsets: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """The number of each document's units that equals each number of words in `sizes`, int32 [documents,
-    sizes].
+    """Return the number of each document's units that equals each number of words in `sizes`, int32
+    [documents, sizes].
 
     Document d has the units offsets[d] to offsets[d + 1] - 1. For a document of words alone the result is
     `sizes`; for one of several scripts it is scaled by the average of its units.

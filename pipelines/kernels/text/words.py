@@ -32,7 +32,7 @@ NO_SPANS = Spans(np.empty(0, np.int32), np.empty(0, np.int32), np.zeros(1, np.in
 
 
 def find_words(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray) -> Spans:
-    """The words of a block."""
+    """Return the words of a block."""
     room = len(data) // 2 + len(offsets) + 1
     # np.empty commits pages only as they are written, so room for the worst case costs nothing on ordinary
     # text.
@@ -43,7 +43,9 @@ def find_words(offsets: np.ndarray, data: np.ndarray, classes: np.ndarray) -> Sp
 
 @intrinsic
 def _trailing_zeros(typing: Any, value: Any) -> Any:
-    """Number of zero bits below the lowest 1 of a non-zero uint64: one instruction, which numba does not expose."""
+    """Return the number of zero bits below the lowest 1 of a non-zero uint64: one instruction, which numba
+    does not expose.
+    """
 
     def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 1))
@@ -53,7 +55,9 @@ def _trailing_zeros(typing: Any, value: Any) -> Any:
 
 @kernel()
 def _joiner(data: np.ndarray, classes: np.ndarray, begin: int, i: int, end: int) -> int:
-    """Bytes of an apostrophe or decimal mark at i that continues the word before it; 0 if there is none."""
+    """Return the bytes of an apostrophe or decimal mark at i that continues the word before it; 0 if there is
+    none.
+    """
     size = 1
     if data[i] == 0xE2 and i + 2 < end and data[i + 1] == 0x80 and data[i + 2] == 0x99:
         size = 3

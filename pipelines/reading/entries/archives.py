@@ -49,12 +49,12 @@ class Entry:
 
 
 def open_entries(file: SourceFile, source: Source) -> Iterator[Entry]:
-    """The entries of a file, in order. The stream of an entry is valid only until the next entry is
+    """Yield the entries of a file, in order. The stream of an entry is valid only until the next entry is
     requested.
 
     Directories and members that `source.members` does not match are skipped. An unreadable member is an entry
-    whose stream is broken from the start; damage between members is reported by such an entry named after the
-    archive itself.
+    whose stream is broken from the start. An entry named after the archive itself reports damage between
+    members.
     """
     budget = DecodeBudget(decoded_bound(file.size, source.max_decoded_bytes))
     with closing(file_chunks(file)) as raw:
@@ -166,7 +166,9 @@ class _TarReader:
         self._reported = False
 
     def entries(self) -> Iterator[Entry]:
-        """The selected members in order, then the archive itself if there is damage between or after them."""
+        """Yield the selected members in order, then the archive itself if there is damage between or after
+        them.
+        """
         stream = cast("IO[bytes]", self._input)
         after = b""
         try:
@@ -244,7 +246,9 @@ def _zip_members(file: SourceFile, source: Source, budget: DecodeBudget) -> Iter
 
 
 def _open_zip(file: SourceFile) -> zipfile.ZipFile:
-    """An open zip. zipfile reports an I/O error in its last record as damage; here it stays an I/O error."""
+    """Return an open zip. zipfile reports an I/O error in its last record as damage; here it stays an I/O
+    error.
+    """
     with attribute_os_errors(file):
         try:
             return zipfile.ZipFile(file.handle())

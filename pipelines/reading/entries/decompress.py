@@ -31,8 +31,8 @@ _SUFFIXES = {
 
 
 def decoded_bound(size: int, limit: int) -> int:
-    """Bytes that a file of `size` bytes may decode to: at most `limit`, and beyond 1 GiB at most 1,000 times
-    `size`.
+    """Return the bytes that a file of `size` bytes may decode to: at most `limit`, and beyond 1 GiB at most
+    1,000 times `size`.
     """
     return min(limit, max(_FREE_BYTES, _EXPANSION_RATIO * size))
 
@@ -44,7 +44,7 @@ class DecodeBudget:
         self._left = limit
 
     def bound(self, chunks: Iterator[bytes]) -> Iterator[bytes]:
-        """The same chunks, charged to the budget; BrokenInput("decoded_limit") once it is spent."""
+        """Yield the same chunks, charged to the budget. Raises BrokenInput("decoded_limit") once it is spent."""
         for chunk in chunks:
             if len(chunk) > self._left:
                 yield chunk[: self._left]
@@ -55,7 +55,7 @@ class DecodeBudget:
 
 
 def codec_of(head: bytes) -> str | None:
-    """The compression indicated by the first bytes of a stream, or None."""
+    """Return the compression indicated by the first bytes of a stream, or None."""
     if head.startswith(b"\x1f\x8b\x08"):
         return "gzip"
     if head.startswith(b"BZh") and head[4:10] in (b"1AY&SY", b"\x17rE8P\x90"):
@@ -87,8 +87,8 @@ def decompress(path: str, chunks: Iterator[bytes], budget: DecodeBudget) -> tupl
 
 
 def rechunk(chunks: Iterator[bytes]) -> Iterator[bytes]:
-    """The same stream in small chunks, for callers that copy the rest of a chunk or create many objects per
-    chunk.
+    """Yield the same stream in small chunks, for callers that copy the rest of a chunk or create many objects
+    per chunk.
     """
     for chunk in chunks:
         for start in range(0, len(chunk), CHUNK_BYTES):
@@ -96,8 +96,8 @@ def rechunk(chunks: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def peek(chunks: Iterator[bytes], size: int) -> tuple[bytes, Iterator[bytes]]:
-    """At least the first `size` bytes of a stream, fewer if it is shorter, and an equal stream that still has
-    them.
+    """Return at least the first `size` bytes of a stream, fewer if it is shorter, and an equal stream that
+    still has them.
     """
     held: list[bytes] = []
     total = 0
@@ -123,7 +123,7 @@ def peek(chunks: Iterator[bytes], size: int) -> tuple[bytes, Iterator[bytes]]:
 
 
 def broken_stream(reason: str) -> Iterator[bytes]:
-    """A stream that is broken from its first byte."""
+    """Make a stream that is broken from its first byte."""
     raise BrokenInput(reason)
     yield b""
 
@@ -159,7 +159,9 @@ def _gunzip(chunks: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _salvage(member: Any, data: bytes) -> Iterator[bytes]:
-    """The output of a gzip stream up to its damage; zlib withholds the output of the call that reaches it."""
+    """Yield the output of a gzip stream up to its damage; zlib withholds the output of the call that reaches
+    it.
+    """
     from zlib_ng import zlib_ng as zlib
 
     with suppress(zlib.error):
@@ -169,7 +171,7 @@ def _salvage(member: Any, data: bytes) -> Iterator[bytes]:
 
 
 def _make_decoder(make: Callable[[], Any], errors: type[Exception]) -> Callable[[Iterator[bytes]], Iterator[bytes]]:
-    """A decoder for the interface that bz2 and lzma share."""
+    """Return a decoder for the interface that bz2 and lzma share."""
 
     def decode(chunks: Iterator[bytes]) -> Iterator[bytes]:
         stream, started = make(), False

@@ -37,17 +37,16 @@ class SourceFile:
     remote: Remote | None = None
 
     def handle(self) -> str | RemoteFile:
-        """What libraries can open: the path of a local file, or an open remote file."""
+        """Return what libraries can open: the path of a local file, or an open remote file."""
         return self.location if self.remote is None else open_url(self.location, self.remote)
 
     def open(self) -> io.RawIOBase | io.BufferedReader:
-        """The file, open for reading bytes."""
+        """Return the file, open for reading bytes."""
         return open(self.location, "rb") if self.remote is None else open_url(self.location, self.remote)
 
 
 def read_units(files: Sequence[SourceFile], unit_bytes: int) -> list[list[SourceFile]]:
-    """Neighbouring files grouped into units of at most `unit_bytes` bytes; a larger file is a unit of its
-    own.
+    """Group neighbouring files into units of at most `unit_bytes` bytes; a larger file is a unit of its own.
 
     The grouping depends on the list alone. A file is never divided, because archives and compressed files can
     only be read from the start.
@@ -64,7 +63,9 @@ def read_units(files: Sequence[SourceFile], unit_bytes: int) -> list[list[Source
 
 
 def file_chunks(file: SourceFile) -> Generator[bytes, None, None]:
-    """The bytes of a file. SourceError if it is missing or access is denied, StorageError if the disk fails."""
+    """Yield the bytes of a file. Raises SourceError if it is missing or access is denied, StorageError if the
+    disk fails.
+    """
     try:
         with file.open() as opened:
             while chunk := opened.read(CHUNK_BYTES):
@@ -74,7 +75,7 @@ def file_chunks(file: SourceFile) -> Generator[bytes, None, None]:
 
 
 def checksum_of(file: SourceFile) -> str:
-    """xxh3_128 of a file's bytes as 32 hex digits."""
+    """Return the xxh3_128 of a file's bytes as 32 hex digits."""
     if file.remote is None:
         return content_checksum(file.location)
     digest = xxhash.xxh3_128()
@@ -95,7 +96,7 @@ def has_changed(file: SourceFile, checksum: str) -> bool:
 
 
 def content_checksum(path: str | os.PathLike[str]) -> str:
-    """xxh3_128 of a file's bytes as 32 hex digits. Errors as in `file_chunks`."""
+    """Return the xxh3_128 of a file's bytes as 32 hex digits. Errors are those of `file_chunks`."""
     try:
         return file_checksum(Path(path))
     except OSError as error:
@@ -103,7 +104,9 @@ def content_checksum(path: str | os.PathLike[str]) -> str:
 
 
 def read_error(location: str, error: OSError) -> SourceError | StorageError:
-    """The error for a source file that cannot be read: SourceError if the user can fix it, else StorageError."""
+    """Return the error for a source file that cannot be read: SourceError if the user can fix it, else
+    StorageError.
+    """
     number = errno_of(error)
     reason = error.strerror if number is None else os.strerror(number)
     where = f"{printable_name(shown(location))}: cannot be read ({reason or type(error).__name__})"
@@ -127,5 +130,7 @@ def attribute_os_errors(file: SourceFile) -> Iterator[None]:
 
 
 def printable_name(name: str) -> str:
-    """A file name as valid Unicode: bytes that the file system's encoding could not decode become `\\xNN`."""
+    r"""Return a file name as valid Unicode: bytes that the file system's encoding could not decode become
+    `\xNN`.
+    """
     return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")

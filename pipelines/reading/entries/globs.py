@@ -40,7 +40,7 @@ def _may_contain(names: list[str], segments: list[str]) -> bool:
 
 @lru_cache(maxsize=1024)
 def compile_glob(pattern: str) -> re.Pattern[str]:
-    """The regular expression that matches the whole relative paths that a glob matches."""
+    """Return the regular expression that matches the whole relative paths that a glob matches."""
     segments = pattern.split("/")
     parts = []
     for position, segment in enumerate(segments):

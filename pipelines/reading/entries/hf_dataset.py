@@ -1,5 +1,5 @@
-"""Hugging Face datasets as `save_to_disk` leaves them: Arrow streams in directories, listed in each one's
-state.json.
+"""Hugging Face datasets as `save_to_disk` writes them: Arrow streams in directories, listed in the state.json
+of each.
 """
 
 import json
@@ -16,10 +16,10 @@ _STATE_BYTES = 64 << 20  # enough to list half a million files
 
 
 def select_saved_files(files: Sequence[SourceFile], source: Source) -> list[SourceFile]:
-    """The files of a source that hold the rows of a saved Dataset, or of the splits of a DatasetDict.
+    """Return the files of a source that hold the rows of a saved Dataset, or of the splits of a DatasetDict.
 
-    Other files there (caches of `map`, descriptions) are left out. SourceError if no dataset was saved, a
-    listed file is missing, or the dataset was saved with a separate selection of rows.
+    Other files there (caches of `map`, descriptions) are left out. Raises SourceError if no dataset was
+    saved, a listed file is missing, or the dataset was saved with a separate selection of rows.
     """
     where = f"source {source.name!r}"
     by_path = {file.path: file for file in files}

@@ -17,13 +17,13 @@ _Listing = tuple[Iterable[str], Callable[[str], SourceFile | None]]
 
 
 def list_files(source: Source) -> list[SourceFile]:
-    """Files under the source's root that match `include` and not `exclude`, sorted by relative path.
+    """List the files under the source's root that match `include` and not `exclude`, sorted by relative path.
 
     The root may be a directory, a symbolic link to one, or a single file, whose relative path is its name.
     Links to files and directories are followed; a directory that is its own ancestor through a link is not
     entered again. Pipes, sockets and devices are skipped. The root may also be the URL of a prefix or of one
-    file. SourceError if the root is missing, a directory or link cannot be read, an `include` pattern matches
-    nothing, or two names map to the same path.
+    file. Raises SourceError if the root is missing, a directory or link cannot be read, an `include` pattern
+    matches nothing, or two names map to the same path.
     """
     where = f"source {source.name!r}"
     names, describe = _list_remote(source, where) if is_url(source.root) else _list_local(source, where)
@@ -55,8 +55,8 @@ def list_files(source: Source) -> list[SourceFile]:
 
 
 def _list_local(source: Source, where: str) -> _Listing:
-    """The names of local files, and a function from a name to its SourceFile, or to None if it is no regular
-    file.
+    """Return the names of local files, and a function from a name to its SourceFile, or to None if it is no
+    regular file.
     """
     root = Path(source.root)
     if not root.exists():

@@ -93,7 +93,9 @@ class Normalised(NamedTuple):
 
 
 def normalise_all(texts: Sequence[str], unicode_form: str = "NFC") -> Normalised:
-    """`normalise` for one or more texts at once: only texts with suspicious bytes are examined one by one."""
+    """Apply `normalise` to one or more texts at once: only texts with suspicious bytes are examined one by
+    one.
+    """
     _, offset_buffer, data_buffer = pa.array(texts, pa.large_string()).buffers()
     offsets = np.frombuffer(offset_buffer, np.int64)[: len(texts) + 1]
     lengths = np.diff(offsets)

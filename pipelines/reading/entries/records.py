@@ -7,7 +7,9 @@ BOM = b"\xef\xbb\xbf"
 
 
 class TextRecord(NamedTuple):
-    """A record with text. `size`: bytes of the record in the decoded file. `meta`: JSON in UTF-8 or None."""
+    """A record with text. `size` is the bytes of the record in the decoded file, `meta` JSON in UTF-8 or
+    None.
+    """
 
     text: str
     size: int
@@ -16,8 +18,8 @@ class TextRecord(NamedTuple):
 
 
 class Bad(NamedTuple):
-    """A record to quarantine for a reason of REASONS. `size`: its bytes, None if they were not all read.
-    `fields`: its field names, if its text is missing.
+    """A record to quarantine for a reason of REASONS. `size` is its length in bytes, None if they were not
+    all read. `fields` are its field names, if its text is missing.
     """
 
     reason: str
@@ -38,7 +40,9 @@ class WebPage(NamedTuple):
 
 
 def to_json(value: Any) -> bytes:
-    """A record's other fields as JSON in UTF-8; with a lone surrogate among them, as ASCII JSON with escapes."""
+    """Return a record's other fields as JSON in UTF-8; with a lone surrogate among them, as ASCII JSON with
+    escapes.
+    """
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=str)
     try:
         return text.encode()

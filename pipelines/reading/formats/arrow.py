@@ -33,7 +33,7 @@ _BUFFERS, _COMPRESSION = 2, 3
 
 
 def read_arrow(entry: Entry, source: Source) -> Iterator[TextRecord | Bad]:
-    """One record per row of an IPC file or stream; columns as in Parquet.
+    """Yield one record per row of an IPC file or stream; columns as in Parquet.
 
     A record batch is held in memory whole. One over 512 MiB ends the file as `large_batch`; write smaller
     batches then. The first batch with wrong offsets or lengths ends the file as `corrupt`.
@@ -65,7 +65,7 @@ def read_arrow(entry: Entry, source: Source) -> Iterator[TextRecord | Bad]:
 
 
 def _next(reader: Any, messages: "_Messages") -> pa.RecordBatch | None:
-    """The next batch, validated so that nothing in it points outside it; None at the end."""
+    """Return the next batch, validated so that nothing in it points outside it; None at the end."""
     try:
         batch = reader.read_next_batch()
         # Strings as bytes, so that invalid UTF-8 costs only its row.
@@ -84,8 +84,8 @@ def _next(reader: Any, messages: "_Messages") -> pa.RecordBatch | None:
 
 
 def _view_bytes(column: pa.Array) -> int:
-    """Bytes of the values of a view column. Values may share bytes in the file, but no longer once they are
-    read.
+    """Return the bytes of the values of a view column. Values may share bytes in the file, but no longer once
+    they are read.
     """
     if column.type not in (pa.string_view(), pa.binary_view()):
         return 0
@@ -108,7 +108,7 @@ class _Bytes:
         self._at = 0
 
     def take(self, size: int) -> bytes:
-        """The next `size` bytes; fewer at the end."""
+        """Return the next `size` bytes; fewer at the end."""
         pieces = [self._held[self._at : self._at + size]]
         self._at += len(pieces[0])
         left = size - len(pieces[0])
@@ -154,7 +154,7 @@ class _Messages(io.RawIOBase):
         return size
 
     def _message(self) -> bytes:
-        """The next message, unchanged; empty at the end mark, or if the stream ends without one."""
+        """Return the next message, unchanged; empty at the end mark, or if the stream ends without one."""
         mark = self._file.take(4)
         if not mark:
             return b""
@@ -181,7 +181,9 @@ class _Messages(io.RawIOBase):
 
 
 def _decompressed_bytes(metadata: bytes, message: int, body: bytes) -> int:
-    """Bytes of a message's buffers in memory. Each compressed buffer is preceded by its decompressed size."""
+    """Return the bytes of a message's buffers in memory. Each compressed buffer is preceded by its
+    decompressed size.
+    """
     kind_at, header_at = _field(metadata, message, _HEADER_TYPE), _field(metadata, message, _HEADER)
     kind = metadata[kind_at] if kind_at else 0
     if kind not in (_RECORD_BATCH, _DICTIONARY_BATCH) or not header_at:

@@ -21,7 +21,7 @@ class _Unfinished(Exception):
 
 
 def read_csv(entry: Entry, source: Source) -> Iterator[TextRecord | Bad]:
-    """One record per non-blank row after the first, which names the fields. `text_field` is the text,
+    """Yield one record per non-blank row after the first, which names the fields. `text_field` is the text,
     `url_field` the URL; all other fields are strings in `meta`.
 
     The delimiter is the first of comma, tab, semicolon and bar (for .tsv and .tab, tab is tried first) with
@@ -34,7 +34,7 @@ def read_csv(entry: Entry, source: Source) -> Iterator[TextRecord | Bad]:
       for the row is.
     - `oversized`: a line longer than `max_document_bytes`; rows are never split.
 
-    SourceError if the first row has no field `text_field`.
+    Raises SourceError if the first row has no field `text_field`.
     """
     rows = _Rows(lines(entry.chunks, source.max_document_bytes), source)
     first = rows.first_line()
@@ -56,7 +56,7 @@ def read_csv(entry: Entry, source: Source) -> Iterator[TextRecord | Bad]:
 
 
 def _header(line: str, entry: Entry, source: Source) -> tuple[list[str], str]:
-    """The names in the first row, and the delimiter."""
+    """Return the names in the first row, and the delimiter."""
     suffixes = [suffix.lower() for suffix in PurePosixPath(entry.path).suffixes]
     order = "\t,;|" if ".tsv" in suffixes or ".tab" in suffixes else _DELIMITERS
     for delimiter in order:
@@ -89,7 +89,7 @@ class _Rows:
         self._long: LongRecord | None = None
 
     def first_line(self) -> str | Bad | None:
-        """The first line that is not blank."""
+        """Return the first line that is not blank."""
         for line in self._stream:
             if isinstance(line, LongRecord):
                 return Bad("oversized", line.drain())

@@ -19,7 +19,8 @@ _REST_OF_STRING = re.compile(rb'(?:[^"\\]++|\\.)*+', re.DOTALL)
 
 
 def read_json(entry: Entry, source: Source) -> Iterator[TextRecord | Bad]:
-    """One record per element of the array, or one for the object; fields, bounds and reasons as in jsonl.
+    """Yield one record per element of the array, or one for the object; fields, bounds and reasons as in
+    jsonl.
 
     At most `max_document_bytes` of an element are held. An array without an end is `truncated`; bytes after
     the document are one more record, `trailing_bytes`.
@@ -39,13 +40,13 @@ def read_json(entry: Entry, source: Source) -> Iterator[TextRecord | Bad]:
 
 
 def _skip_bytes(chunks: Iterator[bytes], size: int) -> Iterator[bytes]:
-    """The stream without its first `size` bytes, which are all in its first chunk."""
+    """Yield the stream without its first `size` bytes, which are all in its first chunk."""
     yield next(chunks, b"")[size:]
     yield from chunks
 
 
 def _elements(divider: "_Divider", limit: int) -> Iterator[bytes | LongRecord]:
-    """The elements of the array: bytes if they fit into `limit`, else a LongRecord."""
+    """Yield the elements of the array: bytes if they fit into `limit`, else a LongRecord."""
     held: list[bytes] = []
     size = count = 0
     for piece in divider:

@@ -46,7 +46,7 @@ class _LongLine(LongRecord):
 
 
 def lines(chunks: Iterator[bytes], limit: int) -> Iterator[bytes | LongRecord]:
-    """The lines of a stream without their line feeds; the last may lack one. A line over `limit` is a
+    """Yield the lines of a stream without their line feeds; the last may lack one. A line over `limit` is a
     LongRecord.
     """
     chunks = rechunk(chunks)  # a one-byte line takes 50 bytes of memory
@@ -80,16 +80,16 @@ _BLANK = re.compile(rb"\n(?:\n+|[ \t\r\v\f]{1,%d}\n)+" % _BLANK_BYTES)
 
 
 def _drop_blank_lines(chunks: Iterator[bytes]) -> Iterator[bytes]:
-    """The same stream without most of its blank lines; handling them one by one takes a hundred times as
-    long.
+    """Return the same stream without most of its blank lines; handling them one by one takes a hundred times
+    as long.
     """
     return (_BLANK.sub(b"\n", chunk) for chunk in rechunk(chunks))
 
 
 def read_jsonl(entry: Entry, source: Source) -> Iterator[TextRecord | Bad]:
-    """One record per non-blank line. `text_field` is the text, `url_field` the URL if it is a string, and all
-    other fields are kept as JSON in `meta`. A line over `max_document_bytes` is never held whole: it is
-    `oversized`, or split by `split_record`.
+    """Yield one record per non-blank line. `text_field` is the text, `url_field` the URL if it is a string,
+    and all other fields are kept as JSON in `meta`. A line over `max_document_bytes` is never held whole: it
+    is `oversized`, or split by `split_record`.
 
     NaN, Infinity and numbers beyond a double become null in `meta`, because other readers reject them.
     """
@@ -98,8 +98,8 @@ def read_jsonl(entry: Entry, source: Source) -> Iterator[TextRecord | Bad]:
 
 
 def json_records(texts: Iterator[bytes | LongRecord], source: Source) -> Iterator[TextRecord | Bad]:
-    """One record per non-blank JSON text. A text whose values would take far more memory than the text itself
-    is `too_many_values`, because orjson crashes when an allocation fails.
+    """Yield one record per non-blank JSON text. A text whose values would take far more memory than the text
+    itself is `too_many_values`, because orjson crashes when an allocation fails.
     """
     import orjson
 

@@ -25,7 +25,7 @@ class _Loader(yaml.BaseLoader):
 
 
 def read_markdown(entry: Entry, source: Source) -> Iterator[TextRecord | Bad]:
-    """The whole file as one document including its markup, read as in text.
+    """Yield the whole file as one document including its markup, read as in text.
 
     Front matter is a YAML mapping without aliases between a first line `---` and a line `---` or `...` within
     64 KiB. Its fields become `meta`, with values as written (`true` is the string "true"); the field named by
@@ -44,7 +44,7 @@ def read_markdown(entry: Entry, source: Source) -> Iterator[TextRecord | Bad]:
 
 
 def _front_matter(text: str) -> tuple[dict[str, Any], str]:
-    """The fields of a document's front matter, and the text without it."""
+    """Return the fields of a document's front matter, and the text without it."""
     if match := _FRONT_MATTER.match(text, 0, _FRONT_MATTER_BYTES):
         try:
             fields = yaml.load(match[1], _Loader)

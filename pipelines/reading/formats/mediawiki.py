@@ -24,7 +24,7 @@ _URL_SAFE = ":/@!$*(),;'"  # characters that MediaWiki does not escape in the UR
 
 
 def read_mediawiki(entry: Entry, source: Source) -> Iterator[TextRecord | Bad]:
-    """One record per page: the plain text of its last revision in the dump, see
+    """Yield one record per page: the plain text of its last revision in the dump, see
     `pipelines.reading.formats.wikitext`.
 
     Redirects are set aside as `redirect`, pages outside the namespace of articles as `not_article`, pages in
@@ -62,7 +62,7 @@ class _Dump:
         self._parser.EntityDeclHandler = self._refuse
 
     def feed(self, chunk: bytes, *, last: bool = False) -> Iterator[TextRecord | Bad]:
-        """The pages that end within a chunk, then BrokenInput if the XML is malformed in it or ends too
+        """Yield the pages that end within a chunk, then BrokenInput if the XML is malformed in it or ends too
         early.
         """
         self._fed += len(chunk)

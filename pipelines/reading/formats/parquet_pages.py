@@ -57,7 +57,7 @@ def _inner(header: dict[int, Any], field: int) -> dict[int, Any]:
 
 
 def _header(handle: Any, at: int) -> tuple[dict[int, Any], int] | None:
-    """The page header at `at` and its length in bytes; None if there is no valid header."""
+    """Return the page header at `at` and its length in bytes; None if there is no valid header."""
     size = _FIRST_READ
     while size <= _HEADER_BYTES:
         handle.seek(at)

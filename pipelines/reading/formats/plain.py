@@ -14,7 +14,7 @@ _LINE_END = re.compile(r"\r\n|\r|\n")
 
 
 def read_text(entry: Entry, source: Source) -> Iterator[TextRecord | Bad]:
-    """The whole stream as one document; a longer one with `oversized: split` as documents of
+    """Yield the whole stream as one document; a longer one with `oversized: split` as documents of
     `max_document_bytes`.
     """
     held = bytearray()
@@ -51,7 +51,7 @@ def split_text(
 
 
 def _regroup(first: bytes, chunks: Iterator[bytes], size: int) -> Iterator[tuple[bytes, bool]]:
-    """The stream in blocks of about `size` bytes, each with a flag that marks the last."""
+    """Yield the stream in blocks of about `size` bytes, each with a flag that marks the last."""
     held = bytearray(first)
     for chunk in chunks:
         if len(held) >= size:
@@ -62,7 +62,8 @@ def _regroup(first: bytes, chunks: Iterator[bytes], size: int) -> Iterator[tuple
 
 
 def read_message(entry: Entry, source: Source) -> Iterator[TextRecord | Bad]:
-    """A header block and a body, as in e-mail and in the METADATA of a Python package; the body is the text.
+    """Read a header block and a body, as in e-mail and in the METADATA of a Python package; the body is the
+    text.
 
     Headers become `meta`: a string for a name that occurs once, a list for one that is repeated. The header
     named by `source.url_field`, case ignored, is the URL. Continuation lines (which begin with a space or

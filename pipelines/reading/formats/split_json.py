@@ -23,8 +23,8 @@ _DECODER = json.JSONDecoder(parse_constant=lambda name: None)
 
 
 def split_record(pieces: Iterator[bytes], source: Source) -> Iterator[TextRecord | Bad]:
-    """The text of one record as documents of at most `max_document_bytes` bytes of UTF-8, cut at line ends
-    where possible.
+    """Yield the text of one record as documents of at most `max_document_bytes` bytes of UTF-8, cut at line
+    ends where possible.
 
     `pieces` are the bytes of the line; at most a few times `max_document_bytes` of them are held. All
     documents carry the fields before the text, the last one also those after it. A record whose text does not
@@ -87,8 +87,8 @@ def _document(text: bytes, fields: dict[str, Any], source: Source) -> TextRecord
 
 
 def _before_text(line: str, text_field: str) -> tuple[dict[str, Any], int]:
-    """The fields before the text, and where the contents of its string begin; -1 if they do not begin in
-    `line`.
+    """Return the fields before the text, and where the contents of its string begin; -1 if they do not begin
+    in `line`.
     """
     fields: dict[str, Any] = {}
     position = _skip(line, 0, "{")
@@ -105,8 +105,8 @@ def _before_text(line: str, text_field: str) -> tuple[dict[str, Any], int]:
 
 
 def _after_text(tail: str) -> dict[str, Any]:
-    """The fields after the text; `tail` begins after its closing quote. ValueError if the record ends
-    wrongly.
+    """Return the fields after the text; `tail` begins after its closing quote. Raises ValueError if the
+    record ends wrongly.
     """
     position = _space(tail, 0)
     if tail[position] == "}":
@@ -123,7 +123,9 @@ def _space(line: str, position: int) -> int:
 
 
 def _skip(line: str, position: int, expected: str) -> int:
-    """The position after white space and the expected character; ValueError if another character follows."""
+    """Return the position after white space and the expected character. Raises ValueError if another
+    character follows.
+    """
     position = _space(line, position)
     if line[position] != expected:
         raise ValueError(f"no {expected}")

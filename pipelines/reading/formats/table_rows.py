@@ -13,7 +13,8 @@ from pipelines.reading.sources.source import Source
 
 
 def batch_records(batch: pa.RecordBatch, source: Source) -> Iterator[TextRecord | Bad]:
-    """One record per row: `text_field` and `url_field` as in jsonl, all other columns as JSON in `meta`.
+    """Yield one record per row: `text_field` and `url_field` as in jsonl, all other columns as JSON in
+    `meta`.
 
     Values that JSON lacks are written as Python prints them (dates in ISO form), NaN as null.
     """
@@ -38,7 +39,7 @@ def batch_records(batch: pa.RecordBatch, source: Source) -> Iterator[TextRecord 
 
 
 def record_bytes(record: TextRecord | Bad) -> int:
-    """Bytes of a record including its `meta`, as counted against `max_decoded_bytes`."""
+    """Return the bytes of a record including its `meta`, as counted against `max_decoded_bytes`."""
     return (record.size or 0) + (len(record.meta or b"") if isinstance(record, TextRecord) else 0)
 
 
@@ -57,7 +58,9 @@ def is_text(kind: pa.DataType) -> bool:
 
 
 def check_text_column(schema: pa.Schema, entry: Entry, source: Source) -> None:
-    """SourceError if the text column is missing or neither string nor binary, or a column name occurs twice."""
+    """Raises SourceError if the text column is missing or neither string nor binary, or a column name occurs
+    twice.
+    """
     name = source.text_field
     if name not in schema.names:
         raise SourceError(
@@ -78,8 +81,8 @@ def check_text_column(schema: pa.Schema, entry: Entry, source: Source) -> None:
 
 
 def _values(column: pa.Array) -> Sequence[Any]:
-    """The values of a column as Python objects; strings as bytes, since files may hold invalid UTF-8, and
-    nested values still as Arrow scalars.
+    """Return the values of a column as Python objects; strings as bytes, since files may hold invalid UTF-8,
+    and nested values still as Arrow scalars.
     """
     if isinstance(column, pa.DictionaryArray):
         # The dictionary holds the values of the whole row group; convert only those of this batch.

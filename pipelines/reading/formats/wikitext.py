@@ -53,8 +53,8 @@ _MARK = re.compile("\x7f([0-9]+)\x7f")
 
 
 def plain_text(wikitext: str, hidden: tuple[str, ...] = ()) -> str:
-    """The text of a page. `hidden` are names of the file and category namespaces in the wiki's language,
-    lower case.
+    """Return the text of a page. `hidden` are names of the file and category namespaces in the wiki's
+    language, lower case.
     """
     kept: list[str] = []
 
@@ -77,7 +77,7 @@ def plain_text(wikitext: str, hidden: tuple[str, ...] = ()) -> str:
 
 
 def _replace_elements(text: str, tags: re.Pattern[str], replaced: Callable[[str], str]) -> str:
-    """The text with each outermost closed element replaced by `replaced(its contents)`."""
+    """Return the text with each outermost closed element replaced by `replaced(its contents)`."""
     last_end = {tag[2].lower(): tag.start() for tag in tags.finditer(text) if tag[1]}
     pieces, position = [], 0
     name, depth, opened, inside = "", 0, 0, 0
@@ -97,7 +97,7 @@ def _replace_elements(text: str, tags: re.Pattern[str], replaced: Callable[[str]
 
 
 def _remove_templates(text: str) -> str:
-    """The text without templates, `{{...}}`, and tables, `{|` to `|}`, nested or not."""
+    """Return the text without templates, `{{...}}`, and tables, `{|` to `|}`, nested or not."""
     spans: list[tuple[int, int]] = []
     open_at: list[tuple[str, int]] = []
     for token in _BRACES.finditer(text):
@@ -121,7 +121,7 @@ def _remove_templates(text: str) -> str:
 
 
 def _replace_links(text: str, hidden: set[str]) -> str:
-    """The text with each `[[link]]` replaced by its label, and links to files and categories left out.
+    """Return the text with each `[[link]]` replaced by its label, and links to files and categories left out.
 
     Beyond _LINK_DEPTH open links, the outermost is kept as written, because each closing copies its label.
     """
@@ -152,7 +152,7 @@ def _label(content: str, hidden: set[str]) -> str:
 
 
 def _tidy_lines(text: str) -> str:
-    """The text without list marks, rules and headings that have no text below them, with white space
+    """Return the text without list marks, rules and headings that have no text below them, with white space
     normalised.
     """
     lines: list[tuple[int, str]] = []  # (level of a heading, 0 for text; line)

@@ -84,7 +84,7 @@ class Source:
     """Where the texts come from, for the corpus card; published unchanged."""
 
     def check(self) -> None:
-        """Ranges."""
+        """Validate ranges."""
         if not re.fullmatch(SOURCE_NAME, self.name):
             raise ValueError(f"name: got {self.name!r}, expected letters, digits, - and _, a letter first")
         for field in ("max_document_bytes", "max_decoded_bytes", "part_bytes", "max_html_bytes", "page_memory_bytes"):

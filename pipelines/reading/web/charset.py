@@ -67,7 +67,7 @@ class Decoded(NamedTuple):
 
 
 def decode_page(data: bytes, http_charset: str = "") -> Decoded:
-    """Decode a page. `http_charset`: the label in its HTTP header, empty if there is none."""
+    """Decode a page. `http_charset` is the label in its HTTP header, empty if there is none."""
     for bom, encoding in _BOMS:
         if data.startswith(bom):
             return decode(data[len(bom) :], encoding)
@@ -86,7 +86,9 @@ def decode_page(data: bytes, http_charset: str = "") -> Decoded:
 
 
 def codec_of_label(label: str) -> str | None:
-    """The Python codec for a label of the standard; None for unknown labels and those that browsers refuse."""
+    """Return the Python codec for a label of the standard; None for unknown labels and those that browsers
+    refuse.
+    """
     from resiliparse.parse.encoding import map_encoding_to_html5
 
     label = label.strip().lower()
@@ -97,7 +99,7 @@ def codec_of_label(label: str) -> str | None:
 
 
 def _declared_codecs(data: bytes, http_charset: str) -> Iterator[str]:
-    """The declared codecs, in order. A declared UTF-16 without NUL bytes is wrong and counts as UTF-8."""
+    """Yield the declared codecs, in order. A declared UTF-16 without NUL bytes is wrong and counts as UTF-8."""
     seen = set()
     head = data[:_PRESCAN_BYTES]
     inside = _META.search(head) or _XML.match(head)

@@ -41,7 +41,9 @@ _LIBRARIES = {"resiliparse": ("resiliparse",), "trafilatura": ("resiliparse", "t
 
 
 def libraries(source: Source) -> dict[str, str]:
-    """Versions of the libraries that extract text from a source's pages. SourceError if one is not installed."""
+    """Return the versions of the libraries that extract text from a source's pages. Raises SourceError if one
+    is not installed.
+    """
     try:
         return library_versions(*_LIBRARIES[source.extract])
     except PackageNotFoundError as missing:
@@ -49,7 +51,9 @@ def libraries(source: Source) -> dict[str, str]:
 
 
 def library_of_extractor(extract: str) -> tuple[str, str] | None:
-    """The optional module that an extractor imports and the command that installs it; None if it needs none."""
+    """Return the optional module that an extractor imports and the command that installs it; None if it needs
+    none.
+    """
     return (_EXTRA, install_extra(_EXTRA)) if extract == _EXTRA else None
 
 
@@ -122,7 +126,7 @@ class Extractor:
     def extract(
         self, path: str, first_record: int, records: Iterator[TextRecord | Bad | WebPage], poison: Collection[str] = ()
     ) -> Iterator[TextRecord | Bad]:
-        """The records of an entry, in order, with pages turned into documents or set aside.
+        """Yield the records of an entry, in order, with pages turned into documents or set aside.
 
         A record whose `path#number` is in `poison` is set aside without being parsed. Raises PoisonError for
         a page that crashes its parser.
@@ -183,7 +187,9 @@ class Extractor:
             return 0
 
     def _answers(self, batch: _Batch) -> Iterator[_Answer | str]:
-        """An answer per page, in order; for a page that kills the child twice, the cause as text instead."""
+        """Yield an answer per page, in order; for a page that kills the child twice, the cause as text
+        instead.
+        """
         left = batch.pages
         while left:
             if batch.sent_to is not self._child:  # the child died of an earlier page

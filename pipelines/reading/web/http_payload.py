@@ -19,8 +19,8 @@ _MAX_CODINGS = 4  # nested content codings; decoding each costs a copy of the bo
 
 @dataclass(frozen=True)
 class Response:
-    """The head of a response. `headers`: the first value of each name, in lower case. `body`: where the body
-    begins.
+    """The head of a response. `headers` holds the first value of each name, in lower case; `body` is where
+    the body begins.
     """
 
     status: int
@@ -29,7 +29,7 @@ class Response:
 
     @property
     def content_type(self) -> str:
-        """Media type in lower case, without parameters; empty if none is declared."""
+        """The media type in lower case, without parameters; empty if none is declared."""
         return media_type(self.headers.get("content-type", ""))
 
     @property
@@ -39,12 +39,12 @@ class Response:
 
 
 def media_type(content_type: str) -> str:
-    """`Text/HTML; charset=x` is `text/html`."""
+    """Return the media type without parameters, in lower case: `Text/HTML; charset=x` is `text/html`."""
     return content_type.partition(";")[0].strip().lower()
 
 
 def charset_of(content_type: str) -> str:
-    """The charset parameter of a content type, or empty."""
+    """Return the charset parameter of a content type, or empty."""
     match = _CHARSET.search(content_type)
     return match[1] if match else ""
 
@@ -77,7 +77,7 @@ def _text(value: bytes) -> str:
 
 
 def read_head(block: bytes) -> Response | None:
-    """The head of a response; None if the block does not begin with one."""
+    """Return the head of a response; None if the block does not begin with one."""
     status = _STATUS.match(block)
     if status is None:
         return None
@@ -88,8 +88,8 @@ def read_head(block: bytes) -> Response | None:
 
 
 def decode_payload(response: Response, block: bytes, limit: int, clipped: bool) -> bytes | memoryview | str:
-    """The payload without transfer and content codings, or the reason (`html_bytes`, `bad_coding`) why there
-    is none.
+    """Return the payload without transfer and content codings, or the reason (`html_bytes`, `bad_coding`) why
+    there is none.
 
     Crawlers decode payloads but keep the headers, so a payload that does not have the form of its declared
     coding is used unchanged. `clipped`: the crawler declared the response truncated, so a coding that ends
@@ -179,7 +179,7 @@ def _decode_brotli(body: bytes, limit: int, clipped: bool) -> bytes:
 
 
 def _accept_uncoded(body: bytes) -> bytes:
-    """The body unchanged if it begins like markup, so its declared coding was never applied; else
+    """Return the body unchanged if it begins like markup, so its declared coding was never applied; else
     `bad_coding`.
     """
     if not body.lstrip(b"\xef\xbb\xbf\r\n\t ").startswith(b"<"):

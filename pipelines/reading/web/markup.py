@@ -9,5 +9,5 @@ _BLOCK_END = (
 
 
 def has_markup(texts: pa.Array) -> pa.Array:
-    """Whether each text holds the end tag of an HTML block, such as `</p>`, bool."""
+    """Return whether each text contains the end tag of an HTML block, such as `</p>`, bool."""
     return pc.match_substring_regex(texts, _BLOCK_END)

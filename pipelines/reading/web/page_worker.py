@@ -45,12 +45,12 @@ class PageLimits:
     memory_bytes: int
 
     def to_json(self) -> str:
-        """For the command line of the worker."""
+        """Return the limits as JSON for the command line of the worker."""
         return json.dumps(asdict(self))
 
 
 def page_text(data: bytes, label: str, limits: PageLimits) -> tuple[dict[str, object], str]:
-    """(fields of the worker's answer, text) for one page."""
+    """Return (fields of the worker's answer, text) for one page."""
     from resiliparse.parse.html import HTMLTree
 
     html, charset, replaced = decode_page(data, label)
@@ -70,8 +70,8 @@ def page_text(data: bytes, label: str, limits: PageLimits) -> tuple[dict[str, ob
 
 @cache
 def _deeper_than(depth: int) -> str:
-    """A CSS selector of elements with more than `depth` - 1 ancestors; it checks at most `depth` ancestors of
-    each.
+    """Return a CSS selector of elements with more than `depth` - 1 ancestors; it checks at most `depth`
+    ancestors of each.
 
     It matches only first children: if any element is that deep, so is the first child of its parent.
     """
@@ -79,9 +79,9 @@ def _deeper_than(depth: int) -> str:
 
 
 def extract_with_resiliparse(html: str, tree: object = None) -> str:
-    """The main content of a page, without image texts and comments.
+    """Extract the main content of a page, without image texts and comments.
 
-    Of the library's options these have the highest F on the pages that trafilatura is evaluated on
+    Of the library's options, these have the highest F on the pages that trafilatura is evaluated on
     (benchmarks/extraction.py): 0.860, against 0.840 with the defaults.
     """
     from resiliparse.extract.html2text import extract_plain_text
@@ -90,8 +90,8 @@ def extract_with_resiliparse(html: str, tree: object = None) -> str:
 
 
 def extract_with_trafilatura(html: str, tree: object = None) -> str:
-    """trafilatura with its default recall and its fallbacks, without comments; its caches are reset after
-    each page.
+    """Extract with trafilatura, with its default recall and its fallbacks, without comments. Its caches are
+    reset after each page.
     """
     import trafilatura
     from trafilatura.meta import reset_caches
@@ -163,5 +163,7 @@ def serve(
 
 
 def main() -> None:
-    """Arguments of the command line: PageLimits as JSON, and the file descriptor of the shared memory."""
+    """Parse the command line and serve. The arguments are PageLimits as JSON, and the file descriptor of the
+    shared memory.
+    """
     serve(PageLimits(**json.loads(sys.argv[1])), int(sys.argv[2]))

@@ -24,7 +24,7 @@ _PAYLOAD_TYPES = ("response", "resource", "conversion")
 
 
 def read_warc(entry: Entry, source: Source) -> Iterator[TextRecord | Bad | WebPage]:
-    """The records of a WARC or ARC stream.
+    """Yield the records of a WARC or ARC stream.
 
     The URL is WARC-Target-URI. `meta` holds, if present, `date`, `record_id`, `content_type` (of the payload,
     as declared), `status`, `truncated` (why the crawler truncated the record) and `languages` (as named in a
@@ -51,7 +51,7 @@ def read_warc(entry: Entry, source: Source) -> Iterator[TextRecord | Bad | WebPa
 
 
 def read_html(entry: Entry, source: Source) -> Iterator[TextRecord | Bad | WebPage]:
-    """The whole stream as one page."""
+    """Yield the whole stream as one page."""
     held = bytearray()
     for chunk in entry.chunks:
         held += chunk
@@ -135,7 +135,9 @@ def _page(record: Record, source: Source) -> Bad | WebPage:
 
 
 def _url(fields: dict[str, str]) -> str | None:
-    """The target URL without the angle brackets that some writers add, following the grammar of WARC 1.0."""
+    """Return the target URL without the angle brackets that some writers add, following the grammar of WARC
+    1.0.
+    """
     return fields.get("warc-target-uri", "").removeprefix("<").removesuffix(">") or None
 
 

@@ -37,9 +37,11 @@ class Cut(NamedTuple):
 
 @dataclass(frozen=True)
 class Record:
-    """A record. `fields`: the WARC header, names in lower case; for an ARC record, its header line under the
-    names of WARC. `block`: the first bytes of the block; if `whole`, all of them, else `rest` yields the
-    others. `size`: bytes of header and block.
+    """A record of an archive.
+
+    `fields` is the WARC header, names in lower case; for an ARC record, its header line under the names of
+    WARC. `block` is the first bytes of the block; if `whole`, all of them, else `rest` yields the others.
+    `size` is the bytes of header and block.
     """
 
     fields: dict[str, str]
@@ -69,7 +71,7 @@ class _Stream:
         return bool(chunk)
 
     def line(self) -> bytes:
-        """The next line with its line feed; _LINE_BYTES bytes of a longer one; empty at the end."""
+        """Return the next line with its line feed; _LINE_BYTES bytes of a longer one; empty at the end."""
         searched = 0
         while (end := self._held.find(b"\n", self._at + searched, self._at + _LINE_BYTES)) < 0:
             searched = len(self._held) - self._at
@@ -81,7 +83,7 @@ class _Stream:
         return line
 
     def pieces(self, size: int) -> Iterator[memoryview]:
-        """The next bytes, `size` in all, or fewer at the end."""
+        """Yield the next bytes, `size` in all, or fewer at the end."""
         while size and (self._at < len(self._held) or self._more()):
             piece = memoryview(self._held)[self._at : self._at + size]
             self._at += len(piece)
@@ -123,7 +125,7 @@ class _Rest:
 
 
 def read_archive(chunks: Iterator[bytes], bound: Callable[[dict[str, str]], int]) -> Iterator[Record | Malformed | Cut]:
-    """The records of a WARC or ARC stream in order; the first line says which of the two it is.
+    """Yield the records of a WARC or ARC stream in order; the first line says which of the two it is.
 
     `bound(fields)` is the number of bytes of a block to hold; `rest` yields the others, and is skipped unless
     the caller reads it before the next record. A record held whole must be followed by another record, the
@@ -174,8 +176,8 @@ def _record_can_end(stream: _Stream, pattern: re.Pattern[bytes]) -> bool:
 
 
 def _warc_header(stream: _Stream, first: bytes) -> tuple[dict[str, str], int, int] | None:
-    """(fields, length of the block, bytes of the header); None if it is malformed, with only the first line
-    consumed.
+    """Return (fields, length of the block, bytes of the header); None if it is malformed, with only the first
+    line consumed.
     """
     lines: list[bytes] = []
     size = 0

@@ -65,21 +65,21 @@ class C4Lines(MeasuresText, PartStage):
     version: ClassVar[int] = 3
 
     def writes(self) -> pa.Schema:
-        """`edits`, `drop` for documents that become empty, and the columns of the table above."""
+        """Return `edits`, `drop` for documents that become empty, and the columns of the table above."""
         return pa.schema([(DROP, pa.string()), (EDITS_COLUMN, EDITS), *self.named(COUNTS)])
 
     def never_null(self) -> tuple[str, ...]:
-        """The counts."""
+        """Return the counts."""
         return tuple(self.named(COUNTS).names)
 
     def depends(self) -> dict[str, str]:
-        """The Unicode version, which defines words and white space."""
+        """Return the Unicode version, which defines words and white space."""
         from pipelines.kernels.text.tables import unicode_version
 
         return unicode_version()
 
     def check(self) -> None:
-        """Known variant and tests."""
+        """Check that the variant and the tests are known."""
         super().check()
         if self.rules not in ("paper", "tfds", "datatrove"):
             raise ValueError(f"rules: got {self.rules!r}, allowed: paper, tfds, datatrove")
@@ -90,13 +90,13 @@ class C4Lines(MeasuresText, PartStage):
                 )
 
     def judges(self) -> frozenset[str]:
-        """Lines and words, as far as a test of them is not left out."""
+        """Return lines and words, unless all tests that need them are left out."""
         lines = _TESTS_OF_LINES.difference(self.without)
         words = lines & {"few_words", "terminal_punctuation"}
         return frozenset((*(["lines"] if lines else []), *(["words"] if words else [])))
 
     def annotate(self, docs: pa.Table) -> pa.Table:
-        """The edits of each document."""
+        """Return the edits of each document."""
         import numpy as np
 
         from pipelines.kernels.signals import c4
@@ -119,7 +119,7 @@ class C4Lines(MeasuresText, PartStage):
 
 
 def _edits(segments: "Segments", variant: str, without: int) -> tuple[tuple["np.ndarray", ...], "np.ndarray"]:
-    """((row, start, end, rule) of the edits of a block, in order; COUNTS of its documents); int64."""
+    """Return ((row, start, end, rule) of the edits of a block, in order; COUNTS of its documents); int64."""
     import numpy as np
 
     from pipelines.kernels.signals.c4 import CITATION
@@ -160,8 +160,8 @@ def _edits(segments: "Segments", variant: str, without: int) -> tuple[tuple["np.
 def _judge_lines(
     segments: "Segments", hits: "Hits", variant: str, without: int
 ) -> tuple["StrippedLines", "np.ndarray", "np.ndarray"]:
-    """The non-blank lines of a variant; the rule that removes each, int64 (_BLANK: it stays); COUNTS of each
-    document, int64 [documents, 3].
+    """Return the non-blank lines of a variant; the rule that removes each, int64 (_BLANK: it stays); COUNTS
+    of each document, int64 [documents, 3].
     """
     import numpy as np
 

@@ -35,16 +35,16 @@ class Filter(PartStage):
     list_knob: ClassVar[str] = "rules"
 
     def reads(self) -> tuple[Input, ...]:
-        """The columns that the rules test."""
+        """Return the columns that the rules test."""
         names = [name for rule in self.tests() for name in (rule.signal, rule.per, *rule.when) if name]
         return tuple(map(column_named, dict.fromkeys(names)))
 
     def writes(self) -> pa.Schema:
-        """`drop`: the name of the first rule that fails."""
+        """Return `drop`: the name of the first rule that fails."""
         return pa.schema([(DROP, pa.string())])
 
     def check(self) -> None:
-        """At least one rule; reasons unique."""
+        """Check that there is a rule, and that reasons are unique."""
         if not self.rules:
             raise ValueError("rules: got an empty list, expected at least one rule")
         reasons: dict[str, int] = {}
@@ -55,16 +55,16 @@ class Filter(PartStage):
                     raise ValueError(f"rules[{number}]: {rule.reason()!r} also names rules[{first}]; give one a `name`")
 
     def annotate(self, docs: pa.Table) -> pa.Table:
-        """The `drop` of each document."""
+        """Return the `drop` of each document."""
         return self.decide(docs, {})
 
     def derived_steps(self) -> Mapping[str, CorpusStage]:
-        """The step that computes the thresholds of quantile rules, where there are some."""
+        """Return the step that computes the thresholds of quantile rules, if there are any."""
         requests = self.quantiles()
         return {"quantiles": Quantiles(requests)} if requests else {}
 
     def use(self, facts: Mapping[str, Any]) -> PartStage:
-        """The filter with the values of its quantiles."""
+        """Return the filter with the values of its quantiles."""
         thresholds = {}
         for entry in facts["quantiles"]["thresholds"]:
             request = Quantile(entry["signal"], entry["side"], entry["quantile"], entry["per"])
@@ -72,7 +72,7 @@ class Filter(PartStage):
         return _Resolved(self, thresholds)
 
     def decide(self, docs: pa.Table, thresholds: Thresholds) -> pa.Table:
-        """The `drop` of each document, given the values of the quantiles."""
+        """Return the `drop` of each document, given the values of the quantiles."""
         drop = pa.nulls(docs.num_rows, pa.string())
         for rule in self.tests():
             groups = group_names(docs[rule.per]) if rule.per else None
@@ -86,7 +86,7 @@ class Filter(PartStage):
         return pa.table({DROP: drop}, schema=self.writes())
 
     def tests(self) -> list[Rule]:
-        """The rules, with named sets expanded."""
+        """Return the rules, with named sets expanded."""
         return [rule for entry in self.rules for rule in entry.expand()]
 
     def check_types(self, types: pa.Schema) -> None:
@@ -99,7 +99,7 @@ class Filter(PartStage):
         self.decide(types.empty_table(), {request: {} for request in self.quantiles()})
 
     def quantiles(self) -> tuple[Quantile, ...]:
-        """The distinct thresholds that must be computed before this filter runs."""
+        """Return the distinct thresholds that must be computed before this filter runs."""
         return tuple(dict.fromkeys(request for rule in self.tests() for request in rule.quantiles()))
 
 
@@ -133,7 +133,9 @@ def _beyond(request: Quantile, values: pa.Array, groups: pa.Array | None, thresh
 
 
 def fails(rule: Rule, values: pa.Array, groups: pa.Array | None) -> pa.Array:
-    """Where a value does not satisfy the rule, boolean [n]; `groups` are the keys for mappings of bounds."""
+    """Return where a value does not satisfy the rule, boolean [n]; `groups` are the keys for mappings of
+    bounds.
+    """
     bad = pa.array([False] * len(values), pa.bool_())
     tested = pa.scalar(bool(rule.one_of or rule.none_of or rule.quantiles()))
     for side, compare in (("at_least", pc.less), ("at_most", pc.greater)):
@@ -155,7 +157,7 @@ def _is_nan(values: pa.Array) -> pa.Array | pa.Scalar:
 
 
 def _bounds(rule: Rule, side: str, kind: pa.DataType, groups: pa.Array | None) -> pa.Array | pa.Scalar | None:
-    """The bound of each value, null if it has none; None if the rule has no bound on this side."""
+    """Return the bound of each value, null if it has none; None if the rule has no bound on this side."""
     mapping = rule.mappings().get(side)
     bound = rule.bound(side)
     if mapping is None:
@@ -184,7 +186,7 @@ def _bound(rule: Rule, bound: float | None, kind: pa.DataType) -> pa.Scalar:
 
 
 def _comparable(rule: Rule, kind: pa.DataType) -> pa.DataType:
-    """The type in which a column is compared with a bound."""
+    """Return the type in which a column is compared with a bound."""
     if pa.types.is_floating(kind):
         return kind  # a float32 ratio of exactly 0.1 is greater than float64's 0.1
     if pa.types.is_integer(kind):

@@ -30,11 +30,11 @@ class ParetoSampling(PartStage):
     """Changes the random choice; 0 or more."""
 
     def reads(self) -> tuple[Input, ...]:
-        """The score."""
+        """Return the score."""
         return (column_named(self.score),)
 
     def writes(self) -> pa.Schema:
-        """`drop`: pareto_sampling."""
+        """Return `drop`: pareto_sampling."""
         return pa.schema([(DROP, pa.string())])
 
     def check(self) -> None:
@@ -45,7 +45,7 @@ class ParetoSampling(PartStage):
             raise ValueError(f"seed: got {self.seed}, expected an integer from 0 to 2^64 - 1")
 
     def annotate(self, docs: pa.Table) -> pa.Table:
-        """The `drop` of each document."""
+        """Return the `drop` of each document."""
         import numpy as np
         import xxhash
 

@@ -38,12 +38,14 @@ class Quantiles(CorpusStage):
     requests: tuple[Quantile, ...]
 
     def reads(self) -> tuple[Input, ...]:
-        """The columns, their grouping columns, and earlier drops."""
+        """Return the columns, their grouping columns, and earlier drops."""
         names = (name for request in self.requests for name in (request.signal, request.per) if name)
         return tuple(dict.fromkeys([Drop(), *map(column_named, names)]))
 
     def run(self, parts: Sequence[Part], out: StepOutput, cluster: Cluster) -> dict[str, Any]:
-        """Facts: `thresholds`, one entry per request with the value and number of documents of each group."""
+        """Compute the facts: `thresholds`, one entry per request with the value and number of documents of
+        each group.
+        """
         coarse = _count(parts, self.requests, None, cluster)
         targets = {at: _find(counts, self.requests[at[0]]) for at, counts in coarse.items()}
         ranks = {at: (key, rank - before) for at, (key, before, rank) in targets.items()}
@@ -62,14 +64,14 @@ class Quantiles(CorpusStage):
 
 
 def _find(counts: Mapping[int, int], request: Quantile) -> tuple[int, int, int]:
-    """The bin that contains the quantile, the documents in lower bins, and the quantile's rank."""
+    """Return the bin that contains the quantile, the documents in lower bins, and the quantile's rank."""
     rank = request.rank(sum(counts.values()))
     key, before = _at_rank(counts, rank)
     return key, before, rank
 
 
 def _at_rank(counts: Mapping[int, int], rank: int) -> tuple[int, int]:
-    """The key of the value with that rank, and the number of values before it."""
+    """Return the key of the value with that rank, and the number of values before it."""
     before = 0
     for key in sorted(counts):
         if rank < before + counts[key]:
@@ -102,7 +104,7 @@ def _count(
 
 
 def count_values(task: _Task) -> Counted:
-    """Per request and group of a part: documents by coarse bin, or by value within the requested bins."""
+    """Count, per request and group of a part, documents by coarse bin, or by value within the requested bins."""
     result: Counted = {}
     alive = pc.is_null(task.part.drop()).to_numpy(zero_copy_only=False)
     for number, request in enumerate(task.requests):

@@ -53,17 +53,17 @@ class RefinedwebLines(MeasuresText, PartStage):
     """
 
     def writes(self) -> pa.Schema:
-        """`edits`, `drop` for documents that become empty, and the share."""
+        """Return `edits`, `drop` for documents that become empty, and the share."""
         return pa.schema(
             [(DROP, pa.string()), (EDITS_COLUMN, EDITS), *self.named(pa.schema([(REMOVED, pa.float32())]))]
         )
 
     def judges(self) -> frozenset[str]:
-        """Lines and words."""
+        """Return lines and words."""
         return frozenset(("lines", "words"))
 
     def annotate(self, docs: pa.Table) -> pa.Table:
-        """The edits and the share of each document."""
+        """Return the edits and the share of each document."""
         edits, shares = [], []
         for text in docs[self.text].to_pylist():
             line_edits, flagged, words = _edits(text)
@@ -74,7 +74,7 @@ class RefinedwebLines(MeasuresText, PartStage):
 
 
 def _edits(text: str) -> tuple[list[tuple[int, int, str, str]], int, int]:
-    """(edits in bytes, words of the lines that meet a test, words)."""
+    """Return (edits in bytes, words of the lines that meet a test, words)."""
     edits: list[tuple[int, int, str, str]] = []
     at = flagged = total = 0
     for line in _LINE.findall(text):
@@ -93,8 +93,8 @@ def _edits(text: str) -> tuple[list[tuple[int, int, str, str]], int, int]:
 
 
 def judge(line: str, words: int) -> tuple[str, list[tuple[int, int]]]:
-    """(the first test that a stripped line meets or "", the character ranges [start, end) to remove; none:
-    the whole line).
+    """Return (the first test that a stripped line meets or "", the character ranges [start, end) to remove).
+    Without ranges, the whole line is removed.
     """
     letters = sum(map(str.isalpha, line))
     if sum(map(str.isupper, line)) > _MAINLY * letters:

@@ -23,14 +23,14 @@ class Limit(NamedTuple):
 
 
 def above(bound: float) -> float:
-    """The smallest float32, the type of ratios, above a positive bound, for sources that drop at the bound
-    itself.
+    """Return the smallest float32, the type of ratios, above a positive bound, for sources that drop at the
+    bound itself.
     """
     return float(struct.unpack("<f", struct.pack("<i", struct.unpack("<i", struct.pack("<f", bound))[0] + 1))[0])
 
 
 def below(bound: float) -> float:
-    """The greatest float32 below a positive bound."""
+    """Return the greatest float32 below a positive bound."""
     return float(struct.unpack("<f", struct.pack("<i", struct.unpack("<i", struct.pack("<f", bound))[0] - 1))[0])
 
 

@@ -31,13 +31,13 @@ class Quantile:
     per: str
 
     def rank(self, count: int) -> int:
-        """The index of the threshold among `count` > 0 values in ascending order."""
+        """Return the index of the threshold among `count` > 0 values in ascending order."""
         if self.side == "at_least":
             return min(math.floor(self.q * count), count - 1)
         return max(math.ceil(self.q * count) - 1, 0)
 
     def facts(self) -> dict[str, Any]:
-        """Its entry in a manifest."""
+        """Return the entry of the threshold in a manifest."""
         return {"signal": self.signal, "side": self.side, "quantile": self.q, "per": self.per}
 
 
@@ -94,7 +94,9 @@ class Rule:
     rules do not change."""
 
     def check(self) -> None:
-        """Exactly one of `rules` and `signal`; a signal needs a test; a range must not be empty."""
+        """Check that exactly one of `rules` and `signal` is given, that a signal has a test, and that no
+        range is empty.
+        """
         names = ("at_least", "at_most", "one_of", "none_of", "at_least_quantile", "at_most_quantile")
         tests = [name for name in names if getattr(self, name) not in (None, ())]
         if (self.rules is None) == (self.signal is None):
@@ -148,12 +150,12 @@ class Rule:
                 raise ValueError(f"at_least: got {low}, above at_most {high}{among}: nothing would be kept")
 
     def mappings(self) -> dict[str, Mapping[str, float | None]]:
-        """The bounds that are mappings, by name of the test."""
+        """Return the bounds that are mappings, by name of the test."""
         sides = {"at_least": self.at_least, "at_most": self.at_most}
         return {name: bound for name, bound in sides.items() if isinstance(bound, Mapping)}
 
     def bound(self, side: str, group: str = DEFAULT) -> float | None:
-        """The bound `at_least` or `at_most` for one value of `per`; None if there is none."""
+        """Return the bound `at_least` or `at_most` for one value of `per`; None if there is none."""
         bound = self.at_least if side == "at_least" else self.at_most
         return bound.get(group, bound[DEFAULT]) if isinstance(bound, Mapping) else bound
 
@@ -163,20 +165,20 @@ class Rule:
         return asks if self.null is None else self.null == "drop"
 
     def quantiles(self) -> tuple[Quantile, ...]:
-        """The thresholds of this rule that must be computed."""
+        """Return the thresholds of this rule that must be computed."""
         assert self.signal is not None or self.rules is not None
         sides = (("at_least", self.at_least_quantile), ("at_most", self.at_most_quantile))
         return tuple(Quantile(self.signal or "", side, q, self.per) for side, q in sides if q is not None)
 
     def expand(self) -> tuple["Rule", ...]:
-        """The tests of this entry, a named set expanded."""
+        """Return the tests of this entry, a named set expanded."""
         if self.rules is None:
             return (self,)
         rules = RULE_SETS[self.rules]
         return tuple(replace(rule, signal=f"{self.prefix}{rule.signal}", when=self.when) for rule in rules)
 
     def reason(self) -> str:
-        """The value of `drop` if this rule fails."""
+        """Return the value of `drop` if this rule fails."""
         assert self.signal is not None
         return self.name or self.signal
 
@@ -192,11 +194,11 @@ RULE_SETS: Mapping[str, tuple[Rule, ...]] = {
 
 
 def group_names(column: pa.ChunkedArray) -> pa.Array:
-    """The group of each document for quantiles: the column's value as text, "" where it is null."""
+    """Return the group of each document for quantiles: the column's value as text, "" where it is null."""
     return pc.fill_null(pc.cast(values_of(column), pa.string()), "")
 
 
 def values_of(column: pa.ChunkedArray) -> pa.Array:
-    """A column as one array that rules can test."""
+    """Return a column as one array that rules can test."""
     values = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
     return values.dictionary_decode() if pa.types.is_dictionary(values.type) else values

@@ -1,11 +1,11 @@
-"""Clusters of duplicates: elect the kept documents, and annotate each dropped one with the document it was
-dropped for.
+"""Clusters of duplicates: elect the kept documents, and record for each dropped one the document kept
+instead.
 
 All deduplication stages end here. Each part summarises its clusters: the number of members, and the first
 `keep_up_to` of them in the order of preference. These summaries are shuffled by cluster and elect the
 winners. The results, and the winners' signatures or shingles as evidence, are shuffled back to the parts,
-which compare their members with the winner. So the cost of a cluster in one task grows with its parts, not
-its members. If similarity is required, the members that are unlike the winner elect among themselves
+which compare their members with the winner. The cost of a cluster in one task therefore grows with its parts,
+not its members. If similarity is required, the members that are unlike the winner elect among themselves
 (pipelines.stages.dedup.verification).
 """
 
@@ -109,8 +109,8 @@ def summarise_clusters(task: _Task) -> FileRecord:
 
 
 def elect_winners(task: Election) -> tuple[tuple[FileRecord, ...], dict[str, int]]:
-    """Order the clusters of a partition; (files for the members' parts and for the winners' parts, clusters
-    by size).
+    """Order the clusters of a partition. Returns (files for the members' parts and for the winners' parts,
+    clusters by size).
     """
     unit = f"winners.{task.partition:05d}"
     receipt = task.out.receipt(unit)
@@ -193,8 +193,8 @@ def judge_members(task: _Task) -> tuple[tuple[FileRecord, ...], dict[str, int]]:
 
 
 def _verdicts(task: _Task) -> tuple[pa.Table, int]:
-    """The decisions on the clustered documents of a part, and the bytes of evidence of those that elect
-    again.
+    """Return the decisions on the clustered documents of a part, and the bytes of evidence of those that
+    elect again.
     """
     assert task.files is not None
     one, min_similarity = task.candidates, task.verdict.min_similarity
@@ -239,9 +239,10 @@ def _similarity(task: _Task, rows: np.ndarray, back: pa.Table) -> tuple[np.ndarr
 
 def write_verdicts(task: _Task) -> dict[str, int]:
     """Write the columns of a part in the order of the schema: `drop`, winner, size, copies, similarity, and
-    the document it was dropped for.
+    the document that was kept instead.
 
-    Counts: `dropped`, and `spared`, those that are kept although others of their cluster come before them.
+    Counts: `dropped`, and `spared`, the number of documents that are kept although others of their cluster
+    come before them.
     """
     part = task.candidates.part
     unit = part.unit

@@ -27,8 +27,8 @@ _BOUNDS = pa.schema([("first", pa.int64())])
 
 
 def spanning_stars(first: np.ndarray, second: np.ndarray) -> Edges:
-    """The components of some links as stars: each linked node, except the lowest of its component, with that
-    lowest node.
+    """Return the components of some links as stars: each linked node, except the lowest of its component,
+    with that lowest node.
     """
     from pipelines.kernels.search.stars import lowest_connected
 
@@ -39,8 +39,8 @@ def spanning_stars(first: np.ndarray, second: np.ndarray) -> Edges:
 
 
 def bucket_links(keys: np.ndarray, nodes: np.ndarray) -> tuple[Edges, np.ndarray, np.ndarray]:
-    """(links between neighbours of equal key, the distinct keys, one node of each); n equal keys give n - 1
-    links.
+    """Return (links between neighbours of equal key, the distinct keys, one node of each). n equal keys give
+    n - 1 links.
     """
     order = np.argsort(keys)
     keys, nodes = keys[order], nodes[order]
@@ -50,7 +50,7 @@ def bucket_links(keys: np.ndarray, nodes: np.ndarray) -> tuple[Edges, np.ndarray
 
 
 def scatter_edges(edges: Edges, partitions: int) -> Callable[..., None] | bytes:
-    """Content of a file of edges, by the partition of their higher end."""
+    """Return the content of a file of edges, by the partition of their higher end."""
     high, low = edges
     return scattered(pa.table({"high": high, "low": low}), _partition(high, partitions), partitions)
 
@@ -73,7 +73,9 @@ class _Round:
 
 
 def small_star(task: _Round) -> FileRecord:
-    """Small-star: the edges of a partition as stars, committed twice, by the partition of either end."""
+    """Run the small-star step: turn the edges of a partition into stars and commit them twice, by the
+    partition of either end.
+    """
     receipt = task.out.receipt(task.unit)
     if receipt is None:
         table = task.edges()
@@ -86,8 +88,8 @@ def small_star(task: _Round) -> FileRecord:
 
 
 def large_star(task: _Round) -> tuple[FileRecord, int]:
-    """Large-star: every node links its higher neighbours to its lowest; returns also the number of nodes not
-    yet in a star.
+    """Run the large-star step: link the higher neighbours of every node to its lowest. Also returns the
+    number of nodes not yet in a star.
     """
     receipt = task.out.receipt(task.unit)
     if receipt is None:

@@ -1,5 +1,5 @@
-"""Exact deduplication: of documents with the same normalised text, one is kept; stages/dedup/dedup_url.py
-compares URLs likewise.
+"""Exact deduplication: of documents with the same normalised text, one is kept. stages/dedup/dedup_url.py
+compares URLs in the same way.
 
 The keep rule: the order that `keep` gives, then that of the sources, then the lowest document id (a hash of
 the file's path, then the record). Lee et al. 2022, "Deduplicating Training Data Makes Language Models
@@ -50,29 +50,29 @@ class DedupExact(CorpusStage):
     cluster: ClassVar[str] = "exact_cluster"
 
     def check(self) -> None:
-        """At least one is kept; `against` has valid locations."""
+        """Check that at least one is kept, and that `against` has valid locations."""
         check_against(self.against)
         if self.keep_up_to < 1:
             raise ValueError(f"keep_up_to: got {self.keep_up_to}, expected 1 or more")
 
     def reads(self) -> tuple[Input, ...]:
-        """The compared column, the columns of `keep`, and the drops so far."""
+        """Return the compared column, the columns of `keep`, and the drops so far."""
         return tuple(map(column_named, (self.compared, *columns_read(self.keep), DROP)))
 
     def writes(self) -> pa.Schema:
-        """The id of the preferred copy and the number of all copies, both null without copies; and the number
-        of documents that a kept one represents: itself and those dropped in its favour, null if it was
+        """Return the id of the preferred copy and the number of all copies, both null without copies; and the
+        number of documents that a kept one represents: itself and those dropped in its favour, null if it was
         dropped here.
         """
         columns = [(f"{self.cluster}_size", pa.int32()), (self.cluster.replace("cluster", "copies"), pa.int32())]
         return pa.schema([(DROP, pa.string()), (self.cluster, ID), *columns])
 
     def depends(self) -> dict[str, str]:
-        """The identities of the finished corpora."""
+        """Return the identities of the finished corpora."""
         return fingerprints(self.against)
 
     def hashes(self, values: pa.Array) -> pa.FixedSizeBinaryArray:
-        """16 bytes per value, equal for equivalent values."""
+        """Return 16 bytes per value, equal for equivalent values."""
         return values
 
     def run(self, parts: Sequence[Part], out: StepOutput, cluster: Cluster) -> dict[str, Any]:
@@ -90,7 +90,7 @@ class _EqualHashes:
     stage: DedupExact
 
     def groups(self, candidates: Candidates) -> tuple[np.ndarray, pa.Array]:
-        """(rows, hashes) of the competing documents of a part."""
+        """Return (rows, hashes) of the competing documents of a part."""
         rows, values = candidates.competing(self.stage.compared, self.stage.cluster)
         hashes = self.stage.hashes(values)
         if self.stage.scope == "across_sources":

@@ -29,8 +29,8 @@ KEPT_BEFORE, DROPPED_BEFORE, NEW = range(3)
 
 @dataclass(frozen=True)
 class Candidates:
-    """Part number `number` of the competing parts; rows are numbered over all of them, this part's from
-    `first` on.
+    """Part number `number` of the competing parts. Rows are numbered over all of them; those of this part
+    begin with `first`.
 
     `rank` is the position of its source in the order of sources, those of finished corpora last. `index`
     holds the file index and the quarantine of the unit that read the part, if its read step is published;
@@ -45,7 +45,7 @@ class Candidates:
     finished: bool = False
 
     def ids(self) -> pa.Array:
-        """The ids of all rows, from the file index, without reading the documents' file."""
+        """Return the ids of all rows, from the file index, without reading the documents' file."""
         if not self.index:
             return self.part.table(("id",))["id"].combine_chunks()
         index, quarantine = (
@@ -75,10 +75,10 @@ class Candidates:
         )
 
     def competing(self, column: str, cluster: str) -> tuple[np.ndarray, pa.Array]:
-        """(rows, values of `column`) of the documents that have a value and were not dropped before.
+        """Return (rows, values of `column`) of the documents that have a value and were not dropped before.
 
-        In a finished corpus, "before" means before the step that wrote the column `cluster`: documents which
-        that step dropped take part.
+        In a finished corpus, "before" means before the step that wrote the column `cluster`: documents that
+        this step dropped take part.
         """
         alive = pc.is_null(self._drop(cluster)[0])
         values = self.part.table((column,))[column].combine_chunks()
@@ -86,14 +86,16 @@ class Candidates:
         return rows, values.take(pa.array(rows))
 
     def priority(self, rows: np.ndarray, cluster: str) -> np.ndarray:
-        """KEPT_BEFORE, DROPPED_BEFORE (by the step that wrote `cluster`) or NEW for each of `rows`, int8."""
+        """Return KEPT_BEFORE, DROPPED_BEFORE (by the step that wrote `cluster`) or NEW for each of `rows`,
+        int8.
+        """
         if not self.finished:
             return np.full(len(rows), NEW, np.int8)
         kept = pc.is_null(self._drop(cluster)[1]).to_numpy(zero_copy_only=False)[rows]
         return np.where(kept, KEPT_BEFORE, DROPPED_BEFORE).astype(np.int8)
 
     def _drop(self, cluster: str) -> tuple[pa.Array, pa.Array]:
-        """`drop` before and after the step that wrote a column; the whole `drop` twice if no step did."""
+        """Return `drop` before and after the step that wrote a column; the whole `drop` twice if no step did."""
         names = [annotation.schema for annotation in self.part.annotations]
         position = next((i for i, schema in enumerate(names) if self.finished and cluster in schema), None)
         if position is None:
@@ -114,7 +116,7 @@ def check_against(against: Sequence[str]) -> None:
 
 
 def candidates(parts: Sequence[Part], against: Sequence[str], column: str) -> list[Candidates]:
-    """The parts of a build, then those of the finished corpora, whose column must have the same type."""
+    """Return the parts of a build, then those of the finished corpora, whose column must have the same type."""
     inputs: list[Candidates] = []
     ranks: dict[tuple[str, str], int] = {}
     indexes: dict[tuple[str, str], Indexes] = {}
@@ -155,7 +157,7 @@ def candidates(parts: Sequence[Part], against: Sequence[str], column: str) -> li
 
 
 def _indexes(read: StepManifest) -> Indexes:
-    """The file index and the quarantine by unit of work that wrote them."""
+    """Return the file index and the quarantine by unit of work that wrote them."""
     folders: dict[str, dict[str, FileRecord]] = {"files": {}, "quarantine": {}}
     for record in read.files:
         folder = record.path.partition("/")[0]
@@ -165,20 +167,20 @@ def _indexes(read: StepManifest) -> Indexes:
 
 
 def _unit(record: FileRecord) -> str:
-    """The number of the unit of work that read a file's documents, with which its name begins; "" without
-    one.
+    """Return the number of the unit of work that read a file's documents, with which its name begins; ""
+    without one.
     """
     number = re.match(r"\d+", Path(record.path).name)
     return "" if number is None else number[0]
 
 
 def fingerprints(against: Sequence[str]) -> dict[str, str]:
-    """The identities of the finished corpora for `depends()`, independent of their location."""
+    """Return the identities of the finished corpora for `depends()`, independent of their location."""
     return {f"against[{i}]": load_corpus(parse_location(directory)).fingerprint for i, directory in enumerate(against)}
 
 
 def writer(part: Part, column: str) -> dict[str, object] | None:
-    """Stage, version, knobs and libraries of the step that wrote a column of a part; None if it is not
+    """Return stage, version, knobs and libraries of the step that wrote a column of a part; None if it is not
     published.
     """
     annotation = next((a for a in part.annotations if column in a.schema), None)

@@ -91,13 +91,15 @@ class DedupMinhash(CorpusStage):
             raise ValueError("verify: 'jaccard' would read the text of the corpora in `against`; use 'signature'")
 
     def reads(self) -> tuple[Input, ...]:
-        """The signatures, the columns of `keep`, the drops so far, and the text if shingles are compared."""
+        """Return the signatures, the columns of `keep`, the drops so far, and the text if shingles are
+        compared.
+        """
         text = ("text",) if self.verify == "jaccard" else ()
         return tuple(map(column_named, dict.fromkeys(("minhash", *columns_read(self.keep), *text, DROP))))
 
     def writes(self) -> pa.Schema:
-        """`minhash_cluster`, id of the preferred document, and the size of the cluster, both null outside
-        clusters.
+        """Return `minhash_cluster`, the id of the preferred document, and the size of the cluster, both null
+        outside clusters.
 
         `minhash_copies` is the number of documents that a kept one represents: itself and those dropped in
         its favour; null if it was dropped here. The similarity is that to the preferred document, estimated
@@ -109,11 +111,11 @@ class DedupMinhash(CorpusStage):
         return pa.schema([(DROP, pa.string()), *columns, ("minhash_similarity", pa.float32()), *winner])
 
     def depends(self) -> dict[str, str]:
-        """The identities of the finished corpora."""
+        """Return the identities of the finished corpora."""
         return fingerprints(self.against)
 
     def cut(self, num_perm: int) -> tuple[int, int]:
-        """(bands, rows) for signatures of that length; UserError if they are too short."""
+        """Return (bands, rows) for signatures of that length. Raises UserError if they are too short."""
         if self.threshold is not None and self.bands is None and self.rows is None:
             return best_bands(self.threshold, num_perm)
         bands, rows = self.bands or _DEFAULT[0], self.rows or _DEFAULT[1]
@@ -125,7 +127,7 @@ class DedupMinhash(CorpusStage):
         return bands, rows
 
     def run(self, parts: Sequence[Part], out: StepOutput, cluster: Cluster) -> dict[str, Any]:
-        """Bands to links, links to components, components to winners."""
+        """Turn bands into links, links into components, and components into winners."""
         inputs = candidates(parts, self.against, "minhash")
         bands, rows = self.cut(parts[0].types.field("minhash").type.list_size)
         documents = sum(one.part.rows for one in inputs)
@@ -150,7 +152,7 @@ class DedupMinhash(CorpusStage):
         return {"bands": bands, "rows": rows, **facts}
 
     def _shingling(self, parts: Sequence[Part]) -> MinhashSignatures:
-        """The stage that computed the signatures: its shingles are compared."""
+        """Return the stage that computed the signatures: its shingles are compared."""
         written = writer(parts[0], "minhash")
         if written is None or written["stage"] != "minhash_signatures":
             raise UserError("dedup_minhash: verify: 'jaccard' needs signatures by minhash_signatures; use 'signature'")
@@ -215,7 +217,7 @@ class _LinkTask:
 
 
 def link_buckets(task: _LinkTask) -> tuple[FileRecord, int]:
-    """Commit the spanning forest of the documents that share a band of one partition; returns also the number
+    """Commit the spanning forest of the documents that share a band of one partition. Also returns the number
     of its edges.
     """
     unit = f"links.{task.partition:05d}"
@@ -240,7 +242,7 @@ class _Components:
     shingling: MinhashSignatures | None
 
     def groups(self, candidates: Candidates) -> tuple[np.ndarray, pa.Array]:
-        """(rows, component as 16 bytes) of the linked documents of a part."""
+        """Return (rows, component as 16 bytes) of the linked documents of a part."""
         inside = gathered(self.local.directory, [self.local.files[candidates.number]], 0)
         outside = self.named.gathered(candidates.number)
         leaf, lowest = inside["node"].to_numpy(), inside["lowest"].to_numpy()
@@ -267,7 +269,7 @@ class _Components:
         return self.shingling.shingle_sets(text)
 
     def similarity(self, members: pa.Array, winners: pa.Array, indices: np.ndarray) -> np.ndarray:
-        """The share of equal signature values, an unbiased estimate of the Jaccard similarity; or that
+        """Return the share of equal signature values, an unbiased estimate of the Jaccard similarity; or that
         similarity itself.
         """
         if self.shingling is not None:

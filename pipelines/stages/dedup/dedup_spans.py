@@ -87,18 +87,18 @@ class DedupSpans(ReadsText, CorpusStage):
         return f"dedup_spans.{self.unit}"
 
     def reads(self) -> tuple[Input, ...]:
-        """The text, and the drops so far."""
+        """Return the text, and the drops so far."""
         return (self.input_text, Drop())
 
     def writes(self) -> pa.Schema:
-        """Units removed and words left, null if a document did not compete. A dropped document gets no edits;
-        its counts tell why.
+        """Return units removed and words left, null if a document did not compete. A dropped document gets no
+        edits; its counts show why.
         """
         counts = [(f"{self.unit}s_removed", pa.int32()), (f"words_left_by_{self.unit}", pa.int32())]
         return pa.schema([(DROP, pa.string()), (EDITS_COLUMN, EDITS), *counts])
 
     def depends(self) -> dict[str, str]:
-        """The Unicode version, which defines sentences, words, white space and lower case."""
+        """Return the Unicode version, which defines sentences, words, white space and lower case."""
         from pipelines.kernels.text.tables import unicode_version
 
         return unicode_version()
@@ -151,7 +151,9 @@ def measure_spans(task: _PartTask) -> FileRecord:
 
 
 def _find_spans(task: _PartTask) -> tuple[pa.Table, pa.Table]:
-    """The units of a part's competing documents in order, and the competing windows by their first unit."""
+    """Return the units of a part's competing documents in order, and the competing windows by their first
+    unit.
+    """
     from pipelines.kernels.search.spans import find_units, hash_windows
     from pipelines.kernels.text.buffers import blocks, text_buffers
 
@@ -177,7 +179,7 @@ def _window_words(units: "Units", firsts: np.ndarray, size: int) -> np.ndarray:
 
 
 def _window_ends(documents: np.ndarray, firsts: np.ndarray, size: int) -> np.ndarray:
-    """The unit after each window."""
+    """Return the unit after each window."""
     return np.minimum(firsts + size, np.searchsorted(documents, documents[firsts], side="right"))
 
 
@@ -312,7 +314,7 @@ def _columns(task: _PartTask) -> tuple[pa.Table, dict[str, int]]:
 
 
 def _edits(stage: DedupSpans, part: Part, spans: _Spans, text: pa.ChunkedArray) -> pa.Array:
-    """The edits of a part's documents, in the coordinates of the stored text."""
+    """Return the edits of a part's documents, in the coordinates of the stored text."""
     column = text.chunk(0) if text.num_chunks == 1 else text.combine_chunks()
     lengths = pc.binary_length(column).to_numpy().astype(np.int64)
     rows, starts, ends = _cuts(spans, lengths)
@@ -337,8 +339,8 @@ def _edits(stage: DedupSpans, part: Part, spans: _Spans, text: pa.ChunkedArray) 
 
 
 def _cuts(spans: _Spans, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(row, start, end) of each run of removed units with white space on one side, so that the rest keeps its
-    layout.
+    """Return (row, start, end) of each run of removed units with white space on one side, so that the rest
+    keeps its layout.
 
     After a line feed, whole lines are removed: from after it to after the last line feed before the next
     unit. Otherwise white space before the run is removed with it, and that after it stays. At the start or

@@ -1,4 +1,5 @@
-"""Deduplication by URL: of the documents fetched from one address, one is kept, elected like exact copies.
+"""Deduplication by URL: of the documents fetched from one address, one is kept, elected in the same way as
+for exact copies.
 
 Penedo et al. 2023 (RefinedWeb, arXiv 2306.01116), section 3.3, drop URLs that other parts of the crawl have
 visited already.
@@ -42,7 +43,7 @@ class DedupUrl(DedupExact):
     cluster: ClassVar[str] = "url_cluster"
 
     def hashes(self, values: pa.Array) -> pa.FixedSizeBinaryArray:
-        """xxh3_128 of each URL without the prefixes."""
+        """Return xxh3_128 of each URL without the prefixes."""
         from xxhash import xxh3_128_digest
 
         bare = pc.replace_substring_regex(values, "^https?://(www\\.)?", "")

@@ -14,30 +14,30 @@ from pipelines.stages.dedup.keep_rule import KeepKey
 
 
 class Grouping(Protocol):
-    """A deduplication stage's knowledge of its documents."""
+    """What clustering must know about the documents of a deduplication stage."""
 
     def groups(self, candidates: Candidates) -> tuple[np.ndarray, pa.Array]:
-        """(rows, ascending; 16-byte key of each one's cluster) of the documents of a part that may have
-        duplicates.
+        """Return (rows, ascending; 16-byte key of the cluster of each) of the documents of a part that may
+        have duplicates.
         """
         ...
 
     def evidence(self, candidates: Candidates, rows: np.ndarray) -> pa.Array | None:
-        """The data that similarity is computed from, list<uint32>, for each of `rows`; None if members are
-        equal.
+        """Return the data that similarity is computed from, list<uint32>, for each of `rows`; None if members
+        are equal.
         """
         ...
 
     def similarity(self, members: pa.Array, winners: pa.Array, indices: np.ndarray) -> np.ndarray:
-        """Similarity of each document i to winners[indices[i]] from the evidence of both, float32."""
+        """Return the similarity of each document i to winners[indices[i]] from the evidence of both, float32."""
         ...
 
 
 @dataclass(frozen=True)
 class DedupPolicy:
     """How a deduplication decides: the rule it drops by, the columns it writes, the order of preference, how
-    many of a cluster are kept, and the similarity below which members of a cluster are not copies. `sets`:
-    whether evidence is a set, compared by Jaccard similarity, or a signature.
+    many of a cluster are kept, and the similarity below which members of a cluster are not copies. `sets`
+    says whether evidence is a set, compared by Jaccard similarity, or a signature.
     """
 
     rule: str
@@ -62,14 +62,14 @@ class Election:
 
 
 def partition_of(clusters: pa.Array, partitions: int) -> np.ndarray:
-    """The partition of each 16-byte key, int64."""
+    """Return the partition of each 16-byte key, int64."""
     words = _words(clusters)
     mixed = (words[:, 0] ^ words[:, 1]) * np.uint64(0x9E3779B97F4A7C15)
     return ((mixed >> np.uint64(32)) % np.uint64(partitions)).astype(np.int64)
 
 
 def runs(column: pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(starts, sizes) of the runs of equal values, and each value's position within its run."""
+    """Return (starts, sizes) of the runs of equal values, and each value's position within its run."""
     words = _words(column.combine_chunks())
     changed = (words[1:] != words[:-1]).any(axis=1)
     starts = np.flatnonzero(np.concatenate([np.ones(min(1, len(words)), bool), changed]))
@@ -78,13 +78,15 @@ def runs(column: pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def address(parts: pa.ChunkedArray, rows: pa.ChunkedArray) -> pa.Array:
-    """A document's part and row as 16 bytes."""
+    """Return a document's part and row as 16 bytes."""
     both = np.stack([parts.to_numpy().astype(np.int64), rows.to_numpy()], axis=1)
     return pa.FixedSizeBinaryArray.from_buffers(ID, len(both), [None, pa.py_buffer(np.ascontiguousarray(both))])
 
 
 def count_suppressed(dropped: pa.Table) -> pa.Table:
-    """The number of documents dropped in favour of each document, by its part `home` and row `home_row`."""
+    """Return the number of documents dropped in favour of each document, by its part `home` and row
+    `home_row`.
+    """
     pairs = dropped.select(["home", "home_row"])
     return pairs.group_by(["home", "home_row"], use_threads=False).aggregate([([], "count_all")])
 

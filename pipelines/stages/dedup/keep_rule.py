@@ -28,7 +28,7 @@ class KeepKey:
     """Whether the highest or the lowest value of the column is preferred."""
 
     def check(self) -> None:
-        """Exactly one of the two."""
+        """Check that exactly one of the two is given."""
         if bool(self.sources) == (self.column is not None):
             raise ValueError("column: a key is either `sources` or `column`, got both or neither")
         if self.column == "source":
@@ -36,13 +36,13 @@ class KeepKey:
 
 
 def columns_read(keys: Sequence[KeepKey]) -> tuple[str, ...]:
-    """The columns that the keys use."""
+    """Return the columns that the keys use."""
     named = [key.column for key in keys if key.column is not None]
     return tuple(dict.fromkeys("text" if name == "length" else name for name in named))
 
 
 def key_types(types: pa.Schema, keys: Sequence[KeepKey]) -> tuple[pa.DataType, ...]:
-    """The types of the columns of `key_columns`; `types` are those of the columns that steps write.
+    """Return the types of the columns of `key_columns`; `types` are those of the columns that steps write.
 
     Raises UserError for a column whose type has no order.
     """
@@ -61,7 +61,7 @@ def key_types(types: pa.Schema, keys: Sequence[KeepKey]) -> tuple[pa.DataType, .
 
 
 def key_columns(part: Part, rows: np.ndarray, keys: Sequence[KeepKey]) -> dict[str, pa.Array]:
-    """The values of the keys, as columns key0, key1, ..., for some rows of a part."""
+    """Return the values of the keys, as columns key0, key1, ..., for some rows of a part."""
     table = part.table(columns_read(keys)) if columns_read(keys) else None
     columns = {}
     for number, key in enumerate(keys):
@@ -77,7 +77,7 @@ def key_columns(part: Part, rows: np.ndarray, keys: Sequence[KeepKey]) -> dict[s
 
 
 def absent_keys(kinds: Sequence[pa.DataType], rows: int) -> dict[str, pa.Array]:
-    """The columns of `key_columns`, all null, for documents that the keys do not order."""
+    """Return the columns of `key_columns`, all null, for documents that the keys do not order."""
     return {f"key{number}": pa.nulls(rows, kind) for number, kind in enumerate(kinds)}
 
 

@@ -7,10 +7,10 @@ import pyarrow as pa
 
 
 def band_keys(signatures: np.ndarray, bands: int, rows: int) -> np.ndarray:
-    """One uint64 per document and band, [n, bands], from uint32 signatures [n, at least bands * rows].
+    """Return one uint64 per document and band, [n, bands], from uint32 signatures [n, at least bands * rows].
 
-    A polynomial over the band's values with an odd multiplier, finished as in splitmix64 (Steele et al. 2014)
-    and salted by the band's number. Two different bands collide with probability 2^-64.
+    It is a polynomial over the band's values with an odd multiplier, finished as in splitmix64 (Steele et al.
+    2014) and salted by the band's number. Two different bands collide with probability 2^-64.
     """
     keys = np.empty((len(signatures), bands), np.uint64)
     for band in range(bands):
@@ -24,21 +24,21 @@ def band_keys(signatures: np.ndarray, bands: int, rows: int) -> np.ndarray:
 
 
 def signatures_of(column: pa.Array) -> np.ndarray:
-    """Signatures as uint32 [n, num_perm] without a copy."""
+    """Return signatures as uint32 [n, num_perm] without a copy."""
     return column.flatten().to_numpy().reshape(len(column), -1) if len(column) else np.zeros((0, 1), np.uint32)
 
 
 def link_probability(similarity: np.ndarray, bands: int, rows: int) -> np.ndarray:
-    """Probability that documents of that Jaccard similarity share a band: 1 - (1 - s^rows)^bands."""
+    """Return the probability that documents of that Jaccard similarity share a band: 1 - (1 - s^rows)^bands."""
     return 1 - (1 - similarity**rows) ** bands
 
 
 def best_bands(threshold: float, num_perm: int) -> tuple[int, int]:
-    """(bands, rows) with the smallest sum of the areas of false links below the threshold and missed links
-    above it.
+    """Return the (bands, rows) with the smallest sum of the areas of false links below the threshold and
+    missed links above it.
 
-    The choice of datasketch's MinHashLSH with equal weights (Zhu et al. 2016, "LSH Ensemble", section 5.5),
-    with areas by the midpoint rule in steps of 0.001.
+    This is the choice of datasketch's MinHashLSH with equal weights (Zhu et al. 2016, "LSH Ensemble", section
+    5.5), with areas computed by the midpoint rule in steps of 0.001.
     """
     below, above = np.arange(0.0005, threshold, 0.001), np.arange(threshold + 0.0005, 1.0, 0.001)
     best, lowest_error = (1, 1), np.inf

@@ -1,15 +1,15 @@
-"""Second election, among the members of a cluster that are unlike the preferred one: of these, too, no two
-similar ones are kept.
+"""A second election among the members of a cluster that are unlike the preferred one. No two similar ones of
+these are kept either.
 
 Linked documents form chains, so a cluster holds many that have little in common with its preferred document.
-These elect again, in the same order of preference: a document is dropped if `keep_up_to` of the kept ones are
-at or above the minimum similarity. The result equals a greedy election over the whole cluster that compares
-every member with every kept one.
+These elect again, in the same order of preference: a document is dropped if `keep_up_to` of the kept ones
+reach the minimum similarity. The result equals a greedy election over the whole cluster that compares every
+member with every kept one.
 
 A task holds the evidence of at most ELECTORATE documents of a cluster, the preferred ones, and of as many as
 fit in ELECTORATE_BYTES. In a larger cluster the others are compared with the kept documents of the
-electorate, and kept if they are unlike all of them. So n members cost at most n x ELECTORATE comparisons, and
-decisions depend on the documents alone.
+electorate, and kept if they are unlike all of them. Hence n members cost at most n x ELECTORATE comparisons,
+and decisions depend on the documents alone.
 """
 
 from collections.abc import Iterator, Sequence
@@ -74,8 +74,8 @@ def elect_among_spared(
     parts: int,
     cluster: Cluster,
 ) -> tuple[list[FileRecord], list[FileRecord], int]:
-    """(files of results by part, files of suppressed counts by part, documents of large clusters that were
-    not all compared).
+    """Return (files of results by part, files of suppressed counts by part, documents of large clusters that
+    were not compared with all others).
     """
     partitions = partitions_for(sum(one.evidence_bytes for one in spared), _PARTITION_BYTES)
     tasks = [_PartTask(out, verdict, grouping, one.candidates, kinds, partitions) for one in spared if one.documents]
@@ -114,8 +114,8 @@ def send_spared(task: _PartTask) -> FileRecord:
 
 
 def elect_again(task: Election) -> tuple[tuple[FileRecord, ...], int]:
-    """Elect among the spared documents of a partition; (files by part: dropped documents, suppressed counts;
-    documents not all compared).
+    """Elect among the spared documents of a partition. Returns (files by part: dropped documents, suppressed
+    counts; documents not all compared).
     """
     unit = f"again.{task.partition:05d}"
     receipt = task.out.receipt(unit)
@@ -140,8 +140,8 @@ def elect_again(task: Election) -> tuple[tuple[FileRecord, ...], int]:
 
 
 def _electorates(task: Election) -> tuple[pa.Table, int]:
-    """The electing documents of a partition, by cluster and in the order of preference; and the number of all
-    its documents.
+    """Return the electing documents of a partition, by cluster and in the order of preference; and the number
+    of all its documents.
     """
     held: list[pa.Table] = []
     documents, limit = 0, _PARTITION_BYTES
@@ -156,8 +156,8 @@ def _electorates(task: Election) -> tuple[pa.Table, int]:
 
 
 def _cut(table: pa.Table, verdict: DedupPolicy) -> pa.Table:
-    """The first documents of each cluster, as many as elect. Cutting early is safe: later documents would be
-    cut anyway.
+    """Return the first documents of each cluster, as many as elect. Cutting early is safe: later documents
+    would be cut anyway.
     """
     table = table.take(order_by_preference(table, verdict.keep)).combine_chunks()
     starts, sizes, position = runs(table["cluster"])
@@ -169,7 +169,7 @@ def _cut(table: pa.Table, verdict: DedupPolicy) -> pa.Table:
 
 
 def _vectors(table: pa.Table) -> tuple[np.ndarray, np.ndarray]:
-    """(offsets int64 [n + 1], values uint32) of the evidence."""
+    """Return (offsets int64 [n + 1], values uint32) of the evidence."""
     lists = table["evidence"].combine_chunks()
     if isinstance(lists, pa.ChunkedArray):
         lists = lists.chunk(0) if lists.num_chunks else pa.array([], lists.type)
@@ -215,7 +215,7 @@ def _follow(table: pa.Table, stay: pa.Table, verdict: DedupPolicy) -> tuple[np.n
 
 
 def _others(task: Election, electorate: pa.Table) -> Iterator[pa.Table]:
-    """The documents of a partition outside the electorates, file by file."""
+    """Yield the documents of a partition outside the electorates, file by file."""
     known = address(electorate["part"], electorate["row"])
     for record in task.files.files:
         table = gathered(task.out.directory, [record], task.partition)
@@ -225,8 +225,8 @@ def _others(task: Election, electorate: pa.Table) -> Iterator[pa.Table]:
 
 
 def _dropped(table: pa.Table, stay: pa.Table, winner: np.ndarray, similarity: np.ndarray) -> pa.Table:
-    """The new documents of a table that are dropped, with their part, and their winner: a row of `stay` or
-    the first of the cluster.
+    """Return the new documents of a table that are dropped, with their part, and their winner: a row of
+    `stay` or the first of the cluster.
     """
     goes = (winner != -1) & (table["standing"].to_numpy() == NEW)
     table, winner, similarity = table.filter(pa.array(goes)).combine_chunks(), winner[goes], similarity[goes]

@@ -36,7 +36,9 @@ _TOLERANCE = 1e-4  # tolerance in bins: a float32 ratio of 0.7 is 1e-8 below the
 
 
 def bin_floors(values: np.ndarray) -> np.ndarray:
-    """The lower end of the bin of each finite value, float64 [n]; integers are binned exactly up to 2^53."""
+    """Return the lower end of the bin of each finite value, float64 [n]; integers are binned exactly up to
+    2^53.
+    """
     is_integer = values.dtype.kind in "iu"
     magnitude = np.abs(values.astype(np.float64))
     negative = values < 0
@@ -52,7 +54,7 @@ def bin_floors(values: np.ndarray) -> np.ndarray:
 
 
 def bin_width(floor: float, whole: bool) -> float:
-    """Width of the bin with that lower end."""
+    """Return the width of the bin with that lower end."""
     digits = int(np.searchsorted(_POWERS, abs(floor), side="left" if floor < 0 else "right"))
     return float(f"1e{max(digits - 2, 0) if whole else digits - 2}")
 
@@ -83,14 +85,14 @@ class Histogram:
         self.minimum, self.maximum = min(ends, default=None), max(ends, default=None)
 
     def facts(self) -> dict[str, Any]:
-        """The histogram as JSON: `bins` is a sorted list of [lower end, all, kept]."""
+        """Return the histogram as JSON: `bins` is a sorted list of [lower end, all, kept]."""
         bins = [[_number(floor), *self.bins[floor]] for floor in sorted(self.bins)]
         ends = {"minimum": _number(self.minimum), "maximum": _number(self.maximum)}
         return {"whole": self.whole, "bins": bins, **ends, "missing": self.missing, "not_finite": self.not_finite}
 
 
 def histogram(column: pa.Array, kept: np.ndarray) -> Histogram:
-    """Histogram of a numeric column; `kept` is bool [n]."""
+    """Build the histogram of a numeric column; `kept` is bool [n]."""
     valid = pc.is_valid(column).to_numpy(zero_copy_only=False)
     values = column.drop_null().to_numpy(zero_copy_only=False)
     finite = np.isfinite(values)
@@ -114,7 +116,7 @@ class Sampled:
     row: int
 
     def facts(self) -> dict[str, Any]:
-        """The location of the document: its id in hex, the index of its part, its row there."""
+        """Return the location of the document: its id in hex, the index of its part, its row there."""
         return {"id": self.identifier.hex(), "part": self.part, "row": self.row}
 
 
@@ -143,7 +145,7 @@ class Summary:
 def summarise(
     measured: pa.Table, index: int, text_bytes: pa.Array, groups: Mapping[tuple[str, str], np.ndarray]
 ) -> Summary:
-    """The summary of part `index`. `measured` holds the ids of its documents, and the columns to summarise.
+    """Summarise part `index`. `measured` holds the ids of its documents, and the columns to summarise.
 
     `text_bytes` is the length of each stored text. `groups` holds a mask of the documents that each (step,
     rule) dropped, and of the kept ones under KEPT; every document is in one of them.

@@ -42,12 +42,12 @@ class Funnel(CorpusStage):
     version: ClassVar[int] = 4
 
     def reads(self) -> tuple[Input, ...]:
-        """Everything that removes text, and every summarised column."""
+        """Return everything that removes text, and every summarised column."""
         return (Drop(), EDITED_TEXT, *(Column(name, optional=True) for name in self.columns))
 
     def run(self, parts: Sequence[Part], out: StepOutput, cluster: Cluster) -> dict[str, Any]:
-        """Facts: `rows`, one per source and step that removes text; `distributions` and `values` by source;
-        `samples`.
+        """Count, and return the facts: `rows`, one per source and step that removes text; `distributions` and
+        `values` by source; `samples`.
 
         Files: SAMPLE, the columns of SAMPLE_ROWS documents of each source, those with the lowest hash of
         their id.
@@ -124,8 +124,8 @@ class _CountTask:
 
 
 def count_part(task: _CountTask) -> tuple[list[dict[str, Any]], Summary, pa.Table]:
-    """(per step that removes documents or bytes, in order: input, output, drops by rule; the summary; the
-    sample).
+    """Return (per step that removes documents or bytes, in order: input, output, drops by rule; the summary;
+    the sample).
     """
     part = task.part
     text_bytes = pc.binary_length(part.table(("text",))["text"].combine_chunks())
@@ -157,8 +157,8 @@ def count_part(task: _CountTask) -> tuple[list[dict[str, Any]], Summary, pa.Tabl
 
 
 def emptied_by(part: Part) -> pa.Array:
-    """The rule of the step whose edits emptied each document, even if another step dropped it first; null
-    if text is left.
+    """Return the rule of the step whose edits emptied each document, even if another step dropped it first;
+    null if text is left.
     """
     emptied = pa.nulls(part.rows, pa.string())
     for annotation in part.annotations:
@@ -217,7 +217,7 @@ def _sample_columns(
 
 
 def _merge_samples(tables: Sequence[pa.Table]) -> pa.Table:
-    """The sample of several parts' samples: the lowest hashes."""
+    """Return the sample of several parts' samples: the lowest hashes."""
     table = pa.concat_tables(tables)
     return table.take(
         pc.sort_indices(table, [("hash", "ascending"), ("id", "ascending")])[:SAMPLE_ROWS]

@@ -109,13 +109,13 @@ class LearnTokenizer(CorpusStage):
         return (EDITED_TEXT, Drop(), TokenizerShares(), *language)
 
     def notice(self) -> str:
-        """A warning about kinds that are slow to train."""
+        """Warn about kinds that are slow to train."""
         from tokenizer.kinds.train import NOTICES
 
         return NOTICES.get(self.kind, "")
 
     def depends(self) -> dict[str, str]:
-        """The training library."""
+        """Return the training library."""
         return library_versions("tokenizers")
 
     def run(self, parts: Sequence[Part], out: StepOutput, cluster: Cluster) -> dict[str, Any]:
@@ -132,7 +132,7 @@ class LearnTokenizer(CorpusStage):
     def _sample(
         self, parts: Sequence[Part], out: StepOutput, cluster: Cluster
     ) -> tuple[dict[SampleCell, int], list[FileRecord]]:
-        """The quota of each cell in bytes, and the files of the chosen documents."""
+        """Return the quota of each cell in bytes, and the files of the chosen documents."""
         measured = gather(
             cluster,
             measure_text,
@@ -157,7 +157,7 @@ class LearnTokenizer(CorpusStage):
 def weigh(
     kept: Mapping[SampleCell, int], shares: Mapping[str, float], temperature: float | None = None
 ) -> dict[SampleCell, float]:
-    """The weight of each cell, from its bytes of kept text and the share of its source.
+    """Return the weight of each cell, from its bytes of kept text and the share of its source.
 
     A group of K bytes has the weight K ** (1 / temperature), divided among its cells by their bytes, each
     times its share. Without a temperature, all groups with text weigh the same.
@@ -195,7 +195,7 @@ def allot(
 
 
 def measure_text(task: tuple[Part, str]) -> dict[SampleCell, int]:
-    """UTF-8 bytes of the kept, edited text of a part by cell."""
+    """Return the UTF-8 bytes of the kept, edited text of a part by cell."""
     part, per = task
     if per == "source":
         return {SampleCell(part.source, part.source): part.kept_text_bytes()}

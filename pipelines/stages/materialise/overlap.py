@@ -25,7 +25,9 @@ _BANDS, _ROWS = 14, 8
 
 
 def measure_overlap(split: ValidationSplit, parts: Sequence[Part], out: StepOutput, cluster: Cluster) -> dict[str, Any]:
-    """Per source, validation documents and those with a near-copy in training; or why it was not measured."""
+    """Count, per source, validation documents and those with a near-copy in training; or say why this was not
+    measured.
+    """
     if not all(part.has("minhash") for part in parts):
         return {"not_measured": "the column minhash is missing for some source; add minhash_signatures before shards"}
     if parts[0].types.field("minhash").type.list_size < _BANDS * _ROWS:
@@ -97,7 +99,9 @@ class _MatchTask:
 
 
 def match_bands(task: _MatchTask) -> list[tuple[int, int]]:
-    """(part, row) of the held-out documents that share a band with a training document, in one partition."""
+    """Return (part, row) of the held-out documents that share a band with a training document, in one
+    partition.
+    """
     table = task.files.gathered(task.partition)
     band, part, row = (table[name].to_numpy() for name in ("band", "part", "row"))
     held = part >= 0

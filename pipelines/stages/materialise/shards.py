@@ -102,7 +102,7 @@ class Shards(CorpusStage):
         return path if path.suffix == ".json" else path / "tokenizer.json"
 
     def reads(self) -> tuple[Input, ...]:
-        """Kept text, the tokenizer's files and the columns of the split."""
+        """Return kept text, the tokenizer's files and the columns of the split."""
         tokenizer = () if self.is_path else (StepFiles(self.tokenizer),)
         optional = {
             "cluster": ("minhash_cluster", "exact_cluster", "text_hash"),
@@ -113,7 +113,7 @@ class Shards(CorpusStage):
         return (EDITED_TEXT, Drop(), *written, *url, *tokenizer)
 
     def depends(self) -> dict[str, str]:
-        """The encoder, and the checksum of a tokenizer given as a file."""
+        """Return the encoder, and the checksum of a tokenizer given as a file."""
         versions = library_versions("tokenizers", "gigatoken")
         if self.is_path:
             if not self._file.is_file():
@@ -155,8 +155,8 @@ class Shards(CorpusStage):
         }
 
     def _tokenizer(self, out: StepOutput) -> tuple[TokenizerRecord, str]:
-        """The tokenizer's record, its path relative to the output root. A tokenizer given as a file is copied
-        into the step.
+        """Return the tokenizer's record, its path relative to the output root. A tokenizer given as a file is
+        copied into the step.
         """
         from tokenizer.encode import Encoder
 
@@ -177,7 +177,7 @@ class Shards(CorpusStage):
         ), encoder.library
 
     def _read_tokenizer(self) -> bytes:
-        """The content of the tokenizer given by path, with the requested reserved tokens."""
+        """Return the content of the tokenizer given by path, with the requested reserved tokens."""
         from tokenizer.vocabulary.add_reserved import add_reserved
         from tokenizer.vocabulary.definition import read_definition
 
@@ -221,8 +221,8 @@ class _CheckTask:
 
 
 def check_encoder(task: _CheckTask) -> int:
-    """Encode the first kept documents of a part with both libraries; UserError names the document that
-    differs.
+    """Encode the first kept documents of a part with both libraries. Raises UserError, which names the
+    document, if they differ.
     """
     from tokenizer.encode import Encoder
 
@@ -280,7 +280,7 @@ def encode_documents(task: _EncodeTask) -> Receipt:
 
 
 def _shard(task: _EncodeTask, docs: pa.Table, split: str) -> tuple[Content, dict[str, int]]:
-    """The content of one shard, and its counts of documents, tokens and text bytes."""
+    """Return the content of one shard, and its counts of documents, tokens and text bytes."""
     from tokenizer.encode import Encoder
 
     encoder = Encoder.load(lent(task.out.root.verify(task.tokenizer)))
@@ -302,7 +302,7 @@ def _shard(task: _EncodeTask, docs: pa.Table, split: str) -> tuple[Content, dict
 
 
 def _token_starts(begins: np.ndarray, offsets: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(the distinct sentence starts that fall on a token of their document, their offsets).
+    """Return (the distinct sentence starts that fall on a token of their document, their offsets).
 
     A sentence without tokens of its own starts after the last token, or at the same token as the sentence
     before or after it.

@@ -34,7 +34,7 @@ class ValidationSplit:
         return hashes / 2.0**64 < self.validation_share
 
     def columns(self, part: Part) -> tuple[TableInput, ...]:
-        """The columns of a part that `held_out` uses: the text only if no step hashed it."""
+        """Return the columns of a part that `held_out` uses: the text only if no step hashed it."""
         if self.split_by in ("file", "host"):
             return (Column("id"), Column("url")) if self.split_by == "host" else (Column("id"),)
         clusters = ("exact_cluster", "minhash_cluster") if self.split_by == "cluster" else ()
@@ -43,7 +43,7 @@ class ValidationSplit:
 
 
 def _group_keys(split_by: str, docs: pa.Table) -> list[bytes]:
-    """The group of each document as bytes."""
+    """Return the group of each document as bytes."""
     if split_by == "file":
         return [int(key).to_bytes(8, "big") for key in ids_as_integers(docs["id"].combine_chunks())["key"]]
     if split_by == "host":
@@ -61,7 +61,7 @@ def _group_keys(split_by: str, docs: pa.Table) -> list[bytes]:
 
 
 def _host(url: str | None) -> str | None:
-    """The host of a URL in lower case; None if it has none or the URL is malformed."""
+    """Return the host of a URL in lower case; None if it has none or the URL is malformed."""
     try:
         return urlsplit(url or "").hostname
     except ValueError:

@@ -72,7 +72,7 @@ class Decontaminate(MeasuresText, CorpusStage):
     paths: ClassVar[tuple[str, ...]] = ("sets",)
 
     def check(self) -> None:
-        """Validate ranges; at least one set; unique names."""
+        """Validate ranges, and check that there is a set and that names are unique."""
         super().check()
         if not self.sets:
             raise ValueError("sets: got an empty list, expected at least one evaluation set")
@@ -87,8 +87,8 @@ class Decontaminate(MeasuresText, CorpusStage):
             raise ValueError(f"redact_at: got {self.redact_at}, expected more than 0 and at most 1")
 
     def writes(self) -> pa.Schema:
-        """The columns of the table above; with `redact_at`, also `edits`, and `drop` for documents that
-        become empty.
+        """Return the columns of the table above; with `redact_at`, also `edits`, and `drop` for documents
+        that become empty.
         """
         scores = [(f"contamination_{field}", pa.float32()) for field in FIELDS]
         measured = [*scores, ("contamination_items", pa.int32()), ("contamination", pa.list_(SPAN))]
@@ -98,7 +98,7 @@ class Decontaminate(MeasuresText, CorpusStage):
         )
 
     def depends(self) -> dict[str, str]:
-        """The checksums of the sets, and the Unicode version, which defines words and lower case."""
+        """Return the checksums of the sets, and the Unicode version, which defines words and lower case."""
         from pipelines.kernels.text.tables import unicode_version
 
         files = {
@@ -140,7 +140,7 @@ def _index(stage: Decontaminate) -> Index:
 def _load_index(
     sets: tuple[EvaluationSet, ...], ngram: int, min_words: int, common: int, checksums: tuple[str, ...]
 ) -> Index:
-    """The index, built once per worker process."""
+    """Return the index, built once per worker process."""
     return index_sets(sets, ngram, min_words, common)
 
 
@@ -259,7 +259,7 @@ def score_documents(task: _PartTask) -> FileRecord:
 def find_texts(
     index: Index, rows: np.ndarray, starts: np.ndarray, ends: np.ndarray, ngrams: np.ndarray, common: np.ndarray
 ) -> _Finds:
-    """The texts for which the n-grams found in documents are evidence."""
+    """Return the texts for which the n-grams found in documents are evidence."""
     many = index.bounds[ngrams + 1] - index.bounds[ngrams]
     hit = np.repeat(np.arange(len(ngrams)), many)
     posting = np.arange(len(hit)) + np.repeat(index.bounds[ngrams] - np.cumsum(many) + many, many)
@@ -311,7 +311,7 @@ def _columns(stage: Decontaminate, index: Index, finds: _Finds, part: Part) -> p
 
 
 def _lists(owners: np.ndarray, rows: int, values: pa.Array) -> pa.Array:
-    """A list of values per row; `owners`, ascending, are the rows of the values."""
+    """Return a list of values per row; `owners`, ascending, are the rows of the values."""
     return pa.ListArray.from_arrays(pa.array(np.searchsorted(owners, np.arange(rows + 1)).astype(np.int32)), values)
 
 

@@ -33,7 +33,7 @@ class EvaluationSet:
     """Fields of answers and solutions."""
 
     def check(self) -> None:
-        """An existing file of a known format, at least one field, and a valid name."""
+        """Check that the file exists in a known format, that there is a field, and that the name is valid."""
         if not self.file.endswith(_SUFFIXES) or not Path(self.file).is_file():
             raise ValueError(f"file: got {self.file!r}, expected an existing file that ends in {', '.join(_SUFFIXES)}")
         if not self.prompts and not self.answers:
@@ -42,8 +42,8 @@ class EvaluationSet:
             raise ValueError(f"name: got {self.name!r}, expected some characters other than #")
 
     def texts(self) -> Iterator[tuple[int, int, str]]:
-        """(record, index into FIELDS, text) of every text, in NFC. Raises UserError for a record that lacks a
-        field.
+        """Yield (record, index into FIELDS, text) of every text, in NFC. Raises UserError for a record that
+        lacks a field.
         """
         for record, item in enumerate(self._items()):
             for field, names in enumerate((self.prompts, self.answers)):
@@ -93,7 +93,8 @@ def _strings(value: Any) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Index:
-    """The n-grams of evaluation sets, and the texts that contain them. Equal texts of one field are one.
+    """The n-grams of evaluation sets, and the texts that contain them. Equal texts of one field are stored
+    once.
 
     N-gram g is in the texts `texts[bounds[g]:bounds[g + 1]]`, first at the word positions `positions`, all
     int64. Text t comes first from item `names[t]`. It has `counts[t]` n-grams of `lengths[t]` words each,
@@ -158,7 +159,7 @@ def index_sets(sets: Sequence[EvaluationSet], ngram: int, min_words: int, common
 
 
 def covered_words(groups: np.ndarray, starts: np.ndarray, lengths: np.ndarray, count: int) -> np.ndarray:
-    """Words covered by n-grams, int64 [count]: those of group g begin at `starts` and have
+    """Return the words covered by n-grams, int64 [count]: those of group g begin at `starts` and have
     lengths[g] words.
     """
     order = np.lexsort((starts, groups))

@@ -84,24 +84,26 @@ class Language(MeasuresText, PartStage):
     paths: ClassVar[tuple[str, ...]] = ("model",)
 
     def writes(self) -> pa.Schema:
-        """Labels and scores; with `paragraphs`, also those of paragraphs and the share of the document's
-        language.
+        """Return labels and scores; with `paragraphs`, also those of paragraphs and the share of the
+        document's language.
         """
         return self.named(pa.schema([*LANGUAGE, *PARAGRAPHS]) if self.paragraphs else LANGUAGE)
 
     def never_null(self) -> tuple[str, ...]:
-        """All but the paragraphs and the share of the document's language."""
+        """Return all columns except the paragraphs and the share of the document's language."""
         return tuple(self.named(LANGUAGE).names)
 
     def depends(self) -> dict[str, str]:
-        """resiliparse's version or the checksum of the model file; with `paragraphs`, the Unicode version."""
+        """Return resiliparse's version or the checksum of the model file; with `paragraphs`, the Unicode
+        version.
+        """
         from pipelines.kernels.text.tables import unicode_version
 
         model = library_versions(_RESILIPARSE) if self.model == _RESILIPARSE else {"model xxh3_128": self._checksum}
         return model | unicode_version() if self.paragraphs else model
 
     def check(self) -> None:
-        """The model must be an existing file, limits in range."""
+        """Check that the model is an existing file and that limits are in range."""
         if self.model != _RESILIPARSE and not Path(self.model).is_file():
             raise ValueError(
                 f"model: got {self.model!r}, which is not a file; expected resiliparse, or the path of a fastText model "
@@ -132,7 +134,7 @@ class Language(MeasuresText, PartStage):
         return load_fasttext(Path(self.model), self._checksum, "language")
 
     def annotate(self, docs: pa.Table) -> pa.Table:
-        """Guesses of each document."""
+        """Return the guesses of each document."""
         import numpy as np
 
         from pipelines.kernels.text.buffers import text_buffers
@@ -150,7 +152,7 @@ class Language(MeasuresText, PartStage):
         return pa.table(columns, schema=self.writes())
 
     def _guess(self, data: "np.ndarray", starts: "np.ndarray", ends: "np.ndarray") -> tuple["np.ndarray", _Guesses]:
-        """(ends of the prefixes read, guesses) of the texts data[start:end]."""
+        """Return (ends of the prefixes read, guesses) of the texts data[start:end]."""
         import numpy as np
 
         from pipelines.kernels.text.prefixes import cut_prefixes
@@ -168,7 +170,7 @@ class Language(MeasuresText, PartStage):
     def _by_paragraph(
         self, offsets: "np.ndarray", data: "np.ndarray", heads: "np.ndarray", documents: _Guesses
     ) -> list[pa.Array]:
-        """`language_share` and `language_paragraphs`; `heads` are start and end of the prefixes read."""
+        """Return `language_share` and `language_paragraphs`; `heads` are start and end of the prefixes read."""
         import numpy as np
 
         from pipelines.kernels.text.prefixes import count_characters
@@ -196,7 +198,7 @@ class Language(MeasuresText, PartStage):
 
 
 def _labels(names: pa.Array, indices: "np.ndarray") -> pa.Array:
-    """Names by index; `und` for -1."""
+    """Return the names by index; `und` for -1."""
     return names.take(pa.array(indices, mask=indices < 0)).fill_null(UNDETERMINED)
 
 

@@ -138,8 +138,8 @@ def written_in(text: str, language: str) -> bool:
 
 
 def language_of_script(text: str) -> tuple[str, float] | None:
-    """The language identified by a text's script, and the share of its letters in that script; None if no
-    script identifies one.
+    """Return the language identified by a text's script, and the share of its letters in that script; None if
+    no script identifies one.
 
     Nine tenths of the letters must be in a script of a single language, or in Han and kana: Japanese if a
     tenth or more is kana, else Chinese. Scripts of several languages (Latin, Cyrillic, Arabic, Devanagari,
@@ -168,8 +168,8 @@ def _count(text: str) -> "np.ndarray":
 
 @cache
 def _table() -> "np.ndarray":
-    """The script index of each code point, uint8 [0x110000]; 1: a letter of another script, 0:
-    not a letter.
+    """Return the script index of each code point, uint8 [0x110000]; 1: a letter of another script, 0: not a
+    letter.
     """
     import numpy as np
 

@@ -48,13 +48,15 @@ class MinhashSignatures(MeasuresText, PartStage):
     version: ClassVar[int] = 2
 
     def writes(self) -> pa.Schema:
-        """`minhash`; its values lie in one buffer, so `column.values.to_numpy().reshape(-1, num_perm)` copies
-        nothing.
+        """Return `minhash`. Its values lie in one buffer, so `column.values.to_numpy().reshape(-1, num_perm)`
+        copies nothing.
         """
         return self.named(pa.schema([("minhash", pa.list_(pa.uint32(), self.num_perm))]))
 
     def depends(self) -> dict[str, str]:
-        """datasketch, which draws the permutations; the Unicode version, which defines words."""
+        """Return the version of datasketch, which draws the permutations, and the Unicode version, which
+        defines words.
+        """
         from pipelines.kernels.text.tables import unicode_version
 
         return {**library_versions("datasketch"), **unicode_version()}
@@ -70,7 +72,7 @@ class MinhashSignatures(MeasuresText, PartStage):
             raise ValueError(f"seed: got {self.seed}, expected 0 to {(1 << 32) - 1}")
 
     def annotate(self, docs: pa.Table) -> pa.Table:
-        """The signature of each document."""
+        """Return the signature of each document."""
         import numpy as np
 
         from pipelines.kernels.search.minhash import signatures
@@ -84,8 +86,8 @@ class MinhashSignatures(MeasuresText, PartStage):
         return pa.table([column], schema=self.writes())
 
     def shingle_sets(self, text: pa.Array) -> pa.LargeListArray:
-        """The distinct 32-bit hashes of each text's shingles, ascending: the sets that signatures are samples
-        of.
+        """Return the distinct 32-bit hashes of each text's shingles, ascending: the sets that signatures are
+        samples of.
         """
         from pipelines.kernels.search.minhash import shingle_sets
         from pipelines.kernels.text.buffers import text_buffers
@@ -114,7 +116,7 @@ class MinhashSignatures(MeasuresText, PartStage):
 
 
 def _fineweb(text: str) -> str:
-    """The normal form `fineweb`; white space is left to the word splitter."""
+    """Return the normal form `fineweb`; white space is left to the word splitter."""
     text = _NUMBER.sub("0", text.lower())
     if text.isascii():
         return text.translate(_ASCII)

@@ -57,21 +57,21 @@ class PeerSignals(MeasuresText, PartStage):
     version: ClassVar[int] = 1
 
     def writes(self) -> pa.Schema:
-        """The columns of the table above."""
+        """Return the columns of the table above."""
         return self.named(PEER_SIGNALS)
 
     def never_null(self) -> tuple[str, ...]:
-        """The counts; a ratio with denominator 0 is null."""
+        """Return the counts; a ratio with denominator 0 is null."""
         return tuple(f"{self.prefix}{name}" for name in PEER_COUNTS)
 
     def depends(self) -> dict[str, str]:
-        """The Unicode version, which defines letters."""
+        """Return the Unicode version, which defines letters."""
         from pipelines.kernels.text.tables import unicode_version
 
         return unicode_version()
 
     def annotate(self, docs: pa.Table) -> pa.Table:
-        """The signals of each document."""
+        """Return the signals of each document."""
         from pipelines.kernels.signals.peer_counts import count_peers
 
         if docs.num_rows == 0:

@@ -102,7 +102,9 @@ PEER_SIGNALS = pa.schema(
 def count_blocks(
     text: pa.ChunkedArray, count: Callable[["np.ndarray", "np.ndarray"], dict[str, "np.ndarray"]]
 ) -> Counts:
-    """The counts of documents, at least one, block by block: of `count(offsets, data)`, and `bytes`."""
+    """Run `count(offsets, data)` over at least one document, block by block. Returns the concatenated counts,
+    with the UTF-8 bytes of each document as `bytes`.
+    """
     import numpy as np
 
     from pipelines.kernels.text.buffers import blocks, text_buffers
@@ -114,7 +116,7 @@ def count_blocks(
 
 
 def derive(counts: Counts) -> pa.Table:
-    """SIGNALS from the counts of `kernels.signals.counts`."""
+    """Compute SIGNALS from the counts of `kernels.signals.counts`."""
     import numpy as np
 
     words = counts["words"]
@@ -126,7 +128,7 @@ def derive(counts: Counts) -> pa.Table:
 
 
 def derive_peers(counts: Counts) -> pa.Table:
-    """PEER_SIGNALS from the counts of `kernels.signals.peer_counts`."""
+    """Compute PEER_SIGNALS from the counts of `kernels.signals.peer_counts`."""
     import numpy as np
 
     chars, tokens = counts["chars"], counts["tokens_datatrove"]

@@ -23,15 +23,15 @@ class TextHash(MeasuresText, PartStage):
     run of white space becomes one space, none at the ends; punctuation stays."""
 
     def writes(self) -> pa.Schema:
-        """`text_hash`, 16 bytes."""
+        """Return `text_hash`, 16 bytes."""
         return self.named(TEXT_HASH)
 
     def never_null(self) -> tuple[str, ...]:
-        """The hash."""
+        """Return the hash."""
         return tuple(self.writes().names)
 
     def depends(self) -> dict[str, str]:
-        """The Unicode version if letters are lower-cased; the hash itself is a fixed algorithm."""
+        """Return the Unicode version if letters are lower-cased; the hash itself is a fixed algorithm."""
         if self.normalisation == "none":
             return {}
         from pipelines.kernels.text.tables import unicode_version
@@ -39,7 +39,7 @@ class TextHash(MeasuresText, PartStage):
         return unicode_version()
 
     def annotate(self, docs: pa.Table) -> pa.Table:
-        """The hash of each document."""
+        """Return the hash of each document."""
         from xxhash import xxh3_128_digest
 
         from pipelines.kernels.text.buffers import blocks, text_buffers

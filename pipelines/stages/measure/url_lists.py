@@ -22,8 +22,8 @@ _DIGEST = "S16"  # fixed length, so numpy's NUL padding affects neither order no
 
 
 def list_files(path: str) -> list[Path]:
-    """A list file, or all files called `domains` or `urls` under a directory, the layout of the UT1
-    block-lists.
+    """List the files at `path`: the file itself, or all files called `domains` or `urls` below a directory,
+    the layout of the UT1 block-lists.
     """
     directory = Path(path)
     if not directory.is_dir():
@@ -43,7 +43,7 @@ def check_lists(knob: str, paths: Sequence[str], directories: bool) -> None:
 
 
 def checksums(knob: str, paths: Sequence[str]) -> dict[str, str]:
-    """xxh3_128 of every file of a knob, for `depends()`."""
+    """Return the xxh3_128 of every file that a knob names, for `depends()`."""
     digests = {}
     for number, path in enumerate(paths):
         for file in list_files(path):
@@ -53,7 +53,7 @@ def checksums(knob: str, paths: Sequence[str]) -> dict[str, str]:
 
 
 def _entries(path: Path) -> Iterator[tuple[int, bytes]]:
-    """(line number, entry) of a list file."""
+    """Yield (line number, entry) of a list file."""
     with open(path, "rb") as lines:
         for number, line in enumerate(lines, 1):
             entry = line.strip()
@@ -95,7 +95,7 @@ class BlockList:
         return np.bincount(owners[is_blocked], minlength=len(counts)) > 0
 
     def _keys(self, url: Url, host: str) -> list[str]:
-        """Every entry that would block a URL."""
+        """Return every entry that would block a URL."""
         keys = [host]
         labels = host.split(".")
         if not host.startswith("[") and not labels[-1].isdecimal():  # addresses have no subdomains
@@ -113,8 +113,8 @@ class BlockList:
 
 
 def _page(url: Url, host: str) -> str:
-    """`host/path?query` in the form in which URL entries are compared: lower case, no `www.`, no trailing
-    slash of the path.
+    """Return `host/path?query` in the form in which URL entries are compared: lower case, no `www.`, no
+    trailing slash of the path.
     """
     page = host.removeprefix("www.") + (url.path.rstrip("/") or "/")
     return (f"{page}?{url.query}" if url.query else page).lower()
@@ -125,7 +125,7 @@ def _digest(key: str) -> bytes:
 
 
 def load_block_lists(paths: Sequence[str]) -> BlockList:
-    """The entries of all files. Raises UserError for a line that is neither a domain nor a URL."""
+    """Return the entries of all files. Raises UserError for a line that is neither a domain nor a URL."""
     digests, depth = bytearray(), -1
     for file in (file for path in paths for file in list_files(path)):
         for number, entry in _entries(file):
@@ -148,12 +148,13 @@ def load_block_lists(paths: Sequence[str]) -> BlockList:
 
 
 def split_words(text: str) -> list[str]:
-    """The words of a decoded URL: maximal runs of letters and digits, lower-cased."""
+    """Return the words of a decoded URL: maximal runs of letters and digits, lower-cased."""
     return [word for word in _SEPARATORS.split(text.lower()) if word]
 
 
 def load_words(paths: Sequence[str], squash: bool = False) -> frozenset[str]:
-    """The words of list files, lower-cased; with `squash`, characters between letters and digits are removed.
+    """Return the words of list files, lower-cased; with `squash`, characters between letters and digits are
+    removed.
 
     Raises UserError for an entry that could never match.
     """

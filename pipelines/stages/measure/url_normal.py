@@ -52,8 +52,8 @@ class Url(NamedTuple):
 
 
 def normalise_url(url: str) -> Url:
-    """The normal form of any text used as a URL. One without a scheme is read as http, as block-lists write
-    them.
+    """Return the normal form of any text used as a URL. One without a scheme is read as http, as block-lists
+    write them.
 
     The host is None for schemes without one (`mailto:`), for paths, and for names that are invalid or longer
     than 253 characters.

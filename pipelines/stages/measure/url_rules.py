@@ -49,7 +49,7 @@ _HOSTS = 65_536  # hosts whose domains are cached
 
 @dataclass(frozen=True)
 class UrlRules(PartStage):
-    """Measure every URL; decide nothing. All columns are null where a document has no URL.
+    """Measure every URL; decide nothing. All columns are null if a document has no URL.
 
     | column | definition |
     |---|---|
@@ -79,22 +79,22 @@ class UrlRules(PartStage):
     paths: ClassVar[tuple[str, ...]] = _LISTS
 
     def reads(self) -> tuple[Input, ...]:
-        """The URL."""
+        """Return the URL."""
         return (Column("url"),)
 
     def writes(self) -> pa.Schema:
-        """The columns of the table above."""
+        """Return the columns of the table above."""
         return URL_SIGNALS
 
     def check(self) -> None:
-        """The lists must exist."""
+        """Check that the lists exist."""
         check_lists("block", self.block, directories=True)
         for knob in _LISTS[1:]:
             check_lists(knob, getattr(self, knob), directories=False)
 
     def depends(self) -> dict[str, str]:
-        """tldextract, which ships the suffix list; the Unicode version, which defines case and letters; the
-        checksums of the lists.
+        """Return the version of tldextract, which ships the suffix list; the Unicode version, which defines
+        case and letters; and the checksums of the lists.
         """
         from pipelines.kernels.text.tables import unicode_version
 
@@ -139,7 +139,7 @@ class UrlRules(PartStage):
         return domain
 
     def annotate(self, docs: pa.Table) -> pa.Table:
-        """The columns of each document."""
+        """Return the columns of each document."""
         batches = [self._measure(batch["url"].to_pylist()) for batch in docs.select(["url"]).to_batches(_BATCH)]
         return pa.Table.from_batches(batches, schema=URL_SIGNALS)
 
@@ -169,8 +169,8 @@ class UrlRules(PartStage):
 
 
 def _contained(strict: frozenset[str], words: Sequence[Sequence[str]]) -> "np.ndarray":
-    """How many of the strict words each URL contains once everything between its words is
-    removed, int32 [n].
+    """Return how many of the strict words each URL contains once everything between its words is removed,
+    int32 [n].
     """
     import numpy as np
 

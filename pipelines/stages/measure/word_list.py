@@ -1,6 +1,4 @@
-"""Word lists: how much of a document, and how many of its sentences, the words and phrases of some files make
-up.
-"""
+"""Word lists: the share of a document's words and sentences that contain words and phrases of some files."""
 
 import unicodedata
 from dataclasses import dataclass
@@ -51,22 +49,22 @@ class WordList(ReadsText, PartStage):
     paths: ClassVar[tuple[str, ...]] = ("files",)
 
     def writes(self) -> pa.Schema:
-        """The columns of the table above."""
+        """Return the columns of the table above."""
         kinds = {"count": pa.int32(), "ratio": pa.float32(), "sentences": pa.int32(), "sentence_ratio": pa.float32()}
         return pa.schema([(f"{self.column}_{name}", kind) for name, kind in kinds.items()])
 
     def never_null(self) -> tuple[str, ...]:
-        """The counts; a ratio is null in a document without words."""
+        """Return the counts; a ratio is null in a document without words."""
         return (f"{self.column}_count", f"{self.column}_sentences")
 
     def depends(self) -> dict[str, str]:
-        """The checksums of the lists; the Unicode version, which defines words and sentences."""
+        """Return the checksums of the lists; the Unicode version, which defines words and sentences."""
         from pipelines.kernels.text.tables import unicode_version
 
         return unicode_version() | self._checksums
 
     def notice(self) -> str:
-        """How many entries are not searchable, and their lines."""
+        """Say how many entries are not searchable, and their lines."""
         skipped = []
         for path in self.files:
             entries, lost = _read(Path(path))
@@ -76,7 +74,7 @@ class WordList(ReadsText, PartStage):
         return f"symbols that belong to no word: {'; '.join(skipped)} will not be searched" if skipped else ""
 
     def check(self) -> None:
-        """At least one list, existing files, and a valid column name."""
+        """Check that there is a list, that files exist, and that the column name is valid."""
         if not self.files:
             raise ValueError("files: got an empty list, expected at least one file")
         check_lists("files", self.files, directories=False)
@@ -112,7 +110,7 @@ class WordList(ReadsText, PartStage):
         return data, bounds, slots
 
     def annotate(self, docs: pa.Table) -> pa.Table:
-        """The counts of each document."""
+        """Return the counts of each document."""
         import numpy as np
 
         from pipelines.kernels.search.word_lists import find_entries
@@ -153,8 +151,8 @@ def _ratio(part: "np.ndarray", whole: "np.ndarray") -> pa.Array:
 
 
 def _read(path: Path) -> tuple[list[bytes], list[int]]:
-    """The entries of a file, lower-cased, words joined by one space; and the line numbers of those that are
-    not searchable.
+    """Return the entries of a file, lower-cased, words joined by one space; and the line numbers of those
+    that are not searchable.
     """
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()

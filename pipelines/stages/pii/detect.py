@@ -1,8 +1,7 @@
 """Presidio behind the gate: recognizers read only windows that can contain an entity.
 
-They find the same there as in the whole text, except that they find more in two cases: phonenumbers gives up
-on a text after 65,535 false starts, and Presidio on a pattern after 60 seconds. Language models read whole
-texts.
+They find the same entities in windows as in the whole text, and more in two cases: phonenumbers gives up on a
+text after 65,535 false starts, and Presidio on a pattern after 60 seconds. Language models read whole texts.
 """
 
 from bisect import bisect_right
@@ -50,8 +49,8 @@ class Detector:
     def detect(
         self, texts: pa.ChunkedArray, ids: pa.ChunkedArray, entities: Sequence[str] | None = None
     ) -> Iterator[tuple[int, Detection]]:
-        """(row, detection) for every detection of any score, entity by entity: of all entities, or of the
-        given pattern entities.
+        """Yield (row, detection) for every detection of any score, entity by entity: of all entities, or of
+        the given pattern entities.
 
         Raises UserError with the document's id and the entity if a recognizer fails.
         """
@@ -86,8 +85,8 @@ class Detector:
     def _hits(
         self, entity: str, offsets: "np.ndarray", data: "np.ndarray", chains: "Chains | None"
     ) -> Iterator[tuple[int, list[tuple[int, int, int]]]]:
-        """(row, its hits in order as (row, start, end) in bytes) for every document that can contain the
-        entity.
+        """Yield (row, its hits in order as (row, start, end) in bytes) for every document that can contain
+        the entity.
         """
         import numpy as np
 
@@ -112,7 +111,7 @@ class Detector:
     def _cut(
         self, entity: str, document: bytes, spans: list[tuple[int, int, int]]
     ) -> Iterator[tuple[str, int, int, int]]:
-        """(window, its byte offset, low, high) around the hits of a document; see _Candidate."""
+        """Yield (window, its byte offset, low, high) around the hits of a document; see _Candidate."""
         from pipelines.stages.pii.windows import GATES
 
         cut = GATES[entity].cut
@@ -212,7 +211,7 @@ def _batches(windows: list[str]) -> Iterator[list[str]]:
 
 
 def _find_names(names: NameFinder, texts: pa.ChunkedArray, ids: pa.ChunkedArray) -> Iterator[tuple[int, Detection]]:
-    """(row, detection) of every name."""
+    """Yield (row, detection) of every name."""
     for row, text in enumerate(texts.to_pylist()):
         try:
             detections = names.find(text)

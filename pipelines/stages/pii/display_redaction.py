@@ -16,7 +16,7 @@ from pipelines.stages.pii.pii import Pii
 
 
 def redact_texts(corpus: Corpus, part: Part, values: list[str]) -> list[str]:
-    """Short texts, redacted by the pii steps of their source."""
+    """Redact short texts with the pii steps of their source."""
     for _, step in pii_steps(corpus, part) if values else ():
         docs = pa.table(
             {"id": pa.array([b"\0" * 16] * len(values), pa.binary(16)), "text": pa.array(values, pa.large_string())}
@@ -29,7 +29,7 @@ def redact_texts(corpus: Corpus, part: Part, values: list[str]) -> list[str]:
 
 
 def pii_steps(corpus: Corpus, part: Part) -> list[tuple[int, PublishedStep]]:
-    """The pii steps of a part, each with the position of its annotation."""
+    """Return the pii steps of a part, each with the position of its annotation."""
     by_directory = {step.directory: step for step in corpus.steps if step.stage == "pii"}
     positions = [(i, by_directory.get(annotation.directory)) for i, annotation in enumerate(part.annotations)]
     return [(i, step) for i, step in positions if step is not None]
@@ -56,8 +56,8 @@ def _detect(step: PublishedStep, part: Part) -> pa.Array:
 
 
 def without_personal_data(corpus: Corpus, part: Part) -> Part:
-    """A part in memory, with edits for everything that its pii steps find, also in rows excluded by their
-    `where`.
+    """Return a part in memory, with edits for everything that its pii steps find, also in rows excluded by
+    their `where`.
     """
     for position, step in pii_steps(corpus, part):
         annotation = part.annotations[position]

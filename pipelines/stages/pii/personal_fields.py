@@ -25,7 +25,7 @@ Search = Callable[[Sequence[str], Sequence[bytes]], Sequence[tuple[str, Mapping[
 
 
 def column_of(name: str) -> str:
-    """The column of a field: `meta` for `meta.author`."""
+    """Return the column of a field: `meta` for `meta.author`."""
     return name.partition(".")[0]
 
 
@@ -40,7 +40,7 @@ def check_fields(names: Sequence[str]) -> None:
 def redact_fields(
     names: Sequence[str], docs: pa.Table, search: Search
 ) -> tuple[dict[str, list[str | None]], list[Counter[str]]]:
-    """`pii_url` and `pii_meta`, as `names` request, and the finds by entity of each document.
+    """Return `pii_url` and `pii_meta`, as `names` request, and the detections by entity of each document.
 
     In a field of `meta`, the search covers all strings, names of nested fields, and integers of six or more
     digits, which become strings if something is found.
@@ -79,15 +79,15 @@ def _whole(digits: str) -> int | str:
 
 
 def _select_fields(meta: Any, names: set[str]) -> Any:
-    """The fields of `meta` to search; all of them if `names` contains an empty one."""
+    """Return the fields of `meta` to search; all of them if `names` contains an empty one."""
     if "" in names or not isinstance(meta, dict):
         return meta
     return [value for name, value in meta.items() if name in names]
 
 
 def _texts(value: Any) -> list[str]:
-    """All strings of a JSON value, field names included, and numbers that are long enough; each as often as
-    it occurs.
+    """Return all strings of a JSON value, field names included, and numbers that are long enough; each as
+    often as it occurs.
     """
     if isinstance(value, str):
         return [_clean(value)]
@@ -101,7 +101,7 @@ def _texts(value: Any) -> list[str]:
 
 
 def _replace(value: Any, redacted: Mapping[str, tuple[str, Mapping[str, int]]]) -> Any:
-    """The value with redacted strings and numbers; field names that become equal are numbered."""
+    """Return the value with redacted strings and numbers; field names that become equal are numbered."""
     if isinstance(value, dict):
         new: dict[str, Any] = {}
         for name, entry in value.items():
@@ -123,12 +123,12 @@ def is_url(value: str) -> bool:
 
 
 def decode_at(url: str) -> str:
-    """A URL with @ instead of %40, so that an e-mail address in a parameter is recognized."""
+    """Return a URL with @ instead of %40, so that an e-mail address in a parameter is recognized."""
     return url.replace("%40", "@")
 
 
 def split_url_parts(url: str) -> str:
-    """A URL with spaces instead of its separators, for the search for e-mail addresses.
+    """Replace the separators of a URL by spaces, for the search for e-mail addresses.
 
     Presidio's pattern allows these characters before the @, as RFC 5322 does, although hardly any address has
     them. On a URL it would take host and path as part of the address, or find none, because it then looks up

@@ -127,11 +127,11 @@ class Pii(ReadsText, PartStage):
     hide personal data in them."""
 
     def reads(self) -> tuple[Input, ...]:
-        """The text and the fields."""
+        """Return the text and the fields."""
         return (*super().reads(), *map(Column, dict.fromkeys(map(column_of, self.fields))))
 
     def writes(self) -> pa.Schema:
-        """`edits`, a count per entity, the spans of annotated detections, and the fields with
+        """Return `edits`, a count per entity, the spans of annotated detections, and the fields with
         replacements.
         """
         spans = [(SPANS_COLUMN, SPANS)] if "annotate" in map(self.action_of, self.entities) else []
@@ -140,12 +140,12 @@ class Pii(ReadsText, PartStage):
         return pa.schema([(EDITS_COLUMN, EDITS), *counts, *spans, *fields])
 
     def never_null(self) -> tuple[str, ...]:
-        """The counts."""
+        """Return the counts."""
         return tuple(count_column(entity) for entity in self.entities)
 
     def depends(self) -> dict[str, str]:
-        """The libraries with their patterns, metadata and suffix list, the language model, and the key's
-        fingerprint.
+        """Return the libraries with their patterns, metadata and suffix list, the language model, and the
+        key's fingerprint.
         """
         versions = library_versions("presidio-analyzer", "phonenumbers", "tldextract", "regex")
         if self.ner_model:
@@ -153,11 +153,11 @@ class Pii(ReadsText, PartStage):
         return versions | ({"key fingerprint": fingerprint(self._key)} if self.key else {})
 
     def libraries(self) -> tuple[tuple[str, str], ...]:
-        """The spaCy model."""
+        """Return the spaCy model."""
         return ((self.ner_model, f"{INSTALL_ENGLISH} (the model for English)"),) if self.ner_model else ()
 
     def notice(self) -> str:
-        """A warning about the cost of names."""
+        """Warn about the cost of names."""
         if not self.ner_model:
             return ""
         return (
@@ -166,7 +166,7 @@ class Pii(ReadsText, PartStage):
         )
 
     def check(self) -> None:
-        """Entities, actions and regions must be known and fit together, and the key must be usable."""
+        """Check that entities, actions and regions are known and fit together, and that the key is usable."""
         self._check_entities()
         self._check_actions()
         check_fields(self.fields)
@@ -220,7 +220,7 @@ class Pii(ReadsText, PartStage):
                 raise ValueError("key: given, but neither hmac nor pseudonym is among the actions")
 
     def action_of(self, entity: str) -> Action:
-        """The action for an entity."""
+        """Return the action for an entity."""
         return self.actions.get(entity, self.action)
 
     @cached_property
@@ -244,7 +244,7 @@ class Pii(ReadsText, PartStage):
         return Detector(self.entities, self.phone_regions, self.ner_model)
 
     def annotate(self, docs: pa.Table) -> pa.Table:
-        """Edits and counts of each document, and its redacted fields."""
+        """Return edits and counts of each document, and its redacted fields."""
         edits, spans, counts = self._search(docs[self.text], docs["id"])
         columns: dict[str, Any] = {}
         if self.fields:
@@ -311,8 +311,8 @@ class Pii(ReadsText, PartStage):
         return _Finds(edits, spans, counts)
 
     def _resolve(self, detections: Sequence[_RowDetection]) -> Iterator[_RowDetection]:
-        """One detection for each group of overlapping ones, over everything they cover. Input is sorted by
-        row, then start.
+        """Yield one detection for each group of overlapping ones, over everything they cover. Input is sorted
+        by row, then start.
         """
         group: list[_RowDetection] = []
         reach = -1
@@ -337,7 +337,9 @@ class Pii(ReadsText, PartStage):
 
 
 def _outside(detections: Sequence[_RowDetection], spans: Sequence[_RowDetection]) -> list[_RowDetection]:
-    """The detections outside all spans: a phone number inside a private address is part of that address."""
+    """Return the detections outside all spans: a phone number inside a private address is part of that
+    address.
+    """
     by_row: dict[int, list[_RowDetection]] = {}
     for span in spans:
         by_row.setdefault(span.row, []).append(span)
@@ -351,5 +353,5 @@ def _outside(detections: Sequence[_RowDetection], spans: Sequence[_RowDetection]
 
 
 def count_column(entity: str) -> str:
-    """The count column of an entity: `pii_email_address`."""
+    """Return the count column of an entity: `pii_email_address`."""
     return f"pii_{entity.lower()}"

@@ -84,7 +84,8 @@ _PIECE = 100_000  # characters per call of a language model, which takes about 1
 
 
 def load_recognizers(entities: tuple[str, ...], phone_regions: tuple[str, ...]) -> dict[str, Any]:
-    """Presidio's recognizers in the reference configuration, by entity, for `entities` of PATTERN_ENTITIES.
+    """Load Presidio's recognizers in the reference configuration, by entity, for `entities` of
+    PATTERN_ENTITIES.
 
     This affects the whole process: it silences Presidio's logger, which quotes text, and gives tldextract an
     extractor that neither downloads a suffix list nor writes a cache.
@@ -165,7 +166,7 @@ class NameFinder:
         return engine, predefined.SpacyRecognizer()
 
     def find(self, text: str) -> list[Named]:
-        """All names in a text."""
+        """Find all names in a text."""
         engine, recognizer = self._loaded
         names, at = [], 0
         while at < len(text):
@@ -178,7 +179,7 @@ class NameFinder:
 
 
 def _piece_end(text: str, at: int) -> int:
-    """The end of a piece that begins at `at`: after a paragraph, a line or a word, in this order of
+    """Return the end of a piece that begins at `at`: after a paragraph, a line or a word, in this order of
     preference, or anywhere.
     """
     limit = at + _PIECE

@@ -41,8 +41,8 @@ _BASE58 = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
 
 
 def read_key(where: str) -> bytes:
-    """The key at `file:PATH` or `env:NAME`. Raises ValueError, which never quotes the key, if it is missing
-    or too short.
+    """Return the key at `file:PATH` or `env:NAME`. Raises ValueError, which never quotes the key, if it is
+    missing or too short.
     """
     kind, _, name = where.partition(":")
     if kind == "file" and name:
@@ -61,12 +61,12 @@ def read_key(where: str) -> bytes:
 
 
 def fingerprint(key: bytes) -> str:
-    """A digest that tells keys apart without revealing them."""
+    """Return a digest that distinguishes keys without revealing them."""
     return hmac.new(key, b"fingerprint", hashlib.sha256).hexdigest()[:16]
 
 
 def replacement(action: str, entity: str, value: str, key: bytes) -> str:
-    """The replacement of a value. `key` matters for `hmac` and `pseudonym` only."""
+    """Return the replacement of a value. `key` matters for `hmac` and `pseudonym` only."""
     if action == "mask":
         return "".join(character if character.isspace() else "*" for character in value)
     if action == "placeholder":
@@ -93,7 +93,7 @@ def _address(value: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None
 
 
 def _canonical(entity: str, value: str) -> str:
-    """One canonical form for all spellings of a value."""
+    """Return one canonical form for all spellings of a value."""
     if entity == "EMAIL_ADDRESS":
         return value.lower()
     if entity == "IP_ADDRESS":
@@ -111,7 +111,7 @@ def _digits(value: str) -> str:
 
 
 def _fill_digits(value: str, digits: str) -> str:
-    """`value` with its digits replaced by `digits`, or `digits` alone if their number differs."""
+    """Return `value` with its digits replaced by `digits`, or `digits` alone if their number differs."""
     if sum(map(str.isdecimal, value)) != len(digits):
         return digits
     following = iter(digits)

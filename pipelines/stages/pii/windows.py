@@ -1,5 +1,4 @@
-"""From hits to windows: the context that Presidio needs around a hit to find the same there as in the whole
-text.
+"""From hits to windows: the context around a hit in which Presidio finds the same as in the whole text.
 
 A window is cut where no match of the entity's patterns can cross, and contains every neighbouring character
 that the patterns look at. Neighbours that they treat like the edge of the text are left out, so that equal
@@ -90,7 +89,7 @@ _NUMBER_TYPES = (
 
 
 def email_window(text: str, at: int, end: int, regions: tuple[str, ...]) -> Window | None:
-    """The address around the @ at `at`, and the addresses to its right that share characters with it."""
+    """Return the address around the @ at `at`, and the addresses to its right that share characters with it."""
     match = _AT.match(text, at)
     if not match:
         return None
@@ -101,27 +100,27 @@ def email_window(text: str, at: int, end: int, regions: tuple[str, ...]) -> Wind
 
 
 def internet_window(text: str, at: int, end: int, regions: tuple[str, ...]) -> Window:
-    """The run of word characters, colons, dots, per cents and slashes around `at`."""
+    """Return the run of word characters, colons, dots, per cents and slashes around `at`."""
     return _run(text, at, _INTERNET)
 
 
 def hardware_window(text: str, at: int, end: int, regions: tuple[str, ...]) -> Window:
-    """The run of word characters, colons, dots and hyphens around `at`."""
+    """Return the run of word characters, colons, dots and hyphens around `at`."""
     return _run(text, at, _HARDWARE)
 
 
 def wallet_window(text: str, at: int, end: int, regions: tuple[str, ...]) -> Window:
-    """The run of letters and digits around `at`."""
+    """Return the run of letters and digits around `at`."""
     return _run(text, at, _WALLET)
 
 
 def word_window(text: str, at: int, end: int, regions: tuple[str, ...]) -> Window:
-    """The run of word characters around `at`."""
+    """Return the run of word characters around `at`."""
     return _run(text, at, _WORD)
 
 
 def code_window(text: str, start: int, end: int, regions: tuple[str, ...]) -> Window:
-    """The words of the chain, neighbouring words with digits, and one more word on each side.
+    """Return the words of the chain, neighbouring words with digits, and one more word on each side.
 
     Some numbers begin or end with letters set off by a separator.
     """
@@ -138,20 +137,20 @@ def code_window(text: str, start: int, end: int, regions: tuple[str, ...]) -> Wi
 
 
 def api_key_window(text: str, at: int, end: int, regions: tuple[str, ...]) -> Window | None:
-    """The run of letters, digits, dots, hyphens and underscores around `at`, if a key is in it."""
+    """Return the run of letters, digits, dots, hyphens and underscores around `at`, if a key is in it."""
     window = _run(text, at, _API_KEY_RUN)
     return window if _API_KEY.search(text, window.start, window.end) else None
 
 
 def private_key_window(text: str, at: int, end: int, regions: tuple[str, ...]) -> Window | None:
-    """The key whose first line has PRIVATE KEY at `at`."""
+    """Return the key whose first line has PRIVATE KEY at `at`."""
     start = text.rfind("-----BEGIN ", max(0, at - _PRIVATE_KEY_LEAD), at)
     match = _PRIVATE_KEY.match(text, start) if start >= 0 else None
     return Window(start, match.end(), start, match.end()) if match else None
 
 
 def credentials_window(text: str, at: int, end: int, regions: tuple[str, ...]) -> Window | None:
-    """User, password and host after the :// at `at`, with the character before it."""
+    """Return user, password and host after the :// at `at`, with the character before it."""
     match = _URL_CREDENTIALS.match(text, at + 3)
     return Window(at - 1, match.end(), at - 1, match.end()) if match else None
 
@@ -162,8 +161,8 @@ def _run(text: str, at: int, sides: tuple[Any, Any]) -> Window:
 
 
 def iban_window(text: str, at: int, end: int, regions: tuple[str, ...]) -> Window | None:
-    """From the country letters before `at` to the end of the longest possible match, extended by candidates
-    that begin within it.
+    """Return the text from the country letters before `at` to the end of the longest possible match, extended
+    by candidates that begin within it.
     """
     start = at - 3
     if not _IBAN.match(text, start):
@@ -178,7 +177,7 @@ def iban_window(text: str, at: int, end: int, regions: tuple[str, ...]) -> Windo
 
 
 def chain_window(text: str, start: int, end: int, regions: tuple[str, ...]) -> Window:
-    """The chain, with a neighbouring word character on each side."""
+    """Return the chain, with a neighbouring word character on each side."""
     left = start - (start > 0 and _is_word(text[start - 1]))
     right = end + (end < len(text) and _is_word(text[end]))
     return Window(left, right, start, end)
@@ -190,7 +189,8 @@ def _is_word(character: str) -> bool:
 
 
 def phone_window(text: str, start: int, end: int, regions: tuple[str, ...]) -> Window | None:
-    """From the first candidate that may be a number to the end of everything joined to the chain.
+    """Return the text from the first candidate that may be a number to the end of everything joined to the
+    chain.
 
     Includes leading brackets and pluses, and neighbours for which phonenumbers rejects a number.
     """
@@ -211,7 +211,8 @@ def phone_window(text: str, start: int, end: int, regions: tuple[str, ...]) -> W
 
 
 def _first_candidate(text: str, begin: int, end: int, regions: tuple[str, ...]) -> int | None:
-    """The start of the first candidate that phonenumbers can accept as valid, skipping those before it.
+    """Return the start of the first candidate that phonenumbers can accept as valid, skipping those before
+    it.
 
     A table of numbers is one long chain with hardly any phone number, and costs phonenumbers a millisecond
     per twenty cells. So its own expressions first select the pieces that it would try.
@@ -231,7 +232,7 @@ def _first_candidate(text: str, begin: int, end: int, regions: tuple[str, ...]) 
 
 
 def _pieces(candidate: str) -> Iterator[str]:
-    """All pieces of a candidate that phonenumbers tries to parse as a number."""
+    """Yield all pieces of a candidate that phonenumbers tries to parse as a number."""
     from phonenumbers.phonenumbermatcher import _INNER_MATCHES
 
     yield candidate
@@ -244,8 +245,8 @@ def _pieces(candidate: str) -> Iterator[str]:
 
 
 def _joined(text: str, at: int) -> tuple[int, int]:
-    """The span of chains joined by extension labels around the digit at `at`: no candidate of phonenumbers
-    crosses its ends.
+    """Return the span of chains joined by extension labels around the digit at `at`: no candidate of
+    phonenumbers crosses its ends.
 
     Only a # that ends an extension is not included.
     """
@@ -267,7 +268,7 @@ def _may_reject(character: str) -> bool:
 def can_be_phone(piece: str, plus: bool, regions: tuple[str, ...], whole: bool = False) -> bool:
     """Whether a number in the piece can be valid, by the metadata with which phonenumbers itself validates.
 
-    With `whole`, only the number of all digits of the piece, except those of an extension.
+    With `whole`, only the number made of all digits of the piece counts, except those of an extension.
     """
     return (_can_be_phone if len(piece) <= 40 else _can_be_phone.__wrapped__)(piece, plus, regions, whole)
 
@@ -288,7 +289,7 @@ def _can_be_phone(piece: str, plus: bool, regions: tuple[str, ...], whole: bool)
 
 
 def phone_digits(regions: tuple[str, ...]) -> int:
-    """The fewest digits of a valid number in one of the regions, or with a plus."""
+    """Return the fewest digits of a valid number in one of the regions, or with a plus."""
     return min(INTERNATIONAL_DIGITS, *(_national(region).least for region in regions))
 
 

@@ -1,4 +1,4 @@
-"""Classifier: the score that a supervised fastText model gives a document, or its worst sentence."""
+"""Classifier: the score of a document, or of its worst sentence, from a supervised fastText model."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -45,23 +45,23 @@ class Classifier(ReadsText, PartStage):
     paths: ClassVar[tuple[str, ...]] = ("model",)
 
     def writes(self) -> pa.Schema:
-        """The score."""
+        """Return the score."""
         names = [self.column, f"{self.column}_mean"] if self.sentences else [self.column]
         return pa.schema([(name, pa.float32()) for name in names])
 
     def never_null(self) -> tuple[str, ...]:
-        """The score of a document; scores of sentences are null without a sentence."""
+        """Return the score of a document; scores of sentences are null without a sentence."""
         return () if self.sentences else (self.column,)
 
     def depends(self) -> dict[str, str]:
-        """The checksum of the model; the Unicode version, which defines where sentences end."""
+        """Return the checksum of the model; the Unicode version, which defines where sentences end."""
         from pipelines.kernels.text.tables import unicode_version
 
         model = {"model xxh3_128": self._checksum}
         return model | unicode_version() if self.sentences else model
 
     def check(self) -> None:
-        """An existing model file or trained directory, and valid names."""
+        """Check that the model is a file or a trained directory, and that names are valid."""
         if not self._file.is_file():
             raise ValueError(
                 f"model: got {self.model!r}, expected a fastText model file, or a directory with {MODEL}: "
@@ -103,7 +103,7 @@ class Classifier(ReadsText, PartStage):
         return model
 
     def annotate(self, docs: pa.Table) -> pa.Table:
-        """The score of each document."""
+        """Return the score of each document."""
         from pipelines.kernels.text.buffers import text_buffers
 
         offsets, data = text_buffers(docs[self.text])

@@ -35,8 +35,8 @@ class FastTextModel:
     def predict(
         self, data: "np.ndarray", starts: "np.ndarray", ends: "np.ndarray", k: int
     ) -> tuple["np.ndarray", "np.ndarray"]:
-        """(indices into `labels`, int32 [n, k], probabilities, float32 [n, k]), best first, of the texts
-        data[start:end].
+        """Return (indices into `labels`, int32 [n, k], probabilities, float32 [n, k]), best first, of the
+        texts data[start:end].
 
         The index is -1 and the probability 0 for a text without features, and beyond the labels of a model
         with fewer than k.
@@ -51,7 +51,7 @@ class FastTextModel:
         return indices, scores
 
     def score(self, data: "np.ndarray", starts: "np.ndarray", ends: "np.ndarray", label: str) -> "np.ndarray":
-        """The probability of one label, float32 [n]; 0 for a text without features."""
+        """Return the probability of one label, float32 [n]; 0 for a text without features."""
         import numpy as np
 
         label_index, result = self.labels.index(label), np.zeros(len(starts), np.float32)
@@ -125,7 +125,7 @@ class _File:
         self.content, self.position = content, 0
 
     def numbers(self, kind: Any, count: int) -> "np.ndarray":
-        """The next `count` numbers, as a read-only view."""
+        """Return the next `count` numbers, as a read-only view."""
         import numpy as np
 
         size = np.dtype(kind).itemsize * int(count)
@@ -137,11 +137,11 @@ class _File:
         return numbers
 
     def flag(self) -> bool:
-        """The next byte."""
+        """Return the next byte."""
         return bool(self.numbers("u1", 1)[0])
 
     def word(self) -> bytes:
-        """The bytes up to the next NUL."""
+        """Return the bytes up to the next NUL."""
         end = self.content.index(b"\0", self.position)
         word = self.content[self.position : end]
         self.position = end + 1
@@ -149,7 +149,7 @@ class _File:
 
 
 def _dictionary(file: _File, arguments: "np.ndarray") -> tuple["Features", tuple[str, ...], "np.ndarray"]:
-    """(features, labels, frequency of each label in the training text)."""
+    """Return (features, labels, frequency of each label in the training text)."""
     import numpy as np
 
     from pipelines.kernels.search.fasttext_predict import Features, index_words
@@ -198,7 +198,9 @@ def _matrix(file: _File, quantised: bool) -> "np.ndarray":
 
 
 def _centroids(file: _File) -> tuple["np.ndarray", int, int, int]:
-    """A product quantiser: its centroids, the number of sub-vectors, their length, the length of the last."""
+    """Return a product quantiser: its centroids, the number of sub-vectors, their length, the length of the
+    last.
+    """
     import numpy as np
 
     width, parts, length, last = file.numbers(np.int32, 4).tolist()
@@ -220,7 +222,7 @@ def _unpack(codes: "np.ndarray", centroids: "np.ndarray", parts: int, length: in
 
 
 def _tree(counts: "np.ndarray") -> "np.ndarray":
-    """The library's Huffman tree over labels: children, int32 [2 * labels - 1, 2]. `counts` descend."""
+    """Return the library's Huffman tree over labels: children, int32 [2 * labels - 1, 2]. `counts` descend."""
     import numpy as np
 
     labels = len(counts)

@@ -40,18 +40,18 @@ class Perplexity(ReadsText, PartStage):
     paths: ClassVar[tuple[str, ...]] = ("model",)
 
     def writes(self) -> pa.Schema:
-        """The perplexity."""
+        """Return the perplexity."""
         return pa.schema([(self.column, pa.float32())])
 
     def depends(self) -> dict[str, str]:
-        """The library and the checksum of the model; with `lower`, the Unicode version."""
+        """Return the library and the checksum of the model; with `lower`, the Unicode version."""
         from pipelines.kernels.text.tables import unicode_version
 
         versions = library_versions("kenlm") | {"model xxh3_128": self._checksum}
         return versions | unicode_version() if self.lower else versions
 
     def check(self) -> None:
-        """The library must be installed and the model exist."""
+        """Check that the library is installed and the model exists."""
         if find_spec("kenlm") is None:
             raise ValueError(f"model: KenLM is not installed; run: {install_extra('kenlm')}")
         if not Path(self.model).is_file():
@@ -61,7 +61,7 @@ class Perplexity(ReadsText, PartStage):
         super().check()
 
     def libraries(self) -> tuple[tuple[str, str], ...]:
-        """KenLM."""
+        """Return KenLM, which reads the model."""
         return (("kenlm", install_extra("kenlm")),)
 
     def setup(self) -> None:
@@ -93,7 +93,7 @@ class Perplexity(ReadsText, PartStage):
             raise UserError(f"perplexity: {self.model}: not a KenLM model ({reason})") from None
 
     def annotate(self, docs: pa.Table) -> pa.Table:
-        """The perplexity of each document."""
+        """Return the perplexity of each document."""
         column = docs[self.text]
         values: list[float | None] = []
         for first in range(0, len(column), _ROWS):

@@ -61,23 +61,23 @@ class TransformerClassifier(ReadsText, PartStage):
     paths: ClassVar[tuple[str, ...]] = ("model", "num_gpus")
 
     def writes(self) -> pa.Schema:
-        """The score."""
+        """Return the score."""
         return pa.schema([(self.column, pa.float32())])
 
     def never_null(self) -> tuple[str, ...]:
-        """The score."""
+        """Return the score."""
         return (self.column,)
 
     def depends(self) -> dict[str, str]:
-        """The libraries, the device, and the checksum of all files of the model."""
+        """Return the libraries, the device, and the checksum of all files of the model."""
         return library_versions("torch", "transformers") | {"device": self._device, "model xxh3_128": self._checksum}
 
     def gpus(self) -> float:
-        """`num_gpus`."""
+        """Return `num_gpus`."""
         return self.num_gpus
 
     def check(self) -> None:
-        """A model directory, and values in range."""
+        """Check that the model is a directory and that values are in range."""
         for name in ("config.json", "model.safetensors"):
             if not (Path(self.model) / name).is_file():
                 raise ValueError(
@@ -134,7 +134,7 @@ class TransformerClassifier(ReadsText, PartStage):
         return _Loaded(tokenizer, model.eval().to(self._device), self._device, *self._output(model.config, where))
 
     def _output(self, config: Any, where: str) -> tuple[int, str]:
-        """(index of the label, type of the outputs)."""
+        """Return (index of the label, type of the outputs)."""
         if config.num_labels == 1 and not self.label:
             return 0, "number"
         names = {str(name): int(index) for index, name in config.id2label.items()}
@@ -145,7 +145,7 @@ class TransformerClassifier(ReadsText, PartStage):
         return names[self.label], "sigmoid" if config.problem_type == "multi_label_classification" else "softmax"
 
     def annotate(self, docs: pa.Table) -> pa.Table:
-        """The score of each document."""
+        """Return the score of each document."""
         import numpy as np
         import torch
 
@@ -165,7 +165,7 @@ class TransformerClassifier(ReadsText, PartStage):
         return pa.table([pa.array(scores)], schema=self.writes())
 
     def _batches(self, encoded: list[list[int]]) -> Iterator[tuple[list[int], list[list[int]]]]:
-        """(rows, their token ids), each batch with one power-of-two length."""
+        """Yield (rows, their token ids), each batch with one power-of-two length."""
         groups: dict[int, list[int]] = {}
         for row, ids in enumerate(encoded):
             groups.setdefault(self._length(ids), []).append(row)
@@ -178,7 +178,7 @@ class TransformerClassifier(ReadsText, PartStage):
         return min(self.max_tokens, max(_SHORTEST, 1 << (len(ids) - 1).bit_length()))
 
     def _scores(self, encoded: list[list[int]]) -> "np.ndarray":
-        """The scores of a batch, and of the padding rows after it."""
+        """Return the scores of a batch, and of the padding rows after it."""
         import numpy as np
         import torch
 
@@ -200,6 +200,6 @@ class TransformerClassifier(ReadsText, PartStage):
 
 
 def _directory_checksum(directory: Path) -> str:
-    """One checksum of the names and contents of all files below a directory."""
+    """Return one checksum of the names and contents of all files below a directory."""
     files = sorted(path for path in directory.rglob("*") if path.is_file())
     return digest({path.relative_to(directory).as_posix(): file_checksum(path) for path in files})

@@ -154,13 +154,13 @@ class TokenTexts:
         return b"".join([self._texts[token] or b"" for token in ids])
 
     def _offset(self, token: int, character: int) -> int:
-        """Bytes of a token before its character number `character`."""
+        """Return the bytes of a token before its character number `character`."""
         text = self._texts[token] or b""
         return [place for place, byte in enumerate(text) if _starts_character(byte)][character]
 
     def _cached_ids(self, text: bytes) -> list[int] | None:
-        """The ids of a piece of text, from a cache; None if its bytes are not valid UTF-8 or its tokens do
-        not decode to it.
+        """Return the ids of a piece of text, from a cache; None if its bytes are not valid UTF-8 or its
+        tokens do not decode to it.
         """
         if text not in self._memo:
             if len(self._memo) >= _MEMO:
@@ -183,7 +183,7 @@ class TokenTexts:
 
 
 def _texts(definition: Definition) -> list[bytes | None]:
-    """The bytes of each id in a text, None where they are not known."""
+    """Return the bytes of each id in a text, None where they are not known."""
     texts: list[bytes | None] = [None] * definition.vocab_size
     marked = definition.data["model"].get("continuing_subword_prefix") or definition.end_of_word
     if definition.kind in ("wordpiece", "word_level") or (definition.kind == "bpe" and marked):

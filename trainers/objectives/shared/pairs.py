@@ -245,7 +245,7 @@ def _width(sizes: np.ndarray, rows: np.ndarray, count: int) -> int:
 
 
 def _blank(rows: int, width: int, padding: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(inputs, positions, segments) of rows that hold only padding, each int64 [rows, width]."""
+    """Return (inputs, positions, segments) of rows that hold only padding, each int64 [rows, width]."""
     shape = (rows, width)
     return np.full(shape, padding, np.int64), np.zeros(shape, np.int64), np.full(shape, PADDING, np.int64)
 

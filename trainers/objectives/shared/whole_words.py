@@ -64,7 +64,7 @@ def text_of(definition: Definition, token_id: int) -> bytes:
 
 
 def _text(definition: Definition, token_id: int) -> str:
-    """The text of a token; bytes that are only part of a character become surrogates."""
+    """Return the text of a token; bytes that are only part of a character become surrogates."""
     return text_of(definition, token_id).decode("utf-8", "surrogateescape").replace(_METASPACE, " ")
 
 
