@@ -36,7 +36,9 @@ def read_examples(task: Task, split: str, data: Location | None) -> Examples:
     layout, labelled = files.layout, split not in files.layout.unlabelled
     sets, records = read_rows(files)
     if layout.incomplete_rows == "skip":
-        sets = [_without_empty(rows, layout) for rows in sets]
+        sets = [rows for rows in (_without_empty(rows, layout) for rows in sets) if len(rows)]
+        if not sets:
+            raise UserError(f"{files.paths[0]}: holds no complete row")
     parts = [_READERS[task.kind](rows, layout, task, labelled) for rows in sets]
     fields = {name: _join(name, [part[name] for part in parts]) for name in parts[0]}
     ids = _ids(sets, layout, task)

@@ -340,6 +340,9 @@ def test_incomplete_rows_are_skipped_and_counted_where_the_task_says_so(tmp_path
     )
     assert examples.texts[0].to_pylist() == ["x", "z"]
     assert examples.skipped == 2
+    (tmp_path / "train.tsv").write_text("y\ta\nno\t \n")
+    with pytest.raises(UserError, match="holds no complete row"):
+        read(task_of(tmp_path, "classify", **{**SENTENCES, "files": {"train": "train.tsv"}}, incomplete_rows="skip"))
 
 
 @pytest.mark.parametrize(
@@ -347,6 +350,7 @@ def test_incomplete_rows_are_skipped_and_counted_where_the_task_says_so(tmp_path
     [
         ("train.jsonl", b'{"a": "x", "y": "no"}\n{"a"\n', "line 2: not JSON"),
         ("train.jsonl", b"[1]\n", "line 1: holds no JSON object"),
+        ("train.jsonl", b'{"a": "x\\ud800", "y": "no"}\n', "line 1: holds half of a surrogate pair"),
         ("train.jsonl", b'{"a": "x"}\n\xff\n', "line 2: not utf-8 at byte 11; set the encoding"),
         ("train.jsonl.gz", gzip.compress(b'{"a": "x"}')[:-4], "not intact gzip"),
         ("train.jsonl.gz", b"\x1f\x8b\x08 no", "not intact gzip"),

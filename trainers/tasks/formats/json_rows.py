@@ -145,15 +145,30 @@ def _objects(data: str, path: str) -> Iterator[tuple[int, Record]]:
             raise UserError(f"{path}: line {number}: not JSON: {reason}; correct it, or name another format") from None
         if not isinstance(record, dict):
             raise UserError(f"{path}: line {number}: holds no JSON object; expected {{column: value}}")
+        _check_text(line, record, f"{path}: line {number}")
         yield number, record
 
 
 def _whole(data: str, path: str) -> Any:
     try:
-        return json.loads(data)
+        document = json.loads(data)
     except json.JSONDecodeError as error:
         raise UserError(
             f"{path}: line {error.lineno}: not JSON: {error.msg}; correct it, or name another format"
+        ) from None
+    _check_text(data, document, path)
+    return document
+
+
+def _check_text(data: str, document: Any, where: str) -> None:
+    """Refuse escapes of half a surrogate pair, which JSON allows and UTF-8 cannot hold."""
+    if "\\ud" not in data and "\\uD" not in data:
+        return
+    try:
+        json.dumps(document, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise UserError(
+            f"{where}: holds half of a surrogate pair, which is no character; correct the escape \\ud..."
         ) from None
 
 
