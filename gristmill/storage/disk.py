@@ -271,16 +271,17 @@ class LocalPath(PosixPath, Location):
         return True
 
     def compare_and_swap(self, expected: bytes, content: bytes) -> bool:
-        """Replace the file's bytes if they equal `expected`, under a lock on its directory."""
-        with host().lock(str(self.parent)) as alone:
-            if not alone:
-                return False
-            try:
-                if self.read_bytes() != expected:
+        """Replace the file's bytes if they equal `expected`, under a lock on its directory.
+
+        Returns whether it did. It does not if another process removed the directory.
+        """
+        try:
+            with host().lock(str(self.parent)) as alone:
+                if not alone or self.read_bytes() != expected:
                     return False
-            except FileNotFoundError:
-                return False
-            self.write_atomic(content)
+                self.write_atomic(content)
+        except FileNotFoundError:
+            return False
         return True
 
     def fsync(self) -> None:

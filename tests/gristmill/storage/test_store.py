@@ -221,6 +221,18 @@ def test_text_that_is_not_utf8_is_read_as_pathlib_would(tmp_path):
         (tmp_path / "x").read_text()
 
 
+def test_bytes_are_replaced_only_where_the_expected_ones_still_are(tmp_path):
+    file = tmp_path / "directory" / "a"
+    assert not file.compare_and_swap(b"old", b"new")
+    file.write_atomic(b"other")
+    assert not file.compare_and_swap(b"old", b"new")
+    assert file.compare_and_swap(b"other", b"new")
+    assert file.read_bytes() == b"new"
+    file.unlink()
+    assert not file.compare_and_swap(b"new", b"newer")
+    assert [path.name for path in tmp_path.rglob("*")] == ["directory"]
+
+
 def test_a_trial_of_writing_leaves_no_name_that_readers_see(tmp_path, monkeypatch):
     """On file systems that know no files without names, a kill may leave it."""
     monkeypatch.setattr(tempfile, "_O_TMPFILE_WORKS", False)
