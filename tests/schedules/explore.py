@@ -52,6 +52,23 @@ class Tally:
             error = type(process.error).__name__ if process.error else str(process.result)
             self.ends["killed" if process.killed else error] += 1
 
+    def merge(self, other: "Tally") -> None:
+        """Add what another process has explored."""
+        self.schedules += other.schedules
+        self.steps += other.steps
+        self.seconds += other.seconds
+        self.actions.update(other.actions)
+        self.ends.update(other.ends)
+
+    def __str__(self) -> str:
+        rate = self.schedules / self.seconds if self.seconds else 0.0
+        faults = ", ".join(f"{count:,} {action}" for action, count in sorted(self.actions.items()) if action != "run")
+        ends = ", ".join(f"{count:,} {end}" for end, count in self.ends.most_common(8))
+        return (
+            f"{self.schedules:,} schedules, {self.steps:,} operations, {rate:.0f} schedules a second and process; "
+            f"faults: {faults or 'none'}; ends: {ends}"
+        )
+
 
 @dataclass(frozen=True)
 class Found:

@@ -56,6 +56,11 @@ def take_lease(machines: Sequence[str], *, wait: bool = True) -> Scenario:
     return Scenario("lease", start, judge, faults=("kills", "suspensions"), op_seconds=0, limit=5000)
 
 
+def three_processes() -> Scenario:
+    """Two on one machine and one on another."""
+    return take_lease("aab")
+
+
 def assert_here(world: Simulation, holds: bool, what: str) -> None:
     """End the run if something does not hold, whatever the code around it makes of exceptions."""
     if not holds:

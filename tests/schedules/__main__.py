@@ -1,0 +1,30 @@
+"""Explore schedules: `python -m tests.schedules --minutes 10 --agents build,gc --seed 0`.
+
+Each seed is one schedule. The first failure ends the search, with its seed, and its story after shrinking. `--schedules 1` with
+that seed repeats it.
+"""
+
+import argparse
+import sys
+
+from tests.schedules import registry
+from tests.schedules.search import search
+
+
+def main() -> int:
+    """0 if nothing failed, otherwise 1."""
+    parser = argparse.ArgumentParser(prog="python -m tests.schedules", description=__doc__)
+    parser.add_argument("--agents", default=registry.names()[0], help=f"one of: {'  '.join(registry.names())}")
+    parser.add_argument("--minutes", type=float, default=1.0)
+    parser.add_argument("--seed", type=int, default=0, help="the first seed")
+    parser.add_argument("--schedules", type=int, help="how many at most")
+    parser.add_argument("--processes", type=int, default=1)
+    options = parser.parse_args()
+    total, story = search(options.agents, options.seed, options.schedules, options.minutes * 60, options.processes)
+    print(f"{options.agents}: {total}")
+    print(story, end="\n" if story else "")
+    return 1 if story else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
