@@ -1,7 +1,7 @@
 """Where segments lie in the rows of a batch.
 
-Rows are a little longer than the longest segment: attention over a row costs the square of its length, and longer rows
-would only save padding.
+Rows are as long as the longest segment or a little longer: attention over a row costs the square of its length, and longer
+rows only save padding.
 """
 
 from collections.abc import Sequence
@@ -13,9 +13,10 @@ from trainers.rows.best_fit import best_fit
 
 _MULTIPLE = 8  # row lengths are rounded up to it, for tensor cores and vector units
 _LONGEST = 4  # rows are up to this many times as long as the longest segment
-# Positions of a row from which on a block's attention costs as much as its other products: 6 x width if both ran at the
-# same speed (24 width^2 and 4 length x width operations a position), and about a sixth of that with a mask on a CPU.
-_ATTENTION_EQUALS = 512
+# The length of rows at which attention costs as much as a block's other products. In theory 6 x width (24 width^2 and
+# 4 length x width operations a position); measured on a CPU, width 256, rows of 64 to 512: 970 to 1,900. Wider models
+# have a larger one, and then hardly any row is too long.
+_ATTENTION_EQUALS = 1024
 
 
 @dataclass(frozen=True)
