@@ -3,12 +3,13 @@
 import csv
 import io
 from collections.abc import Iterable, Iterator
+from itertools import chain
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gristmill.errors import UserError
-from trainers.tasks.formats.row_set import RowSet
+from trainers.tasks.formats.row_set import RowSet, used_columns
 from trainers.tasks.schema.task import Layout
 
 
@@ -34,38 +35,46 @@ def read_csv(data: str, layout: Layout, path: str) -> RowSet:
     return _table(rows(), layout, path)
 
 
-def _table(numbered: Iterable[tuple[int, list[str]]], layout: Layout, path: str) -> RowSet:
+def _table(rows: Iterable[tuple[int, list[str]]], layout: Layout, path: str) -> RowSet:
     """A table of rows with their line numbers; its width is the header's, or the first row's."""
-    rows = list(numbered)
-    if not rows:
+    rows = iter(rows)
+    line, first = next(rows, (0, []))
+    if not first:
         raise UserError(f"{path}: holds no row")
-    width = len(rows[0][1])
-    names: list[str | int] = [*(rows[0][1] if layout.header else range(width))]
-    if len(set(names)) < width:
+    names: list[str | int] = [*(first if layout.header else range(len(first)))]
+    if len(set(names)) < len(names):
         repeated = next(name for name in names if names.count(name) > 1)
-        raise UserError(
-            f"{path}: line {rows[0][0]}: two columns are named {repeated!r}; rename one, or say header: false"
-        )
-    body = rows[1:] if layout.header else rows
-    whole = [entry for entry in body if len(entry[1]) == width]
-    skipped = len(body) - len(whole)
-    if skipped and layout.incomplete_rows == "refuse":
-        line, row = next(entry for entry in body if len(entry[1]) != width)
-        raise UserError(
-            f"{path}: line {line}: {len(row)} columns, expected {width} as in line {rows[0][0]}; "
-            f"correct it, or skip such rows with incomplete_rows: skip"
-        )
-    if not whole:
+        raise UserError(f"{path}: line {line}: two columns are named {repeated!r}; rename one, or say header: false")
+    columns: dict[str | int, list[str]] = {name: [] for name in names}
+    used = used_columns(layout)
+    filled = [(number, columns[name]) for number, name in enumerate(names) if name in used]
+    places: list[int] = []
+    skipped = 0
+    for place, row in rows if layout.header else chain([(line, first)], rows):
+        if len(row) == len(names):
+            places.append(place)
+            for number, column in filled:
+                column.append(row[number])
+        elif layout.incomplete_rows == "skip":
+            skipped += 1
+        else:
+            raise UserError(
+                f"{path}: line {place}: {len(row)} columns, expected {len(names)} as in line {line}; "
+                f"correct it, or skip such rows with incomplete_rows: skip"
+            )
+    if not places:
         raise UserError(f"{path}: holds no row below its header")
-    columns = dict(zip(names, ([*values] for values in zip(*(row for _, row in whole), strict=True)), strict=True))
-    return RowSet(path, columns, [line for line, _ in whole], skipped=skipped)
+    return RowSet(path, columns, places, skipped=skipped)
 
 
 def read_parquet(data: bytes, layout: Layout, path: str) -> RowSet:
-    """All columns of a Parquet file, as Python values."""
+    """The columns of a Parquet file, as Python values."""
     try:
-        table = pq.read_table(pa.BufferReader(data))
+        file = pq.ParquetFile(pa.BufferReader(data))
+        used = [name for name in file.schema_arrow.names if name in used_columns(layout)]
+        table = file.read(columns=used)
     except pa.ArrowException as error:
         raise UserError(f"{path}: not intact Parquet: {str(error).splitlines()[0]}; fetch the file again") from None
-    columns: dict[str | int, list] = {name: table[name].to_pylist() for name in table.column_names}
-    return RowSet(path, columns, range(1, table.num_rows + 1), "row")
+    columns: dict[str | int, list] = {name: [] for name in file.schema_arrow.names}
+    columns |= {name: table[name].to_pylist() for name in used}
+    return RowSet(path, columns, range(1, file.metadata.num_rows + 1), "row")

@@ -2,11 +2,11 @@
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from gristmill.errors import UserError
-from trainers.tasks.formats.row_set import MISSING, RowSet
+from trainers.tasks.formats.row_set import MISSING, RowSet, used_columns
 from trainers.tasks.schema.task import Layout
 
 Record = dict[str, Any]
@@ -15,12 +15,12 @@ _DESCRIPTION = re.compile(r'\(description (?:("(?:[^"\\]|\\.)*")|([^")\s]+))\)')
 
 def read_json_lines(data: str, layout: Layout, path: str) -> RowSet:
     """One JSON object a line."""
-    return _columns([*_objects(data, path)], path, "line")
+    return _columns(_objects(data, path), layout, path, "line")
 
 
 def read_json_list(data: str, layout: Layout, path: str) -> RowSet:
     """One JSON list of objects."""
-    return _columns([*enumerate(_records(_whole(data, path), path), start=1)], path, "entry")
+    return _columns(enumerate(_records(_whole(data, path), path), start=1), layout, path, "entry")
 
 
 def read_squad(data: str, layout: Layout, path: str) -> RowSet:
@@ -42,7 +42,7 @@ def read_squad(data: str, layout: Layout, path: str) -> RowSet:
     except (KeyError, TypeError, AttributeError) as error:
         expected = "data: [{paragraphs: [{context, qas: [{id, question, answers}]}]}]"
         raise UserError(f"{path}: question {len(rows) + 1}: not SQuAD ({error}); expected {expected}") from None
-    return _columns(rows, path, "question")
+    return _columns(rows, layout, path, "question")
 
 
 def read_multirc(data: str, layout: Layout, path: str) -> RowSet:
@@ -62,7 +62,7 @@ def read_multirc(data: str, layout: Layout, path: str) -> RowSet:
                     rows.append((line, row))
         except (KeyError, TypeError) as error:
             raise UserError(f"{path}: line {line}: not MultiRC ({error}); expected SuperGLUE's JSON lines") from None
-    return _columns(rows, path, "line")
+    return _columns(rows, layout, path, "line")
 
 
 def read_record(data: str, layout: Layout, path: str) -> RowSet:
@@ -86,7 +86,7 @@ def read_record(data: str, layout: Layout, path: str) -> RowSet:
                 rows.append((line, row))
         except (KeyError, TypeError) as error:
             raise UserError(f"{path}: line {line}: not ReCoRD ({error}); expected SuperGLUE's JSON lines") from None
-    return _columns(rows, path, "line")
+    return _columns(rows, layout, path, "line")
 
 
 def _first(entities: list[str], accepted: list[str]) -> int:
@@ -116,7 +116,7 @@ def read_dialogues(data: str, layout: Layout, path: str) -> RowSet:
             history = "\n".join(filter(None, said[:number]))
             if said[number] and history:
                 rows.append((place, {"id": f"{name}/{number}", "history": history, "reply": said[number]}))
-    return _columns(rows, path, "dialogue")
+    return _columns(rows, layout, path, "dialogue")
 
 
 def read_webquestions(data: str, layout: Layout, path: str) -> RowSet:
@@ -131,7 +131,7 @@ def read_webquestions(data: str, layout: Layout, path: str) -> RowSet:
             raise UserError(
                 f"{path}: entry {number}: not WebQuestions ({error}); expected utterance, targetValue"
             ) from None
-    return _columns(rows, path, "entry")
+    return _columns(rows, layout, path, "entry")
 
 
 def _objects(data: str, path: str) -> Iterator[tuple[int, Record]]:
@@ -178,9 +178,22 @@ def _records(document: Any, path: str) -> list[Record]:
     raise UserError(f"{path}: expected one list of objects; or name another format, such as jsonl")
 
 
-def _columns(rows: list[tuple[int, Record]], path: str, unit: str) -> RowSet:
-    if not rows:
+def _columns(rows: Iterable[tuple[int, Record]], layout: Layout, path: str, unit: str) -> RowSet:
+    """Records as columns. A field is in the table if the first record has it, or if the task uses it."""
+    columns: dict[str | int, list[Any]] = {}
+    used = used_columns(layout)
+    filled: list[tuple[str, list[Any]]] = []
+    places: list[int] = []
+    for place, record in rows:
+        if not places:
+            columns = {name: [] for name in record}
+        if not places or len(filled) < len(used):
+            for name in record.keys() & used - {name for name, _ in filled}:
+                columns[name] = [MISSING] * len(places)
+                filled.append((name, columns[name]))
+        places.append(place)
+        for name, column in filled:
+            column.append(record.get(name, MISSING))
+    if not places:
         raise UserError(f"{path}: holds no row")
-    names = dict.fromkeys(name for _, record in rows for name in record)
-    columns: dict[str | int, list[Any]] = {name: [record.get(name, MISSING) for _, record in rows] for name in names}
-    return RowSet(path, columns, [place for place, _ in rows], unit)
+    return RowSet(path, columns, places, unit)

@@ -8,6 +8,7 @@ from typing import Any
 from gristmill.config import near_match
 from gristmill.errors import UserError
 from gristmill.terminal import printable
+from trainers.tasks.schema.task import Layout, fields_of
 
 MISSING = object()
 """The value of a field that a record does not have."""
@@ -15,10 +16,21 @@ _PART = re.compile(r"\{([^{}]+)\}")
 _SHOWN = 40
 
 
+def used_columns(layout: Layout) -> set[str | int]:
+    """The names and numbers of the columns that a layout refers to."""
+    used: set[str | int] = set()
+    for spec in (*layout.roles.values(), *(layout.where or {})):
+        for name in spec if isinstance(spec, tuple) else (spec,):
+            parts = fields_of(name) if isinstance(name, str) and "{" in name else [name]
+            used |= {part for whole in parts for part in (whole, str(whole).partition(".")[0])}
+    return used
+
+
 @dataclass(frozen=True)
 class RowSet:
-    """Rows of one file. `columns` has a list of values for each name or number; `places` says where each row is,
-    counted in `unit`s (lines or rows) from 1. `skipped` rows were incomplete.
+    """Rows of one file. `columns` has a list of values for each name or number that the task uses, and an empty list
+    for the others; `places` says where each row is, counted in `unit`s (lines or rows) from 1. `skipped` rows were
+    incomplete.
     """
 
     path: str
@@ -71,7 +83,7 @@ class RowSet:
 
     def keep(self, rows: Sequence[int]) -> "RowSet":
         """The given rows only."""
-        columns = {name: [values[i] for i in rows] for name, values in self.columns.items()}
+        columns = {name: [values[i] for i in rows] if values else [] for name, values in self.columns.items()}
         return RowSet(self.path, columns, [self.places[i] for i in rows], self.unit, self.skipped)
 
 

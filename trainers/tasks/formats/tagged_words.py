@@ -1,7 +1,7 @@
 """One word a line and a blank line between sentences: CoNLL, and CoNLL-U of Universal Dependencies."""
 
 from gristmill.errors import UserError
-from trainers.tasks.formats.row_set import RowSet
+from trainers.tasks.formats.row_set import RowSet, used_columns
 from trainers.tasks.schema.task import Layout
 
 _UNIVERSAL = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
@@ -43,7 +43,8 @@ def read_conllu(data: str, layout: Layout, path: str) -> RowSet:
     Rows of several words (`3-4`) and empty nodes (`5.1`) are no words and are left out. Only the columns that the
     task uses are filled.
     """
-    used = [index for index, name in enumerate(_UNIVERSAL) if index == 0 or name in str(layout.roles)]
+    names = used_columns(layout) | {"id"}
+    used = [index for index, name in enumerate(_UNIVERSAL) if name in names]
     sentences: list[tuple[int, str, list[list[str]]]] = []
     rows: list[list[str]] = []
     first, name = 0, ""
