@@ -310,11 +310,11 @@ def parse_size(text: str) -> int:
     """Parse a number of bytes: `4GB` is 4e9, `4GiB` is 2**32, `512k` is 512,000, `100` is 100. Raises
     ValueError for anything else.
     """
-    found = _SIZE.fullmatch(text.strip())
-    if not found:
+    match = _SIZE.fullmatch(text.strip())
+    if not match:
         raise ValueError(f"got {text!r}, expected a size, such as 4GB or 512MiB")
-    power = " kmgt".index(found[2].lower() or " ")
-    return int(Fraction(found[1]) * (1024 if found[3] else 1000) ** power)
+    power = " kmgt".index(match[2].lower() or " ")
+    return int(Fraction(match[1]) * (1024 if match[3] else 1000) ** power)
 
 
 def _size(text: str, where: str, path: str) -> int:
@@ -357,9 +357,9 @@ def _kind(data: Any) -> str:
 
 def near_match(name: str, names: Sequence[str]) -> str:
     """Return the end of a message about an unknown name: the near match, or all existing names."""
-    found = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
-    if found:
-        return f"; did you mean {found[0]!r}?"
+    matches = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
+    if matches:
+        return f"; did you mean {matches[0]!r}?"
     return f"; there are: {', '.join(sorted(names))}" if names else ""
 
 

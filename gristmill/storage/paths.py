@@ -36,11 +36,11 @@ def expand_home(name: str) -> str:
             raise PathError(
                 f"got {name!r}, but there is no such home directory (for a file of that name write ./{name})"
             ) from None
-    found = _VARIABLE.match(name)
-    if found is not None:
+    variable = _VARIABLE.match(name)
+    if variable is not None:
         raise PathError(
-            f"got a path that begins with the variable {found[0]}; only ~ and $HOME are expanded: write the path out (for a "
-            f"directory of that name write ./{found[0]})"
+            f"got a path that begins with the variable {variable[0]}; only ~ and $HOME are expanded: write the path out (for a "
+            f"directory of that name write ./{variable[0]})"
         )
     return name
 

@@ -337,16 +337,16 @@ def is_public(address: str) -> bool:
     """Whether an IP address belongs to the public internet (IANA's special-purpose registries, as in
     `ipaddress`).
     """
-    found = ipaddress.ip_address(address.partition("%")[0])
-    if isinstance(found, ipaddress.IPv6Address):
-        inner = found.ipv4_mapped or found.sixtofour
-        if inner is None and any(found in network for network in _INNER_IPV4):
-            inner = ipaddress.IPv4Address(int(found) & 0xFFFFFFFF)
+    parsed = ipaddress.ip_address(address.partition("%")[0])
+    if isinstance(parsed, ipaddress.IPv6Address):
+        inner = parsed.ipv4_mapped or parsed.sixtofour
+        if inner is None and any(parsed in network for network in _INNER_IPV4):
+            inner = ipaddress.IPv4Address(int(parsed) & 0xFFFFFFFF)
         if inner is not None:
             return is_public(str(inner))
-        if found in _OWN_NAT64:
+        if parsed in _OWN_NAT64:
             return False
-    return found.is_global and not found.is_multicast
+    return parsed.is_global and not parsed.is_multicast
 
 
 def _public_socket(info: Any) -> socket.socket:
@@ -375,7 +375,7 @@ def read_url_ranges(ranges: Sequence[tuple[str, int, int]], remote: Remote) -> l
 
     Raises FileNotFoundError if a file is missing. The caller checks that the results are complete.
     """
-    found: list[bytes] = []
+    pieces: list[bytes] = []
     for first in range(0, len(ranges), _AT_ONCE):
         group = ranges[first : first + _AT_ONCE]
 
@@ -387,8 +387,8 @@ def read_url_ranges(ranges: Sequence[tuple[str, int, int]], remote: Remote) -> l
             return [bytes(data) for data in store.cat_ranges(list(paths), list(starts), list(ends), on_error="raise")]
 
         place, size = shown(group[0][0]), sum(end - start for _, start, end in group)
-        found += ask(place, call, size=size, missing=True, secret=has_query(place), tries=_tries(place))
-    return found
+        pieces += ask(place, call, size=size, missing=True, secret=has_query(place), tries=_tries(place))
+    return pieces
 
 
 def fetch_url(url: str, remote: Remote, target: Path) -> None:

@@ -232,9 +232,9 @@ def part_of(state: Build, source: str, record: PartRecord, visible: Sequence[str
     annotations = []
     for label in visible:
         if label in state.published:
-            step, found = state.plan.step(label), state.published[label]
-            file = found.part_files[source, record.index]
-            annotations.append(Annotation(step.name, state.root / step.directory, file, found.schema))
+            step, published = state.plan.step(label), state.published[label]
+            file = published.part_files[source, record.index]
+            annotations.append(Annotation(step.name, state.root / step.directory, file, published.schema))
     directory = state.root / read.directory
     return Part(
         source, record.index, record.rows, record.text_bytes, directory, record.file, manifest.schema,

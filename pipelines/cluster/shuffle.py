@@ -47,9 +47,9 @@ class FileList:
         """The records of the files."""
         return _records(self.directory, self.record)
 
-    def gathered(self, partition: int) -> pa.Table:
-        """Return the rows of one partition of all files, as `gathered` gives them."""
-        return gathered(self.directory, self.files, partition)
+    def gather_rows(self, partition: int) -> pa.Table:
+        """Return the rows of one partition of all files, as `gather_rows` returns them."""
+        return gather_rows(self.directory, self.files, partition)
 
 
 def write_list(out: StepOutput, phase: str, files: Sequence[FileRecord]) -> FileList:
@@ -74,7 +74,7 @@ def partitions_for(rows: int, rows_per_partition: int = 4_000_000) -> int:
     return max(1, -(-rows // rows_per_partition))
 
 
-def scattered(table: pa.Table, partition: np.ndarray, partitions: int) -> Content:
+def scatter_rows(table: pa.Table, partition: np.ndarray, partitions: int) -> Content:
     """Return the content of a file with the rows of `table` grouped by `partition` (int [rows]); keeps the
     order within each.
     """
@@ -115,19 +115,19 @@ class _Rows(NamedTuple):
     partitions: int
 
 
-def gathered(directory: Location, files: Sequence[FileRecord], partition: int) -> pa.Table:
+def gather_rows(directory: Location, files: Sequence[FileRecord], partition: int) -> pa.Table:
     """Return the rows of one partition of all scattered files, in the order of the files, one chunk per
     column.
 
     Raises CorruptFileError, which names a file that is not what was written.
     """
     first = _read(directory, files[0], partition)
-    found = [first]
+    partition_rows = [first]
     for start in range(1, len(files), _FILES):
-        found += _read_alike(directory, files[start : start + _FILES], partition, first)
+        partition_rows += _read_alike(directory, files[start : start + _FILES], partition, first)
     schema = pa.ipc.read_schema(pa.py_buffer(first.head))
     batches = []
-    for rows in found:
+    for rows in partition_rows:
         if rows.data:
             own = schema if rows.head == first.head else pa.ipc.read_schema(pa.py_buffer(rows.head))
             batches.append(pa.ipc.read_record_batch(pa.py_buffer(rows.data), own))
@@ -166,7 +166,7 @@ def _read_alike(directory: Location, files: Sequence[FileRecord], partition: int
     """
     after = _ENTRY.size * (first.partitions - partition)  # bytes from the entry to the tail
     expected = _TAIL.pack(len(first.head), first.partitions)
-    found: list[_Rows | None] = [None] * len(files)
+    verified: list[_Rows | None] = [None] * len(files)
     try:
         entries = _entries(directory, files, after)
         wanted, ranges = [], []
@@ -178,10 +178,10 @@ def _read_alike(directory: Location, files: Sequence[FileRecord], partition: int
                     ranges.append((record, offset, offset + length))
         for (number, checksum), data in zip(wanted, directory.read_ranges(ranges), strict=True):
             if _checksum(first.head, data) == checksum:
-                found[number] = first._replace(data=data)
+                verified[number] = first._replace(data=data)
     except FileNotFoundError:
         pass
-    return [rows or _read(directory, record, partition) for record, rows in zip(files, found, strict=True)]
+    return [rows or _read(directory, record, partition) for record, rows in zip(files, verified, strict=True)]
 
 
 def _entries(directory: Location, files: Sequence[FileRecord], after: int) -> list[tuple[bytes, bytes]]:
@@ -194,7 +194,7 @@ def _entries(directory: Location, files: Sequence[FileRecord], after: int) -> li
             ranges.append((record, at, record.bytes))
         else:
             ranges += [(record, at, at + _ENTRY.size), (record, tail, record.bytes)]
-    found = directory.read_ranges(ranges)
+    pieces = directory.read_ranges(ranges)
     if after <= _NEAR:
-        return [(data[: _ENTRY.size], data[-_TAIL.size :]) for data in found]
-    return list(zip(found[::2], found[1::2], strict=True))
+        return [(data[: _ENTRY.size], data[-_TAIL.size :]) for data in pieces]
+    return list(zip(pieces[::2], pieces[1::2], strict=True))

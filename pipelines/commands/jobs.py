@@ -109,19 +109,19 @@ def _asking(address: str, ask: Callable[[], Any]) -> Any:
 
 def attempts(client: Client, submission: str) -> list[SubmittedJob]:
     """Return all attempts of a submission, oldest first. `submission` may also be the id of a single attempt."""
-    found = {}
+    by_number = {}
     for details in client.list_jobs():
         name = details.submission_id or ""
         number = "1" if name == submission else name.removeprefix(f"{submission}-")
         if name == submission or (name != number and number.isdecimal()):
-            found[int(number)] = _job(details)
-    return [found[number] for number in sorted(found)]
+            by_number[int(number)] = _job(details)
+    return [by_number[number] for number in sorted(by_number)]
 
 
 def jobs(client: Client) -> list[SubmittedJob]:
     """Return all submitted jobs, newest first."""
-    found = [_job(details) for details in client.list_jobs() if details.submission_id]
-    return sorted(found, key=lambda job: -(job.started or time.time()))
+    submitted = [_job(details) for details in client.list_jobs() if details.submission_id]
+    return sorted(submitted, key=lambda job: -(job.started or time.time()))
 
 
 def newest(client: Client, submission: str) -> SubmittedJob:

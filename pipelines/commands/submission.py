@@ -263,7 +263,7 @@ def environment(asked: Sequence[str], here: Mapping[str, str]) -> dict[str, str]
     Raises ConfigError for a name that is not in ENVIRONMENT or is missing from `here`, and for a value with
     credentials. The message never shows a value.
     """
-    found = {}
+    variables = {}
     for entry in asked:
         name, equals, value = entry.partition("=")
         if name not in ENVIRONMENT:
@@ -273,12 +273,12 @@ def environment(asked: Sequence[str], here: Mapping[str, str]) -> dict[str, str]
             )
         if not equals and name not in here:
             raise ConfigError(f"--env: {name}: is not set here; set it, or write {name}=VALUE")
-        found[name] = value if equals else here[name]
-        if _CREDENTIALS.search(found[name]):
+        variables[name] = value if equals else here[name]
+        if _CREDENTIALS.search(variables[name]):
             raise ConfigError(
                 f"--env: {name}: its value holds credentials, or a URL with a query, which everyone who sees the job could read"
             )
-    return found
+    return variables
 
 
 def check_address(address: str, here: Mapping[str, str]) -> str:

@@ -389,10 +389,10 @@ def bytes_per_token(manifest: CorpusManifest) -> dict[str, float]:
 
 def without_validation(manifest: CorpusManifest) -> dict[str, list[str]]:
     """Return, for each shard set, the sources that have training documents but no validation documents in it."""
-    found = {}
+    missing_in = {}
     for name, shards in manifest.shard_sets.items():
         held_out = {shard.source for shard in shards.shards if shard.split == "validation"}
         missing = sorted({shard.source for shard in shards.shards} - held_out)
         if missing:
-            found[name] = missing
-    return found
+            missing_in[name] = missing
+    return missing_in

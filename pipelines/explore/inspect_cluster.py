@@ -34,9 +34,9 @@ def show_cluster(corpus: Location, identifier: str, samples: int, *, raw: bool) 
     if samples < 1:
         raise UserError(f"--samples: got {samples}, expected 1 or more")
     opened = open_corpus(corpus)
-    found = opened.find(identifier)
+    located = opened.find(identifier)
     page = Page()
-    clusters = [] if isinstance(found, Quarantined) else list(_clusters(found))
+    clusters = [] if isinstance(located, Quarantined) else list(_clusters(located))
     if not clusters:
         raise UserError(f"{identifier}: this document is in no cluster of duplicates; see inspect --doc")
     for column, winner in clusters:

@@ -39,22 +39,22 @@ def show_document(corpus: Location, identifier: str, *, raw: bool) -> None:
     replaced. Raises UserError if the corpus has no such document.
     """
     opened = open_corpus(corpus)
-    found = opened.find(identifier)
+    located = opened.find(identifier)
     page = Page()
-    page.line(printable(found.printed), "bold")
-    if isinstance(found, Quarantined):
-        page.line(f"set aside when it was read: {_reason(found.reason)}", "bold red")
-        _show_origin(page, opened, found, [])
-        page.field("size", "unknown" if found.bytes is None else f"{found.bytes:,} bytes")
+    page.line(printable(located.printed), "bold")
+    if isinstance(located, Quarantined):
+        page.line(f"set aside when it was read: {_reason(located.reason)}", "bold red")
+        _show_origin(page, opened, located, [])
+        page.field("size", "unknown" if located.bytes is None else f"{located.bytes:,} bytes")
         page.line("  its text is not stored; see this record in the source's file")
         return
-    part = without_personal_data(opened, select_rows(found.part, [found.row]))
+    part = without_personal_data(opened, select_rows(located.part, [located.row]))
     rule = part.drop()[0].as_py()
     page.line("kept" if rule is None else f"dropped by {printable(rule)}", "bold green" if rule is None else "bold red")
-    _show_origin(page, opened, found, _origin_fields(opened, part, raw))
-    page.field("part", f"{part.name}, row {found.row:,}: {part.directory.name}/{part.documents.path}")
-    _show_steps(page, opened, found, part, raw)
-    _show_shards(page, opened, found)
+    _show_origin(page, opened, located, _origin_fields(opened, part, raw))
+    page.field("part", f"{part.name}, row {located.row:,}: {part.directory.name}/{part.documents.path}")
+    _show_steps(page, opened, located, part, raw)
+    _show_shards(page, opened, located)
     documents = part.table(("text", "edited_text"))
     stored, edited = documents["text"][0].as_py(), documents["edited_text"][0].as_py()
     sizes = f"{len(stored.encode()):,} bytes stored, {len(edited.encode()):,} edited"

@@ -18,13 +18,13 @@ def writers() -> dict[str, str]:
     `language`, or `language with paragraphs: true`. Stages whose columns depend on a knob without a default
     are left out.
     """
-    found: dict[str, str] = {}
+    writer_of: dict[str, str] = {}
     for switched in (False, True):
         for stage, columns in _columns(switched=switched):
             for column in columns:
                 if column not in (DROP, EDITS_COLUMN):
-                    found.setdefault(column, stage)
-    return found
+                    writer_of.setdefault(column, stage)
+    return writer_of
 
 
 def _columns(*, switched: bool) -> Iterator[tuple[str, list[str]]]:

@@ -47,9 +47,9 @@ def render(report: Mapping[str, Any], runs: Mapping[str, Mapping[str, Any]]) -> 
 
 def _columns(report: Mapping[str, Any]) -> list[str]:
     """Columns with a histogram: the length, those that a filter tests in the order of the tests, then the others."""
-    found = {name for columns in report["distributions"].values() for name in columns}
+    profiled = {name for columns in report["distributions"].values() for name in columns}
     tested = [threshold["signal"] for threshold in report["thresholds"]]
-    shown = [name for name in dict.fromkeys([TEXT_BYTES, *tested, *sorted(found)]) if name in found]
+    shown = [name for name in dict.fromkeys([TEXT_BYTES, *tested, *sorted(profiled)]) if name in profiled]
     return [name for name in shown if name == TEXT_BYTES or name in tested or not _is_length(report, name)]
 
 
@@ -61,9 +61,11 @@ def _is_length(report: Mapping[str, Any], column: str) -> bool:
 
 
 def _by_source(report: Mapping[str, Any], column: str) -> dict[str, Any]:
-    found = {source: columns[column] for source, columns in report["distributions"].items() if column in columns}
-    largest = sorted(found, key=lambda source: -sum(entry[1] for entry in found[source]["bins"]))[:_ROWS_OF_CHARTS]
-    return {source: histogram for source, histogram in found.items() if source in largest}
+    histograms = {source: columns[column] for source, columns in report["distributions"].items() if column in columns}
+    largest = sorted(histograms, key=lambda source: -sum(entry[1] for entry in histograms[source]["bins"]))[
+        :_ROWS_OF_CHARTS
+    ]
+    return {source: histogram for source, histogram in histograms.items() if source in largest}
 
 
 def _thresholds(report: Mapping[str, Any], column: str) -> list[dict[str, Any]]:
@@ -103,12 +105,12 @@ def _constant(report: Mapping[str, Any]) -> list[str]:
     """Return `column = value` for columns that have one value in all documents, and columns that are always
     null.
     """
-    said = []
+    lines = []
     for column in _columns(report):
         if _is_constant(report, column):
             bins = [entry[0] for histogram in _by_source(report, column).values() for entry in histogram["bins"]]
-            said.append(f"{column} = {short(bins[0], column)}" if bins else f"{column} (no value)")
-    return said
+            lines.append(f"{column} = {short(bins[0], column)}" if bins else f"{column} (no value)")
+    return lines
 
 
 def _rules(report: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -162,23 +164,23 @@ def _values(report: Mapping[str, Any]) -> list[dict[str, Any]]:
 def _samples(report: Mapping[str, Any], sources: Sequence[str]) -> list[dict[str, Any]]:
     """Samples by source: kept ones, and groups of dropped ones with the number of all that the rule dropped."""
     dropped = {(row["source"], row["step"], rule): n for row in report["funnel"] for rule, n in row["dropped"].items()}
-    found = []
+    by_source = []
     for source in sources:
-        mine = [sample for sample in report["samples"] if sample["source"] == source]
-        groups = dict.fromkeys((sample["step"], sample["rule"]) for sample in mine if sample["rule"] is not None)
+        samples = [sample for sample in report["samples"] if sample["source"] == source]
+        groups = dict.fromkeys((sample["step"], sample["rule"]) for sample in samples if sample["rule"] is not None)
         by_rule = [
             {
                 "step": step,
                 "rule": rule,
                 "dropped": dropped[source, step, rule],
-                "samples": [sample for sample in mine if (sample["step"], sample["rule"]) == (step, rule)],
+                "samples": [sample for sample in samples if (sample["step"], sample["rule"]) == (step, rule)],
             }
             for step, rule in groups
         ]
-        found.append(
-            {"source": source, "kept": [sample for sample in mine if sample["rule"] is None], "groups": by_rule}
+        by_source.append(
+            {"source": source, "kept": [sample for sample in samples if sample["rule"] is None], "groups": by_rule}
         )
-    return found
+    return by_source
 
 
 def _searched_for_personal_data(report: Mapping[str, Any], sources: Sequence[str]) -> set[str]:
@@ -211,15 +213,15 @@ def _test(threshold: Mapping[str, Any]) -> str:
     """What a rule asks of a kept document, in words."""
     column = threshold["signal"]
     sides = (("≥", threshold["at_least"]), ("≤", threshold["at_most"]))
-    said = [f"{sign} {_bound(bound, threshold['per'])}" for sign, bound in sides if bound is not None]
-    said += [f"one of {', '.join(map(str, threshold['one_of']))}"] if threshold["one_of"] else []
-    said += [f"none of {', '.join(map(str, threshold['none_of']))}"] if threshold["none_of"] else []
-    return f"{column} {' and '.join(said)}"
+    conditions = [f"{sign} {_bound(bound, threshold['per'])}" for sign, bound in sides if bound is not None]
+    conditions += [f"one of {', '.join(map(str, threshold['one_of']))}"] if threshold["one_of"] else []
+    conditions += [f"none of {', '.join(map(str, threshold['none_of']))}"] if threshold["none_of"] else []
+    return f"{column} {' and '.join(conditions)}"
 
 
 def _bound(bound: float | Mapping[str, float | None], per: str) -> str:
     """Return a bound; a mapping of bounds by the values of its column."""
     if not isinstance(bound, Mapping):
         return f"{bound:,g}"
-    said = [f"{key} {NONE if value is None else f'{value:,g}'}" for key, value in bound.items()]
-    return f"({per}: {', '.join(said)})"
+    bounds = [f"{key} {NONE if value is None else f'{value:,g}'}" for key, value in bound.items()]
+    return f"({per}: {', '.join(bounds)})"

@@ -85,9 +85,9 @@ def _places(source: str, corpus: Corpus) -> dict[str, list[str]]:
     """Return the first places of quarantined records by reason, printed as ids."""
     places: dict[str, list[str]] = {}
     for record in corpus.quarantined(source):
-        found = places.setdefault(record.reason, [])
-        if len(found) < _PLACES:
-            found.append(record.printed)
+        printed = places.setdefault(record.reason, [])
+        if len(printed) < _PLACES:
+            printed.append(record.printed)
     return dict(sorted(places.items()))
 
 
@@ -110,7 +110,7 @@ def thresholds(plan: Plan) -> list[dict[str, Any]]:
     """Return every test of every filter step, with the sources it applies to, in the order in which they
     decide.
     """
-    found = []
+    tests = []
     for entry in plan.config.steps:
         if isinstance(entry.stage, Filter):
             sources = list(entry.sources or [source.name for source in plan.config.sources])
@@ -119,8 +119,8 @@ def thresholds(plan: Plan) -> list[dict[str, Any]]:
                 bounds = {"at_least": test.at_least, "at_most": test.at_most}
                 values = {"one_of": list(test.one_of), "none_of": list(test.none_of)}
                 null = "drop" if test.drops_null() else "keep"
-                found.append({**place, **plain(bounds), **values, "per": test.per, "null": null})
-    return found
+                tests.append({**place, **plain(bounds), **values, "per": test.per, "null": null})
+    return tests
 
 
 def _shard_set(name: str, published: Mapping[str, StepManifest], manifest: CorpusManifest) -> dict[str, Any]:

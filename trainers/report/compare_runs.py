@@ -35,12 +35,12 @@ def measured_documents(run: Run) -> dict[str, Any] | None:
 
 def groups(runs: Sequence[Run], what: Callable[[Run], Mapping[str, Any] | None]) -> list[list[int]]:
     """Group the numbers of the runs by what they measure. Runs that measure nothing are left out."""
-    found: dict[str, list[int]] = {}
+    by_measure: dict[str, list[int]] = {}
     for number, run in enumerate(runs):
         described = what(run)
         if described is not None:
-            found.setdefault(json.dumps(described, sort_keys=True), []).append(number)
-    return list(found.values())
+            by_measure.setdefault(json.dumps(described, sort_keys=True), []).append(number)
+    return list(by_measure.values())
 
 
 def reason(runs: Sequence[Run]) -> str:

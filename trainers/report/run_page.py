@@ -75,8 +75,8 @@ def differences(runs: Sequence[Run]) -> list[tuple[str, list[str]]]:
     """
     configs = [dict(flat(run.config)) for run in runs]
     sections = list(dict.fromkeys(name.partition(".")[0] for config in configs for name in config))
-    found = dict.fromkeys(name for config in configs for name in config)
-    names = sorted(found, key=lambda name: sections.index(name.partition(".")[0]))
+    fields = dict.fromkeys(name for config in configs for name in config)
+    names = sorted(fields, key=lambda name: sections.index(name.partition(".")[0]))
     rows = [(name, [_value(config, name) for config in configs]) for name in names]
     return [(name, values) for name, values in rows if len(set(values)) > 1]
 

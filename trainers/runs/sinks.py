@@ -304,7 +304,7 @@ def metrics(event: Mapping[str, Any]) -> dict[str, float]:
     for data read from a source `data_FIELD/NAME`.
     """
     group = _GROUPS[event["event"]]
-    found: dict[str, float] = {}
+    values: dict[str, float] = {}
     for path, value in _leaves(event, ()):
         if path[0] in ("event", "time", "step", "steps") or not _is_number(value):
             continue
@@ -312,8 +312,8 @@ def metrics(event: Mapping[str, Any]) -> dict[str, float]:
             name = f"{'data' if path[0] == 'data' else group}_{safe(path[2])}/{safe(path[1])}"
         else:
             name = "/".join((group, "_".join(map(safe, path))))
-        found[name] = float(value)
-    return found
+        values[name] = float(value)
+    return values
 
 
 def _leaves(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:

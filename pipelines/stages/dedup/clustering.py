@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gristmill.storage.location import FileRecord
-from pipelines.cluster.shuffle import FileList, gathered, scattered, write_list
+from pipelines.cluster.shuffle import FileList, gather_rows, scatter_rows, write_list
 from pipelines.contracts.document import ID
 from pipelines.contracts.document_counts import count_drops
 from pipelines.contracts.manifest import StepOutput, write_table
@@ -103,7 +103,7 @@ def summarise_clusters(task: _Task) -> FileRecord:
         table = table.append_column("members", pa.array(np.repeat(sizes, sizes)))
         table = table.filter(pa.array(position < task.verdict.keep_up_to)).combine_chunks()
         partition = partition_of(table["cluster"].combine_chunks(), task.destinations)
-        content = scattered(table, partition, task.destinations)
+        content = scatter_rows(table, partition, task.destinations)
         receipt = task.out.commit(unit, {f"work/{unit}.arrow": content}, {})
     return receipt.files[0]
 
@@ -115,7 +115,7 @@ def elect_winners(task: Election) -> tuple[tuple[FileRecord, ...], dict[str, int
     unit = f"winners.{task.partition:05d}"
     receipt = task.out.receipt(unit)
     if receipt is None:
-        table = task.files.gathered(task.partition)
+        table = task.files.gather_rows(task.partition)
         table = table.take(order_by_preference(table, task.verdict.keep)).combine_chunks()
         starts, lengths, position = runs(table["cluster"])
         members = table["members"].to_numpy()
@@ -143,8 +143,8 @@ def elect_winners(task: Election) -> tuple[tuple[FileRecord, ...], dict[str, int
         requests = pa.table({"row": row[first], "part": part})
         requesting = shared & is_part_leader
         contents = {
-            f"work/{unit}.arrow": scattered(back.filter(pa.array(shared)), part[shared], task.parts),
-            f"work/asked-{unit}.arrow": scattered(
+            f"work/{unit}.arrow": scatter_rows(back.filter(pa.array(shared)), part[shared], task.parts),
+            f"work/asked-{unit}.arrow": scatter_rows(
                 requests.filter(pa.array(requesting)), part[first][requesting], task.parts
             ),
         }
@@ -159,14 +159,14 @@ def send_evidence(task: _Task) -> FileRecord:
     receipt = task.out.receipt(unit)
     if receipt is None:
         assert task.files is not None
-        requests = task.files.gathered(task.candidates.number)
+        requests = task.files.gather_rows(task.candidates.number)
         row, part = requests["row"].to_numpy(), requests["part"].to_numpy()
         rows, indices = np.unique(row, return_inverse=True)
         evidence = task.grouping.evidence(task.candidates, rows)
         assert evidence is not None
         home = np.full(len(row), task.candidates.number, np.int32)
         table = pa.table({"home": home, "home_row": row, "evidence": evidence.take(pa.array(indices))})
-        content = scattered(table, part, task.destinations)
+        content = scatter_rows(table, part, task.destinations)
         receipt = task.out.commit(unit, {f"work/{unit}.arrow": content}, {})
     return receipt.files[0]
 
@@ -184,8 +184,8 @@ def judge_members(task: _Task) -> tuple[tuple[FileRecord, ...], dict[str, int]]:
         verdicts, evidence_bytes = _verdicts(task)
         suppressed = count_suppressed(verdicts.filter(verdicts["dropped"]))
         contents = {
-            f"work/{unit}.arrow": scattered(verdicts, np.zeros(len(verdicts), np.int64), 1),
-            f"work/favours-{unit}.arrow": scattered(suppressed, suppressed["home"].to_numpy(), task.destinations),
+            f"work/{unit}.arrow": scatter_rows(verdicts, np.zeros(len(verdicts), np.int64), 1),
+            f"work/favours-{unit}.arrow": scatter_rows(suppressed, suppressed["home"].to_numpy(), task.destinations),
         }
         counts = {"spared": pc.sum(verdicts["spared"]).as_py() or 0, "evidence_bytes": evidence_bytes}
         receipt = task.out.commit(unit, contents, counts)
@@ -198,7 +198,7 @@ def _verdicts(task: _Task) -> tuple[pa.Table, int]:
     """
     assert task.files is not None
     one, min_similarity = task.candidates, task.verdict.min_similarity
-    back = task.files.gathered(one.number)
+    back = task.files.gather_rows(one.number)
     rows, clusters = task.grouping.groups(one)
     indices = pc.index_in(clusters, value_set=back["cluster"].combine_chunks())
     shared = pc.is_valid(indices).to_numpy(zero_copy_only=False)
@@ -226,7 +226,7 @@ def _similarity(task: _Task, rows: np.ndarray, back: pa.Table) -> tuple[np.ndarr
     """
     if task.evidence is None:
         return np.ones(len(rows), np.float32), np.zeros(len(rows), np.int64)
-    sent = task.evidence.gathered(task.candidates.number)
+    sent = task.evidence.gather_rows(task.candidates.number)
     indices = pc.index_in(address(back["home"], back["home_row"]), value_set=address(sent["home"], sent["home_row"]))
     assert not indices.null_count, "a winner's evidence is missing"
     evidence = task.grouping.evidence(task.candidates, rows)
@@ -252,12 +252,12 @@ def write_verdicts(task: _Task) -> dict[str, int]:
     receipt = task.out.receipt(unit)
     if receipt is None:
         rule, number = task.verdict.rule, task.candidates.number
-        verdicts = gathered(task.out.directory, [judged.files[0]], 0)
+        verdicts = gather_rows(task.out.directory, [judged.files[0]], 0)
         decided = verdicts.take(pc.index_in(pa.array(np.arange(part.rows)), value_set=verdicts["row"].combine_chunks()))
-        lost, suppressed = pc.fill_null(decided["dropped"], False), task.files.gathered(number)
+        lost, suppressed = pc.fill_null(decided["dropped"], False), task.files.gather_rows(number)
         winner, similarity = pc.if_else(lost, decided["winner"], pa.scalar(None, ID)), decided["similarity"]
         if task.again is not None:
-            again = task.again.gathered(number)
+            again = task.again.gather_rows(number)
             again = again.take(pc.index_in(pa.array(np.arange(part.rows)), value_set=again["row"].combine_chunks()))
             lost = pc.or_(lost, pc.is_valid(again["winner"]))
             winner, similarity = pc.coalesce(again["winner"], winner), pc.coalesce(again["similarity"], similarity)

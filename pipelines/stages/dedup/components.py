@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from gristmill.storage.location import FileRecord
-from pipelines.cluster.shuffle import FileList, partitions_for, scattered, write_list
+from pipelines.cluster.shuffle import FileList, partitions_for, scatter_rows, write_list
 from pipelines.contracts.manifest import StepOutput, read_table, schema_facts, write_table
 from pipelines.contracts.stage import Cluster, gather
 
@@ -52,7 +52,7 @@ def bucket_links(keys: np.ndarray, nodes: np.ndarray) -> tuple[Edges, np.ndarray
 def scatter_edges(edges: Edges, partitions: int) -> Callable[..., None] | bytes:
     """Return the content of a file of edges, by the partition of their higher end."""
     high, low = edges
-    return scattered(pa.table({"high": high, "low": low}), _partition(high, partitions), partitions)
+    return scatter_rows(pa.table({"high": high, "low": low}), _partition(high, partitions), partitions)
 
 
 def _partition(nodes: np.ndarray, partitions: int) -> np.ndarray:
@@ -69,7 +69,7 @@ class _Round:
     bounds: FileRecord | None = None
 
     def edges(self) -> pa.Table:
-        return pa.concat_tables([self.files.gathered(p) for p in self.partitions])
+        return pa.concat_tables([self.files.gather_rows(p) for p in self.partitions])
 
 
 def small_star(task: _Round) -> FileRecord:
@@ -82,7 +82,7 @@ def small_star(task: _Round) -> FileRecord:
         high, low = spanning_stars(table["high"].to_numpy(), table["low"].to_numpy())
         node, other = np.concatenate([high, low]), np.concatenate([low, high])
         both = pa.table({"node": node, "other": other})
-        content = scattered(both, _partition(node, task.of), task.of)
+        content = scatter_rows(both, _partition(node, task.of), task.of)
         receipt = task.out.commit(task.unit, {f"work/{task.unit}.arrow": content}, {})
     return receipt.files[0]
 
@@ -126,7 +126,7 @@ def name_components(task: _Round) -> FileRecord:
         bounds = read_table(task.out.directory, task.bounds, _BOUNDS.names, schema_facts(_BOUNDS))["first"].to_numpy()
         owner = np.searchsorted(bounds, node, side="right") - 1
         named = pa.table({"node": node, "lowest": lowest})
-        content = scattered(named, owner, len(bounds))
+        content = scatter_rows(named, owner, len(bounds))
         receipt = task.out.commit(task.unit, {f"work/{task.unit}.arrow": content}, {})
     return receipt.files[0]
 

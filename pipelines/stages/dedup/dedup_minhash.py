@@ -22,7 +22,7 @@ import pyarrow as pa
 from gristmill.config import parse
 from gristmill.errors import UserError
 from gristmill.storage.location import FileRecord
-from pipelines.cluster.shuffle import FileList, gathered, partitions_for, scattered, write_list
+from pipelines.cluster.shuffle import FileList, gather_rows, partitions_for, scatter_rows, write_list
 from pipelines.contracts.columns import DROP
 from pipelines.contracts.document import ID
 from pipelines.contracts.manifest import StepOutput
@@ -199,8 +199,8 @@ def scatter_bands(task: _BandTask) -> tuple[FileRecord, ...]:
         entries = pa.table({"key": distinct, "node": representative})
         partition = ((distinct >> np.uint64(32)) % np.uint64(task.partitions)).astype(np.int64)
         contents = {
-            f"work/{unit}.arrow": scattered(entries, partition, task.partitions),
-            f"work/groups-{unit}.arrow": scattered(
+            f"work/{unit}.arrow": scatter_rows(entries, partition, task.partitions),
+            f"work/groups-{unit}.arrow": scatter_rows(
                 pa.table({"node": leaf, "lowest": lowest}), np.zeros(len(leaf), np.int64), 1
             ),
         }
@@ -223,7 +223,7 @@ def link_buckets(task: _LinkTask) -> tuple[FileRecord, int]:
     unit = f"links.{task.partition:05d}"
     receipt = task.out.receipt(unit)
     if receipt is None:
-        table = task.files.gathered(task.partition)
+        table = task.files.gather_rows(task.partition)
         links, _, _ = bucket_links(table["key"].to_numpy(), table["node"].to_numpy())
         edges = spanning_stars(*links)
         content = scatter_edges(edges, task.partitions)
@@ -243,8 +243,8 @@ class _Components:
 
     def groups(self, candidates: Candidates) -> tuple[np.ndarray, pa.Array]:
         """Return (rows, component as 16 bytes) of the linked documents of a part."""
-        inside = gathered(self.local.directory, [self.local.files[candidates.number]], 0)
-        outside = self.named.gathered(candidates.number)
+        inside = gather_rows(self.local.directory, [self.local.files[candidates.number]], 0)
+        outside = self.named.gather_rows(candidates.number)
         leaf, lowest = inside["node"].to_numpy(), inside["lowest"].to_numpy()
         centres = np.unique(lowest)
         node, indices = np.unique(outside["node"].to_numpy(), return_index=True)

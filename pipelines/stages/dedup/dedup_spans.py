@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gristmill.storage.location import FileRecord
-from pipelines.cluster.shuffle import FileList, partitions_for, scattered, write_list
+from pipelines.cluster.shuffle import FileList, partitions_for, scatter_rows, write_list
 from pipelines.contracts.columns import DROP, EDITS_COLUMN, EMPTY
 from pipelines.contracts.document_counts import count_drops
 from pipelines.contracts.edits import EDIT, EDITS, check_edits, map_back
@@ -186,7 +186,7 @@ def _window_ends(documents: np.ndarray, firsts: np.ndarray, size: int) -> np.nda
 def _votes(task: _PartTask, hashes: np.ndarray) -> Any:
     table = pa.table([pa.array(hashes), pa.array(np.full(len(hashes), task.number, np.int64))], schema=_VOTES)
     partition = (hashes % np.uint64(task.partitions)).astype(np.int64)
-    return scattered(table, partition, task.partitions)
+    return scatter_rows(table, partition, task.partitions)
 
 
 @dataclass(frozen=True)
@@ -205,7 +205,7 @@ def elect_firsts(task: _Election) -> FileRecord:
     unit = f"{task.name}.{task.partition:05d}"
     receipt = task.out.receipt(unit)
     if receipt is None:
-        votes = task.files.gathered(task.partition)
+        votes = task.files.gather_rows(task.partition)
         hashes, parts = votes["hash"].to_numpy(), votes["part"].to_numpy()
         order = np.lexsort((parts, hashes))
         hashes, parts = hashes[order], parts[order]
@@ -214,7 +214,7 @@ def elect_firsts(task: _Election) -> FileRecord:
         shared[1:] |= same
         shared[:-1] |= same
         table = pa.table([pa.array(hashes[shared]), pa.array(won[shared])], schema=_RESULTS)
-        receipt = task.out.commit(unit, {f"work/{unit}.arrow": scattered(table, parts[shared], task.parts)}, {})
+        receipt = task.out.commit(unit, {f"work/{unit}.arrow": scatter_rows(table, parts[shared], task.parts)}, {})
     return receipt.files[0]
 
 
@@ -235,7 +235,7 @@ def vote_again(task: _PartTask) -> FileRecord:
     receipt = task.out.receipt(unit)
     if receipt is None:
         spans, windows = _measured(task)
-        results = task.inputs[0].gathered(task.number)
+        results = task.inputs[0].gather_rows(task.number)
         first = _judge(task, spans, windows, results, np.zeros(task.part.rows, bool))
         hashes = windows["hash"].to_numpy()[~first.gone[_rows(spans)[windows["first"].to_numpy()]]]
         shared = np.intersect1d(hashes, results["hash"].to_numpy())
@@ -294,10 +294,10 @@ def write_edits(task: _PartTask) -> dict[str, int]:
 def _columns(task: _PartTask) -> tuple[pa.Table, dict[str, int]]:
     stage, part = task.stage, task.part
     spans, windows = _measured(task)
-    first = task.inputs[0].gathered(task.number)
+    first = task.inputs[0].gather_rows(task.number)
     after = before = _judge(task, spans, windows, first, np.zeros(part.rows, bool))
     if stage.min_left_words:
-        after = _judge(task, spans, windows, task.inputs[1].gathered(task.number), before.gone)
+        after = _judge(task, spans, windows, task.inputs[1].gather_rows(task.number), before.gone)
         assert (after.gone == before.gone).all(), "a document lost more to fewer rivals"
     text = part.table((stage.input_text, DROP))
     compete = pc.is_null(text[DROP]).to_numpy()

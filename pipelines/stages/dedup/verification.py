@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gristmill.storage.location import FileRecord
-from pipelines.cluster.shuffle import gathered, partitions_for, scattered, write_list
+from pipelines.cluster.shuffle import gather_rows, partitions_for, scatter_rows, write_list
 from pipelines.contracts.document import ID
 from pipelines.contracts.manifest import StepOutput
 from pipelines.contracts.stage import Cluster, gather
@@ -95,7 +95,7 @@ def send_spared(task: _PartTask) -> FileRecord:
     if receipt is None:
         judged = task.out.receipt(f"judged.{one.number:05d}")
         assert judged is not None
-        table = gathered(task.out.directory, [judged.files[0]], 0)
+        table = gather_rows(task.out.directory, [judged.files[0]], 0)
         table = table.filter(table["spared"]).combine_chunks()
         rows = table["row"].to_numpy()
         keys = absent_keys(task.kinds, len(rows)) if one.finished else key_columns(one.part, rows, verdict.keep)
@@ -109,7 +109,7 @@ def send_spared(task: _PartTask) -> FileRecord:
         }  # fmt: skip
         spared = pa.table(columns)
         partition = partition_of(spared["cluster"].combine_chunks(), task.partitions)
-        receipt = task.out.commit(unit, {f"work/{unit}.arrow": scattered(spared, partition, task.partitions)}, {})
+        receipt = task.out.commit(unit, {f"work/{unit}.arrow": scatter_rows(spared, partition, task.partitions)}, {})
     return receipt.files[0]
 
 
@@ -132,8 +132,8 @@ def elect_again(task: Election) -> tuple[tuple[FileRecord, ...], int]:
         result = pa.concat_tables(gone).combine_chunks()
         suppressed = count_suppressed(result)
         contents = {
-            f"work/{unit}.arrow": scattered(result.select(_RESULT.names), result["part"].to_numpy(), task.parts),
-            f"work/favours-{unit}.arrow": scattered(suppressed, suppressed["home"].to_numpy(), task.parts),
+            f"work/{unit}.arrow": scatter_rows(result.select(_RESULT.names), result["part"].to_numpy(), task.parts),
+            f"work/favours-{unit}.arrow": scatter_rows(suppressed, suppressed["home"].to_numpy(), task.parts),
         }
         receipt = task.out.commit(unit, contents, {"beyond": beyond})
     return receipt.files, receipt.counts["beyond"]
@@ -146,7 +146,7 @@ def _electorates(task: Election) -> tuple[pa.Table, int]:
     held: list[pa.Table] = []
     documents, limit = 0, _PARTITION_BYTES
     for record in task.files.files:
-        table = gathered(task.out.directory, [record], task.partition)
+        table = gather_rows(task.out.directory, [record], task.partition)
         documents += table.num_rows
         held.append(table)
         if sum(table.nbytes for table in held) > limit:
@@ -218,7 +218,7 @@ def _others(task: Election, electorate: pa.Table) -> Iterator[pa.Table]:
     """Yield the documents of a partition outside the electorates, file by file."""
     known = address(electorate["part"], electorate["row"])
     for record in task.files.files:
-        table = gathered(task.out.directory, [record], task.partition)
+        table = gather_rows(task.out.directory, [record], task.partition)
         others = pc.is_null(pc.index_in(address(table["part"], table["row"]), value_set=known))
         if len(others) and pc.any(others).as_py():
             yield table.filter(others).combine_chunks()

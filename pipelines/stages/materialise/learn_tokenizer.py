@@ -17,7 +17,7 @@ import xxhash
 
 from gristmill.errors import UserError
 from gristmill.storage.location import FileRecord
-from pipelines.cluster.shuffle import gathered, scattered
+from pipelines.cluster.shuffle import gather_rows, scatter_rows
 from pipelines.contracts.columns import DROP
 from pipelines.contracts.document import ids_as_integers
 from pipelines.contracts.manifest import StepOutput
@@ -247,7 +247,7 @@ def sample_documents(task: _SampleTask) -> FileRecord:
         sampled = kept & is_sampled(table["id"].combine_chunks(), chances, task.stage.seed) if table.num_rows else kept
         texts = table.select(["edited_text"]).filter(pa.array(sampled)).combine_chunks()
         receipt = task.out.commit(
-            unit, {f"work/{unit}.arrow": scattered(texts, np.zeros(texts.num_rows, np.int64), 1)}, {}
+            unit, {f"work/{unit}.arrow": scatter_rows(texts, np.zeros(texts.num_rows, np.int64), 1)}, {}
         )
     return receipt.files[0]
 
@@ -262,7 +262,7 @@ class _TrainTask:
 
     def __iter__(self) -> Iterator[str]:
         for record in self.samples:
-            for text in gathered(self.out.directory, [record], 0)["edited_text"]:
+            for text in gather_rows(self.out.directory, [record], 0)["edited_text"]:
                 yield text.as_py()
 
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gristmill.storage.location import FileRecord
-from pipelines.cluster.shuffle import FileList, partitions_for, scattered, write_list
+from pipelines.cluster.shuffle import FileList, partitions_for, scatter_rows, write_list
 from pipelines.contracts.columns import DROP
 from pipelines.contracts.manifest import StepOutput
 from pipelines.contracts.parts import Part
@@ -87,7 +87,7 @@ def scatter_split_bands(task: _BandTask) -> FileRecord:
             }
         )
         partition = ((keys.ravel() >> np.uint64(32)) % np.uint64(task.partitions)).astype(np.int64)
-        content = scattered(entries, partition, task.partitions)
+        content = scatter_rows(entries, partition, task.partitions)
         receipt = task.out.commit(unit, {f"work/{unit}.arrow": content}, {"validation": held})
     return receipt.files[0]
 
@@ -102,7 +102,7 @@ def match_bands(task: _MatchTask) -> list[tuple[int, int]]:
     """Return (part, row) of the held-out documents that share a band with a training document, in one
     partition.
     """
-    table = task.files.gathered(task.partition)
+    table = task.files.gather_rows(task.partition)
     band, part, row = (table[name].to_numpy() for name in ("band", "part", "row"))
     held = part >= 0
     hits = held & np.isin(band, band[~held])

@@ -12,7 +12,7 @@ from gristmill.storage.cache import lookup
 from gristmill.storage.parsing import parse_location
 from gristmill.storage.remote import Remote, read_url, stat_url
 from pipelines.cluster import shuffle
-from pipelines.cluster.shuffle import gathered, scattered
+from pipelines.cluster.shuffle import gather_rows, scatter_rows
 from pipelines.contracts.manifest import StepOutput
 
 ROWS, PARTITIONS, FILES = 2000, 12, 5
@@ -45,7 +45,7 @@ def write(out: StepOutput, seed: int = 0, partitions: int = PARTITIONS) -> tuple
         random = np.random.default_rng(seed + number)
         table = pa.table({"p": random.integers(0, partitions - 1, ROWS), "n": random.integers(0, 1 << 60, ROWS)})
         tables.append(table)
-        files.append(out.write(f"work/{number}.arrow", scattered(table, table["p"].to_numpy(), partitions)))
+        files.append(out.write(f"work/{number}.arrow", scatter_rows(table, table["p"].to_numpy(), partitions)))
     return files, tables
 
 
@@ -55,7 +55,7 @@ def test_a_partition_costs_its_own_bytes(s3, tmp_path: Path, answers) -> None:
     for file in files:
         lookup(file.xxh3_128).unlink()
     answers.clear()
-    rows = gathered(out.directory, files, 3).to_pylist()
+    rows = gather_rows(out.directory, files, 3).to_pylist()
     assert rows == [row for table in tables for row in table.to_pylist() if row["p"] == 3]
     assert {method for method, _ in answers} == {"get_object"}
     assert len(answers) == 4 + 2 * (FILES - 1)  # the first file says what all have in common
@@ -63,7 +63,7 @@ def test_a_partition_costs_its_own_bytes(s3, tmp_path: Path, answers) -> None:
     assert payload < sum(file.bytes for file in files) / (PARTITIONS - 1) + FILES * (500 + 24 * PARTITIONS)
     assert payload < sum(file.bytes for file in files) / 6
     answers.clear()
-    assert gathered(out.directory, files, PARTITIONS - 1).num_rows == 0  # nobody's
+    assert gather_rows(out.directory, files, PARTITIONS - 1).num_rows == 0  # nobody's
     assert len(answers) == 3 + (FILES - 1)
 
 
@@ -80,7 +80,7 @@ def test_entries_far_from_the_end_are_requested_singly(s3, tmp_path: Path, answe
             answers.clear()
         for partition in (0, PARTITIONS - 2, PARTITIONS - 1):
             rows = [row for table in tables for row in table.to_pylist() if row["p"] == partition]
-            assert gathered(out.directory, files, partition).to_pylist() == rows
+            assert gather_rows(out.directory, files, partition).to_pylist() == rows
     assert sum(size for _, size in answers) < sum(file.bytes for file in files) / 3
 
 
@@ -113,7 +113,7 @@ def test_a_damaged_file_among_others_is_noticed(s3, tmp_path: Path, remote: bool
 
 def _whole(out: StepOutput, files, partition: int) -> bool:
     try:
-        gathered(out.directory, files, partition)
+        gather_rows(out.directory, files, partition)
     except CorruptFileError as error:
         return "3.arrow: is not what was written" not in str(error)
     return True
@@ -124,11 +124,11 @@ def test_files_that_differ_in_partitions_or_schema_are_read_by_themselves(tmp_pa
     table = pa.table({"n": [1, 2, 3]})
     noted = table.replace_schema_metadata({"a": "b"})
     files = [
-        out.write("a.arrow", scattered(table, np.array([0, 1, 2]), 3)),
-        out.write("b.arrow", scattered(table, np.array([0, 1, 4]), 5)),
-        out.write("c.arrow", scattered(noted, np.array([1, 1, 2]), 3)),
+        out.write("a.arrow", scatter_rows(table, np.array([0, 1, 2]), 3)),
+        out.write("b.arrow", scatter_rows(table, np.array([0, 1, 4]), 5)),
+        out.write("c.arrow", scatter_rows(noted, np.array([1, 1, 2]), 3)),
     ]
-    assert [gathered(out.directory, files, partition)["n"].to_pylist() for partition in (0, 1, 2)] == [
+    assert [gather_rows(out.directory, files, partition)["n"].to_pylist() for partition in (0, 1, 2)] == [
         [1, 1], [2, 2, 1, 2], [3, 3]
     ]  # fmt: skip
 

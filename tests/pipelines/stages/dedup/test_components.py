@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gristmill.errors import CorruptFileError
 from pipelines.cluster.local import LocalCluster
-from pipelines.cluster.shuffle import gathered, scattered
+from pipelines.cluster.shuffle import gather_rows, scatter_rows
 from pipelines.contracts.manifest import StepOutput
 from pipelines.stages.dedup.components import bucket_links, find_components, scatter_edges, spanning_stars
 
@@ -16,16 +16,16 @@ from pipelines.stages.dedup.components import bucket_links, find_components, sca
 def test_every_partition_gets_its_rows_in_order(tmp_path):
     out = StepOutput(tmp_path, "step")
     tables = [pa.table({"n": list(range(i, i + 10)), "t": [[i], None] * 5}) for i in (0, 100)]
-    files = [out.write(f"{i}.arrow", scattered(t, np.arange(10) % 3, 5)) for i, t in enumerate(tables)]
+    files = [out.write(f"{i}.arrow", scatter_rows(t, np.arange(10) % 3, 5)) for i, t in enumerate(tables)]
     for partition in range(5):
         rows = [row for table in tables for row in table.to_pylist() if row["n"] % 100 % 3 == partition]
-        assert gathered(out.directory, files, partition).to_pylist() == rows
+        assert gather_rows(out.directory, files, partition).to_pylist() == rows
 
 
 @pytest.mark.parametrize("place", [0, 5, 40, 300, -3, -20, None])
 def test_a_changed_shuffle_file_is_noticed(tmp_path, place):
     out = StepOutput(tmp_path, "step")
-    file = out.write("work/0.arrow", scattered(pa.table({"n": list(range(100))}), np.zeros(100, np.int64), 1))
+    file = out.write("work/0.arrow", scatter_rows(pa.table({"n": list(range(100))}), np.zeros(100, np.int64), 1))
     path = out.directory / file.path
     data = bytearray(path.read_bytes())
     if place is None:
@@ -34,7 +34,7 @@ def test_a_changed_shuffle_file_is_noticed(tmp_path, place):
         data[place] ^= 64
     path.write_bytes(data)
     with pytest.raises(CorruptFileError, match="is not what was written"):
-        gathered(out.directory, [file], 0)
+        gather_rows(out.directory, [file], 0)
 
 
 def brute_force(edges, nodes):
@@ -60,7 +60,7 @@ def contracted(tmp_path, shares, partitions, bounds):
     found = find_components(out, files, total, partitions, bounds, LocalCluster(), "test")
     named = {}
     for place, low in enumerate(bounds):
-        for row in gathered(out.directory, found, place).to_pylist():
+        for row in gather_rows(out.directory, found, place).to_pylist():
             assert low <= row["node"] < [*bounds, 1 << 62][place + 1]
             assert named.setdefault(row["node"], row["lowest"]) == row["lowest"]
     return named
