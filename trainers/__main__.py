@@ -7,14 +7,14 @@ import sys
 from collections.abc import Sequence
 
 from gristmill.cli import run_command
-from trainers.commands import examine, pretrain, use
+from trainers.commands import examine, finetune, pretrain, use
 
 
 def parser() -> argparse.ArgumentParser:
     """Build the parser of all commands and their arguments."""
     top = argparse.ArgumentParser(prog="python -m trainers", description="Pretrain and use language models.")
     commands = top.add_subparsers(required=True, metavar="COMMAND")
-    for group in (pretrain, examine, use):
+    for group in (pretrain, finetune, examine, use):
         group.add_commands(commands)
     return top
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from trainers.config.job import Job
 from trainers.data.document_loss import DocumentData, document_data
+from trainers.data.examples.task_corpus import open_tasks, task_training, task_validation
 from trainers.data.job_interface import JobCorpus, JobTraining, JobValidation
 from trainers.data.packed_corpus import corpus_of, training_data, validation_data
 
@@ -32,7 +33,8 @@ READERS: dict[str, DataReader] = {
         training_data,
         lambda corpus, job: validation_data(corpus, job, job.validation.tokens),
         document_data,
-    )
+    ),
+    "finetuning": DataReader(open_tasks, task_training, task_validation, lambda corpus, job: None),
 }
 """By `kind`."""
 

@@ -45,11 +45,21 @@ ALONE = ParallelLayout(workers=1, micro_batch=1)
 
 
 @dataclass(frozen=True)
+class Best:
+    """The step with the best `value` of a fine-tuning run's first metric, and how many validations were done since."""
+
+    step: int
+    value: float
+    validations_since: int = 0
+
+
+@dataclass(frozen=True)
 class Checkpoint:
     """A published checkpoint whose files match the checksums of its record.
 
     `step` steps are done, of which `skipped` were not finite, and `tokens` training tokens have been read.
-    `split` is that of the last step, `order` the state of `trainers.data.order`.
+    `split` is that of the last step, `order` the state of `trainers.data.order`. `best` is set in
+    fine-tuning runs.
     """
 
     path: LocalPath
@@ -60,6 +70,7 @@ class Checkpoint:
     split: ParallelLayout
     order: dict[str, Any]
     checksum: str
+    best: Best | None = None
 
 
 def save(
@@ -75,8 +86,9 @@ def save(
     order: Mapping[str, Any] = MappingProxyType({}),
     ledger: Mapping[str, Any] | None = None,
     check: Callable[[], None] = lambda: None,
+    best: Best | None = None,
 ) -> LocalPath:
-    """Publish a checkpoint after `step` steps; keep the newest `keep` and multiples of `keep_every`.
+    """Publish a checkpoint after `step` steps; keep the newest `keep`, multiples of `keep_every`, and that of `best`.
 
     Checkpoints of later steps are removed too. If there are any, they were corrupt when the run resumed
     before them, and they must not outlast good ones. The files of a killed attempt are removed first, so that
@@ -112,6 +124,8 @@ def save(
         files = [asdict(attempt.record(name)) for name in names]
         counts = {"step": step, "skipped": skipped, "tokens": tokens, "split": asdict(split), "order": dict(order)}
         record = {"format": FORMAT, **counts, "fingerprints": dict(fingerprints), "files": files}
+        if best is not None:
+            record["best"] = asdict(best)
         write_json(attempt / RECORD, record)
         check()
         final = _publish(attempt, step)
@@ -125,7 +139,7 @@ def save(
         discard(attempt)
     found = sorted(_steps(parent), reverse=True)
     check()
-    _remove_old(found, final, step, keep, keep_every)
+    _remove_old(found, final, step, keep, keep_every, best)
     return final
 
 
@@ -134,7 +148,8 @@ def remove_replaced(run: LocalPath, keep: int, keep_every: int, check: Callable[
     _remove_attempts(run / "checkpoints", check)
     last = newest(run, lambda _: None)
     if last is not None:
-        _remove_old(sorted(_steps(run / "checkpoints"), reverse=True), last.path, last.step, keep, keep_every)
+        found = sorted(_steps(run / "checkpoints"), reverse=True)
+        _remove_old(found, last.path, last.step, keep, keep_every, last.best)
 
 
 def _remove_attempts(parent: LocalPath, check: Callable[[], None]) -> None:
@@ -175,7 +190,8 @@ def load(path: LocalPath) -> Checkpoint:
         path.verify(FileRecord(**entry))
     counts = (record["step"], record.get("skipped", 0), record["tokens"])
     split = ParallelLayout(**record.get("split", asdict(ALONE)))
-    return Checkpoint(path, *counts, record["fingerprints"], split, record.get("order", {}), record["checksum"])
+    best = Best(**record["best"]) if "best" in record else None
+    return Checkpoint(path, *counts, record["fingerprints"], split, record.get("order", {}), record["checksum"], best)
 
 
 def newest(run: LocalPath, warn: Callable[[str], None], last: int | None = None) -> Checkpoint | None:
@@ -190,6 +206,17 @@ def newest(run: LocalPath, warn: Callable[[str], None], last: int | None = None)
         return sorted(found, reverse=True)
 
     return _first_intact(run, candidates, warn)
+
+
+def pick(run: LocalPath, warn: Callable[[str], None]) -> Checkpoint | None:
+    """Pick the checkpoint that a run is used by: the newest, or in a fine-tuning run that with the best value."""
+    found = newest(run, warn)
+    if found is None or found.best is None or found.best.step == found.step:
+        return found
+    best = newest(run, warn, last=found.best.step)
+    if best is None or best.step != found.best.step:
+        raise CorruptFileError(f"{run}: the checkpoint of step {found.best.step}, its best, is missing or damaged")
+    return best
 
 
 def read_newest(run: LocalPath, warn: Callable[[str], None]) -> tuple[Checkpoint, dict[str, Any]] | None:
@@ -298,11 +325,17 @@ def _steps(parent: LocalPath) -> list[tuple[int, int, LocalPath]]:
 
 
 def _remove_old(
-    found: Sequence[tuple[int, int, LocalPath]], last: LocalPath, step: int, keep: int, keep_every: int
+    found: Sequence[tuple[int, int, LocalPath]],
+    last: LocalPath,
+    step: int,
+    keep: int,
+    keep_every: int,
+    best: Best | None,
 ) -> None:
     """Remove from `found`, newest first, the checkpoints that `save` names."""
     replaced = [path for its, _, path in found if its > step or (its == step and path != last)]
-    older = [(its, path) for its, _, path in found if path not in replaced][keep:]
+    pinned = best.step if best else None
+    older = [(its, path) for its, _, path in found if path not in replaced and its != pinned][keep:]
     gone = replaced + [path for its, path in older if not keep_every or its % keep_every]
     for path in gone:
         path.remove_tree()

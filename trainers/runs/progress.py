@@ -88,7 +88,8 @@ def line(event: str, fields: dict[str, Any]) -> str:
         per_source = (f"{name} {_losses(entry)}" for name, entry in fields["sources"].items())
         losses = {name: _label(name) for name in fields if is_loss(name)}
         named = losses | {"bits_per_byte": "bits per byte", "document_bits_per_byte": "of documents"}
-        whole = human_line(**{shown: f"{fields[key]:.4f}" for key, shown in named.items() if key in fields})
+        values = {shown: fields[key] for key, shown in named.items() if key in fields} | fields.get("scores", {})
+        whole = human_line(**{name: f"{value:.4f}" for name, value in values.items()})
         return f"validation at step {fields['step']}  {whole}  {'  '.join(per_source)}"
     if "message" in fields:
         return f"{event}  {fields['message']}"

@@ -14,19 +14,23 @@ import numpy as np
 from gristmill.errors import UserError
 from gristmill.storage.disk import LocalPath
 from gristmill.storage.store import write_json
+from trainers.config.finetuning import Finetuning
 from trainers.config.job import Job
 from trainers.data.document_loss import add_document_fields
+from trainers.data.examples.held_out import HeldOut
+from trainers.data.examples.task_corpus import TaskCorpus
 from trainers.data.job_data import reader_of
 from trainers.data.job_interface import JobCorpus
 from trainers.data.prefetch import prefetch
+from trainers.engine.assembly import build_forward
 from trainers.engine.compiler import check_compiler, needs_compiler
 from trainers.engine.engine import Engine, Totals, start_group
-from trainers.engine.forward import forward_of
 from trainers.engine.loss_metrics import loss_fields, no_sums
 from trainers.engine.mfu import Flops, device_name, flops_of, memory_bytes, peak_flops, utilisation
 from trainers.engine.schedule import rate_fraction
+from trainers.inference.base import base_weights
 from trainers.inference.model_export import export_checkpoint
-from trainers.models import build_model
+from trainers.inference.predict import score_run
 from trainers.report.run_page import write_report
 from trainers.rows.batch import Batch
 from trainers.runs import checkpoint
@@ -38,6 +42,7 @@ from trainers.runs.progress import Progress
 from trainers.runs.run import STOP, SupersededError, check_attempt, fingerprints, read_run
 from trainers.runs.sinks import open_sinks
 from trainers.training.begin import read_state
+from trainers.training.judge import Judge
 
 
 def train(
@@ -91,12 +96,16 @@ class Training:
         self.micro_batch = min(config.execution.micro_batch, -(-self.sequences // world))
         self.split = ParallelLayout(world, self.micro_batch)
         accumulation = -(-self.sequences // (self.micro_batch * world))
-        model = build_model(config.model, corpus.tokenizer.specials, config.seed)
-        parameters = sum(parameter.numel() for parameter in model.parameters())
-        self.flops = [flops_of(model, config, length) for length in self.data.row_lengths]
+        parent = read_run(run).get("parent")
+        base = base_weights(config, corpus.tokenizer.specials, parent) if config.kind == "finetuning" and parent else {}
+        forward = build_forward(config, corpus.tokenizer.specials, base)
+        parameters = sum(parameter.numel() for parameter in forward.parameters())
+        trained = sum(parameter.numel() for parameter in forward.parameters() if parameter.requires_grad)
+        self.flops = [flops_of(forward.model, config, length) for length in self.data.row_lengths]
         self.peak_flops = peak_flops(device_name(), config)
-        self.engine = Engine(forward_of(model, config), config, self.micro_batch, accumulation)
+        self.engine = Engine(forward, config, self.micro_batch, accumulation)
         self.names = [loss.name for loss in self.engine.losses]
+        self.judge = Judge(config, self.engine) if isinstance(config, Finetuning) else None
         self.start, self.tokens, self.skipped = self._restore()
         self.data = self.data.read_since(min(read_run(run).get("since", 0), self.start) * self.sequences)
         self.skipped_in_row = 0
@@ -108,6 +117,7 @@ class Training:
             "start",
             step=self.start,
             parameters=parameters,
+            trained_parameters=trained,
             workers=world,
             zero_stage=config.execution.zero_stage,
             micro_batch=self.micro_batch,
@@ -123,6 +133,9 @@ class Training:
         interval = self._interval()
         with closing(self._batches()) as batches:
             for step in range(self.start, self.steps):
+                if self.judge and self.judge.ended:
+                    self._end_early(step)
+                    break
                 requested = time.perf_counter()
                 micro_batches, tokens = next(batches)
                 received = time.perf_counter()
@@ -152,13 +165,25 @@ class Training:
         if done % self.config.log_every == 0 or last or totals.stops:
             self._report(done, interval)
             interval = self._interval()
+        due = done % self.config.checkpoints.every == 0 or last or bool(totals.stops)
         if done % self.config.validation_interval == 0 or last:
-            self._validate(done)
+            due |= self._validate(done)
             interval.restart_clock()
-        if done % self.config.checkpoints.every == 0 or last or totals.stops:
+        if due:
             self._save(done)
             interval.restart_clock()
         return interval
+
+    def _end_early(self, step: int) -> None:
+        """Make `step` the last: no validation of the last ones was the best."""
+        assert self.judge is not None
+        assert self.judge.best is not None
+        message = (
+            f"after step {step}: {self.judge.best.validations_since} validations without a better {self.judge.metric} "
+            f"than that of step {self.judge.best.step}"
+        )
+        self.progress.write("ended_early", step=step, best_step=self.judge.best.step, message=message)
+        self.steps = step
 
     def _interval(self) -> "_Interval":
         return _Interval(no_sums(len(self.names), len(self.data.sources)))
@@ -237,17 +262,28 @@ class Training:
             data=self.data.consumed(step * self.sequences),
         )
 
-    def _validate(self, step: int) -> None:
+    def _validate(self, step: int) -> bool:
+        """Log losses, and in fine-tuning scores, of what is held out; returns whether a checkpoint must record it."""
         if not self.held_out.sources:
-            return
+            return False
         share = (self.micro_batch, self.engine.rank, self.engine.world)
-        totals = self.engine.evaluate(self.held_out.batches(*share), len(self.held_out.sources))
+        batches = self.held_out.batches(*share)
+        scores: dict[str, float] = {}
+        if self.judge is not None and isinstance(self.held_out, HeldOut):
+            totals, scores = self.judge.measure(self.held_out, batches)
+        else:
+            totals = self.engine.evaluate(batches, len(self.held_out.sources))
         if not totals.targets:
-            return  # all documents are too short for the objective
+            return False  # all documents are too short for the objective
         predicts = self.config.objective.predicts_text
         fields = loss_fields(totals.sums, self.names, self.held_out.sources, predicts, self.held_out.weights)
         fields = add_document_fields(fields, self._document_fields())
-        self.progress.write("validation", step=step, tokens=self.tokens, **fields)
+        shown = {"scores": scores} if scores else {}
+        self.progress.write("validation", step=step, tokens=self.tokens, **fields, **shown)
+        if self.judge is None:
+            return False
+        self.judge.compare(step, {**fields, **scores})
+        return self.judge.improved or self.judge.ended
 
     def _document_fields(self) -> dict[str, Any]:
         if self.documents is None:
@@ -277,6 +313,7 @@ class Training:
                     order=self.data.order.state(step * self.sequences),
                     ledger=make_ledger(self.path, self.config, self.corpus, self.data, step),
                     check=self._check,
+                    best=self.judge.best if self.judge else None,
                 )
                 copy_ledger(self.path)
                 self.progress.write("checkpoint", step=step, message=str(path))
@@ -308,6 +345,8 @@ class Training:
         if found is None or found.step != step:
             raise UserError(f"{self.path}: worker {self.engine.rank} cannot read the checkpoint of step {step}")
         self.data.order.resume(found.order)
+        if self.judge is not None:
+            self.judge.resume(found.best)
         self.engine.restore(checkpoint.read_state(found), updates(read_run(self.path), step, found.skipped))
         ours = fingerprints(self.config, self.corpus)["code"]
         if found.fingerprints["code"] != ours:
@@ -322,9 +361,10 @@ class Training:
         parent = read_run(self.path).get("parent")
         if parent is None:
             return 0, 0, 0
-        state = read_state(self.config, self.corpus.tokenizer.specials, parent, self.engine.shapes())
-        self.engine.restore(state, parent["updates"])
-        self.engine.broadcast(0)  # as in `_restore`
+        if self.judge is None:
+            state = read_state(self.config, self.corpus.tokenizer.specials, parent, self.engine.shapes())
+            self.engine.restore(state, parent["updates"])
+            self.engine.broadcast(0)  # as in `_restore`
         step, of = parent["first_step"], f" of step {parent['step']}" if "step" in parent else ""
         message = f"from the weights{of} of {parent['path']}"
         self.progress.write("init", step=step, parent=parent, message=message)
@@ -348,12 +388,25 @@ class Training:
             settings = self.config.checkpoints
             checkpoint.remove_replaced(self.path, settings.keep, settings.keep_every, self._check)
             copy_ledger(self.path)
+            self._score()
             self.progress.write("export", message=str(export_checkpoint(self.path, self.path / "export")))
             write_json(self.path / "finished.json", {"step": self.steps, "tokens": self.tokens})
             seen = self.data.consumed(self.steps * self.sequences)
             self.progress.write("data", step=self.steps, sources=seen, message=line(seen))
             self.progress.write("finished", step=self.steps, tokens=self.tokens)
         self.engine.broadcast(0)
+
+    def _score(self) -> None:
+        """In fine-tuning, predict and score the splits of the task with the best checkpoint."""
+        if not isinstance(self.config, Finetuning) or not isinstance(self.corpus, TaskCorpus):
+            return
+        for split, scores in score_run(self.path, self.config, self.corpus)["splits"].items():
+            shown = ", ".join(
+                f"{name} {score['value']:.4f} [{score['low']:.4f}, {score['high']:.4f}]"
+                for name, score in scores.items()
+            )
+            message = f"{self.config.tasks[0].name} {split}  {shown}"
+            self.progress.write("score", step=self.steps, split=split, scores=scores, message=message)
 
 
 class _Interval:

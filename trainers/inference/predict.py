@@ -1,0 +1,75 @@
+"""Predictions of a fine-tuned run: for the splits of its task, stored and scored, and for a file."""
+
+from dataclasses import asdict, replace
+from typing import Any
+
+from gristmill.storage.disk import LocalPath
+from gristmill.storage.store import write_json
+from trainers.config.finetuning import Finetuning
+from trainers.data.examples.held_out import HeldOut
+from trainers.data.examples.task_corpus import TRAIN, TaskCorpus, task_split
+from trainers.engine.device import compute_device
+from trainers.engine.forward import Forward, tensors
+from trainers.inference.base import trained_forward
+from trainers.rows.task_outputs import TaskOutputs, join_outputs, outputs_of
+from trainers.runs import checkpoint
+from trainers.tasks.predictions import Predictions, score_predictions, tune_threshold, write_predictions
+from trainers.tasks.task_files import available_splits
+
+SCORES, PREDICTIONS = "scores.json", "predictions"
+"""Files of a run: its scores, and the directory of its predictions, one Parquet file for each split."""
+
+
+def predict_outputs(forward: Forward, held_out: HeldOut, size: int) -> TaskOutputs:
+    """What the model's head predicts for every input, in batches of `size` inputs."""
+    import torch
+
+    kind = forward.model.task_head.kind
+    device = next(forward.parameters()).device
+    forward.eval()
+    parts = []
+    with torch.no_grad():
+        for batch in held_out.batches(size, 0, 1):
+            predicted = forward(predicts=True, **tensors(batch, device))["predictions"]
+            parts.append(outputs_of(kind, predicted.float().cpu().numpy(), batch))
+    return join_outputs(parts)
+
+
+def score_run(run: LocalPath, config: Finetuning, corpus: TaskCorpus) -> dict[str, Any]:
+    """Predict every split of the run's task but `train` with its best checkpoint, write predictions and `scores.json`.
+
+    Splits whose gold is hidden are predicted alone. The threshold of no answer is tuned on the first scored split.
+    """
+    found = checkpoint.pick(run, print)
+    assert found is not None
+    forward = trained_forward(run, found).to(compute_device())
+    threshold: float | None = None
+    splits: dict[str, Any] = {}
+    for split in held_out_splits(corpus):
+        held_out = task_split(corpus, config, split)
+        predictions = held_out.predictions(predict_outputs(forward, held_out, config.execution.micro_batch), str(run))
+        predictions, threshold = _decide(predictions, threshold)
+        (run / PREDICTIONS).mkdir(exist_ok=True)
+        write_predictions(predictions, run / PREDICTIONS / f"{split}.parquet")
+        if predictions.labelled:
+            splits[split] = {name: asdict(score) for name, score in score_predictions(predictions).items()}
+    record = {"task": config.tasks[0].name, "method": config.method.kind, "step": found.step, "splits": splits}
+    write_json(run / SCORES, record)
+    return record
+
+
+def held_out_splits(corpus: TaskCorpus) -> list[str]:
+    """The splits of a run's task that have files, but for that it trains on; the split it validates on comes first."""
+    (task,) = corpus.tasks
+    known = [split for split in available_splits(task, corpus.files) if split != TRAIN]
+    return sorted(known, key=lambda split: split not in corpus.splits(task))
+
+
+def _decide(predictions: Predictions, threshold: float | None) -> tuple[Predictions, float | None]:
+    """Predictions with the threshold of no answer: tuned on these if there is none yet."""
+    if not predictions.task.no_answer or predictions.task.kind != "span":
+        return predictions, None
+    if threshold is None and predictions.labelled:
+        predictions = tune_threshold(predictions)
+        return predictions, predictions.threshold
+    return replace(predictions, threshold=threshold), threshold

@@ -1,0 +1,59 @@
+"""Which checkpoint of a fine-tuning run is the best, and when the run ends early."""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from trainers.config.finetuning import Finetuning
+from trainers.data.examples.held_out import HeldOut
+from trainers.engine.engine import Engine, Totals
+from trainers.rows.batch import Batch
+from trainers.runs.checkpoint import Best
+from trainers.tasks.predictions import score_predictions
+
+
+class Judge:
+    """Compares the validations of a run by the first metric of its task; by the loss where the model writes its answers.
+
+    Only the first worker has the scores, so it decides for all. `best` is what checkpoints record, `improved` whether
+    the last validation was the best so far, and `ended` whether as many as `validation.patience` in a row were not.
+    """
+
+    def __init__(self, config: Finetuning, engine: Engine) -> None:
+        self.metric = "loss" if config.writes_text else config.tasks[0].metrics[0]
+        self.best: Best | None = None
+        self.improved, self.ended = False, False
+        self._patience, self._engine = config.validation.patience, engine
+
+    def resume(self, best: Best | None) -> None:
+        """Continue from what a checkpoint records."""
+        self.best = best
+        self.ended = self._is_over()
+
+    def measure(self, held_out: HeldOut, batches: Iterable[Batch]) -> tuple[Totals, dict[str, float]]:
+        """Losses of what is held out, and the metrics of the task by name; none where the model writes its answers."""
+        if self.metric == "loss":
+            return self._engine.evaluate(batches, len(held_out.sources)), {}
+        totals, outputs = self._engine.predict(batches, len(held_out.sources))
+        if outputs is None:
+            return totals, {}
+        scores = score_predictions(held_out.predictions(outputs, ""), repetitions=0)
+        return totals, {name: score.value for name, score in scores.items()}
+
+    def compare(self, step: int, fields: Mapping[str, Any]) -> None:
+        """Take the fields of the validation after `step` steps. Every worker calls it; those of the first count."""
+        if self._engine.rank == 0:
+            value = -fields["loss"] if self.metric == "loss" else fields[self.metric]
+            value = -math.inf if math.isnan(value) else float(value)
+            self.improved = self.best is None or value > self.best.value
+            if self.best is None or self.improved:
+                self.best = Best(step, value)
+            else:
+                self.best = replace(self.best, validations_since=self.best.validations_since + 1)
+        decided = self._engine.broadcast(2 * self._is_over() + self.improved)
+        self.improved, self.ended = bool(decided & 1), bool(decided & 2)
+
+    def _is_over(self) -> bool:
+        since = self.best.validations_since if self.best else 0
+        return self._patience is not None and since >= self._patience
