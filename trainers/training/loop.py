@@ -42,6 +42,7 @@ from trainers.runs.progress import Progress
 from trainers.runs.run import STOP, SupersededError, check_attempt, fingerprints, read_run
 from trainers.runs.sinks import open_sinks
 from trainers.training.begin import read_state
+from trainers.training.interval import Interval
 from trainers.training.judge import Judge
 
 
@@ -158,7 +159,7 @@ class Training:
                     return
         self._finish()
 
-    def _keep(self, done: int, totals: Totals, interval: "_Interval") -> "_Interval":
+    def _keep(self, done: int, totals: Totals, interval: Interval) -> Interval:
         """Log, validate and save where due after `done` steps; returns the interval of the next step."""
         self._check()
         last = done == self.steps
@@ -185,8 +186,8 @@ class Training:
         self.progress.write("ended_early", step=step, best_step=self.judge.best.step, message=message)
         self.steps = step
 
-    def _interval(self) -> "_Interval":
-        return _Interval(no_sums(len(self.names), len(self.data.sources)))
+    def _interval(self) -> Interval:
+        return Interval(no_sums(len(self.names), len(self.data.sources)))
 
     def _flops(self, step: int) -> Flops:
         """Operations per token in the phase of the step that follows `step` steps."""
@@ -238,7 +239,7 @@ class Training:
     def _asked_to_stop(self) -> bool:
         return self.stop.is_set() or (self.engine.rank == 0 and (self.path / STOP).exists())
 
-    def _report(self, step: int, interval: "_Interval") -> None:
+    def _report(self, step: int, interval: Interval) -> None:
         if not interval.sums[0, 1].any():
             if interval.tokens:  # otherwise every step was skipped, and is recorded as such
                 message = (
@@ -388,8 +389,9 @@ class Training:
             settings = self.config.checkpoints
             checkpoint.remove_replaced(self.path, settings.keep, settings.keep_every, self._check)
             copy_ledger(self.path)
+            if self.judge is None:
+                self.progress.write("export", message=str(export_checkpoint(self.path, self.path / "export")))
             self._score()
-            self.progress.write("export", message=str(export_checkpoint(self.path, self.path / "export")))
             write_json(self.path / "finished.json", {"step": self.steps, "tokens": self.tokens})
             seen = self.data.consumed(self.steps * self.sequences)
             self.progress.write("data", step=self.steps, sources=seen, message=line(seen))
@@ -407,27 +409,6 @@ class Training:
             )
             message = f"{self.config.tasks[0].name} {split}  {shown}"
             self.progress.write("score", step=self.steps, split=split, scores=scores, message=message)
-
-
-class _Interval:
-    """Sums since the last log line. The clock counts training only, not validation and checkpoints."""
-
-    def __init__(self, sums: np.ndarray) -> None:
-        self.sums = sums
-        self.norm, self.rate = 0.0, 0.0
-        self.tokens, self.flops = 0, 0.0
-        self.waited = 0.0  # seconds for data
-        self.seconds, self._began = 1e-9, time.perf_counter()
-
-    def add(self, totals: Totals, norm: float, rate: float, tokens: int, flops: float) -> None:
-        self.norm, self.rate = norm, rate
-        self.sums += totals.sums
-        self.tokens, self.flops = self.tokens + tokens, self.flops + flops
-        now = time.perf_counter()
-        self.seconds, self._began = self.seconds + now - self._began, now
-
-    def restart_clock(self) -> None:
-        self._began = time.perf_counter()
 
 
 def _stop_signal() -> threading.Event:

@@ -1,0 +1,30 @@
+"""What a log line sums over the steps since the line before."""
+
+import time
+
+import numpy as np
+
+from trainers.engine.engine import Totals
+
+
+class Interval:
+    """Sums since the last log line. The clock counts training only, not validation and checkpoints."""
+
+    def __init__(self, sums: np.ndarray) -> None:
+        self.sums = sums
+        self.norm, self.rate = 0.0, 0.0
+        self.tokens, self.flops = 0, 0.0
+        self.waited = 0.0  # seconds for data
+        self.seconds, self._began = 1e-9, time.perf_counter()
+
+    def add(self, totals: Totals, norm: float, rate: float, tokens: int, flops: float) -> None:
+        """Add a step."""
+        self.norm, self.rate = norm, rate
+        self.sums += totals.sums
+        self.tokens, self.flops = self.tokens + tokens, self.flops + flops
+        now = time.perf_counter()
+        self.seconds, self._began = self.seconds + now - self._began, now
+
+    def restart_clock(self) -> None:
+        """Leave out the time since the last step."""
+        self._began = time.perf_counter()
