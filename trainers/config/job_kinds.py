@@ -1,5 +1,5 @@
 """The kinds of jobs, selected by `kind` in `resolved.yaml`. To add one, register its dataclass here and its
-way of reading data in `trainers.data.job_data`.
+way of reading data in `trainers.runs.job_data`.
 """
 
 from collections.abc import Mapping

@@ -18,9 +18,9 @@ from gristmill.storage.parsing import parse_local
 from gristmill.storage.store import digest, file_checksum, read_json
 from tokenizer.vocabulary.definition import read_definition
 from trainers.config.job import Init, Job
-from trainers.data.job_data import reader_of
 from trainers.data.job_interface import JobCorpus, verified_tokenizer
 from trainers.runs import checkpoint
+from trainers.runs.job_data import reader_of
 
 
 def kind_of(path: LocalPath) -> str:

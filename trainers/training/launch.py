@@ -24,9 +24,9 @@ from gristmill.storage.disk import LocalPath
 from gristmill.storage.paths import is_url
 from trainers.config.job import Job
 from trainers.config.job_kinds import parse_job
-from trainers.data.job_data import reader_of
 from trainers.data.job_interface import JobCorpus
 from trainers.runs import checkpoint
+from trainers.runs.job_data import reader_of
 from trainers.runs.progress import followed
 from trainers.runs.run import STOP, begin_attempt
 from trainers.runs.sinks import require_libraries

@@ -19,7 +19,6 @@ from trainers.config.job import Job
 from trainers.data.document_loss import add_document_fields
 from trainers.data.examples.held_out import HeldOut
 from trainers.data.examples.task_corpus import TaskCorpus
-from trainers.data.job_data import reader_of
 from trainers.data.job_interface import JobCorpus
 from trainers.data.prefetch import prefetch
 from trainers.engine.assembly import build_forward
@@ -36,6 +35,7 @@ from trainers.rows.batch import Batch
 from trainers.runs import checkpoint
 from trainers.runs.checkpoint import Checkpoint, ParallelLayout
 from trainers.runs.exclusion import read_excluded
+from trainers.runs.job_data import reader_of
 from trainers.runs.ledger import copy_ledger, line, make_ledger
 from trainers.runs.parent import updates
 from trainers.runs.progress import Progress

@@ -14,12 +14,12 @@ from trainers.config.architecture import fill
 from trainers.config.job import Job
 from trainers.config.job_kinds import JOBS, as_pretraining, parse_job
 from trainers.config.pretraining import Data, Pretraining
-from trainers.data.job_data import READERS, DataReader
 from trainers.data.packed_corpus import open_corpus, training_data, validation_data
 from trainers.evaluation.evaluate import evaluate
 from trainers.inference.generate import Sampling, generate
 from trainers.objectives.causal import Causal
 from trainers.recipes import llama_tiny
+from trainers.runs.job_data import READERS, DataReader
 from trainers.runs.run import open_run, read_config, read_resolved
 
 STEPS = 3
