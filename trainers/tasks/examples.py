@@ -16,19 +16,21 @@ HIDDEN = -100
 class Examples:
     """The n examples of a split, in the order of its files.
 
-    `texts` has one or two arrays of n texts: (text, text_b); (question, passage) for span; (text, passage) for
-    choose; for tag the words joined by single spaces. The words of example i are number `word_offsets[i]` up to
-    `word_offsets[i + 1]` of the flat `word_starts` and `word_ends`, UTF-8 byte offsets in the example's text.
-    `candidates` is flat with `candidate_offsets` in the same way.
+    `texts` has one or two arrays of n texts: (text, text_b); (question, passage) for span; (text,
+    passage) for choose; for tag the words joined by single spaces. The words of example i are number
+    `word_offsets[i]` up to `word_offsets[i + 1]` of the flat `word_starts` and `word_ends`, UTF-8 byte
+    offsets in the example's text. `candidates` is flat with `candidate_offsets` in the same way.
 
     Gold by kind: `labels` int64 [n] for classify (index into the task's labels) and choose (number of the
-    candidate), -100 where hidden; `values` float64 [n] for regress, NaN where hidden; `tags` int64, one for each
-    word (index into the task's labels), -100 where hidden; `spans` for span, for each example its distinct accepted
-    (start, end) in UTF-8 bytes of the passage, none if the question has no answer; `targets`, the accepted texts of
-    generate, span and choose. `groups` int64 [n] numbers what `question_accuracy` counts as one.
+    candidate), -100 where hidden; `values` float64 [n] for regress, NaN where hidden; `tags` int64, one
+    for each word (index into the task's labels), -100 where hidden; `spans` for span, for each example
+    its distinct accepted (start, end) in UTF-8 bytes of the passage, none if the question has no answer;
+    `targets`, the accepted texts of generate, span and choose. `groups` int64 [n] numbers what
+    `question_accuracy` counts as one.
 
-    `labelled` says whether gold is known. `files` are those that were read, with sizes and checksums; `own_ids`
-    says whether the files give the ids; `skipped` counts incomplete rows that the task file allows to skip.
+    `labelled` says whether gold is known. `files` are those that were read, with sizes and checksums;
+    `own_ids` says whether the files give the ids; `skipped` counts incomplete rows that the task file
+    allows to skip.
     """
 
     task: Task

@@ -30,7 +30,9 @@ class Leak:
 
 
 def read_splits(task: Task, splits: Sequence[str], data: Location | None) -> dict[str, Examples]:
-    """The examples of several splits. UserError if an example occurs in two, unless the task has `leak: report`."""
+    """The examples of several splits. UserError if an example occurs in two, unless the task has `leak:
+    report`.
+    """
     examples = {split: read_examples(task, split, data) for split in splits}
     leaks = find_leaks(examples)
     if leaks and task.leak == "refuse":

@@ -9,8 +9,8 @@ from trainers.tasks.predictions import Predictions, predictions_of
 
 
 def majority_predictions(train: Examples, examples: Examples) -> Predictions:
-    """Predict, for every example, what is most common in `train`: the label, the tag, the number of the candidate,
-    the target; the mean number; for span no answer. Of equally common ones, the first.
+    """Predict, for every example, what is most common in `train`: the label, the tag, the number of the
+    candidate, the target; the mean number; for span no answer. Of equally common ones, the first.
     """
     if train.values is not None:
         return predictions_of(examples, np.full(len(examples), train.values.mean()), "mean")

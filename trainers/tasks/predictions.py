@@ -1,10 +1,10 @@
 """Predictions of a split, one for each example: stored, scored and compared without the model.
 
-A Parquet file has the columns `id`, `gold`, `prediction` and `score`, and in its schema the task, the split and the
-model. Gold and predictions of classify are labels, of choose numbers of candidates, of tag lists of labels, of span
-and generate texts. `score` is, for classify and choose, one number for each label or candidate; for span the score
-of the answer and that of no answer. Columns of some tasks: `group`, `accepted` and `text` (texts of choose), `nats`
-and `tokens` (cost of the gold text).
+A Parquet file has the columns `id`, `gold`, `prediction` and `score`, and in its schema the task, the
+split and the model. Gold and predictions of classify are labels, of choose numbers of candidates, of tag
+lists of labels, of span and generate texts. `score` is, for classify and choose, one number for each
+label or candidate; for span the score of the answer and that of no answer. Columns of some tasks:
+`group`, `accepted` and `text` (texts of choose), `nats` and `tokens` (cost of the gold text).
 """
 
 import json
@@ -34,9 +34,10 @@ _KEY = b"gristmill.predictions"
 class Predictions:
     """Predictions of n examples and, where it is known, their gold. `model` says what predicted them.
 
-    `outcomes` has the gold and the predictions as metrics see them, before `threshold`. `scores` are float32, those
-    of example i from `score_offsets[i]` up to `score_offsets[i + 1]`. `threshold` is that of no answer: the empty
-    text is predicted where the score of no answer exceeds that of the answer by more.
+    `outcomes` has the gold and the predictions as metrics see them, before `threshold`. `scores` are
+    float32, those of example i from `score_offsets[i]` up to `score_offsets[i + 1]`. `threshold` is that
+    of no answer: the empty text is predicted where the score of no answer exceeds that of the answer by
+    more.
     """
 
     task: Task
@@ -79,9 +80,10 @@ def predictions_of(
 ) -> Predictions:
     """Predictions of a split's examples, in their order.
 
-    `predicted` are labels, numbers of candidates, numbers, tags of all words, or texts, as in `Examples`. `scores` has
-    an array for each example: one number a label or candidate, or for span the scores of the answer and of none.
-    `nats` and `tokens` are the cost of the gold texts; with them alone, `predicted` is None.
+    `predicted` are labels, numbers of candidates, numbers, tags of all words, or texts, as in `Examples`.
+    `scores` has an array for each example: one number a label or candidate, or for span the scores of the
+    answer and of none. `nats` and `tokens` are the cost of the gold texts; with them alone, `predicted`
+    is None.
     """
     task, kind = examples.task, examples.task.kind
     expected = len(examples.tags) if examples.tags is not None else len(examples)

@@ -30,7 +30,8 @@ _Fields = dict[str, Any]
 def read_examples(task: Task, split: str, data: Location | None) -> Examples:
     """The examples of a split, from `data` or the task's own folder.
 
-    UserError, one line with file, row, value and remedy, for files that are missing and rows that are not valid.
+    UserError, one line with file, row, value and remedy, for files that are missing and rows that are not
+    valid.
     """
     files = find_split(task, split, data)
     layout, labelled = files.layout, split not in files.layout.unlabelled

@@ -10,7 +10,9 @@ from trainers.tasks.task_files import SplitFiles, decode, read_content
 
 
 def read_rows(files: SplitFiles) -> tuple[list[RowSet], tuple[FileRecord, ...]]:
-    """The rows of the files, one set for each, and the files' records. UserError names file, row and remedy."""
+    """The rows of the files, one set for each, and the files' records. UserError names file, row and
+    remedy.
+    """
     layout = files.layout
     contents = [read_content(path) for path in files.paths]
     records = tuple(record for _, record in contents)

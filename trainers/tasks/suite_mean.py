@@ -8,8 +8,8 @@ from trainers.tasks.load_task import Suite, load_task
 
 @dataclass(frozen=True)
 class SuiteScore:
-    """The mean over the columns that were scored. `columns` has a value for each column of the suite, None where
-    it was not scored, by the name `task` or `task/split`.
+    """The mean over the columns that were scored. `columns` has a value for each column of the suite,
+    None where it was not scored, by the name `task` or `task/split`.
     """
 
     suite: str
@@ -31,7 +31,8 @@ class SuiteScore:
 def suite_score(suite: Suite, values: Mapping[tuple[str, str], Mapping[str, float]]) -> SuiteScore:
     """The score of a suite from the metrics of each (task, split).
 
-    A column's score is the mean of its task's metrics (Wang et al., 2019: GLUE, section 4.1; SuperGLUE, section 3.3).
+    A column's score is the mean of its task's metrics (Wang et al., 2019: GLUE, section 4.1; SuperGLUE,
+    section 3.3).
     """
     columns: dict[str, float | None] = {}
     for column in suite.columns:

@@ -1,4 +1,6 @@
-"""Find and read the files of a task: in `data=DIR`, in $GRISTMILL_TASKS, or in the folder of the task file."""
+"""Find and read the files of a task: in `data=DIR`, in $GRISTMILL_TASKS, or in the folder of the task
+file.
+"""
 
 import gzip
 import os
@@ -97,7 +99,9 @@ def _candidates(task: Task, split: str, data: Location | None) -> Iterator[_Cand
 
 
 def _text_columns(layout: Layout, split: str) -> tuple[str, ...]:
-    """The columns of parallel files, each a file of its own; that of the gold is absent where it is hidden."""
+    """The columns of parallel files, each a file of its own; that of the gold is absent where it is
+    hidden.
+    """
     hidden = ("target", "label") if split in layout.unlabelled else ()
     return tuple(str(column) for role, column in layout.roles.items() if role not in hidden)
 
@@ -114,8 +118,8 @@ def _match(root: Location, pattern: str) -> tuple[Location, ...]:
 
 
 def read_content(path: Location) -> tuple[bytes, FileRecord]:
-    """The bytes of a file, decompressed if it is gzip, and the record of the file as it is. UserError if its gzip
-    is damaged.
+    """The bytes of a file, decompressed if it is gzip, and the record of the file as it is. UserError if
+    its gzip is damaged.
     """
     data = path.read_bytes()
     record = FileRecord(str(path), len(data), xxhash.xxh3_128_hexdigest(data))

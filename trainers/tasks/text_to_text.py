@@ -1,4 +1,6 @@
-"""A task of any kind as text to text: inputs and targets from its templates, and predictions from generated texts."""
+"""A task of any kind as text to text: inputs and targets from its templates, and predictions from
+generated texts.
+"""
 
 import math
 import re
@@ -107,7 +109,9 @@ def _words(task: Task, templates: Templates) -> list[str]:
 
 
 def _rounded(value: float, step: float) -> str:
-    """A number at the nearest multiple of `step`, with the decimals of `step` (Raffel et al., 2020, section 2.4)."""
+    """A number at the nearest multiple of `step`, with the decimals of `step` (Raffel et al., 2020,
+    section 2.4).
+    """
     decimals = len(f"{step:.10g}".partition(".")[2])
     return f"{round(value / step) * step:.{decimals}f}"
 
@@ -115,9 +119,10 @@ def _rounded(value: float, step: float) -> str:
 def parse_outputs(examples: Examples, texts: Sequence[str]) -> np.ndarray | list[str]:
     """Generated texts as the predictions that `predictions_of` takes.
 
-    A text that is no label's word is no label (-100), which is wrong. A text that is no number is the lowest of
-    the task's range, or 0. Tags that are unknown or missing are the first label, and those beyond the last word are
-    left out. A text that is no candidate is the candidate with which it shares the most words.
+    A text that is no label's word is no label (-100), which is wrong. A text that is no number is the
+    lowest of the task's range, or 0. Tags that are unknown or missing are the first label, and those
+    beyond the last word are left out. A text that is no candidate is the candidate with which it shares
+    the most words.
     """
     task, templates = examples.task, templates_of(examples.task)
     before, _, after = (piece.strip() for piece in _around(templates))

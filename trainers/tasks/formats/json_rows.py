@@ -1,4 +1,6 @@
-"""JSON: one object a line, one list of objects, and the nested JSON of SQuAD, MultiRC, ReCoRD and dialogues."""
+"""JSON: one object a line, one list of objects, and the nested JSON of SQuAD, MultiRC, ReCoRD and
+dialogues.
+"""
 
 import json
 import re
@@ -26,7 +28,8 @@ def read_json_list(data: str, layout: Layout, path: str) -> RowSet:
 def read_squad(data: str, layout: Layout, path: str) -> RowSet:
     """SQuAD 1.1 and 2.0 (Rajpurkar et al., 2016 and 2018): articles of paragraphs of questions.
 
-    Columns `id`, `title`, `question`, `context`, `answers`. A question that is marked impossible has no answers.
+    Columns `id`, `title`, `question`, `context`, `answers`. A question that is marked impossible has no
+    answers.
     """
     document = _whole(data, path)
     rows: list[tuple[int, Record]] = []
@@ -48,7 +51,8 @@ def read_squad(data: str, layout: Layout, path: str) -> RowSet:
 def read_multirc(data: str, layout: Layout, path: str) -> RowSet:
     """MultiRC as SuperGLUE distributes it: one row for each answer of each question of a passage.
 
-    Columns `id` (passage/question/answer), `group` (passage/question), `passage`, `question`, `answer`, `label`.
+    Columns `id` (passage/question/answer), `group` (passage/question), `passage`, `question`, `answer`,
+    `label`.
     """
     rows: list[tuple[int, Record]] = []
     for line, record in _objects(data, path):
@@ -66,10 +70,11 @@ def read_multirc(data: str, layout: Layout, path: str) -> RowSet:
 
 
 def read_record(data: str, layout: Layout, path: str) -> RowSet:
-    """ReCoRD as SuperGLUE distributes it: one row a query; the candidates are the passage's distinct entities.
+    """ReCoRD as SuperGLUE distributes it: one row a query; the candidates are the passage's distinct
+    entities.
 
-    Columns `id` (passage/query), `passage`, `query`, `candidates`, `answers` (accepted texts), `label` (the number
-    of the first candidate among them). Ends of entities are inclusive.
+    Columns `id` (passage/query), `passage`, `query`, `candidates`, `answers` (accepted texts), `label`
+    (the number of the first candidate among them). Ends of entities are inclusive.
     """
     rows: list[tuple[int, Record]] = []
     for line, record in _objects(data, path):
@@ -95,10 +100,11 @@ def _first(entities: list[str], accepted: list[str]) -> int:
 
 
 def read_dialogues(data: str, layout: Layout, path: str) -> RowSet:
-    """Dialogues, one a line, with `turns` of {text}, or those of Topical-Chat: {id: {content: [{message}]}}.
+    """Dialogues, one a line, with `turns` of {text}, or those of Topical-Chat: {id: {content:
+    [{message}]}}.
 
-    One row for each reply after the first turn. Columns `id` (dialogue/turn), `history` (the turns before, one a
-    line), `reply`. Empty turns are left out.
+    One row for each reply after the first turn. Columns `id` (dialogue/turn), `history` (the turns
+    before, one a line), `reply`. Empty turns are left out.
     """
     if path.removesuffix(".gz").endswith(".json"):
         document = _whole(data, path)
@@ -120,7 +126,9 @@ def read_dialogues(data: str, layout: Layout, path: str) -> RowSet:
 
 
 def read_webquestions(data: str, layout: Layout, path: str) -> RowSet:
-    """WebQuestions as its authors distribute it: `question` and `answers`, taken from Lisp lists of descriptions."""
+    """WebQuestions as its authors distribute it: `question` and `answers`, taken from Lisp lists of
+    descriptions.
+    """
     rows: list[tuple[int, Record]] = []
     for number, record in enumerate(_records(_whole(data, path), path), start=1):
         try:

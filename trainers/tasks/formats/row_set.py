@@ -28,9 +28,9 @@ def used_columns(layout: Layout) -> set[str | int]:
 
 @dataclass(frozen=True)
 class RowSet:
-    """Rows of one file. `columns` has a list of values for each name or number that the task uses, and an empty list
-    for the others; `places` says where each row is, counted in `unit`s (lines or rows) from 1. `skipped` rows were
-    incomplete.
+    """Rows of one file. `columns` has a list of values for each name or number that the task uses, and an
+    empty list for the others; `places` says where each row is, counted in `unit`s (lines or rows) from 1.
+    `skipped` rows were incomplete.
     """
 
     path: str
@@ -47,7 +47,8 @@ class RowSet:
         return f"{self.path}: {self.unit} {self.places[row]}"
 
     def column(self, spec: str | int | tuple[str | int, ...], role: str) -> list[Any]:
-        """The values of a column: a name, a number, `a.b` or a template over columns; of several columns, lists.
+        """The values of a column: a name, a number, `a.b` or a template over columns; of several columns,
+        lists.
 
         UserError if the file has no such column.
         """

@@ -62,7 +62,9 @@ def read_trees(data: str, layout: Layout, path: str) -> RowSet:
 
 
 def read_documents(texts: list[tuple[Location, str]]) -> RowSet:
-    """One example a file: `text`, `folder` (the name of its directory), `name` (of the file, without suffix)."""
+    """One example a file: `text`, `folder` (the name of its directory), `name` (of the file, without
+    suffix).
+    """
     columns: dict[str | int, list[str]] = {
         "text": [text for _, text in texts],
         "folder": [path.parent.name for path, _ in texts],

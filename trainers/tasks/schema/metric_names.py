@@ -1,4 +1,6 @@
-"""The names of all metrics, and the kinds of tasks that each measures. The formulas are in `trainers.tasks.scores`."""
+"""The names of all metrics, and the kinds of tasks that each measures. The formulas are in
+`trainers.tasks.scores`.
+"""
 
 _TEXTS = ("span", "generate")
 METRIC_KINDS: dict[str, tuple[str, ...]] = {

@@ -60,34 +60,37 @@ def _require(condition: bool, message: str) -> None:
 class Layout:
     """One layout of a set's files: as its authors distribute it, or as somebody has converted it.
 
-    `files` names a file for each split, or several names, tried in order. Names are relative to each of `folders`
-    below `data=DIR`, `$GRISTMILL_TASKS` and, in a task file of your own, the directory of that file; a path that
-    begins with `/` or a URL is taken as it is. Each is also tried with `.gz`. `*` matches many files, read in the
-    order of their names.
+    `files` names a file for each split, or several names, tried in order. Names are relative to each of
+    `folders` below `data=DIR`, `$GRISTMILL_TASKS` and, in a task file of your own, the directory of that
+    file; a path that begins with `/` or a URL is taken as it is. Each is also tried with `.gz`. `*`
+    matches many files, read in the order of their names.
 
-    `columns` says which column has which role. A number is a column of a file without `header`; `a.b` is a field
-    inside a field; `{a}: {b}` composes a text of several columns; a list gives one value for each of its columns.
-    The roles are, by kind:
+    `columns` says which column has which role. A number is a column of a file without `header`; `a.b` is
+    a field inside a field; `{a}: {b}` composes a text of several columns; a list gives one value for each
+    of its columns. The roles are, by kind:
 
     - classify: `text`, `text_b`, `label`, `group` (what `question_accuracy` counts as one)
     - regress: `text`, `text_b`, `label` (a number)
     - tag: `words`, `tags`
-    - span: `question`, `passage`, `answers` (a list of {text, answer_start}, or {text: [...], answer_start: [...]})
-    - choose: `text`, `candidates`, `label` (number of the right candidate, from 0), `passage`, `accepted` (texts)
+    - span: `question`, `passage`, `answers` (a list of {text, answer_start}, or {text: [...],
+      answer_start: [...]})
+    - choose: `text`, `candidates`, `label` (number of the right candidate, from 0), `passage`, `accepted`
+      (texts)
     - generate: `text`, `text_b`, `target` (a text or a list of accepted texts)
 
-    All kinds have `id`; without it, an example's id is its number in the split. Formats, by default the file's
-    suffix: `tsv` has no quoting, `csv` quotes as RFC 4180, `conll` has one word a line and a blank line between
-    sentences, `conllu` is Universal Dependencies', `squad` the JSON of SQuAD 1.1 and 2.0, `json` one list of objects,
-    `lines` one example a line: parallel files, whose name holds `{column}`, or lines that `pattern`, a regular
-    expression with named groups, takes apart. `documents` is one file an example (columns `text`, `folder`, `name`),
-    `trees` the bracketed trees of the Stanford Sentiment Treebank (`text`, `label`), `multirc`, `record` and
-    `webquestions` the JSON of those sets, `dialogues` one example a reply (`history`, `reply`).
+    All kinds have `id`; without it, an example's id is its number in the split. Formats, by default the
+    file's suffix: `tsv` has no quoting, `csv` quotes as RFC 4180, `conll` has one word a line and a blank
+    line between sentences, `conllu` is Universal Dependencies', `squad` the JSON of SQuAD 1.1 and 2.0,
+    `json` one list of objects, `lines` one example a line: parallel files, whose name holds `{column}`,
+    or lines that `pattern`, a regular expression with named groups, takes apart. `documents` is one file
+    an example (columns `text`, `folder`, `name`), `trees` the bracketed trees of the Stanford Sentiment
+    Treebank (`text`, `label`), `multirc`, `record` and `webquestions` the JSON of those sets, `dialogues`
+    one example a reply (`history`, `reply`).
 
-    `rename` maps labels of these files to those of the task. `scheme` is how entity tags are written; all become
-    BIO. `unlabelled` lists the splits whose gold is hidden: they can be predicted, not scored. `where` keeps rows
-    with one of the given values in a column. Rows of a table with too few columns are refused, or skipped and
-    counted with `incomplete_rows: skip`.
+    `rename` maps labels of these files to those of the task. `scheme` is how entity tags are written; all
+    become BIO. `unlabelled` lists the splits whose gold is hidden: they can be predicted, not scored.
+    `where` keeps rows with one of the given values in a column. Rows of a table with too few columns are
+    refused, or skipped and counted with `incomplete_rows: skip`.
     """
 
     files: dict[str, str | tuple[str, ...]]
@@ -167,10 +170,11 @@ class Layout:
 class Templates:
     """How an example becomes text to text (Raffel et al., 2020, appendix D has the examples of T5).
 
-    `input` and `target` hold names in braces: the roles of the task's texts (`{text}`, `{text_b}`, `{question}`,
-    `{passage}`), `{candidates}` (all, each with its letter), `{words}`; in `target` `{label}`, `{score}`, `{answer}`,
-    `{tags}`, `{candidate}` or `{target}`. `words` are the texts that stand for labels. `step` rounds scores: 0.2 in
-    T5's STS-B. `no_answer` is the target of a question without an answer.
+    `input` and `target` hold names in braces: the roles of the task's texts (`{text}`, `{text_b}`,
+    `{question}`, `{passage}`), `{candidates}` (all, each with its letter), `{words}`; in `target`
+    `{label}`, `{score}`, `{answer}`, `{tags}`, `{candidate}` or `{target}`. `words` are the texts that
+    stand for labels. `step` rounds scores: 0.2 in T5's STS-B. `no_answer` is the target of a question
+    without an answer.
     """
 
     input: str
@@ -190,13 +194,15 @@ class Templates:
 class Task(Layout):
     """A task: its kind, files, labels and metrics.
 
-    `labels` are the labels as the files write them; their order numbers them, and `positive` (by default the
-    second of two) is the one that `f1` scores. `metrics` names what is measured; checkpoints are picked by the
-    first. `range` bounds the numbers of a regression. With `no_answer` a question may have no answer in its
-    passage. `leak: report` accepts examples that occur in two splits, which are refused otherwise, and counts them.
+    `labels` are the labels as the files write them; their order numbers them, and `positive` (by default
+    the second of two) is the one that `f1` scores. `metrics` names what is measured; checkpoints are
+    picked by the first. `range` bounds the numbers of a regression. With `no_answer` a question may have
+    no answer in its passage. `leak: report` accepts examples that occur in two splits, which are refused
+    otherwise, and counts them.
 
-    `name` is the file's name by default. `suite` names the suite that it belongs to, `about` and `source` say what
-    it is and where its definition comes from. `folder` is where the files of a task file of your own are.
+    `name` is the file's name by default. `suite` names the suite that it belongs to, `about` and `source`
+    say what it is and where its definition comes from. `folder` is where the files of a task file of your
+    own are.
     """
 
     kind: TaskKind

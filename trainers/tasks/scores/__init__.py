@@ -1,4 +1,5 @@
-"""Metrics. Each has one statistic for every example, from which its value, interval and paired test are computed.
+"""Metrics. Each has one statistic for every example, from which its value, interval and paired test are
+computed.
 
 To add one: a TaskMetric in the file of its family, listed here, and its name and kinds in
 `trainers.tasks.schema.metric_names`.

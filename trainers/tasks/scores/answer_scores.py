@@ -20,7 +20,9 @@ _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def normalise_answer(text: str) -> str:
-    """Lower case, no ASCII punctuation, no English articles, single spaces (Rajpurkar et al., 2016, section 5)."""
+    """Lower case, no ASCII punctuation, no English articles, single spaces (Rajpurkar et al., 2016,
+    section 5).
+    """
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
 
 
@@ -30,7 +32,9 @@ def exact_match(text: str, reference: str) -> float:
 
 
 def token_f1(text: str, reference: str, empty_matches: bool) -> float:
-    """F1 of the words that the two share. If one has no word, it is 0, or with `empty_matches` 1 if both have none."""
+    """F1 of the words that the two share. If one has no word, it is 0, or with `empty_matches` 1 if both
+    have none.
+    """
     predicted, gold = normalise_answer(text).split(), normalise_answer(reference).split()
     if not predicted or not gold:
         return float(empty_matches and predicted == gold)
@@ -65,11 +69,13 @@ def _counted(values: np.ndarray) -> np.ndarray:
 
 
 def best_threshold(values: np.ndarray, answerable: np.ndarray, answered: np.ndarray, no_answer: np.ndarray) -> float:
-    """The threshold of no-answer scores that maximises the mean value: above it, the empty answer is given.
+    """The threshold of no-answer scores that maximises the mean value: above it, the empty answer is
+    given.
 
-    `values` are the scores of the examples as answered, `answerable` says which have an answer, `answered` which
-    got one, `no_answer` how sure the model is that there is none. Tuned on the split that it scores, as the script
-    of SQuAD 2.0 does; of equally good thresholds the lowest. Below the lowest score nothing is answered.
+    `values` are the scores of the examples as answered, `answerable` says which have an answer,
+    `answered` which got one, `no_answer` how sure the model is that there is none. Tuned on the split
+    that it scores, as the script of SQuAD 2.0 does; of equally good thresholds the lowest. Below the
+    lowest score nothing is answered.
     """
     order = np.argsort(no_answer, kind="stable")
     scores = no_answer[order]

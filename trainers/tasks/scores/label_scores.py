@@ -65,8 +65,8 @@ def _micro_f1(sums: np.ndarray) -> np.ndarray:
 
 
 def _matthews(sums: np.ndarray) -> np.ndarray:
-    """Gorodkin's generalisation to L labels; 0 where gold or predictions have one label only. Predictions of no
-    label are one more.
+    """Gorodkin's generalisation to L labels; 0 where gold or predictions have one label only. Predictions
+    of no label are one more.
     """
     found, predicted, gold = np.split(sums, 3, axis=1)
     count = gold.sum(axis=1)

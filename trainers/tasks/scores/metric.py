@@ -14,12 +14,13 @@ Value = Callable[[np.ndarray, np.ndarray], np.ndarray]
 class TaskMetric:
     """A metric.
 
-    `statistics` turns outcomes into float64 [units, k]; a unit is an example, or a group of them. `value` turns
-    statistics and weights, float64 [repetitions, units], into values [repetitions]: weight 2 counts a unit twice.
-    So the bootstrap and the paired test compute the metric a thousand times without going back to texts.
+    `statistics` turns outcomes into float64 [units, k]; a unit is an example, or a group of them. `value`
+    turns statistics and weights, float64 [repetitions, units], into values [repetitions]: weight 2 counts
+    a unit twice. So the bootstrap and the paired test compute the metric a thousand times without going
+    back to texts.
 
-    A value is from 0 to 1, in BLEU and chrF from 0 to 100 as usual, in perplexity from 1. `signature` states
-    settings that a published number needs beside it.
+    A value is from 0 to 1, in BLEU and chrF from 0 to 100 as usual, in perplexity from 1. `signature`
+    states settings that a published number needs beside it.
     """
 
     name: str

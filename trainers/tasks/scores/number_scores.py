@@ -1,4 +1,6 @@
-"""Correlations of predicted with gold numbers, as scipy defines them; NaN where one of the two is constant."""
+"""Correlations of predicted with gold numbers, as scipy defines them; NaN where one of the two is
+constant.
+"""
 
 import numpy as np
 

@@ -17,9 +17,10 @@ _LEVEL = 0.95
 class Score:
     """A metric's value with its noise.
 
-    `low` and `high` bound the 95 % percentile interval of the bootstrap (Efron, 1979; Efron and Tibshirani, 1993,
-    section 13.3): the metric of `repetitions` samples of the `n` units, drawn with replacement from `seed`. A unit is
-    an example, or a question for `question_accuracy`. Noise of training is not in it: that is what seeds are for.
+    `low` and `high` bound the 95 % percentile interval of the bootstrap (Efron, 1979; Efron and
+    Tibshirani, 1993, section 13.3): the metric of `repetitions` samples of the `n` units, drawn with
+    replacement from `seed`. A unit is an example, or a question for `question_accuracy`. Noise of
+    training is not in it: that is what seeds are for.
     """
 
     metric: str
@@ -37,10 +38,10 @@ class Score:
 class Difference:
     """The difference of a metric between two runs, `b` less `a`, on the same examples.
 
-    `low` and `high` bound its 95 % interval by the paired bootstrap (Efron and Tibshirani, 1993, chapter 13; Koehn,
-    2004). `p` is that of the paired permutation test, two-sided (Fisher, 1935; approximate randomisation of Noreen,
-    1989; for metrics of whole corpora Yeh, 2000): how often swapping the runs' predictions at random gives a
-    difference as large, the observed one counted.
+    `low` and `high` bound its 95 % interval by the paired bootstrap (Efron and Tibshirani, 1993, chapter
+    13; Koehn, 2004). `p` is that of the paired permutation test, two-sided (Fisher, 1935; approximate
+    randomisation of Noreen, 1989; for metrics of whole corpora Yeh, 2000): how often swapping the runs'
+    predictions at random gives a difference as large, the observed one counted.
     """
 
     metric: str

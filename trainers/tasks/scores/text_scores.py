@@ -1,7 +1,7 @@
 """Metrics of generated text: ROUGE, BLEU, chrF, perplexity.
 
-ROUGE comes from rouge-score, BLEU and chrF from sacrebleu: their tokenization is part of the metric. Both are in
-the extra `finetune`.
+ROUGE comes from rouge-score, BLEU and chrF from sacrebleu: their tokenization is part of the metric. Both
+are in the extra `finetune`.
 """
 
 import importlib
