@@ -57,7 +57,7 @@ class Examples:
         return len(self.ids)
 
     def words(self, example: int) -> list[str]:
-        """The words of an example of kind tag."""
+        """Return the words of an example of kind tag."""
         assert self.word_offsets is not None
         assert self.word_starts is not None
         assert self.word_ends is not None
@@ -66,7 +66,7 @@ class Examples:
         return [text[self.word_starts[i] : self.word_ends[i]].decode() for i in bounds]
 
     def candidates_of(self, example: int) -> list[str]:
-        """The candidates of an example of kind choose."""
+        """Return the candidates of an example of kind choose."""
         assert self.candidates is not None
         assert self.candidate_offsets is not None
         first, last = self.candidate_offsets[example : example + 2].tolist()

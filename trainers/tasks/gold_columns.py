@@ -19,13 +19,13 @@ from trainers.tasks.schema.task import Layout, Task
 
 
 def read_labels(rows: RowSet, layout: Layout, task: Task) -> np.ndarray:
-    """Labels as their numbers, int64 [rows]."""
+    """Read labels as their numbers, int64 [rows]."""
     values = rows.column(layout.roles["label"], "label")
     return label_numbers(rows, [label_text(value) for value in values], layout, task)
 
 
 def label_numbers(rows: RowSet, texts: list[str], layout: Layout, task: Task) -> np.ndarray:
-    """Texts of labels as their numbers, int64."""
+    """Number the texts of labels, int64."""
     rename = layout.rename or {}
     texts = [rename.get(text, text) for text in texts] if rename else texts
     names = task.label_names
@@ -40,7 +40,7 @@ def label_numbers(rows: RowSet, texts: list[str], layout: Layout, task: Task) ->
 
 
 def read_values(rows: RowSet, layout: Layout, task: Task) -> np.ndarray:
-    """Numbers of a regression, float64 [rows], in the task's range."""
+    """Read the numbers of a regression, float64 [rows], in the task's range."""
     values = np.empty(len(rows))
     low, high = task.range or (-math.inf, math.inf)
     for row, value in enumerate(rows.column(layout.roles["label"], "label")):
@@ -56,7 +56,7 @@ def read_values(rows: RowSet, layout: Layout, task: Task) -> np.ndarray:
 
 
 def read_choices(rows: RowSet, layout: Layout, task: Task, counts: list[int]) -> np.ndarray:
-    """Numbers of the right candidates, int64 [rows]; -100 where no candidate is accepted."""
+    """Read the numbers of the right candidates, int64 [rows]; -100 where no candidate is accepted."""
     rename = layout.rename or {}
     found = np.empty(len(rows), np.int64)
     for row, value in enumerate(rows.column(layout.roles["label"], "label")):
@@ -73,7 +73,7 @@ def read_choices(rows: RowSet, layout: Layout, task: Task, counts: list[int]) ->
 
 
 def read_tags(rows: RowSet, layout: Layout, task: Task, counts: list[int]) -> np.ndarray:
-    """Tags as the numbers of their labels, int64, flat over the words; entity tags in BIO."""
+    """Read tags as the numbers of their labels, int64, flat over the words; entity tags in BIO."""
     column = rows.column(layout.roles["tags"], "tags")
     flat: list[str] = []
     owners: list[int] = []
@@ -93,7 +93,9 @@ def read_tags(rows: RowSet, layout: Layout, task: Task, counts: list[int]) -> np
 
 
 def _as_bio(tags: list[str], scheme: str, rows: RowSet, row: int) -> list[str]:
-    """Tags of a sentence in BIO. UserError for a tag that cannot follow the one before it."""
+    """Convert the tags of a sentence to BIO. Raises UserError for a tag that cannot follow the one before
+    it.
+    """
     bio: list[str] = []
     previous = "O"
     for word, tag in enumerate(tags, start=1):
@@ -116,7 +118,7 @@ def _as_bio(tags: list[str], scheme: str, rows: RowSet, row: int) -> list[str]:
 
 
 def read_answers(rows: RowSet, layout: Layout, task: Task, passages: list[str]) -> tuple[list, list[list[str]]]:
-    """The accepted spans, in UTF-8 bytes of the passage, and all accepted texts, for each question."""
+    """Read the accepted spans, in UTF-8 bytes of the passage, and all accepted texts, for each question."""
     spans: list[list[tuple[int, int]]] = []
     texts: list[list[str]] = []
     for row, answers in enumerate(rows.column(layout.roles["answers"], "answers")):
@@ -154,7 +156,9 @@ def _in_bytes(passage: str, start: int, length: int) -> tuple[int, int]:
 
 
 def read_targets(rows: RowSet, layout: Layout, task: Task, role: str) -> list[list[str]]:
-    """Accepted texts: of a column that holds a text or a list of texts, or of several columns."""
+    """Read the accepted texts of each example: of a column that holds a text or a list of texts, or of
+    several columns.
+    """
     targets = []
     for row, value in enumerate(rows.column(layout.roles[role], role)):
         values = value if isinstance(value, list) else [value]

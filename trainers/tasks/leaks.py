@@ -30,8 +30,8 @@ class Leak:
 
 
 def read_splits(task: Task, splits: Sequence[str], data: Location | None) -> dict[str, Examples]:
-    """The examples of several splits. UserError if an example occurs in two, unless the task has `leak:
-    report`.
+    """Read the examples of several splits. Raises UserError if an example occurs in two, unless the task
+    has `leak: report`.
     """
     examples = {split: read_examples(task, split, data) for split in splits}
     leaks = find_leaks(examples)
@@ -43,7 +43,7 @@ def read_splits(task: Task, splits: Sequence[str], data: Location | None) -> dic
 
 
 def find_leaks(examples: Mapping[str, Examples]) -> list[Leak]:
-    """The leaks between every two splits. Ids count if the files give them."""
+    """Find the leaks between every two splits. Ids count if the files give them."""
     found = []
     for kind in ("id", "text"):
         keys = {split: _keys(split_examples, kind) for split, split_examples in examples.items()}

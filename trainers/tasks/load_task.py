@@ -38,24 +38,24 @@ class Suite:
 
 
 def shipped_tasks() -> tuple[str, ...]:
-    """The names of the tasks that are shipped, sorted."""
+    """Return the names of the tasks that are shipped, sorted."""
     return tuple(sorted(path.stem for path in _SHIPPED.glob("*.yaml")))
 
 
 def shipped_suites() -> tuple[str, ...]:
-    """The names of the suites that are shipped, sorted."""
+    """Return the names of the suites that are shipped, sorted."""
     return tuple(sorted(path.stem for path in _SUITES.glob("*.yaml")))
 
 
 def is_suite(name: str) -> bool:
-    """Whether a name is that of a suite."""
+    """Return whether a name is that of a suite."""
     return name in shipped_suites()
 
 
 def load_task(name: str, assignments: Sequence[str] = ()) -> Task:
-    """The task of a shipped name, or of a YAML file, with `a.b=value` assignments.
+    """Load the task of a shipped name, or of a YAML file, with `a.b=value` assignments.
 
-    ConfigError for an unknown name and for a file that is not valid.
+    Raises ConfigError for an unknown name and for a file that is not valid.
     """
     if name in shipped_tasks():
         path, own = _SHIPPED / f"{name}.yaml", {}
@@ -71,7 +71,7 @@ def load_task(name: str, assignments: Sequence[str] = ()) -> Task:
 
 
 def load_suite(name: str) -> Suite:
-    """A shipped suite. ConfigError for an unknown name."""
+    """Load a shipped suite. Raises ConfigError for an unknown name."""
     if not is_suite(name):
         raise ConfigError(f"suite: got {name!r}{near_match(name, shipped_suites())}")
     suite: Suite = parse(Suite, {"name": name, **load_yaml(_SUITES / f"{name}.yaml")}, name)

@@ -122,9 +122,9 @@ def _flat(scores: Sequence[np.ndarray] | np.ndarray | None) -> tuple[np.ndarray 
 def score_predictions(
     predictions: Predictions, metrics: Sequence[str] | None = None, repetitions: int = REPETITIONS, seed: int = 0
 ) -> dict[str, Score]:
-    """The metrics of predictions, by default those of the task, each with its interval.
+    """Compute the metrics of predictions, by default those of the task, each with its interval.
 
-    UserError for hidden gold, and for a metric that does not exist.
+    Raises UserError for hidden gold, and for a metric that does not exist.
     """
     if not predictions.labelled:
         raise UserError(
@@ -142,7 +142,8 @@ def _metric(name: str) -> Any:
 
 
 def tune_threshold(predictions: Predictions) -> Predictions:
-    """The same predictions with the threshold of no answer that is best for the task's first metric on them.
+    """Return the same predictions with the threshold of no answer that is best for the task's first
+    metric on them.
 
     Tune it on the development split, and give it to the test's predictions with `dataclasses.replace`.
     """
@@ -159,9 +160,10 @@ def tune_threshold(predictions: Predictions) -> Predictions:
 def compare_predictions(
     a: Predictions, b: Predictions, metric: str | None = None, repetitions: int = REPETITIONS, seed: int = 0
 ) -> Difference:
-    """The difference of a metric, by default the first of the task, between two runs on the same examples.
+    """Compute the difference of a metric, by default the first of the task, between two runs on the same
+    examples.
 
-    UserError unless both predicted the same examples.
+    Raises UserError unless both predicted the same examples.
     """
     if (a.task.name, a.split, a.ids) != (b.task.name, b.split, b.ids):
         first, second = (f"{p.task.name} {p.split} ({len(p):,})" for p in (a, b))
@@ -231,7 +233,7 @@ def _values(values: np.ndarray | None, outcomes: Outcomes, kind: str) -> pa.Arra
 
 
 def read_predictions(path: Location) -> Predictions:
-    """Read predictions that `write_predictions` wrote. UserError if the file is not such a file."""
+    """Read predictions that `write_predictions` wrote. Raises UserError if the file is not such a file."""
     try:
         table = pq.read_table(pa.BufferReader(path.read_bytes()))
         described = json.loads((table.schema.metadata or {})[_KEY])

@@ -28,7 +28,7 @@ _Fields = dict[str, Any]
 
 
 def read_examples(task: Task, split: str, data: Location | None) -> Examples:
-    """The examples of a split, from `data` or the task's own folder.
+    """Read the examples of a split, from `data` or the task's own folder.
 
     UserError, one line with file, row, value and remedy, for files that are missing and rows that are not
     valid.
@@ -171,7 +171,9 @@ def _join(name: str, parts: list[Any]) -> Any:
 
 
 def _ids(sets: list[RowSet], layout: Layout, task: Task) -> list[str]:
-    """The ids; without a column for them the numbers of the examples. UserError for one that occurs twice."""
+    """The ids; without a column for them the numbers of the examples. Raises UserError for one that
+    occurs twice.
+    """
     column = layout.roles.get("id")
     if column is None:
         return [str(number) for number in range(sum(len(rows) for rows in sets))]

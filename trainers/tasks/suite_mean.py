@@ -29,7 +29,7 @@ class SuiteScore:
 
 
 def suite_score(suite: Suite, values: Mapping[tuple[str, str], Mapping[str, float]]) -> SuiteScore:
-    """The score of a suite from the metrics of each (task, split).
+    """Score a suite from the metrics of each (task, split).
 
     A column's score is the mean of its task's metrics (Wang et al., 2019: GLUE, section 4.1; SuperGLUE,
     section 3.3).

@@ -30,15 +30,15 @@ class SplitFiles:
 
 
 def data_directory(name: str | None = None) -> Location | None:
-    """The directory of tasks: `name`, or what $GRISTMILL_TASKS names; None without either."""
+    """Return the directory of tasks: `name`, or what $GRISTMILL_TASKS names; None without either."""
     name = name or os.environ.get(VARIABLE)
     return parse_location(name, field="data") if name else None
 
 
 def find_split(task: Task, split: str, data: Location | None) -> SplitFiles:
-    """The files of a split: of the first layout and name whose files exist.
+    """Find the files of a split: those of the first layout and name whose files exist.
 
-    UserError that lists what was looked for if there are none, or if the task has no such split.
+    Raises UserError, which lists what was looked for if there are none, or if the task has no such split.
     """
     if split not in task.splits:
         raise UserError(f"{task.name}: no split {split!r}, allowed {', '.join(task.splits)}")
@@ -53,7 +53,7 @@ def find_split(task: Task, split: str, data: Location | None) -> SplitFiles:
 
 
 def available_splits(task: Task, data: Location | None) -> tuple[str, ...]:
-    """The splits whose files exist."""
+    """Return the splits whose files exist."""
     return tuple(
         split for split in task.splits if any(candidate.find(split) for candidate in _candidates(task, split, data))
     )
@@ -68,7 +68,7 @@ class _Candidate:
     pattern: str
 
     def find(self, split: str) -> SplitFiles | None:
-        """The files, if all of them exist."""
+        """Return the files, if all of them exist."""
         form = self.layout.format_of(self.pattern)
         assert form is not None  # Layout.check
         if "{column}" not in self.pattern:
@@ -118,8 +118,8 @@ def _match(root: Location, pattern: str) -> tuple[Location, ...]:
 
 
 def read_content(path: Location) -> tuple[bytes, FileRecord]:
-    """The bytes of a file, decompressed if it is gzip, and the record of the file as it is. UserError if
-    its gzip is damaged.
+    """Read a file: its bytes, decompressed if it is gzip, and the record of the file as it is. Raises
+    UserError if its gzip is damaged.
     """
     data = path.read_bytes()
     record = FileRecord(str(path), len(data), xxhash.xxh3_128_hexdigest(data))
@@ -132,7 +132,9 @@ def read_content(path: Location) -> tuple[bytes, FileRecord]:
 
 
 def decode(data: bytes, encoding: str, path: Location) -> str:
-    """The text of a file, without a byte order mark. UserError if it is not in that encoding."""
+    """Decode the text of a file, without a byte order mark. Raises UserError if it is not in that
+    encoding.
+    """
     try:
         return data.decode("utf-8-sig" if encoding.lower().replace("_", "-") == "utf-8" else encoding)
     except LookupError:

@@ -28,7 +28,7 @@ _TARGETS = {"classify": "label", "regress": "score", "tag": "tags", "span": "ans
 
 
 def templates_of(task: Task) -> Templates:
-    """The task's templates; without any, its name and each of its texts after its role's name."""
+    """Return the task's templates; without any, its name and each of its texts after its role's name."""
     if task.templates is not None:
         return task.templates
     columns = task.columns or {}
@@ -38,12 +38,12 @@ def templates_of(task: Task) -> Templates:
 
 
 def render_inputs(examples: Examples) -> list[str]:
-    """The input text of each example."""
+    """Render the input text of each example."""
     return _filled(templates_of(examples.task).input, _input_fields(examples), len(examples))
 
 
 def render_targets(examples: Examples) -> list[list[str]]:
-    """The accepted target texts of each example, the first of which is learned. Gold must be known."""
+    """Render the accepted target texts of each example, the first of which is learned. Gold must be known."""
     assert examples.labelled
     templates = templates_of(examples.task)
     before, _, after = _around(templates)
@@ -117,7 +117,7 @@ def _rounded(value: float, step: float) -> str:
 
 
 def parse_outputs(examples: Examples, texts: Sequence[str]) -> np.ndarray | list[str]:
-    """Generated texts as the predictions that `predictions_of` takes.
+    """Read generated texts as the predictions that `predictions_of` takes.
 
     A text that is no label's word is no label (-100), which is wrong. A text that is no number is the
     lowest of the task's range, or 0. Tags that are unknown or missing are the first label, and those

@@ -16,17 +16,17 @@ _DESCRIPTION = re.compile(r'\(description (?:("(?:[^"\\]|\\.)*")|([^")\s]+))\)')
 
 
 def read_json_lines(data: str, layout: Layout, path: str) -> RowSet:
-    """One JSON object a line."""
+    """Read one JSON object a line."""
     return _columns(_objects(data, path), layout, path, "line")
 
 
 def read_json_list(data: str, layout: Layout, path: str) -> RowSet:
-    """One JSON list of objects."""
+    """Read one JSON list of objects."""
     return _columns(enumerate(_records(_whole(data, path), path), start=1), layout, path, "entry")
 
 
 def read_squad(data: str, layout: Layout, path: str) -> RowSet:
-    """SQuAD 1.1 and 2.0 (Rajpurkar et al., 2016 and 2018): articles of paragraphs of questions.
+    """Read SQuAD 1.1 and 2.0 (Rajpurkar et al., 2016 and 2018): articles of paragraphs of questions.
 
     Columns `id`, `title`, `question`, `context`, `answers`. A question that is marked impossible has no
     answers.
@@ -49,7 +49,7 @@ def read_squad(data: str, layout: Layout, path: str) -> RowSet:
 
 
 def read_multirc(data: str, layout: Layout, path: str) -> RowSet:
-    """MultiRC as SuperGLUE distributes it: one row for each answer of each question of a passage.
+    """Read MultiRC as SuperGLUE distributes it: one row for each answer of each question of a passage.
 
     Columns `id` (passage/question/answer), `group` (passage/question), `passage`, `question`, `answer`,
     `label`.
@@ -70,7 +70,7 @@ def read_multirc(data: str, layout: Layout, path: str) -> RowSet:
 
 
 def read_record(data: str, layout: Layout, path: str) -> RowSet:
-    """ReCoRD as SuperGLUE distributes it: one row a query; the candidates are the passage's distinct
+    """Read ReCoRD as SuperGLUE distributes it: one row a query; the candidates are the passage's distinct
     entities.
 
     Columns `id` (passage/query), `passage`, `query`, `candidates`, `answers` (accepted texts), `label`
@@ -100,7 +100,7 @@ def _first(entities: list[str], accepted: list[str]) -> int:
 
 
 def read_dialogues(data: str, layout: Layout, path: str) -> RowSet:
-    """Dialogues, one a line, with `turns` of {text}, or those of Topical-Chat: {id: {content:
+    """Read dialogues, one a line, with `turns` of {text}, or those of Topical-Chat: {id: {content:
     [{message}]}}.
 
     One row for each reply after the first turn. Columns `id` (dialogue/turn), `history` (the turns
@@ -126,7 +126,7 @@ def read_dialogues(data: str, layout: Layout, path: str) -> RowSet:
 
 
 def read_webquestions(data: str, layout: Layout, path: str) -> RowSet:
-    """WebQuestions as its authors distribute it: `question` and `answers`, taken from Lisp lists of
+    """Read WebQuestions as its authors distribute it: `question` and `answers`, taken from Lisp lists of
     descriptions.
     """
     rows: list[tuple[int, Record]] = []

@@ -17,7 +17,7 @@ _SHOWN = 40
 
 
 def used_columns(layout: Layout) -> set[str | int]:
-    """The names and numbers of the columns that a layout refers to."""
+    """Return the names and numbers of the columns that a layout refers to."""
     used: set[str | int] = set()
     for spec in (*layout.roles.values(), *(layout.where or {})):
         for name in spec if isinstance(spec, tuple) else (spec,):
@@ -47,10 +47,10 @@ class RowSet:
         return f"{self.path}: {self.unit} {self.places[row]}"
 
     def column(self, spec: str | int | tuple[str | int, ...], role: str) -> list[Any]:
-        """The values of a column: a name, a number, `a.b` or a template over columns; of several columns,
-        lists.
+        """Return the values of a column: a name, a number, `a.b` or a template over columns; of several
+        columns, lists.
 
-        UserError if the file has no such column.
+        Raises UserError if the file has no such column.
         """
         if isinstance(spec, tuple):
             return [[*values] for values in zip(*(self.column(name, role) for name in spec), strict=True)]
@@ -83,7 +83,7 @@ class RowSet:
         ]
 
     def keep(self, rows: Sequence[int]) -> "RowSet":
-        """The given rows only."""
+        """Return the given rows only."""
         columns = {name: [values[i] for i in rows] if values else [] for name, values in self.columns.items()}
         return RowSet(self.path, columns, [self.places[i] for i in rows], self.unit, self.skipped)
 
@@ -101,6 +101,6 @@ def _descend(value: Any, path: list[str]) -> Any:
 
 
 def shown(value: Any) -> str:
-    """A label or number for a message: short and without control characters."""
+    """Show a label or number for a message: short and without control characters."""
     text = printable(value if isinstance(value, str) else repr(value))
     return repr(text if len(text) <= _SHOWN else text[:_SHOWN] + "...")

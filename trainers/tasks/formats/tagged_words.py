@@ -9,7 +9,7 @@ _DOCUMENT_MARK = "-DOCSTART-"
 
 
 def read_conll(data: str, layout: Layout, path: str) -> RowSet:
-    """Columns by number, separated by a tab, or by spaces in a file without tabs; one list of words a
+    """Read columns by number, separated by a tab, or by spaces in a file without tabs; one list of words a
     sentence.
 
     Lines `-DOCSTART-`, which begin a document of CoNLL-2003, are no words. A sentence's place is its
@@ -40,7 +40,7 @@ def read_conll(data: str, layout: Layout, path: str) -> RowSet:
 
 
 def read_conllu(data: str, layout: Layout, path: str) -> RowSet:
-    """The ten columns of CoNLL-U by name (https://universaldependencies.org/format.html), and `sent_id`.
+    """Read the ten columns of CoNLL-U by name (https://universaldependencies.org/format.html), and `sent_id`.
 
     Rows of several words (`3-4`) and empty nodes (`5.1`) are no words and are left out. Only the columns
     that the task uses are filled.

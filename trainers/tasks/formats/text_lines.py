@@ -12,13 +12,13 @@ _ESCAPES = {"-LRB-": "(", "-RRB-": ")"}
 
 
 def split_lines(data: str) -> list[str]:
-    """The lines of a text; only line feeds end one, as in the formats of machine translation."""
+    """Split a text into lines; only line feeds end one, as in the formats of machine translation."""
     lines = data.split("\n")
     return [line.rstrip("\r") for line in (lines[:-1] if lines[-1] == "" else lines)]
 
 
 def read_parallel(texts: dict[str, str], paths: dict[str, str]) -> RowSet:
-    """Files with one example a line, by column. UserError unless all have as many lines."""
+    """Read files with one example a line, by column. Raises UserError unless all have as many lines."""
     columns: dict[str | int, list[str]] = {column: split_lines(text) for column, text in texts.items()}
     counts = {paths[str(column)]: len(lines) for column, lines in columns.items()}
     if len(set(counts.values())) > 1:
@@ -30,7 +30,7 @@ def read_parallel(texts: dict[str, str], paths: dict[str, str]) -> RowSet:
 
 
 def read_pattern(data: str, layout: Layout, path: str) -> RowSet:
-    """The named groups of `pattern` in every line; the whole line is `line` without one."""
+    """Read the named groups of `pattern` in every line; the whole line is `line` without one."""
     lines = split_lines(data)
     if layout.pattern is None:
         return RowSet(path, {"line": list(lines)}, range(1, len(lines) + 1))
@@ -45,7 +45,7 @@ def read_pattern(data: str, layout: Layout, path: str) -> RowSet:
 
 
 def read_trees(data: str, layout: Layout, path: str) -> RowSet:
-    """Trees such as `(3 (2 It) (4 (2 is) (3 good)))`, one a line: the words as text, the root's label.
+    """Read trees such as `(3 (2 It) (4 (2 is) (3 good)))`, one a line: the words as text, the root's label.
 
     Socher et al., 2013: https://nlp.stanford.edu/sentiment, trainDevTestTrees_PTB.
     """
@@ -62,7 +62,7 @@ def read_trees(data: str, layout: Layout, path: str) -> RowSet:
 
 
 def read_documents(texts: list[tuple[Location, str]]) -> RowSet:
-    """One example a file: `text`, `folder` (the name of its directory), `name` (of the file, without
+    """Read one example a file: `text`, `folder` (the name of its directory), `name` (of the file, without
     suffix).
     """
     columns: dict[str | int, list[str]] = {

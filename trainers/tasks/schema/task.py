@@ -47,7 +47,7 @@ _SUFFIXES: dict[str, Format] = {
 
 
 def fields_of(template: str) -> list[str]:
-    """The names in braces of a template, in order."""
+    """Return the names in braces of a template, in order."""
     return _FIELD.findall(template)
 
 
@@ -154,12 +154,12 @@ class Layout:
         return self.columns or {}
 
     def names(self, split: str) -> tuple[str, ...]:
-        """The names under which the files of a split are looked for."""
+        """Return the names under which the files of a split are looked for."""
         names = self.files[split]
         return (names,) if isinstance(names, str) else names
 
     def format_of(self, name: str) -> Format | None:
-        """The format of a file: `format`, or that of its suffix, `.gz` aside."""
+        """Return the format of a file: `format`, or that of its suffix, `.gz` aside."""
         if self.format is not None:
             return self.format
         name = name.removesuffix(".gz")

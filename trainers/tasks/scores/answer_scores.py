@@ -20,20 +20,20 @@ _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def normalise_answer(text: str) -> str:
-    """Lower case, no ASCII punctuation, no English articles, single spaces (Rajpurkar et al., 2016,
-    section 5).
+    """Normalise an answer: lower case, no ASCII punctuation, no English articles, single spaces
+    (Rajpurkar et al., 2016, section 5).
     """
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
 
 
 def exact_match(text: str, reference: str) -> float:
-    """1 if the two are equal when normalised."""
+    """Return 1 if the two are equal when normalised."""
     return float(normalise_answer(text) == normalise_answer(reference))
 
 
 def token_f1(text: str, reference: str, empty_matches: bool) -> float:
-    """F1 of the words that the two share. If one has no word, it is 0, or with `empty_matches` 1 if both
-    have none.
+    """Compute F1 of the words that the two share. If one has no word, it is 0, or with `empty_matches` 1
+    if both have none.
     """
     predicted, gold = normalise_answer(text).split(), normalise_answer(reference).split()
     if not predicted or not gold:
@@ -43,7 +43,7 @@ def token_f1(text: str, reference: str, empty_matches: bool) -> float:
 
 
 def answer_values(outcomes: Outcomes, score: Callable[[str, str], float]) -> np.ndarray:
-    """The best score over the references, float64 [n]."""
+    """Return the best score over the references, float64 [n]."""
     assert outcomes.references is not None
     assert outcomes.texts is not None
     values = []
@@ -55,12 +55,12 @@ def answer_values(outcomes: Outcomes, score: Callable[[str, str], float]) -> np.
 
 
 def exact_matches(outcomes: Outcomes) -> np.ndarray:
-    """Exact match of each example."""
+    """Compute the exact match of each example."""
     return answer_values(outcomes, exact_match)
 
 
 def token_f1s(outcomes: Outcomes) -> np.ndarray:
-    """Token F1 of each example."""
+    """Compute the token F1 of each example."""
     return answer_values(outcomes, lambda text, reference: token_f1(text, reference, outcomes.no_answer))
 
 
@@ -69,7 +69,7 @@ def _counted(values: np.ndarray) -> np.ndarray:
 
 
 def best_threshold(values: np.ndarray, answerable: np.ndarray, answered: np.ndarray, no_answer: np.ndarray) -> float:
-    """The threshold of no-answer scores that maximises the mean value: above it, the empty answer is
+    """Find the threshold of no-answer scores that maximises the mean value: above it, the empty answer is
     given.
 
     `values` are the scores of the examples as answered, `answerable` says which have an answer,

@@ -10,7 +10,7 @@ from trainers.tasks.scores.outcomes import Outcomes
 
 
 def entity_spans(tags: np.ndarray, labels: tuple[str, ...], offsets: np.ndarray) -> np.ndarray:
-    """The entities of BIO tags: int64 [entities, 3] of type, first word, and word after the last, all
+    """Find the entities of BIO tags: int64 [entities, 3] of type, first word, and word after the last, all
     flat.
     """
     types = {name: number for number, name in enumerate(sorted({label[2:] for label in labels if label != "O"}))}

@@ -32,15 +32,17 @@ class TaskMetric:
 
 
 def summed(finish: Callable[[np.ndarray], np.ndarray]) -> Value:
-    """The value of metrics that are functions of sums: `finish` turns sums [repetitions, k] into values."""
+    """Make the value of metrics that are functions of sums: `finish` turns sums [repetitions, k] into
+    values.
+    """
     return lambda statistics, weights: finish(weights @ statistics)
 
 
 def ratio(above: np.ndarray, below: np.ndarray) -> np.ndarray:
-    """`above / below`, and 0 where `below` is 0, as scikit-learn and seqeval count it."""
+    """Divide: `above / below`, and 0 where `below` is 0, as scikit-learn and seqeval count it."""
     return np.divide(above, below, out=np.zeros(np.broadcast(above, below).shape), where=below != 0)
 
 
 def mean_of(sums: np.ndarray) -> np.ndarray:
-    """The mean from sums of (value, count)."""
+    """Return the mean from sums of (value, count)."""
     return ratio(sums[:, 0], sums[:, 1])

@@ -57,7 +57,8 @@ class Difference:
 
 
 def score(metric: TaskMetric, outcomes: Outcomes, repetitions: int = REPETITIONS, seed: int = 0) -> Score:
-    """The value of a metric and its interval. The same outcomes, repetitions and seed give the same numbers.
+    """Compute the value of a metric and its interval. The same outcomes, repetitions and seed give the
+    same numbers.
 
     Without repetitions, the interval is NaN: for a loop that picks checkpoints.
     """
@@ -71,7 +72,7 @@ def score(metric: TaskMetric, outcomes: Outcomes, repetitions: int = REPETITIONS
 
 
 def compare(metric: TaskMetric, a: Outcomes, b: Outcomes, repetitions: int = REPETITIONS, seed: int = 0) -> Difference:
-    """The difference of a metric between two runs on the same examples, in the same order."""
+    """Compute the difference of a metric between two runs on the same examples, in the same order."""
     first, second = metric.statistics(a), metric.statistics(b)
     n = len(first)
     assert len(second) == n
