@@ -14,7 +14,7 @@ from pipelines.kernels.signals.line_signals import count_copies, ends_with_ellip
 from pipelines.kernels.signals.repetition import greedy_ngram_chars
 from pipelines.kernels.signals.token_tables import HAS_LETTER, IS_SYMBOL, TERMINAL, token_classes
 from pipelines.kernels.signals.tokens import Tokens, find_tokens
-from pipelines.kernels.text.characters import classify
+from pipelines.kernels.text.characters import character_size, classify, code_point
 from pipelines.kernels.text.line_variants import StrippedLines, find_stripped_lines, split_lines
 from pipelines.kernels.text.phrases import find_phrases
 from pipelines.kernels.text.segment import find_lines
@@ -118,13 +118,8 @@ def _last_point(data: np.ndarray, start: int, end: int) -> int:
         return np.int64(data[i])
     while i > start and end - i < 4 and data[i] & 0xC0 == 0x80:
         i -= 1
-    size, lead = end - i, np.int64(data[i])
-    if (size == 1) | (lead < 0xC2) | (lead > 0xF4) | (size != 2 + (lead >= 0xE0) + (lead >= 0xF0)):
-        return 0xFFFD
-    point = lead & (0x7F >> size)
-    for k in range(1, size):
-        point = point << 6 | (np.int64(data[i + k]) & 0x3F)
-    return min(point, 0x10FFFF)
+    size = end - i
+    return code_point(data, i, size) if character_size(data, i, end) == size else 0xFFFD
 
 
 @kernel()

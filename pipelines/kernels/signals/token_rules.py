@@ -30,7 +30,7 @@ from pipelines.kernels.signals.token_tables import (
     WITH_STOP,
     token_classes,
 )
-from pipelines.kernels.text.characters import character_size
+from pipelines.kernels.text.characters import character_size, code_point
 from pipelines.kernels.text.tables import LETTER as CLASS_LETTER
 from pipelines.kernels.text.words import Spans
 
@@ -59,13 +59,7 @@ def _point(data: np.ndarray, i: int, end: int) -> int:
     lead = np.int64(data[i])
     if lead < 0x80:
         return lead
-    size = character_size(data, i, end)
-    if size == 1:
-        return 0xFFFD
-    point = lead & (0x7F >> size)
-    for k in range(1, size):
-        point = point << 6 | (np.int64(data[i + k]) & 0x3F)
-    return min(point, 0x10FFFF)
+    return code_point(data, i, character_size(data, i, end))
 
 
 @kernel()

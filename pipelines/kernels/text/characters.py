@@ -1,9 +1,4 @@
-"""Classes and lower case of characters, computed from the bytes of Arrow buffers.
-
-A rule of this package: a kernel calls only kernels of its own file, and data passes between files as arrays.
-numba's disk cache is invalidated when a kernel's own file changes, but not when a file that it calls into
-does.
-"""
+"""Classes and lower case of characters, computed from the bytes of Arrow buffers."""
 
 from typing import NamedTuple
 
@@ -39,7 +34,7 @@ def character_size(data: np.ndarray, i: int, end: int) -> int:
 
 
 @kernel()
-def _code_point(data: np.ndarray, i: int, size: int) -> int:
+def code_point(data: np.ndarray, i: int, size: int) -> int:
     """Return the code point of the `size` bytes at i; U+FFFD for invalid UTF-8."""
     lead = np.int64(data[i])
     if size == 1:
@@ -64,7 +59,7 @@ def _classify(data: np.ndarray, offsets: np.ndarray, classes: np.ndarray, out: n
                 continue
             size = character_size(data, i, end)
             # Unrolled: LLVM would vectorise a loop over two or three bytes, which is five times slower.
-            out[i] = kind = classes[_code_point(data, i, size)]
+            out[i] = kind = classes[code_point(data, i, size)]
             if size > 1:
                 out[i + 1] = kind
             if size > 2:
@@ -128,13 +123,13 @@ def _is_final_sigma(data: np.ndarray, begin: int, i: int, end: int, bits: np.nda
         j -= 1
         while j > begin and data[j] & 0xC0 == 0x80:
             j -= 1
-        kind = bits[_code_point(data, j, character_size(data, j, end))]
+        kind = bits[code_point(data, j, character_size(data, j, end))]
     if not kind & CASED:
         return False
     j = i + 2
     while j < end:
         size = character_size(data, j, end)
-        kind = bits[_code_point(data, j, size)]
+        kind = bits[code_point(data, j, size)]
         if not kind & CASE_IGNORABLE:
             return not kind & CASED
         j += size
@@ -142,23 +137,23 @@ def _is_final_sigma(data: np.ndarray, begin: int, i: int, end: int, bits: np.nda
 
 
 @kernel()
-def _encode(code_point: int, out: np.ndarray, at: int) -> int:
+def _encode(point: int, out: np.ndarray, at: int) -> int:
     """Write a code point as UTF-8; return the position after it."""
-    if code_point < 0x80:
-        out[at] = code_point
+    if point < 0x80:
+        out[at] = point
         return at + 1
-    if code_point < 0x800:
-        out[at] = 0xC0 | (code_point >> 6)
+    if point < 0x800:
+        out[at] = 0xC0 | (point >> 6)
     else:
-        if code_point < 0x10000:
-            out[at] = 0xE0 | (code_point >> 12)
+        if point < 0x10000:
+            out[at] = 0xE0 | (point >> 12)
         else:
-            out[at] = 0xF0 | (code_point >> 18)
+            out[at] = 0xF0 | (point >> 18)
             at += 1
-            out[at] = 0x80 | ((code_point >> 12) & 0x3F)
+            out[at] = 0x80 | ((point >> 12) & 0x3F)
         at += 1
-        out[at] = 0x80 | ((code_point >> 6) & 0x3F)
-    out[at + 1] = 0x80 | (code_point & 0x3F)
+        out[at] = 0x80 | ((point >> 6) & 0x3F)
+    out[at + 1] = 0x80 | (point & 0x3F)
     return at + 2
 
 
@@ -168,15 +163,15 @@ def _lower_one(
     begin: int,
     i: int,
     end: int,
-    code_point: int,
+    point: int,
     lower: np.ndarray,
     bits: np.ndarray,
     out: np.ndarray,
     at: int,
 ) -> int:
-    if code_point == SIGMA and _is_final_sigma(data, begin, i, end, bits):
+    if point == SIGMA and _is_final_sigma(data, begin, i, end, bits):
         return _encode(FINAL_SIGMA, out, at)
-    return _encode(lower[code_point], out, at)
+    return _encode(lower[point], out, at)
 
 
 @kernel()
@@ -184,7 +179,7 @@ def _skip_marks(data: np.ndarray, i: int, end: int, bits: np.ndarray) -> int:
     """Return the position of the first character from i on that does not continue a word."""
     while i < end and data[i] >= 0x80:
         size = character_size(data, i, end)
-        if not bits[_code_point(data, i, size)] & CONTINUES:
+        if not bits[code_point(data, i, size)] & CONTINUES:
             break
         i += size
     return i
@@ -220,8 +215,8 @@ def _lower_runs(
                 i += 1
                 continue
             size = character_size(data, i, end)
-            code_point = _code_point(data, i, size)
-            kind = np.int64(bits[code_point])
+            point = code_point(data, i, size)
+            kind = np.int64(bits[point])
             if kind & keep & UNSPACED:
                 if inside:
                     out[at] = 32
@@ -252,10 +247,10 @@ def _lower_runs(
                     out[at + 3] = data[i + 3]
                 at += size
             else:
-                at = _lower_one(data, begin, i, end, code_point, lower, bits, out, at)
-                if code_point == DOTTED_I and bits[_DOT_ABOVE] & keep:
+                at = _lower_one(data, begin, i, end, point, lower, bits, out, at)
+                if point == DOTTED_I and bits[_DOT_ABOVE] & keep:
                     at = _encode(_DOT_ABOVE, out, at)
-                elif code_point == DOTTED_I:
+                elif point == DOTTED_I:
                     out[at] = 32
                     at += 1
                     kept = 0
