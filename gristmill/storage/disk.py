@@ -38,16 +38,16 @@ class LocalPath(PosixPath, Location):
         return host().stat(str(self)) if follow_symlinks else super().stat(follow_symlinks=False)
 
     def exists(self, *, follow_symlinks: bool = True) -> bool:
-        """As pathlib's."""
+        """Whether the path exists, as in pathlib."""
         return self._mode() is not None
 
     def is_file(self, *, follow_symlinks: bool = True) -> bool:
-        """As pathlib's."""
+        """Whether it is a regular file, as in pathlib."""
         mode = self._mode()
         return mode is not None and S_ISREG(mode)
 
     def is_dir(self, *, follow_symlinks: bool = True) -> bool:
-        """As pathlib's."""
+        """Whether it is a directory, as in pathlib."""
         mode = self._mode()
         return mode is not None and S_ISDIR(mode)
 

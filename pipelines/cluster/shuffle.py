@@ -48,7 +48,7 @@ class FileList:
         return _records(self.directory, self.record)
 
     def gather_rows(self, partition: int) -> pa.Table:
-        """Return the rows of one partition of all files, as `gather_rows` returns them."""
+        """Return the rows of one partition of all files, in the order of the files, one chunk per column."""
         return gather_rows(self.directory, self.files, partition)
 
 

@@ -284,8 +284,8 @@ def environment(asked: Sequence[str], here: Mapping[str, str]) -> dict[str, str]
 def check_address(address: str, here: Mapping[str, str]) -> str:
     """Validate the address of a cluster's dashboard and return it without a trailing slash.
 
-    Raises ConfigError unless it is http(s)://HOST:PORT, and if the environment `here` has no token although
-    the host is another machine or RAY_AUTH_MODE is token.
+    Raises ConfigError for an address other than http(s)://HOST:PORT. Also raises it if the environment `here`
+    has no token although the host is another machine or RAY_AUTH_MODE is token.
     """
     parts = urlsplit(address)
     more = "@" in parts.netloc or parts.path.strip("/") or parts.query or parts.fragment

@@ -1,8 +1,8 @@
 """The pass through a model that training, evaluation and blame share: from a batch to its losses by name.
 
 Masks over the segments of a row keep its documents apart: sdpa gets a boolean 4-D mask. `position_ids` alone
-isolate documents in decoders only with `attention_mask=None` and `use_cache=False`; otherwise, and always in
-encoders, they silently do not.
+isolate documents only in decoders with `attention_mask=None` and `use_cache=False`. In all other cases they
+silently fail to.
 """
 
 from collections.abc import Sequence

@@ -38,8 +38,8 @@ _CLASSES = bytes(
 
 
 def normalise(text: str, unicode_form: str = "NFC") -> tuple[bytes, int]:
-    """UTF-8 of the normalised text, and the number of control characters (Unicode category Cc, except tab and
-    the usual line ends) that were removed or replaced.
+    """Return the UTF-8 of the normalised text, and the number of control characters (Unicode category Cc,
+    except tab and the usual line ends) that were removed or replaced.
 
     - CR LF, CR, vertical tab, form feed, U+2028 and U+2029 become LF.
     - U+0080 to U+009F become the Windows-1252 characters of the same code, as the HTML standard reads

@@ -27,8 +27,8 @@ class Pages(NamedTuple):
 
 
 def scan_pages(handle: Any, group: Any) -> Pages:
-    """Scan the pages of a row group. `handle`: the file, open for reading; `group`: metadata of the row
-    group.
+    """Scan the pages of a row group. `handle` is the file, open for reading, and `group` the metadata of the
+    row group.
 
     A column is scanned up to the first unreadable header; Arrow gets no further either.
     """
