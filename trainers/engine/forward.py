@@ -44,6 +44,11 @@ class Forward(torch.nn.Module):
         nats = {loss.name: loss.nats(made) for loss in self.losses}
         return {**nats, "predictions": made.predictions} if predicts else nats
 
+    def logits_at(self, at: Any, **arrays: Any) -> Any:
+        """Compute the logits [n, vocabulary] at the flattened positions `at` [n] of a batch's targets."""
+        made = self._pass(arrays)
+        return self._architecture.logits(self.model, made.states.flatten(0, 1)[at])
+
     def _pass(self, arrays: dict[str, Any]) -> ForwardPass:
         segments, decoder_segments = arrays["segments"], arrays.get("decoder_segments")
         mask = self._mask(segments, segments, self._causal, arrays.get("prefix"))

@@ -1,6 +1,6 @@
 """A split of tasks that is predicted and scored."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar
@@ -15,6 +15,7 @@ from trainers.rows.batch import Batch
 from trainers.rows.task_outputs import TaskOutputs
 from trainers.tasks.examples import Examples
 from trainers.tasks.predictions import Predictions, predictions_of
+from trainers.tasks.text_to_text import parse_outputs
 
 
 @dataclass(frozen=True)
@@ -56,3 +57,10 @@ class HeldOut:
         predicted, scores = read_outputs(task, examples, outputs)
         predictions = predictions_of(examples, predicted, model, scores)
         return replace(predictions, threshold=0.0) if examples.task.no_answer else predictions
+
+    def written_predictions(self, texts: Sequence[Sequence[str]], model: str = "") -> list[Predictions]:
+        """The predictions of the examples of each task, from the texts that a model writes for its inputs."""
+        return [
+            predictions_of(examples, parse_outputs(examples, its_texts), model)
+            for examples, its_texts in zip(self.examples, texts, strict=True)
+        ]

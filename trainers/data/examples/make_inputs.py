@@ -148,8 +148,8 @@ class InputMaker:
     def _text_to_text(
         self, examples: Examples, sources: pa.LargeStringArray, targets: pa.LargeStringArray
     ) -> TaskInputs:
-        """A source and its target, each with its beginning. In a decoder they share a row, and a long target takes up
-        to half of it.
+        """A source and its target, each with its beginning. In a decoder they share a row, of which the source has up
+        to three quarters, whatever its target: so an unknown one has room too.
         """
         form = self.format
         encoded = [self.encoder.encode(sources), self.encoder.encode(targets)]
@@ -158,8 +158,8 @@ class InputMaker:
         if form.decoder_start is not None:
             sizes = np.minimum(full, np.array([[room], [self.length - marks]]))
         else:
-            asked = np.minimum(full[1], np.maximum(room // 2, room - full[0]))
-            sizes = np.stack([np.minimum(full[0], room - asked), asked])
+            given = np.minimum(full[0], room - room // 4)
+            sizes = np.stack([given, np.minimum(full[1], room - given)])
         lost = (full - sizes).sum(axis=0)
         segments = TextSlices(tuple(each.tokens for each in encoded), np.stack([each.first for each in encoded]), sizes)
         truncation = Truncation(len(examples), int((lost > 0).sum()), int(lost.sum()))

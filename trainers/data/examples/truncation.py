@@ -2,7 +2,7 @@
 
     one text            its beginning
     pair, candidates    tokens are taken from the end of the longer text, one at a time ("longest first")
-    text to text        the beginning of the source, and of the target
+    text to text        the beginning of the source, and of the target; in a decoder three quarters of a row, and the rest
     span                windows over the passage, each after the same question, which keeps its beginning
     tag                 windows over the text; each word is predicted where it has the most context
 

@@ -170,7 +170,7 @@ def test_an_answer_longer_than_a_window_is_counted(maker_of, tmp_path):
 
 
 def test_text_to_text_keeps_the_beginnings(maker_of, tmp_path):
-    """A decoder's row holds both; a long target takes up to half of it."""
+    """A decoder's row holds both; the source has up to three quarters of it."""
     values = [
         ("the fox", "a dog"),
         (sentences(1)[0] * 5, "a dog"),
@@ -182,8 +182,8 @@ def test_text_to_text_keeps_the_beginnings(maker_of, tmp_path):
     maker = maker_of(architecture="gpt2", length=21, text_to_text=True)
     inputs = maker.make(examples, pair)
     a, b = (ids(maker, *(value[t] for value in values)) for t in (0, 1))
-    assert [slices(inputs, 0, i) for i in range(4)] == [a[0], a[1][: 20 - len(b[1])], a[2], a[3][:10]]
-    assert [slices(inputs, 1, i) for i in range(4)] == [b[0], b[1], b[2][: 20 - len(a[2])], b[3][:10]]
+    assert [slices(inputs, 0, i) for i in range(4)] == [a[0], a[1][:15], a[2], a[3][:15]]
+    assert [slices(inputs, 1, i) for i in range(4)] == [b[0], b[1][:5], b[2][: 20 - len(a[2])], b[3][:5]]
     assert inputs.lengths.max() == 21
     both = maker_of(architecture="bart", length=21, text_to_text=True).make(examples, pair)
     assert [len(slices(both, t, 3)) for t in (0, 1)] == [19, 19]

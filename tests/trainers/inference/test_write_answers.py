@@ -1,0 +1,55 @@
+"""Answers are those that `transformers` generates for each source alone."""
+
+import numpy as np
+import pytest
+import torch
+
+from tests.trainers.data.examples.test_task_rows import SPECIALS, inputs_of, text
+from tests.trainers.models.test_models import tiny
+from trainers.data.examples.text_format import text_format
+from trainers.engine.forward import Forward
+from trainers.inference.write_answers import writable_ids, write_answers
+from trainers.models import build_model
+
+TOKENS = 8
+
+
+def written_by(architecture, seed=0, **limits):
+    model = tiny(architecture, **({} if architecture in ("t5", "llama") else {"initializer_range": 0.3}))
+    network = build_model(model, SPECIALS, seed).eval()
+    inputs = inputs_of(text_format(model, SPECIALS, text_to_text=True), "text_to_text", texts=2, count=7, longest=12)
+    allowed = writable_ids(SPECIALS, 198, 200, 2)
+    found = write_answers(
+        Forward(network, architecture), inputs, allowed, **{"tokens": TOKENS, "length": 100, **limits}, size=3
+    )
+    return network, inputs, allowed, found
+
+
+@pytest.mark.parametrize("architecture", ["gpt", "gpt2", "llama", "bart", "t5"])
+def test_answers_are_those_that_transformers_generates(architecture):
+    network, inputs, allowed, found = written_by(architecture)
+    options = {"max_new_tokens": TOKENS, "do_sample": False, "suppress_tokens": np.flatnonzero(~allowed).tolist()}
+    if architecture == "bart":  # the target begins with <bos>, which is given
+        options["decoder_input_ids"] = torch.tensor([[2, 1]])
+    for number, answer in enumerate(found):
+        ids = inputs.render(np.array([number])).ids
+        assert ids[ids >= 10].tolist() == text(inputs, 0, number)
+        given = torch.tensor([ids.tolist()])
+        output = network.generate(given, attention_mask=torch.ones_like(given), **options)[0].tolist()
+        expected = output[{"bart": 2, "t5": 1}.get(architecture, len(ids)) :]
+        expected = expected[: expected.index(2)] if 2 in expected else expected
+        assert answer.tolist() == expected
+    assert any(len(answer) == TOKENS for answer in found)
+    assert len({tuple(answer) for answer in found}) > 1
+
+
+def test_answers_end_with_their_row():
+    _, inputs, _, found = written_by("gpt2", length=14)
+    sizes = inputs.segments.sizes[0]
+    assert all(len(answer) <= max(0, min(TOKENS, 14 - size)) for answer, size in zip(found, sizes, strict=True))
+    assert max(len(answer) + size for answer, size in zip(found, sizes, strict=True)) == 14
+
+
+def test_answers_hold_text_and_its_end():
+    allowed = writable_ids({"<pad>": 0, "<eos>": 2, "<new>": 9}, 8, 10, 2)
+    assert np.flatnonzero(allowed).tolist() == [1, 2, 3, 4, 5, 6, 7]
