@@ -34,7 +34,7 @@ class LocalPath(PosixPath, Location):
     __slots__ = ()
 
     def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
-        """As pathlib's."""
+        """Return the status of the file, as in pathlib."""
         return host().stat(str(self)) if follow_symlinks else super().stat(follow_symlinks=False)
 
     def exists(self, *, follow_symlinks: bool = True) -> bool:
@@ -63,7 +63,7 @@ class LocalPath(PosixPath, Location):
         return None
 
     def iterdir(self) -> Generator[Self, None, None]:
-        """As pathlib's."""
+        """Yield the files and directories directly below, as in pathlib."""
         return (self / name for name, _ in host().entries(str(self)))
 
     def glob(self, pattern: str) -> Generator[Self, None, None]:
@@ -100,23 +100,23 @@ class LocalPath(PosixPath, Location):
         errors: str | None = None,
         newline: str | None = None,
     ) -> IO[Any]:
-        """As pathlib's; text is UTF-8 unless said otherwise."""
+        """Open the file as in pathlib; text is UTF-8 unless `encoding` is given."""
         if "b" in mode:
             return host().open(str(self), mode, buffering)
         raw = host().open(str(self), mode.replace("t", "") + "b")
         return io.TextIOWrapper(raw, encoding or "utf-8", errors, newline)
 
     def read_bytes(self) -> bytes:
-        """As pathlib's."""
+        """Read all bytes, as in pathlib."""
         with host().open(str(self)) as source:
             return source.read()
 
     def read_text(self, encoding: str | None = None, errors: str | None = None) -> str:
-        """As pathlib's, but ends of lines stay as they are; UTF-8 unless said otherwise."""
+        """Read the text as in pathlib, but keep line ends; UTF-8 unless `encoding` is given."""
         return self.read_bytes().decode(encoding or "utf-8", errors or "strict")
 
     def mkdir(self, mode: int = 0o777, parents: bool = False, exist_ok: bool = False) -> None:
-        """As pathlib's."""
+        """Create the directory, as in pathlib."""
         try:
             host().mkdir(str(self))
         except FileNotFoundError:
@@ -133,14 +133,14 @@ class LocalPath(PosixPath, Location):
         host().open(str(self), "ab").close()
 
     def rename(self, target: os.PathLike[str] | str) -> Self:
-        """As pathlib's; it replaces a file, or an empty directory."""
+        """Rename as in pathlib. It replaces a file, or an empty directory."""
         host().rename(str(self), str(target))
         return type(self)(target)
 
     replace = rename
 
     def unlink(self, missing_ok: bool = False) -> None:
-        """As pathlib's."""
+        """Remove the file, as in pathlib."""
         try:
             host().unlink(str(self))
         except FileNotFoundError:
@@ -148,7 +148,7 @@ class LocalPath(PosixPath, Location):
                 raise
 
     def rmdir(self) -> None:
-        """As pathlib's."""
+        """Remove the empty directory, as in pathlib."""
         host().rmdir(str(self))
 
     @property

@@ -201,7 +201,7 @@ def what_if(config: CorpusConfig, changes: Sequence[str]) -> WhatIf:
 
 
 def _refuse_unmeasured(question: WhatIf) -> None:
-    """Raises UserError if a filter reads a column that was measured only on documents that a changed filter
+    """Raise UserError if a filter reads a column that was measured only on documents that a changed filter
     kept.
     """
     order = [entry.name for entry in question.config.steps]

@@ -58,7 +58,7 @@ def is_text(kind: pa.DataType) -> bool:
 
 
 def check_text_column(schema: pa.Schema, entry: Entry, source: Source) -> None:
-    """Raises SourceError if the text column is missing or neither string nor binary, or a column name occurs
+    """Raise SourceError if the text column is missing or neither string nor binary, or a column name occurs
     twice.
     """
     name = source.text_field
