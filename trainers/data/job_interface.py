@@ -76,7 +76,7 @@ class JobTraining(Protocol):
         ...
 
     def split(self, samples: Samples, size: int, rank: int, world: int) -> Iterator[Batch]:
-        """Rank `rank`'s share of the samples of a step, in batches of `size` samples: as many on every rank."""
+        """Yield the share of rank `rank` of the samples of a step, in batches of `size` samples: as many on every rank."""
         ...
 
     def consumed(self, samples: int) -> dict[str, dict[str, float]]:
@@ -102,7 +102,7 @@ class JobValidation(Protocol):
         ...
 
     def batches(self, size: int, rank: int, world: int) -> Iterator[Batch]:
-        """Rank `rank`'s share in batches of `size` samples: as many on every rank."""
+        """Yield the share of rank `rank` in batches of `size` samples: as many on every rank."""
         ...
 
 

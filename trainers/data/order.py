@@ -77,7 +77,7 @@ class Samples:
         return Samples(self.number[rows], self.source[rows], self.sequence[rows], self.tokens[rows], self.epoch[rows])
 
     def share(self, size: int, rank: int, world: int) -> Iterator["Samples"]:
-        """Rank `rank`'s share: the same number of parts of up to `size` samples on every rank.
+        """Yield the share of rank `rank`: the same number of parts of up to `size` samples on every rank.
 
         The longest samples come first, so that a part holds rows of similar length, all ranks work on similar
         lengths at a time, and short parts come last. The rank of a sample affects rounding only.
