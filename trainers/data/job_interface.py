@@ -76,7 +76,9 @@ class JobTraining(Protocol):
         ...
 
     def split(self, samples: Samples, size: int, rank: int, world: int) -> Iterator[Batch]:
-        """Yield the share of rank `rank` of the samples of a step, in batches of `size` samples: as many on every rank."""
+        """Yield the share of rank `rank` of the samples of a step, in batches of `size` samples: as many on
+        every rank.
+        """
         ...
 
     def consumed(self, samples: int) -> dict[str, dict[str, float]]:

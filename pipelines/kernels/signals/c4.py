@@ -67,7 +67,8 @@ def count_paper_pages(segments: Segments, hits: Hits) -> dict[str, np.ndarray]:
 def count_peer_pages(
     data: np.ndarray, classes: np.ndarray, tokens: Tokens, hits: Hits, rows: StrippedLines, documents: int
 ) -> dict[str, np.ndarray]:
-    """Count the same for tfds and datatrove, which ignore dropped lines.
+    """Count the inputs of the page rules of tfds and datatrove, which ignore dropped lines: sentences of the
+    lines kept, and lines that drop the page, int64 [documents] each.
 
     `rows` are the lines between any breaks, from `line_variants.find_stripped_lines`.
     """

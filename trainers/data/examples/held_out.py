@@ -42,7 +42,9 @@ class HeldOut:
         return Samples(np.arange(len(source)), source, sequence, tokens, np.zeros_like(sequence))
 
     def batches(self, size: int, rank: int, world: int) -> Iterator[Batch]:
-        """Yield the share of rank `rank` in batches of `size` inputs: as many on every rank, those of similar length together."""
+        """Yield the share of rank `rank` in batches of `size` inputs: as many on every rank, those of similar
+        length together.
+        """
         for part in self.samples.share(size, rank, world):
             yield batch_of(self.tasks, part, self.packed)
 

@@ -83,7 +83,9 @@ class TaskData:
         return replace(self, since=sample)
 
     def split(self, samples: Samples, size: int, rank: int, world: int) -> Iterator[Batch]:
-        """Yield the share of rank `rank` of the samples of a step in batches of `size` inputs: as many on every rank. Thread-safe."""
+        """Yield the share of rank `rank` of the samples of a step in batches of `size` inputs: as many on
+        every rank. Thread-safe.
+        """
         for part in samples.share(size, rank, world):
             yield batch_of(self.tasks, part, self.packed)
 
