@@ -58,7 +58,7 @@ def _finetune(options: argparse.Namespace) -> int:
         for task in tasks
         for seed in seeds
     ]
-    if len(requests) > 1 and "RANK" in os.environ:
+    if len(requests) > 1 and os.environ.get("WORLD_SIZE", "1") != "1":
         raise ConfigError("torchrun trains one run; give one task and no seeds, or --workers N without torchrun")
     for number, request in enumerate(requests, 1):
         if len(requests) > 1:

@@ -1,4 +1,4 @@
-"""`generate`, `fill-mask` and `export`: use trained models."""
+"""`generate`, `fill-mask`, `predict` and `export`: use trained models."""
 
 import argparse
 
@@ -23,6 +23,11 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     fill.add_argument("--text", required=True, help="a text that contains <mask> at least once")
     fill.add_argument("--top", type=int, default=5, help="how many of the likeliest tokens to show")
     fill.set_defaults(handler=_fill_mask)
+    predict = commands.add_parser("predict", help="predict the examples of a file with a fine-tuned model")
+    predict.add_argument("run", metavar="RUN", type=local_path)
+    predict.add_argument("--input", metavar="FILE", required=True, help="JSONL, CSV, TSV or Parquet, without labels")
+    predict.add_argument("--output", metavar="FILE", type=local_path, required=True, help="a .jsonl or .parquet file")
+    predict.set_defaults(handler=_predict)
     export = commands.add_parser("export", help="write a run's newest checkpoint in Hugging Face layout")
     export.add_argument("run", metavar="RUN", type=local_path)
     export.add_argument("--output", metavar="DIR", type=local_path, help="default: RUN/export")
@@ -50,6 +55,18 @@ def _fill_mask(options: argparse.Namespace) -> int:
         print(f"mask {number}")
         for token, share in tokens:
             print(f"{share:8.4f}  {printable(repr(token))}")
+    return 0
+
+
+def _predict(options: argparse.Namespace) -> int:
+    from trainers.inference.predict import predict_file
+    from trainers.tasks.predictions import write_predictions, write_rows
+
+    if options.output.suffix not in (".jsonl", ".parquet"):
+        raise ConfigError(f"--output: got {options.output}, expected a name that ends in .jsonl or .parquet")
+    predictions = predict_file(options.run, options.input)
+    (write_rows if options.output.suffix == ".jsonl" else write_predictions)(predictions, options.output)
+    print(f"{options.output}: {len(predictions):,} predictions")
     return 0
 
 

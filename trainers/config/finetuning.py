@@ -174,7 +174,23 @@ class Finetuning(Job):
             f"encoding.text_to_text: got true, {self.model.architecture} is an encoder and writes no text; "
             f"set it to false, or take a decoder or an encoder-decoder",
         )
+        self._check_head()
+
+    def _check_head(self) -> None:
+        """The head reads a token that has seen the others, and layers that exist."""
+        other, usual = ("last", "first") if self.model.family == "encoder" else ("first", "last")
         require(
-            self.model.family == "encoder" or self.head.pooling != "first",
-            f"head.pooling: got first, the first token of {self.model.architecture} sees no other; use last or mean",
+            self.head.pooling != other,
+            f"head.pooling: got {other}, {self.model.architecture} reads the {usual} token; allowed {usual}, mean, max, "
+            f"last_max_mean",
+        )
+        kind, pooling = self.tasks[0].kind, self.head.pooling
+        require(
+            pooling is None or kind not in ("tag", "span"),
+            f"head.pooling: got {pooling}, a task of kind {kind} predicts at every position; leave it out",
+        )
+        depth = self.model.decoder_layers or self.model.layers
+        require(
+            self.head.layers != "last_four" or depth >= 4,
+            f"head.layers: got last_four, the model has {depth} layers; use scalar_mix or last",
         )

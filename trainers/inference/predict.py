@@ -1,19 +1,23 @@
 """Predictions of a fine-tuned run: for the splits of its task, stored and scored, and for a file."""
 
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from typing import Any
 
+from gristmill.errors import UserError
 from gristmill.storage.disk import LocalPath
+from gristmill.storage.parsing import parse_location
 from gristmill.storage.store import write_json
 from trainers.config.finetuning import Finetuning
 from trainers.data.examples.held_out import HeldOut
-from trainers.data.examples.task_corpus import TRAIN, TaskCorpus, task_split
+from trainers.data.examples.task_corpus import TRAIN, TaskCorpus, open_tasks, task_split
 from trainers.engine.device import compute_device
 from trainers.engine.forward import Forward, tensors
 from trainers.inference.base import trained_forward
 from trainers.rows.task_outputs import TaskOutputs, join_outputs, outputs_of
 from trainers.runs import checkpoint
+from trainers.runs.run import read_config
 from trainers.tasks.predictions import Predictions, score_predictions, tune_threshold, write_predictions
+from trainers.tasks.schema.task import GOLD, Layout, Task
 from trainers.tasks.task_files import available_splits
 
 SCORES, PREDICTIONS = "scores.json", "predictions"
@@ -56,6 +60,35 @@ def score_run(run: LocalPath, config: Finetuning, corpus: TaskCorpus) -> dict[st
     record = {"task": config.tasks[0].name, "method": config.method.kind, "step": found.step, "splits": splits}
     write_json(run / SCORES, record)
     return record
+
+
+def predict_file(run: LocalPath, file: str, split: str = "input") -> Predictions:
+    """Predict the examples of a file with the best checkpoint of a fine-tuning run.
+
+    The file is JSONL, CSV, TSV with a header, or Parquet; its fields are named as the columns of the task's kind: `text`,
+    `text_b`, `words`, `question`, `passage`, `candidates`. Raises UserError for a run of another kind, without a
+    checkpoint, or of several tasks.
+    """
+    config = read_config(run)
+    if not isinstance(config, Finetuning) or len(config.tasks) > 1 or config.writes_text:
+        raise UserError(f"{run}: predicts no examples of one task; give a run of `finetune` with a head")
+    found = checkpoint.pick(run, print)
+    if found is None:
+        raise UserError(f"{run}: has no checkpoint yet; let it train until the first one")
+    if not parse_location(file).is_file():
+        raise UserError(f"{file}: no such file; give one with --input")
+    task = _task_of_file(config.tasks[0], file, split)
+    config = replace(config, tasks=(task,), init=None, tokenizer=str(run / "tokenizer.json"))
+    held_out = task_split(open_tasks(config), config, split)
+    forward = trained_forward(run, found).to(compute_device())
+    return held_out.predictions(predict_outputs(forward, held_out, config.execution.micro_batch), str(run))
+
+
+def _task_of_file(task: Task, file: str, split: str) -> Task:
+    """The task with one split, whose file names its fields as the columns of the kind of task, and has no gold."""
+    roles = [role for role in task.roles if role not in (GOLD[task.kind], "id", "group", "accepted")]
+    plain = Layout(files={split: file}, columns={role: role for role in roles}, unlabelled=(split,))
+    return replace(task, **{each.name: getattr(plain, each.name) for each in fields(Layout)}, elsewhere=(), folder=".")
 
 
 def held_out_splits(corpus: TaskCorpus) -> list[str]:

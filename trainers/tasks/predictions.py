@@ -196,6 +196,13 @@ def write_predictions(predictions: Predictions, path: Location) -> None:
     path.write_atomic(write)
 
 
+def write_rows(predictions: Predictions, path: Location) -> None:
+    """Write predictions as JSON lines, {id, prediction, score}, whole or not at all."""
+    columns = {name: column for name, column in _columns(predictions).items() if name in ("id", "prediction", "score")}
+    rows = pa.table(columns).to_pylist()
+    path.write_atomic("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode())
+
+
 def _columns(predictions: Predictions) -> dict[str, pa.Array]:
     outcomes, kind = predictions.outcomes, predictions.task.kind
     columns = {"id": pa.array(predictions.ids, pa.string())}

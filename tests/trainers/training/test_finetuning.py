@@ -1,0 +1,145 @@
+"""Fine-tuning from the command line: what a run writes, which checkpoint it keeps, when it ends."""
+
+import json
+
+import numpy as np
+import pytest
+
+from gristmill.errors import ConfigError, UserError
+from gristmill.events import read_events
+from gristmill.storage.store import read_json
+from trainers.__main__ import main, parser
+from trainers.commands.finetune import _finetune
+from trainers.tasks.predictions import read_predictions
+
+WORDS = ("abcd", "bcde", "cdef", "defg", "efgh")
+TASK = """
+kind: classify
+files: {train: train.jsonl, dev: dev.jsonl, test: test.jsonl}
+columns: {text: text, label: label}
+labels: ["no", "yes"]
+unlabelled: [test]
+metrics: [accuracy, matthews]
+"""
+SETTINGS = (
+    "model=tiny_roberta",
+    "optimizer.learning_rate=3e-3",
+    "batch.sequences=16",
+    "log_every=5",
+    "checkpoints.every=1000",
+    "checkpoints.keep=1",
+)
+
+
+def write_split(path, seed, count, labelled=True):
+    """Texts of five words; the label says whether `abcd` is among them."""
+    rng = np.random.default_rng(seed)
+    rows = []
+    for _ in range(count):
+        words = [str(word) for word in rng.choice(WORDS[1:], 5)]
+        if rng.random() < 0.5:
+            words[rng.integers(5)] = WORDS[0]
+        label = {"label": "yes" if WORDS[0] in words else "no"} if labelled else {}
+        rows.append(json.dumps({"text": f"{' '.join(words)} {seed}{len(rows)}", **label}))
+    path.write_text("\n".join(rows) + "\n")
+
+
+@pytest.fixture(scope="module")
+def task_file(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("task")
+    (directory / "find.yaml").write_text(TASK)
+    write_split(directory / "train.jsonl", 1, 320)
+    write_split(directory / "dev.jsonl", 2, 100)
+    write_split(directory / "test.jsonl", 3, 20, labelled=False)
+    return directory / "find.yaml"
+
+
+def finetune(*arguments):
+    return main(["finetune", *map(str, arguments)])
+
+
+def events_of(run, kind):
+    return [event for event in read_events(run / "log.jsonl") if event["event"] == kind]
+
+
+@pytest.mark.deepspeed
+@pytest.mark.filterwarnings("default")
+@pytest.mark.usefixtures("alone")
+def test_a_run_learns_its_task_keeps_the_best_checkpoint_and_predicts(task_file, corpus_directory, tmp_path, capsys):
+    run = tmp_path / "run"
+    tokenizer = f"tokenizer={corpus_directory / 'tokenizer.json'}"
+    assert finetune(task_file, f"run={run}", tokenizer, *SETTINGS, "budget.epochs=6", "validation.every=20") == 0
+    validations = events_of(run, "validation")
+    accuracies = [event["scores"]["accuracy"] for event in validations]
+    best = max(accuracies)
+    assert best > 0.9
+    first_best = next(event["step"] for event in validations if event["scores"]["accuracy"] == best)
+    scores = read_json(run / "scores.json")
+    assert (scores["step"], list(scores["splits"])) == (first_best, ["dev"])  # the gold of `test` is hidden
+    accuracy = scores["splits"]["dev"]["accuracy"]
+    assert accuracy["value"] == pytest.approx(best)
+    assert accuracy["low"] <= best <= accuracy["high"]
+    kept = {int(path.name[5:]) for path in (run / "checkpoints").iterdir()}
+    assert kept == {first_best, validations[-1]["step"]}
+    dev = read_predictions(run / "predictions" / "dev.parquet")
+    assert (dev.outcomes.gold == dev.outcomes.predicted).mean() == pytest.approx(best)
+    assert len(read_predictions(run / "predictions" / "test.parquet")) == 20
+
+    # The texts of dev without labels get the same predictions.
+    texts = [json.loads(line)["text"] for line in (task_file.parent / "dev.jsonl").read_text().splitlines()]
+    (tmp_path / "texts.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    output = tmp_path / "out.jsonl"
+    assert main(["predict", str(run), "--input", str(tmp_path / "texts.jsonl"), "--output", str(output)]) == 0
+    rows = [json.loads(line) for line in output.read_text().splitlines()]
+    assert [row["prediction"] for row in rows] == [("no", "yes")[label] for label in dev.outcomes.predicted]
+
+    capsys.readouterr()
+    assert finetune(task_file, f"run={run}", tokenizer, *SETTINGS, "budget.epochs=6", "validation.every=20") == 0
+    assert "nothing to do" in capsys.readouterr().out
+
+
+@pytest.mark.deepspeed
+@pytest.mark.filterwarnings("default")
+@pytest.mark.usefixtures("alone")
+def test_seeds_make_runs_that_end_early_and_a_table(task_file, corpus_directory, tmp_path, capsys):
+    settings = (*SETTINGS, "optimizer.learning_rate=1e-9", "validation.every=2", "validation.patience=2", "seeds=2")
+    named = (f"run={tmp_path}", f"tokenizer={corpus_directory / 'tokenizer.json'}", "method=bitfit")
+    assert finetune(task_file, *named, *settings, "budget.epochs=3") == 0
+    shown = capsys.readouterr().out
+    for seed in (0, 1):
+        run = tmp_path / f"seed_{seed}"
+        (ended,) = events_of(run, "ended_early")
+        assert ended["step"] == ended["best_step"] + 2 * 2
+        assert read_json(run / "finished.json")["step"] == ended["step"]
+        assert events_of(run, "start")[0]["trained_parameters"] < events_of(run, "start")[0]["parameters"] / 10
+    values = [read_json(tmp_path / f"seed_{seed}" / "scores.json")["splits"]["dev"] for seed in (0, 1)]
+    mean = sum(value["accuracy"]["value"] for value in values) / 2
+    assert f"{mean:.4f}" in next(line for line in shown.splitlines() if line.startswith("find") and "accuracy" in line)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ((), "model: missing; give model=DIR"),
+        (("model=tiny_roberta",), "tokenizer: missing; tiny_roberta is a recipe"),
+        (("model=tiny_roberta", "method=lorra", "tokenizer=T"), "method: got 'lorra', expected one of .* 'lora'"),
+        (("model=tiny_roberta", "tokenizer=T", "seeds=0"), "seeds: got '0', expected how many runs"),
+        (("model=tiny_roberta", "tokenizer=T", "batch.sequences=321"), "batch.sequences: got 321, an epoch has 320"),
+        (("model=tiny_roberta", "tokenizer=T", "encoding.max_length=200"), "max_length: got 200, the model has 128"),
+        (("model=tiny_roberta", "tokenizer=T", "encoding.text_to_text=true"), "roberta is an encoder"),
+        (("model=tiny_roberta", "tokenizer=T", "head.pooling=last"), "head.pooling: got last"),
+        (("model=tiny_roberta", "tokenizer=T", "head.layers=last_four"), "head.layers: got last_four, the model has 2"),
+        (("model=tiny_roberta", "tokenizer=T", "budget.epochs=null"), "give budget.steps"),
+        (("model=tiny_gpt2", "tokenizer=T", "head.pooling=first"), "head.pooling: got first, gpt2 reads the last"),
+        (("model=tiny_roberta", "tokenizer=T", "class_weights={no: 1}"), "class_weights: got .*no, yes"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused_before_anything_is_written(
+    task_file, corpus_directory, tmp_path, settings, message
+):
+    tokenizer = f"tokenizer={corpus_directory / 'tokenizer.json'}"
+    settings = [tokenizer if setting == "tokenizer=T" else setting for setting in settings]
+    options = parser().parse_args(["finetune", str(task_file), f"run={tmp_path / 'run'}", *settings])
+    with pytest.raises((ConfigError, UserError), match=message):
+        _finetune(options)
+    assert not (tmp_path / "run").exists()
