@@ -37,7 +37,8 @@ def read_examples(task: Task, split: str, data: Location | None) -> Examples:
     layout, labelled = files.layout, split not in files.layout.unlabelled
     sets, records = read_rows(files)
     if layout.incomplete_rows == "skip":
-        sets = [rows for rows in (_without_empty(rows, layout) for rows in sets) if len(rows)]
+        roles = ("text", "text_b", "label") if labelled else ("text", "text_b")
+        sets = [rows for rows in (_without_empty(rows, layout, roles) for rows in sets) if len(rows)]
         if not sets:
             raise UserError(f"{files.paths[0]}: holds no complete row")
     parts = [_READERS[task.kind](rows, layout, task, labelled) for rows in sets]
@@ -72,11 +73,13 @@ def _text(rows: RowSet, column: Role, role: str, strip: bool) -> pa.Array:
     return trimmed if strip else texts
 
 
-def _without_empty(rows: RowSet, layout: Layout) -> RowSet:
-    """The rows whose texts are all there."""
-    columns = [rows.column(layout.roles[role], role) for role in ("text", "text_b") if role in layout.roles]
+def _without_empty(rows: RowSet, layout: Layout, roles: tuple[str, ...]) -> RowSet:
+    """The rows that have a text in all of these columns."""
+    columns = [rows.column(layout.roles[role], role) for role in roles if role in layout.roles]
     whole = [
-        row for row, texts in enumerate(zip(*columns, strict=True)) if all(text and text.strip() for text in texts)
+        row
+        for row, texts in enumerate(zip(*columns, strict=True))
+        if all(text is not None and label_text(text) for text in texts)
     ]
     return replace(rows.keep(whole), skipped=rows.skipped + len(rows) - len(whole))
 

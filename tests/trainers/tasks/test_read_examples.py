@@ -298,7 +298,7 @@ SENTENCES = {"files": {"train": "train.jsonl"}, "columns": {"text": "a", "label"
 @pytest.mark.parametrize(
     ("rows", "fields", "message"),
     [
-        ([{"a": "x", "z": "no"}], {}, "columns.label: no column 'y'; there are: a, z"),
+        ([{"a": "x", "z": "no"}], {}, "columns.label: no column 'y'; there are: a, z; where it is hidden, list"),
         ([{"a": "x", "y": "no"}, {"a": "x"}], {}, "line 2: columns.label: no field 'y'; correct the row"),
         ([{"a": "x", "y": "no"}, {"a": "x", "y": "yess"}], {}, "line 2: label: got 'yess', expected one of no, yes; did you"),
         ([{"a": "x", "y": "no"}, {"a": "x", "y": None}], {}, "line 2: label: got 'None', expected one of no, yes; add it"),
@@ -334,12 +334,12 @@ def test_a_broken_table_is_named(tmp_path, text, message):
 
 
 def test_incomplete_rows_are_skipped_and_counted_where_the_task_says_so(tmp_path):
-    (tmp_path / "train.tsv").write_text("y\ta\nno\tx\nno\nyes\t \nyes\tz\n")
+    (tmp_path / "train.tsv").write_text("y\ta\nno\tx\nno\nyes\t \n\tempty\nyes\tz\n")
     examples = read(
         task_of(tmp_path, "classify", **{**SENTENCES, "files": {"train": "train.tsv"}}, incomplete_rows="skip")
     )
     assert examples.texts[0].to_pylist() == ["x", "z"]
-    assert examples.skipped == 2
+    assert examples.skipped == 3
     (tmp_path / "train.tsv").write_text("y\ta\nno\t \n")
     with pytest.raises(UserError, match="holds no complete row"):
         read(task_of(tmp_path, "classify", **{**SENTENCES, "files": {"train": "train.tsv"}}, incomplete_rows="skip"))

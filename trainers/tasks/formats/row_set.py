@@ -14,6 +14,7 @@ MISSING = object()
 """The value of a field that a record does not have."""
 _PART = re.compile(r"\{([^{}]+)\}")
 _SHOWN = 40
+_GOLD = ("label", "tags", "answers", "target")
 
 
 def used_columns(layout: Layout) -> set[str | int]:
@@ -61,7 +62,8 @@ class RowSet:
         head, _, rest = str(spec).partition(".")
         if not rest or head not in self.columns:
             names = [str(name) for name in self.columns]
-            raise UserError(f"{self.path}: columns.{role}: no column {spec!r}{near_match(str(spec), names)}")
+            hidden = "; where it is hidden, list the split under `unlabelled`" if role in _GOLD else ""
+            raise UserError(f"{self.path}: columns.{role}: no column {spec!r}{near_match(str(spec), names)}{hidden}")
         path = rest.split(".")
         return self._complete([_descend(value, path) for value in self.columns[head]], spec, role)
 
