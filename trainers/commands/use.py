@@ -31,6 +31,9 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     export = commands.add_parser("export", help="write a run's newest checkpoint in Hugging Face layout")
     export.add_argument("run", metavar="RUN", type=local_path)
     export.add_argument("--output", metavar="DIR", type=local_path, help="default: RUN/export")
+    export.add_argument(
+        "--merge", action="store_true", help="compute what the method has trained into the base's weights"
+    )
     export.set_defaults(handler=_export)
 
 
@@ -73,6 +76,6 @@ def _predict(options: argparse.Namespace) -> int:
 def _export(options: argparse.Namespace) -> int:
     from trainers.inference.model_export import export_checkpoint, notes_of
 
-    output = export_checkpoint(options.run, options.output or options.run / "export")
+    output = export_checkpoint(options.run, options.output or options.run / "export", options.merge)
     print("\n".join([str(output), *(f"note   {note}" for note in notes_of(output))]))
     return 0

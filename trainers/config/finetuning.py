@@ -154,6 +154,12 @@ class Finetuning(Job):
         """Whether the model writes its answers instead of predicting them with a head."""
         return self.encoding.text_to_text or self.tasks[0].kind == "generate"
 
+    @property
+    def head_kind(self) -> Literal["classify", "regress", "tag", "span", "choose"] | None:
+        """The kind of the head that is trained; None if the model writes its answers."""
+        kind = self.tasks[0].kind
+        return None if self.writes_text or kind == "generate" else kind
+
     def with_inputs(self, inputs: tuple[str, ...]) -> Self:
         """A copy of the run with its files elsewhere."""
         return replace(self, files=inputs[0] or None)

@@ -19,13 +19,7 @@ def build_forward(config: Job, specials: dict[str, int], base: Mapping[str, Any]
     job's seed. A fine-tuned model then gets its head, whose hidden layers may be in `base` as `task_head...`, and what
     its method adds; what the method does not train is frozen.
     """
-    import torch
-
-    network = build_model(config.model, specials, config.seed)
-    parameters = dict(network.named_parameters())
-    with torch.no_grad():
-        for name in parameters.keys() & base.keys():
-            parameters[name].copy_(base[name])
+    network = base_network(config, specials, base)
     if not isinstance(config, Finetuning):
         return forward_of(network, config)
     architecture, family = config.model.architecture, config.model.family
@@ -38,6 +32,18 @@ def build_forward(config: Job, specials: dict[str, int], base: Mapping[str, Any]
         losses = task_losses(task.kind, config.label_smoothing, class_weights(config))
     config.method.apply(network, architecture, family, config.seed)
     return Forward(network, architecture, True, losses)
+
+
+def base_network(config: Job, specials: dict[str, int], base: Mapping[str, Any]) -> Any:
+    """The network of a job without head and method, with the weights `base`."""
+    import torch
+
+    network = build_model(config.model, specials, config.seed)
+    parameters = dict(network.named_parameters())
+    with torch.no_grad():
+        for name in parameters.keys() & base.keys():
+            parameters[name].copy_(base[name])
+    return network
 
 
 def outputs_of(task: Task) -> int:

@@ -8,15 +8,17 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from gristmill.errors import ConfigError, UserError
+from gristmill.host import lent
 from gristmill.storage.disk import LocalPath
 from tokenizer.vocabulary.definition import read_definition
 from tokenizer.vocabulary.specials import add_fallback_marks
+from trainers.adapters.adapter_files import base_fingerprint, save_adapter
 from trainers.config.architecture import Model
 from trainers.config.finetuning import Finetuning
 from trainers.config.job import Job
-from trainers.engine.assembly import build_forward
+from trainers.engine.assembly import base_network, build_forward
 from trainers.engine.forward import Forward
-from trainers.inference.model_export import read_export
+from trainers.inference.export_form import WEIGHTS, read_export
 from trainers.models import MODELS, build_model
 from trainers.models.interface import HeadKind
 from trainers.runs import checkpoint
@@ -86,21 +88,37 @@ def base_weights(config: Job, specials: dict[str, int], record: Mapping[str, Any
     return weights
 
 
-def trained_forward(run: LocalPath, found: checkpoint.Checkpoint) -> Forward:
-    """The model of a run at a checkpoint, with its losses, ready to predict: in fp32 on the CPU."""
+def trained_forward(run: LocalPath, found: checkpoint.Checkpoint, weights: Mapping[str, Any] | None = None) -> Forward:
+    """The model of a run at a checkpoint, with its losses, ready to predict: in fp32 on the CPU. `weights` are those of the
+    checkpoint, null to read them.
+    """
     import torch
 
     config, record = read_config(run), read_run(run)
-    base: Mapping[str, Any] = {}
-    if isinstance(config, Finetuning) and config.method.freezes and record.get("parent"):
-        base = base_weights(config, record["specials"], record["parent"])
-    forward = build_forward(config, record["specials"], base)
+    forward = build_forward(config, record["specials"], _frozen(config, record))
     parameters = dict(forward.model.named_parameters())
     with torch.no_grad():
-        for name, weight in checkpoint.read_weights(found).items():
+        for name, weight in (checkpoint.read_weights(found) if weights is None else weights).items():
             parameters[name].copy_(weight)
     forward.eval()
     return forward
+
+
+def _frozen(config: Job, record: Mapping[str, Any]) -> dict[str, Any]:
+    """The weights that checkpoints of a run do not have: those of its base, where its method freezes it."""
+    if isinstance(config, Finetuning) and config.method.freezes and record.get("parent"):
+        return base_weights(config, record["specials"], record["parent"])
+    return {}
+
+
+def save_run_adapter(run: LocalPath, found: checkpoint.Checkpoint, directory: LocalPath) -> None:
+    """Write what the method of a run has trained to a new directory (`adapters.adapter_files`)."""
+    config, record = read_config(run), read_run(run)
+    assert isinstance(config, Finetuning)
+    base = base_network(config, record["specials"], _frozen(config, record))
+    fingerprint, path = base_fingerprint(base), config.init.path if config.init else None
+    sizes = (config.model.architecture, config.model.family)
+    save_adapter(directory, trained_forward(run, found).model, config.method, *sizes, fingerprint, path)
 
 
 def _weights_of_run(run: LocalPath, found: checkpoint.Checkpoint) -> dict[str, Any]:
@@ -134,16 +152,11 @@ def _exported(path: LocalPath, model: Model, config: Job) -> dict[str, Any]:
 
     if read_export(path)[0]["transformers"]["loads"]:
         return _published(path, model, config)
-    return dict(load_file(path / "model.safetensors"))
+    return dict(load_file(lent(path / WEIGHTS)))
 
 
 def _head_kind(config: Job) -> HeadKind | None:
-    """The kind of the head that a job trains; None if it predicts tokens."""
-    if not isinstance(config, Finetuning) or config.writes_text:
-        return None
-    kind = config.tasks[0].kind
-    assert kind != "generate"
-    return kind
+    return config.head_kind if isinstance(config, Finetuning) else None
 
 
 def _absent(config: Job, specials: dict[str, int], weights: Mapping[str, Any]) -> list[str]:

@@ -30,13 +30,13 @@ from pathlib import Path
 from gristmill.storage.disk import LocalPath
 from trainers.inference import model_export
 run, output, file = sys.argv[1:]
-whole = model_export._save_tokenizer
+whole = model_export.save_tokenizer
 def save(*arguments):
     Path(f"{file}.held").touch()
     while not Path(f"{file}.go").exists():
         time.sleep(0.02)
     whole(*arguments)
-model_export._save_tokenizer = save
+model_export.save_tokenizer = save
 model_export.export_checkpoint(LocalPath(run), LocalPath(output))
 """
 
@@ -106,7 +106,7 @@ def test_two_processes_that_export_one_run_publish_a_whole_model(run, tmp_path):
     assert step_of(output) == 2
 
 
-@pytest.mark.parametrize("name", ["_save_model", "_save_tokenizer", "write_json", "_replace"])
+@pytest.mark.parametrize("name", ["_save_model", "save_tokenizer", "write_json", "_replace"])
 def test_an_export_that_lost_its_lease_and_its_attempt_ends_with_a_whole_model(run, tmp_path, monkeypatch, name):
     output = tmp_path / "model"
 

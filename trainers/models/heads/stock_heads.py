@@ -6,15 +6,17 @@ from typing import Any
 
 from trainers.config.architecture import Model
 from trainers.models.heads.task_head import TaskHead
-from trainers.models.interface import Architecture, HeadForm
+from trainers.models.interface import Architecture, HeadForm, HeadKind
 
 
-def why_not_stock_head(architecture: Architecture, model: Model, head: TaskHead) -> str | None:
+def why_not_stock_head(
+    architecture: Architecture, model: Model, kind: HeadKind, pooling: str | None = None, layers: str = "last"
+) -> str | None:
     """Why plain `transformers` has no class for this head; None if it has one."""
-    if architecture.heads[head.kind].stock is None:
-        return f"transformers has no such head of kind {head.kind} for {model.architecture}"
-    for field, value in (("head.layers", head.layers), ("head.pooling", head.pooling)):
-        if value not in ("first", "last"):
+    if architecture.heads[kind].stock is None:
+        return f"transformers has no such head of kind {kind} for {model.architecture}"
+    for field, value in (("head.layers", layers), ("head.pooling", pooling)):
+        if value not in (None, "first", "last"):
             return f"transformers has no {field}: {value}"
     return None
 

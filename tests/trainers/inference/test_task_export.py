@@ -1,0 +1,321 @@
+"""Fine-tuned runs as bases and as exports: stock models with equal predictions, adapters, merged weights, and what is refused.
+
+The checkpoints are those of models that were changed at random, not trained.
+"""
+
+import json
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from gristmill.config import parse
+from gristmill.errors import ConfigError, UserError
+from gristmill.storage.disk import LocalPath
+from tests.trainers.engine.task_batches import tiny
+from tokenizer.vocabulary.specials import SPECIAL_IDS
+from trainers.adapters import METHODS
+from trainers.adapters.adapter_files import load_adapter
+from trainers.config.architecture import fill
+from trainers.config.finetuning import Encoding, Finetuning, HeadSettings
+from trainers.config.job import BatchSize, Init, TrainingBudget
+from trainers.data.examples.task_corpus import open_tasks, task_split
+from trainers.engine.assembly import base_network, build_forward
+from trainers.engine.forward import tensors
+from trainers.inference.base import base_weights, open_base, trained_forward
+from trainers.inference.model_export import export_checkpoint, load_trained, notes_of
+from trainers.models import build_model
+from trainers.rows.task_outputs import join_outputs, outputs_of
+from trainers.runs import checkpoint
+from trainers.runs.parent import settle
+from trainers.runs.run import fingerprints, open_run, read_run
+from trainers.tasks.schema.task import Task
+
+TEXTS = ["a good play, said one", "no", "they came late and left early", "what a day it was"]
+COMMON = {"name": "toy", "files": dict.fromkeys(("train", "dev"), "rows.jsonl"), "leak": "report"}
+TASKS = {
+    "classify": {
+        "columns": {"text": "a", "text_b": "b", "label": "label"},
+        "labels": ["x", "y", "z"],
+        "metrics": ["accuracy"],
+    },
+    "regress": {"columns": {"text": "a", "label": "value"}, "metrics": ["pearson"]},
+    "tag": {"columns": {"words": "words", "tags": "tags"}, "labels": ["O", "T", "U"], "metrics": ["accuracy"]},
+    "span": {"columns": {"question": "b", "passage": "a", "answers": "answers"}, "metrics": ["exact_match"]},
+    "choose": {"columns": {"text": "a", "candidates": "candidates", "label": "right"}, "metrics": ["accuracy"]},
+    "generate": {"columns": {"text": "a", "target": "b"}, "metrics": ["perplexity"]},
+}
+AUTO = {
+    "classify": "AutoModelForSequenceClassification",
+    "regress": "AutoModelForSequenceClassification",
+    "tag": "AutoModelForTokenClassification",
+    "span": "AutoModelForQuestionAnswering",
+    "choose": "AutoModelForMultipleChoice",
+}
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    rows = [
+        {
+            "a": text,
+            "b": TEXTS[number - 1],
+            "label": "xyz"[number % 3],
+            "value": number / 2,
+            "right": number % 2,
+            "words": text.split(),
+            "tags": ["OTU"[len(word) % 3] for word in text.split()],
+            "answers": [{"text": text[:2], "answer_start": 0}],
+            "candidates": [text[::-1], "b " + text],
+        }
+        for number, text in enumerate(TEXTS)
+    ]
+    folder = tmp_path_factory.mktemp("files")
+    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def bases(corpus_directory, tmp_path_factory):
+    """Directories in Hugging Face layout by architecture, made on first use."""
+    made = {}
+
+    def base(name):
+        if name not in made:
+            made[name] = LocalPath(tmp_path_factory.mktemp(name.replace(" ", "_")))
+            model = replace(tiny(name, layers=4 if name == "modernbert" else 2), vocab_size=448)
+            build_model(model, SPECIAL_IDS, 1).save_pretrained(made[name])
+            shutil.copy(corpus_directory / "tokenizer.json", made[name])
+        return made[name]
+
+    return base
+
+
+def job_of(base, files, kind, method="full", head=None, **fields):
+    task = parse(Task, {**COMMON, "kind": kind, **TASKS[kind]}, "toy.yaml")
+    return Finetuning(
+        name="toy",
+        model=replace(open_base(base).model, dropout=0.0),
+        tasks=(task,),
+        files=str(files),
+        init=settle(Init(str(base))),
+        method=METHODS[method](),
+        head=HeadSettings(**(head or {})),
+        batch=BatchSize(sequences=2, tokens=8),
+        budget=TrainingBudget(steps=1, tokens=8),
+        encoding=Encoding(max_length=64),
+        **fields,
+    )
+
+
+def run_of(path, job):
+    """(the run, its model): a checkpoint in which all that is trained was changed."""
+    corpus = open_tasks(job)
+    open_run(path, job, corpus)
+    record = read_run(path)
+    forward = build_forward(job, record["specials"], base_weights(job, record["specials"], record["parent"]))
+    forward.eval()
+    generator = torch.Generator().manual_seed(5)
+    with torch.no_grad():
+        for parameter in forward.parameters():
+            if parameter.requires_grad:
+                parameter += 0.1 * torch.randn(parameter.shape, generator=generator)
+    state = ((n, {"weight": p.detach().clone()}) for n, p in forward.model.named_parameters() if p.requires_grad)
+    checkpoint.save(path, 1, 8, fingerprints(job, corpus), state, keep=1)
+    return forward
+
+
+def predictions(forward, job):
+    """(outputs of the head, the batches)."""
+    batches = list(task_split(open_tasks(job), job, "dev").batches(2, 0, 1))
+    kind = forward.model.task_head.kind
+    with torch.no_grad():
+        parts = [
+            outputs_of(kind, forward(predicts=True, **tensors(b, "cpu"))["predictions"].numpy(), b) for b in batches
+        ]
+    return join_outputs(parts), batches
+
+
+def segments_of(batch):
+    """The ids of every segment."""
+    for ids, segments in zip(batch.inputs, batch.segments, strict=True):
+        yield from (ids[segments == number] for number in range(segments.max() + 1))
+
+
+def newest(run):
+    return checkpoint.newest(run, pytest.fail)
+
+
+CELLS = [
+    ("bert", "classify"),
+    ("roberta", "classify"),
+    ("roberta", "choose"),
+    ("modernbert", "span"),
+    ("gpt", "regress"),
+    ("gpt2", "tag"),
+    ("gpt2", "classify"),
+    ("llama", "span"),
+    ("t5", "classify"),
+    ("bart", "regress"),
+    ("bert", "tag"),
+]
+
+
+@pytest.mark.parametrize(("name", "kind"), CELLS)
+def test_transformers_computes_the_same_from_the_export(name, kind, bases, files, tmp_path):
+    import transformers
+
+    job = job_of(bases(name), files, kind)
+    run = LocalPath(tmp_path / "run")
+    ours, batches = predictions(run_of(run, job), job)
+    again, _ = predictions(trained_forward(run, newest(run)), job)
+    assert np.array_equal(again.scores, ours.scores)
+    export = export_checkpoint(run, run / "export")
+    assert notes_of(export) == []
+    model = getattr(transformers, AUTO[kind]).from_pretrained(export).eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(export)
+    if kind in ("classify", "tag"):
+        assert list(model.config.id2label.values()) == TASKS[kind]["labels"]
+    rows = [json.loads(line) for line in (files / "rows.jsonl").read_text().splitlines()]
+    for number, row in enumerate(rows):
+        if kind == "choose":
+            texts = [(row["a"], candidate) for candidate in row["candidates"]]
+        elif kind == "tag":
+            texts = [(" ".join(row["words"]),)]
+        else:
+            texts = [{"regress": (row["a"],), "span": (row["b"], row["a"])}.get(kind, (row["a"], row["b"]))]
+        given = [tokenizer(*each) for each in texts]
+        read = [ids for batch in batches for ids in segments_of(batch)]
+        assert all(any(np.array_equal(each["input_ids"], ids) for ids in read) for each in given)
+        logits = []
+        with torch.no_grad():
+            for each in given:
+                shape = (1, 1, -1) if kind == "choose" else (1, -1)
+                made = model(**{key: torch.tensor(value).view(shape) for key, value in each.items()})
+                logits.append(torch.stack([made.start_logits, made.end_logits], -1) if kind == "span" else made.logits)
+        expected = torch.cat(logits).numpy()
+        if kind in ("classify", "regress"):
+            assert ours.scores[number] == pytest.approx(expected[0].squeeze(), abs=1e-5)
+        elif kind == "choose":
+            assert ours.scores[2 * number : 2 * number + 2] == pytest.approx(expected.ravel(), abs=1e-5)
+        else:
+            found = ours.scores[ours.offsets[number] : ours.offsets[number + 1]]
+            assert all(np.isclose(expected[0], score, atol=1e-5).all(axis=1).any() for score in found)
+
+
+@pytest.mark.parametrize("name", ["bert", "roberta", "modernbert", "bart"])
+def test_an_intermediate_task_leaves_the_hidden_layer_of_its_head(name, bases, files, tmp_path):
+    job = job_of(bases(name), files, "classify")
+    run = LocalPath(tmp_path / "run")
+    model = run_of(run, job).model
+    export = export_checkpoint(run, run / "export")
+    for base in (run, export):
+        following = job_of(base, files, "regress")
+        second = LocalPath(tmp_path / f"{base.name}-second")
+        open_run(second, following, open_tasks(following))
+        weights = base_weights(following, read_run(second)["specials"], read_run(second)["parent"])
+        head = build_forward(following, SPECIAL_IDS, weights).model.task_head
+        assert torch.equal(head.dense.weight, model.task_head.dense.weight)
+        assert head.output.weight.shape[0] == 1
+        trained = {n: p for n, p in model.named_parameters() if p.requires_grad and not n.startswith("task_head.")}
+        assert all(torch.equal(weights[n], p) for n, p in trained.items())
+        assert not any(n.startswith(("cls.", "lm_head.")) for n in weights)
+
+
+def test_a_run_of_lora_is_an_adapter_and_merged_a_stock_model_and_a_base(bases, files, tmp_path):
+    import transformers
+
+    job = job_of(bases("roberta"), files, "classify", method="lora")
+    run = LocalPath(tmp_path / "run")
+    ours, _ = predictions(run_of(run, job), job)
+    export = export_checkpoint(run, run / "export")
+    assert sum(file.stat().st_size for file in (export / "adapter").iterdir()) < 100_000
+    network = base_network(job, SPECIAL_IDS, base_weights(job, SPECIAL_IDS, read_run(run)["parent"]))
+    network.task_head = trained_forward(run, newest(run)).model.task_head
+    load_adapter(export / "adapter", network, "roberta", "encoder")
+    forward = trained_forward(run, newest(run))
+    forward.model = network.eval()
+    assert predictions(forward, job)[0].scores == pytest.approx(ours.scores, abs=1e-6)
+    for refused in (open_base, load_trained):
+        with pytest.raises(
+            UserError, match="holds an adapter without its base; give the run, or export it with --merge"
+        ):
+            refused(export)
+    merged = export_checkpoint(run, tmp_path / "merged", merge=True)
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(merged).eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(merged)
+    with torch.no_grad():
+        logits = [model(**tokenizer(text, TEXTS[n - 1], return_tensors="pt")).logits[0] for n, text in enumerate(TEXTS)]
+    assert torch.stack(logits).numpy() == pytest.approx(ours.scores, abs=1e-5)
+    following = job_of(run, files, "regress")
+    second = LocalPath(tmp_path / "second")
+    open_run(second, following, open_tasks(following))
+    weights = base_weights(following, SPECIAL_IDS, read_run(second)["parent"])
+    name = "roberta.encoder.layer.1.attention.self.query.weight"
+    assert torch.allclose(weights[name], dict(model.named_parameters())[name], atol=1e-6)
+    assert torch.equal(weights["task_head.dense.weight"], forward.model.task_head.dense.weight)
+
+
+def test_a_head_without_a_stock_class_is_written_for_us_alone(bases, files, tmp_path):
+    import transformers
+
+    for name, kind, head in (("gpt", "span", {}), ("bert", "classify", {"pooling": "mean"})):
+        job = job_of(bases(name), files, kind, head=head)
+        run = LocalPath(tmp_path / name)
+        model = run_of(run, job).model
+        export = export_checkpoint(run, run / "export")
+        assert "transformers does not load it" in notes_of(export)[0]
+        with pytest.raises(ValueError, match=f"gristmill_{name}"):
+            transformers.AutoModel.from_pretrained(export)
+        following = job_of(export, files, kind)
+        second = LocalPath(tmp_path / f"{name}-second")
+        open_run(second, following, open_tasks(following))
+        weights = base_weights(following, SPECIAL_IDS, read_run(second)["parent"])
+        trained = {n for n, p in model.named_parameters() if p.requires_grad}
+        assert trained == set(weights)
+
+
+def test_what_cannot_be_a_base_is_one_line(bases, files, tmp_path):
+    job = job_of(bases("bert"), files, "classify", method="prefix")
+    run = LocalPath(tmp_path / "run")
+    run_of(run, job)
+    following = job_of(run, files, "classify")
+    second = LocalPath(tmp_path / "second")
+    open_run(second, following, open_tasks(following))
+    with pytest.raises(ConfigError, match="was fine-tuned by prefix, which adds what no weight of a base can hold"):
+        base_weights(following, SPECIAL_IDS, read_run(second)["parent"])
+    with pytest.raises(UserError, match="--merge: the run's method is prefix"):
+        export_checkpoint(run, run / "export", merge=True)
+    assert not (run / "export").exists()
+    wide = replace(job, model=fill(replace(job.model, feed_forward=128), 448))
+    with pytest.raises(ConfigError, match=r"model.feed_forward: got 128, the model of init.path has 64; leave it out"):
+        base_weights(wide, SPECIAL_IDS, read_run(run)["parent"])
+    bare = LocalPath(tmp_path / "bare")
+    shutil.copytree(bases("bert"), bare)
+    (bare / "tokenizer.json").unlink()
+    with pytest.raises(UserError, match=r"bare has no tokenizer.json; save its tokenizer there"):
+        open_base(bare)
+
+
+def test_writing_text_needs_the_output_layer(bases, files, tmp_path):
+    import transformers
+
+    job = job_of(bases("gpt2"), files, "generate")
+    headless = LocalPath(tmp_path / "headless")
+    untied = replace(job.model, tied=False)
+    network = build_model(untied, SPECIAL_IDS, 0)
+    network.transformer.save_pretrained(headless)
+    shutil.copy(bases("gpt2") / "tokenizer.json", headless)
+    assert transformers.AutoConfig.from_pretrained(headless).tie_word_embeddings is False
+    for kind in ("classify", "generate"):
+        following = job_of(headless, files, kind)
+        run = LocalPath(tmp_path / kind)
+        open_run(run, following, open_tasks(following))
+        record = read_run(run)
+        if kind == "classify":
+            assert "lm_head.weight" not in base_weights(following, SPECIAL_IDS, record["parent"])
+        else:
+            with pytest.raises(UserError, match=r"has no tensor lm_head.weight \(1 are missing\), which writes text"):
+                base_weights(following, SPECIAL_IDS, record["parent"])
