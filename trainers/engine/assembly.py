@@ -1,14 +1,18 @@
 """From a job to the model that trains: the network, the weights of its base, the head of its task, its method."""
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
+from trainers.config.architecture import Model
 from trainers.config.finetuning import Finetuning
 from trainers.config.job import Job
 from trainers.engine.forward import Forward, forward_of
 from trainers.engine.losses import LOSSES, Loss
 from trainers.engine.task_losses import task_losses
-from trainers.models import attach_head, build_model
+from trainers.models import MODELS, build_model, stack_parameters
+from trainers.models.heads.task_head import Layers, Pooling, build_head
+from trainers.models.interface import HeadKind
 from trainers.tasks.schema.task import Task
 
 
@@ -44,6 +48,34 @@ def base_network(config: Job, specials: dict[str, int], base: Mapping[str, Any])
         for name in parameters.keys() & base.keys():
             parameters[name].copy_(base[name])
     return network
+
+
+def attach_head(
+    network: Any,
+    model: Model,
+    kind: HeadKind,
+    outputs: int,
+    seed: int,
+    pooling: Pooling | None = None,
+    layers: Layers = "last",
+    dropout: float | None = None,
+    weights: Mapping[str, Any] = MappingProxyType({}),
+) -> None:
+    """Give a model a head as `task_head` (`models.heads.task_head.build_head`), and freeze the heads of its pretraining,
+    which the task does not use. The layers of the head but the last begin with those of the same name and shape in
+    `weights`.
+    """
+    import torch
+
+    used = stack_parameters(network, model)
+    for name, parameter in network.named_parameters():
+        parameter.requires_grad_(parameter.requires_grad and name in used)
+    network.task_head = build_head(MODELS[model.architecture], model, kind, outputs, seed, pooling, layers, dropout)
+    with torch.no_grad():
+        for name, parameter in network.task_head.named_parameters():
+            known = weights.get(f"task_head.{name}")
+            if known is not None and known.shape == parameter.shape and not name.startswith("output."):
+                parameter.copy_(known)
 
 
 def outputs_of(task: Task) -> int:

@@ -23,7 +23,7 @@ from trainers.models import MODELS, build_model
 from trainers.models.interface import HeadKind
 from trainers.runs import checkpoint
 from trainers.runs.parent import checkpoint_of, kind_of, require_unchanged, weights_digest
-from trainers.runs.published import model_of, published_head, published_weights
+from trainers.runs.published_model import model_of, published_head, published_weights
 from trainers.runs.run import read_config, read_run, verified_copy
 
 

@@ -5,15 +5,10 @@ To add one, write a file here and add a line with the same name to
 """
 
 import importlib
-from collections.abc import Mapping
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trainers.config.architecture import ARCHITECTURES, Model
-from trainers.models.interface import Architecture, HeadKind
-
-if TYPE_CHECKING:
-    from trainers.models.heads.task_head import Layers, Pooling
+from trainers.models.interface import Architecture
 
 MODELS: dict[str, Architecture] = {
     name: importlib.import_module(f"trainers.models.{name}").ARCHITECTURE for name in ARCHITECTURES
@@ -48,36 +43,6 @@ def build_model(model: Model, specials: dict[str, int], seed: int) -> Any:
     if model.tied_stacks:
         _tie_stacks(network, architecture)
     return network
-
-
-def attach_head(
-    network: Any,
-    model: Model,
-    kind: HeadKind,
-    outputs: int,
-    seed: int,
-    pooling: "Pooling | None" = None,
-    layers: "Layers" = "last",
-    dropout: float | None = None,
-    weights: Mapping[str, Any] = MappingProxyType({}),
-) -> None:
-    """Give a model a head as `task_head` (`models.heads.task_head.build_head`), and freeze the heads of its pretraining,
-    which the task does not use. The layers of the head but the last begin with those of the same name and shape in
-    `weights`.
-    """
-    import torch
-
-    from trainers.models.heads.task_head import build_head
-
-    used = stack_parameters(network, model)
-    for name, parameter in network.named_parameters():
-        parameter.requires_grad_(parameter.requires_grad and name in used)
-    network.task_head = build_head(MODELS[model.architecture], model, kind, outputs, seed, pooling, layers, dropout)
-    with torch.no_grad():
-        for name, parameter in network.task_head.named_parameters():
-            known = weights.get(f"task_head.{name}")
-            if known is not None and known.shape == parameter.shape and not name.startswith("output."):
-                parameter.copy_(known)
 
 
 def stack_parameters(network: Any, model: Model) -> set[str]:

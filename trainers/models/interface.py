@@ -71,7 +71,7 @@ class Architecture:
 
     `sizes` is the inverse of `configuration`: the sizes in a published one. Dropout is that of the states, the
     only rate we have. It raises ConfigError for what sizes cannot express and
-    `runs.published.check_configuration` does not compare.
+    `runs.published_model.check_configuration` does not compare.
 
     `blocks` are the layers of the stack that `hidden` ends with, in order: each takes states as its first
     argument, and returns them, or a tuple that begins with them. `heads` has the form of the head of each

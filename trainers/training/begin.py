@@ -18,7 +18,7 @@ from trainers.inference.model_export import load_trained
 from trainers.models import MODELS
 from trainers.runs import checkpoint
 from trainers.runs.parent import checkpoint_of, require_unchanged, weight_files, weights_digest
-from trainers.runs.published import check_configuration, published_weights, read_configuration
+from trainers.runs.published_model import check_configuration, published_weights, read_configuration
 from trainers.runs.run import read_config
 
 # Fields that may differ from the parent's model: they change no tensor, or changing them is the purpose (longer contexts).

@@ -14,7 +14,7 @@ import torch
 from gristmill.config import parse
 from gristmill.errors import ConfigError, UserError
 from gristmill.storage.disk import LocalPath
-from tests.trainers.engine.task_batches import tiny
+from tests.trainers.engine.heads.task_batches import tiny
 from tokenizer.vocabulary.specials import SPECIAL_IDS
 from trainers.adapters import METHODS
 from trainers.adapters.adapter_files import load_adapter

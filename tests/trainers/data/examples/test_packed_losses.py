@@ -9,10 +9,11 @@ from tests.trainers.models.test_models import tiny
 from trainers.config.finetuning import Mixing
 from trainers.data.examples.task_data import TaskData, order_of_tasks
 from trainers.data.examples.text_format import text_format
+from trainers.engine.assembly import attach_head
 from trainers.engine.forward import Forward, tensors
 from trainers.engine.losses import LOSSES
 from trainers.engine.task_losses import task_losses
-from trainers.models import attach_head, build_model
+from trainers.models import build_model
 from trainers.rows.task_outputs import join_outputs, outputs_of
 
 COUNT = 14

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from tests.trainers.engine.task_batches import forward_of, network_of
-from tests.trainers.engine.task_worker import HEADS, RATE, SIZES, STEPS, configuration, micro_batches
+from tests.trainers.engine.heads.task_batches import forward_of, network_of
+from tests.trainers.engine.heads.task_worker import HEADS, RATE, SIZES, STEPS, configuration, micro_batches
 from tests.trainers.launching import ROOT, environment, torchrun
 from trainers.engine.forward import tensors
 from trainers.engine.optimizers import parameter_groups

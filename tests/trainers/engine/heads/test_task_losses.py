@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from gristmill.errors import ConfigError
-from tests.trainers.engine.task_batches import (
+from tests.trainers.engine.heads.task_batches import (
     CANDIDATES,
     KINDS,
     batch_of,

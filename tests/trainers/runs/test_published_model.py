@@ -7,12 +7,13 @@ import pytest
 import torch
 
 from gristmill.errors import UserError
-from tests.trainers.engine.task_batches import tiny
+from tests.trainers.engine.heads.task_batches import tiny
 from tokenizer.vocabulary.specials import SPECIAL_IDS
 from trainers.config.architecture import fill
-from trainers.models import MODELS, attach_head, build_model, stack_parameters
+from trainers.engine.assembly import attach_head
+from trainers.models import MODELS, build_model, stack_parameters
 from trainers.recipes import RECIPES
-from trainers.runs.published import model_of, published_head, published_weights
+from trainers.runs.published_model import model_of, published_head, published_weights
 
 SIZES = {
     **{name: tiny(name, layers=2, dropout=0.1) for name in MODELS if name != "llama"},

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from tests.trainers.engine.task_batches import batch_of, forward_of, hidden, network_of, some_inputs, tiny
+from tests.trainers.engine.heads.task_batches import batch_of, forward_of, hidden, network_of, some_inputs, tiny
 from trainers.recipes import RECIPES
 
 SIZES = {

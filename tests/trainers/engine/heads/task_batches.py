@@ -6,9 +6,10 @@ import numpy as np
 
 from tokenizer.vocabulary.specials import SPECIAL_IDS
 from trainers.config.architecture import Model, fill
+from trainers.engine.assembly import attach_head
 from trainers.engine.forward import Forward
 from trainers.engine.task_losses import task_losses
-from trainers.models import attach_head, build_model
+from trainers.models import build_model
 from trainers.rows.batch import IGNORED, PADDING, Batch, Decoder, TaskTargets
 
 KINDS = ("classify", "regress", "tag", "span", "choose")
