@@ -8,6 +8,7 @@ is a function of that.
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from tests.schedules.explore import Scenario
@@ -113,9 +114,9 @@ class _Observed(Simulation):
     def step(self, kind: str, path: str = "", other: str = "") -> None:
         super().step(kind, path, other)
         self.observe((kind, path, other))
-        read, changed = _effects(kind, path, other)
-        self.read.update(read)
-        self.changed.update(changed)
+        effects = _effects(kind, path, other)
+        self.read |= effects.read
+        self.changed |= effects.changed
 
     def observe(self, value: Any) -> None:
         agent = self.current
@@ -144,22 +145,32 @@ def _contents(node: Node) -> Hashable:
     return (node.number, tuple((name, _contents(child)) for name, child in sorted(node.entries.items())))
 
 
-def _effects(kind: str, path: str, other: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The paths that an operation reads, and those that it changes; `PATH/` stands for the names in a directory."""
-    around = path.rpartition("/")[0] + "/"
+@lru_cache(maxsize=100_000)
+def _effects(kind: str, path: str, other: str) -> Effects:
+    """The paths that an operation reads, and those that it changes; `PATH/` stands for the names in a directory.
+
+    Every operation depends on the directories that lead to its paths.
+    """
+    place, target = (each.rpartition("/")[0] for each in (path, other))
+    ways = [*_ancestors(path), *_ancestors(other)]
     if kind in ("stat", "open", "read", "native read", "probe", "fsync_directory"):
-        return (path,), ()
+        return Effects(frozenset((path, *ways)), frozenset())
     if kind == "entries":
-        return (path, f"{path}/"), ()
+        return Effects(frozenset((path, f"{path}/", *ways)), frozenset())
     if kind in ("part", "rest", "utime", "fsync"):
-        return (), (path,)
+        return Effects(frozenset(), frozenset((path,)))
     if kind == "lock":
-        return (path,), (f"{path} lock",)
+        return Effects(frozenset((path, *ways)), frozenset((f"{path} lock",)))
     if kind in ("rename", "link"):
-        return (), (path, other, around, other.rpartition("/")[0] + "/")
+        return Effects(frozenset(ways), frozenset((path, other, f"{place}/", f"{target}/")))
     if kind == "rmdir":
-        return (f"{path}/",), (path, around)
-    return (), (path, around)
+        return Effects(frozenset((f"{path}/", *ways)), frozenset((path, f"{place}/")))
+    return Effects(frozenset(ways), frozenset((path, f"{place}/")))
+
+
+def _ancestors(path: str) -> list[str]:
+    parts = path.split("/")
+    return ["/".join(parts[:count]) for count in range(3, len(parts))]
 
 
 class _Search:
@@ -307,7 +318,8 @@ def _end(world: Simulation, name: str) -> str:
     process = world.processes[name]
     if process.killed:
         return f"{name} killed"
-    return f"{name} {type(process.error).__name__ if process.error else process.result}"
+    ended = process.error if process.error is not None else process.result
+    return f"{name} {ended if isinstance(ended, bool | None) else type(ended).__name__}"
 
 
 def _run(scenario: Scenario, search: _Search, *, trace: bool) -> tuple[Simulation, str]:

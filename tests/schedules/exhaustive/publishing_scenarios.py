@@ -1,0 +1,160 @@
+"""Processes that write the same new file, or publish the same step of a corpus."""
+
+import json
+from collections.abc import Callable
+from functools import partial
+
+from gristmill.storage.disk import LocalPath
+from gristmill.storage.store import digest
+from pipelines.contracts.manifest import (
+    FileRecord,
+    Receipt,
+    StepManifest,
+    StepOutput,
+    load_step,
+    publish,
+    publish_first,
+)
+from tests.schedules.choices import Default
+from tests.schedules.explore import Scenario
+from tests.schedules.memory_disk import ROOT
+from tests.schedules.scheduler import Event
+from tests.schedules.simulation import Simulation
+
+_IDENTITY = {"stage": "toy"}
+_STEP = "toy-0123456789ab"
+_MANIFEST = f"{ROOT}/{_STEP}/manifest.json"
+
+
+def write_new() -> Scenario:
+    """Two processes write a new file, and a third sweeps temporary files: one of the two succeeds, and its bytes stay."""
+    path = f"{ROOT}/file"
+
+    def start(world: Simulation) -> None:
+        world.watch(partial(_never_changes, path))
+        for name in "AB":
+            world.start(name, lambda name=name: LocalPath(path).write_new(name.encode()))
+        world.start("C", LocalPath(ROOT).remove_temporaries)
+
+    def judge(world: Simulation) -> None:
+        _all_ended(world)
+        content, killed = world.disk.peek(path), _killed(world)
+        winners = [name for name in "AB" if world.processes[name].result]
+        assert len(winners) <= 1, "both say that they wrote the file"
+        assert killed or winners, "nobody wrote the file"
+        assert not winners or content == winners[0].encode(), f"{winners[0]} wrote the file, it holds {content!r}"
+        assert killed or not world.disk.leftovers(), f"left over: {world.disk.leftovers()}"
+        _next_run(world, lambda: LocalPath(path).write_new(b"next") or LocalPath(ROOT).remove_temporaries())
+        assert world.disk.peek(path) == content or content is None
+
+    return Scenario("write_new", start, judge, op_seconds=0, limit=2000)
+
+
+def publish_the_first() -> Scenario:
+    """Two builds of a step that is not reproducible: both get the manifest of the first, which never changes."""
+
+    def work(name: str) -> StepManifest:
+        root = LocalPath(ROOT)
+        out = StepOutput(root, _STEP)
+        record = out.write(f"model-{name}", name.encode())
+        return publish_first(root, _STEP, _manifest(record))
+
+    def start(world: Simulation) -> None:
+        world.disk.mkdir(f"{ROOT}/{_STEP}")
+        world.watch(partial(_never_changes, _MANIFEST))
+        world.watch(_is_whole)
+        for name in "AB":
+            world.start(name, partial(work, name))
+
+    def judge(world: Simulation) -> None:
+        _all_ended(world)
+        results = [process.result for process in world.processes.values() if process.done]
+        assert all(result == results[0] for result in results), "the builds have different manifests"
+        _next_run(world, partial(work, "C"))
+        assert not world.disk.leftovers(), f"left over: {world.disk.leftovers()}"
+
+    return Scenario("publish_first", start, judge, op_seconds=0, limit=2000)
+
+
+def publish_a_step(units: int = 1) -> Scenario:
+    """Two builds of a step of some units of work: whenever it is published its files are there and whole; nothing is left."""
+
+    def build_step(root: LocalPath) -> StepManifest:
+        out = StepOutput(root, _STEP)
+        records = [_unit(out, f"unit-{number}").files[0] for number in range(units)]
+        publish(root, _STEP, _manifest(*records))
+        return _manifest(*records)
+
+    def work() -> StepManifest:
+        root = LocalPath(ROOT)
+        published = load_step(root, _STEP)
+        if published is None:
+            try:
+                return build_step(root)
+            except OSError:  # as a build: another has published the step, and removed what only unfinished steps need
+                published = load_step(root, _STEP)
+                if published is None:
+                    raise
+        StepOutput(root, _STEP).finish()
+        return published
+
+    def start(world: Simulation) -> None:
+        world.watch(partial(_never_changes, _MANIFEST))
+        world.watch(_is_whole)
+        for name in "AB":
+            world.start(name, work)
+
+    def judge(world: Simulation) -> None:
+        _all_ended(world)
+        _next_run(world, work)
+        assert sorted(world.disk.names(f"{ROOT}/{_STEP}") or ()) == ["manifest.json", "parts"], (
+            f"left over: {sorted(world.disk.files())}, {world.disk.directories()}"
+        )
+
+    return Scenario("publish", start, judge, op_seconds=0, limit=2000)
+
+
+def _unit(out: StepOutput, unit: str) -> Receipt:
+    return out.receipt(unit) or out.commit(unit, {f"parts/{unit}": unit.encode()}, {})
+
+
+def _manifest(*records: FileRecord) -> StepManifest:
+    return StepManifest("toy", None, digest(_IDENTITY), _IDENTITY, {}, files=records)
+
+
+def _never_changes(path: str, world: Simulation, event: Event) -> None:
+    """What is published once is never published with other bytes, and does not disappear."""
+    content, before = world.disk.peek(path), world.facts.get(path)
+    assert before is None or content == before, f"{path} was replaced or removed by {event.agent}'s {event.operation}"
+    if content is not None and before is None:
+        world.facts[path] = content
+
+
+def _is_whole(world: Simulation, event: Event) -> None:
+    """The files of a published step exist and are whole."""
+    manifest = world.disk.peek(_MANIFEST)
+    if manifest is None:
+        return
+    for record in json.loads(manifest)["files"]:
+        content = world.disk.peek(f"{ROOT}/{_STEP}/{record['path']}")
+        assert content is not None, (
+            f"{record['path']} of a published step is missing after {event.agent}'s {event.operation}"
+        )
+        assert len(content) == record["bytes"], f"{record['path']} of a published step is {content!r}"
+
+
+def _killed(world: Simulation) -> bool:
+    return any(process.killed for process in world.processes.values())
+
+
+def _all_ended(world: Simulation) -> None:
+    for process in world.processes.values():
+        assert process.done or process.killed, f"{process.name} has not ended"
+        assert process.error is None, f"{process.name} ended with {process.error!r}"
+
+
+def _next_run(world: Simulation, work: Callable[[], object]) -> None:
+    after = Simulation(Default(), world.disk, op_seconds=0)
+    process = after.start("after", work)
+    after.run(500)
+    assert process.error is None, f"the next run ended with {process.error!r}"

@@ -1,0 +1,49 @@
+"""Publishing, in every order of two processes, with a kill or a suspension anywhere. Prints the numbers of states."""
+
+import pytest
+
+from tests.schedules.exhaustive.publishing_scenarios import publish_a_step, publish_the_first, write_new
+from tests.schedules.exhaustive.systematic import explore_all
+
+KILL, SUSPENSION = {"kills": 1}, {"suspensions": 1}
+FAULTS = pytest.mark.parametrize("faults", [KILL, SUSPENSION], ids=["kill", "suspension"])
+
+
+def check(scenario, **faults):
+    report = explore_all(scenario, **faults)
+    print(f"{scenario.name}, {faults or 'no faults'}: {report}")
+    assert not report.failure, report.failure
+
+
+def test_of_two_builds_the_first_publishes():
+    check(publish_the_first())
+
+
+@pytest.mark.slow
+@FAULTS
+def test_of_two_builds_the_first_publishes_with_a_fault(faults):
+    check(publish_the_first(), **faults)
+
+
+@pytest.mark.slow
+def test_of_two_writers_and_a_sweeper_one_succeeds():
+    check(write_new())
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(7200)
+@FAULTS
+def test_of_two_writers_and_a_sweeper_one_succeeds_with_a_fault(faults):
+    check(write_new(), **faults)
+
+
+@pytest.mark.slow
+def test_a_published_step_is_whole():
+    check(publish_a_step())
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(7200)
+@FAULTS
+def test_a_published_step_is_whole_with_a_fault(faults):
+    check(publish_a_step(), **faults)
