@@ -54,7 +54,7 @@ def main() -> None:
         for name in options.tasks:
             examples = read_examples(load_task(name), "train", LocalPath(options.data))
             values = [texts.to_pylist() for texts in examples.texts]
-            for kind in ("byte_bpe", "wordpiece", "unigram", "bpe"):
+            for kind in ("byte_bpe", "wordpiece", "unigram"):
                 file = Path(folder) / f"{name}-{kind}.json"
                 file.write_bytes(train(kind, [text for texts in values for text in texts], options.vocab_size))
                 compare(f"{name} {kind}", file, examples, values, options.batch)

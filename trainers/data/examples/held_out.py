@@ -3,12 +3,12 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from trainers.data.examples.read_outputs import read_outputs
-from trainers.data.examples.task_data import TaskSource, batch_of, sources_of
+from trainers.data.examples.task_data import TaskSource, batch_of, notice_of, sources_of
 from trainers.data.examples.task_inputs import TaskInputs
 from trainers.data.order import Samples
 from trainers.rows.batch import Batch
@@ -47,6 +47,11 @@ class HeldOut:
         """
         for part in self.samples.share(size, rank, world):
             yield batch_of(self.tasks, part, self.packed)
+
+    def notices(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Yield an event for each task, as `TaskData.notices`."""
+        for task, examples in zip(self.tasks, self.examples, strict=True):
+            yield "task", {**notice_of(task), "split": examples.split}
 
     def predictions(self, outputs: TaskOutputs, model: str = "") -> Predictions:
         """The predictions of the examples of the only task, from the outputs of its head for all inputs. `model` says

@@ -1,13 +1,10 @@
-"""Rows of tasks: what each position holds, beside the tokenizers of `transformers`, and models that see no difference
-between packed rows and one text a row.
-"""
+"""Rows of tasks: what each position holds, also beside a tokenizer of `transformers`."""
 
 from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
 import pytest
-import torch
 
 from tests.trainers.models.test_models import tiny
 from trainers.config.architecture import ARCHITECTURES
@@ -15,9 +12,6 @@ from trainers.data.examples.task_inputs import TaskInputs, TextSlices
 from trainers.data.examples.task_rows import ChosenInputs, task_batch
 from trainers.data.examples.text_format import text_format
 from trainers.data.examples.truncation import Truncation
-from trainers.engine.forward import attention_mask, tensors
-from trainers.models import MODELS, build_model
-from trainers.models.interface import Inputs
 from trainers.rows.batch import IGNORED, PADDING
 
 SPECIALS = {"<pad>": 0, "<bos>": 1, "<eos>": 2, "<cls>": 5, "<sep>": 6}
@@ -127,54 +121,6 @@ def test_bert_pairs_are_those_of_transformers(tmp_path):
     assert (batch.inputs == theirs["input_ids"]).all()
     assert (batch.token_types == theirs["token_type_ids"]).all()
     assert ((batch.segments != PADDING) == theirs["attention_mask"]).all()
-
-
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-@pytest.mark.parametrize("kind", ["classify", "text_to_text"])
-def test_models_see_no_difference_between_packed_rows_and_single_ones(architecture, kind):
-    """The states of every text are the same."""
-    model = tiny(architecture, **({} if architecture in ("t5", "llama") else {"initializer_range": 0.2}))
-    if kind == "text_to_text" and model.family == "encoder":
-        pytest.skip("encoders write no text")
-    network = build_model(model, SPECIALS, 0).eval()
-    inputs = inputs_of(text_format(model, SPECIALS, kind == "text_to_text"), kind)
-    packed, single = (task_batch([all_of(inputs)], packed) for packed in (True, False))
-    assert len(packed.inputs) < len(single.inputs)
-    states = [hidden(network, model, batch) for batch in (packed, single)]
-    if kind == "classify":
-        mine, theirs = (
-            state.flatten(0, 1)[batch.task.at] for state, batch in zip(states, (packed, single), strict=True)
-        )
-        assert mine.shape == (12, 32)
-    else:
-        mine, theirs = (
-            sorted(
-                zip(
-                    batch.targets[batch.targets != IGNORED].tolist(),
-                    state[batch.targets != IGNORED].tolist(),
-                    strict=True,
-                )
-            )
-            for state, batch in zip(states, (packed, single), strict=True)
-        )
-        assert [target for target, _ in mine] == [target for target, _ in theirs]
-        mine, theirs = (torch.tensor([state for _, state in each]) for each in (mine, theirs))
-    torch.testing.assert_close(mine, theirs, atol=2e-5, rtol=2e-4)
-
-
-def hidden(network, model, batch):
-    """The states of a batch, as the forward pass of training computes them."""
-    arrays = tensors(batch, "cpu")
-    causal = model.family == "decoder"
-    mask = attention_mask(arrays["segments"], arrays["segments"], causal)
-    inputs = Inputs(arrays["inputs"], arrays["positions"], mask, arrays.get("token_types"))
-    if batch.decoder is not None:
-        segments = arrays["decoder_segments"]
-        own = attention_mask(segments, segments, True)
-        decoder = Inputs(arrays["decoder_inputs"], arrays["decoder_positions"], own)
-        inputs = replace(inputs, decoder=decoder, cross=attention_mask(segments, arrays["segments"], False))
-    with torch.no_grad():
-        return MODELS[model.architecture].hidden(network, inputs)
 
 
 @pytest.mark.parametrize("packed", [True, False])
