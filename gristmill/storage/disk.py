@@ -116,9 +116,11 @@ class LocalPath(PosixPath, Location):
         return self.read_bytes().decode(encoding or "utf-8", errors or "strict")
 
     def mkdir(self, mode: int = 0o777, parents: bool = False, exist_ok: bool = False) -> None:
-        """Create the directory, as in pathlib."""
+        """Create the directory, as in pathlib; its name survives a loss of power."""
         try:
             host().mkdir(str(self))
+            with suppress(PermissionError):  # the parent may be writable and not readable
+                self.parent.fsync()
         except FileNotFoundError:
             if not parents or self.parent == self:
                 raise

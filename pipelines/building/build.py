@@ -82,6 +82,8 @@ def build(plan: Plan, cluster: AnyCluster, say: Callable[[str], None]) -> Corpus
     """Run every step of the plan that is not published, then publish the corpus. Returns its manifest."""
     root = plan.config.place
     ensure_owner(root, plan.config.name, write=True)
+    for left in root.glob(".*.tmp"):  # of killed commands; a live one writes its own again
+        left.unlink(missing_ok=True)
     plan = add_published_files(plan)
     state = Build(plan, root, cluster, say, {}, BuildMetrics(plan.config.name), forgotten(root))
     _find_published(state)

@@ -231,6 +231,7 @@ def publish_first(root: Location, name: str, manifest: StepManifest) -> StepMani
     """
     while not write_new_json(root / name / "manifest.json", {"format": STEP_FORMAT, **manifest.facts_on_disk()}):
         if (published := load_step(root, name)) is not None:
+            _remove_losing(root / name, manifest, published)
             manifest = published
             break
         if current_mark(root):  # it is that of a build from before documents were forgotten
@@ -239,12 +240,24 @@ def publish_first(root: Location, name: str, manifest: StepManifest) -> StepMani
     return manifest
 
 
+def _remove_losing(directory: Location, manifest: StepManifest, published: StepManifest) -> None:
+    """Remove the files of a manifest that was not published, because another was."""
+    kept = {record.path.partition("/")[0] for record in published.files}
+    for name in {record.path.partition("/")[0] for record in manifest.files} - kept:
+        path = directory / name
+        if path.is_dir():
+            path.remove_tree()
+        else:
+            path.unlink(missing_ok=True)
+
+
 def remove_step(directory: Location) -> None:
-    """Remove a step: its manifest first, since a step without one does not exist."""
+    """Remove a step for good: its manifest first, since a step without one does not exist."""
     (directory / "manifest.json").unlink(missing_ok=True)
     if directory.exists():
         directory.fsync()
     directory.remove_tree()
+    directory.parent.fsync()
 
 
 def load_step(root: Location, name: str) -> StepManifest | None:

@@ -338,11 +338,16 @@ def _publish_corpus(corpus: Corpus, records: dict[str, list[str]]) -> None:
 
 
 def _remove_old_files(directory: LocalPath, corpus: Corpus) -> None:
-    """Remove files of steps that their manifests do not name."""
+    """Remove files of steps that their manifests do not name, so that no loss of power brings one back."""
     for step in corpus.steps:
         known = {"manifest.json", "run.json", *(part.file.path for part in step.manifest.parts)}
         known |= {record.path for record in step.manifest.files}
         root = directory / step.directory.name
+        places = [root]
         for path in sorted(root.rglob("*")):
-            if path.is_file() and path.relative_to(root).as_posix() not in known:
+            if path.is_dir():
+                places.append(path)
+            elif path.relative_to(root).as_posix() not in known:
                 path.unlink()
+        for place in places:
+            place.fsync()
