@@ -18,7 +18,7 @@ from typing import IO, Any, BinaryIO, Self, final
 
 from gristmill.errors import CorruptFileError, attach_filename
 from gristmill.host import host
-from gristmill.storage.location import Content, FileRecord, Location, repair_advice
+from gristmill.storage.location import Content, FileRecord, Location, missing_file, repair_advice
 from gristmill.storage.retries import retry
 from gristmill.storage.store import file_checksum
 
@@ -196,9 +196,7 @@ class LocalPath(PosixPath, Location):
         try:
             verify_once(path, record)
         except FileNotFoundError:
-            raise CorruptFileError(
-                f"{path}: recorded in its manifest but missing; {repair_advice(path, self)}"
-            ) from None
+            raise missing_file(path, self) from None
         except CorruptFileError as error:
             raise CorruptFileError(f"{error}; {repair_advice(path, self)}") from None
         return path

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Protocol, Self
 
+from gristmill.errors import CorruptFileError
+
 Content = bytes | Callable[[BinaryIO], None]
 """The bytes of a file, or a function that writes them to a sink. It is called again if the write fails."""
 
@@ -214,6 +216,17 @@ class Location(ABC):
     @abstractmethod
     def remove_temporaries(self) -> None:
         """Remove the temporary files below a directory that killed writers left. An object store has none."""
+
+
+def missing_file(path: Location, directory: Location) -> CorruptFileError:
+    """Return the error for a recorded file below `directory` that is missing.
+
+    `pipelines forget` and `gc` replace and remove files that a reader may be about to open.
+    """
+    return CorruptFileError(
+        f"{path}: recorded in its manifest but missing; run the command again, and if that does not help, "
+        f"{repair_advice(path, directory)}"
+    )
 
 
 def repair_advice(path: Location, directory: Location) -> str:

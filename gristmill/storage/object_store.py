@@ -14,7 +14,7 @@ from typing import NamedTuple, Self, final
 from gristmill.errors import CorruptFileError
 from gristmill.storage import cache
 from gristmill.storage.disk import read_range, verify_once
-from gristmill.storage.location import Content, FileRecord, Location, repair_advice
+from gristmill.storage.location import Content, FileRecord, Location, missing_file, repair_advice
 from gristmill.storage.remote import (
     Remote,
     children_of_url,
@@ -163,9 +163,7 @@ class RemotePath(Location):
             if facts != wanted:  # perhaps damaged in transfer
                 facts = cache.fetch(path.url, self.remote)
         except FileNotFoundError:
-            raise CorruptFileError(
-                f"{path}: recorded in its manifest but missing; {repair_advice(path, self)}"
-            ) from None
+            raise missing_file(path, self) from None
         if facts != wanted:
             raise CorruptFileError(
                 f"{path}: is {facts[0]} bytes, {facts[1]}; its manifest recorded {record.bytes} bytes, {record.xxh3_128}; "

@@ -159,9 +159,12 @@ class Corpus:
     def parts(self, source: str | None = None) -> Iterator[Part]:
         """Yield the parts of a source (default: all sources), in order, each with the annotations of all
         steps.
+
+        Raises CorruptFileError if `forget` has rewritten only some of the steps.
         """
         if source is not None:
             self.check_source(source)
+        self._check_rows()
         for name in self.manifest.sources if source is None else (source,):
             for record in self.read_step(name).manifest.parts:
                 yield self._part(name, record)
@@ -258,6 +261,17 @@ class Corpus:
             source, record.index, record.rows, record.text_bytes, read.directory, record.file, read.manifest.schema,
             self._types, order, tuple(annotations),
         )  # fmt: skip
+
+    def _check_rows(self) -> None:
+        rows: dict[tuple[str, int], int] = {}
+        for step in self.steps:  # read steps come first
+            for part in step.manifest.parts:
+                if rows.setdefault((part.source, part.index), part.rows) != part.rows:
+                    raise CorruptFileError(
+                        f"{step.directory}: has {part.rows} rows for the {rows[part.source, part.index]} documents of part "
+                        f"{part.source}/{part.index:05d}; `pipelines forget` is at work here or was interrupted: once it "
+                        "has finished, run the command again"
+                    )
 
     @cached_property
     def _types(self) -> pa.Schema:

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from gristmill.errors import AccountingError, ConflictError, CorruptFileError, UserError
 from gristmill.host import lent
-from gristmill.storage.location import Content, FileRecord, Location
+from gristmill.storage.location import Content, FileRecord, Location, missing_file
 from gristmill.storage.retries import retry
 from gristmill.storage.store import digest, read_json, write_json, write_new_json
 from pipelines.contracts.document_counts import Counts, parse_counts
@@ -173,7 +173,10 @@ def read_table(
 ) -> pa.Table:
     """Read some columns of a part, each as one chunk, after verifying the file's checksum and exact schema."""
     path, wanted = directory.verify(record), list(columns)
-    return retry(path, lambda: _columns(path, wanted, expected))
+    try:
+        return retry(path, lambda: _columns(path, wanted, expected))
+    except FileNotFoundError:  # removed since it was verified
+        raise missing_file(directory / record.path, directory) from None
 
 
 def _columns(path: Path, wanted: Sequence[str], expected: Mapping[str, str]) -> pa.Table:

@@ -44,7 +44,7 @@ from pipelines.contracts.manifest import (
 from pipelines.contracts.shard_set import open_shard, write_shard
 from pipelines.contracts.tombstone import FORGOTTEN, read_tombstone, write_tombstone
 from pipelines.erasure.gc import list_unreached, remove_steps
-from pipelines.stages.materialise.funnel import Funnel
+from pipelines.stages.materialise.funnel import SAMPLE, Funnel
 
 
 @dataclass(frozen=True)
@@ -309,11 +309,11 @@ def _recount(corpus: Corpus, mark: str) -> None:
     step = next(step for step in corpus.steps if step.label == "funnel")
     knobs = step.manifest.identity["knobs"]
     stage = Funnel(tuple(knobs["steps"]), tuple(knobs["columns"]))
-    facts = stage.run(list(corpus.parts()), StepOutput(corpus.directory, step.directory.name), LocalCluster())
-    files = tuple(FileRecord(**record) for record in facts.pop("files"))
-    publish(
-        corpus.directory, step.directory.name, replace(step.manifest, files=files, facts={**facts, FORGOTTEN: mark})
-    )
+    facts, sample = stage.count(list(corpus.parts()), LocalCluster())
+    out = StepOutput(corpus.directory, step.directory.name)
+    file = out.write(_new_name(SAMPLE, mark), write_table(sample))
+    manifest = replace(step.manifest, files=(file,), facts={**facts, FORGOTTEN: mark})
+    publish(corpus.directory, step.directory.name, manifest)
 
 
 def _publish_corpus(corpus: Corpus, records: dict[str, list[str]]) -> None:

@@ -27,7 +27,7 @@ from pipelines.contracts.parts import Part
 from pipelines.planning.corpus import CorpusConfig, plain_config
 from pipelines.stages.decide.filter import Filter, Thresholds
 from pipelines.stages.decide.rules import Quantile, group_names, values_of
-from pipelines.stages.materialise.funnel import SAMPLE, SAMPLE_ROWS, emptied_by
+from pipelines.stages.materialise.funnel import SAMPLE_ROWS, emptied_by, sample_of
 
 _FIELDS = ("at_least", "at_most", "one_of", "none_of", "at_least_quantile", "at_most_quantile", "per", "null")
 _Z = 1.96  # standard deviations of a normal distribution that cover 95 %
@@ -282,7 +282,7 @@ def _funnel_step(corpus: Corpus) -> Any:
 
 
 def _sample_record(step: Any) -> FileRecord:
-    return next(file for file in step.manifest.files if file.path == SAMPLE)
+    return sample_of(step.manifest)
 
 
 def _sample_types(corpus: Corpus) -> list[str]:

@@ -26,7 +26,7 @@ from pipelines.reading.sources.source import Source
 from pipelines.reading.web.markup import has_markup
 from pipelines.stages.decide.filter import Filter, fails
 from pipelines.stages.decide.rules import Rule, group_names, values_of
-from pipelines.stages.materialise.funnel import SAMPLE
+from pipelines.stages.materialise.funnel import sample_of
 from pipelines.stages.measure.peer_signals import PeerSignals
 from pipelines.stages.measure.quality_signals import QualitySignals
 from pipelines.stages.measure.signal_columns import PEER_SIGNALS, SIGNALS
@@ -216,7 +216,7 @@ def published_notices(plan: Plan, root: Location) -> list[str]:
     funnel = load_step(root, name)
     if funnel is None:
         return []
-    record = next(file for file in funnel.files if file.path == SAMPLE)
+    record = sample_of(funnel)
     with pa.OSFile(lent(directory.verify(record))) as file:
         schema = pa.ipc.open_file(file).schema
     table = read_table(directory, record, schema.names, schema_facts(schema))

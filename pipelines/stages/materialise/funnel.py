@@ -12,17 +12,18 @@ import pyarrow.compute as pc
 import xxhash
 
 from gristmill.errors import AccountingError
+from gristmill.storage.location import FileRecord
 from pipelines.contracts.columns import DROP, EDITS_COLUMN, EMPTY
 from pipelines.contracts.document import ID
 from pipelines.contracts.edits import compose, edited_lengths
-from pipelines.contracts.manifest import StepOutput, write_table
+from pipelines.contracts.manifest import StepManifest, StepOutput, write_table
 from pipelines.contracts.parts import Part
 from pipelines.contracts.reads import EDITED_TEXT, Column, Drop, Input
 from pipelines.contracts.stage import Cluster, CorpusStage
 from pipelines.reading.web.markup import has_markup
 from pipelines.stages.materialise.column_profile import KEPT, Summary, summarise
 
-SAMPLE = "sample.arrow"
+SAMPLE = "sample.arrow"  # `forget` writes it under another name
 SAMPLE_ROWS = 2048
 """Documents of each source whose columns are published, so that a what-if need not read the corpus: in 95 of 100 cases, a
 share among them is within 2.2 percentage points of the source's."""
@@ -52,6 +53,11 @@ class Funnel(CorpusStage):
         Files: SAMPLE, the columns of SAMPLE_ROWS documents of each source, those with the lowest hash of
         their id.
         """
+        facts, sample = self.count(parts, cluster)
+        return {"files": [asdict(out.write(SAMPLE, write_table(sample)))], **facts}
+
+    def count(self, parts: Sequence[Part], cluster: Cluster) -> tuple[dict[str, Any], pa.Table]:
+        """Return the facts of `run` without its files, and the sample."""
         tasks = [_CountTask(part, self.columns) for part in parts]
         rows: dict[tuple[str, str], dict[str, Any]] = {}
         summaries: dict[str, Summary] = {part.source: Summary() for part in parts}
@@ -67,9 +73,7 @@ class Funnel(CorpusStage):
             )
         order = {name: position for position, name in enumerate(self.steps)}
         sources = list(summaries)
-        record = out.write(SAMPLE, write_table(pa.concat_tables(sampled[source] for source in sources)))
-        return {
-            "files": [asdict(record)],
+        facts = {
             "rows": sorted(rows.values(), key=lambda row: (sources.index(row["source"]), order[row["step"]])),
             "distributions": {
                 source: {name: summary.histograms[name].facts() for name in sorted(summary.histograms)}
@@ -78,6 +82,7 @@ class Funnel(CorpusStage):
             "values": {source: _values(summary) for source, summary in summaries.items()},
             "samples": [entry for source in sources for entry in _samples(source, summaries[source], order)],
         }
+        return facts, pa.concat_tables(sampled[source] for source in sources)
 
 
 def _check(part: Part, counts: Sequence[dict[str, Any]]) -> None:
@@ -115,6 +120,11 @@ def _samples(source: str, summary: Summary, order: dict[str, int]) -> list[dict[
         for step, rule in groups
         for sampled in summary.samples[step, rule]
     ]
+
+
+def sample_of(funnel: StepManifest) -> FileRecord:
+    """Return the record of the sample, the only file of a funnel."""
+    return funnel.files[0]
 
 
 @dataclass(frozen=True)

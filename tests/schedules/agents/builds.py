@@ -1,0 +1,42 @@
+"""Scenarios: builds of one corpus that meet."""
+
+from functools import cache
+
+from tests.schedules.agents.commands import build
+from tests.schedules.agents.corpus_end import check_corpus, check_ends, undisturbed
+from tests.schedules.agents.invariants import Published
+from tests.schedules.agents.small_corpora import corpus
+from tests.schedules.explore import Scenario
+
+DISK_ERRORS = ("Input/output error", "No space left on device", "Stale file handle")
+"""What a command may say if an operation on the disk has failed."""
+
+
+@cache
+def reference_of(config):
+    """The files of an undisturbed build."""
+    return undisturbed(config)
+
+
+def two_builds(config=None, *, lease=True, faults=("kills", "suspensions", "errors", "power"), builds=2):
+    """Builds of the same corpus. Without leases all work at the same time.
+
+    They are on one machine if that may lose power, with its disk; else each is on one of its own, and the disk is a server's.
+    """
+    config = config or corpus()
+
+    def start(world):
+        Published(world)
+        for number in range(builds):
+            world.start(
+                f"build {number + 1}",
+                build(config, world.say, lease=lease),
+                machine="a" if "power" in faults else "abc"[number],
+            )
+
+    def judge(world):
+        check_ends(world, DISK_ERRORS if any(decision.action == "fail" for decision in world.record) else ())
+        check_corpus(world, config, reference_of(config))
+
+    name = f"{builds} builds" if lease else f"{builds} builds without leases"
+    return Scenario(name, start, judge, faults=faults)

@@ -1,0 +1,81 @@
+"""What must hold of an output in the end: one more run of the same command finishes it, and it is as if nothing had happened."""
+
+import re
+
+from tests.schedules.agents.commands import build
+from tests.schedules.agents.invariants import corpus_steps, files_of
+from tests.schedules.agents.small_corpora import OUTPUT
+from tests.schedules.choices import Default
+from tests.schedules.simulation import Simulation
+
+_OPERATIONS = 12_000  # more than four undisturbed builds
+_NOT_COMPARED = ("run.json", "forgotten.json", ".checksums.json")
+
+
+def undisturbed(config):
+    """The files of a corpus that one build has made alone."""
+    world = Simulation(Default())
+    process = world.start("build", build(config, world.say))
+    world.run()
+    assert process.result == 0, process.result or process.error
+    return files_below(world)
+
+
+def files_below(world, root=OUTPUT):
+    """{path below the output: content}."""
+    return {path.removeprefix(f"{root}/"): data for path, data in world.disk.files(root).items()}
+
+
+def check_ends(world, allowed=()):
+    """Every process that was not killed has ended with 0, or with a message that one of the patterns allows.
+
+    `allowed` are patterns for all processes, or a mapping of them by process.
+    """
+    for name, process in world.processes.items():
+        if process.killed:
+            continue
+        assert process.error is None, f"{name} ended with {process.error!r}"
+        patterns = allowed[name] if isinstance(allowed, dict) else allowed
+        assert process.result == 0 or _says(process, patterns), f"{name} ended with: {process.result}"
+
+
+def _says(process, patterns):
+    return any(re.search(pattern, str(process.result)) for pattern in patterns)
+
+
+def run_again(world, name, make, allowed=()):
+    """One more command, alone and undisturbed, within a bounded number of operations; its simulation."""
+    again = Simulation(Default(), disk=world.disk)
+    process = again.start(name, make(again), machine="later")
+    again.run(_OPERATIONS)
+    assert process.error is None, f"run again, {name} ended with {process.error!r}"
+    assert process.result == 0 or _says(process, allowed), f"run again, {name} ended with: {process.result}"
+    return again
+
+
+def check_corpus(world, config, reference):
+    """Build once more: the corpus is complete, the same as the reference if there is one, and nothing is left over."""
+    run_again(world, "build", lambda again: build(config, again.say))
+    once = run_again(world, "build", lambda again: build(config, again.say))
+    said = once.processes["build"].output
+    assert any("nothing is recomputed" in line for line in said), f"the build after the last one does more: {said}"
+    found = files_below(world)
+    steps = corpus_steps(world.disk, OUTPUT)
+    for path, data in (reference or {}).items():
+        if not _varies(path):
+            assert path in found, f"{path} is missing in the end"
+            assert found[path] == data, f"{path} has other bytes in the end"
+    named = {f"{step}/{name}" for step in steps for name in files_of(world.disk.peek(f"{OUTPUT}/{step}/manifest.json"))}
+    kept = named | {f"{step}/{name}" for step in steps for name in ("manifest.json", "run.json")}
+    kept |= {"manifest.json", "corpus.txt", "forgotten.json", ".checksums.json"}
+    left = [path for path in found if (path not in kept and path.partition("/")[0] in steps) or path.endswith(".tmp")]
+    if any(process.result != 0 for process in world.processes.values()):
+        # What a killed build has learnt stays: only it knows that the file is of no use to anyone.
+        left = [path for path in left if "/learnt-" not in path]
+    assert not left, f"left over: {left[:5]}"
+
+
+def _varies(path):
+    """Whether a file may differ from run to run: times, and what a step that is not reproducible has made."""
+    step = path.partition("/")[0].partition("-")[0]
+    return path.rpartition("/")[2] in _NOT_COMPARED or step in ("learn", "pack", "funnel") or path == "manifest.json"

@@ -1,0 +1,97 @@
+"""Scenarios: builds beside gc, forget, export and readers, on an output where a corpus is published.
+
+Allowed messages are those that are true of what has happened: who works there, who took over, what changed.
+"""
+
+from functools import cache
+
+from tests.schedules.agents.builds import DISK_ERRORS
+from tests.schedules.agents.commands import build, export, forget, gc, read
+from tests.schedules.agents.corpus_end import check_corpus, check_ends, files_below, run_again
+from tests.schedules.agents.invariants import Published, checksum_of, corpus_steps, parsed
+from tests.schedules.agents.small_corpora import EXPORT, OUTPUT, SECRET, corpus
+from tests.schedules.choices import Default
+from tests.schedules.explore import Scenario
+from tests.schedules.simulation import Simulation
+
+_LEASE = (
+    r"another process is (building|forgetting documents|collecting garbage) here",
+    r"another process took over while this one was suspended; run the command again",
+)
+_AT_WORK = r"`pipelines forget` is at work here or was interrupted"
+_FORGETTING, _BUILD_AGAIN = r"forgetting was interrupted; finish it first", r"build( the corpus)? again$"
+_MESSAGES = {
+    "build": (
+        r"documents were forgotten while this build ran",
+        r"was removed by another command while the step was built",
+        _FORGETTING,
+    ),
+    "gc": (*_LEASE, r"a corpus published meanwhile uses it; run the command again", _FORGETTING),
+    "forget": (*_LEASE, r"none of these documents is in the corpus", _BUILD_AGAIN),
+    "export": (r"a build or forget changed the corpus while it was exported", _BUILD_AGAIN, _FORGETTING, _AT_WORK),
+    "read": (_BUILD_AGAIN, _AT_WORK),
+}
+_MAKE = {
+    "build": lambda world: build(_other(), world.say),
+    "gc": lambda world: gc(corpus()),
+    "forget": lambda world: forget(),
+    "export": lambda world: export(),
+    "read": lambda world: read(),
+}
+
+
+def _other():
+    """The configuration of the build that meets the others: that of the published corpus but for a knob."""
+    return corpus(least=20)
+
+
+@cache
+def published_corpus():
+    """A snapshot of a disk with a published corpus, and steps of another configuration that nothing reaches."""
+    world = None
+    for config in (corpus(least=10), corpus()):
+        world = Simulation(Default(), disk=world.disk if world else None)
+        process = world.start("build", build(config, world.say))
+        world.run()
+        assert process.result == 0, process.result or process.error
+    return world.disk.snapshot()
+
+
+def meeting(*names, faults=("kills", "suspensions", "power")):
+    """Commands that meet: some of build, gc, forget, export, read; one name may occur twice."""
+
+    def start(world):
+        Published(world)
+        for number, name in enumerate(names):
+            machine = "a" if "power" in faults else "abcde"[number]
+            world.start(f"{name} {number + 1}", _MAKE[name](world), machine)
+
+    def judge(world):
+        failed = DISK_ERRORS if any(decision.action == "fail" for decision in world.record) else ()
+        check_ends(world, {f"{n} {i + 1}": (*_MESSAGES[n], *failed) for i, n in enumerate(names)})
+        _check_export(world)
+        if "forget" in names:
+            _forget_again(world)
+        if "build" in names:
+            check_corpus(world, _other(), None)
+        if "forget" in names:
+            held = [path for path, data in files_below(world).items() if SECRET.encode() in data]
+            assert not held, f"a forgotten document is in {held[0]}"
+
+    return Scenario(", ".join(names), start, judge, published_corpus(), faults)
+
+
+def _forget_again(world):
+    """Forget once more: it finishes what was interrupted, or says that the document is not there."""
+    run_again(world, "build", lambda again: build(corpus(), again.say), allowed=("forgetting was interrupted",))
+    run_again(world, "forget", lambda again: forget(), allowed=("none of these documents is in the corpus",))
+
+
+def _check_export(world):
+    """An export with export.json is whole."""
+    record = parsed(world.disk.peek(f"{EXPORT}/export.json"))
+    for file in record["files"] if record else ():
+        content = world.disk.peek(f"{EXPORT}/{file['path']}")
+        assert content is not None, f"the export lacks {file['path']}"
+        assert checksum_of(content) == file["xxh3_128"], f"{file['path']} of the export is not what export.json says"
+    assert record is None or corpus_steps(world.disk, OUTPUT)

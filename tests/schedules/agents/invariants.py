@@ -1,0 +1,133 @@
+"""What must hold of an output after every operation, whoever did it.
+
+A published step's files are there and are what its manifest says; a step is not published twice with different bytes; once a
+document is forgotten, no step of the published corpus holds it; an export with `export.json` is whole.
+"""
+
+import json
+from functools import lru_cache
+
+import xxhash
+
+from tests.schedules.agents.small_corpora import OUTPUT, SECRET
+
+_STEP_MANIFEST = "/manifest.json"
+_REMOVALS = ("unlink", "rename", "rmdir")
+
+
+class Published:
+    """Looks at the output after each operation; `root` is its path on the simulated disk."""
+
+    def __init__(self, world, root=OUTPUT):
+        self.disk, self.root = world.disk, root
+        self.named: dict[str, dict] = {}  # by step directory: its files
+        self.bytes: dict[tuple[str, str], bytes] = {}  # by step directory and mark: the manifest that was published
+        self.world, self.seen = world, 0
+        self.look_at_all()
+        world.watch(self.look)
+
+    def look_at_all(self):
+        """Begin anew, from what is there."""
+        self.named.clear()
+        self.bytes.clear()
+        for directory in self.disk.names(self.root) or ():
+            if self.disk.peek(f"{self.root}/{directory}{_STEP_MANIFEST}") is not None:
+                self._published(directory, "")
+
+    def look(self, world, event):
+        """Called after an operation that has changed the disk."""
+        decided, self.seen = world.record[self.seen :], len(world.record)
+        if any(decision.action == "power" for decision in decided):
+            self.look_at_all()
+        for path in (event.path, event.other):
+            if path.startswith(f"{self.root}/"):
+                self._changed(path.removeprefix(f"{self.root}/"), event)
+
+    def _changed(self, path, event):
+        directory, _, inside = path.partition("/")
+        if inside == "manifest.json":
+            if self.disk.peek(f"{self.root}/{path}") is None:
+                self.named.pop(directory, None)
+            elif event.operation in ("rename", "link"):
+                self._published(directory, event.agent)
+        elif directory in self.named and event.operation in _REMOVALS:
+            gone = [name for name in self.named[directory] if not self._is_there(f"{directory}/{name}")]
+            assert not gone, f"{event.agent} has removed {directory}/{gone[0]}, which its manifest names"
+            self._whole(directory, inside, event.agent)
+        if path in ("manifest.json", "forgotten.json"):
+            self._corpus(event.agent)
+
+    def _is_there(self, name):
+        return self.disk.peek(f"{self.root}/{name}") is not None
+
+    def _published(self, directory, agent):
+        data = self.disk.peek(f"{self.root}/{directory}{_STEP_MANIFEST}")
+        manifest = parsed(data)
+        assert manifest is not None, f"{agent} has published {directory} with a manifest that is not whole"
+        self.named[directory] = files = files_of(data)
+        for name in files:
+            self._whole(directory, name, agent)
+        key = directory, manifest["facts"].get("forgotten", "")
+        before = self.bytes.setdefault(key, data)
+        assert before == data or not self._reproducible(manifest), f"{agent} has published {directory} with other bytes"
+
+    def _whole(self, directory, name, agent):
+        """A file that a manifest names is there and is what it says."""
+        if name in self.named[directory]:
+            content = self.disk.peek(f"{self.root}/{directory}/{name}")
+            assert content is not None, f"{directory}/{name} is in a manifest and missing ({agent})"
+            same = (len(content), checksum_of(content)) == self.named[directory][name]
+            assert same, f"{directory}/{name} is not what its manifest says ({agent})"
+
+    def _reproducible(self, manifest):
+        return manifest["step"] not in ("learn",)
+
+    def _corpus(self, agent):
+        """No step of the published corpus holds a document once it is forgotten."""
+        if self._forgotten():
+            for directory in corpus_steps(self.disk, self.root):
+                self._without_secret(directory, agent)
+
+    def _forgotten(self):
+        tombstone = parsed(self.disk.peek(f"{self.root}/forgotten.json"))
+        return tombstone is not None and bool(tombstone["records"]) and not tombstone["pending"]
+
+    def _without_secret(self, directory, agent):
+        for name in ("manifest.json", *self.named.get(directory, ())):
+            content = self.disk.peek(f"{self.root}/{directory}/{name}") or b""
+            assert SECRET.encode() not in content, (
+                f"a forgotten document is in {directory}/{name} of the corpus ({agent})"
+            )
+
+
+def corpus_steps(disk, root):
+    """The directories of the steps of the published corpus; none if there is no corpus."""
+    manifest = parsed(disk.peek(f"{root}/manifest.json"))
+    return [step["directory"] for step in manifest["steps"]] if manifest else []
+
+
+def parsed(data):
+    """A JSON file of ours; None if there is none, or it is not whole."""
+    return _parsed(data) if data is not None else None
+
+
+@lru_cache(maxsize=1 << 12)
+def _parsed(data):
+    try:
+        return json.loads(data)
+    except ValueError:
+        return None
+
+
+@lru_cache(maxsize=1 << 12)
+def files_of(data):
+    """{path: (bytes, checksum)} of the files that a step's manifest names."""
+    manifest = _parsed(data)
+    records = [*(part["file"] for part in manifest["parts"]), *manifest["files"]]
+    return {record["path"]: (record["bytes"], record["xxh3_128"]) for record in records}
+
+
+@lru_cache(maxsize=1 << 14)
+def checksum_of(content):
+    """xxh3_128 in hex."""
+    return xxhash.xxh3_128_hexdigest(content)

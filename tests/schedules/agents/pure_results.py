@@ -1,0 +1,123 @@
+"""What does not depend on storage is computed once per process of the tests, and remembered for all schedules.
+
+Everything here is pure: plans, documents that are read from the sources on the real disk, the tables in a file of a given
+content, and JSON of given values. None of it touches the simulated output, so a remembered result skips no operation that a
+schedule could reorder. Tables are written without compression, whose set-up takes longer than all the rest.
+"""
+
+import json
+from contextlib import ExitStack, contextmanager
+from unittest.mock import patch
+
+import pyarrow as pa
+
+from gristmill.host import lent
+from gristmill.storage import store
+from pipelines.building import annotate, build, publish, read_step
+from pipelines.contracts import manifest
+from pipelines.erasure import erase, forget, gc
+from pipelines.export import text_export
+from pipelines.planning import published
+from pipelines.planning.plan import make_plan
+from pipelines.planning.source_check import check_sample
+from pipelines.reading.documents import read_documents
+from pipelines.stages.materialise import funnel
+from tests.schedules.agents import toy_stages
+from tests.schedules.agents.small_corpora import inventories
+
+_with_checksum, _columns = store._with_checksum, manifest._columns
+_jsons: dict = {}
+_tables: dict = {}
+_plans: dict = {}
+_documents: dict = {}
+_samples: dict = {}
+
+
+def _frozen(value):
+    return tuple(sorted((key, tuple(entries)) for key, entries in (value or {}).items()))
+
+
+def plan_once(config, found, poison=None, files=None):
+    """`make_plan`; `found` is always that of `inventories`."""
+    key = (config, _frozen(poison), _frozen(files))
+    if key not in _plans:
+        _plans[key] = make_plan(config, found, poison, files)
+    return _plans[key]
+
+
+def read_once(source, files, part_bytes, poison=(), forgotten=()):
+    """`read_documents` as a list."""
+    key = (source, tuple(file.path for file in files), part_bytes, tuple(poison), tuple(forgotten))
+    if key not in _documents:
+        _documents[key] = list(read_documents(source, files, part_bytes, poison, forgotten))
+    return _documents[key]
+
+
+def check_sample_once(source, files):
+    """`check_sample`."""
+    if source not in _samples:
+        _samples[source] = check_sample(source, files)
+    return _samples[source]
+
+
+def json_once(value):
+    """`_with_checksum`, whose indented JSON is made by Python code; the key is made by C code."""
+    key = json.dumps(value)
+    if key not in _jsons:
+        _jsons[key] = _with_checksum(value)
+    return _jsons[key]
+
+
+def columns_once(path, wanted, expected):
+    """`_columns`: a simulated host lends a file under a name that says what is in it."""
+    key = (lent(path), tuple(wanted), tuple(expected.items()))
+    if key not in _tables:
+        with patch.object(manifest, "lent", lambda _: key[0]):
+            _tables[key] = _columns(path, wanted, expected)
+    return _tables[key]
+
+
+def write_plain(table):
+    """`write_table` without compression."""
+
+    def write(sink):
+        with pa.ipc.new_file(sink, table.schema) as writer:
+            writer.write_table(table)
+
+    return write
+
+
+class SilentDisplay:
+    """Stands in for a console and for a display of progress."""
+
+    def __init__(self, *_, **__):
+        self.print = self.say = self.progress = lambda *_, **__: None
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        return None
+
+
+@contextmanager
+def remembered():
+    """While the block runs, the product uses the remembered results."""
+    with ExitStack() as stack:
+        for module, name, once in (
+            (build, "make_plan", plan_once),
+            (published, "make_plan", plan_once),
+            (gc, "make_plan", plan_once),
+            (gc, "take_inventory", lambda sources, output: inventories(sources)),
+            (read_step, "read_documents", read_once),
+            (read_step, "has_changed", lambda file, checksum: False),
+            (build, "check_sample", check_sample_once),
+            (store, "_with_checksum", json_once),
+            (manifest, "_columns", columns_once),
+            *((module, "write_table", write_plain) for module in (annotate, read_step, toy_stages, funnel, forget)),
+            (publish, "write_report", lambda *arguments: False),
+            (erase, "Console", SilentDisplay),
+            (text_export, "ProgressDisplay", SilentDisplay),
+        ):
+            stack.enter_context(patch.object(module, name, once))
+        yield

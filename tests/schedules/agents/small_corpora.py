@@ -1,0 +1,69 @@
+"""The corpora that agents build: two sources on the real disk, and configurations with toy stages."""
+
+import json
+import tempfile
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+from pipelines.planning.corpus import CorpusConfig, StepConfig
+from pipelines.planning.inventory import take_inventory
+from pipelines.reading.sources.source import Source
+from tests.schedules.agents.toy_stages import Elect, Learn, Length, Pack, Short
+from tests.schedules.memory_disk import ROOT
+
+OUTPUT = f"{ROOT}/corpus"
+EXPORT = f"{ROOT}/export"
+SECRET = "the text that is to be forgotten, word for word"
+"""The whole text of one document, `FORGOTTEN`."""
+FORGOTTEN = "web/1.jsonl#1"
+_kept_directories: list[tempfile.TemporaryDirectory] = []
+
+
+@cache
+def sources_directory(parts: int = 3) -> Path:
+    """`web` and `books`, each with so many files of three documents; a file is a part."""
+    directory = tempfile.TemporaryDirectory(prefix="schedules-")
+    _kept_directories.append(directory)
+    for name in ("web", "books"):
+        for number in range(parts):
+            place = Path(directory.name, name)
+            place.mkdir(exist_ok=True)
+            texts = [f"document {name} {number} {row} which is long enough to keep" for row in range(3)]
+            texts[2] = f"short {number}"
+            if f"{name}/{number}.jsonl#1" == FORGOTTEN:
+                texts[1] = SECRET
+            (place / f"{number}.jsonl").write_text(
+                "".join(f'{{"text": {" " * 150}{json.dumps(text)}}}\n' for text in texts)
+            )
+    return Path(directory.name)
+
+
+STEPS = (
+    StepConfig("length", Length(), "length"),
+    StepConfig("short", Short(), "short"),
+    StepConfig("elect", Elect(), "elect"),
+    StepConfig("learn", Learn(), "learn"),
+    StepConfig("pack", Pack(), "pack"),
+)
+
+
+@cache
+def corpus(names: str = "length short elect learn pack", least: int = 30, parts: int = 3) -> CorpusConfig:
+    """A configuration with some of STEPS, by their names; `least` is a knob of one of them."""
+    root = sources_directory(parts)
+    sources = tuple(
+        Source(name, str(root / name), "jsonl", licence="CC0-1.0", part_bytes=800, max_document_bytes=800)
+        for name in ("web", "books")
+    )
+    steps = tuple(step for step in STEPS if step.name in names.split())
+    steps = tuple(replace(step, stage=Short(least)) if step.name == "short" else step for step in steps)
+    return CorpusConfig("toy", OUTPUT, sources, steps)
+
+
+@cache
+def inventories(sources):
+    """What `take_inventory` finds, which is the same in every schedule."""
+    from gristmill.storage.disk import LocalPath
+
+    return take_inventory(sources, LocalPath("/nonexistent"))

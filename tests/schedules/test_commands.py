@@ -1,0 +1,108 @@
+"""Commands that meet: fixed seeds of each scenario, and what schedules have found."""
+
+import pytest
+
+from tests.schedules.agents.builds import two_builds
+from tests.schedules.agents.commands import build, forget, read
+from tests.schedules.agents.corpus_end import files_below
+from tests.schedules.agents.erasures import meeting, published_corpus
+from tests.schedules.agents.invariants import Published
+from tests.schedules.agents.pure_results import remembered
+from tests.schedules.agents.small_corpora import OUTPUT, SECRET, corpus
+from tests.schedules.choices import Default
+from tests.schedules.explore import Tally, explore
+from tests.schedules.memory_disk import MemoryDisk
+from tests.schedules.simulation import Simulation
+
+SCENARIOS = {
+    "builds": lambda: two_builds(),
+    "builds without leases": lambda: two_builds(lease=False),
+    "build, gc": lambda: meeting("build", "gc"),
+    "build, forget": lambda: meeting("build", "forget"),
+    "build, export, read": lambda: meeting("build", "export", "read"),
+    "forget, export, read": lambda: meeting("forget", "export", "read"),
+    "all": lambda: meeting("build", "gc", "forget", "export", "read"),
+}
+
+
+@pytest.fixture(autouse=True)
+def _remembered():
+    with remembered():
+        yield
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_fixed_seeds(name):
+    found = explore(SCENARIOS[name](), iter(range(25)), Tally())
+    assert found is None, found.story()
+
+
+def run_alone(disk, make):
+    """One command on a disk, undisturbed."""
+    world = Simulation(Default(), disk=disk)
+    process = world.start("command", make(world))
+    world.run()
+    assert process.result == 0, process.result or process.error
+    return world
+
+
+def test_a_loss_of_power_brings_no_forgotten_document_back():
+    disk = MemoryDisk()
+    disk.restore(published_corpus())
+    run_alone(disk, lambda world: forget())
+    for seed in range(20):
+        world = Simulation(Default(seed), disk=disk)
+        world.lose_power("a")
+        assert not [path for path, data in files_below(world).items() if SECRET.encode() in data]
+
+
+def test_a_loss_of_power_after_a_build_takes_nothing_of_the_corpus():
+    disk = MemoryDisk()
+    run_alone(disk, lambda world: build(corpus(), world.say))
+    before = {path for path in disk.files(OUTPUT) if not path.endswith(("run.json", ".lease"))}
+    for seed in range(20):
+        world = Simulation(Default(seed), disk=disk)
+        world.lose_power("a")
+        assert before <= set(disk.files(OUTPUT))
+
+
+def test_a_build_removes_what_killed_ones_left_in_the_output():
+    disk = MemoryDisk()
+    disk.restore(published_corpus())
+    disk.create(f"{OUTPUT}/..lease.0123.tmp")
+    run_alone(disk, lambda world: build(corpus(), world.say))
+    assert disk.leftovers(OUTPUT) == []
+
+
+def test_a_reader_of_a_corpus_that_is_half_forgotten_says_so():
+    disk = MemoryDisk()
+    disk.restore(published_corpus())
+    world = Simulation(Default(), disk=disk)
+    forgetting = world.start("forget", forget())
+
+    def stop_once_rewritten(world, event):
+        if event.operation == "rename" and "/read.web-" in event.other and event.other.endswith("/manifest.json"):
+            world.kill(forgetting)
+
+    world.watch(stop_once_rewritten)
+    world.run()
+    again = Simulation(Default(), disk=disk)
+    reading = again.start("read", read())
+    again.run()
+    assert "`pipelines forget` is at work here or was interrupted" in reading.result
+
+
+def test_forget_replaces_no_file_that_a_manifest_names():
+    disk = MemoryDisk()
+    disk.restore(published_corpus())
+
+    def watched(world):
+        Published(world)
+        return forget()
+
+    run_alone(disk, watched)
+
+
+def test_a_build_that_learnt_in_vain_removes_what_it_has_learnt():
+    found = explore(two_builds(lease=False, faults=()), iter(range(2, 4)), Tally())
+    assert found is None, found.story()
