@@ -5,6 +5,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -31,6 +32,7 @@ class Scenario:
     faults: tuple[str, ...] = ("kills", "suspensions", "errors", "power")
     op_seconds: float = 0.001
     limit: int = 100_000
+    around: Callable[[], AbstractContextManager[object]] = nullcontext  # entered for each run: stand-ins of slow parts
 
 
 @dataclass
@@ -88,6 +90,11 @@ class Found:
 
 def run(scenario: Scenario, choices: Strategy, *, trace: bool = False) -> tuple[Simulation, str | None]:
     """One schedule, and what failed in it."""
+    with scenario.around():
+        return _run(scenario, choices, trace)
+
+
+def _run(scenario: Scenario, choices: Strategy, trace: bool) -> tuple[Simulation, str | None]:
     disk = MemoryDisk()
     if scenario.disk is not None:
         disk.restore(scenario.disk)

@@ -7,13 +7,17 @@ from tests.schedules.explore import Scenario
 
 _SCENARIOS: dict[str, tuple[str, str]] = {
     "lease": ("exhaustive.lease_scenarios", "three_processes"),
+    "build,build": ("agents.builds", "two_builds"),
+    "builds without leases": ("agents.builds", "builds_without_leases"),
 }
 """name -> (module below tests.schedules, function that makes the scenario)."""
+_COMMANDS = ("build", "gc", "forget", "export", "read")
+"""Commands that may meet in any combination, at a published corpus."""
 
 
 def names() -> list[str]:
     """The names of all scenarios."""
-    return list(_SCENARIOS)
+    return [*_SCENARIOS, f"any of {','.join(_COMMANDS)}"]
 
 
 def scenario(name: str) -> Scenario:
@@ -23,4 +27,8 @@ def scenario(name: str) -> Scenario:
         if sorted(known.split(",")) == wanted:
             make: Callable[[], Scenario] = getattr(import_module(f"tests.schedules.{module}"), function)
             return make()
-    raise SystemExit(f"--agents: got {name!r}, allowed {', '.join(_SCENARIOS)}")
+    if set(wanted) <= set(_COMMANDS):
+        from tests.schedules.agents.erasures import meeting
+
+        return meeting(*name.split(","))
+    raise SystemExit(f"--agents: got {name!r}, allowed {'  '.join(names())}")

@@ -25,12 +25,6 @@ SCENARIOS = {
 }
 
 
-@pytest.fixture(autouse=True)
-def _remembered():
-    with remembered():
-        yield
-
-
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_fixed_seeds(name):
     found = explore(SCENARIOS[name](), iter(range(25)), Tally())
@@ -40,8 +34,9 @@ def test_fixed_seeds(name):
 def run_alone(disk, make):
     """One command on a disk, undisturbed."""
     world = Simulation(Default(), disk=disk)
-    process = world.start("command", make(world))
-    world.run()
+    with remembered():
+        process = world.start("command", make(world))
+        world.run()
     assert process.result == 0, process.result or process.error
     return world
 

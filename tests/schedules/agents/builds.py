@@ -5,6 +5,7 @@ from functools import cache
 from tests.schedules.agents.commands import build
 from tests.schedules.agents.corpus_end import check_corpus, check_ends, undisturbed
 from tests.schedules.agents.invariants import Published
+from tests.schedules.agents.pure_results import remembered
 from tests.schedules.agents.small_corpora import corpus
 from tests.schedules.explore import Scenario
 
@@ -15,7 +16,8 @@ DISK_ERRORS = ("Input/output error", "No space left on device", "Stale file hand
 @cache
 def reference_of(config):
     """The files of an undisturbed build."""
-    return undisturbed(config)
+    with remembered():
+        return undisturbed(config)
 
 
 def two_builds(config=None, *, lease=True, faults=("kills", "suspensions", "errors", "power"), builds=2):
@@ -24,6 +26,7 @@ def two_builds(config=None, *, lease=True, faults=("kills", "suspensions", "erro
     They are on one machine if that may lose power, with its disk; else each is on one of its own, and the disk is a server's.
     """
     config = config or corpus()
+    reference = reference_of(config)
 
     def start(world):
         Published(world)
@@ -36,7 +39,12 @@ def two_builds(config=None, *, lease=True, faults=("kills", "suspensions", "erro
 
     def judge(world):
         check_ends(world, DISK_ERRORS if any(decision.action == "fail" for decision in world.record) else ())
-        check_corpus(world, config, reference_of(config))
+        check_corpus(world, config, reference)
 
     name = f"{builds} builds" if lease else f"{builds} builds without leases"
-    return Scenario(name, start, judge, faults=faults)
+    return Scenario(name, start, judge, faults=faults, around=remembered)
+
+
+def builds_without_leases():
+    """Two builds that both work all the time, and none of which leases hold back."""
+    return two_builds(lease=False)

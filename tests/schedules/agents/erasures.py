@@ -9,6 +9,7 @@ from tests.schedules.agents.builds import DISK_ERRORS
 from tests.schedules.agents.commands import build, export, forget, gc, read
 from tests.schedules.agents.corpus_end import check_corpus, check_ends, files_below, run_again
 from tests.schedules.agents.invariants import Published, checksum_of, corpus_steps, parsed
+from tests.schedules.agents.pure_results import remembered
 from tests.schedules.agents.small_corpora import EXPORT, OUTPUT, SECRET, corpus
 from tests.schedules.choices import Default
 from tests.schedules.explore import Scenario
@@ -49,12 +50,13 @@ def _other():
 def published_corpus():
     """A snapshot of a disk with a published corpus, and steps of another configuration that nothing reaches."""
     world = None
-    for config in (corpus(least=10), corpus()):
-        world = Simulation(Default(), disk=world.disk if world else None)
-        process = world.start("build", build(config, world.say))
-        world.run()
-        assert process.result == 0, process.result or process.error
-    return world.disk.snapshot()
+    with remembered():
+        for config in (corpus(least=10), corpus()):
+            world = Simulation(Default(), disk=world.disk if world else None)
+            process = world.start("build", build(config, world.say))
+            world.run()
+            assert process.result == 0, process.result or process.error
+        return world.disk.snapshot()
 
 
 def meeting(*names, faults=("kills", "suspensions", "power")):
@@ -78,7 +80,7 @@ def meeting(*names, faults=("kills", "suspensions", "power")):
             held = [path for path, data in files_below(world).items() if SECRET.encode() in data]
             assert not held, f"a forgotten document is in {held[0]}"
 
-    return Scenario(", ".join(names), start, judge, published_corpus(), faults)
+    return Scenario(", ".join(names), start, judge, published_corpus(), faults, around=remembered)
 
 
 def _forget_again(world):
