@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal, Self
 
 from trainers.adapters import Method
+from trainers.adapters.weights.feature_extraction import FeatureExtraction
 from trainers.adapters.weights.full import Full
 from trainers.config.architecture import require
 from trainers.config.job import Job
@@ -19,17 +20,15 @@ Pooling = Literal["first", "last", "mean", "max", "last_max_mean"]
 
 @dataclass(frozen=True)
 class HeadSettings:
-    """What the head of a task reads of each text.
+    """How the head of a task reads a text.
 
-    `pooling` is the state that stands for a text: of its first token, of its last, the mean or maximum over its
+    `pooling` is the state that represents a text: of its first token, of its last, the mean or maximum over its
     tokens, or the last, maximum and mean concatenated (ULMFiT; Howard and Ruder, 2018, section 3.3). Null is
-    `first` for encoders and `last` for the others. `layers` are those whose states it reads: the `last`, the
-    `last_four` concatenated (Devlin et al., 2019, section 5.3), or a learned `scalar_mix` of all (ELMo; Peters et
-    al., 2018, equation 1). `dropout` is applied before each of its linear layers; null is the model's.
+    `first` for encoders and `last` for the others. `dropout` is applied before each linear layer of the head; null
+    takes the model's. Methods that train the head on several layers have the field `layers`.
     """
 
     pooling: Pooling | None = None
-    layers: Literal["last", "last_four", "scalar_mix"] = "last"
     dropout: float | None = None
 
     def check(self) -> None:
@@ -150,6 +149,11 @@ class Finetuning(Job):
         return self.validation.every
 
     @property
+    def layers(self) -> Literal["last", "last_four", "scalar_mix"]:
+        """The layers whose states the head reads."""
+        return self.method.layers if isinstance(self.method, FeatureExtraction) else "last"
+
+    @property
     def writes_text(self) -> bool:
         """Whether the model writes its answers instead of predicting them with a head."""
         return self.encoding.text_to_text or self.tasks[0].kind == "generate"
@@ -197,6 +201,6 @@ class Finetuning(Job):
         )
         depth = self.model.decoder_layers or self.model.layers
         require(
-            self.head.layers != "last_four" or depth >= 4,
-            f"head.layers: got last_four, the model has {depth} layers; use scalar_mix or last",
+            self.layers != "last_four" or depth >= 4,
+            f"method.layers: got last_four, the model has {depth} layers; use scalar_mix or last",
         )

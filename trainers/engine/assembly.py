@@ -31,7 +31,7 @@ def build_forward(config: Job, specials: dict[str, int], base: Mapping[str, Any]
     if not config.writes_text:
         (task,) = config.tasks
         assert task.kind != "generate"
-        head = (config.head.pooling, config.head.layers, config.head.dropout)
+        head = (config.head.pooling, config.layers, config.head.dropout)
         attach_head(network, config.model, task.kind, outputs_of(task), config.seed, *head, weights=base)
         losses = task_losses(task.kind, config.label_smoothing, class_weights(config))
     config.method.apply(network, architecture, family, config.seed)
