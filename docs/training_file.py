@@ -9,7 +9,9 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from trainers.adapters import METHODS
 from trainers.config.architecture import ARCHITECTURES, Model
+from trainers.config.finetuning import Finetuning
 from trainers.config.job import Job
 from trainers.config.pretraining import Pretraining
 from trainers.objectives import OBJECTIVES
@@ -68,6 +70,19 @@ model that does not fit is reported by name, in one error.
 """
 
 
+FINETUNING = """\
+A job of `kind: finetuning` is made by `python -m trainers finetune TASK model=DIR a.b=value ...` ([finetuning.md](finetuning.md));
+its RUN/resolved.yaml holds the tasks whole. Sections that are not described here are those of pretraining.
+"""
+
+LINKED = {
+    "objective": "[objective](#objectives)",
+    "method": "[method](#methods)",
+    "tasks": "list of [tasks](task_file.md)",
+}
+"""What the table of fields says of fields that are described elsewhere."""
+
+
 def kind(hint: Any) -> str:
     """The name of a type for a reader of YAML."""
     if hint is type(None):
@@ -107,17 +122,17 @@ def section(cls: Any, title: str, level: int = 2, more: str = "") -> str:
         "|---|---|---|",
     ]
     for field in dataclasses.fields(cls):
-        if field.name == "kind" and cls in OBJECTIVES.values():
+        if field.name == "kind" and cls in (*OBJECTIVES.values(), *METHODS.values()):
             continue
-        of = "[objective](#objectives)" if field.name == "objective" else kind(hints[field.name])
+        of = LINKED.get(field.name) or kind(hints[field.name])
         rows.append(f"| `{field.name}` | {of} | {default(field)} |")
     return "\n".join(rows if len(rows) > 5 else rows[:3]) + "\n"
 
 
 def sections_of(cls: Any, seen: dict[str, Any]) -> dict[str, Any]:
-    """The dataclasses in the fields of `cls`, without objectives, in the order of first mention."""
+    """The dataclasses in the fields of `cls`, without those of LINKED, in the order of first mention."""
     hints = typing.get_type_hints(cls)
-    for hint in [hints[field.name] for field in dataclasses.fields(cls) if field.name != "objective"]:
+    for hint in [hints[field.name] for field in dataclasses.fields(cls) if field.name not in LINKED]:
         for part in [hint, *typing.get_args(hint)]:
             if dataclasses.is_dataclass(part) and part.__name__ not in seen:
                 seen[part.__name__] = part
@@ -141,6 +156,11 @@ def page() -> str:
             families = ", ".join(family.replace("_", "-") for family in cls.families)
         pieces += [section(cls, name, 3), f"Families of models: {families}.\n"]
         pieces += [section(held, held_name, 4) for held_name, held in sections_of(cls, {}).items()]
+    described = sections_of(Pretraining, {})
+    pieces += ["## Fine-tuning\n", FINETUNING, section(Finetuning, "The job", 3)]
+    pieces += [section(cls, name, 3) for name, cls in sections_of(Finetuning, {}).items() if name not in described]
+    pieces += ["### Methods\n", "`method=NAME method.field=value` on the command line.\n"]
+    pieces += [section(cls, name, 4) for name, cls in METHODS.items()]
     pieces += ["## Recipes\n", TRAINED_HERE, "| recipe | model | objective | what it is |", "|---|---|---|---|"]
     for name, recipe in RECIPES.items():
         config, model = recipe(), recipe().model
