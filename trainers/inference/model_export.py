@@ -73,7 +73,7 @@ def _export(run: LocalPath, output: LocalPath, work: LocalPath, merge: bool) -> 
     """Export, unless that is done; False where another process removed what this one reads or writes."""
     earlier = _origin_of(output)  # read before the checkpoints, so it is of no later step than the newest of them
     record, config = read_run(run), read_config(run)
-    found = checkpoint.newest(run, print)
+    found = checkpoint.pick(run, print)
     if found is None:
         raise UserError(f"{run}: has no checkpoint yet, there is nothing to export")
     form = export_form(config, merge)
@@ -266,23 +266,30 @@ class Trained:
 
 
 def load_trained(path: LocalPath) -> Trained:
-    """Load the model of an export, or of the newest checkpoint of a run. Raises UserError if `path` is
-    neither.
+    """Return the model of an export, or of the checkpoint that a run is used by.
+
+    Raises UserError if `path` is neither, or if the model has the head of a task: it writes no text.
     """
     if (path / ORIGIN).exists():
         _silence_progress_bars()
         origin, config = read_export(path)
-        if isinstance(config, Finetuning) and config.head_kind is not None:
-            raise UserError(
-                f"{path}: holds a model with the head of a task, which writes no text; use `trainers predict`"
-            )
+        _require_language_head(path, config)
         return Trained(_exported_model(path, config.model), path / "tokenizer.json", config, origin["fingerprints"])
-    newest = checkpoint.read_newest(path, print)
-    if newest is None:
+    read_run(path)  # says what is wrong with a path that is no run
+    config = read_config(path)
+    _require_language_head(path, config)
+    if isinstance(config, Finetuning):
+        found, weights = checkpoint.pick(path, print), None
+    else:
+        found, weights = checkpoint.read_newest(path, print) or (None, None)
+    if found is None:
         raise UserError(f"{path}: has no checkpoint yet; let it train until the first one")
-    found, weights = newest
-    model = trained_forward(path, found, weights).model
-    return Trained(model, verified_copy(path), read_config(path), found.fingerprints)
+    return Trained(trained_forward(path, found, weights).model, verified_copy(path), config, found.fingerprints)
+
+
+def _require_language_head(path: LocalPath, config: Job) -> None:
+    if isinstance(config, Finetuning) and config.head_kind is not None:
+        raise UserError(f"{path}: holds a model with the head of a task, which writes no text; use `trainers predict`")
 
 
 def _exported_model(path: Path, sizes: Model) -> Any:

@@ -54,8 +54,10 @@ def _only_of_runs(name: str, value: object, free: object, path: Path, kind: str)
 
 
 def checkpoint_of(run: LocalPath, step: int | None) -> checkpoint.Checkpoint:
-    """Return the checkpoint of a run at a step, or its newest. Raises UserError if it has none."""
-    found = checkpoint.newest(run, lambda _: None, last=step)
+    """Return the checkpoint of a run at a step; null is that which the run is used by (`checkpoint.pick`). Raises
+    UserError if it has none.
+    """
+    found = checkpoint.pick(run, lambda _: None) if step is None else checkpoint.newest(run, lambda _: None, last=step)
     if found is None or step not in (None, found.step):
         there = f"the nearest before it is that of step {found.step}" if found else "there is none before it"
         wanted = "checkpoint" if step is None else f"checkpoint of step {step}"

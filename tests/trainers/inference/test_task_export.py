@@ -289,6 +289,8 @@ def test_what_cannot_be_a_base_is_one_line(bases, files, tmp_path):
     with pytest.raises(UserError, match="--merge: the run's method is prefix"):
         export_checkpoint(run, run / "export", merge=True)
     assert not (run / "export").exists()
+    with pytest.raises(UserError, match="holds a model with the head of a task, which writes no text"):
+        load_trained(run)
     wide = replace(job, model=fill(replace(job.model, feed_forward=128), 448))
     with pytest.raises(ConfigError, match=r"model.feed_forward: got 128, the model of init.path has 64; leave it out"):
         base_weights(wide, SPECIAL_IDS, read_run(run)["parent"])
