@@ -20,6 +20,7 @@ import torch
 import xxhash
 
 from gristmill.errors import ConfigError
+from trainers.adapters.weights.rank_updates import RankUpdates
 from trainers.config.job import Execution, Job
 from trainers.engine.embeddings import sum_in_fp32
 from trainers.engine.forward import Forward, tensors
@@ -148,6 +149,7 @@ class Engine:
         offloads = config.execution.offload_optimizer
         self._partitions = Partitions(model, self._optimizer, self._engine.optimizer, self._stage, offloads)
         self._partitions.allocate(0)
+        self._ranks = RankUpdates(model, self._partitions, config.budget.steps, accumulation)
 
     def train_step(
         self, batches: Sequence[Batch], step: int, rate: float, sources: int, stop: bool
@@ -175,7 +177,11 @@ class Engine:
         totals = self._totals(sums + sums_by_source(nats, batch, self.losses, sources), stop)
         # A loss that is not finite on one worker makes the gradients of all not finite, so that all skip the step.
         self._engine.backward(loss if math.isfinite(totals.loss) else loss * math.nan, scale_wrt_gas=False)
-        return replace(totals, read=int(read), decoded=int(decoded)), self._update()
+        gradients = self._ranks.gradients()
+        norm = self._update()
+        if math.isfinite(norm):
+            self._ranks.update(step + 1, gradients)
+        return replace(totals, read=int(read), decoded=int(decoded)), norm
 
     def _update(self) -> float:
         """Step, unless the gradient is not finite; the gradient's norm over all parameters, before clipping."""
@@ -245,7 +251,7 @@ class Engine:
         for name, parameter in self._trained():
             found = {
                 key: self._partitions.read(parameter, key) for key in ("weight", *self._partitions.keys(parameter))
-            }
+            } | self._ranks.scores(name)
             yield name, {key: tensor.detach().to("cpu", torch.float32, copy=True) for key, tensor in found.items()}
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -267,6 +273,7 @@ class Engine:
             tensors = state[name]
             for key in ("weight", *self._partitions.keys(parameter)):
                 self._partitions.write(parameter, key, tensors[key])
+            self._ranks.restore(name, tensors)
 
     def _trained(self) -> Iterator[tuple[str, Any]]:
         return ((name, parameter) for name, parameter in self._model.named_parameters() if parameter.requires_grad)

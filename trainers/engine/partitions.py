@@ -103,6 +103,15 @@ class Partitions:
             found = safe_get_full_optimizer_state(parameter, key)
         return found
 
+    def gradient(self, parameter: Any) -> torch.Tensor:
+        """Return the full gradient of a trained parameter before a step, before clipping. A collective operation: all
+        workers must call it.
+        """
+        from deepspeed.utils import safe_get_full_grad
+
+        found: torch.Tensor = safe_get_full_grad(parameter)
+        return found.detach()
+
     def write(self, parameter: Any, key: str, value: torch.Tensor) -> None:
         """Set the `weight` or optimizer state of a parameter from the full tensor."""
         from deepspeed.utils import safe_set_full_fp32_param, safe_set_full_optimizer_state
@@ -134,5 +143,7 @@ class Partitions:
         if key == "weight":
             safe_set_local_fp32_param(parameter, part)
             parameter.ds_tensor.data.copy_(part)
+            if parameter.numel() == value.numel():  # small parameters stay gathered between steps
+                parameter.data.copy_(value)
         else:
             safe_set_local_optimizer_state(parameter, part, key)

@@ -13,6 +13,7 @@ from gristmill.storage.disk import LocalPath
 from tests.trainers.adapters.test_matrix import CASES, CELLS, TEXTS
 from tests.trainers.adapters.tiny_models import applied, base, family, inputs, perturb, states
 from trainers.adapters.adapter_files import base_fingerprint, save_adapter
+from trainers.adapters.weights.rank_allocation import RankAllocation
 from trainers.models import MODELS
 
 PREFIXES, PROMPTS = ("prefix", "p_tuning_v2"), ("prompt", "p_tuning", "p_tuning, mlp", "multitask_prompt")
@@ -210,3 +211,50 @@ def test_a_prefix_of_the_decoder_computes_what_past_keys_compute(name):
         given = {"input_ids": its.ids, "decoder_input_ids": its.decoder.ids, "past_key_values": cache}
         expected = plain(**given).logits
     assert torch.allclose(found, expected, atol=1e-5)
+
+
+def test_adalora_removes_the_ranks_that_peft_removes():
+    """With the penalty on singular vectors, and peft's numbers of steps."""
+    steps, warmup, final = STEPS, 2, 8
+    method = replace(CASES["adalora"], warmup=warmup / steps, final=final / steps, interval=3)
+    network, removed = applied("llama", method), 0
+    del network.task_head
+    settings = {**method.settings("llama"), "tinit": warmup, "tfinal": final, "deltaT": 3, "total_step": steps}
+    targets_of = method.peft_config(network, "llama", "decoder")["target_modules"]
+    config = peft.AdaLoraConfig(task_type="CAUSAL_LM", target_modules=targets_of, **settings)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        theirs = peft.get_peft_model(stock("llama", "adalora"), config)
+        peft.set_peft_model_state_dict(theirs, method.peft_state(network, "llama"))
+    ours = {name: each for name, each in network.named_parameters() if each.requires_grad}
+    optimizers = [
+        torch.optim.AdamW([each for each in model.parameters() if each.requires_grad], lr=1e-2, weight_decay=0.0)
+        for model in (network, theirs)
+    ]
+    allocation = RankAllocation({name: tuple(each.shape) for name, each in ours.items()}, method, steps)
+    for step, (text, *_) in enumerate(BATCHES, 1):
+        ids = torch.from_numpy(text)[None]
+        hidden = states("llama", network, method, [text])
+        logits = MODELS["llama"].logits(network, hidden)
+        loss = torch.nn.functional.cross_entropy(logits[0, :-1], ids[0, 1:])
+        loss.backward()
+        optimizers[0].step()
+        gradients = {name: each.grad.clone() for name, each in ours.items()}
+        with torch.no_grad():
+            for name, values in allocation.update(step, dict(ours), gradients).items():
+                ours[name].copy_(values)
+        optimizers[0].zero_grad()
+        output = theirs(input_ids=ids, labels=ids)
+        output.loss.backward()
+        optimizers[1].step()
+        theirs.base_model.update_and_allocate(step)
+        optimizers[1].zero_grad()
+        expected = torch.nn.functional.cross_entropy(output.logits[0, :-1], ids[0, 1:]).item()
+        assert loss.item() == pytest.approx(expected, abs=1e-5), step
+        zeros = [
+            sum(int((each == 0).sum()) for name, each in model.named_parameters() if "lora_E" in name)
+            for model in (network, theirs)
+        ]
+        assert zeros[0] == zeros[1], step
+        removed = zeros[0]
+    assert removed == 4 * (method.initial_rank - method.rank)

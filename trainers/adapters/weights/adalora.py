@@ -6,20 +6,31 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from trainers.adapters.shared.blocks import Part
+from trainers.adapters.shared.blocks import Part, part_modules
 from trainers.adapters.shared.peft_layers import PeftMethod, check_rank
+from trainers.adapters.shared.training_method import Encode
 from trainers.adapters.weights.lora import check_low_rank
 
 
 @dataclass(frozen=True)
 class AdaLoRA(PeftMethod):
-    """Add P diag(E) Q to the matrices of `targets`, of rank `initial_rank` at first, scaled by alpha / initial_rank."""
+    """Add P diag(E) Q to the matrices of `targets`, of rank `initial_rank` at first, scaled by alpha / initial_rank.
+
+    After the share `warmup` of the steps the least important ranks are removed every `interval` steps, until `rank` are
+    left on average; for the last share `final` they stay. `betas` smooth importance and its deviation; `orthogonality`
+    weighs the penalty that keeps P and Q orthogonal.
+    """
 
     kind: Literal["adalora"] = "adalora"
     rank: int = 8
     initial_rank: int = 12
     alpha: float = 16.0
     targets: tuple[Part, ...] = ("query", "value")
+    warmup: float = 0.1
+    final: float = 0.5
+    interval: int = 10
+    betas: tuple[float, ...] = (0.85, 0.85)
+    orthogonality: float = 0.5
 
     config_name: ClassVar[str] = "AdaLoraConfig"
 
@@ -28,6 +39,14 @@ class AdaLoRA(PeftMethod):
         check_low_rank(self.rank, self.alpha, self.targets)
         if self.initial_rank < self.rank:
             raise ValueError(f"initial_rank: got {self.initial_rank}, allowed rank ({self.rank}) or more")
+        if min(self.warmup, self.final) < 0 or self.warmup + self.final >= 1:
+            raise ValueError(f"warmup: got {self.warmup} with final {self.final}, allowed 0 or more, together below 1")
+        if self.interval < 1:
+            raise ValueError(f"interval: got {self.interval}, allowed 1 or more")
+        if len(self.betas) != 2 or not all(0 < beta < 1 for beta in self.betas):
+            raise ValueError(f"betas: got {list(self.betas)}, allowed two numbers above 0 and below 1")
+        if self.orthogonality < 0:
+            raise ValueError(f"orthogonality: got {self.orthogonality}, allowed 0 or more")
 
     @property
     def parts(self) -> Sequence[str]:
@@ -43,6 +62,16 @@ class AdaLoRA(PeftMethod):
             "total_step": 10,
             "fan_in_fan_out": architecture in ("gpt", "gpt2"),
         }
+
+    def insert(self, network: Any, architecture: str, family: str, encode: Encode | None) -> None:
+        """As peft, with the penalty; the engine allocates by `rank_budget` (`rank_allocation.RankAllocation`)."""
+        from trainers.adapters.weights.rank_allocation import penalise
+
+        super().insert(network, architecture, family, encode)
+        layers = [module for _, module in part_modules(network, architecture, self.targets)]
+        for layer in layers:
+            penalise(layer, self.orthogonality, 2 * len(layers))
+        network.rank_budget = self
 
     def check_modules(self, modules: Sequence[tuple[str, Any]]) -> None:
         """The initial rank fits."""

@@ -1,0 +1,111 @@
+"""What the workers of one launch do for test_adapters_zero: train every kind of method under every ZeRO stage, and go on
+from the state of each stage under the next one. At stage `partitioned` no tensor is small enough to stay whole.
+
+Started by torchrun as `adapter_worker.py OUTPUT`; the first worker writes {case: {stage: {"losses", "resumed", "trained"}}}.
+"""
+
+import json
+import sys
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from gristmill.storage.disk import LocalPath
+from tests.trainers.adapters import test_matrix
+from tests.trainers.adapters.tiny_models import applied
+from trainers.config.job import TrainingBudget
+from trainers.recipes import RECIPES
+from trainers.rows.batch import IGNORED, Batch
+
+STEPS, HALF, SEQUENCES, RATE = 4, 2, 4, 1e-2
+CASES = test_matrix.CASES | {"adalora": replace(test_matrix.CASES["adalora"], warmup=0.25, final=0.25, interval=1)}
+MODELS = {
+    "adalora": "llama",
+    "bitfit": "gpt",
+    "dora": "llama",
+    "houlsby": "llama",
+    "ia3": "llama",
+    "loha": "gpt2",
+    "lokr": "llama",
+    "lora": "gpt2",
+    "multitask_prompt": "llama",
+    "p_tuning": "gpt2",
+    "p_tuning_v2": "gpt",
+    "parallel": "gpt2",
+    "prefix": "gpt2",
+    "prompt": "llama",
+}
+STAGES = ("0", "1", "2", "3", "partitioned")
+
+
+def configuration(stage: str) -> Any:
+    whole = RECIPES["tiny_gpt2"]()
+    number = 3 if stage == "partitioned" else int(stage)
+    execution = replace(whole.execution, zero_stage=number)
+    return replace(whole, execution=execution, budget=TrainingBudget(steps=STEPS))
+
+
+def batch(case: str, step: int, part: int = 0, parts: int = 1) -> Batch:
+    """A part of the rows of a step: two documents each, every one after its virtual tokens, which have no targets."""
+    method, generator = CASES[case], np.random.default_rng(step)
+    ids = generator.integers(128, 200, (SEQUENCES, 2, 8))
+    virtual = np.broadcast_to(np.arange(200, 200 + method.virtual_tokens), (SEQUENCES, 2, method.virtual_tokens))
+    targets = np.concatenate([np.full_like(virtual, IGNORED), np.roll(ids, -1, 2)], 2)
+    targets[:, :, -1] = IGNORED
+    inputs = np.concatenate([virtual, ids], 2)
+    places = np.broadcast_to(np.arange(inputs.shape[2]) + method.prefix_length, inputs.shape)
+    segments = np.broadcast_to(np.array([0, 1])[:, None], inputs.shape)
+    mine = slice(part * SEQUENCES // parts, (part + 1) * SEQUENCES // parts)
+    rows = [np.ascontiguousarray(each.reshape(SEQUENCES, -1)[mine]) for each in (inputs, targets, places, segments)]
+    numbers = np.zeros(len(rows[0]), dtype=np.int64)
+    return Batch(*rows, numbers, numbers, numbers, numbers)
+
+
+def model(case: str, seed: int = 0) -> Any:
+    network = applied(MODELS[case], CASES[case], seed)
+    del network.task_head
+    return network
+
+
+def main() -> None:
+    output = LocalPath(sys.argv[1])
+    from trainers.engine import engine as module
+    from trainers.engine.forward import Forward
+
+    settings = module._settings
+
+    def partitioned(*arguments: Any) -> dict[str, Any]:
+        found = settings(*arguments)
+        return found | {"zero_optimization": found["zero_optimization"] | {"stage3_param_persistence_threshold": 0}}
+
+    rank, world = module.start_group()
+    found: dict[str, Any] = {}
+
+    def run(case: str, stage: str, steps: range, state: Any = None) -> tuple[list[float], dict[str, Any]]:
+        module._settings = partitioned if stage == "partitioned" else settings
+        network = model(case, seed=0 if state is None else 5)
+        engine = module.Engine(Forward(network, MODELS[case]), configuration(stage), 1, SEQUENCES // world)
+        if state is not None:
+            engine.restore(state, steps.start)
+        losses, half = [], {}
+        for step in steps:
+            batches = [batch(case, step, part, SEQUENCES) for part in range(rank, SEQUENCES, world)]
+            losses.append(engine.train_step(batches, step, RATE, 1, False)[0].loss)
+            if step == HALF - 1:
+                half = dict(engine.state())
+        engine.close()
+        return losses, half
+
+    for case in MODELS:
+        for number, stage in enumerate(STAGES):
+            losses, state = run(case, stage, range(STEPS))
+            resumed, _ = run(case, STAGES[(number + 1) % len(STAGES)], range(HALF, STEPS), state)
+            found.setdefault(case, {})[stage] = {"losses": losses, "resumed": resumed, "trained": sorted(state)}
+    if rank == 0:
+        output.write_text(json.dumps(found))
+    module.hard_exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,50 @@
+"""AdaLoRA's allocation of ranks at every ZeRO stage: the same on every worker, from full gradients and weights."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from trainers.adapters.weights.rank_allocation import SCORES, RankAllocation
+
+
+class RankUpdates:
+    """The allocation of one engine; nothing happens if the model's method is another."""
+
+    def __init__(self, model: Any, partitions: Any, steps: int | None, accumulation: int) -> None:
+        """`partitions` reads and writes full tensors (`engine.partitions`). `steps` is the length of the run; in each of
+        them a worker makes `accumulation` passes.
+        """
+        method = getattr(model, "rank_budget", None)
+        self._partitions, self._allocation = partitions, None
+        if method is None:
+            return
+        named = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+        self._parameters = {name: each for name, each in named.items() if ".lora_" in name}
+        shapes = {name: tuple(getattr(each, "ds_shape", each.shape)) for name, each in self._parameters.items()}
+        assert steps is not None, "the job is resolved"
+        self._allocation = RankAllocation(shapes, method, steps)
+        for module in model.modules():
+            if hasattr(module, "passes"):
+                module.passes = accumulation
+
+    def gradients(self) -> dict[str, Any]:
+        """The gradients of AdaLoRA's parameters before a step; a collective."""
+        if self._allocation is None:
+            return {}
+        return {name: self._partitions.gradient(each).clone() for name, each in self._parameters.items()}
+
+    def update(self, step: int, gradients: Mapping[str, Any]) -> None:
+        """Remove ranks after `step` steps, the last with these gradients; a collective."""
+        if self._allocation is None:
+            return
+        weights = {name: self._partitions.read(each, "weight") for name, each in self._parameters.items()}
+        for name, values in self._allocation.update(step, weights, gradients).items():
+            self._partitions.write(self._parameters[name], "weight", values)
+
+    def scores(self, name: str) -> dict[str, Any]:
+        """What a checkpoint keeps for a parameter."""
+        return {} if self._allocation is None else self._allocation.scores.get(name, {})
+
+    def restore(self, name: str, tensors: Mapping[str, Any]) -> None:
+        """Set it from a checkpoint."""
+        if self._allocation is not None and name in self._allocation.scores and SCORES[0] in tensors:
+            self._allocation.scores[name] = {key: tensors[key] for key in SCORES}
