@@ -7,12 +7,14 @@ from gristmill.errors import UserError
 from gristmill.storage.disk import LocalPath
 from gristmill.storage.parsing import parse_location
 from gristmill.storage.store import write_json
+from tokenizer.encode import Encoder
 from trainers.config.finetuning import Finetuning
 from trainers.data.examples.held_out import HeldOut
 from trainers.data.examples.task_corpus import TRAIN, TaskCorpus, open_tasks, task_split
 from trainers.engine.device import compute_device
 from trainers.engine.forward import Forward, tensors
 from trainers.inference.base import trained_forward
+from trainers.inference.write_answers import target_nats, writable_ids, write_answers
 from trainers.rows.task_outputs import TaskOutputs, join_outputs, outputs_of
 from trainers.runs import checkpoint
 from trainers.runs.run import read_config
@@ -22,6 +24,8 @@ from trainers.tasks.task_files import available_splits
 
 SCORES, PREDICTIONS = "scores.json", "predictions"
 """Files of a run: its scores, and the directory of its predictions, one Parquet file for each split."""
+ANSWER_TOKENS = 128
+"""The most tokens of an answer that a model writes."""
 
 
 def predict_outputs(forward: Forward, held_out: HeldOut, size: int) -> TaskOutputs:
@@ -40,26 +44,45 @@ def predict_outputs(forward: Forward, held_out: HeldOut, size: int) -> TaskOutpu
 
 
 def score_run(run: LocalPath, config: Finetuning, corpus: TaskCorpus) -> dict[str, Any]:
-    """Predict every split of the run's task but `train` with its best checkpoint, write predictions and `scores.json`.
+    """Predict every split of the run's tasks but `train` with its best checkpoint, write predictions and `scores.json`.
 
-    Splits whose gold is hidden are predicted alone. The threshold of no answer is tuned on the first scored split.
+    Splits whose gold is hidden are predicted alone. The threshold of no answer is tuned on the first scored split. Of
+    several tasks, splits are named `TASK.SPLIT`.
     """
     found = checkpoint.pick(run, print)
     assert found is not None
     forward = trained_forward(run, found).to(compute_device())
-    threshold: float | None = None
+    (run / PREDICTIONS).mkdir(exist_ok=True)
     splits: dict[str, Any] = {}
-    for split in held_out_splits(corpus):
-        held_out = task_split(corpus, config, split)
-        predictions = held_out.predictions(predict_outputs(forward, held_out, config.execution.micro_batch), str(run))
-        predictions, threshold = _decide(predictions, threshold)
-        (run / PREDICTIONS).mkdir(exist_ok=True)
-        write_predictions(predictions, run / PREDICTIONS / f"{split}.parquet")
-        if predictions.labelled:
-            splits[split] = {name: asdict(score) for name, score in score_predictions(predictions).items()}
-    record = {"task": config.tasks[0].name, "method": config.method.kind, "step": found.step, "splits": splits}
+    for task in config.tasks:
+        threshold: float | None = None
+        for split in held_out_splits(corpus, task):
+            name = split if len(config.tasks) == 1 else f"{task.name}.{split}"
+            predictions, threshold = _decide(_predict(forward, config, corpus, task, split, str(run)), threshold)
+            write_predictions(predictions, run / PREDICTIONS / f"{name}.parquet")
+            if predictions.labelled:
+                splits[name] = {metric: asdict(score) for metric, score in score_predictions(predictions).items()}
+    names = ",".join(task.name for task in config.tasks)
+    record = {"task": names, "method": config.method.kind, "step": found.step, "splits": splits}
     write_json(run / SCORES, record)
     return record
+
+
+def _predict(
+    forward: Forward, config: Finetuning, corpus: TaskCorpus, task: Task, split: str, model: str
+) -> Predictions:
+    """Predictions of a split of one task, by the model's head or from what it writes."""
+    held_out, size = task_split(corpus, config, split, task), config.execution.micro_batch
+    if not config.writes_text:
+        return held_out.predictions(predict_outputs(forward, held_out, size), model)
+    encoder = Encoder.load(str(corpus.directory.verify(corpus.tokenizer.file)))
+    (inputs,) = held_out.tasks
+    vocabulary = config.model.vocab_size or encoder.vocab_size
+    allowed = writable_ids(corpus.tokenizer.specials, encoder.vocab_size, vocabulary, inputs.format.target_after[0])
+    answers = write_answers(forward, inputs, allowed, ANSWER_TOKENS, held_out.length, size)
+    measured = "perplexity" in task.metrics and held_out.examples[0].labelled
+    nats, tokens = target_nats(forward, inputs, size) if measured else (None, None)
+    return held_out.written_predictions([encoder.decode(answer) for answer in answers], model, nats, tokens)
 
 
 def predict_file(run: LocalPath, file: str, split: str = "input") -> Predictions:
@@ -70,8 +93,8 @@ def predict_file(run: LocalPath, file: str, split: str = "input") -> Predictions
     checkpoint, or of several tasks.
     """
     config = read_config(run)
-    if not isinstance(config, Finetuning) or len(config.tasks) > 1 or config.writes_text:
-        raise UserError(f"{run}: predicts no examples of one task; give a run of `finetune` with a head")
+    if not isinstance(config, Finetuning) or len(config.tasks) > 1:
+        raise UserError(f"{run}: predicts no examples of one task; give a run of `finetune` with one task")
     found = checkpoint.pick(run, print)
     if found is None:
         raise UserError(f"{run}: has no checkpoint yet; let it train until the first one")
@@ -79,9 +102,8 @@ def predict_file(run: LocalPath, file: str, split: str = "input") -> Predictions
         raise UserError(f"{file}: no such file; give one with --input")
     task = _task_of_file(config.tasks[0], file, split)
     config = replace(config, tasks=(task,), init=None, tokenizer=str(run / "tokenizer.json"))
-    held_out = task_split(open_tasks(config), config, split)
     forward = trained_forward(run, found).to(compute_device())
-    return held_out.predictions(predict_outputs(forward, held_out, config.execution.micro_batch), str(run))
+    return _predict(forward, config, open_tasks(config), task, split, str(run))
 
 
 def _task_of_file(task: Task, file: str, split: str) -> Task:
@@ -91,9 +113,8 @@ def _task_of_file(task: Task, file: str, split: str) -> Task:
     return replace(task, **{each.name: getattr(plain, each.name) for each in fields(Layout)}, elsewhere=(), folder=".")
 
 
-def held_out_splits(corpus: TaskCorpus) -> list[str]:
-    """The splits of a run's task that have files, but for that it trains on; the split it validates on comes first."""
-    (task,) = corpus.tasks
+def held_out_splits(corpus: TaskCorpus, task: Task) -> list[str]:
+    """The splits of a task that have files, but for that it is trained on; the split to validate on comes first."""
     known = [split for split in available_splits(task, corpus.files) if split != TRAIN]
     return sorted(known, key=lambda split: split not in corpus.splits(task))
 

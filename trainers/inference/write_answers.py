@@ -46,6 +46,21 @@ def write_answers(
     return answers
 
 
+def target_nats(forward: Forward, task: TaskInputs, size: int) -> tuple[np.ndarray, np.ndarray]:
+    """(nats, tokens) of the target of each input of text to text, `<eos>` among them; float64 and int64 [n]."""
+    forward.eval()
+    nats, tokens = np.zeros(len(task)), np.zeros(len(task), np.int64)
+    by_length = np.argsort(-task.sizes, kind="stable")
+    device = next(forward.model.parameters()).device
+    for start in range(0, len(task), size):
+        numbers = by_length[start : start + size]
+        batch = task_batch([ChosenInputs(task, 0, numbers, numbers, numbers)], packed=False)
+        with torch.no_grad():
+            nats[numbers] = forward(**tensors(batch, device))["loss"].double().sum(dim=1).cpu().numpy()
+        tokens[numbers] = (batch.targets != IGNORED).sum(axis=1)
+    return nats, tokens
+
+
 def _write(
     forward: Forward, task: TaskInputs, numbers: np.ndarray, allowed: np.ndarray, tokens: int, length: int
 ) -> list[np.ndarray]:

@@ -8,8 +8,9 @@ from tests.trainers.data.examples.test_task_rows import SPECIALS, inputs_of, tex
 from tests.trainers.models.test_models import tiny
 from trainers.data.examples.text_format import text_format
 from trainers.engine.forward import Forward
-from trainers.inference.write_answers import writable_ids, write_answers
+from trainers.inference.write_answers import target_nats, writable_ids, write_answers
 from trainers.models import build_model
+from trainers.rows.batch import IGNORED
 
 TOKENS = 8
 
@@ -53,3 +54,19 @@ def test_answers_end_with_their_row():
 def test_answers_hold_text_and_its_end():
     allowed = writable_ids({"<pad>": 0, "<eos>": 2, "<new>": 9}, 8, 10, 2)
     assert np.flatnonzero(allowed).tolist() == [1, 2, 3, 4, 5, 6, 7]
+
+
+@pytest.mark.parametrize("architecture", ["gpt2", "t5"])
+def test_the_cost_of_a_target_is_that_of_its_input_alone(architecture):
+    network, inputs, _, _ = written_by(architecture, tokens=1)
+    nats, tokens = target_nats(Forward(network, architecture), inputs, 3)
+    for number in range(len(inputs)):
+        source, target = (render(np.array([number])).ids for render in (inputs.render, inputs.render_targets))
+        if architecture == "t5":
+            made = network(input_ids=torch.tensor(source[None]), labels=torch.tensor(target[None]))
+        else:
+            ids = np.concatenate([source, target])[None]
+            labels = np.where(np.arange(ids.shape[1]) < len(source), IGNORED, ids)
+            made = network(input_ids=torch.tensor(ids), labels=torch.tensor(labels))
+        assert tokens[number] == len(target)
+        assert nats[number] == pytest.approx(made.loss.item() * len(target), rel=1e-4)

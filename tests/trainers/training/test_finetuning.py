@@ -146,3 +146,29 @@ def test_settings_that_cannot_be_are_refused_before_anything_is_written(
     with pytest.raises((ConfigError, UserError), match=message):
         _finetune(options)
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.deepspeed
+@pytest.mark.filterwarnings("default")
+@pytest.mark.usefixtures("alone")
+def test_models_that_write_are_scored_by_what_they_write(task_file, corpus_directory, tmp_path):
+    """Each split is predicted, and a file."""
+    run = tmp_path / "run"
+    settings = [
+        *SETTINGS[1:],
+        "model=tiny_gpt2",
+        "encoding.text_to_text=true",
+        "budget.steps=30",
+        "validation.every=30",
+    ]
+    assert finetune(task_file, f"run={run}", f"tokenizer={corpus_directory / 'tokenizer.json'}", *settings) == 0
+    scores = read_json(run / "scores.json")
+    dev = read_predictions(run / "predictions" / "dev.parquet")
+    assert scores["splits"]["dev"]["accuracy"]["value"] == pytest.approx(
+        (dev.outcomes.gold == dev.outcomes.predicted).mean()
+    )
+    assert len(read_predictions(run / "predictions" / "test.parquet")) == 20
+    (tmp_path / "texts.jsonl").write_text('{"text": "abcd bcde"}\n{"text": "cdef"}\n')
+    output = tmp_path / "out.jsonl"
+    assert main(["predict", str(run), "--input", str(tmp_path / "texts.jsonl"), "--output", str(output)]) == 0
+    assert len(output.read_text().splitlines()) == 2

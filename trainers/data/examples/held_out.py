@@ -20,10 +20,11 @@ from trainers.tasks.text_to_text import parse_outputs
 
 @dataclass(frozen=True)
 class HeldOut:
-    """A split of some tasks: the inputs and the examples of each."""
+    """A split of some tasks: the inputs and the examples of each. `length` is the most positions of a segment."""
 
     tasks: tuple[TaskInputs, ...]
     examples: tuple[Examples, ...]
+    length: int
     packed: bool = True
     weights: ClassVar[Mapping[str, float]] = {}
 
@@ -65,9 +66,11 @@ class HeldOut:
         predictions = predictions_of(examples, predicted, model, scores)
         return replace(predictions, threshold=0.0) if examples.task.no_answer else predictions
 
-    def written_predictions(self, texts: Sequence[Sequence[str]], model: str = "") -> list[Predictions]:
-        """The predictions of the examples of each task, from the texts that a model writes for its inputs."""
-        return [
-            predictions_of(examples, parse_outputs(examples, its_texts), model)
-            for examples, its_texts in zip(self.examples, texts, strict=True)
-        ]
+    def written_predictions(
+        self, texts: Sequence[str], model: str, nats: np.ndarray | None = None, tokens: np.ndarray | None = None
+    ) -> Predictions:
+        """The predictions of the examples of the only task, from the texts that a model writes for its inputs. `nats`
+        [n] is what the gold texts cost it, `tokens` how many tokens they have.
+        """
+        (examples,) = self.examples
+        return predictions_of(examples, parse_outputs(examples, texts), model, nats=nats, tokens=tokens)

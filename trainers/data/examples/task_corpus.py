@@ -123,15 +123,15 @@ def task_validation(corpus: TaskCorpus, job: Finetuning) -> HeldOut:
     return _held_out(corpus, job, having)
 
 
-def task_split(corpus: TaskCorpus, job: Finetuning, split: str) -> HeldOut:
-    """A split of every task of a run."""
-    return _held_out(corpus, job, [(task, split) for task in job.tasks])
+def task_split(corpus: TaskCorpus, job: Finetuning, split: str, task: Task | None = None) -> HeldOut:
+    """A split of one task of a run, or of every one."""
+    return _held_out(corpus, job, [(each, split) for each in (job.tasks if task is None else (task,))])
 
 
 def _held_out(corpus: TaskCorpus, job: Finetuning, splits: Sequence[tuple[Task, str]]) -> HeldOut:
     examples = [corpus.examples(task, split) for task, split in splits]
     inputs = [_inputs(corpus, job, read) for read in examples]
-    return HeldOut(tuple(inputs), tuple(examples), job.encoding.packed)
+    return HeldOut(tuple(inputs), tuple(examples), _input_maker(corpus, job).length, job.encoding.packed)
 
 
 def _inputs(corpus: TaskCorpus, job: Finetuning, examples: Examples) -> TaskInputs:

@@ -177,5 +177,5 @@ def test_any_task_is_solved_as_text(base, files):
     assert definition.decode(target.ids) == f"It is {label}<eos>"
     assert held_out.tasks[0].kind == "text_to_text"
     written = ["It is brief", "It is LENGTHY", "brief", "nothing", "It is brief", "It is brief"]
-    (found,) = held_out.written_predictions([written], "model")
+    found = held_out.written_predictions(written, "model")
     assert found.outcomes.predicted.tolist() == [0, 1, 0, -100, 0, 0]

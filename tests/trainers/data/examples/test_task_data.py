@@ -109,7 +109,7 @@ def test_what_was_read_is_counted():
 @pytest.mark.parametrize("world", [1, 2])
 def test_all_of_a_split_is_held_out(world):
     data = data_of([50])
-    held_out = HeldOut(data.tasks, (None,))
+    held_out = HeldOut(data.tasks, (None,), 128)
     shares = [list(held_out.batches(8, rank, world)) for rank in range(world)]
     numbers = [n for share in shares for batch in share for n in batch.task.number]
     assert sorted(numbers) == list(range(50))
