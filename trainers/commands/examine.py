@@ -34,7 +34,9 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def _report(options: argparse.Namespace) -> int:
+    from trainers.report.run_comparisons import compare_groups, comparison_lines
     from trainers.report.run_page import write_report
+    from trainers.report.task_table import group_results, results_of, table
 
     runs = options.runs
     output = options.output or runs[0] / "report.html"
@@ -43,6 +45,11 @@ def _report(options: argparse.Namespace) -> int:
         more = f"-and-{len(runs) - _NAMED_RUNS}-more" if len(runs) > _NAMED_RUNS else ""
         output = runs[0].resolve().parent / f"report-{names}{more}.html"
     write_report(runs, output)
+    results = [result for run in runs for result in results_of(run) or ()]
+    if results:
+        print(
+            "\n".join([*table(results), "", *comparison_lines(list(compare_groups(group_results(results))))]).rstrip()
+        )
     print(output)
     return 0
 

@@ -13,6 +13,7 @@ from trainers.commands.settings import split_settings
 
 if TYPE_CHECKING:
     from trainers.config.finetuning import Finetuning
+    from trainers.tasks.load_task import Suite
 
 _NAMED = ("model", "run", "data", "method", "seeds", "tokenizer")
 
@@ -158,8 +159,9 @@ def _train(request: _Request, named: dict[str, str], workers: int) -> bool:
     return True
 
 
-def _show_results(runs: Sequence[LocalPath], suite: object) -> None:
-    """Print the table of several finished runs."""
-    from trainers.report.task_table import read_results, table
+def _show_results(runs: Sequence[LocalPath], suite: "Suite | None") -> None:
+    """Print the table of several finished runs, and the score of their suite."""
+    from trainers.report.task_table import read_results, suite_lines, table
 
-    print("\n" + "\n".join(table(read_results(runs))))
+    results = read_results(runs)
+    print("\n" + "\n".join([*table(results), *(suite_lines(suite, results) if suite else [])]))

@@ -12,6 +12,8 @@ from gristmill.page.render import render_template
 from gristmill.storage.disk import LocalPath
 from trainers.report.read_runs import Run, flat, read_runs
 from trainers.report.run_charts import Curves, happened, text
+from trainers.report.run_comparisons import RunComparison, compare_groups
+from trainers.report.task_table import ScoreRow, group_results, results_of, score_rows
 
 _EVENTS = 200  # listed per run: the first and the last
 
@@ -25,6 +27,7 @@ def render(runs: Sequence[Run]) -> str:
     """Render the page as HTML that loads nothing."""
     curves = Curves(runs)
     title = runs[0].name if len(runs) == 1 else f"{len(runs)} training runs"
+    scores, comparisons = _scores(runs)
     return render_template(
         Path(__file__).with_name("run.html"),
         title=title,
@@ -36,6 +39,9 @@ def render(runs: Sequence[Run]) -> str:
         sources=(sources := _sources(runs, curves.sources())),
         without_validation=_without_validation(runs, sources),
         differences=differences(runs),
+        scores=scores,
+        comparisons=comparisons,
+        names={run.path: run.name for run in runs},
         ledgers=[(run, ledger_rows(run.ledger)) for run in runs],
         events=[(run, *_listed([(event, text(event)) for event in happened(run)])) for run in runs],
         configs=[(run, yaml.safe_dump(run.config, sort_keys=False, allow_unicode=True, width=100)) for run in runs],
@@ -96,6 +102,12 @@ def ledger_rows(ledger: Mapping[str, Any] | None) -> list[dict[str, Any]]:
         share = {"share": entry["tokens"] / max(1, total), "waste": entry["padding"] / max(1, places)}
         rows.append({"name": name, **share, "off": entry["tokens"] - entry["requested_tokens"], **entry})
     return rows
+
+
+def _scores(runs: Sequence[Run]) -> tuple[list[ScoreRow], list[RunComparison]]:
+    """Summarise and compare the scores of those runs that have some."""
+    groups = group_results([result for run in runs for result in results_of(run.path) or ()])
+    return list(score_rows(groups)), list(compare_groups(groups))
 
 
 def _sources(runs: Sequence[Run], names: Sequence[str]) -> list[tuple[str, list[dict[str, Any]]]]:

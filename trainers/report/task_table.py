@@ -1,6 +1,6 @@
-"""The scores of fine-tuned runs as a table: one line for each task and configuration, over its seeds."""
+"""The scores of fine-tuned runs: a row for each task, split, metric and configuration, over its seeds."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import mean, median, stdev
 from typing import Any
@@ -10,58 +10,152 @@ from gristmill.storage.disk import LocalPath
 from gristmill.storage.store import read_json
 from trainers.report.read_runs import flat
 from trainers.runs.run import read_resolved
+from trainers.tasks.load_task import Suite
+from trainers.tasks.suite_mean import suite_score
 
 SCORES = "scores.json"
 _NOT_COMPARED = ("seed", "name", "budget.tokens", "batch.tokens")
+_MOST_SHOWN = 3  # fields that name a configuration
 
 
 @dataclass(frozen=True)
 class Result:
-    """The scores of one run: {metric: value} of one split of its task."""
+    """The scores of one run on one split of its task: {metric: its score as `trainers.tasks.scores` has it}."""
 
     run: LocalPath
     task: str
     split: str
     config: dict[str, Any]
-    scores: dict[str, dict[str, float]]
+    scores: dict[str, dict[str, Any]]
+
+    @property
+    def seed(self) -> Any:
+        """The seed of the run."""
+        return self.config.get("seed")
+
+
+@dataclass(frozen=True)
+class Group:
+    """Results of one task and split whose runs differ in nothing but their seed. `label` says in what the
+    configuration differs from those of other groups of the task; it is empty if there are none.
+    """
+
+    task: str
+    split: str
+    label: str
+    results: tuple[Result, ...]
+
+    def values(self, metric: str) -> list[float]:
+        """Return the values of a metric, one for each run."""
+        return [result.scores[metric]["value"] for result in self.results]
+
+
+@dataclass(frozen=True)
+class ScoreRow:
+    """A metric of a group. `deviation` is that of the sample of runs, None for one run; `low` and `high` bound
+    the 95 % bootstrap interval over the `n` examples of a single run, None for several.
+    """
+
+    group: Group
+    metric: str
+    values: tuple[float, ...]
+    mean: float
+    median: float
+    n: int
+    deviation: float | None
+    low: float | None
+    high: float | None
+    signature: str | None
 
 
 def read_results(runs: Sequence[LocalPath]) -> list[Result]:
-    """The results of finished runs, one for each split that was scored. Raises UserError for a run without scores."""
+    """Read the results of finished runs, one for each split that was scored. Raises UserError for a run
+    without scores.
+    """
     results = []
     for run in runs:
-        try:
-            record = read_json(run / SCORES)
-        except FileNotFoundError:
-            raise UserError(f"{run}: has no {SCORES}; it is written when a fine-tuning run ends") from None
-        config = dict(flat(read_resolved(run)))
-        results += [Result(run, record["task"], split, config, its) for split, its in record["splits"].items()]
+        found = results_of(run)
+        if found is None:
+            raise UserError(f"{run}: has no {SCORES}; it is written when a fine-tuning run ends")
+        results += found
     return results
 
 
-def table(results: Sequence[Result]) -> list[str]:
-    """Lines: task, split and metric, then mean, standard deviation, median and all values over the runs that differ in
-    nothing but their seed; one run alone shows its 95 % interval.
-    """
-    lines = [("task", "split", "metric", "runs", "mean", "spread", "median", "values")]
-    for group in _groups(results):
-        for metric in group[0].scores:
-            values = [result.scores[metric]["value"] for result in group]
-            entry = group[0].scores[metric]
-            spread = f"± {stdev(values):.4f}" if len(values) > 1 else f"[{entry['low']:.4f}, {entry['high']:.4f}]"
-            shown = " ".join(f"{value:.4f}" for value in values)
-            first = group[0]
-            statistics = (f"{mean(values):.4f}", spread, f"{median(values):.4f}", shown)
-            lines.append((first.task, first.split, metric, str(len(values)), *statistics))
-    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
+def results_of(run: LocalPath) -> list[Result] | None:
+    """Read the results of a run; None if it has none, as pretraining or a run that is not finished."""
+    try:
+        record = read_json(run / SCORES)
+    except FileNotFoundError:
+        return None
+    config = dict(flat(read_resolved(run)))
+    return [Result(run, record["task"], split, config, its) for split, its in record["splits"].items()]
 
 
-def _groups(results: Sequence[Result]) -> list[list[Result]]:
-    """Results of the same task, split and configuration, but for the seed."""
-    groups: dict[tuple[Any, ...], list[Result]] = {}
+def group_results(results: Sequence[Result]) -> list[Group]:
+    """Group results of the same task, split and configuration, but for the seed."""
+    found: dict[tuple[Any, ...], list[Result]] = {}
     for result in results:
-        compared = {name: str(value) for name, value in result.config.items() if name not in _NOT_COMPARED}
-        key = (result.task, result.split, tuple(sorted(compared.items())))
-        groups.setdefault(key, []).append(result)
-    return list(groups.values())
+        key = (result.task, result.split, tuple(sorted(_compared(result).items())))
+        found.setdefault(key, []).append(result)
+    groups = list(found.values())
+    return [Group(group[0].task, group[0].split, _label(group, groups), tuple(group)) for group in groups]
+
+
+def _compared(result: Result) -> dict[str, str]:
+    return {name: str(value) for name, value in result.config.items() if name not in _NOT_COMPARED}
+
+
+def _label(group: Sequence[Result], groups: Sequence[Sequence[Result]]) -> str:
+    """The fields in which a group differs from the others of its task and split: `method.kind=lora`."""
+    first = group[0]
+    peers = [_compared(g[0]) for g in groups if (g[0].task, g[0].split) == (first.task, first.split)]
+    own = _compared(first)
+    differing = [name for name in own if any(peer.get(name) != own[name] for peer in peers)]
+    shown = [f"{name}={own[name]}" for name in differing[:_MOST_SHOWN]]
+    return " ".join([*shown, *(["..."] if len(differing) > _MOST_SHOWN else [])])
+
+
+def score_rows(groups: Sequence[Group]) -> Iterator[ScoreRow]:
+    """Summarise every metric of every group over its runs."""
+    for group in groups:
+        for metric, first in group.results[0].scores.items():
+            values = group.values(metric)
+            several = len(values) > 1
+            yield ScoreRow(
+                group=group,
+                metric=metric,
+                values=tuple(values),
+                mean=mean(values),
+                median=median(values),
+                n=first["n"],
+                deviation=stdev(values) if several else None,
+                low=None if several else first["low"],
+                high=None if several else first["high"],
+                signature=first.get("signature"),
+            )
+
+
+def table(results: Sequence[Result]) -> list[str]:
+    """Lines: task, split and metric, then mean, standard deviation, median and all values over the runs that
+    differ in nothing but their seed; one run alone shows its 95 % interval.
+    """
+    rows = list(score_rows(group_results(results)))
+    lines = [("task", "split", "metric", "examples", "runs", "mean", "spread", "median", "values", "configuration")]
+    for row in rows:
+        shown = " ".join(f"{value:.4f}" for value in row.values)
+        spread = f"± {row.deviation:.4f}" if row.deviation is not None else f"[{row.low:.4f}, {row.high:.4f}]"
+        where = (row.group.task, row.group.split, row.metric, f"{row.n:,}", str(len(row.values)))
+        lines.append((*where, f"{row.mean:.4f}", spread, f"{row.median:.4f}", shown, row.group.label))
+    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
+    text = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
+    signatures = {row.signature: f"{row.metric} is {row.signature}" for row in rows if row.signature}
+    return [*text, *signatures.values()]
+
+
+def suite_lines(suite: Suite, results: Sequence[Result]) -> list[str]:
+    """One line for each configuration: the suite's score, from the means over seeds, and of how many columns."""
+    means: dict[str, dict[tuple[str, str], Mapping[str, float]]] = {}
+    for group in group_results(results):
+        own = {metric: mean(group.values(metric)) for metric in group.results[0].scores}
+        means.setdefault(group.label, {})[group.task, group.split] = own
+    return [f"{suite_score(suite, values)}{f'  {label}' if label else ''}" for label, values in means.items()]

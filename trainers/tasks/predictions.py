@@ -101,7 +101,13 @@ def predictions_of(
     else:
         gold = {"regress": examples.values, "tag": examples.tags}.get(kind, examples.labels)
         dtype = np.float64 if kind == "regress" else np.int64
-        outcomes = replace(outcomes, gold=gold, predicted=np.asarray(predicted, dtype), offsets=examples.word_offsets)
+        numbers = np.asarray(predicted, dtype)
+        if not np.isfinite(numbers).all():
+            raise UserError(
+                f"{task.name}: {examples.split}: {(~np.isfinite(numbers)).sum():,} predictions are not finite; "
+                f"the model has diverged: train with a lower rate"
+            )
+        outcomes = replace(outcomes, gold=gold, predicted=numbers, offsets=examples.word_offsets)
     if kind == "choose":
         assert examples.candidates is not None
         assert examples.candidate_offsets is not None

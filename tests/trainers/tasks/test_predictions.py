@@ -136,6 +136,11 @@ def test_two_runs_are_compared_on_the_same_examples_only(tmp_path):
         compare_predictions(first, predictions(tmp_path, "regress").__class__(**{**vars(second), "ids": list("abcd")}))
 
 
+def test_predictions_that_are_not_finite_are_refused(tmp_path):
+    with pytest.raises(UserError, match="mine: dev: 2 predictions are not finite"):
+        predictions_of(examples_of(tmp_path, "regress"), np.array([1.0, np.nan, np.inf, 2.0]), "m")
+
+
 def test_a_file_that_holds_no_predictions_is_named(tmp_path):
     (tmp_path / "x.parquet").write_bytes(b"PAR1 no")
     pq.write_table(pq.read_table(_table(tmp_path)), tmp_path / "y.parquet")

@@ -1,10 +1,10 @@
-"""Correlations of predicted with gold numbers, as scipy defines them; NaN where one of the two is
-constant.
+"""Correlations of predicted with gold numbers, as scipy defines them, but 0 where one of the two is constant:
+scipy has NaN there, which no file and no choice of a checkpoint can use.
 """
 
 import numpy as np
 
-from trainers.tasks.scores.metric import TaskMetric
+from trainers.tasks.scores.metric import TaskMetric, ratio
 from trainers.tasks.scores.outcomes import Outcomes
 
 
@@ -27,8 +27,7 @@ def _correlation(sums: np.ndarray) -> np.ndarray:
     both, first, second = xy * count - x * y, xx * count - x * x, yy * count - y * y
     # A constant column leaves rounding errors, which are no variance.
     constant = (first <= 1e-13 * xx * count) | (second <= 1e-13 * yy * count)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(constant, np.nan, np.clip(both / np.sqrt(first * second), -1.0, 1.0))
+    return np.clip(ratio(both, np.where(constant, 0.0, np.sqrt(np.abs(first * second)))), -1.0, 1.0)
 
 
 def _spearman(statistics: np.ndarray, weights: np.ndarray) -> np.ndarray:

@@ -96,11 +96,10 @@ def compare(metric: TaskMetric, a: Outcomes, b: Outcomes, repetitions: int = REP
 
 
 def _interval(values: np.ndarray) -> tuple[float, float]:
-    """The middle 95 % of the values that are defined; NaN if none is."""
-    defined = values[~np.isnan(values)]
-    if not len(defined):
+    """The middle 95 % of the values; NaN without any."""
+    if not len(values):
         return float("nan"), float("nan")
-    low, high = np.quantile(defined, [(1 - _LEVEL) / 2, (1 + _LEVEL) / 2])
+    low, high = np.quantile(values, [(1 - _LEVEL) / 2, (1 + _LEVEL) / 2])
     return float(low), float(high)
 
 

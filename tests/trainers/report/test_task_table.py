@@ -1,0 +1,116 @@
+"""Scores of fine-tuned runs: over seeds, with intervals, compared on the same examples, as lines and on the page."""
+
+from dataclasses import asdict
+from statistics import median, stdev
+
+import numpy as np
+import pytest
+
+from gristmill.errors import UserError
+from gristmill.storage.store import write_json
+from tests.trainers.report.test_report import Strict, make_run
+from tests.trainers.tasks.writing import read, task_of, write_lines
+from trainers.__main__ import main
+from trainers.report.read_runs import read_runs
+from trainers.report.run_comparisons import compare_groups, comparison_lines
+from trainers.report.run_page import render
+from trainers.report.task_table import group_results, read_results, results_of, score_rows, suite_lines, table
+from trainers.tasks.load_task import load_suite
+from trainers.tasks.predictions import predictions_of, score_predictions, write_predictions
+
+GOLD = np.arange(40) % 2
+
+
+def make_scored(folder, name, wrong, task="mine", examples=40, **changes):
+    """A run whose predictions differ from the gold in the first `wrong` of its examples."""
+    run = make_run(folder / name, [(0, [2.0])], **changes)
+    rows = [{"a": f"text {n}", "y": int(GOLD[n])} for n in range(examples)]
+    write_lines(folder / "dev.jsonl", rows)
+    columns = {"text": "a", "label": "y"}
+    fields = {"files": {"dev": "dev.jsonl"}, "columns": columns, "labels": [0, 1], "name": task}
+    held_out = read(task_of(folder, "classify", **fields, metrics=["accuracy", "f1"]), "dev")
+    predicted = np.where(np.arange(examples) < wrong, 1 - held_out.labels, held_out.labels)
+    predictions = predictions_of(held_out, predicted, name)
+    (run / "predictions").mkdir()
+    write_predictions(predictions, run / "predictions" / "dev.parquet")
+    scores = {metric: asdict(score) for metric, score in score_predictions(predictions).items()}
+    write_json(run / "scores.json", {"task": task, "method": "full", "step": 1, "splits": {"dev": scores}})
+    return run
+
+
+@pytest.fixture
+def seeds(tmp_path):
+    """Two configurations of three seeds each."""
+    wrong = {"full": (8, 10, 12), "lora": (20, 18, 22)}
+    return [
+        make_scored(tmp_path, f"{method}_{seed}", count, seed=seed, method={"kind": method})
+        for method, counts in wrong.items()
+        for seed, count in enumerate(counts)
+    ]
+
+
+def test_runs_that_differ_in_their_seed_alone_are_one_row(seeds):
+    rows = [row for row in score_rows(group_results(read_results(seeds))) if row.metric == "accuracy"]
+    assert [row.group.label for row in rows] == ["method.kind=full", "method.kind=lora"]
+    values = [1 - wrong / 40 for wrong in (8, 10, 12)]
+    assert rows[0].values == pytest.approx(values)
+    assert (rows[0].mean, rows[0].median, rows[0].deviation) == pytest.approx((0.75, median(values), stdev(values)))
+    assert (rows[0].n, rows[0].low) == (40, None)
+
+
+def test_one_run_has_its_interval(tmp_path):
+    (row,) = [r for r in score_rows(group_results(read_results([make_scored(tmp_path, "a", 8)]))) if r.metric == "f1"]
+    assert row.deviation is None
+    assert row.low < row.mean < row.high
+    assert row.group.label == ""
+
+
+def test_configurations_are_compared_seed_by_seed_on_the_same_examples(seeds):
+    compared = list(compare_groups(group_results(read_results(seeds))))
+    assert [(c.a.run.name, c.b.run.name) for c in compared] == [(f"full_{seed}", f"lora_{seed}") for seed in range(3)]
+    differences = [c.difference.difference for c in compared]
+    assert differences == pytest.approx([-12 / 40, -8 / 40, -10 / 40])
+    assert all(c.difference.p < 0.02 and c.difference.high < 0 for c in compared)
+    lines = comparison_lines(compared)
+    assert "lora_0 against" in lines[0]
+    assert "accuracy -0.3000 [" in lines[0]
+    assert lines[0].endswith("40 examples")
+
+
+def test_runs_on_other_examples_are_not_compared_and_it_is_said(tmp_path):
+    runs = [make_scored(tmp_path, "a", 8, data={"x": 1}), make_scored(tmp_path, "b", 8, examples=30)]
+    (compared,) = compare_groups(group_results(read_results(runs)))
+    assert compared.difference is None
+    (line,) = comparison_lines([compared])
+    assert "not compared: compare: got mine dev (40) and mine dev (30)" in line
+
+
+def test_the_table_and_the_page_show_every_value(seeds, capsys):
+    lines = table(read_results(seeds))
+    heads, first = (" ".join(line.split()) for line in lines[:2])
+    assert heads == "task split metric examples runs mean spread median values configuration"
+    assert first == "mine dev accuracy 40 3 0.7500 ± 0.0500 0.7500 0.8000 0.7500 0.7000 method.kind=full"
+    page = Strict()
+    page.feed(render(read_runs(seeds)))
+    for shown in ("± 0.0500", "method.kind=lora", "Paired comparisons", "0.8000 0.7500 0.7000"):
+        assert shown in page.text
+    assert main(["report", *map(str, seeds), "--output", str(seeds[0].parent / "page.html")]) == 0
+    printed = capsys.readouterr().out
+    assert lines[1] in printed
+    assert "against" in printed
+
+
+def test_a_pretraining_run_has_no_scores(tmp_path):
+    run = make_run(tmp_path / "pretrained", [(0, [2.0])])
+    assert results_of(run) is None
+    page = Strict()
+    page.feed(render(read_runs([run])))
+    assert ("section", {"id": "scores"}) not in page.tags
+    with pytest.raises(UserError, match=r"pretrained: has no scores.json; it is written when a fine-tuning run ends"):
+        read_results([run])
+
+
+def test_a_suite_s_score_is_of_the_means_over_seeds(tmp_path):
+    runs = [make_scored(tmp_path / "rte", f"{seed}", wrong, "rte", seed=seed) for seed, wrong in enumerate((8, 12))]
+    runs.append(make_scored(tmp_path / "sst2", "0", 20, "sst2", seed=0))
+    assert suite_lines(load_suite("glue"), read_results(runs)) == ["glue: 0.6250, the mean of 2 of 9 columns"]

@@ -1,0 +1,65 @@
+"""Paired comparisons of fine-tuned runs, from their stored predictions."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from gristmill.errors import UserError
+from trainers.report.task_table import Group, Result
+from trainers.tasks.predictions import compare_predictions, read_predictions
+from trainers.tasks.scores.resampling import Difference
+
+PREDICTIONS = "predictions"
+
+
+@dataclass(frozen=True)
+class RunComparison:
+    """The difference of two runs on the same examples of a task, `b` less `a`, in the task's first metric.
+
+    Either `difference` is known, or `problem` says why it is not.
+    """
+
+    a: Result
+    b: Result
+    difference: Difference | None
+    problem: str = ""
+
+
+def compare_groups(groups: Sequence[Group]) -> Iterator[RunComparison]:
+    """Compare every group with the first of its task and split: runs of equal seeds, or the only two runs."""
+    first: dict[tuple[str, str], Group] = {}
+    for group in groups:
+        base = first.setdefault((group.task, group.split), group)
+        if base is not group:
+            for a, b in _pairs(base, group):
+                yield _compare(a, b)
+
+
+def _pairs(base: Group, group: Group) -> list[tuple[Result, Result]]:
+    if len(base.results) == len(group.results) == 1:
+        return [(base.results[0], group.results[0])]
+    by_seed = {result.seed: result for result in base.results}
+    return [(by_seed[result.seed], result) for result in group.results if result.seed in by_seed]
+
+
+def _compare(a: Result, b: Result) -> RunComparison:
+    try:
+        first, second = (read_predictions(result.run / PREDICTIONS / f"{result.split}.parquet") for result in (a, b))
+        return RunComparison(a, b, compare_predictions(first, second))
+    except UserError as error:
+        return RunComparison(a, b, None, str(error))
+
+
+def comparison_lines(comparisons: Sequence[RunComparison]) -> list[str]:
+    """One line for each comparison: the difference, its 95 % interval and its p value."""
+    lines = []
+    for compared in comparisons:
+        names = f"{compared.b.task} {compared.b.split}: {compared.b.run} against {compared.a.run}"
+        found = compared.difference
+        if found is None:
+            lines.append(f"{names}: not compared: {compared.problem}")
+        else:
+            interval = f"[{found.low:+.4f}, {found.high:+.4f}]"
+            lines.append(
+                f"{names}: {found.metric} {found.difference:+.4f} {interval}, p {found.p:.3f}, {found.n:,} examples"
+            )
+    return lines
