@@ -7,9 +7,12 @@ from collections.abc import Sequence
 from tests.schedules.scheduler import Agent, Decision, World
 
 LEASE = ".lease"
-CRITICAL = frozenset(("rename", "link", "unlink", "rmdir", "put", "delete"))  # what others see, or miss, at once
+CRITICAL = frozenset(
+    ("rename", "link", "unlink", "rmdir", "put", "delete", "answer")
+)  # what others see, or miss, at once
 _READS = frozenset(("open", "stat", "entries", "read", "native read"))
 _WRITES = frozenset(("create", "part", "rest", "fsync", "fsync_directory", "mkdir", "rename", "link"))
+_REQUESTS = frozenset(("head", "get", "list"))
 _SUSPENSIONS = (1.0, 20.0, 40.0, 400.0, 1e6)  # seconds: below and above the time after which a lease expires
 _JUMPS = 0.01  # of all switches, how many wake one that sleeps, as if the others were slow
 
@@ -70,9 +73,9 @@ class Faults:
             world.suspend(agent.process, self._chance.choice(_SUSPENSIONS))
         elif agent.kind in _WRITES:
             world.fail(agent, self._chance.choice((errno.ENOSPC, errno.EIO, errno.ESTALE)))
-        elif agent.kind in _READS:
+        elif agent.kind in _READS or agent.kind == "put":
             world.fail(agent, self._chance.choice((errno.EIO, errno.ESTALE)))
-        elif agent.kind in CRITICAL:
+        elif agent.kind in CRITICAL or agent.kind in _REQUESTS:
             world.fail(agent, errno.EIO)
 
 

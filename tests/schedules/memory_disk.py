@@ -45,6 +45,7 @@ class MemoryDisk:
         self.clock: Callable[[], float] = lambda: 0.0
         self.machine: Callable[[], str] = lambda: ""
         self.number: Callable[[], int] = self._count  # of the next file or directory
+        self.objects: dict[str, tuple[bytes, float]] = {}  # of the object store: contents, time
         self.changes = 0  # operations that have changed something
         self._number = 1
         self._log: list[_Change] = []

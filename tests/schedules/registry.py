@@ -9,6 +9,8 @@ _SCENARIOS: dict[str, tuple[str, str]] = {
     "lease": ("exhaustive.lease_scenarios", "three_processes"),
     "build,build": ("agents.builds", "two_builds"),
     "builds without leases": ("agents.builds", "builds_without_leases"),
+    "store lease": ("stores.store_scenarios", "take_store_lease"),
+    "store write": ("stores.store_scenarios", "write_new_object"),
 }
 """name -> (module below tests.schedules, function that makes the scenario)."""
 _COMMANDS = ("build", "gc", "forget", "export", "read")

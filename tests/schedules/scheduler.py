@@ -344,7 +344,7 @@ class World:
                 return None
             if not self._dirty:
                 break
-        if chosen is not current and chosen is not self.default(current):
+        if (chosen is not current or chosen.wake is not None) and chosen is not self.default(current):
             self._decided("run", chosen.name)
         if chosen.wake is not None or chosen.until is not None:
             if chosen.wake is not None and chosen not in self.ready:

@@ -15,6 +15,7 @@ import xxhash
 
 from gristmill.host import Host, TimedOut
 from tests.schedules.memory_disk import ROOT, MemoryDisk
+from tests.schedules.memory_store import MemoryStore
 from tests.schedules.open_files import InPlace, Reader, Writer
 from tests.schedules.scheduler import Killed, World, os_error
 
@@ -286,6 +287,9 @@ class SimulatedHost(Host):
                 relative = "" if each == inside else f"/{each.relative_to(inside).as_posix()}"
                 with self.open(f"{path}{relative}", "wb") as sink:
                     sink.write(each.read_bytes())
+
+    def store(self, scheme: str, make: Callable[[], Any]) -> Any:
+        return MemoryStore(self._world, self._disk, self) if scheme == "s3" else super().store(scheme, make)
 
 
 def _simulated(path: str) -> bool:

@@ -1,17 +1,20 @@
 """A simulation: commands of ours as processes of a scheduler, on a file system in memory."""
 
+import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from typing import Any
+from unittest.mock import patch
 
 from gristmill.host import use_host
-from tests.schedules.memory_disk import MemoryDisk
+from tests.schedules.memory_disk import ROOT, MemoryDisk
 from tests.schedules.process_caches import own_caches
 from tests.schedules.scheduler import Agent, Event, Strategy, World
 from tests.schedules.simulated_host import SimulatedHost
 
+CACHE = f"{ROOT}/cache"  # of remote files and computed ones
 _scratch: list[tempfile.TemporaryDirectory[str]] = []
 Check = Callable[["Simulation", Event], None]
 
@@ -45,7 +48,7 @@ class Simulation(World):
 
     def run(self, limit: int = 100_000) -> None:
         """As World.run, with this host in place of the real one."""
-        with use_host(self.host), own_caches(self):
+        with use_host(self.host), own_caches(self), patch.dict(os.environ, GRISTMILL_CACHE=CACHE):
             super().run(limit)
 
     def after_event(self, event: tuple[Agent, str, str, str]) -> None:

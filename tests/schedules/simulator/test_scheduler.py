@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.schedules import choices as choices_module
 from tests.schedules.choices import Conflicts, Default, Faults, Pct, Random, Replay, Starve
 from tests.schedules.scheduler import Livelock, World
 from tests.schedules.shrinking import shrink
@@ -84,7 +85,9 @@ def test_a_seed_and_a_record_repeat_a_run_exactly(name):
         assert (replayed.trace, replayed.record, again) == (first.trace, first.record, count)
 
 
-def test_runs_with_faults_are_repeated_exactly():
+def test_runs_with_faults_are_repeated_exactly(monkeypatch):
+    monkeypatch.setattr(choices_module, "_JUMPS", 0.2)  # sleeping agents are woken early, as if the others were slow
+
     def many(choices):
         world, seen = World(choices, trace=True), []
 

@@ -1,0 +1,132 @@
+"""An object store in memory, with the part of fsspec's interface that the product uses.
+
+A request is two operations, so that others go between: it takes effect at `head`, `get`, `list`, `put` or `delete`, where it may
+fail as with HTTP 503; one that has changed something is answered at `answer`, where the answer may be lost. Listings come in
+pages of two names. A put that must create fails with a conflict, as S3 does when two do so at once, if it fails with ESTALE.
+"""
+
+import errno
+import io
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any
+
+from tests.schedules.memory_disk import MemoryDisk
+from tests.schedules.scheduler import World
+
+_PAGE = 2
+
+
+class MemoryStore:
+    """The objects of a MemoryDisk, by path without the scheme. Directories are prefixes of names."""
+
+    def __init__(self, world: World, disk: MemoryDisk, host: Any) -> None:
+        self._world, self._objects, self._disk, self._host = world, disk.objects, disk, host
+
+    def _strip_protocol(self, url: str) -> str:
+        return url.partition("://")[2].rstrip("/")
+
+    def info(self, path: str) -> dict[str, Any]:
+        """Size, ETag and kind. FileNotFoundError if there is neither a file nor a prefix."""
+        self._world.step("head", path)
+        if path in self._objects:
+            data, modified = self._objects[path]
+            etag = f"{hash(data):x}"
+            return {"name": path, "size": len(data), "type": "file", "ETag": etag, "LastModified": modified}
+        if any(name.startswith(f"{path}/") for name in self._objects):
+            return {"name": path, "size": 0, "type": "directory"}
+        raise FileNotFoundError(path)
+
+    def exists(self, path: str) -> bool:
+        """Whether there is a file or a prefix."""
+        with suppress(FileNotFoundError):
+            self.info(path)
+            return True
+        return False
+
+    def modified(self, path: str) -> datetime:
+        """When a file was stored."""
+        return datetime.fromtimestamp(self.info(path)["LastModified"], UTC)
+
+    def ls(self, path: str, detail: bool = False) -> list[str]:
+        """The paths directly below a prefix. FileNotFoundError if there are none."""
+        assert not detail
+        rest = (name.removeprefix(f"{path}/") for name in self._below(path))
+        found = sorted({f"{path}/{name.partition('/')[0]}" for name in rest})
+        if not found:
+            raise FileNotFoundError(path)
+        return found
+
+    def find(self, path: str, detail: bool = True, withdirs: bool = False) -> dict[str, dict[str, Any]]:
+        """All files below a prefix, with what `info` says."""
+        found = {}
+        for name in self._below(path):
+            with suppress(KeyError):
+                found[name] = {"name": name, "size": len(self._objects[name][0]), "type": "file"}
+        return found
+
+    def cat_file(self, path: str, **_: Any) -> bytes:
+        """All bytes of a file."""
+        self._world.step("get", path)
+        if path not in self._objects:
+            self._world.observe(None)
+            raise FileNotFoundError(path)
+        self._world.observe(self._objects[path][0])
+        return self._objects[path][0]
+
+    def cat_ranges(self, paths: Sequence[str], starts: Sequence[int], ends: Sequence[int], **_: Any) -> list[bytes]:
+        """Some bytes of some files."""
+        return [self.cat_file(path)[start:end] for path, start, end in zip(paths, starts, ends, strict=True)]
+
+    def open(self, path: str, mode: str = "rb", **_: Any) -> io.BytesIO:
+        """A file to read."""
+        assert mode == "rb"
+        return io.BytesIO(self.cat_file(path))
+
+    def get_file(self, path: str, local: str) -> None:
+        """Copy a file to a local one."""
+        data = self.cat_file(path)
+        with self._host.open(local, "wb") as sink:
+            sink.write(data)
+
+    def put_file(self, local: str, path: str) -> None:
+        """Store a local file."""
+        with self._host.open(local) as source:
+            data = source.read()
+        self.pipe_file(path, data)
+
+    def pipe_file(self, path: str, data: bytes, mode: str = "overwrite") -> None:
+        """Store bytes; FileExistsError with the mode create if the file exists."""
+        try:
+            self._world.step("put", path)
+        except OSError as error:
+            if mode == "create" and error.errno == errno.ESTALE:
+                raise OSError(errno.EIO, "conflict") from RuntimeError("ConditionalRequestConflict")
+            raise
+        if mode == "create" and path in self._objects:
+            raise FileExistsError(path)
+        self._objects[path] = (bytes(data), self._host.time())
+        self._disk.changes += 1
+        self._world.step("answer", path)
+
+    def rm(self, path: str, recursive: bool = False) -> None:
+        """Remove a file, or all below a prefix. FileNotFoundError if there is nothing."""
+        names = [path] if path in self._objects else list(self._below(path)) if recursive else []
+        if not names:
+            raise FileNotFoundError(path)
+        for name in names:
+            self._world.step("delete", name)
+            self._objects.pop(name, None)
+            self._disk.changes += 1
+        self._world.step("answer", path)
+
+    def _below(self, path: str) -> Iterator[str]:
+        last = ""
+        while True:
+            self._world.step("list", path)
+            page = sorted(name for name in self._objects if name.startswith(f"{path}/") and name > last)[:_PAGE]
+            yield from page
+            if len(page) < _PAGE:
+                return
+            last = page[-1]
