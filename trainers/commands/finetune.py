@@ -97,9 +97,11 @@ def _job(request: _Request, named: dict[str, str]) -> "tuple[Finetuning, dict[st
     from trainers.recipes import RECIPES
     from trainers.recipes.finetuning_recipe import finetune
     from trainers.tasks.load_task import load_task
+    from trainers.tasks.scores import require_libraries
 
     model = named["model"]
     task = load_task(request.task)
+    require_libraries(task.metrics)
     kind = named.get("method", "full")
     if kind not in METHODS:
         raise ConfigError(

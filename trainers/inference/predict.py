@@ -18,6 +18,7 @@ from trainers.inference.write_answers import target_nats, writable_ids, write_an
 from trainers.rows.task_outputs import TaskOutputs, join_outputs, outputs_of
 from trainers.runs import checkpoint
 from trainers.runs.run import read_config
+from trainers.tasks.majority import majority_scores
 from trainers.tasks.predictions import Predictions, score_predictions, tune_threshold, write_predictions
 from trainers.tasks.schema.task import GOLD, Layout, Task
 from trainers.tasks.task_files import available_splits
@@ -47,13 +48,14 @@ def score_run(run: LocalPath, config: Finetuning, corpus: TaskCorpus) -> dict[st
     """Predict every split of the run's tasks but `train` with its best checkpoint, write predictions and `scores.json`.
 
     Splits whose gold is hidden are predicted alone. The threshold of no answer is tuned on the first scored split. Of
-    several tasks, splits are named `TASK.SPLIT`.
+    several tasks, splits are named `TASK.SPLIT`. `floors` are the scores of the majority of the training split.
     """
     found = checkpoint.pick(run, print)
     assert found is not None
     forward = trained_forward(run, found).to(compute_device())
     (run / PREDICTIONS).mkdir(exist_ok=True)
     splits: dict[str, Any] = {}
+    floors: dict[str, dict[str, float]] = {}
     for task in config.tasks:
         threshold: float | None = None
         for split in held_out_splits(corpus, task):
@@ -62,8 +64,9 @@ def score_run(run: LocalPath, config: Finetuning, corpus: TaskCorpus) -> dict[st
             write_predictions(predictions, run / PREDICTIONS / f"{name}.parquet")
             if predictions.labelled:
                 splits[name] = {metric: asdict(score) for metric, score in score_predictions(predictions).items()}
+                floors[name] = majority_scores(corpus.examples(task, TRAIN), corpus.examples(task, split))
     names = ",".join(task.name for task in config.tasks)
-    record = {"task": names, "method": config.method.kind, "step": found.step, "splits": splits}
+    record = {"task": names, "method": config.method.kind, "step": found.step, "splits": splits, "floors": floors}
     write_json(run / SCORES, record)
     return record
 

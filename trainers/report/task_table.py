@@ -20,13 +20,16 @@ _MOST_SHOWN = 3  # fields that name a configuration
 
 @dataclass(frozen=True)
 class Result:
-    """The scores of one run on one split of its task: {metric: its score as `trainers.tasks.scores` has it}."""
+    """The scores of one run on one split of its task: {metric: its score as `trainers.tasks.scores` has it}.
+    `floors` are what the majority of the training split scores.
+    """
 
     run: LocalPath
     task: str
     split: str
     config: dict[str, Any]
     scores: dict[str, dict[str, Any]]
+    floors: dict[str, float]
 
     @property
     def seed(self) -> Any:
@@ -53,7 +56,8 @@ class Group:
 @dataclass(frozen=True)
 class ScoreRow:
     """A metric of a group. `deviation` is that of the sample of runs, None for one run; `low` and `high` bound
-    the 95 % bootstrap interval over the `n` examples of a single run, None for several.
+    the 95 % bootstrap interval over the `n` examples of a single run, None for several. `floor` is the score of
+    the majority.
     """
 
     group: Group
@@ -65,6 +69,7 @@ class ScoreRow:
     deviation: float | None
     low: float | None
     high: float | None
+    floor: float | None
     signature: str | None
 
 
@@ -88,7 +93,11 @@ def results_of(run: LocalPath) -> list[Result] | None:
     except FileNotFoundError:
         return None
     config = dict(flat(read_resolved(run)))
-    return [Result(run, record["task"], split, config, its) for split, its in record["splits"].items()]
+    floors = record.get("floors", {})
+    return [
+        Result(run, record["task"], split, config, its, floors.get(split, {}))
+        for split, its in record["splits"].items()
+    ]
 
 
 def group_results(results: Sequence[Result]) -> list[Group]:
@@ -131,21 +140,25 @@ def score_rows(groups: Sequence[Group]) -> Iterator[ScoreRow]:
                 deviation=stdev(values) if several else None,
                 low=None if several else first["low"],
                 high=None if several else first["high"],
+                floor=group.results[0].floors.get(metric),
                 signature=first.get("signature"),
             )
 
 
 def table(results: Sequence[Result]) -> list[str]:
     """Lines: task, split and metric, then mean, standard deviation, median and all values over the runs that
-    differ in nothing but their seed; one run alone shows its 95 % interval.
+    differ in nothing but their seed; one run alone shows its 95 % interval. The floor is the majority's score.
     """
     rows = list(score_rows(group_results(results)))
-    lines = [("task", "split", "metric", "examples", "runs", "mean", "spread", "median", "values", "configuration")]
+    lines = [
+        ("task", "split", "metric", "examples", "runs", "mean", "spread", "median", "floor", "values", "configuration")
+    ]
     for row in rows:
         shown = " ".join(f"{value:.4f}" for value in row.values)
         spread = f"± {row.deviation:.4f}" if row.deviation is not None else f"[{row.low:.4f}, {row.high:.4f}]"
         where = (row.group.task, row.group.split, row.metric, f"{row.n:,}", str(len(row.values)))
-        lines.append((*where, f"{row.mean:.4f}", spread, f"{row.median:.4f}", shown, row.group.label))
+        floor = "" if row.floor is None else f"{row.floor:.4f}"
+        lines.append((*where, f"{row.mean:.4f}", spread, f"{row.median:.4f}", floor, shown, row.group.label))
     widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
     text = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
     signatures = {row.signature: f"{row.metric} is {row.signature}" for row in rows if row.signature}

@@ -5,7 +5,7 @@ from collections import Counter
 import numpy as np
 
 from trainers.tasks.examples import Examples
-from trainers.tasks.predictions import Predictions, predictions_of
+from trainers.tasks.predictions import Predictions, predictions_of, score_predictions
 
 
 def majority_predictions(train: Examples, examples: Examples) -> Predictions:
@@ -23,3 +23,10 @@ def majority_predictions(train: Examples, examples: Examples) -> Predictions:
     common_label = int(np.bincount(gold[gold >= 0]).argmax())
     count = len(examples) if examples.tags is None else len(examples.tags)
     return predictions_of(examples, np.full(count, common_label), "majority")
+
+
+def majority_scores(train: Examples, examples: Examples) -> dict[str, float]:
+    """Score the majority of `train` on other examples in the task's metrics, but for perplexity."""
+    metrics = [metric for metric in examples.task.metrics if metric != "perplexity"]
+    scores = score_predictions(majority_predictions(train, examples), metrics, repetitions=0)
+    return {metric: score.value for metric, score in scores.items()}

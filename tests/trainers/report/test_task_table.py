@@ -34,7 +34,10 @@ def make_scored(folder, name, wrong, task="mine", examples=40, **changes):
     (run / "predictions").mkdir()
     write_predictions(predictions, run / "predictions" / "dev.parquet")
     scores = {metric: asdict(score) for metric, score in score_predictions(predictions).items()}
-    write_json(run / "scores.json", {"task": task, "method": "full", "step": 1, "splits": {"dev": scores}})
+    write_json(
+        run / "scores.json",
+        {"task": task, "method": "full", "step": 1, "splits": {"dev": scores}, "floors": {"dev": {"accuracy": 0.5}}},
+    )
     return run
 
 
@@ -88,8 +91,8 @@ def test_runs_on_other_examples_are_not_compared_and_it_is_said(tmp_path):
 def test_the_table_and_the_page_show_every_value(seeds, capsys):
     lines = table(read_results(seeds))
     heads, first = (" ".join(line.split()) for line in lines[:2])
-    assert heads == "task split metric examples runs mean spread median values configuration"
-    assert first == "mine dev accuracy 40 3 0.7500 ± 0.0500 0.7500 0.8000 0.7500 0.7000 method.kind=full"
+    assert heads == "task split metric examples runs mean spread median floor values configuration"
+    assert first == "mine dev accuracy 40 3 0.7500 ± 0.0500 0.7500 0.5000 0.8000 0.7500 0.7000 method.kind=full"
     page = Strict()
     page.feed(render(read_runs(seeds)))
     for shown in ("± 0.0500", "method.kind=lora", "Paired comparisons", "0.8000 0.7500 0.7000"):

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainers.tasks.schema.metric_names import METRIC_KINDS
-from trainers.tasks.scores import METRICS
+from trainers.tasks.scores import METRICS, require_libraries
 from trainers.tasks.scores.answer_scores import best_threshold, normalise_answer
 from trainers.tasks.scores.outcomes import Outcomes
 from trainers.tasks.scores.resampling import score
@@ -328,6 +328,16 @@ def test_a_missing_library_is_named_with_the_command_that_installs_it(monkeypatc
             UserError, match=rf"{name} needs {package} .*pip install --constraint constraints.txt .*finetune"
         ):
             value(name, text_outcomes(TEXTS))
+
+
+def test_a_library_that_is_missing_is_named_before_anything_is_trained(monkeypatch):
+    from gristmill.errors import UserError
+
+    require_libraries(["accuracy", "entity_f1", "bleu"])
+    monkeypatch.setattr("trainers.tasks.scores.find_spec", lambda name: None)
+    require_libraries(["accuracy", "entity_f1", "perplexity"])
+    with pytest.raises(UserError, match=r"metrics: rougeL needs rouge-score, which is not installed; run: pip install"):
+        require_libraries(["accuracy", "rougeL"])
 
 
 def test_random_labels_have_no_correlation_within_the_interval():

@@ -15,6 +15,12 @@ from gristmill.extras import install_extra
 from trainers.tasks.scores.metric import TaskMetric, Value, mean_of, summed
 from trainers.tasks.scores.outcomes import Outcomes
 
+LIBRARIES = {
+    **dict.fromkeys(("rouge1", "rouge2", "rougeL", "rougeLsum"), "rouge_score"),
+    **dict.fromkeys(("bleu", "chrf"), "sacrebleu"),
+}
+"""The library of each metric that needs one."""
+
 
 def _library(module: str, metric: str) -> Any:
     try:
