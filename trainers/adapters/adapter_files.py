@@ -8,10 +8,12 @@ the architecture and the fingerprint of the base.
 
 import json
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 from gristmill.config import parse, plain
 from gristmill.errors import ConfigError, UserError
+from gristmill.host import host, lent
 from gristmill.storage.disk import LocalPath
 from gristmill.storage.location import FileRecord
 from gristmill.storage.store import read_json, write_json
@@ -66,11 +68,11 @@ def save_adapter(
         (directory / _PEFT).write_text(
             json.dumps({**config, "base_model_name_or_path": path}, indent=2) + "\n", encoding="utf-8"
         )
-    save_file(
-        {name: tensor.contiguous() for name, tensor in own.items()}, directory / _TENSORS, metadata={"format": "pt"}
-    )
+    tensors = {name: tensor.contiguous() for name, tensor in own.items()}
+    host().deliver(str(directory / _TENSORS), partial(save_file, tensors, metadata={"format": "pt"}))
     if head:
-        save_file({name: tensor.contiguous() for name, tensor in head.items()}, directory / _HEAD)
+        tensors = {name: tensor.contiguous() for name, tensor in head.items()}
+        host().deliver(str(directory / _HEAD), partial(save_file, tensors))
     record = {
         "format": FORMAT,
         "method": plain(method if config is None else method.deployed),
@@ -107,14 +109,14 @@ def load_adapter(directory: LocalPath, network: Any, architecture: str, family: 
         directory.verify(FileRecord(**entry))
     head = {name: parameter for name, parameter in network.named_parameters() if name.startswith("task_head.")}
     method.apply(network, architecture, family, 0)
-    state = load_file(directory / _TENSORS)
+    state = load_file(lent(directory / _TENSORS))
     if (directory / _PEFT).exists():
         method.load_peft(network, architecture, state)
     else:
         ours = {name: tensor for name, tensor in trained_state(network).items() if name not in head}
         set_tensors(ours, state)
     if head and (directory / _HEAD).exists():
-        set_tensors({name: parameter.detach() for name, parameter in head.items()}, load_file(directory / _HEAD))
+        set_tensors({name: parameter.detach() for name, parameter in head.items()}, load_file(lent(directory / _HEAD)))
     return method
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from gristmill.errors import ConfigError, UserError
+from gristmill.host import lent
 from trainers.config.architecture import Model, fill
 from trainers.models import MODELS, stack_parameters, stock_class
 from trainers.models.interface import HeadForm
@@ -135,7 +136,7 @@ def published_head(path: Path, form: HeadForm) -> dict[str, Any]:
 
     found = {}
     for file in weight_files(path):
-        with safe_open(file, "pt") as opened:
+        with safe_open(lent(file), "pt") as opened:
             names = set(opened.keys())
             for layer in ("dense", "norm"):
                 for part in ("weight", "bias"):
