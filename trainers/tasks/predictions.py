@@ -10,7 +10,7 @@ label or candidate; for span the score of the answer and that of no answer. Colu
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import numpy as np
 import pyarrow as pa
@@ -21,9 +21,11 @@ from gristmill.config import near_match, parse, plain
 from gristmill.errors import UserError
 from gristmill.storage.location import Location
 from trainers.tasks.examples import HIDDEN, Examples
+from trainers.tasks.schema.metric_names import METRIC_KINDS
 from trainers.tasks.schema.task import Task
 from trainers.tasks.scores import METRICS
 from trainers.tasks.scores.answer_scores import best_threshold, exact_matches, token_f1s
+from trainers.tasks.scores.metric import TaskMetric
 from trainers.tasks.scores.outcomes import Outcomes
 from trainers.tasks.scores.resampling import REPETITIONS, Difference, Score, compare, score
 
@@ -138,12 +140,19 @@ def score_predictions(
             f"score another split"
         )
     names = predictions.task.metrics if metrics is None else metrics
-    return {name: score(_metric(name), predictions.decided, repetitions, seed) for name in names}
+    return {name: score(_metric(name, predictions.task), predictions.decided, repetitions, seed) for name in names}
 
 
-def _metric(name: str) -> Any:
+def _metric(name: str, task: Task) -> TaskMetric:
+    """A metric by name. Raises UserError unless it measures tasks of this kind and labels."""
     if name not in METRICS:
         raise UserError(f"metric: got {name!r}{near_match(name, list(METRICS))}")
+    bio = name != "entity_f1" or all(label == "O" or label[:2] in ("B-", "I-") for label in task.label_names)
+    if task.kind not in METRIC_KINDS[name] or not bio:
+        allowed = ", ".join(metric for metric, kinds in METRIC_KINDS.items() if task.kind in kinds)
+        raise UserError(
+            f"metric: {name} does not measure {task.name}, a task of kind {task.kind}, which allows {allowed}"
+        )
     return METRICS[name]
 
 
@@ -181,7 +190,7 @@ def compare_predictions(
             raise UserError(
                 f"{predictions.task.name}: {predictions.split}: its gold is hidden; compare on another split"
             )
-    return compare(_metric(metric or a.task.metrics[0]), a.decided, b.decided, repetitions, seed)
+    return compare(_metric(metric or a.task.metrics[0], a.task), a.decided, b.decided, repetitions, seed)
 
 
 def write_predictions(predictions: Predictions, path: Location) -> None:

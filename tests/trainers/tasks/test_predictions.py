@@ -111,6 +111,12 @@ def test_another_metric_than_the_task_s_can_be_recomputed(tmp_path):
         score_predictions(predictions(tmp_path, "classify"), ["macrof1"])
 
 
+@pytest.mark.parametrize(("kind", "metric"), [("classify", "bleu"), ("regress", "accuracy"), ("span", "entity_f1")])
+def test_a_metric_of_another_kind_of_task_is_refused(tmp_path, kind, metric):
+    with pytest.raises(UserError, match=f"metric: {metric} does not measure mine, a task of kind {kind}, which allows"):
+        score_predictions(predictions(tmp_path, kind), [metric])
+
+
 def test_the_threshold_of_no_answer_is_tuned_stored_and_applied(tmp_path):
     examples = examples_of(tmp_path, "span")
     scores = np.array([[1.0, 5.0], [3.0, 2.0], [2.0, 2.0], [4.0, 1.0]])

@@ -63,12 +63,14 @@ def test_glue_has_the_nine_columns_of_its_mean():
         ({"unlabelled": ["test"]}, "unlabelled: got test, expected splits of files (train)"),
         ({"columns": {"text": 1, "label": 0}}, "columns.text: got the number 1; a file with a header names its columns"),
         ({"rename": {"0": "nope"}}, "rename: got 'nope', expected a label of the task"),
+        ({"scheme": "bio"}, "scheme: classify has none; it belongs to tag"),
         ({"no_answer": True}, "no_answer: classify has none"),
         ({"range": [0, 5]}, "range: classify has none"),
         ({"pattern": "(?P<text>.*)"}, "pattern: None has none"),
         ({"templates": {"input": "{passage}", "target": "{label}"}}, "templates.input: got {passage}, classify allows text"),
         ({"templates": {"input": "{text}", "target": "yes"}}, "templates.target: got no name in braces"),
         ({"templates": {"input": "{text}", "target": "{label}", "words": {"no": "x"}}}, "templates.words: yes: expected a word"),
+        ({"templates": {"input": "{text}", "target": "{label} {label}"}}, "templates.target: got several names"),
         ({"elsewhere": [{"files": {"dev": "d.csv"}, "columns": {"text": "a"}}]}, "elsewhere[0].columns: label missing"),
     ],
 )  # fmt: skip
@@ -77,6 +79,13 @@ def test_a_bad_field_is_named_with_what_is_allowed(changes, message):
         parsed(**changes)
     assert str(raised.value).startswith(f"my.yaml: {message}")
     assert "\n" not in str(raised.value)
+
+
+def test_entities_need_labels_that_begin_and_continue_them():
+    fields = {"kind": "tag", "columns": {"words": "w", "tags": "t"}, "metrics": ["entity_f1"]}
+    assert parsed(**fields, labels=["O", "B-PER", "I-PER"]).label_names == ("O", "B-PER", "I-PER")
+    with pytest.raises(ConfigError, match="metrics: entity_f1 needs labels O, B-TYPE and I-TYPE, got 'PER'"):
+        parsed(**fields, labels=["O", "PER"])
 
 
 def test_an_unknown_task_names_those_that_are_near():

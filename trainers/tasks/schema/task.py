@@ -41,6 +41,7 @@ GOLD = {
 }
 _LISTS = ("candidates", "target", "accepted")
 _FIELD = re.compile(r"\{([^{}]+)\}")
+_BIO = re.compile(r"O|[BI]-.+")
 _SUFFIXES: dict[str, Format] = {
     ".jsonl": "jsonl", ".tsv": "tsv", ".csv": "csv", ".parquet": "parquet", ".conll": "conll", ".conllu": "conllu",
 }  # fmt: skip
@@ -267,6 +268,7 @@ class Task(Layout):
         hidden = set(layout.unlabelled) == set(layout.files)
         missing = [role for role in needed if role not in layout.roles and not (hidden and role == GOLD[self.kind])]
         _require(not missing, f"{place}columns: {', '.join(missing)} missing; {self.kind} needs {', '.join(needed)}")
+        _require(layout.scheme is None or self.kind == "tag", f"{place}scheme: {self.kind} has none; it belongs to tag")
         for label in (layout.rename or {}).values():
             known = not self.labels or label in self.label_names
             _require(
@@ -303,6 +305,9 @@ class Task(Layout):
             "f1" not in self.metrics or binary,
             "metrics: f1 needs two labels, or `positive`; or use macro_f1 or micro_f1",
         )
+        if "entity_f1" in self.metrics:
+            odd = next((name for name in self.label_names if not _BIO.fullmatch(name)), None)
+            _require(odd is None, f"metrics: entity_f1 needs labels O, B-TYPE and I-TYPE, got {odd!r}")
         grouped = all("group" in layout.roles for _, layout in self.layouts)
         _require(
             "question_accuracy" not in self.metrics or grouped, "metrics: question_accuracy needs the column group"
@@ -323,7 +328,11 @@ class Task(Layout):
             _require(
                 bool(fields_of(template)), f"templates.{place}: got no name in braces; allowed: {', '.join(allowed)}"
             )
+        _require(
+            len(fields_of(templates.target)) == 1, f"templates.target: got several names, expected {{{gold}}} once"
+        )
         if templates.words is not None:
+            _require(self.kind == "classify", f"templates.words: {self.kind} has no labels; leave them out")
             missing = set(self.label_names) ^ set(templates.words)
             _require(not missing, f"templates.words: {', '.join(sorted(missing))}: expected a word for each label")
 
