@@ -71,7 +71,7 @@ model that does not fit is reported by name, in one error.
 
 
 FINETUNING = """\
-A job of `kind: finetuning` is made by `python -m trainers finetune TASK model=DIR a.b=value ...` ([finetuning.md](finetuning.md));
+A job of `kind: finetuning` is made by `python -m trainers finetune TASK model=DIR a.b=value ...` ([guide](finetuning.md));
 its RUN/resolved.yaml holds the tasks whole. Sections that are not described here are those of pretraining.
 """
 

@@ -1,5 +1,6 @@
 """Predictions of a fine-tuned run: for the splits of its task, stored and scored, and for a file."""
 
+from collections.abc import Mapping
 from dataclasses import asdict, fields, replace
 from typing import Any
 
@@ -69,6 +70,15 @@ def score_run(run: LocalPath, config: Finetuning, corpus: TaskCorpus) -> dict[st
     record = {"task": names, "method": config.method.kind, "step": found.step, "splits": splits, "floors": floors}
     write_json(run / SCORES, record)
     return record
+
+
+def score_line(scores: Mapping[str, Mapping[str, float]], floors: Mapping[str, float]) -> str:
+    """Write the scores of a split as a line: each metric with its interval and, if known, the majority's."""
+    parts = []
+    for name, score in scores.items():
+        floor = f" (majority {floors[name]:.4f})" if name in floors else ""
+        parts.append(f"{name} {score['value']:.4f} [{score['low']:.4f}, {score['high']:.4f}]{floor}")
+    return ", ".join(parts)
 
 
 def _predict(

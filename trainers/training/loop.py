@@ -29,7 +29,7 @@ from trainers.engine.mfu import Flops, device_name, flops_of, memory_bytes, peak
 from trainers.engine.schedule import rate_fraction
 from trainers.inference.base import base_weights
 from trainers.inference.model_export import export_checkpoint
-from trainers.inference.predict import score_run
+from trainers.inference.predict import score_line, score_run
 from trainers.report.run_page import write_report
 from trainers.rows.batch import Batch
 from trainers.runs import checkpoint
@@ -389,9 +389,8 @@ class Training:
             settings = self.config.checkpoints
             checkpoint.remove_replaced(self.path, settings.keep, settings.keep_every, self._check)
             copy_ledger(self.path)
-            if self.judge is None:
-                self.progress.write("export", message=str(export_checkpoint(self.path, self.path / "export")))
             self._score()
+            self.progress.write("export", message=str(export_checkpoint(self.path, self.path / "export")))
             write_json(self.path / "finished.json", {"step": self.steps, "tokens": self.tokens})
             seen = self.data.consumed(self.steps * self.sequences)
             self.progress.write("data", step=self.steps, sources=seen, message=line(seen))
@@ -402,12 +401,9 @@ class Training:
         """In fine-tuning, predict and score the splits of the task with the best checkpoint."""
         if not isinstance(self.config, Finetuning) or not isinstance(self.corpus, TaskCorpus):
             return
-        for split, scores in score_run(self.path, self.config, self.corpus)["splits"].items():
-            shown = ", ".join(
-                f"{name} {score['value']:.4f} [{score['low']:.4f}, {score['high']:.4f}]"
-                for name, score in scores.items()
-            )
-            message = f"{self.config.tasks[0].name} {split}  {shown}"
+        record = score_run(self.path, self.config, self.corpus)
+        for split, scores in record["splits"].items():
+            message = f"{record['task']} {split}  {score_line(scores, record['floors'][split])}"
             self.progress.write("score", step=self.steps, split=split, scores=scores, message=message)
 
 
