@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
+from trainers.adapters.shared.training_method import Encode
 from trainers.config.architecture import Model
 from trainers.config.finetuning import Finetuning
 from trainers.config.job import Job
@@ -16,12 +17,15 @@ from trainers.models.interface import HeadKind
 from trainers.tasks.schema.task import Task
 
 
-def build_forward(config: Job, specials: dict[str, int], base: Mapping[str, Any]) -> Forward:
+def build_forward(
+    config: Job, specials: dict[str, int], base: Mapping[str, Any], encode: Encode | None = None
+) -> Forward:
     """The model of a resolved job with its losses: in fp32, the same on every worker.
 
     `base` are the weights that it begins with, by the names of its parameters; those that it lacks are drawn from the
     job's seed. A fine-tuned model then gets its head, whose hidden layers may be in `base` as `task_head...`, and what
-    its method adds; what the method does not train is frozen.
+    its method adds; what the method does not train is frozen. `encode` is needed where a prompt that begins from a text
+    is to be trained.
     """
     network = base_network(config, specials, base)
     if not isinstance(config, Finetuning):
@@ -34,7 +38,7 @@ def build_forward(config: Job, specials: dict[str, int], base: Mapping[str, Any]
         head = (config.head.pooling, config.layers, config.head.dropout)
         attach_head(network, config.model, task.kind, outputs_of(task), config.seed, *head, weights=base)
         losses = task_losses(task.kind, config.label_smoothing, class_weights(config))
-    config.method.apply(network, architecture, family, config.seed)
+    config.method.apply(network, architecture, family, config.seed, encode)
     return Forward(network, architecture, True, losses)
 
 

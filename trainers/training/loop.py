@@ -99,7 +99,7 @@ class Training:
         accumulation = -(-self.sequences // (self.micro_batch * world))
         parent = read_run(run).get("parent")
         base = base_weights(config, corpus.tokenizer.specials, parent) if config.kind == "finetuning" and parent else {}
-        forward = build_forward(config, corpus.tokenizer.specials, base)
+        forward = build_forward(config, corpus.tokenizer.specials, base, getattr(corpus, "encode", None))
         parameters = sum(parameter.numel() for parameter in forward.parameters())
         trained = sum(parameter.numel() for parameter in forward.parameters() if parameter.requires_grad)
         self.flops = [flops_of(forward.model, config, length) for length in self.data.row_lengths]

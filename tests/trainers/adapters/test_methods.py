@@ -163,7 +163,7 @@ def test_a_field_out_of_range_is_refused(fields, message):
 
 
 def test_more_tasks_than_a_multitask_prompt_has_are_refused():
-    with pytest.raises(ValueError, match="tasks: got 2, but there is a task number 2; give at least 3"):
+    with pytest.raises(ConfigError, match=r"^method.tasks: got 2, the run has more; set it to 3 or more$"):
         MultitaskPrompt(tasks=2).first_virtual(200, 2)
 
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from gristmill.errors import ConfigError
 from trainers.adapters.shared.blocks import token_embedding
 from trainers.adapters.shared.training_method import Encode, TrainingMethod, freeze, set_tensors
 from trainers.adapters.virtual.prompt_tuning import check_prompt, prompt_config, start_rows
@@ -35,7 +36,7 @@ class MultitaskPrompt(TrainingMethod):
     def first_virtual(self, rows: int, task: int) -> int:
         """Every task has `tokens` ids of its own."""
         if not 0 <= task < self.tasks:
-            raise ValueError(f"tasks: got {self.tasks}, but there is a task number {task}; give at least {task + 1}")
+            raise ConfigError(f"method.tasks: got {self.tasks}, the run has more; set it to {task + 1} or more")
         return rows + task * self.tokens
 
     def insert(self, network: Any, architecture: str, family: str, encode: Encode | None) -> None:

@@ -63,18 +63,17 @@ def check_prompt(tokens: int, init: str, text: str | None) -> None:
 
 
 def start_rows(table: Any, tokens: int, init: str, text: str | None, encode: Encode | None) -> Any:
-    """What a prompt begins with (`virtual_embedding.first_rows`); ConfigError if its text has no tokens."""
+    """What a prompt begins with (`virtual_embedding.first_rows`); ConfigError if its text has no tokens.
+
+    Without `encode`, for a model whose prompt is then loaded, it is drawn from the vocabulary instead.
+    """
     from trainers.adapters.virtual.virtual_embedding import first_rows
 
-    ids: list[int] = []
-    if init == "text":
-        assert text is not None
-        assert encode is not None, "a prompt that begins from a text needs the tokenizer"
-        ids = list(encode(text))
-        if not ids:
-            raise ConfigError(
-                "method.text: the tokenizer makes no tokens of it; give another text, or init: vocabulary"
-            )
+    if text is None or encode is None:
+        return first_rows(table, tokens, "vocabulary" if init == "text" else init, [])
+    ids = encode(text)
+    if not ids:
+        raise ConfigError("method.text: the tokenizer makes no tokens of it; give another text, or init: vocabulary")
     return first_rows(table, tokens, init, ids)
 
 

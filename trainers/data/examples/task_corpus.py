@@ -44,6 +44,12 @@ class TaskCorpus:
     directory: LocalPath
     tokenizer: TokenizerRecord
 
+    def encode(self, text: str) -> list[int]:
+        """The tokens of a text, without specials."""
+        file = str(self.directory.verify(self.tokenizer.file))
+        ids = TextEncoder(file, self.tokenizer.xxh3_128).encode(pa.array([text], pa.large_string())).tokens
+        return [int(each) for each in ids]
+
     @cached_property
     def fingerprint(self) -> str:
         """A digest of the tasks' definitions and of the files that a run trains and validates on, wherever they are."""
@@ -136,7 +142,8 @@ def _held_out(corpus: TaskCorpus, job: Finetuning, splits: Sequence[tuple[Task, 
 
 def _inputs(corpus: TaskCorpus, job: Finetuning, examples: Examples) -> TaskInputs:
     pairs = _as_text(examples) if job.writes_text else None
-    return _input_maker(corpus, job).make(examples, pairs)
+    names = [task.name for task in job.tasks]
+    return _input_maker(corpus, job, names.index(examples.task.name)).make(examples, pairs)
 
 
 def _as_text(examples: Examples) -> tuple[pa.LargeStringArray, pa.LargeStringArray]:
@@ -145,12 +152,13 @@ def _as_text(examples: Examples) -> tuple[pa.LargeStringArray, pa.LargeStringArr
     return pa.array(render_inputs(examples), pa.large_string()), pa.array(targets, pa.large_string())
 
 
-def _input_maker(corpus: TaskCorpus, job: Finetuning) -> InputMaker:
-    """What makes inputs for a resolved run. `encoding.max_length` counts virtual tokens; positions before them are
-    those of a prefix.
+def _input_maker(corpus: TaskCorpus, job: Finetuning, task: int = 0) -> InputMaker:
+    """What makes inputs for a resolved run and one of its tasks, whose virtual tokens may be its own.
+    `encoding.max_length` counts virtual tokens; positions before them are those of a prefix.
     """
     virtual, first = job.method.virtual_tokens, job.method.prefix_length
     form = text_format(job.model, corpus.tokenizer.specials, job.writes_text, virtual, first)
+    form = replace(form, first_virtual=job.method.first_virtual(form.first_virtual, task))
     length = min(job.encoding.max_length or job.model.positions, job.model.positions - first) - virtual
     encoder = TextEncoder(str(corpus.directory.verify(corpus.tokenizer.file)), corpus.tokenizer.xxh3_128)
     return InputMaker(encoder, form, length, job.encoding.stride)

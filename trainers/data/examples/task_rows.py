@@ -46,16 +46,17 @@ def task_batch(chosen: Sequence[ChosenInputs], packed: bool = True) -> Batch:
     behind = place(row, np.concatenate(decoded)) if both else places
     per_row = _per_row(chosen, [owner for _, owner in picked], places)
     texts = _joined([task.render(numbers) for task, numbers in pairs])
+    virtual = np.concatenate([np.full(len(numbers), task.format.first_virtual) for task, numbers in pairs])
     if kind == "text_to_text":
         answers = _joined([task.render_targets(numbers) for task, numbers in pairs])
         if both:
             goals = _scattered(behind, behind.of_tokens(answers.offsets)[0], answers.ids)
-            inputs, positions, numbers = _rows(form, texts, places)
+            inputs, positions, numbers = _rows(form, texts, places, virtual)
             return Batch(inputs, goals, positions, numbers, *per_row, decoder=_decoder(form, answers, behind))
         joined, at = _continued(texts, answers, places.base + form.virtual_tokens)
-        inputs, positions, numbers = _rows(form, joined, places)
+        inputs, positions, numbers = _rows(form, joined, places, virtual)
         return Batch(inputs, _scattered(places, at, answers.ids), positions, numbers, *per_row)
-    inputs, positions, numbers = _rows(form, texts, places)
+    inputs, positions, numbers = _rows(form, texts, places, virtual)
     decoder = _decoder(form, texts, behind) if both else None
     skip = 0 if both else form.virtual_tokens
     types = None
@@ -91,8 +92,12 @@ def _per_row(
     return source, sequence, sample, epoch
 
 
-def _rows(form: TextFormat, rendered: Rendered, places: Places) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(inputs, positions, segments) of the side that reads texts after virtual tokens."""
+def _rows(
+    form: TextFormat, rendered: Rendered, places: Places, first_virtual: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(inputs, positions, segments) of the side that reads texts after virtual tokens, whose ids begin at
+    `first_virtual`, int64 by segment.
+    """
     virtual, first = form.virtual_tokens, form.first_position
     at, within = places.of_tokens(rendered.offsets, virtual)
     inputs = _scattered(places, at, rendered.ids, form.padding)
@@ -100,7 +105,7 @@ def _rows(form: TextFormat, rendered: Rendered, places: Places) -> tuple[np.ndar
     segments = _scattered(places, at, np.repeat(places.number, np.diff(rendered.offsets)), PADDING)
     if virtual:
         ahead = places.base[:, None] + np.arange(virtual)
-        inputs.ravel()[ahead] = form.first_virtual + np.arange(virtual)
+        inputs.ravel()[ahead] = first_virtual[:, None] + np.arange(virtual)
         positions.ravel()[ahead] = first + np.arange(virtual)
         segments.ravel()[ahead] = places.number[:, None]
     return inputs, positions, segments

@@ -5,6 +5,7 @@ import shutil
 from dataclasses import replace
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from gristmill.config import parse
@@ -12,6 +13,7 @@ from gristmill.errors import ConfigError, UserError
 from gristmill.storage.store import write_json
 from tests.trainers.data.examples.conftest import sentences
 from tokenizer.encode import Encoder
+from trainers.adapters.virtual.multitask_prompt import MultitaskPrompt
 from trainers.config.architecture import Model, fill
 from trainers.config.finetuning import Encoding, Finetuning
 from trainers.config.job import BatchSize, Init, TrainingBudget
@@ -106,6 +108,28 @@ def test_lengths_count_virtual_tokens_and_prefixes(base, files, monkeypatch):
     monkeypatch.setattr(type(job.method), "virtual_tokens", 0)
     monkeypatch.setattr(type(job.method), "prefix_length", 50)
     assert task_training(open_tasks(job), job).length == 14
+
+
+def test_every_task_has_the_virtual_tokens_that_its_method_gives_it(base, files):
+    """`multitask_prompt`: those of the second task follow those of the first."""
+    job = job_of(base, files, method=MultitaskPrompt(tokens=3, tasks=2), encoding=Encoding(packed=False))
+    job = replace(job, tasks=(job.tasks[0], replace(job.tasks[0], name="other")))
+    corpus = open_tasks(job)
+    data = task_training(corpus, job)
+    first = job.model.vocab_size
+    for batch in data.split(data.order.take(0, 16), 16, 0, 1):
+        filled = batch.sample >= 0
+        assert set(batch.source[filled]) == {0, 1}
+        expected = first + 3 * batch.source[filled][:, None] + np.arange(3)
+        assert (batch.inputs[filled][:, :3] == expected).all()
+    with pytest.raises(ConfigError, match=r"method.tasks: got 1, the run has more; set it to 2 or more"):
+        task_training(corpus, replace(job, method=MultitaskPrompt(tokens=3)))
+
+
+def test_a_prompt_begins_from_the_tokens_of_a_text(base, files):
+    corpus = open_tasks(job_of(base, files))
+    tokenizer = Encoder.load(str(base / "tokenizer.json"))
+    assert corpus.encode("It was") == tokenizer.encode(pa.array(["It was"], pa.large_string()))[0].tolist()
 
 
 def test_a_run_tells_the_roles_of_its_specials(base, files):
