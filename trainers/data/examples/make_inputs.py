@@ -118,18 +118,20 @@ class InputMaker:
         )
         tags = np.full(len(words), IGNORED) if examples.tags is None else np.asarray(examples.tags, np.int64)[words]
         inputs = self._inputs(examples, segments, _windowed(windows, len(examples), 0), "tag")
-        found = {"word_offsets": offsets, "words": words, "word_tokens": places, "tags": tags}
-        return replace(inputs, example=windows.text, **found)
+        inputs = replace(inputs, word_offsets=offsets, words=words, word_tokens=places, tags=tags)
+        return replace(inputs, example=windows.text)
 
     def _span(self, examples: Examples) -> TaskInputs:
         """The question before windows over the passage; the first accepted answer where it lies in a window."""
         questions, passages = self.encoder.encode(examples.texts[0]), self.encoder.encode_located(examples.texts[1])
         room = self._room(2)
-        kept = np.minimum(questions.sizes, min(LONGEST_QUESTION, room // 2))
-        windows = cut_windows(passages.sizes, room - kept, self.stride)
+        question_sizes = np.minimum(questions.sizes, min(LONGEST_QUESTION, room // 2))
+        windows = cut_windows(passages.sizes, room - question_sizes, self.stride)
         text = windows.text
         begins = np.stack([questions.first[text], passages.first[text] + windows.starts])
-        segments = TextSlices((questions.tokens, passages.tokens), begins, np.stack([kept[text], windows.sizes]))
+        segments = TextSlices(
+            (questions.tokens, passages.tokens), begins, np.stack([question_sizes[text], windows.sizes])
+        )
         answers, missed = None, 0
         if examples.labelled:
             assert examples.spans is not None
@@ -137,10 +139,10 @@ class InputMaker:
             inside = (
                 (first >= 0)[text] & (first[text] >= windows.starts) & (last[text] < windows.starts + windows.sizes)
             )
-            before = len(self.format.before) + kept[text] + len(self.format.between) - windows.starts
+            before = len(self.format.before) + question_sizes[text] + len(self.format.between) - windows.starts
             answers = np.where(inside, np.stack([first[text], last[text]]) + before, -1).T
             missed = int((first >= 0).sum()) - len(np.unique(text[inside]))
-        lost = questions.sizes - kept
+        lost = questions.sizes - question_sizes
         truncation = _windowed(windows, len(examples), missed, int((lost > 0).sum()), int(lost.sum()))
         inputs = replace(self._inputs(examples, segments, truncation, "span"), example=text, answers=answers)
         return replace(inputs, token_starts=passages.starts, token_ends=passages.ends)
@@ -158,8 +160,8 @@ class InputMaker:
         if form.decoder_start is not None:
             sizes = np.minimum(full, np.array([[room], [self.length - marks]]))
         else:
-            given = np.minimum(full[0], room - room // 4)
-            sizes = np.stack([given, np.minimum(full[1], room - given)])
+            source_sizes = np.minimum(full[0], room - room // 4)
+            sizes = np.stack([source_sizes, np.minimum(full[1], room - source_sizes)])
         lost = (full - sizes).sum(axis=0)
         segments = TextSlices(tuple(each.tokens for each in encoded), np.stack([each.first for each in encoded]), sizes)
         truncation = Truncation(len(examples), int((lost > 0).sum()), int(lost.sum()))

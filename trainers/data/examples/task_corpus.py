@@ -74,12 +74,12 @@ class TaskCorpus:
         """The examples of a split, read once. UserError where train and dev share examples, unless the task allows it."""
         if (task.name, split) not in self._examples:
             both = self.splits(task)
-            found = (
+            splits = (
                 read_splits(task, both, self.files)
                 if split in both
                 else {split: read_examples(task, split, self.files)}
             )
-            self._examples.update({(task.name, name): examples for name, examples in found.items()})
+            self._examples.update({(task.name, name): examples for name, examples in splits.items()})
         return self._examples[task.name, split]
 
 

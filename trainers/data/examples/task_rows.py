@@ -128,16 +128,16 @@ def _continued(sources: Rendered, targets: Rendered, base: np.ndarray) -> tuple[
     """Each source followed by its target without the last token, and the flattened positions that predict the targets;
     `base` is where each source begins.
     """
-    given, asked = np.diff(sources.offsets), np.diff(targets.offsets)
-    offsets = np.concatenate([[0], np.cumsum(given + asked - 1)])
+    source_sizes, target_sizes = np.diff(sources.offsets), np.diff(targets.offsets)
+    offsets = np.concatenate([[0], np.cumsum(source_sizes + target_sizes - 1)])
     ids, part = np.empty((2, offsets[-1]), np.int64)
-    at = np.arange(sources.offsets[-1]) + np.repeat(offsets[:-1] - sources.offsets[:-1], given)
+    at = np.arange(sources.offsets[-1]) + np.repeat(offsets[:-1] - sources.offsets[:-1], source_sizes)
     ids[at], part[at] = sources.ids, sources.part
-    within = np.arange(targets.offsets[-1]) - np.repeat(targets.offsets[:-1], asked)
-    kept = within < np.repeat(asked - 1, asked)
-    at = np.repeat(offsets[:-1] + given, asked)[kept] + within[kept]
-    ids[at], part[at] = targets.ids[kept], targets.part[kept]
-    return Rendered(ids, part, offsets), np.repeat(base + given - 1, asked) + within
+    within = np.arange(targets.offsets[-1]) - np.repeat(targets.offsets[:-1], target_sizes)
+    read = within < np.repeat(target_sizes - 1, target_sizes)
+    at = np.repeat(offsets[:-1] + source_sizes, target_sizes)[read] + within[read]
+    ids[at], part[at] = targets.ids[read], targets.part[read]
+    return Rendered(ids, part, offsets), np.repeat(base + source_sizes - 1, target_sizes) + within
 
 
 def _types(rendered: Rendered) -> np.ndarray:
