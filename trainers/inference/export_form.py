@@ -47,7 +47,7 @@ def export_form(config: Job, merge: bool) -> ExportForm:
     obstacle = why_not_stock(config.model)
     if obstacle is None and config.head_kind is not None:
         model, head = config.model, config.head
-        obstacle = why_not_stock_head(MODELS[model.architecture], model, config.head_kind, head.pooling, head.layers)
+        obstacle = why_not_stock_head(MODELS[model.architecture], model, config.head_kind, head.pooling, config.layers)
     return ExportForm(False, method.freezes, obstacle, _task_notes(config, obstacle))
 
 
