@@ -19,7 +19,7 @@ from pipelines.reading.entries.files import SourceFile, checksum_of, read_error,
 from pipelines.reading.entries.listing import list_files
 from pipelines.reading.sources.registry import FORMATS
 from pipelines.reading.sources.source import Source
-from pipelines.reading.web import extraction
+from pipelines.reading.web import page_process
 
 # Fields that do not change the documents that are read from the same files.
 _NOT_IDENTITY = (
@@ -66,7 +66,7 @@ class Read(Stage):
     def depends(self) -> dict[str, str]:
         """Return the versions of everything that decodes and normalises."""
         kind = FORMATS[self.source.format]
-        extractor = extraction.libraries(self.source) if kind.pages else {}
+        extractor = page_process.libraries(self.source) if kind.pages else {}
         return read.depends() | library_versions(*kind.libraries) | extractor
 
     def knobs(self) -> dict[str, Any]:

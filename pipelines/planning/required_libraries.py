@@ -9,7 +9,7 @@ from gristmill.extras import import_failures
 from gristmill.storage.paths import is_url
 from gristmill.storage.remote import library_of_scheme
 from pipelines.planning.corpus import CorpusConfig
-from pipelines.reading.web.extraction import library_of_extractor
+from pipelines.reading.web.page_process import library_of_extractor
 
 
 class Need(NamedTuple):

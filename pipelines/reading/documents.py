@@ -21,7 +21,7 @@ from pipelines.reading.entries.records import Bad, TextRecord, WebPage
 from pipelines.reading.part_writer import PartBuilder, ReadPart
 from pipelines.reading.sources.registry import FORMATS
 from pipelines.reading.sources.source import Source
-from pipelines.reading.web.extraction import Extractor
+from pipelines.reading.web.page_process import Extractor
 
 VERSION = 4
 """Increment when a change makes the same files yield different documents."""

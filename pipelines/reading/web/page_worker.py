@@ -1,7 +1,7 @@
 """Child process that parses pages, so that a parser that crashes, hangs or exhausts memory harms nothing
 else.
 
-Protocol: `pipelines.reading.web.extraction` starts this process, writes the pages of a batch end to end into
+Protocol: `pipelines.reading.web.page_process` starts this process, writes the pages of a batch end to end into
 shared memory, and sends one line of JSON: their offset, the number of the first page, and [charset label,
 length] per page. Each page is answered on standard output as soon as it is done: the lengths of head and text
 (two little-endian uint32), the head (JSON), the text (UTF-8). A head is {"page": its number} plus

@@ -13,9 +13,9 @@ from pipelines.reading.entries.archives import open_entries
 from pipelines.reading.entries.listing import list_files
 from pipelines.reading.entries.records import Bad, TextRecord, WebPage
 from pipelines.reading.sources.source import Source
-from pipelines.reading.web import extraction
+from pipelines.reading.web import page_process
 from pipelines.reading.web.charset import decode_page
-from pipelines.reading.web.extraction import Extractor
+from pipelines.reading.web.page_process import Extractor
 
 TEXT = "The mill by the river stands still, number {}."
 
@@ -25,7 +25,7 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> None:
     code = (
         f"import sys; sys.path[:0] = [{str(Path(__file__).parent)!r}, {{root!r}}]; from {{module}} import main; main()"
     )
-    monkeypatch.setattr(extraction, "_START", code)
+    monkeypatch.setattr(page_process, "_START", code)
     monkeypatch.setattr(Extractor, "module", "failing_worker")
 
 
@@ -197,12 +197,12 @@ def test_sources_without_pages_start_no_child(read: Callable, monkeypatch: pytes
 
 def test_a_missing_extractor_is_reported_before_anything_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     source = Source(name="web", root="x", format="warc", extract="trafilatura")
-    assert set(extraction.libraries(source)) > {"trafilatura", "lxml"}
-    monkeypatch.setitem(extraction._LIBRARIES, "trafilatura", ("no-such-distribution",))
+    assert set(page_process.libraries(source)) > {"trafilatura", "lxml"}
+    monkeypatch.setitem(page_process._LIBRARIES, "trafilatura", ("no-such-distribution",))
     with pytest.raises(
         SourceError, match=r"extract: got 'trafilatura'.*no-such-distribution.*run: pip install .* '\.\[trafilatura\]'"
     ):
-        extraction.libraries(source)
+        page_process.libraries(source)
 
 
 @pytest.mark.parametrize("extract", ["resiliparse", "trafilatura"])
