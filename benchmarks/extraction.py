@@ -33,8 +33,8 @@ from pipelines.reading.entries.archives import open_entries
 from pipelines.reading.entries.listing import list_files
 from pipelines.reading.entries.records import TextRecord, WebPage
 from pipelines.reading.sources.source import Source
+from pipelines.reading.web.extraction import extract_with_resiliparse, extract_with_trafilatura
 from pipelines.reading.web.page_process import Extractor
-from pipelines.reading.web.page_worker import extract_with_resiliparse, extract_with_trafilatura
 
 _COPIES = 3  # of the file, so that starting the child (0.2 s) weighs as little as with a crawl's larger files
 Snippets = list[tuple[list[str], list[str]]]

@@ -37,7 +37,7 @@ HOMES = {
     "resiliparse": ("pipelines/stages/", "pipelines/reading/"),
     "fastwarc": ("pipelines/reading/",),
     "kenlm": ("pipelines/stages/score/perplexity.py",),
-    "trafilatura": ("pipelines/reading/web/page_worker.py",),
+    "trafilatura": ("pipelines/reading/web/extraction.py",),
     "zlib_ng": ("pipelines/reading/entries/decompress.py",),
     "tokenizers": ("tokenizer/",),
     "gigatoken": ("tokenizer/",),

@@ -1,4 +1,5 @@
-"""Extract text from pages in a child process: the parent's side. `page_worker` is the child's.
+"""Run the child process that extracts text from pages: the parent's side. `page_worker` is the child's, and
+`extraction` is what it does to each page.
 
 Each run of `read_documents` has one child, started by the first page. Pages are sent in batches; one batch is
 parsed while the next is read. The child answers page by page, so the work done before a failure is kept.
@@ -28,7 +29,8 @@ from pipelines.contracts.stage import library_versions
 from pipelines.reading.entries.normalise import normalise
 from pipelines.reading.entries.records import Bad, TextRecord, WebPage, to_json
 from pipelines.reading.sources.source import Source
-from pipelines.reading.web.page_worker import MEMORY_EXIT, PageLimits
+from pipelines.reading.web.extraction import PageLimits
+from pipelines.reading.web.page_worker import MEMORY_EXIT
 
 _BATCH_BYTES = 1 << 22
 _HALF = 1 << 40  # offset of the second half of the shared memory; unwritten ranges take no memory

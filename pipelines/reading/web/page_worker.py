@@ -1,5 +1,5 @@
 """Child process that parses pages, so that a parser that crashes, hangs or exhausts memory harms nothing
-else.
+else. `extraction` parses; this module has the protocol and the limits of the process.
 
 Protocol: `pipelines.reading.web.page_process` starts this process, writes the pages of a batch end to end into
 shared memory, and sends one line of JSON: their offset, the number of the first page, and [charset label,
@@ -22,89 +22,12 @@ import resource
 import struct
 import sys
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from functools import cache
 from pathlib import Path
 from typing import IO
 
-from pipelines.reading.web.charset import decode_page, is_undecodable
+from pipelines.reading.web.extraction import PageLimits, page_text
 
 MEMORY_EXIT = 3  # exit status for a MemoryError
-
-
-@dataclass(frozen=True)
-class PageLimits:
-    """The extractor and its limits: number and depth of a page's elements, CPU seconds and bytes of this
-    process.
-    """
-
-    extract: str
-    nodes: int
-    depth: int
-    cpu_seconds: int
-    memory_bytes: int
-
-    def to_json(self) -> str:
-        """Return the limits as JSON for the command line of the worker."""
-        return json.dumps(asdict(self))
-
-
-def page_text(data: bytes, label: str, limits: PageLimits) -> tuple[dict[str, object], str]:
-    """Return (fields of the worker's answer, text) for one page."""
-    from resiliparse.parse.html import HTMLTree
-
-    html, charset, replaced = decode_page(data, label)
-    tree = HTMLTree.parse(html)
-    nodes = len(tree.document.get_elements_by_tag_name("*"))
-    if nodes > limits.nodes:
-        return {"reason": "html_nodes"}, ""
-    if nodes > limits.depth and tree.document.query_selector(_deeper_than(limits.depth)) is not None:
-        return {"reason": "html_depth"}, ""
-    text = EXTRACTORS[limits.extract](html, tree)
-    if not text or text.isspace():
-        return {"reason": "no_text_extracted"}, ""
-    if replaced and is_undecodable(text):
-        return {"reason": "undecodable"}, ""
-    return {"charset": charset, "replaced": replaced}, text
-
-
-@cache
-def _deeper_than(depth: int) -> str:
-    """Return a CSS selector of elements with more than `depth` - 1 ancestors; it checks at most `depth`
-    ancestors of each.
-
-    It matches only first children: if any element is that deep, so is the first child of its parent.
-    """
-    return ">".join([*("*" * depth), ":first-child"])
-
-
-def extract_with_resiliparse(html: str, tree: object = None) -> str:
-    """Extract the main content of a page, without image texts and comments.
-
-    Of the library's options, these have the highest F on the pages that trafilatura is evaluated on
-    (benchmarks/extraction.py): 0.860, against 0.840 with the defaults.
-    """
-    from resiliparse.extract.html2text import extract_plain_text
-
-    return extract_plain_text(html if tree is None else tree, main_content=True, alt_texts=False, comments=False)
-
-
-def extract_with_trafilatura(html: str, tree: object = None) -> str:
-    """Extract with trafilatura, with its default recall and its fallbacks, without comments. Its caches are
-    reset after each page.
-    """
-    import trafilatura
-    from trafilatura.meta import reset_caches
-
-    text = trafilatura.extract(html, include_comments=False, include_tables=True, deduplicate=False)
-    reset_caches()
-    return text or ""
-
-
-EXTRACTORS: dict[str, Callable[[str, object], str]] = {
-    "resiliparse": extract_with_resiliparse,
-    "trafilatura": extract_with_trafilatura,
-}
 
 
 def _renew_cpu_limit(seconds: int) -> None:

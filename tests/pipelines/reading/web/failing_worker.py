@@ -7,7 +7,8 @@ import os
 import sys
 from pathlib import Path
 
-from pipelines.reading.web.page_worker import PageLimits, page_text, serve
+from pipelines.reading.web.extraction import PageLimits, page_text
+from pipelines.reading.web.page_worker import serve
 
 
 def parse(data: bytes, label: str, limits: PageLimits) -> tuple[dict[str, object], str]:

@@ -153,7 +153,7 @@ def test_a_text_over_the_limit_is_never_split(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("extract", ["resiliparse", "trafilatura"])
 def test_results_depend_on_nothing_but_the_page(tmp_path: Path, shared_data: Path, extract: str) -> None:
-    from pipelines.reading.web.page_worker import EXTRACTORS
+    from pipelines.reading.web.extraction import EXTRACTORS
 
     path = shared_data / "raw_web" / "readability_pages.warc.gz"
     source = Source(name="web", root=str(path), format="warc", extract=extract)
