@@ -20,8 +20,8 @@ from pipelines.contracts.manifest import StepOutput
 from pipelines.contracts.parts import Part
 from pipelines.contracts.reads import Input, column_named
 from pipelines.contracts.stage import Cluster, CorpusStage
-from pipelines.stages.dedup.clustering import elect_and_write
 from pipelines.stages.dedup.dedup_inputs import Candidates, candidates, check_against, fingerprints
+from pipelines.stages.dedup.elect_winners import elect_and_write
 from pipelines.stages.dedup.grouping import DedupPolicy
 from pipelines.stages.dedup.keep_rule import KeepKey, columns_read
 

@@ -1,6 +1,6 @@
 """The keep rule of a cluster: documents ordered by the user's keys, then by source, then by id.
 
-`clustering.elect_winners` keeps the first `keep_up_to` of this order.
+`elect_winners.elect_winners` keeps the first `keep_up_to` of this order.
 """
 
 from collections.abc import Sequence

@@ -1,5 +1,5 @@
-"""Clusters of duplicates: elect the kept documents, and record for each dropped one the document kept
-instead.
+"""Elect the documents to keep in each cluster of duplicates, and record for each dropped one the document
+kept instead. Near-duplicates become clusters in `components`.
 
 All deduplication stages end here. Each part summarises its clusters: the number of members, and the first
 `keep_up_to` of them in the order of preference. These summaries are shuffled by cluster and elect the
