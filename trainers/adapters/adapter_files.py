@@ -1,9 +1,10 @@
-"""An adapter as a directory: what a method has trained, without its base.
+"""An adapter as a directory: the parameters that a method has trained, without its base.
 
-`adapter_model.safetensors` has the tensors. Where peft knows the method, they are in its layout and `adapter_config.json`
-is its configuration, so that `PeftModel.from_pretrained(base, directory)` computes the same; elsewhere the tensors have the
-names of our parameters. The head of the task is in `task_head.safetensors`. `gristmill.json`, written last, has the method,
-the architecture and the fingerprint of the base.
+`adapter_model.safetensors` has the tensors. If peft supports the method, they are in its layout and
+`adapter_config.json` is its configuration, so that `PeftModel.from_pretrained(base, directory)` computes the
+same. Otherwise the tensors have the names of our parameters. The head of the task is in
+`task_head.safetensors`. `gristmill.json`, written last, has the method, the architecture and the fingerprint
+of the base.
 """
 
 import json
@@ -30,8 +31,8 @@ _TENSORS, _HEAD, _RECORD, _PEFT = (
 
 
 def base_fingerprint(network: Any) -> str:
-    """xxh3_128 of the names, shapes and fp32 values of all parameters, the head of the task aside; taken before a method
-    is applied.
+    """Return the xxh3_128 digest of the names, shapes and fp32 values of all parameters except those of the
+    task's head. Call it before a method is applied.
     """
     import torch
     import xxhash
@@ -53,8 +54,9 @@ def save_adapter(
     base: str,
     path: str | None = None,
 ) -> None:
-    """Write what `method` has trained of `network` to a new directory. `base` is the fingerprint of its base, and `path`
-    where peft finds that; null for none.
+    """Write the parameters of `network` that `method` has trained to a new directory.
+
+    `base` is the fingerprint of the base. `path` is where peft finds the base; None records no path.
     """
     from safetensors.torch import save_file
 
@@ -84,17 +86,17 @@ def save_adapter(
 
 
 def read_method(directory: LocalPath) -> TrainingMethod:
-    """The method of an adapter: what `load_adapter` will add."""
+    """Return the method of the adapter in `directory`, which `load_adapter` would apply."""
     record = _record(directory)
     return parse(METHODS[record["method"]["kind"]], record["method"], str(directory / _RECORD))
 
 
 def load_adapter(directory: LocalPath, network: Any, architecture: str, family: str) -> TrainingMethod:
-    """Apply an adapter to the network of its base, and return its method; the head of the task, if there is one, is in
-    its place before.
+    """Apply an adapter to the network of its base and return its method. If the task has a head, it must be
+    attached beforehand.
 
-    Raises UserError if the directory has pickled weights or was not written by us, ConfigError if the network is not that
-    of its base.
+    Raises UserError if the directory has pickled weights or was not written by us, ConfigError if `network`
+    is not the base that the adapter was trained on.
     """
     from safetensors.torch import load_file
 

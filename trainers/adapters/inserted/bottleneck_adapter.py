@@ -10,11 +10,12 @@ from trainers.adapters.shared.training_method import Encode, TrainingMethod, fre
 
 @dataclass(frozen=True)
 class BottleneckAdapter(TrainingMethod):
-    """Train layers of width / `reduction` inner units in every block, with a connection around them.
+    """Train layers of width / `reduction` inner units in every block, with a residual connection around them.
 
-    `houlsby`: after the output matrices of every attention and of the feed-forward, before dropout; the norms of the blocks
-    are trained too. `pfeiffer` (Pfeiffer et al., 2021): after the feed-forward alone. `parallel` (He et al., 2022): beside
-    the feed-forward, times 4.
+    - `houlsby`: after the output matrices of every attention layer and feed-forward layer, before dropout.
+      The norms of the blocks are trained too.
+    - `pfeiffer` (Pfeiffer et al., 2021): after the feed-forward layer alone.
+    - `parallel` (He et al., 2022): in parallel to the feed-forward layer, scaled by 4.
     """
 
     kind: Literal["adapter"] = "adapter"
@@ -27,7 +28,9 @@ class BottleneckAdapter(TrainingMethod):
             raise ValueError(f"reduction: got {self.reduction}, allowed 1 or more")
 
     def insert(self, network: Any, architecture: str, family: str, encode: Encode | None) -> None:
-        """Hang the layers on the matrices of the blocks."""
+        """Attach the layers to the matrices of the blocks. Raises ConfigError if `reduction` exceeds the
+        width of the model.
+        """
         from trainers.adapters.inserted.bottleneck_layers import Bottleneck, add_after, add_beside
 
         freeze(network)

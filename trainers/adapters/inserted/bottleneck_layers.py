@@ -1,4 +1,4 @@
-"""Bottleneck layers, hung on matrices of a frozen model."""
+"""Bottleneck layers, attached to matrices of a frozen model."""
 
 from typing import Any
 
@@ -6,11 +6,13 @@ import torch
 
 
 class Bottleneck(torch.nn.Module):
-    """Down to `inner`, an activation, up again, times `scale`; `relu` is He's and Pfeiffer's activation, GELU Houlsby's."""
+    """A projection down to `inner` units, an activation, and a projection up again, times `scale`. With
+    `relu` the activation is that of He and of Pfeiffer, otherwise Houlsby's GELU.
+    """
 
     def __init__(self, width: int, inner: int, relu: bool, scale: float, start_at_zero: bool) -> None:
-        """Weights are drawn with standard deviation 0.01 (Houlsby et al., 2019, section 2.1), so that the layer begins
-        near 0; with `start_at_zero` those of the second matrix are 0.
+        """Draw weights with standard deviation 0.01 (Houlsby et al., 2019, section 2.1), so that the layer's
+        output begins near 0. With `start_at_zero` the weights of the second matrix are 0.
         """
         super().__init__()
         self.down, self.up = torch.nn.Linear(width, inner), torch.nn.Linear(inner, width)
@@ -23,18 +25,18 @@ class Bottleneck(torch.nn.Module):
             torch.nn.init.zeros_(self.up.weight)
 
     def forward(self, states: Any) -> Any:
-        """[..., width] from [..., width]."""
+        """Return [..., width], given states [..., width]."""
         return self.up(self.activation(self.down(states))) * self.scale
 
 
 def add_after(matrix: Any, adapter: Bottleneck) -> None:
-    """Add to the output of `matrix` what `adapter` makes of it."""
+    """Add to the output of `matrix` the output of `adapter` for it."""
     matrix.adapter = adapter
     matrix.register_forward_hook(lambda module, given, states: states + module.adapter(states))
 
 
 def add_beside(first: Any, last: Any, adapter: Bottleneck) -> None:
-    """Add to the output of `last` what `adapter` makes of the input of `first`, which runs before it."""
+    """Add to the output of `last` the output of `adapter` for the input of `first`, which runs before `last`."""
     first.adapter = adapter
 
     def read(module: Any, given: tuple[Any, ...]) -> None:

@@ -1,7 +1,8 @@
-"""Where the parts of a block are in the `transformers` model of every architecture.
+"""The names of the parts of a block in the `transformers` model of each architecture.
 
-GPT, GPT-2 and ModernBERT compute queries, keys and values with one matrix, and ModernBERT both inner projections of its
-gated feed-forward: a method that adapts one of them adapts that matrix.
+GPT, GPT-2 and ModernBERT compute queries, keys and values with a single matrix, and ModernBERT computes both
+inner projections of its gated feed-forward layer with one. A method that adapts one of these parts adapts the
+whole matrix.
 """
 
 import re
@@ -9,7 +10,7 @@ from collections.abc import Iterable
 from typing import Any, Literal
 
 Part = Literal["query", "key", "value", "output", "up", "down"]
-"""A matrix of a block: of its attention, or `up` and `down` of its feed-forward."""
+"""A matrix of a block: of its attention layers, or `up` and `down` of its feed-forward layer."""
 
 _BERT = {
     "query": r"attention\.self\.query",
@@ -88,42 +89,46 @@ _ATTENTIONS = {
     "t5": r".*\.(?:SelfAttention|EncDecAttention)",
 }
 FUSED = ("gpt", "gpt2", "modernbert")
-"""Architectures with one matrix for queries, keys and values."""
+"""Architectures with a single matrix for queries, keys and values."""
 
 
 def pattern(architecture: str, parts: Iterable[str]) -> str:
-    """A regular expression that matches the full names of these parts' modules, as peft's `target_modules`."""
+    """Return a regular expression that matches the full names of the modules of these parts, for peft's
+    `target_modules`.
+    """
     its = dict.fromkeys(_PARTS[architecture][part] for part in parts)
     return rf".*(?:{'|'.join(its)})"
 
 
 def part_modules(network: Any, architecture: str, parts: Iterable[str]) -> list[tuple[str, Any]]:
-    """(name, module) of these parts in all blocks, in the order of the model."""
+    """Return (name, module) for these parts in all blocks, in the order of the model."""
     expression = re.compile(pattern(architecture, parts))
     return [(name, module) for name, module in network.named_modules() if expression.fullmatch(name)]
 
 
 def attention_modules(network: Any, architecture: str) -> list[tuple[str, Any]]:
-    """(name, module) of every attention of the blocks; in an encoder-decoder cross-attention too."""
+    """Return (name, module) for every attention layer of the blocks, including cross-attention in an
+    encoder-decoder.
+    """
     expression = re.compile(_ATTENTIONS[architecture])
     return [(name, module) for name, module in network.named_modules() if expression.fullmatch(name)]
 
 
 def stack_modules(network: Any, architecture: str) -> list[Any]:
-    """The stacks, without the heads of pretraining."""
+    """Return the stacks of blocks, without the heads of pretraining."""
     return [getattr(network, name) for name in _STACKS[architecture]]
 
 
 def token_embedding(network: Any, architecture: str) -> Any:
-    """The table that the first stack reads ids with (of the encoder in an encoder-decoder)."""
+    """Return the embedding table of the first stack's input ids (the encoder's in an encoder-decoder)."""
     if architecture == "t5":
         return network.encoder.embed_tokens
     return network.model.encoder.embed_tokens if architecture == "bart" else network.get_input_embeddings()
 
 
 def attention_kind(name: str) -> Literal["encoder", "decoder", "cross"]:
-    """Whose attention a module of an encoder-decoder is, by its name; cross-attention is that of the decoder to the
-    encoder.
+    """Return whether an attention layer, given its module's name, is the encoder's, the decoder's, or
+    cross-attention from the decoder to the encoder.
     """
     if "encoder_attn" in name or "EncDecAttention" in name:
         return "cross"
@@ -131,7 +136,7 @@ def attention_kind(name: str) -> Literal["encoder", "decoder", "cross"]:
 
 
 def key_width(attention: Any) -> int:
-    """The width of the keys of an attention, over all its heads."""
+    """Return the width of an attention layer's keys, over all its heads."""
     for name in ("key", "k_proj", "k"):
         if hasattr(attention, name):
             return int(getattr(attention, name).weight.shape[0])

@@ -1,6 +1,7 @@
-"""Methods whose layers are peft's: they replace matrices of the model by layers that add to their output.
+"""Methods whose layers are peft's: they replace matrices of the model by layers that add to or rescale what
+those compute.
 
-This file alone imports peft, the extra `finetune`.
+Only this file imports peft, which the extra `finetune` installs.
 """
 
 import warnings
@@ -21,7 +22,7 @@ class PeftMethod(TrainingMethod):
 
     mergeable: ClassVar[bool] = True
     config_name: ClassVar[str]
-    """The class of peft's configuration."""
+    """The name of peft's configuration class."""
     takes_conv1d: ClassVar[bool] = True
     """Whether peft's layer wraps the transposed matrices of GPT and GPT-2."""
 
@@ -35,10 +36,10 @@ class PeftMethod(TrainingMethod):
         """The arguments of peft's configuration beside `target_modules`."""
 
     def check_modules(self, modules: Sequence[tuple[str, Any]]) -> None:
-        """ConfigError if a matrix is too small for the method."""
+        """Raise ConfigError if a matrix is too small for the method."""
 
     def insert(self, network: Any, architecture: str, family: str, encode: Encode | None) -> None:
-        """Replace the modules of `parts`."""
+        """Replace the modules of `parts` by peft's layers."""
         peft = _peft()
         self.check_modules(part_modules(network, architecture, self.parts))
         head = [parameter for name, parameter in network.named_parameters() if name.startswith("task_head.")]
@@ -56,7 +57,7 @@ class PeftMethod(TrainingMethod):
             parameter.requires_grad_(True)
 
     def merge(self, network: Any) -> None:
-        """Add what was trained to the matrices of the base."""
+        """Merge the trained layers into the matrices of the base and remove them."""
         import torch
         from transformers.pytorch_utils import Conv1D
 
@@ -77,7 +78,9 @@ class PeftMethod(TrainingMethod):
             _replace(network, name, merged)
 
     def peft_config(self, network: Any, architecture: str, family: str) -> Mapping[str, Any] | None:
-        """peft's own configuration, for inference."""
+        """Return peft's configuration for inference, or None if peft cannot load our layers into this
+        architecture.
+        """
         if not self.takes_conv1d and architecture in ("gpt", "gpt2"):
             return None
         config = getattr(_peft(), self.config_name)(
@@ -86,7 +89,7 @@ class PeftMethod(TrainingMethod):
         return {key: sorted(value) if isinstance(value, set) else value for key, value in config.to_dict().items()}
 
     def peft_state(self, network: Any, architecture: str) -> dict[str, Any]:
-        """The trained parameters by peft's names."""
+        """Return the trained parameters, except those of the task's head, by peft's names."""
         return {
             f"base_model.model.{name.replace(f'.{_NAME}', '')}": parameter.detach()
             for name, parameter in network.named_parameters()
@@ -94,12 +97,12 @@ class PeftMethod(TrainingMethod):
         }
 
     def load_peft(self, network: Any, architecture: str, state: Mapping[str, Any]) -> None:
-        """Set them."""
+        """Copy a `peft_state` into the trained parameters."""
         set_tensors(self.peft_state(network, architecture), state)
 
 
 def check_rank(rank: int, modules: Sequence[tuple[str, Any]]) -> None:
-    """ConfigError if `rank` is above what a matrix can have."""
+    """Raise ConfigError if `rank` exceeds the smaller side of one of the matrices."""
     for name, module in modules:
         largest = min(module.weight.shape)
         if rank > largest:

@@ -1,4 +1,4 @@
-"""The protocol of methods: everything the rest of trainers needs to know about one."""
+"""The protocol of methods: everything that the rest of `trainers` needs to know about one."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -7,50 +7,57 @@ from typing import Any, ClassVar
 from gristmill.errors import ConfigError
 
 Encode = Callable[[str], list[int]]
-"""From a text to its ids, without specials."""
+"""Returns the token ids of a text, without special tokens."""
 
 
 class TrainingMethod(ABC):
-    """Which parameters of a pretrained model are trained, and which are added.
+    """A method of fine-tuning: which parameters of a pretrained model are trained, and which are added.
 
-    A method is a frozen dataclass; its fields are the keys of `method:`. It is applied after the weights of the base
-    are loaded and after the head of the task is in its place (`network.task_head`), before the engine is made.
+    A method is a frozen dataclass, and its fields are the keys of `method:`. It is applied after the weights
+    of the base are loaded and the task's head is attached (`network.task_head`), and before the engine is
+    created.
     """
 
     kind: str
     freezes: ClassVar[bool] = True
-    """Whether weights of the base stay as they are, so that checkpoints need the base."""
+    """Whether weights of the base stay unchanged, so that checkpoints need the base."""
     mergeable: ClassVar[bool] = False
-    """Whether `merge` can turn the model into one of the base's architecture with equal results."""
+    """Whether `merge` can turn the model into one of the base's architecture that computes the same."""
 
     def check(self) -> None:  # noqa: B027
-        """Validate ranges; ValueError `field: got X, allowed Y`."""
+        """Validate ranges. Raises ValueError `field: got X, allowed Y`."""
 
     def refusal(self, architecture: str) -> str | None:
-        """Why this method and an architecture do not go together; None if they do."""
+        """Return why this method does not work with an architecture, or None if it does."""
         return None
 
     @property
     def virtual_tokens(self) -> int:
-        """How many virtual tokens precede every segment (of the encoder, in an encoder-decoder).
+        """The number of virtual tokens before every segment (of the encoder's input in an encoder-decoder).
 
-        Their ids are V to V + n - 1, V the rows of the embedding table; `first_virtual` says where they begin.
+        Their ids are n consecutive integers from `first_virtual` on, after those of the embedding table.
         """
         return 0
 
     @property
     def prefix_length(self) -> int:
-        """Keys and values that precede those of every segment; positions of text begin after them."""
+        """The number of keys and values that are put before those of every segment; positions of the text are
+        counted after them.
+        """
         return 0
 
     def first_virtual(self, rows: int, task: int) -> int:
-        """The id of the first virtual token of task number `task`, given the rows of the embedding table."""
+        """Return the id of the first virtual token of task number `task`, given the number of rows of the
+        embedding table.
+        """
         return rows
 
     def apply(self, network: Any, architecture: str, family: str, seed: int, encode: Encode | None = None) -> None:
-        """Freeze the base and add what is trained, initialised from `seed`; the head of the task stays trained.
+        """Freeze the base and add the trained parameters, initialised from `seed`. The task's head remains
+        trained.
 
-        `encode` is for methods that begin from a text. Raises ConfigError if the model has no room for the method.
+        `encode` is for methods whose initialisation reads a text. Raises ConfigError if the method does not
+        work with the architecture or the size of the model.
         """
         import torch
 
@@ -63,50 +70,56 @@ class TrainingMethod(ABC):
 
     @abstractmethod
     def insert(self, network: Any, architecture: str, family: str, encode: Encode | None) -> None:
-        """`apply`, with torch's generator seeded."""
+        """Do the work of `apply`, which seeds torch's generator and then calls this."""
 
     def merge(self, network: Any) -> None:
-        """Compute what was added into the weights of the base and remove it."""
+        """Merge the added parameters into the weights of the base and remove them. Raises ConfigError if the
+        base has no weights that can hold them.
+        """
         raise ConfigError(
             f"method.kind: got {self.kind}, which adds what no weight of the base can hold; export without --merge"
         )
 
     @property
     def deployed(self) -> "TrainingMethod":
-        """The method that `peft_state` belongs to: without what is needed for training only."""
+        """The method that `peft_state` belongs to, without the parameters that only training needs."""
         return self
 
     def peft_config(self, network: Any, architecture: str, family: str) -> Mapping[str, Any] | None:
-        """`adapter_config.json` of peft 0.21; None if peft does not know this method on this architecture."""
+        """Return the content of `adapter_config.json` for peft 0.21, or None if peft does not support this
+        method on this architecture.
+        """
         return None
 
     def peft_state(self, network: Any, architecture: str) -> dict[str, Any]:
-        """What peft stores as `adapter_model.safetensors`: {name: tensor}."""
+        """Return the tensors by name that peft stores in `adapter_model.safetensors`."""
         raise NotImplementedError
 
     def load_peft(self, network: Any, architecture: str, state: Mapping[str, Any]) -> None:
-        """Set what was added from a `peft_state`, after `apply` of the deployed method."""
+        """Copy a `peft_state` into the added parameters, after `apply` of the deployed method."""
         raise NotImplementedError
 
 
 def freeze(network: Any) -> None:
-    """Freeze all parameters but those of the head of the task."""
+    """Freeze all parameters except those of the task's head."""
     for name, parameter in network.named_parameters():
         parameter.requires_grad_(parameter.requires_grad and name.startswith("task_head."))
 
 
 def trained_state(network: Any) -> dict[str, Any]:
-    """{name: tensor} of the trained parameters."""
+    """Return the trained parameters by name, detached."""
     return {name: parameter.detach() for name, parameter in network.named_parameters() if parameter.requires_grad}
 
 
 def load_state(network: Any, state: Mapping[str, Any]) -> None:
-    """Set the trained parameters, as `set_tensors`."""
+    """Copy `state` into the trained parameters. Raises ConfigError as `set_tensors` does."""
     set_tensors(trained_state(network), state)
 
 
 def set_tensors(ours: Mapping[str, Any], state: Mapping[str, Any]) -> None:
-    """Copy tensors into those of the same names; ConfigError names the first that is missing or has another shape."""
+    """Copy the tensors of `state` into those of `ours` that have the same names. Raises ConfigError naming
+    the first tensor that only one of them has, or whose shapes differ.
+    """
     import torch
 
     for name in [*ours, *(name for name in state if name not in ours)]:

@@ -1,4 +1,4 @@
-"""P-tuning v2 (Liu et al., 2022): prompts in every layer, deep prompts."""
+"""P-tuning v2 (Liu et al., 2022), also called deep prompts: a prompt in every layer."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,10 +11,10 @@ from trainers.adapters.virtual.prompt_tuning import prompt_config
 
 @dataclass(frozen=True)
 class DeepPrompts(TrainingMethod):
-    """Train `tokens` keys and values per layer as they are: prefix tuning without its MLP, which the paper finds to help
-    on some tasks and to hurt on others (section 3.3).
+    """Train `tokens` keys and values per layer directly: prefix tuning without its MLP, which the paper finds
+    to help on some tasks and to hurt on others (section 3.3).
 
-    In an encoder-decoder, cross-attention has a prefix too.
+    In an encoder-decoder, cross-attention layers have a prefix too.
     """
 
     kind: Literal["p_tuning_v2"] = "p_tuning_v2"
@@ -27,23 +27,23 @@ class DeepPrompts(TrainingMethod):
 
     @property
     def prefix_length(self) -> int:
-        """`tokens`."""
+        """The number of keys and values per layer."""
         return self.tokens
 
     def insert(self, network: Any, architecture: str, family: str, encode: Encode | None) -> None:
-        """Give every attention keys and values of its own."""
+        """Give every attention layer trained keys and values of its own."""
         insert_prefixes(network, architecture, self.tokens, None)
 
     def peft_config(self, network: Any, architecture: str, family: str) -> Mapping[str, Any] | None:
-        """peft's PREFIX_TUNING."""
+        """Return peft's PREFIX_TUNING configuration, or None if peft cannot run it (`prefix_config`)."""
         return prefix_config(network, architecture, family, self.tokens)
 
     def peft_state(self, network: Any, architecture: str) -> dict[str, Any]:
-        """Keys and values of all layers."""
+        """Return the keys and values of all layers."""
         return prefix_state(network, architecture)
 
     def load_peft(self, network: Any, architecture: str, state: Mapping[str, Any]) -> None:
-        """Set them."""
+        """Copy the keys and values of a `peft_state` into all layers."""
         rows = [
             module.prefix.rows.weight.detach()
             for _, module in attention_modules(network, architecture)
@@ -57,7 +57,9 @@ class DeepPrompts(TrainingMethod):
 
 
 def insert_prefixes(network: Any, architecture: str, tokens: int, encoder: Any) -> None:
-    """Give every attention `tokens` keys and values; they are parameters if `encoder` is None."""
+    """Give every attention layer `tokens` keys and values. They are computed from `encoder`, or are
+    parameters themselves if it is None.
+    """
     from trainers.adapters.virtual.prefix_attention import Prefix, add_prefix, use_prefixes
 
     freeze(network)
@@ -72,8 +74,10 @@ def insert_prefixes(network: Any, architecture: str, tokens: int, encoder: Any) 
 
 
 def prefix_config(network: Any, architecture: str, family: str, tokens: int) -> dict[str, Any] | None:
-    """peft's PREFIX_TUNING; None where peft 0.21 cannot run it: GPT and ModernBERT take no past keys, and in an
-    encoder-decoder it gives a prefix to the decoder's own attention alone, layer i the keys of layer 2i.
+    """Return peft's PREFIX_TUNING configuration, or None if peft 0.21 cannot run it.
+
+    GPT and ModernBERT take no past keys. In an encoder-decoder peft gives a prefix to the decoder's
+    self-attention only, and layer i gets the keys of layer 2i.
     """
     if architecture in ("gpt", "modernbert") or family == "encoder_decoder":
         return None
@@ -84,7 +88,7 @@ def prefix_config(network: Any, architecture: str, family: str, tokens: int) -> 
 
 
 def prefix_state(network: Any, architecture: str) -> dict[str, Any]:
-    """Keys and values of all layers side by side, as peft stores them."""
+    """Return the keys and values of all layers side by side, as peft stores them."""
     import torch
 
     attentions = [module for _, module in attention_modules(network, architecture) if hasattr(module, "prefix")]

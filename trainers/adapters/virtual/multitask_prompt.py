@@ -1,4 +1,6 @@
-"""Multitask prompt tuning (Wang et al., 2023): one prompt for all tasks, times a matrix of low rank for each."""
+"""Multitask prompt tuning (Wang et al., 2023): a prompt shared by all tasks, multiplied elementwise by a
+low-rank matrix per task.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,8 +14,9 @@ from trainers.adapters.virtual.prompt_tuning import check_prompt, prompt_config,
 
 @dataclass(frozen=True)
 class MultitaskPrompt(TrainingMethod):
-    """Train a shared prompt of `tokens` virtual tokens and, for each of `tasks`, factors of rank `rank` whose product it
-    is multiplied with, elementwise. The paper's distillation from prompts of single tasks is not done.
+    """Train a shared prompt of `tokens` virtual tokens and, for each of `tasks`, a matrix of rank `rank`,
+    kept as its two factors. A task's prompt is the elementwise product of the shared prompt and its matrix.
+    The paper's distillation from the prompts of single tasks is left out.
     """
 
     kind: Literal["multitask_prompt"] = "multitask_prompt"
@@ -30,17 +33,17 @@ class MultitaskPrompt(TrainingMethod):
 
     @property
     def virtual_tokens(self) -> int:
-        """`tokens`."""
+        """The number of virtual tokens before every text."""
         return self.tokens
 
     def first_virtual(self, rows: int, task: int) -> int:
-        """Every task has `tokens` ids of its own."""
+        """Return the first of the task's own `tokens` ids. Raises ConfigError if `task` is not below `tasks`."""
         if not 0 <= task < self.tasks:
             raise ConfigError(f"method.tasks: got {self.tasks}, the run has more; set it to {task + 1} or more")
         return rows + task * self.tokens
 
     def insert(self, network: Any, architecture: str, family: str, encode: Encode | None) -> None:
-        """Add the rows of all tasks behind the embedding table."""
+        """Extend the embedding table by the virtual tokens of all tasks."""
         from trainers.adapters.virtual.virtual_embedding import TaskRows, add_virtual_tokens
 
         table = token_embedding(network, architecture)
@@ -49,20 +52,22 @@ class MultitaskPrompt(TrainingMethod):
         add_virtual_tokens(table, TaskRows(rows, self.tasks, self.rank))
 
     def peft_config(self, network: Any, architecture: str, family: str) -> Mapping[str, Any] | None:
-        """peft's MULTITASK_PROMPT_TUNING; None for encoders, to whose prompts peft 0.21 does not pass the task."""
+        """Return peft's MULTITASK_PROMPT_TUNING configuration, or None for encoders, to whose prompts peft
+        0.21 does not pass the task.
+        """
         if family == "encoder":
             return None
         others = {"num_tasks": self.tasks, "num_ranks": self.rank}
         return prompt_config("MULTITASK_PROMPT_TUNING", network, architecture, family, self.tokens, **others)
 
     def peft_state(self, network: Any, architecture: str) -> dict[str, Any]:
-        """The shared prompt and the factors of the tasks."""
+        """Return the shared prompt and the factors of the tasks."""
         virtual = token_embedding(network, architecture).virtual
         rows = {"prefix_task_cols": virtual.columns, "prefix_task_rows": virtual.task_rows}
         return {name: tensor.detach() for name, tensor in {"prompt_embeddings": virtual.prompt(), **rows}.items()}
 
     def load_peft(self, network: Any, architecture: str, state: Mapping[str, Any]) -> None:
-        """Set them."""
+        """Copy a `peft_state` into the shared prompt and the factors of the tasks."""
         virtual = token_embedding(network, architecture).virtual
         rows = {"prefix_task_cols": virtual.columns, "prefix_task_rows": virtual.task_rows}
         ours = {"prompt_embeddings": virtual.prompt.rows.weight, **rows}

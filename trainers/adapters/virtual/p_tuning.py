@@ -1,5 +1,5 @@
-"""P-tuning (Liu et al., 2021), the first version: prompts that an LSTM or an MLP computes, so that they depend on one
-another.
+"""P-tuning (Liu et al., 2021), the first version: an LSTM or an MLP computes the prompt, so that its
+embeddings depend on one another.
 """
 
 from collections.abc import Mapping
@@ -13,8 +13,9 @@ from trainers.adapters.virtual.prompt_tuning import PromptTuning, check_prompt, 
 
 @dataclass(frozen=True)
 class PTuning(TrainingMethod):
-    """Train `tokens` embeddings and an encoder of width `hidden` (null: that of the embeddings) that turns them into those
-    of virtual tokens before every text. The model is frozen; the paper also trains it.
+    """Train `tokens` embeddings, and an encoder of width `hidden` (null: that of the embeddings) that turns
+    them into the embeddings of virtual tokens before every text. The model is frozen, whereas the paper also
+    trains it.
     """
 
     kind: Literal["p_tuning"] = "p_tuning"
@@ -30,11 +31,11 @@ class PTuning(TrainingMethod):
 
     @property
     def virtual_tokens(self) -> int:
-        """`tokens`."""
+        """The number of virtual tokens before every text."""
         return self.tokens
 
     def insert(self, network: Any, architecture: str, family: str, encode: Encode | None) -> None:
-        """Add rows and encoder behind the embedding table."""
+        """Extend the embedding table by the virtual tokens and their encoder."""
         from trainers.adapters.virtual.virtual_embedding import EncodedRows, add_virtual_tokens
 
         table = token_embedding(network, architecture)
@@ -44,15 +45,15 @@ class PTuning(TrainingMethod):
 
     @property
     def deployed(self) -> PromptTuning:
-        """What the encoder computes is a prompt."""
+        """Prompt tuning: once trained, the encoder is replaced by the embeddings that it computes."""
         return PromptTuning(tokens=self.tokens, init="random")
 
     def peft_config(self, network: Any, architecture: str, family: str) -> Mapping[str, Any] | None:
-        """peft's P_TUNING, which reads what the encoder computes."""
+        """Return peft's P_TUNING configuration; peft then reads the embeddings that the encoder computed."""
         width = self.hidden or token_embedding(network, architecture).embedding_dim
         others = {"encoder_reparameterization_type": self.encoder.upper(), "encoder_hidden_size": width}
         return prompt_config("P_TUNING", network, architecture, family, self.tokens, **others)
 
     def peft_state(self, network: Any, architecture: str) -> dict[str, Any]:
-        """What the encoder computes."""
+        """Return the embeddings that the encoder computes."""
         return {"prompt_embeddings": token_embedding(network, architecture).virtual().detach()}

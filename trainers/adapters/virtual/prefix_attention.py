@@ -1,7 +1,8 @@
-"""Keys and values before those of the text, in the attention of every architecture.
+"""Keys and values before those of the text, in the attention layers of every architecture.
 
-Every segment of a packed row sees them, and they belong to none. They come in through the attention interface of
-`transformers`; GPT-1 has none, so there the method that computes the attention of a block is replaced.
+Every segment of a packed row attends to them, and they belong to no segment. They are added through the
+attention interface of `transformers`. GPT-1 has none, so there the method that computes a block's attention
+is replaced.
 """
 
 from functools import partial
@@ -15,8 +16,8 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 
 class PrefixEncoder(torch.nn.Module):
-    """The first layer of the MLP that all layers share, and what it reads, [tokens, hidden] (Li and Liang, 2021,
-    section 4.3).
+    """The part of the prefix MLP that all layers share: its input embeddings, [tokens, width], and its first
+    layer (Li and Liang, 2021, section 4.3).
     """
 
     def __init__(self, tokens: int, width: int, hidden: int) -> None:
@@ -24,15 +25,17 @@ class PrefixEncoder(torch.nn.Module):
         self.rows, self.inner = torch.nn.Embedding(tokens, width), torch.nn.Linear(width, hidden)
 
     def forward(self) -> Any:
-        """Hidden states, [tokens, hidden]."""
+        """Return the hidden states, [tokens, hidden]."""
         return self.inner(self.rows(torch.arange(self.rows.num_embeddings, device=self.rows.weight.device))).tanh()
 
 
 class Prefix(torch.nn.Module):
-    """The keys and values of one attention: parameters, or computed from `encoder` with an output layer of its own."""
+    """The prefix keys and values of one attention layer: either parameters, or computed from `encoder` by an
+    output layer of its own.
+    """
 
     def __init__(self, tokens: int, width: int, encoder: PrefixEncoder | None = None) -> None:
-        """`width` is that of the keys, over all heads."""
+        """Make a prefix of `tokens` keys and values; `width` is that of the keys over all heads."""
         super().__init__()
         self.tokens, self.encoder = tokens, encoder
         if encoder is None:
@@ -42,27 +45,27 @@ class Prefix(torch.nn.Module):
         self.distances: list[Any] = []  # T5: the first attention of the stack, whose biases all its layers use
 
     def forward(self) -> Any:
-        """Keys, then values, [tokens, 2 x width]."""
+        """Return the keys, then the values, [tokens, 2 x width]."""
         if self.encoder is not None:
             return self.outer(self.encoder())
         return self.rows(torch.arange(self.tokens, device=self.rows.weight.device))
 
     def heads(self, rows: int, width: int) -> tuple[Any, Any]:
-        """Keys and values, [rows, heads, tokens, width of a head]."""
+        """Return keys and values, each [rows, heads, tokens, width]; `width` is that of one head."""
         both = self().view(self.tokens, 2, -1, width).permute(1, 2, 0, 3)[:, None]
         keys, values = both.expand(2, rows, *both.shape[2:])
         return keys, values
 
 
 def add_prefix(attention: Any, prefix: Prefix) -> None:
-    """Make an attention read `prefix` before its own keys and values."""
+    """Make an attention layer read `prefix` before its own keys and values."""
     attention.prefix = prefix
     if hasattr(attention, "_attn"):
         attention._attn = MethodType(_attend_gpt, attention)
 
 
 def use_prefixes(network: Any) -> None:
-    """Make the attention of a network read the prefixes that its modules have."""
+    """Make the attention layers of a network read the prefixes that `add_prefix` gave them."""
     for module in network.modules():
         config: Any = getattr(module, "config", None)
         base = getattr(config, "_attn_implementation", None)

@@ -16,10 +16,10 @@ from trainers.adapters.virtual.deep_prompts import (
 
 @dataclass(frozen=True)
 class PrefixTuning(TrainingMethod):
-    """Train `tokens` keys and values per layer, which an MLP with an inner layer of `hidden` (null: the width of the
-    embeddings) computes from trained embeddings; it is needed for training only.
+    """Train `tokens` keys and values per layer. An MLP with an inner layer of `hidden` units (null: the width
+    of the embeddings) computes them from trained embeddings; only training needs it.
 
-    In an encoder-decoder, cross-attention has a prefix too.
+    In an encoder-decoder, cross-attention layers have a prefix too.
     """
 
     kind: Literal["prefix"] = "prefix"
@@ -35,11 +35,11 @@ class PrefixTuning(TrainingMethod):
 
     @property
     def prefix_length(self) -> int:
-        """`tokens`."""
+        """The number of keys and values per layer."""
         return self.tokens
 
     def insert(self, network: Any, architecture: str, family: str, encode: Encode | None) -> None:
-        """Give every attention a prefix, computed from embeddings that all share."""
+        """Give every attention layer a prefix, computed from embeddings that all layers share."""
         from trainers.adapters.virtual.prefix_attention import PrefixEncoder
 
         width = token_embedding(network, architecture).embedding_dim
@@ -48,13 +48,15 @@ class PrefixTuning(TrainingMethod):
 
     @property
     def deployed(self) -> DeepPrompts:
-        """What the MLP computes are keys and values."""
+        """Deep prompts: once trained, the MLP is replaced by the keys and values that it computes."""
         return DeepPrompts(tokens=self.tokens)
 
     def peft_config(self, network: Any, architecture: str, family: str) -> Mapping[str, Any] | None:
-        """peft's PREFIX_TUNING, which reads what the MLP computes."""
+        """Return peft's PREFIX_TUNING configuration, or None if peft cannot run it; peft then reads the keys
+        and values that the MLP computed.
+        """
         return prefix_config(network, architecture, family, self.tokens)
 
     def peft_state(self, network: Any, architecture: str) -> dict[str, Any]:
-        """Keys and values of all layers."""
+        """Return the keys and values of all layers."""
         return prefix_state(network, architecture)

@@ -1,4 +1,4 @@
-"""Prompt tuning (Lester et al., 2021): trained embeddings before every text, in front of a frozen model."""
+"""Prompt tuning (Lester et al., 2021): trained embeddings before every text, with the model frozen."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,9 +11,11 @@ from trainers.adapters.shared.training_method import Encode, TrainingMethod, fre
 
 @dataclass(frozen=True)
 class PromptTuning(TrainingMethod):
-    """Train the embeddings of `tokens` virtual tokens, which precede every text (of the encoder, in an encoder-decoder).
+    """Train the embeddings of `tokens` virtual tokens, which precede every text (the encoder's in an
+    encoder-decoder).
 
-    They begin as random numbers, as those of random tokens of the vocabulary, or with `init: text` as those of `text`.
+    They are initialised with random numbers, with the embeddings of random tokens of the vocabulary, or with
+    `init: text` with those of the tokens of `text`.
     """
 
     kind: Literal["prompt"] = "prompt"
@@ -22,16 +24,16 @@ class PromptTuning(TrainingMethod):
     text: str | None = None
 
     def check(self) -> None:
-        """Validate ranges; a text is given where the prompt begins from one."""
+        """Validate ranges, and that `text` is given if and only if `init` is `text`."""
         check_prompt(self.tokens, self.init, self.text)
 
     @property
     def virtual_tokens(self) -> int:
-        """`tokens`."""
+        """The number of virtual tokens before every text."""
         return self.tokens
 
     def insert(self, network: Any, architecture: str, family: str, encode: Encode | None) -> None:
-        """Add the rows behind the embedding table."""
+        """Extend the embedding table by the virtual tokens."""
         from trainers.adapters.virtual.virtual_embedding import PromptRows, add_virtual_tokens
 
         table = token_embedding(network, architecture)
@@ -40,20 +42,22 @@ class PromptTuning(TrainingMethod):
         add_virtual_tokens(table, PromptRows(rows))
 
     def peft_config(self, network: Any, architecture: str, family: str) -> Mapping[str, Any] | None:
-        """peft's PROMPT_TUNING; its prompt begins anywhere, because it is loaded."""
+        """Return peft's PROMPT_TUNING configuration. It does not say how the prompt is initialised, since
+        peft loads the trained one.
+        """
         return prompt_config("PROMPT_TUNING", network, architecture, family, self.tokens)
 
     def peft_state(self, network: Any, architecture: str) -> dict[str, Any]:
-        """The rows."""
+        """Return the embeddings of the virtual tokens."""
         return {"prompt_embeddings": token_embedding(network, architecture).virtual().detach()}
 
     def load_peft(self, network: Any, architecture: str, state: Mapping[str, Any]) -> None:
-        """Set them."""
+        """Copy a `peft_state` into the embeddings of the virtual tokens."""
         set_tensors({"prompt_embeddings": token_embedding(network, architecture).virtual.rows.weight.detach()}, state)
 
 
 def check_prompt(tokens: int, init: str, text: str | None) -> None:
-    """ValueError unless there are tokens, and a text just where the prompt begins from one."""
+    """Raise ValueError unless `tokens` is positive and `text` is given if and only if `init` is `text`."""
     if tokens < 1:
         raise ValueError(f"tokens: got {tokens}, allowed 1 or more")
     if (init == "text") != bool(text):
@@ -63,9 +67,11 @@ def check_prompt(tokens: int, init: str, text: str | None) -> None:
 
 
 def start_rows(table: Any, tokens: int, init: str, text: str | None, encode: Encode | None) -> Any:
-    """What a prompt begins with (`virtual_embedding.first_rows`); ConfigError if its text has no tokens.
+    """Return the initial embeddings of a prompt (`virtual_embedding.first_rows`). Raises ConfigError if its
+    text has no tokens.
 
-    Without `encode`, for a model whose prompt is then loaded, it is drawn from the vocabulary instead.
+    Without `encode`, for a model whose prompt is loaded afterwards, `init: text` draws from the vocabulary
+    instead.
     """
     from trainers.adapters.virtual.virtual_embedding import first_rows
 
@@ -83,7 +89,7 @@ _TASK_TYPES = {"decoder": "CAUSAL_LM", "encoder": "FEATURE_EXTRACTION", "encoder
 def prompt_config(
     kind: str, network: Any, architecture: str, family: str, tokens: int, **others: Any
 ) -> dict[str, Any]:
-    """peft's configuration of a prompt."""
+    """Return peft's configuration of a prompt of type `kind`; `others` are further fields of it."""
     width = token_embedding(network, architecture).embedding_dim
     config = network.config
     return {

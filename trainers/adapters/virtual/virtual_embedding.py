@@ -1,4 +1,6 @@
-"""Virtual tokens as rows behind the embedding table: ids from its number of rows on are read from a module."""
+"""Virtual tokens as an extension of the embedding table: a module computes the embeddings of ids that are not
+below the table's number of rows.
+"""
 
 from itertools import pairwise
 from types import MethodType
@@ -8,20 +10,20 @@ import torch
 
 
 class PromptRows(torch.nn.Module):
-    """Rows that are parameters, [tokens, width]."""
+    """The embeddings of virtual tokens as parameters, [tokens, width]."""
 
     def __init__(self, rows: Any) -> None:
         super().__init__()
         self.rows = torch.nn.Embedding.from_pretrained(rows, freeze=False)
 
     def forward(self) -> Any:
-        """The rows, [tokens, width]."""
+        """Return the embeddings, [tokens, width]."""
         return self.rows(torch.arange(self.rows.num_embeddings, device=self.rows.weight.device))
 
 
 class EncodedRows(torch.nn.Module):
-    """Rows that an LSTM in both directions with an MLP, or an MLP alone, computes from trained ones, [tokens, width]
-    (Liu et al., 2021, section 3.2).
+    """The embeddings of virtual tokens, [tokens, width], computed from trained ones by a bidirectional LSTM
+    and an MLP, or by an MLP alone (Liu et al., 2021, section 3.2).
     """
 
     def __init__(self, rows: Any, encoder: str, hidden: int) -> None:
@@ -39,13 +41,15 @@ class EncodedRows(torch.nn.Module):
         self.mlp = torch.nn.Sequential(*layers[:-1])
 
     def forward(self) -> Any:
-        """The rows, [tokens, width]."""
+        """Return the embeddings, [tokens, width]."""
         rows = self.prompt()
         return self.mlp(rows if self.lstm is None else self.lstm(rows[None])[0][0])
 
 
 class TaskRows(torch.nn.Module):
-    """Shared rows times a matrix of low rank for each task, [tasks x tokens, width] (Wang et al., 2023, section 3.1)."""
+    """The embeddings of the virtual tokens of several tasks, [tasks x tokens, width]: shared ones multiplied
+    elementwise by a low-rank matrix per task (Wang et al., 2023, section 3.1).
+    """
 
     def __init__(self, rows: Any, tasks: int, rank: int) -> None:
         super().__init__()
@@ -56,12 +60,14 @@ class TaskRows(torch.nn.Module):
         self.task_rows = torch.nn.Parameter(1 + 0.02 * torch.randn(tasks, rank, width))
 
     def forward(self) -> Any:
-        """The rows of all tasks, [tasks x tokens, width]."""
+        """Return the embeddings of all tasks, one task after another, [tasks x tokens, width]."""
         return (self.prompt() * (self.columns @ self.task_rows)).flatten(0, 1)
 
 
 def add_virtual_tokens(table: Any, virtual: Any) -> None:
-    """Make an embedding layer read ids from its number of rows on from the module `virtual`, unscaled."""
+    """Make an embedding layer take the embeddings of ids from its number of rows on from the module
+    `virtual`, without the scale that it applies to its own.
+    """
     table.virtual = virtual
     table.forward = MethodType(_look_up, table)
 
@@ -76,8 +82,10 @@ def _look_up(table: Any, ids: Any) -> Any:
 
 
 def first_rows(table: Any, tokens: int, init: str, ids: list[int]) -> Any:
-    """fp32 [tokens, width], what a prompt begins with: uniform numbers from -0.5 to 0.5 (`random`), rows of tokens drawn
-    from the table (`vocabulary`), or those of `ids` over and over (`text`); Lester et al., 2021, section 3.2.
+    """Return the initial embeddings of a prompt, fp32 [tokens, width] (Lester et al., 2021, section 3.2).
+
+    `random`: uniform numbers from -0.5 to 0.5; `vocabulary`: rows drawn from the table; `text`: the rows of
+    `ids`, repeated as often as needed.
     """
     weight = table.weight.detach().float()
     if init == "random":

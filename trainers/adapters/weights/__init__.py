@@ -1,1 +1,1 @@
-"""Methods that change the weights of a base, or add to them."""
+"""Methods that train weights of the base, or what is added to them."""

@@ -1,5 +1,5 @@
-"""AdaLoRA (Zhang et al., 2023): LoRA in the form of a singular value decomposition, whose ranks are allocated by
-importance while it trains.
+"""AdaLoRA (Zhang et al., 2023), with peft's layers: LoRA in the form of a singular value decomposition, whose
+ranks are allocated by importance during training.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,11 +14,13 @@ from trainers.adapters.weights.lora import check_low_rank
 
 @dataclass(frozen=True)
 class AdaLoRA(PeftMethod):
-    """Add P diag(E) Q to the matrices of `targets`, of rank `initial_rank` at first, scaled by alpha / initial_rank.
+    """Add P diag(E) Q to the matrices of `targets`, of rank `initial_rank` at first, scaled by alpha /
+    initial_rank.
 
-    After the share `warmup` of the steps the least important ranks are removed every `interval` steps, until `rank` are
-    left on average; for the last share `final` they stay. `betas` smooth importance and its deviation; `orthogonality`
-    weighs the penalty that keeps P and Q orthogonal.
+    After the first `warmup` share of the steps, the least important ranks are removed every `interval` steps
+    until each matrix has `rank` left on average. They no longer change in the last `final` share of the
+    steps. `betas` smooth the importance and its deviation; `orthogonality` is the weight of the penalty that
+    keeps P and Q orthogonal.
     """
 
     kind: Literal["adalora"] = "adalora"
@@ -50,11 +52,11 @@ class AdaLoRA(PeftMethod):
 
     @property
     def parts(self) -> Sequence[str]:
-        """`targets`."""
+        """The parts that are adapted."""
         return self.targets
 
     def settings(self, architecture: str) -> Mapping[str, Any]:
-        """Ranks and scale; peft requires a number of steps, which only its own allocation reads."""
+        """Return ranks and scale. peft also requires a number of steps, which only its own allocation reads."""
         return {
             "init_r": self.initial_rank,
             "target_r": self.rank,
@@ -64,7 +66,9 @@ class AdaLoRA(PeftMethod):
         }
 
     def insert(self, network: Any, architecture: str, family: str, encode: Encode | None) -> None:
-        """As peft, with the penalty; the engine allocates by `rank_budget` (`rank_allocation.RankAllocation`)."""
+        """Insert peft's layers and add the orthogonality penalty. The engine allocates ranks by
+        `network.rank_budget` (`rank_allocation.RankAllocation`).
+        """
         from trainers.adapters.weights.rank_allocation import penalise
 
         super().insert(network, architecture, family, encode)
@@ -74,5 +78,5 @@ class AdaLoRA(PeftMethod):
         network.rank_budget = self
 
     def check_modules(self, modules: Sequence[tuple[str, Any]]) -> None:
-        """The initial rank fits."""
+        """Raise ConfigError if the initial rank exceeds that of a matrix."""
         check_rank(self.initial_rank, modules)

@@ -1,4 +1,6 @@
-"""Feature extraction (Peters et al., 2018; Devlin et al., 2019, section 5.3): the head reads states of a frozen base."""
+"""Feature extraction (Peters et al., 2018; Devlin et al., 2019, section 5.3): the head reads the states of a
+frozen base.
+"""
 
 from dataclasses import dataclass
 from types import MethodType
@@ -11,10 +13,10 @@ from trainers.adapters.weights.head_only import require_head
 
 @dataclass(frozen=True)
 class FeatureExtraction(TrainingMethod):
-    """Freeze the base and train the head on `layers`: the last layer, the last four side by side, or a learned scalar
-    mix of all layers (ELMo).
+    """Freeze the base and train the head on `layers`: the last layer, the last four concatenated, or a
+    learned scalar mix of all layers (ELMo).
 
-    The base computes without dropout, so that the features of a text are the same every time.
+    The base runs without dropout, so that the features of a text are always the same.
     """
 
     kind: Literal["features"] = "features"
@@ -23,7 +25,7 @@ class FeatureExtraction(TrainingMethod):
     mergeable: ClassVar[bool] = True
 
     def insert(self, network: Any, architecture: str, family: str, encode: Encode | None) -> None:
-        """Freeze the base, and keep it from training mode."""
+        """Freeze the base and keep it in evaluation mode. Raises ConfigError if the task has no head."""
         require_head(network, self.kind)
         freeze(network)
         for stack in stack_modules(network, architecture):
@@ -31,4 +33,4 @@ class FeatureExtraction(TrainingMethod):
             stack.train = MethodType(lambda its, mode=True: its, stack)
 
     def merge(self, network: Any) -> None:
-        """Leave the model as it is: its base has not changed."""
+        """Leave the model unchanged: the base was not trained."""

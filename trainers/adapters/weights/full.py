@@ -1,4 +1,4 @@
-"""Full fine-tuning (Devlin et al., 2019, section 3.2): every parameter is trained."""
+"""Full fine-tuning (Devlin et al., 2019, section 3.2): train every parameter."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
@@ -16,7 +16,7 @@ class Full(TrainingMethod):
     mergeable: ClassVar[bool] = True
 
     def insert(self, network: Any, architecture: str, family: str, encode: Encode | None) -> None:
-        """Leave the model as it is."""
+        """Leave the model unchanged: all its parameters are trained."""
 
     def merge(self, network: Any) -> None:
-        """Leave the model as it is."""
+        """Leave the model unchanged: nothing was added to it."""

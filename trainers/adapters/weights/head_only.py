@@ -1,4 +1,4 @@
-"""Training the head alone on the last layer's states: a linear probe (Alain and Bengio, 2017)."""
+"""Training of the head alone, on the states of the last layer: a linear probe (Alain and Bengio, 2017)."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
@@ -9,23 +9,23 @@ from trainers.adapters.shared.training_method import Encode, TrainingMethod, fre
 
 @dataclass(frozen=True)
 class HeadOnly(TrainingMethod):
-    """Freeze the base, train the head of the task; dropout stays as in full fine-tuning."""
+    """Freeze the base and train the task's head. Unlike `FeatureExtraction`, it keeps dropout on in the base."""
 
     kind: Literal["head"] = "head"
 
     mergeable: ClassVar[bool] = True
 
     def insert(self, network: Any, architecture: str, family: str, encode: Encode | None) -> None:
-        """Freeze the base; ConfigError if there is no head, as in text-to-text."""
+        """Freeze the base. Raises ConfigError if the task has no head, as in text-to-text."""
         require_head(network, self.kind)
         freeze(network)
 
     def merge(self, network: Any) -> None:
-        """Leave the model as it is: its base has not changed."""
+        """Leave the model unchanged: the base was not trained."""
 
 
 def require_head(network: Any, kind: str) -> None:
-    """ConfigError unless the network has the head of a task with parameters to train."""
+    """Raise ConfigError unless the network has a task head with parameters to train."""
     head = getattr(network, "task_head", None)
     if head is None or not any(True for _ in head.parameters()):
         raise ConfigError(

@@ -1,4 +1,6 @@
-"""IA3 (Liu et al., 2022): keys, values and the inner states of the feed-forward are rescaled by learned vectors."""
+"""IA3 (Liu et al., 2022), with peft's layers: learned vectors rescale keys, values and the inner states of
+the feed-forward layers.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +13,8 @@ from trainers.adapters.shared.training_method import Encode
 
 @dataclass(frozen=True)
 class IA3(PeftMethod):
-    """Train one factor, 1 at first, per dimension of keys, values and the inner layer of the feed-forward.
+    """Train one factor, initially 1, per dimension of the keys, the values and the inner layer of the
+    feed-forward layers.
 
     Where one matrix computes queries, keys and values, queries are rescaled too, as in peft.
     """
@@ -22,18 +25,18 @@ class IA3(PeftMethod):
 
     @property
     def parts(self) -> Sequence[str]:
-        """Keys and values are scaled after their matrix, inner states before that of `down`."""
+        """The parts that are rescaled: `key` and `value` in their output, `down` in its input."""
         return ("key", "value", "down")
 
     def settings(self, architecture: str) -> Mapping[str, Any]:
-        """Which matrices are scaled before."""
+        """Return which matrices are rescaled in their input."""
         return {
             "feedforward_modules": pattern(architecture, ("down",)),
             "fan_in_fan_out": architecture in ("gpt", "gpt2"),
         }
 
     def insert(self, network: Any, architecture: str, family: str, encode: Encode | None) -> None:
-        """As peft, without weight decay, which would pull the factors to 0."""
+        """Insert peft's layers and exempt the factors from weight decay, which would pull them to 0."""
         super().insert(network, architecture, family, encode)
         for name, parameter in network.named_parameters():
             if ".ia3_l." in name:

@@ -1,4 +1,6 @@
-"""LoHa: the low-rank Hadamard product of FedPara (Hyeon-Woo et al., 2022) as an addition to a matrix."""
+"""LoHa, with peft's layers: add to a matrix the low-rank Hadamard product of FedPara (Hyeon-Woo et al.,
+2022).
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,8 +13,10 @@ from trainers.adapters.weights.lora import check_low_rank
 
 @dataclass(frozen=True)
 class LoHa(PeftMethod):
-    """Add the elementwise product of two products of rank `rank` to the matrices of `targets`, scaled by alpha / rank:
-    a sum of rank up to rank^2, for twice the parameters of LoRA.
+    """Add the elementwise product of two products of rank `rank` to the matrices of `targets`, scaled by
+    alpha / rank.
+
+    The sum has a rank of up to rank^2, for twice the parameters of LoRA.
     """
 
     kind: Literal["loha"] = "loha"
@@ -29,13 +33,13 @@ class LoHa(PeftMethod):
 
     @property
     def parts(self) -> Sequence[str]:
-        """`targets`."""
+        """The parts that are adapted."""
         return self.targets
 
     def settings(self, architecture: str) -> Mapping[str, Any]:
-        """Rank and scale."""
+        """Return rank and scale."""
         return {"r": self.rank, "alpha": self.alpha}
 
     def check_modules(self, modules: Sequence[tuple[str, Any]]) -> None:
-        """The rank fits."""
+        """Raise ConfigError if the rank exceeds that of a matrix."""
         check_rank(self.rank, modules)

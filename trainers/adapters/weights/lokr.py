@@ -1,5 +1,5 @@
-"""LoKr: a low-rank Kronecker product (KronA: Edalati et al., 2022; as in LyCORIS: Yeh et al., 2024) as an addition to a
-matrix.
+"""LoKr, with peft's layers: add a low-rank Kronecker product to a matrix (KronA: Edalati et al., 2022; as in
+LyCORIS: Yeh et al., 2024).
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,10 +13,11 @@ from trainers.adapters.weights.lora import check_low_rank
 
 @dataclass(frozen=True)
 class LoKr(PeftMethod):
-    """Add the Kronecker product of a small matrix and a larger one to the matrices of `targets`, scaled by alpha / rank.
+    """Add the Kronecker product of a small matrix and a larger one to the matrices of `targets`, scaled by
+    alpha / rank.
 
-    The larger is a product of rank `rank`, unless that has more parameters than the matrix itself. The sides of a
-    matrix are divided as evenly as their divisors allow.
+    The larger one is a product of rank `rank`, unless that has more parameters than the larger one itself.
+    Each side of a matrix is split into two factors as close to each other as its divisors allow.
     """
 
     kind: Literal["lokr"] = "lokr"
@@ -33,13 +34,13 @@ class LoKr(PeftMethod):
 
     @property
     def parts(self) -> Sequence[str]:
-        """`targets`."""
+        """The parts that are adapted."""
         return self.targets
 
     def settings(self, architecture: str) -> Mapping[str, Any]:
-        """Rank and scale."""
+        """Return rank and scale."""
         return {"r": self.rank, "alpha": self.alpha}
 
     def check_modules(self, modules: Sequence[tuple[str, Any]]) -> None:
-        """The rank fits."""
+        """Raise ConfigError if the rank exceeds that of a matrix."""
         check_rank(self.rank, modules)

@@ -1,4 +1,4 @@
-"""LoRA (Hu et al., 2022): to a matrix is added the product of two small ones."""
+"""LoRA (Hu et al., 2022), with peft's layers: add to a matrix the product of two small ones."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,11 +10,11 @@ from trainers.adapters.shared.peft_layers import PeftMethod, check_rank
 
 @dataclass(frozen=True)
 class LoRA(PeftMethod):
-    """Add B A of rank `rank` to the matrices of `targets`, scaled by alpha / rank, or with `rank_stabilized` by alpha /
-    sqrt(rank) (Kalajdzievski, 2023). With `dora` the norms of the sum's columns are trained apart from their directions
-    (Liu et al., 2024).
+    """Add B A of rank `rank` to the matrices of `targets`, scaled by alpha / rank, or with `rank_stabilized`
+    by alpha / sqrt(rank) (Kalajdzievski, 2023). With `dora`, the norms of the sum's columns are trained
+    separately from their directions (Liu et al., 2024).
 
-    A is drawn as in `torch.nn.Linear`, B is 0. `dropout` is that of the input of A.
+    A is initialised as in `torch.nn.Linear`, and B with 0. `dropout` is applied to the input of A.
     """
 
     kind: Literal["lora"] = "lora"
@@ -35,11 +35,11 @@ class LoRA(PeftMethod):
 
     @property
     def parts(self) -> Sequence[str]:
-        """`targets`."""
+        """The parts that are adapted."""
         return self.targets
 
     def settings(self, architecture: str) -> Mapping[str, Any]:
-        """Rank, scale and kind."""
+        """Return rank, scale, dropout and variant."""
         return {
             "r": self.rank,
             "lora_alpha": self.alpha,
@@ -50,12 +50,12 @@ class LoRA(PeftMethod):
         }
 
     def check_modules(self, modules: Sequence[tuple[str, Any]]) -> None:
-        """The rank fits."""
+        """Raise ConfigError if the rank exceeds that of a matrix."""
         check_rank(self.rank, modules)
 
 
 def check_low_rank(rank: int, alpha: float, targets: Sequence[str]) -> None:
-    """ValueError unless rank and alpha are positive and there are targets."""
+    """Raise ValueError unless rank and alpha are positive and there is at least one target."""
     if rank < 1:
         raise ValueError(f"rank: got {rank}, allowed 1 or more")
     if alpha <= 0:

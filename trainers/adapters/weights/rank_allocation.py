@@ -1,8 +1,10 @@
-"""How AdaLoRA distributes its ranks while it trains (Zhang et al., 2023, section 3).
+"""How AdaLoRA distributes its ranks during training (Zhang et al., 2023, section 3).
 
-A triplet is a singular value with its two singular vectors. Its importance is that of the value plus the mean over each
-vector of |weight x gradient|, smoothed over steps and times its smoothed deviation (equations 7 to 11). The singular values
-of the least important triplets are set to 0, as many as the budget of the step says (equation 12).
+A triplet is a singular value with its two singular vectors. The sensitivity of a parameter is |weight x
+gradient|; its importance is the sensitivity smoothed over steps, times the smoothed deviation of the
+sensitivity. The importance of a triplet is that of its value, plus the mean over each of its vectors
+(equations 7 to 11). The singular values of the least important triplets are set to 0, as many as the budget
+of the step requires (equation 12).
 """
 
 from collections.abc import Mapping
@@ -14,21 +16,23 @@ from trainers.adapters.weights.adalora import AdaLoRA
 
 _VALUES, _RIGHT, _LEFT = ".lora_E.", ".lora_A.", ".lora_B."
 SCORES = ("importance", "uncertainty")
-"""What is kept for every parameter of AdaLoRA, of its shape."""
+"""The names of the statistics kept for every parameter of AdaLoRA, each a tensor of the parameter's shape."""
 
 
 class RankAllocation:
     """The importance of the triplets of one network, over a run of `steps` steps."""
 
     def __init__(self, shapes: Mapping[str, tuple[int, ...]], method: AdaLoRA, steps: int) -> None:
-        """`shapes` are those of all parameters of AdaLoRA by name."""
+        """Start with statistics of 0; `shapes` has the shape of every parameter of AdaLoRA by name."""
         self._method, self._steps = method, steps
         self.warmup, self.final = int(method.warmup * steps), int(method.final * steps)
         self.scores = {name: {key: torch.zeros(shape) for key in SCORES} for name, shape in shapes.items()}
         self._values = [name for name in shapes if _VALUES in name]
 
     def budget(self, step: int) -> int:
-        """Triplets that are kept after `step` steps: all, then fewer by a cubic schedule, then the final number."""
+        """Return the number of triplets to keep after `step` steps: all at first, then fewer by a cubic
+        schedule, then the final number.
+        """
         first, last = (len(self._values) * rank for rank in (self._method.initial_rank, self._method.rank))
         if step <= self.warmup:
             return first
@@ -38,8 +42,9 @@ class RankAllocation:
         return int((first - last) * left**3 + last)
 
     def update(self, step: int, weights: Mapping[str, Any], gradients: Mapping[str, Any]) -> dict[str, Any]:
-        """The singular values that change, by name, after `step` steps; from all weights after the step, and the gradients
-        that it took.
+        """Return the singular values that change after `step` steps, by name.
+
+        `weights` are those after the step, `gradients` those of the step, of all parameters of AdaLoRA.
         """
         if step < self._steps - self.final:
             for name, scores in self.scores.items():
@@ -84,8 +89,10 @@ class _Penalised(torch.autograd.Function):
 
 
 def penalise(layer: Any, weight: float, matrices: int) -> None:
-    """Train singular vectors of a layer towards orthogonality: add to its gradients those of weight x |P P^T - I| /
-    `matrices`, the mean over all matrices (as peft; the paper squares the norm), once in `layer.passes` passes.
+    """Train the singular vectors of a layer towards orthogonality.
+
+    Adds the gradients of weight x |P P^T - I| / `matrices`, the mean over all matrices, as in peft; the paper
+    squares the norm. They are added once per `layer.passes` passes.
     """
     layer.passes = 1
 

@@ -1,4 +1,6 @@
-"""AdaLoRA's allocation of ranks at every ZeRO stage: the same on every worker, from full gradients and weights."""
+"""AdaLoRA's allocation of ranks at every ZeRO stage: the same on every worker, from full gradients and
+weights.
+"""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,11 +9,11 @@ from trainers.adapters.weights.rank_allocation import SCORES, RankAllocation
 
 
 class RankUpdates:
-    """The allocation of one engine; nothing happens if the model's method is another."""
+    """The allocation of ranks in one engine. It does nothing unless the model's method is AdaLoRA."""
 
     def __init__(self, model: Any, partitions: Any, steps: int | None, accumulation: int) -> None:
-        """`partitions` reads and writes full tensors (`engine.partitions`). `steps` is the length of the run; in each of
-        them a worker makes `accumulation` passes.
+        """Prepare the allocation for a run of `steps` steps, in each of which a worker makes `accumulation`
+        passes. `partitions` reads and writes full tensors (`engine.partitions`).
         """
         method = getattr(model, "rank_budget", None)
         self._partitions, self._allocation = partitions, None
@@ -27,13 +29,13 @@ class RankUpdates:
                 module.passes = accumulation
 
     def gradients(self) -> dict[str, Any]:
-        """The gradients of AdaLoRA's parameters before a step; a collective."""
+        """Return the gradients of AdaLoRA's parameters before a step. A collective."""
         if self._allocation is None:
             return {}
         return {name: self._partitions.gradient(each).clone() for name, each in self._parameters.items()}
 
     def update(self, step: int, gradients: Mapping[str, Any]) -> None:
-        """Remove ranks after `step` steps, the last with these gradients; a collective."""
+        """Remove ranks after `step` steps; `gradients` are those of the last one. A collective."""
         if self._allocation is None:
             return
         weights = {name: self._partitions.read(each, "weight") for name, each in self._parameters.items()}
@@ -41,10 +43,10 @@ class RankUpdates:
             self._partitions.write(self._parameters[name], "weight", values)
 
     def scores(self, name: str) -> dict[str, Any]:
-        """What a checkpoint keeps for a parameter."""
+        """Return the statistics of a parameter that a checkpoint keeps."""
         return {} if self._allocation is None else self._allocation.scores.get(name, {})
 
     def restore(self, name: str, tensors: Mapping[str, Any]) -> None:
-        """Set it from a checkpoint."""
+        """Set the statistics of a parameter from a checkpoint."""
         if self._allocation is not None and name in self._allocation.scores and SCORES[0] in tensors:
             self._allocation.scores[name] = {key: tensors[key] for key in SCORES}
