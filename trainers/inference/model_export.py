@@ -50,6 +50,7 @@ def export_checkpoint(run: LocalPath, output: LocalPath, merge: bool = False) ->
     """
     from safetensors import SafetensorError
 
+    read_run(run)  # refuses what is no run before anything is created
     work = output.with_name(f".{output.name}")
     try:
         with lock(work, "exporting", lambda line: print(line, flush=True)):

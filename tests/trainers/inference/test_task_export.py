@@ -321,3 +321,20 @@ def test_writing_text_needs_the_output_layer(bases, files, tmp_path):
         else:
             with pytest.raises(UserError, match=r"has no tensor lm_head.weight \(1 are missing\), which writes text"):
                 base_weights(following, SPECIAL_IDS, record["parent"])
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_exports(method, bases, files, tmp_path):
+    job = job_of(bases("bert"), files, "classify", method=method)
+    run = LocalPath(tmp_path / "run")
+    ours, _ = predictions(run_of(run, job), job)
+    export = export_checkpoint(run, run / "export")
+    assert (export / "adapter").exists() == job.method.freezes
+    assert not list(export.rglob("*.bin"))
+    if job.method.freezes:
+        network = base_network(job, SPECIAL_IDS, base_weights(job, SPECIAL_IDS, read_run(run)["parent"]))
+        forward = trained_forward(run, newest(run))
+        network.task_head = forward.model.task_head
+        load_adapter(export / "adapter", network, "bert", "encoder")
+        forward.model = network.eval()
+        assert predictions(forward, job)[0].scores == pytest.approx(ours.scores, abs=1e-5)
