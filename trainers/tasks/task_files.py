@@ -121,7 +121,10 @@ def read_content(path: Location) -> tuple[bytes, FileRecord]:
     """Read a file: its bytes, decompressed if it is gzip, and the record of the file as it is. Raises
     UserError if its gzip is damaged.
     """
-    data = path.read_bytes()
+    try:
+        data = path.read_bytes()
+    except IsADirectoryError:
+        raise UserError(f"{path}: is a directory; name files, such as {path.name}/*") from None
     record = FileRecord(str(path), len(data), xxhash.xxh3_128_hexdigest(data))
     if data[:2] == b"\x1f\x8b":
         try:

@@ -363,6 +363,15 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path, name, content, message):
     assert str(raised.value).startswith(f"{tmp_path}/{name}: {message}")
 
 
+def test_a_directory_in_place_of_a_file_and_a_brace_in_place_of_a_column_are_named(tmp_path):
+    write_lines(tmp_path / "train" / "a.jsonl", ROWS)
+    with pytest.raises(UserError, match=r"train: is a directory; name files, such as train/\*"):
+        read(task_of(tmp_path, "classify", **{**SENTENCES, "files": {"train": "tr*"}, "format": "jsonl"}))
+    fields = {**SENTENCES, "files": {"train": "train/*.jsonl"}, "columns": {"text": "{", "label": "y"}}
+    with pytest.raises(UserError, match=r"columns.text: no column '{'; there are: a, b, y"):
+        read(task_of(tmp_path, "classify", **fields))
+
+
 @pytest.mark.parametrize(
     ("text", "scheme", "message"),
     [

@@ -22,7 +22,7 @@ def used_columns(layout: Layout) -> set[str | int]:
     used: set[str | int] = set()
     for spec in (*layout.roles.values(), *(layout.where or {})):
         for name in spec if isinstance(spec, tuple) else (spec,):
-            parts = fields_of(name) if isinstance(name, str) and "{" in name else [name]
+            parts = fields_of(name) if isinstance(name, str) and fields_of(name) else [name]
             used |= {part for whole in parts for part in (whole, str(whole).partition(".")[0])}
     return used
 
@@ -55,7 +55,7 @@ class RowSet:
         """
         if isinstance(spec, tuple):
             return [[*values] for values in zip(*(self.column(name, role) for name in spec), strict=True)]
-        if isinstance(spec, str) and "{" in spec:
+        if isinstance(spec, str) and fields_of(spec):
             return self._composed(spec, role)
         if spec in self.columns:
             return self._complete(self.columns[spec], spec, role)

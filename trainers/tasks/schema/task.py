@@ -138,6 +138,7 @@ class Layout:
     def _check_column(self, role: str, column: Role) -> None:
         several = isinstance(column, tuple)
         _require(not several or role in _LISTS, f"columns.{role}: got a list, expected one column")
+        _require(column != (), f"columns.{role}: got an empty list, expected columns")
         for name in column if isinstance(column, tuple) else (column,):
             if isinstance(name, int):
                 _require(name >= 0, f"columns.{role}: got {name}, allowed 0 and more")
