@@ -7,7 +7,18 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.trainers.adapters.adapter_worker import CASES, HALF, MODELS, RATE, STAGES, STEPS, batch, configuration, model
+from tests.trainers.adapters.adapter_worker import (
+    CASES,
+    HALF,
+    MODELS,
+    RATE,
+    RESUMED,
+    STAGES,
+    STEPS,
+    batch,
+    configuration,
+    model,
+)
 from tests.trainers.launching import ROOT, environment, torchrun
 from trainers.adapters.weights.rank_allocation import RankAllocation
 from trainers.engine.forward import Forward, tensors
@@ -27,7 +38,7 @@ def found(tmp_path_factory):
 
 
 @pytest.mark.parametrize("case", MODELS)
-def test_every_stage_has_the_losses_of_plain_torch_and_resumes_under_the_next(case, found):
+def test_every_stage_has_the_losses_of_plain_torch_and_resumes_under_another(case, found):
     network, config = model(case), configuration("0")
     forward = Forward(network, MODELS[case])
     groups = [{**group, "lr": RATE} for group in parameter_groups(network, config.optimizer)]
@@ -56,4 +67,5 @@ def test_every_stage_has_the_losses_of_plain_torch_and_resumes_under_the_next(ca
         of_stage = found[case][stage]
         assert of_stage["trained"] == sorted(trained)
         assert of_stage["losses"] == pytest.approx(expected, abs=1e-5), stage
-        assert of_stage["resumed"] == pytest.approx(expected[HALF:], abs=1e-5), stage
+        if stage in RESUMED:
+            assert of_stage["resumed"] == pytest.approx(expected[HALF:], abs=1e-5), stage
