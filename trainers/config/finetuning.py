@@ -118,6 +118,10 @@ class Finetuning(Job):
     tasks all are solved as text to text. `label_smoothing` (Szegedy et al., 2016, section 7) takes that share of
     the target away from the right class and spreads it over all. With `class_weights: balanced` each class
     weighs the inverse of its share of the training examples.
+
+    The rate of a layer is that of the layer above it times `layer_decay`; ULMFiT's is 1 / 2.6 (Howard and Ruder, 2018,
+    section 3.2). With `unfreeze_every` the head is trained from the first step, and every so many steps one layer more,
+    from the last to the embeddings (section 3.3); layers below have a rate of 0 until then.
     """
 
     kind: Literal["finetuning"] = "finetuning"
@@ -131,6 +135,8 @@ class Finetuning(Job):
     validation: TaskValidation = field(default_factory=TaskValidation)
     label_smoothing: float = 0.0
     class_weights: Literal["balanced"] | dict[str, float] | None = None
+    layer_decay: float = 1.0
+    unfreeze_every: int | None = None
 
     @property
     def objective(self) -> TrainingObjective:
@@ -183,6 +189,15 @@ class Finetuning(Job):
             not self.writes_text or self.model.family != "encoder",
             f"encoding.text_to_text: got true, {self.model.architecture} is an encoder and writes no text; "
             f"set it to false, or take a decoder or an encoder-decoder",
+        )
+        require(0 < self.layer_decay <= 1, f"layer_decay: got {self.layer_decay}, allowed above 0 and at most 1")
+        require(
+            self.unfreeze_every is None or self.unfreeze_every >= 1,
+            f"unfreeze_every: got {self.unfreeze_every}, allowed 1 or more, or null",
+        )
+        require(
+            self.optimizer.kind == "adamw" or (self.layer_decay == 1 and self.unfreeze_every is None),
+            "optimizer.kind: got muon, whose updates have one size; layer_decay and unfreeze_every need adamw",
         )
         self._check_head()
 

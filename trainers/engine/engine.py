@@ -21,9 +21,11 @@ import xxhash
 
 from gristmill.errors import ConfigError
 from trainers.adapters.weights.rank_updates import RankUpdates
+from trainers.config.finetuning import Finetuning
 from trainers.config.job import Execution, Job
 from trainers.engine.embeddings import sum_in_fp32
 from trainers.engine.forward import Forward, tensors
+from trainers.engine.layer_rates import layer_depths, split_by_layer
 from trainers.engine.loss_metrics import no_sums, sums_by_source
 from trainers.engine.optimizers import SkippingAdamW, parameter_groups
 from trainers.engine.partitions import Partitions
@@ -162,7 +164,8 @@ class Engine:
         """
         *targets, read, decoded = self._sum(self._amounts(batches))
         for group in self._engine.optimizer.param_groups:
-            group["lr"] = rate * group["peak"] / self._config.optimizer.learning_rate
+            peak = group["peak"] if step >= group.get("from_step", 0) else 0.0
+            group["lr"] = rate * peak / self._config.optimizer.learning_rate
         self._engine.train()
         sums = no_sums(len(self.losses), sources)
         for number, batch in enumerate(batches):
@@ -351,6 +354,10 @@ def _spare_embedding_gradients(model: Any, precision: str) -> None:
 def _optimizer(model: Any, config: Job) -> Any:
     """AdamW, or DeepSpeed's Muon with AdamW for all but hidden matrices; both have `skip`."""
     groups = parameter_groups(model, config.optimizer)
+    if isinstance(config, Finetuning) and (config.layer_decay < 1 or config.unfreeze_every):
+        named = layer_depths(model, config.model.family)
+        depths = {id(parameter): named[name] for name, parameter in model.named_parameters()}
+        groups = split_by_layer(groups, depths, config.layer_decay, config.unfreeze_every)
     if config.optimizer.kind == "adamw":
         return SkippingAdamW(groups, fused=True)
     from deepspeed.runtime.zero.muon.muon_optimizer import MuonWithAuxAdam

@@ -1,0 +1,52 @@
+"""Learning rates by layer: lower towards the embeddings, and 0 until a layer is unfrozen (ULMFiT; Howard and Ruder,
+2018, sections 3.2 and 3.3).
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+_BLOCK = re.compile(r"\.(?:layers?|h|block)\.(\d+)\.")
+_EMBEDDINGS = re.compile(r"embed|\bshared\b|\bw[tp]e\b")
+_ENCODER = re.compile(r"(?:model\.)?encoder\.")
+
+
+def layer_depths(network: Any, family: str) -> dict[str, int]:
+    """Map the name of every parameter to its distance from the top: 0 for heads and final norms, 1 for the last block,
+    one more for each block below, and the most for embeddings. The encoder of an encoder-decoder lies below the decoder.
+    """
+    names = [name for name, _ in network.named_parameters()]
+    two = family == "encoder_decoder"
+    upper = _blocks(name for name in names if not (two and _ENCODER.match(name)))
+    lower = _blocks(name for name in names if _ENCODER.match(name)) if two else 0
+    depths = {}
+    for name in names:
+        block, below = _BLOCK.search(name), upper if two and _ENCODER.match(name) else 0
+        if block is not None:
+            depths[name] = below + (lower if below else upper) - int(block[1])
+        else:
+            depths[name] = upper + lower + 1 if _EMBEDDINGS.search(name) else below
+    return depths
+
+
+def _blocks(names: Any) -> int:
+    """The number of blocks that these parameters belong to."""
+    return 1 + max((int(found[1]) for found in map(_BLOCK.search, names) if found), default=-1)
+
+
+def split_by_layer(
+    groups: Sequence[Mapping[str, Any]], depths: Mapping[Any, int], decay: float, unfreeze_every: int | None
+) -> list[dict[str, Any]]:
+    """Divide groups of parameters (`optimizers.parameter_groups`) by depth: at depth d the peak rate is multiplied by
+    `decay`^d, and the rate is 0 before step d x `unfreeze_every` (`from_step`). `depths` is keyed by the parameters' ids.
+    """
+    divided = []
+    for group in groups:
+        by_depth: dict[int, list[Any]] = {}
+        for parameter in group["params"]:
+            by_depth.setdefault(depths[id(parameter)], []).append(parameter)
+        for depth, parameters in sorted(by_depth.items()):
+            rate = group["peak"] * decay**depth
+            begins = {"from_step": depth * (unfreeze_every or 0)}
+            divided.append({**group, "params": parameters, "lr": rate, "peak": rate, **begins})
+    return divided
