@@ -1,4 +1,4 @@
-"""Examples: one split of a task as columns."""
+"""Examples: one split of a task, as columns."""
 
 from dataclasses import dataclass
 
@@ -16,21 +16,22 @@ HIDDEN = -100
 class Examples:
     """The n examples of a split, in the order of its files.
 
-    `texts` has one or two arrays of n texts: (text, text_b); (question, passage) for span; (text,
-    passage) for choose; for tag the words joined by single spaces. The words of example i are number
-    `word_offsets[i]` up to `word_offsets[i + 1]` of the flat `word_starts` and `word_ends`, UTF-8 byte
-    offsets in the example's text. `candidates` is flat with `candidate_offsets` in the same way.
+    `texts` has one or two arrays of n texts: (text, text_b); (question, passage) for span; (text, passage)
+    for choose; for tag, the words joined by single spaces. The words of example i are those from
+    `word_offsets[i]` up to `word_offsets[i + 1]` of the flat arrays `word_starts` and `word_ends`, which are
+    UTF-8 byte offsets in the example's text. `candidates` is flat and indexed by `candidate_offsets` in the
+    same way.
 
     Gold by kind: `labels` int64 [n] for classify (index into the task's labels) and choose (number of the
-    candidate), -100 where hidden; `values` float64 [n] for regress, NaN where hidden; `tags` int64, one
-    for each word (index into the task's labels), -100 where hidden; `spans` for span, for each example
-    its distinct accepted (start, end) in UTF-8 bytes of the passage, none if the question has no answer;
-    `targets`, the accepted texts of generate, span and choose. `groups` int64 [n] numbers what
+    candidate), -100 if hidden; `values` float64 [n] for regress, NaN if hidden; `tags` int64, one per word
+    (index into the task's labels), -100 if hidden; `spans` for span, the distinct accepted (start, end) of
+    each example in UTF-8 bytes of the passage, none if the question has no answer; `targets`, the accepted
+    texts of generate, span and choose. `groups` int64 [n] numbers the groups of examples that
     `question_accuracy` counts as one.
 
-    `labelled` says whether gold is known. `files` are those that were read, with sizes and checksums;
-    `own_ids` says whether the files give the ids; `skipped` counts incomplete rows that the task file
-    allows to skip.
+    `labelled` says whether gold is known. `files` are the files that were read, with sizes and checksums.
+    `own_ids` says whether the ids come from the files. `skipped` is the number of incomplete rows that the
+    task file allows to skip.
     """
 
     task: Task

@@ -1,6 +1,6 @@
-"""The gold of examples: labels, numbers, tags and answer spans, validated.
+"""The gold of examples: read and validate labels, numbers, tags and answer spans.
 
-Each function gets a column of one file and raises UserError with file, row, value and remedy.
+Each function takes a column of one file and raises UserError with file, row, value and remedy.
 """
 
 import math
@@ -25,7 +25,7 @@ def read_labels(rows: RowSet, layout: Layout, task: Task) -> np.ndarray:
 
 
 def label_numbers(rows: RowSet, texts: list[str], layout: Layout, task: Task) -> np.ndarray:
-    """Number the texts of labels, int64."""
+    """Convert the texts of labels to their numbers, int64."""
     rename = layout.rename or {}
     texts = [rename.get(text, text) for text in texts] if rename else texts
     names = task.label_names
@@ -40,7 +40,7 @@ def label_numbers(rows: RowSet, texts: list[str], layout: Layout, task: Task) ->
 
 
 def read_values(rows: RowSet, layout: Layout, task: Task) -> np.ndarray:
-    """Read the numbers of a regression, float64 [rows], in the task's range."""
+    """Read the numbers of a regression, float64 [rows], and check that they are in the task's range."""
     values = np.empty(len(rows))
     low, high = task.range or (-math.inf, math.inf)
     for row, value in enumerate(rows.column(layout.roles["label"], "label")):
@@ -56,7 +56,7 @@ def read_values(rows: RowSet, layout: Layout, task: Task) -> np.ndarray:
 
 
 def read_choices(rows: RowSet, layout: Layout, task: Task, counts: list[int]) -> np.ndarray:
-    """Read the numbers of the right candidates, int64 [rows]; -100 where no candidate is accepted."""
+    """Read the numbers of the right candidates, int64 [rows]; -100 if no candidate is accepted."""
     rename = layout.rename or {}
     found = np.empty(len(rows), np.int64)
     for row, value in enumerate(rows.column(layout.roles["label"], "label")):
@@ -73,7 +73,7 @@ def read_choices(rows: RowSet, layout: Layout, task: Task, counts: list[int]) ->
 
 
 def read_tags(rows: RowSet, layout: Layout, task: Task, counts: list[int]) -> np.ndarray:
-    """Read tags as the numbers of their labels, int64, flat over the words; entity tags in BIO."""
+    """Read tags as the numbers of their labels, int64, flat over the words; entity tags are converted to BIO."""
     column = rows.column(layout.roles["tags"], "tags")
     flat: list[str] = []
     owners: list[int] = []
@@ -118,7 +118,7 @@ def _as_bio(tags: list[str], scheme: str, rows: RowSet, row: int) -> list[str]:
 
 
 def read_answers(rows: RowSet, layout: Layout, task: Task, passages: list[str]) -> tuple[list, list[list[str]]]:
-    """Read the accepted spans, in UTF-8 bytes of the passage, and all accepted texts, for each question."""
+    """Read, for each question, the accepted spans in UTF-8 bytes of the passage, and all accepted texts."""
     spans: list[list[tuple[int, int]]] = []
     texts: list[list[str]] = []
     for row, answers in enumerate(rows.column(layout.roles["answers"], "answers")):
@@ -156,8 +156,8 @@ def _in_bytes(passage: str, start: int, length: int) -> tuple[int, int]:
 
 
 def read_targets(rows: RowSet, layout: Layout, task: Task, role: str) -> list[list[str]]:
-    """Read the accepted texts of each example: of a column that holds a text or a list of texts, or of
-    several columns.
+    """Read the accepted texts of each example, from a column with a text or a list of texts, or from several
+    columns.
     """
     targets = []
     for row, value in enumerate(rows.column(layout.roles[role], role)):

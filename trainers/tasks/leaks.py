@@ -15,7 +15,9 @@ from trainers.tasks.schema.task import Task
 
 @dataclass(frozen=True)
 class Leak:
-    """Examples of `other` that are also in `split`: by their `kind`, texts or ids. `ids` is one such pair."""
+    """The `count` examples of `other` that are also in `split`, with the same texts or the same id (`kind`).
+    `ids` is one such pair.
+    """
 
     kind: str
     split: str
@@ -30,8 +32,8 @@ class Leak:
 
 
 def read_splits(task: Task, splits: Sequence[str], data: Location | None) -> dict[str, Examples]:
-    """Read the examples of several splits. Raises UserError if an example occurs in two, unless the task
-    has `leak: report`.
+    """Read the examples of several splits. Raises UserError if an example occurs in two of them, unless the
+    task has `leak: report`.
     """
     examples = {split: read_examples(task, split, data) for split in splits}
     leaks = find_leaks(examples)
@@ -43,7 +45,7 @@ def read_splits(task: Task, splits: Sequence[str], data: Location | None) -> dic
 
 
 def find_leaks(examples: Mapping[str, Examples]) -> list[Leak]:
-    """Find the leaks between every two splits. Ids count if the files give them."""
+    """Find the leaks between every two splits. Ids are compared only if they come from the files."""
     found = []
     for kind in ("id", "text"):
         keys = {split: _keys(split_examples, kind) for split, split_examples in examples.items()}

@@ -1,4 +1,4 @@
-"""Load tasks and suites: those that are shipped, by name, and task files of your own."""
+"""Load tasks and suites: shipped ones by name, and your own task files by path."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,8 +22,8 @@ class SuiteColumn:
 
 @dataclass(frozen=True)
 class Suite:
-    """A suite: its columns in the order of its tables. Its score is the mean of the columns' scores, and a
-    column's score is the mean of its task's metrics.
+    """A suite of tasks, its columns in the order in which tables show them. Its score is the mean of the
+    columns' scores, and a column's score is the mean of its task's metrics.
     """
 
     columns: tuple[SuiteColumn, ...]
@@ -33,29 +33,29 @@ class Suite:
 
     @property
     def tasks(self) -> tuple[str, ...]:
-        """The tasks, each once."""
+        """The names of the tasks, each once."""
         return tuple(dict.fromkeys(column.task for column in self.columns))
 
 
 def shipped_tasks() -> tuple[str, ...]:
-    """Return the names of the tasks that are shipped, sorted."""
+    """Return the names of the shipped tasks, sorted."""
     return tuple(sorted(path.stem for path in _SHIPPED.glob("*.yaml")))
 
 
 def shipped_suites() -> tuple[str, ...]:
-    """Return the names of the suites that are shipped, sorted."""
+    """Return the names of the shipped suites, sorted."""
     return tuple(sorted(path.stem for path in _SUITES.glob("*.yaml")))
 
 
 def is_suite(name: str) -> bool:
-    """Return whether a name is that of a suite."""
+    """Return whether a shipped suite has this name."""
     return name in shipped_suites()
 
 
 def load_task(name: str, assignments: Sequence[str] = ()) -> Task:
-    """Load the task of a shipped name, or of a YAML file, with `a.b=value` assignments.
+    """Load a shipped task by its name, or a task from a YAML file, with `a.b=value` assignments.
 
-    Raises ConfigError for an unknown name and for a file that is not valid.
+    Raises ConfigError for an unknown name and for an invalid file.
     """
     if name in shipped_tasks():
         path, own = _SHIPPED / f"{name}.yaml", {}

@@ -1,4 +1,4 @@
-"""The floor of a task: what is predicted without looking at an example."""
+"""The floor of a task: the score of predictions made without looking at the example."""
 
 from collections import Counter
 
@@ -9,8 +9,9 @@ from trainers.tasks.predictions import Predictions, predictions_of, score_predic
 
 
 def majority_predictions(train: Examples, examples: Examples) -> Predictions:
-    """Predict, for every example, what is most common in `train`: the label, the tag, the number of the
-    candidate, the target; the mean number; for span no answer. Of equally common ones, the first.
+    """Predict for every example what is most common in `train`: the label, the tag, the number of the
+    candidate or the target; for numbers their mean; for span no answer. Of equally common ones, the first is
+    predicted.
     """
     if train.values is not None:
         return predictions_of(examples, np.full(len(examples), train.values.mean()), "mean")
@@ -26,7 +27,7 @@ def majority_predictions(train: Examples, examples: Examples) -> Predictions:
 
 
 def majority_scores(train: Examples, examples: Examples) -> dict[str, float]:
-    """Score the majority of `train` on other examples in the task's metrics, but for perplexity."""
+    """Score the majority predictions from `train` on `examples` in the task's metrics, except perplexity."""
     metrics = [metric for metric in examples.task.metrics if metric != "perplexity"]
     scores = score_predictions(majority_predictions(train, examples), metrics, repetitions=0)
     return {metric: score.value for metric, score in scores.items()}

@@ -1,10 +1,10 @@
-"""Predictions of a split, one for each example: stored, scored and compared without the model.
+"""The predictions of a split, one per example: store, score and compare them without the model.
 
-A Parquet file has the columns `id`, `gold`, `prediction` and `score`, and in its schema the task, the
-split and the model. Gold and predictions of classify are labels, of choose numbers of candidates, of tag
-lists of labels, of span and generate texts. `score` is, for classify and choose, one number for each
-label or candidate; for span the score of the answer and that of no answer. Columns of some tasks:
-`group`, `accepted` and `text` (texts of choose), `nats` and `tokens` (cost of the gold text).
+The columns of a Parquet file of predictions are `id`, `gold`, `prediction` and `score`; its schema has the
+task, the split and the model. Gold and predictions are labels for classify, numbers of candidates for choose,
+lists of labels for tag, and texts for span and generate. `score` has one number per label or candidate for
+classify and choose; for span, the score of the answer and that of no answer. Some tasks have further columns:
+`group`, `accepted` and `text` (texts of choose), `nats` and `tokens` (the cost of the gold text).
 """
 
 import json
@@ -34,12 +34,11 @@ _KEY = b"gristmill.predictions"
 
 @dataclass(frozen=True)
 class Predictions:
-    """Predictions of n examples and, where it is known, their gold. `model` says what predicted them.
+    """The predictions for n examples and, where known, their gold. `model` names what made them.
 
-    `outcomes` has the gold and the predictions as metrics see them, before `threshold`. `scores` are
-    float32, those of example i from `score_offsets[i]` up to `score_offsets[i + 1]`. `threshold` is that
-    of no answer: the empty text is predicted where the score of no answer exceeds that of the answer by
-    more.
+    `outcomes` has gold and predictions as metrics read them, before `threshold` is applied. `scores` are
+    float32, those of example i from `score_offsets[i]` up to `score_offsets[i + 1]`. With `threshold`, the
+    empty text is predicted if the score of no answer exceeds that of the answer by more than this.
     """
 
     task: Task
@@ -57,14 +56,14 @@ class Predictions:
 
     @property
     def no_answer_scores(self) -> np.ndarray:
-        """The score of no answer less that of the answer, float64 [n]."""
+        """The score of no answer minus that of the answer, float64 [n]."""
         assert self.scores is not None
         pairs = self.scores.reshape(-1, 2).astype(np.float64)
         return pairs[:, 1] - pairs[:, 0]
 
     @property
     def decided(self) -> Outcomes:
-        """The outcomes, with the empty text where the threshold says that there is no answer."""
+        """The outcomes, with the empty text wherever `threshold` decides that there is no answer."""
         if self.threshold is None:
             return self.outcomes
         assert self.outcomes.texts is not None
@@ -80,12 +79,12 @@ def predictions_of(
     nats: np.ndarray | None = None,
     tokens: np.ndarray | None = None,
 ) -> Predictions:
-    """Predictions of a split's examples, in their order.
+    """Return the predictions for a split's examples, which are given in the order of `examples`.
 
-    `predicted` are labels, numbers of candidates, numbers, tags of all words, or texts, as in `Examples`.
-    `scores` has an array for each example: one number a label or candidate, or for span the scores of the
-    answer and of none. `nats` and `tokens` are the cost of the gold texts; with them alone, `predicted`
-    is None.
+    `predicted` has labels, numbers of candidates, numbers, the tags of all words, or texts, as in `Examples`.
+    `scores` has an array per example: one number per label or candidate, or for span the scores of the answer
+    and of no answer. `nats` and `tokens` are the cost of the gold texts; if only they were measured,
+    `predicted` is None.
     """
     task, kind = examples.task, examples.task.kind
     expected = len(examples.tags) if examples.tags is not None else len(examples)
@@ -130,9 +129,9 @@ def _flat(scores: Sequence[np.ndarray] | np.ndarray | None) -> tuple[np.ndarray 
 def score_predictions(
     predictions: Predictions, metrics: Sequence[str] | None = None, repetitions: int = REPETITIONS, seed: int = 0
 ) -> dict[str, Score]:
-    """Compute the metrics of predictions, by default those of the task, each with its interval.
+    """Compute metrics of predictions, each with its interval. The default is the task's metrics.
 
-    Raises UserError for hidden gold, and for a metric that does not exist.
+    Raises UserError if the gold is hidden or a metric does not exist.
     """
     if not predictions.labelled:
         raise UserError(
@@ -157,10 +156,9 @@ def _metric(name: str, task: Task) -> TaskMetric:
 
 
 def tune_threshold(predictions: Predictions) -> Predictions:
-    """Return the same predictions with the threshold of no answer that is best for the task's first
-    metric on them.
+    """Return the predictions with the threshold of no answer that maximises the task's first metric on them.
 
-    Tune it on the development split, and give it to the test's predictions with `dataclasses.replace`.
+    Tune it on the development split, then set it on the test split's predictions with `dataclasses.replace`.
     """
     outcomes = predictions.outcomes
     assert outcomes.references is not None
@@ -175,10 +173,10 @@ def tune_threshold(predictions: Predictions) -> Predictions:
 def compare_predictions(
     a: Predictions, b: Predictions, metric: str | None = None, repetitions: int = REPETITIONS, seed: int = 0
 ) -> Difference:
-    """Compute the difference of a metric, by default the first of the task, between two runs on the same
-    examples.
+    """Compute the difference in a metric between two runs on the same examples. The default is the task's
+    first metric.
 
-    Raises UserError unless both predicted the same examples.
+    Raises UserError unless both runs predicted the same examples.
     """
     if (a.task.name, a.split, a.ids) != (b.task.name, b.split, b.ids):
         first, second = (f"{p.task.name} {p.split} ({len(p):,})" for p in (a, b))
@@ -194,7 +192,7 @@ def compare_predictions(
 
 
 def write_predictions(predictions: Predictions, path: Location) -> None:
-    """Write predictions as Parquet, whole or not at all."""
+    """Write predictions as Parquet; the file is complete or absent."""
     described = {
         "version": 1,
         "task": plain(predictions.task),
@@ -212,7 +210,7 @@ def write_predictions(predictions: Predictions, path: Location) -> None:
 
 
 def write_rows(predictions: Predictions, path: Location) -> None:
-    """Write predictions as JSON lines, {id, prediction, score}, whole or not at all."""
+    """Write predictions as JSON lines, {id, prediction, score}; the file is complete or absent."""
     columns = {name: column for name, column in _columns(predictions).items() if name in ("id", "prediction", "score")}
     rows = pa.table(columns).to_pylist()
     path.write_atomic("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode())
@@ -255,7 +253,7 @@ def _values(values: np.ndarray | None, outcomes: Outcomes, kind: str) -> pa.Arra
 
 
 def read_predictions(path: Location) -> Predictions:
-    """Read predictions that `write_predictions` wrote. Raises UserError if the file is not such a file."""
+    """Read a file that `write_predictions` wrote. Raises UserError for any other file."""
     try:
         table = pq.read_table(pa.BufferReader(path.read_bytes()))
         described = json.loads((table.schema.metadata or {})[_KEY])

@@ -1,4 +1,4 @@
-"""Read a split of a task: find its files, take the columns, validate every row."""
+"""Read a split of a task: locate its files, select the columns, validate every row."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -30,8 +30,7 @@ _Fields = dict[str, Any]
 def read_examples(task: Task, split: str, data: Location | None) -> Examples:
     """Read the examples of a split, from `data` or the task's own folder.
 
-    UserError, one line with file, row, value and remedy, for files that are missing and rows that are not
-    valid.
+    Raises UserError, one line with file, row, value and remedy, for missing files and invalid rows.
     """
     files = find_split(task, split, data)
     layout, labelled = files.layout, split not in files.layout.unlabelled

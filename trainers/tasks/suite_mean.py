@@ -1,4 +1,4 @@
-"""The score of a suite: the mean of its columns, and how many of them there are."""
+"""The score of a suite: the mean of its columns, and the number of columns it is taken over."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,8 +8,8 @@ from trainers.tasks.load_task import Suite, load_task
 
 @dataclass(frozen=True)
 class SuiteScore:
-    """The mean over the columns that were scored. `columns` has a value for each column of the suite,
-    None where it was not scored, by the name `task` or `task/split`.
+    """The score of a suite: the mean over the columns that were scored. `columns` has the score of each
+    column of the suite by its name, `task` or `task/split`; None if it was not scored.
     """
 
     suite: str
@@ -18,7 +18,7 @@ class SuiteScore:
 
     @property
     def scored(self) -> int:
-        """How many columns were scored."""
+        """The number of columns that were scored."""
         return sum(value is not None for value in self.columns.values())
 
     def __str__(self) -> str:
@@ -29,7 +29,7 @@ class SuiteScore:
 
 
 def suite_score(suite: Suite, values: Mapping[tuple[str, str], Mapping[str, float]]) -> SuiteScore:
-    """Score a suite from the metrics of each (task, split).
+    """Compute the score of a suite from the metrics of each (task, split).
 
     A column's score is the mean of its task's metrics (Wang et al., 2019: GLUE, section 4.1; SuperGLUE,
     section 3.3).

@@ -1,6 +1,4 @@
-"""Find and read the files of a task: in `data=DIR`, in $GRISTMILL_TASKS, or in the folder of the task
-file.
-"""
+"""Find and read the files of a task: in `data=DIR`, in $GRISTMILL_TASKS, or in the folder of the task file."""
 
 import gzip
 import os
@@ -21,7 +19,7 @@ VARIABLE = "GRISTMILL_TASKS"
 
 @dataclass(frozen=True)
 class SplitFiles:
-    """The files of one split, all of one layout. `columns` are, for parallel files, the column of each."""
+    """The files of one split, all in one layout. `columns` names the column that each parallel file holds."""
 
     layout: Layout
     format: Format
@@ -30,15 +28,15 @@ class SplitFiles:
 
 
 def data_directory(name: str | None = None) -> Location | None:
-    """Return the directory of tasks: `name`, or what $GRISTMILL_TASKS names; None without either."""
+    """Return the directory of task files: `name`, or else $GRISTMILL_TASKS; None if neither is set."""
     name = name or os.environ.get(VARIABLE)
     return parse_location(name, field="data") if name else None
 
 
 def find_split(task: Task, split: str, data: Location | None) -> SplitFiles:
-    """Find the files of a split: those of the first layout and name whose files exist.
+    """Find the files of a split: those of the first layout and file name that exist.
 
-    Raises UserError, which lists what was looked for if there are none, or if the task has no such split.
+    Raises UserError if the task has no such split, or listing the names that were tried if none exists.
     """
     if split not in task.splits:
         raise UserError(f"{task.name}: no split {split!r}, allowed {', '.join(task.splits)}")
@@ -118,8 +116,8 @@ def _match(root: Location, pattern: str) -> tuple[Location, ...]:
 
 
 def read_content(path: Location) -> tuple[bytes, FileRecord]:
-    """Read a file: its bytes, decompressed if it is gzip, and the record of the file as it is. Raises
-    UserError if its gzip is damaged.
+    """Read a file. Returns its bytes, decompressed if they are gzip, and the record of the file as stored.
+    Raises UserError if the gzip data is damaged.
     """
     try:
         data = path.read_bytes()
@@ -135,7 +133,7 @@ def read_content(path: Location) -> tuple[bytes, FileRecord]:
 
 
 def decode(data: bytes, encoding: str, path: Location) -> str:
-    """Decode the text of a file, without a byte order mark. Raises UserError if it is not in that
+    """Decode the text of a file, without a byte order mark. Raises UserError if it is not valid in that
     encoding.
     """
     try:

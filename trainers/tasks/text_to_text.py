@@ -1,5 +1,5 @@
-"""A task of any kind as text to text: inputs and targets from its templates, and predictions from
-generated texts.
+"""A task of any kind as text to text: render inputs and targets from its templates, and parse generated texts
+into predictions.
 """
 
 import math
@@ -28,7 +28,9 @@ _TARGETS = {"classify": "label", "regress": "score", "tag": "tags", "span": "ans
 
 
 def templates_of(task: Task) -> Templates:
-    """Return the task's templates; without any, its name and each of its texts after its role's name."""
+    """Return the task's templates. By default, the input is the task's name followed by each of its texts,
+    preceded by the name of its role.
+    """
     if task.templates is not None:
         return task.templates
     columns = task.columns or {}
@@ -43,7 +45,9 @@ def render_inputs(examples: Examples) -> list[str]:
 
 
 def render_targets(examples: Examples) -> list[list[str]]:
-    """Render the accepted target texts of each example, the first of which is learned. Gold must be known."""
+    """Render the accepted target texts of each example; the model is trained on the first. Gold must be
+    known.
+    """
     assert examples.labelled
     templates = templates_of(examples.task)
     before, _, after = _around(templates)
@@ -117,12 +121,12 @@ def _rounded(value: float, step: float) -> str:
 
 
 def parse_outputs(examples: Examples, texts: Sequence[str]) -> np.ndarray | list[str]:
-    """Read generated texts as the predictions that `predictions_of` takes.
+    """Parse generated texts into predictions as `predictions_of` takes them.
 
-    A text that is no label's word is no label (-100), which is wrong. A text that is no number is the
-    lowest of the task's range, or 0. Tags that are unknown or missing are the first label, and those
-    beyond the last word are left out. A text that is no candidate is the candidate with which it shares
-    the most words.
+    A text that is no label's word becomes -100, which counts as wrong. A text that is no number becomes the
+    lowest number of the task's range, or 0. Unknown and missing tags become the first label, and tags beyond
+    the last word are ignored. A text that is no candidate becomes the candidate with which it shares the most
+    words.
     """
     task, templates = examples.task, templates_of(examples.task)
     before, _, after = (piece.strip() for piece in _around(templates))

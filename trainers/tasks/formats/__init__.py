@@ -1,6 +1,6 @@
 """Formats of task files. Each reader turns the content of a file into a RowSet.
 
-To add one: a function here, its name in `Format` of `trainers.tasks.schema.task`.
+To add one: a function here, and its name in `Format` of `trainers.tasks.schema.task`.
 """
 
 from collections.abc import Callable
@@ -24,4 +24,4 @@ TEXT_FORMATS: dict[str, Callable[[str, Layout, str], RowSet]] = {
     "lines": text_lines.read_pattern,
     "trees": text_lines.read_trees,
 }
-"""Readers of text by format. Parquet, parallel files and one file an example are read as a whole."""
+"""Readers of text by format. Parquet, parallel files and documents have readers of their own."""

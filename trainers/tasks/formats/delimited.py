@@ -1,4 +1,4 @@
-"""Tables: tab-separated values without quoting, comma-separated values as RFC 4180, and Parquet."""
+"""Tables: tab-separated values without quoting, comma-separated values as in RFC 4180, and Parquet."""
 
 import csv
 import io
@@ -14,14 +14,14 @@ from trainers.tasks.schema.task import Layout
 
 
 def read_tsv(data: str, layout: Layout, path: str) -> RowSet:
-    """Read lines of values between tabs. Quotation marks are characters as any other, as in GLUE's files."""
+    """Read tab-separated lines. Quotation marks have no special meaning, as in GLUE's files."""
     lines = enumerate(data.split("\n"), start=1)
     return _table(((number, line.rstrip("\r").split("\t")) for number, line in lines if line.strip("\r")), layout, path)
 
 
 def read_csv(data: str, layout: Layout, path: str) -> RowSet:
-    """Read CSV as RFC 4180: values may be quoted, a quoted value may hold line breaks. A row's place is
-    its last line.
+    """Read CSV as in RFC 4180: values may be quoted, and a quoted value may contain line breaks. The place of
+    a row is its last line.
     """
     reader = csv.reader(io.StringIO(data, newline=""), strict=True)
     csv.field_size_limit(1 << 30)
@@ -70,7 +70,7 @@ def _table(rows: Iterable[tuple[int, list[str]]], layout: Layout, path: str) -> 
 
 
 def read_parquet(data: bytes, layout: Layout, path: str) -> RowSet:
-    """Read the columns of a Parquet file, as Python values."""
+    """Read the columns of a Parquet file as Python values."""
     try:
         file = pq.ParquetFile(pa.BufferReader(data))
         used = [name for name in file.schema_arrow.names if name in used_columns(layout)]

@@ -1,4 +1,4 @@
-"""JSON: one object a line, one list of objects, and the nested JSON of SQuAD, MultiRC, ReCoRD and
+"""JSON: one object per line, one list of objects, and the nested JSON of SQuAD, MultiRC, ReCoRD and
 dialogues.
 """
 
@@ -16,20 +16,19 @@ _DESCRIPTION = re.compile(r'\(description (?:("(?:[^"\\]|\\.)*")|([^")\s]+))\)')
 
 
 def read_json_lines(data: str, layout: Layout, path: str) -> RowSet:
-    """Read one JSON object a line."""
+    """Read one JSON object per line."""
     return _columns(_objects(data, path), layout, path, "line")
 
 
 def read_json_list(data: str, layout: Layout, path: str) -> RowSet:
-    """Read one JSON list of objects."""
+    """Read a JSON list of objects."""
     return _columns(enumerate(_records(_whole(data, path), path), start=1), layout, path, "entry")
 
 
 def read_squad(data: str, layout: Layout, path: str) -> RowSet:
     """Read SQuAD 1.1 and 2.0 (Rajpurkar et al., 2016 and 2018): articles of paragraphs of questions.
 
-    Columns `id`, `title`, `question`, `context`, `answers`. A question that is marked impossible has no
-    answers.
+    Columns `id`, `title`, `question`, `context`, `answers`. A question marked impossible has no answers.
     """
     document = _whole(data, path)
     rows: list[tuple[int, Record]] = []
@@ -49,7 +48,7 @@ def read_squad(data: str, layout: Layout, path: str) -> RowSet:
 
 
 def read_multirc(data: str, layout: Layout, path: str) -> RowSet:
-    """Read MultiRC as SuperGLUE distributes it: one row for each answer of each question of a passage.
+    """Read MultiRC as SuperGLUE distributes it: one row per answer to a question about a passage.
 
     Columns `id` (passage/question/answer), `group` (passage/question), `passage`, `question`, `answer`,
     `label`.
@@ -70,11 +69,11 @@ def read_multirc(data: str, layout: Layout, path: str) -> RowSet:
 
 
 def read_record(data: str, layout: Layout, path: str) -> RowSet:
-    """Read ReCoRD as SuperGLUE distributes it: one row a query; the candidates are the passage's distinct
-    entities.
+    """Read ReCoRD as SuperGLUE distributes it: one row per query. The candidates are the distinct entities of
+    the passage.
 
-    Columns `id` (passage/query), `passage`, `query`, `candidates`, `answers` (accepted texts), `label`
-    (the number of the first candidate among them). Ends of entities are inclusive.
+    Columns `id` (passage/query), `passage`, `query`, `candidates`, `answers` (accepted texts), `label` (the
+    number of the first candidate among them). The end offsets of entities in the file are inclusive.
     """
     rows: list[tuple[int, Record]] = []
     for line, record in _objects(data, path):
@@ -100,11 +99,11 @@ def _first(entities: list[str], accepted: list[str]) -> int:
 
 
 def read_dialogues(data: str, layout: Layout, path: str) -> RowSet:
-    """Read dialogues, one a line, with `turns` of {text}, or those of Topical-Chat: {id: {content:
+    """Read dialogues, one per line, with `turns` of {text}, or in Topical-Chat's form: {id: {content:
     [{message}]}}.
 
-    One row for each reply after the first turn. Columns `id` (dialogue/turn), `history` (the turns
-    before, one a line), `reply`. Empty turns are left out.
+    There is one row per turn after the first. Columns `id` (dialogue/turn), `history` (the previous turns,
+    one per line), `reply`. Empty turns are left out.
     """
     if path.removesuffix(".gz").endswith(".json"):
         document = _whole(data, path)
@@ -126,8 +125,8 @@ def read_dialogues(data: str, layout: Layout, path: str) -> RowSet:
 
 
 def read_webquestions(data: str, layout: Layout, path: str) -> RowSet:
-    """Read WebQuestions as its authors distribute it: `question` and `answers`, taken from Lisp lists of
-    descriptions.
+    """Read WebQuestions as its authors distribute it: `question` and `answers`, which are parsed from Lisp
+    lists of descriptions.
     """
     rows: list[tuple[int, Record]] = []
     for number, record in enumerate(_records(_whole(data, path), path), start=1):

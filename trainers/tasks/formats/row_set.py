@@ -1,4 +1,4 @@
-"""RowSet: the rows of one file as columns, with the place of each row for messages."""
+"""RowSet: the rows of one file as columns, with the place of each row for error messages."""
 
 import re
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from gristmill.terminal import printable
 from trainers.tasks.schema.task import Layout, fields_of
 
 MISSING = object()
-"""The value of a field that a record does not have."""
+"""The value of a field that a record lacks."""
 _PART = re.compile(r"\{([^{}]+)\}")
 _SHOWN = 40
 _GOLD = ("label", "tags", "answers", "target")
@@ -29,9 +29,9 @@ def used_columns(layout: Layout) -> set[str | int]:
 
 @dataclass(frozen=True)
 class RowSet:
-    """Rows of one file. `columns` has a list of values for each name or number that the task uses, and an
-    empty list for the others; `places` says where each row is, counted in `unit`s (lines or rows) from 1.
-    `skipped` rows were incomplete.
+    """The rows of one file. `columns` has a list of values for each name or number that the task uses, and an
+    empty list for the others. `places` has the place of each row, counted in `unit`s (lines or rows) from 1.
+    `skipped` is the number of incomplete rows that were left out.
     """
 
     path: str
@@ -44,12 +44,12 @@ class RowSet:
         return len(self.places)
 
     def at(self, row: int) -> str:
-        """Where a row is: `train.tsv: line 17`."""
+        """Return where a row is: `train.tsv: line 17`."""
         return f"{self.path}: {self.unit} {self.places[row]}"
 
     def column(self, spec: str | int | tuple[str | int, ...], role: str) -> list[Any]:
-        """Return the values of a column: a name, a number, `a.b` or a template over columns; of several
-        columns, lists.
+        """Return the values of a column, given by a name, a number, `a.b` or a template over columns; for
+        several columns, a list of values per row.
 
         Raises UserError if the file has no such column.
         """
@@ -85,7 +85,7 @@ class RowSet:
         ]
 
     def keep(self, rows: Sequence[int]) -> "RowSet":
-        """Return the given rows only."""
+        """Return a RowSet of the given rows only."""
         columns = {name: [values[i] for i in rows] if values else [] for name, values in self.columns.items()}
         return RowSet(self.path, columns, [self.places[i] for i in rows], self.unit, self.skipped)
 
@@ -103,6 +103,6 @@ def _descend(value: Any, path: list[str]) -> Any:
 
 
 def shown(value: Any) -> str:
-    """Show a label or number for a message: short and without control characters."""
+    """Return a label or number for a message, shortened and without control characters."""
     text = printable(value if isinstance(value, str) else repr(value))
     return repr(text if len(text) <= _SHOWN else text[:_SHOWN] + "...")

@@ -1,4 +1,4 @@
-"""One word a line and a blank line between sentences: CoNLL, and CoNLL-U of Universal Dependencies."""
+"""One word per line and a blank line between sentences: CoNLL, and the CoNLL-U of Universal Dependencies."""
 
 from gristmill.errors import UserError
 from trainers.tasks.formats.row_set import RowSet, used_columns
@@ -9,10 +9,10 @@ _DOCUMENT_MARK = "-DOCSTART-"
 
 
 def read_conll(data: str, layout: Layout, path: str) -> RowSet:
-    """Read columns by number, separated by a tab, or by spaces in a file without tabs; one list of words a
-    sentence.
+    """Read columns by number, one list of words per sentence. Columns are separated by a tab, or by spaces in
+    a file without tabs.
 
-    Lines `-DOCSTART-`, which begin a document of CoNLL-2003, are no words. A sentence's place is its
+    Lines with `-DOCSTART-`, which begin a document of CoNLL-2003, are skipped. The place of a sentence is its
     first line.
     """
     separator = "\t" if "\t" in data else None
@@ -42,8 +42,8 @@ def read_conll(data: str, layout: Layout, path: str) -> RowSet:
 def read_conllu(data: str, layout: Layout, path: str) -> RowSet:
     """Read the ten columns of CoNLL-U by name (https://universaldependencies.org/format.html), and `sent_id`.
 
-    Rows of several words (`3-4`) and empty nodes (`5.1`) are no words and are left out. Only the columns
-    that the task uses are filled.
+    Rows of multiword tokens (`3-4`) and empty nodes (`5.1`) are skipped. Only the columns that the task uses
+    are filled.
     """
     names = used_columns(layout) | {"id"}
     used = [index for index, name in enumerate(_UNIVERSAL) if name in names]

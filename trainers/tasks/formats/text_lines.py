@@ -1,4 +1,4 @@
-"""Plain text: parallel files, lines that a pattern takes apart, bracketed trees, one file an example."""
+"""Plain text: parallel files, lines split by a pattern, bracketed trees, one file per example."""
 
 import re
 
@@ -12,13 +12,15 @@ _ESCAPES = {"-LRB-": "(", "-RRB-": ")"}
 
 
 def split_lines(data: str) -> list[str]:
-    """Split a text into lines; only line feeds end one, as in the formats of machine translation."""
+    """Split a text into lines at line feeds only, as the formats of machine translation do."""
     lines = data.split("\n")
     return [line.rstrip("\r") for line in (lines[:-1] if lines[-1] == "" else lines)]
 
 
 def read_parallel(texts: dict[str, str], paths: dict[str, str]) -> RowSet:
-    """Read files with one example a line, by column. Raises UserError unless all have as many lines."""
+    """Read files with one example per line, one file per column. Raises UserError unless all have the same
+    number of lines.
+    """
     columns: dict[str | int, list[str]] = {column: split_lines(text) for column, text in texts.items()}
     counts = {paths[str(column)]: len(lines) for column, lines in columns.items()}
     if len(set(counts.values())) > 1:
@@ -30,7 +32,9 @@ def read_parallel(texts: dict[str, str], paths: dict[str, str]) -> RowSet:
 
 
 def read_pattern(data: str, layout: Layout, path: str) -> RowSet:
-    """Read the named groups of `pattern` in every line; the whole line is `line` without one."""
+    """Read the named groups of `pattern` in every line. Without a pattern, the whole line is the column
+    `line`.
+    """
     lines = split_lines(data)
     if layout.pattern is None:
         return RowSet(path, {"line": list(lines)}, range(1, len(lines) + 1))
@@ -45,7 +49,8 @@ def read_pattern(data: str, layout: Layout, path: str) -> RowSet:
 
 
 def read_trees(data: str, layout: Layout, path: str) -> RowSet:
-    """Read trees such as `(3 (2 It) (4 (2 is) (3 good)))`, one a line: the words as text, the root's label.
+    """Read trees such as `(3 (2 It) (4 (2 is) (3 good)))`, one per line: the words as `text`, and the root's
+    `label`.
 
     Socher et al., 2013: https://nlp.stanford.edu/sentiment, trainDevTestTrees_PTB.
     """
@@ -62,7 +67,7 @@ def read_trees(data: str, layout: Layout, path: str) -> RowSet:
 
 
 def read_documents(texts: list[tuple[Location, str]]) -> RowSet:
-    """Read one example a file: `text`, `folder` (the name of its directory), `name` (of the file, without
+    """Read one example per file: `text`, `folder` (the name of its directory) and `name` (the file's, without
     suffix).
     """
     columns: dict[str | int, list[str]] = {

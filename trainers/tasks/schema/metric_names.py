@@ -1,4 +1,4 @@
-"""The names of all metrics, and the kinds of tasks that each measures. The formulas are in
+"""The names of all metrics, and the kinds of tasks that each applies to. The formulas are in
 `trainers.tasks.scores`.
 """
 

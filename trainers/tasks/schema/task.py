@@ -48,7 +48,7 @@ _SUFFIXES: dict[str, Format] = {
 
 
 def fields_of(template: str) -> list[str]:
-    """Return the names in braces of a template, in order."""
+    """Return the names in braces in a template, in order."""
     return _FIELD.findall(template)
 
 
@@ -108,7 +108,7 @@ class Layout:
     incomplete_rows: Literal["refuse", "skip"] = "refuse"
 
     def check(self) -> None:
-        """Validate what does not depend on the kind of task."""
+        """Validate the fields that do not depend on the kind of task."""
         _require(bool(self.files), "files: got none, expected a file for each split, such as {train: train.jsonl}")
         for split in self.files:
             _require(
@@ -156,12 +156,12 @@ class Layout:
         return self.columns or {}
 
     def names(self, split: str) -> tuple[str, ...]:
-        """Return the names under which the files of a split are looked for."""
+        """Return the file names that are tried for a split."""
         names = self.files[split]
         return (names,) if isinstance(names, str) else names
 
     def format_of(self, name: str) -> Format | None:
-        """Return the format of a file: `format`, or that of its suffix, `.gz` aside."""
+        """Return the format of a file: `format`, or else that of its suffix, ignoring `.gz`."""
         if self.format is not None:
             return self.format
         name = name.removesuffix(".gz")
@@ -170,13 +170,14 @@ class Layout:
 
 @dataclass(frozen=True)
 class Templates:
-    """How an example becomes text to text (Raffel et al., 2020, appendix D has the examples of T5).
+    """The templates by which an example becomes text to text (Raffel et al., 2020, appendix D has examples of
+    T5).
 
-    `input` and `target` hold names in braces: the roles of the task's texts (`{text}`, `{text_b}`,
-    `{question}`, `{passage}`), `{candidates}` (all, each with its letter), `{words}`; in `target`
+    `input` and `target` contain names in braces: the roles of the task's texts (`{text}`, `{text_b}`,
+    `{question}`, `{passage}`), `{candidates}` (all of them, each with its letter), `{words}`; in `target`
     `{label}`, `{score}`, `{answer}`, `{tags}`, `{candidate}` or `{target}`. `words` are the texts that
-    stand for labels. `step` rounds scores: 0.2 in T5's STS-B. `no_answer` is the target of a question
-    without an answer.
+    replace labels. Scores are rounded to multiples of `step`, which is 0.2 in T5's STS-B. `no_answer` is the
+    target of a question without an answer.
     """
 
     input: str
@@ -186,7 +187,7 @@ class Templates:
     no_answer: str = "unanswerable"
 
     def check(self) -> None:
-        """Validate ranges and distinct words."""
+        """Validate ranges and that words are distinct."""
         _require(self.step > 0, f"step: got {self.step}, allowed above 0")
         words = list((self.words or {}).values())
         _require(len(set(words)) == len(words), "words: two labels have the same word; give each its own")
@@ -196,15 +197,13 @@ class Templates:
 class Task(Layout):
     """A task: its kind, files, labels and metrics.
 
-    `labels` are the labels as the files write them; their order numbers them, and `positive` (by default
-    the second of two) is the one that `f1` scores. `metrics` names what is measured; checkpoints are
-    picked by the first. `range` bounds the numbers of a regression. With `no_answer` a question may have
-    no answer in its passage. `leak: report` accepts examples that occur in two splits, which are refused
-    otherwise, and counts them.
+    `labels` are written as in the files; their order numbers them, and `positive` (by default the second of
+    two) is the one that `f1` scores. `metrics` are computed, and the first chooses the checkpoint. `range`
+    bounds the numbers of a regression. With `no_answer` a question may have no answer in its passage.
+    Examples that occur in two splits are refused; `leak: report` accepts and counts them.
 
-    `name` is the file's name by default. `suite` names the suite that it belongs to, `about` and `source`
-    say what it is and where its definition comes from. `folder` is where the files of a task file of your
-    own are.
+    `name` defaults to the file's name. `suite` is the suite that the task belongs to; `about` and `source`
+    say what it is and where its definition comes from. `folder` is where the files of your own task file are.
     """
 
     kind: TaskKind
@@ -224,7 +223,7 @@ class Task(Layout):
 
     @property
     def layouts(self) -> Iterator[tuple[str, Layout]]:
-        """Every layout with its place in the task file; those without columns have the task's own."""
+        """Return every layout with its position in the task file. Layouts without columns have the task's."""
         yield "", self
         for number, layout in enumerate(self.elsewhere):
             own = layout if layout.columns is not None else replace(layout, columns=self.columns)
@@ -232,12 +231,12 @@ class Task(Layout):
 
     @property
     def splits(self) -> tuple[str, ...]:
-        """All splits that some layout has."""
+        """The splits that at least one layout has."""
         return tuple(dict.fromkeys(split for _, layout in self.layouts for split in layout.files))
 
     @property
     def label_names(self) -> tuple[str, ...]:
-        """The labels as text: true and false for booleans."""
+        """The labels as text; booleans are `true` and `false`."""
         return tuple(str(label).lower() if isinstance(label, bool) else str(label) for label in self.labels)
 
     @property
@@ -246,7 +245,7 @@ class Task(Layout):
         return self.label_names.index(self.positive) if self.positive is not None else 1
 
     def check(self) -> None:
-        """Validate the fields against the kind."""
+        """Validate the fields against the kind of task."""
         super().check()
         for place, layout in self.layouts:
             self._check_roles(place, layout)

@@ -1,5 +1,4 @@
-"""Metrics. Each has one statistic for every example, from which its value, interval and paired test are
-computed.
+"""Metrics. Each computes statistics per example, from which its value, interval and paired test follow.
 
 To add one: a TaskMetric in the file of its family, listed here, and its name and kinds in
 `trainers.tasks.schema.metric_names`.
@@ -18,11 +17,13 @@ METRICS: dict[str, TaskMetric] = {
     for module in (label_scores, number_scores, entity_scores, answer_scores, text_scores)
     for metric in module.METRICS
 }
-"""Every metric by name."""
+"""All metrics by name."""
 
 
 def require_libraries(metrics: Sequence[str]) -> None:
-    """Raise UserError with the command that installs it if a library of one of these metrics is missing."""
+    """Raise UserError if a library that one of these metrics needs is missing; the message has the command
+    that installs it.
+    """
     for name in metrics:
         module = text_scores.LIBRARIES.get(name)
         if module is not None and find_spec(module) is None:

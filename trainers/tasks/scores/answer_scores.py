@@ -27,13 +27,13 @@ def normalise_answer(text: str) -> str:
 
 
 def exact_match(text: str, reference: str) -> float:
-    """Return 1 if the two are equal when normalised."""
+    """Return 1 if the two texts are equal after normalisation, else 0."""
     return float(normalise_answer(text) == normalise_answer(reference))
 
 
 def token_f1(text: str, reference: str, empty_matches: bool) -> float:
-    """Compute F1 of the words that the two share. If one has no word, it is 0, or with `empty_matches` 1
-    if both have none.
+    """Compute the F1 score of the words that the two texts share. If either has no words, the score is 0,
+    except that with `empty_matches` it is 1 if neither has any.
     """
     predicted, gold = normalise_answer(text).split(), normalise_answer(reference).split()
     if not predicted or not gold:
@@ -43,7 +43,7 @@ def token_f1(text: str, reference: str, empty_matches: bool) -> float:
 
 
 def answer_values(outcomes: Outcomes, score: Callable[[str, str], float]) -> np.ndarray:
-    """Return the best score over the references, float64 [n]."""
+    """Return the best score of each example over its references, float64 [n]."""
     assert outcomes.references is not None
     assert outcomes.texts is not None
     values = []
@@ -69,13 +69,13 @@ def _counted(values: np.ndarray) -> np.ndarray:
 
 
 def best_threshold(values: np.ndarray, answerable: np.ndarray, answered: np.ndarray, no_answer: np.ndarray) -> float:
-    """Find the threshold of no-answer scores that maximises the mean value: above it, the empty answer is
+    """Find the threshold of no-answer scores that maximises the mean value. Above it, the empty answer is
     given.
 
-    `values` are the scores of the examples as answered, `answerable` says which have an answer,
-    `answered` which got one, `no_answer` how sure the model is that there is none. Tuned on the split
-    that it scores, as the script of SQuAD 2.0 does; of equally good thresholds the lowest. Below the
-    lowest score nothing is answered.
+    `values` are the scores of the examples as answered, `answerable` says which examples have an answer,
+    `answered` which were given one, and `no_answer` is the score of there being none. The threshold is tuned
+    on the split that it scores, as the script of SQuAD 2.0 does. Of equally good thresholds the lowest is
+    returned; one below the lowest score leaves every question unanswered.
     """
     order = np.argsort(no_answer, kind="stable")
     scores = no_answer[order]

@@ -1,6 +1,7 @@
-"""F1 of entities: those with the right type, first and last word (Tjong Kim Sang and De Meulder, 2003).
+"""F1 of entities. An entity is right if its type, first and last word are (Tjong Kim Sang and De Meulder,
+2003).
 
-Counted as seqeval 1.2 does by default: an I tag without a beginning begins an entity.
+Entities are counted as seqeval 1.2 does by default: an I tag that continues nothing begins an entity.
 """
 
 import numpy as np
@@ -10,8 +11,8 @@ from trainers.tasks.scores.outcomes import Outcomes
 
 
 def entity_spans(tags: np.ndarray, labels: tuple[str, ...], offsets: np.ndarray) -> np.ndarray:
-    """Find the entities of BIO tags: int64 [entities, 3] of type, first word, and word after the last, all
-    flat.
+    """Find the entities in BIO tags: int64 [entities, 3] of type, first word, and the word after the last,
+    all indices flat over sentences.
     """
     types = {name: number for number, name in enumerate(sorted({label[2:] for label in labels if label != "O"}))}
     type_of = np.array([types[label[2:]] if label != "O" else -1 for label in labels], np.int64)

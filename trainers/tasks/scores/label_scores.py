@@ -1,6 +1,6 @@
 """Metrics of labels: accuracy, F1, Matthews' correlation, accuracy of whole questions.
 
-Definitions are those of scikit-learn 1.9, with which the tests compare them.
+Definitions are those of scikit-learn 1.9, against which they are tested.
 """
 
 import numpy as np

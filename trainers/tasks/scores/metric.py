@@ -1,4 +1,4 @@
-"""What a metric is: statistics of each unit, and a value of weighted statistics."""
+"""What a metric is: statistics of each unit, and a value computed from weighted statistics."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,12 +15,12 @@ class TaskMetric:
     """A metric.
 
     `statistics` turns outcomes into float64 [units, k]; a unit is an example, or a group of them. `value`
-    turns statistics and weights, float64 [repetitions, units], into values [repetitions]: weight 2 counts
-    a unit twice. So the bootstrap and the paired test compute the metric a thousand times without going
-    back to texts.
+    turns statistics and weights, float64 [repetitions, units], into values [repetitions]; a unit of weight 2
+    counts twice. The bootstrap and the paired test can therefore recompute the metric a thousand times
+    without the texts.
 
-    A value is from 0 to 1, in BLEU and chrF from 0 to 100 as usual, in perplexity from 1. `signature`
-    states settings that a published number needs beside it.
+    A value is between 0 and 1, except BLEU and chrF, which are from 0 to 100 as usual, and perplexity, which
+    is at least 1. `signature` states the settings that must accompany a published number.
     """
 
     name: str
@@ -32,17 +32,17 @@ class TaskMetric:
 
 
 def summed(finish: Callable[[np.ndarray], np.ndarray]) -> Value:
-    """Make the value of metrics that are functions of sums: `finish` turns sums [repetitions, k] into
+    """Return the `value` of a metric that is a function of sums: `finish` turns sums [repetitions, k] into
     values.
     """
     return lambda statistics, weights: finish(weights @ statistics)
 
 
 def ratio(above: np.ndarray, below: np.ndarray) -> np.ndarray:
-    """Divide: `above / below`, and 0 where `below` is 0, as scikit-learn and seqeval count it."""
+    """Return `above / below`, or 0 where `below` is 0, as scikit-learn and seqeval do."""
     return np.divide(above, below, out=np.zeros(np.broadcast(above, below).shape), where=below != 0)
 
 
 def mean_of(sums: np.ndarray) -> np.ndarray:
-    """Return the mean from sums of (value, count)."""
+    """Return the mean, given sums of (value, count)."""
     return ratio(sums[:, 0], sums[:, 1])

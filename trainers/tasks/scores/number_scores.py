@@ -1,5 +1,5 @@
-"""Correlations of predicted with gold numbers, as scipy defines them, but 0 where one of the two is constant:
-scipy has NaN there, which no file and no choice of a checkpoint can use.
+"""Correlations of predicted and gold numbers, as scipy defines them, but 0 if either is constant: scipy
+returns NaN, which cannot be stored in our files or used to choose a checkpoint.
 """
 
 import numpy as np

@@ -1,4 +1,6 @@
-"""Noise: a bootstrap interval for every metric, and a paired test between two runs on the same examples."""
+"""Sampling noise: a bootstrap interval for every metric, and a paired test between two runs on the same
+examples.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,12 +17,12 @@ _LEVEL = 0.95
 
 @dataclass(frozen=True)
 class Score:
-    """A metric's value with its noise.
+    """A metric's value and its sampling noise.
 
-    `low` and `high` bound the 95 % percentile interval of the bootstrap (Efron, 1979; Efron and
-    Tibshirani, 1993, section 13.3): the metric of `repetitions` samples of the `n` units, drawn with
-    replacement from `seed`. A unit is an example, or a question for `question_accuracy`. Noise of
-    training is not in it: that is what seeds are for.
+    `low` and `high` bound the 95 % percentile interval of the bootstrap (Efron, 1979; Efron and Tibshirani,
+    1993, section 13.3): the metric of `repetitions` samples of the `n` units, drawn with replacement from
+    `seed`. A unit is an example, or a question for `question_accuracy`. The interval excludes the noise of
+    training; run several seeds to measure that.
     """
 
     metric: str
@@ -36,12 +38,12 @@ class Score:
 
 @dataclass(frozen=True)
 class Difference:
-    """The difference of a metric between two runs, `b` less `a`, on the same examples.
+    """The difference in a metric between two runs, `b` minus `a`, on the same examples.
 
-    `low` and `high` bound its 95 % interval by the paired bootstrap (Efron and Tibshirani, 1993, chapter
-    13; Koehn, 2004). `p` is that of the paired permutation test, two-sided (Fisher, 1935; approximate
-    randomisation of Noreen, 1989; for metrics of whole corpora Yeh, 2000): how often swapping the runs'
-    predictions at random gives a difference as large, the observed one counted.
+    `low` and `high` bound its 95 % interval by the paired bootstrap (Efron and Tibshirani, 1993, chapter 13;
+    Koehn, 2004). `p` is that of the two-sided paired permutation test (Fisher, 1935; approximate
+    randomisation of Noreen, 1989; for metrics of whole corpora Yeh, 2000): the share of random swaps of the
+    runs' predictions that give a difference as large as the observed one, which is counted too.
     """
 
     metric: str
@@ -57,10 +59,9 @@ class Difference:
 
 
 def score(metric: TaskMetric, outcomes: Outcomes, repetitions: int = REPETITIONS, seed: int = 0) -> Score:
-    """Compute the value of a metric and its interval. The same outcomes, repetitions and seed give the
-    same numbers.
+    """Compute a metric and its interval. The same outcomes, repetitions and seed give the same numbers.
 
-    Without repetitions, the interval is NaN: for a loop that picks checkpoints.
+    With 0 repetitions the interval is NaN, which suffices for choosing checkpoints.
     """
     statistics = metric.statistics(outcomes)
     n = len(statistics)
@@ -72,7 +73,7 @@ def score(metric: TaskMetric, outcomes: Outcomes, repetitions: int = REPETITIONS
 
 
 def compare(metric: TaskMetric, a: Outcomes, b: Outcomes, repetitions: int = REPETITIONS, seed: int = 0) -> Difference:
-    """Compute the difference of a metric between two runs on the same examples, in the same order."""
+    """Compute the difference in a metric between two runs on the same examples in the same order."""
     first, second = metric.statistics(a), metric.statistics(b)
     n = len(first)
     assert len(second) == n

@@ -1,7 +1,7 @@
 """Metrics of generated text: ROUGE, BLEU, chrF, perplexity.
 
-ROUGE comes from rouge-score, BLEU and chrF from sacrebleu: their tokenization is part of the metric. Both
-are in the extra `finetune`.
+ROUGE is computed by rouge-score, BLEU and chrF by sacrebleu, because their tokenization is part of the
+metric. The extra `finetune` installs both.
 """
 
 import importlib
@@ -19,7 +19,7 @@ LIBRARIES = {
     **dict.fromkeys(("rouge1", "rouge2", "rougeL", "rougeLsum"), "rouge_score"),
     **dict.fromkeys(("bleu", "chrf"), "sacrebleu"),
 }
-"""The library of each metric that needs one."""
+"""The library that each metric needs, for those that need one."""
 
 
 def _library(module: str, metric: str) -> Any:
