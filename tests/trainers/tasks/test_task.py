@@ -51,7 +51,7 @@ def test_glue_has_the_nine_columns_of_its_mean():
     [
         ({"columns": {"text": "sentence"}}, "columns: label missing; classify needs text, label"),
         ({"columns": {"txt": "a", "label": "b"}}, "columns.txt: classify has no such column; did you mean 'text'?"),
-        ({"kind": "choose", "labels": [], "columns": {"text": "a", "candidates": [], "label": "b"}}, "columns.candidates: got an"),
+        ({"kind": "choose", "labels": [], "columns": {"candidates": [], "label": "b"}}, "columns.candidates: got"),
         ({"labels": ["yes"]}, "labels: got 1, classify needs 2 or more"),
         ({"labels": ["a", "b", "a"]}, "labels: a occurs twice"),
         ({"metrics": []}, "metrics: got none; checkpoints are picked by the first"),
