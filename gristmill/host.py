@@ -1,9 +1,9 @@
-"""Host: all that storage and leases need of the machine: clock, sleep, randomness, processes and files.
+"""Everything that storage and leases need from the machine: clock, sleep, randomness, processes and files.
 
-The product calls `host()` and never the operating system for anything below an output, so that a test can put
-another host in its place: one with virtual time and files in memory, on which several commands run in any
-order (`tests/schedules`). Everything durable is made of the operations below, each of which takes effect at
-once or not at all, except that a write may be cut off.
+The product uses `host()` and never the operating system for anything below an output, so that a test can
+substitute another host: one with virtual time and files in memory, on which several commands run in any order
+(`tests/schedules`). Everything durable is built from the operations below. Each takes effect at once or not
+at all, except that a write may be cut off.
 """
 
 import fcntl
@@ -29,31 +29,33 @@ class TimedOut(Exception):
 
 
 class Host:
-    """The machine that this process runs on. Paths are strings; errors are OSErrors."""
+    """The machine that this process runs on. Paths are strings; failures raise OSError."""
 
     def monotonic(self) -> float:
-        """Seconds of a clock that never goes back."""
+        """Return the seconds of a clock that never goes back."""
         return time.monotonic()
 
     def time(self) -> float:
-        """Seconds since the epoch."""
+        """Return the seconds since the epoch."""
         return time.time()
 
     def sleep(self, seconds: float) -> None:
-        """Wait."""
+        """Wait for so many seconds."""
         time.sleep(seconds)
 
     def unique(self) -> str:
-        """32 hexadecimal digits that no other call gives."""
+        """Return 32 hexadecimal digits that no other call returns."""
         return uuid.uuid4().hex
 
     def identity(self) -> dict[str, object]:
-        """This process: host name, pid, the scope of the pid (see `gristmill.process.kernel`), start time."""
+        """Return the identity of this process: host name, pid, scope of the pid (see
+        `gristmill.process.kernel`), start time.
+        """
         pid = os.getpid()
         return {"host": os.uname().nodename, "pid": pid, "kernel": kernel(), "started": process_start(pid)}
 
     def is_alive(self, identity: Mapping[str, object]) -> bool | None:
-        """Whether the process with an identity is alive; None if this process cannot know."""
+        """Return whether the process with an identity is alive, or None if this process cannot know."""
         scope, pid = identity.get("kernel"), identity.get("pid")
         if not scope or scope != kernel() or not isinstance(pid, int) or pid < 1:
             return None
@@ -68,7 +70,7 @@ class Host:
     def repeat(self, seconds: float, call: Callable[[], bool]) -> Callable[[], None]:
         """Run `call` in a thread every so many seconds until it returns False.
 
-        The function returned ends this, and waits for a call in progress.
+        Returns a function that stops this and waits for a call in progress.
         """
         ended = threading.Event()
 
@@ -86,7 +88,9 @@ class Host:
         return end
 
     def within(self, seconds: float, call: Callable[[], Result]) -> Result:
-        """The result of `call`. Raises TimedOut if it takes longer; it is then left to itself, in its thread."""
+        """Return the result of `call`. Raises TimedOut if it takes longer; the call is then left running in
+        its thread.
+        """
         answer: Future[Result] = Future()
 
         def work() -> None:
@@ -110,7 +114,7 @@ class Host:
         return open(path, mode, buffering)  # type: ignore[return-value]
 
     def fsync(self, file: BinaryIO) -> None:
-        """Make the content of an open file durable; what it buffers was flushed before."""
+        """Make the content of an open file durable. Its buffer must have been flushed."""
         os.fsync(file.fileno())
 
     def fsync_directory(self, path: str) -> None:
@@ -122,11 +126,11 @@ class Host:
             os.close(descriptor)
 
     def rename(self, old: str, new: str) -> None:
-        """Rename a file or directory; it replaces a file, or an empty directory."""
+        """Rename a file or directory. Replaces a file, or an empty directory, of the new name."""
         os.rename(old, new)
 
     def link(self, old: str, new: str) -> None:
-        """Give a file a second name. FileExistsError if the name is taken."""
+        """Give a file a second name. Raises FileExistsError if the name is taken."""
         os.link(old, new)
 
     def unlink(self, path: str) -> None:
@@ -134,7 +138,7 @@ class Host:
         os.unlink(path)
 
     def mkdir(self, path: str) -> None:
-        """Make a directory in one that exists."""
+        """Make a directory. Its parent must exist."""
         os.mkdir(path)
 
     def rmdir(self, path: str) -> None:
@@ -142,27 +146,28 @@ class Host:
         os.rmdir(path)
 
     def entries(self, path: str) -> list[tuple[str, bool]]:
-        """The names in a directory in any order, and whether each is a directory (a symbolic link is none)."""
+        """Return the names in a directory, in any order, and whether each is a directory (a symbolic link is
+        not).
+        """
         with os.scandir(path) as found:
             return [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in found]
 
     def stat(self, path: str) -> os.stat_result:
-        """The status of a file or directory. FileNotFoundError if there is none."""
+        """Return the status of a file or directory. Raises FileNotFoundError if there is none."""
         return os.stat(path)
 
     def utime(self, path: str, times: tuple[int, int]) -> None:
-        """Set the times of the last access and change, in nanoseconds since the epoch."""
+        """Set the times of last access and modification, in nanoseconds since the epoch."""
         os.utime(path, ns=times)
 
     def remove_tree(self, path: str) -> None:
-        """Remove a directory and everything below: one listing, and one removal for each name."""
+        """Remove a directory and everything below it: one listing, and one removal per name."""
         shutil.rmtree(path)
 
     @contextmanager
     def lock(self, path: str) -> Iterator[bool]:
-        """Whether no other process of this machine is in this block for a directory.
-
-        File systems without locks never report one.
+        """Lock a directory while the block runs, without waiting. Yields whether no other process of this
+        machine holds the lock; on file systems without locks, always True.
         """
         descriptor = os.open(path, os.O_RDONLY)
         try:
@@ -178,20 +183,22 @@ class Host:
             os.close(descriptor)
 
     def probe(self, path: str) -> None:
-        """Make a temporary file in a directory: OSError if that is impossible."""
+        """Create a temporary file in a directory and remove it. Raises OSError if that is impossible."""
         with tempfile.TemporaryFile(dir=path, prefix=".", suffix=".tmp"):
             pass
 
     def lend(self, path: str) -> str:
-        """A path under which native code finds a file, or the files of a directory: the same path."""
+        """Return a path under which native code finds a file, or the files of a directory; here it is the
+        same path.
+        """
         return path
 
     def deliver(self, path: str, write: Callable[[str], None]) -> None:
-        """Let native code write a new file, or new files in a directory that exists."""
+        """Let native code write a new file, or new files in an existing directory."""
         write(path)
 
     def store(self, scheme: str, make: Callable[[], Any]) -> Any:
-        """The fsspec file system for a scheme of URLs, made by `make`."""
+        """Return the fsspec file system for a URL scheme, made by `make`."""
         return make()
 
 
@@ -199,13 +206,13 @@ _current = Host()
 
 
 def host() -> Host:
-    """The host that this process runs on."""
+    """Return the host that this process runs on."""
     return _current
 
 
 @contextmanager
 def use_host(other: Host) -> Iterator[Host]:
-    """Let `host()` be another one while the block runs, in all threads."""
+    """Make `host()` return another host while the block runs, in all threads."""
     global _current
     before, _current = _current, other
     try:
@@ -215,5 +222,5 @@ def use_host(other: Host) -> Iterator[Host]:
 
 
 def lent(path: Path) -> str:
-    """The path that native code reads a file by; see `Host.lend`."""
+    """Return the path by which native code reads a file; see `Host.lend`."""
     return _current.lend(str(path))

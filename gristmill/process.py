@@ -1,4 +1,6 @@
-"""Facts about processes from /proc, by which another process of the same machine sees whether one is dead."""
+"""Facts about processes from /proc, from which another process of the same machine can tell whether one is
+dead.
+"""
 
 import json
 import os
@@ -8,8 +10,7 @@ import xxhash
 
 
 def kernel() -> str:
-    """A digest of the scope of a process id: machine, boot, and namespaces of processes and time.
-
+    """Return a digest of the scope of a process id: machine, boot, and namespaces of processes and time.
     Empty if unknown.
 
     Containers with the same host name differ in their namespaces.
@@ -24,7 +25,7 @@ def kernel() -> str:
 
 
 def process_start(pid: int) -> str | None:
-    """When a process started, in ticks since boot; "" for a zombie or a dead process, None if unknown."""
+    """Return when a process started, in ticks since boot; "" for a zombie or a dead process, None if unknown."""
     try:
         state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
