@@ -1,7 +1,8 @@
-"""Texts of examples as token ids, each distinct text encoded once, in the local cache under a digest of their content.
+"""The texts of examples as token ids. Each distinct text is encoded once and cached locally under a digest of
+its content.
 
-The digest covers the texts and the tokenizer, so any change to a file, a column or a template that changes a text is
-seen, and tasks that share texts share the cache.
+The digest covers the texts and the tokenizer. So any change of a file, a column or a template that changes a
+text is noticed, and tasks that share texts share the cache.
 """
 
 from collections.abc import Callable
@@ -24,12 +25,13 @@ _BATCH_BYTES = 1 << 22  # texts whose bytes are located at a time
 
 @dataclass(frozen=True)
 class EncodedTexts:
-    """n texts as token ids, without specials: text i is `tokens[first[i] : first[i] + sizes[i]]`. Equal texts share
-    their tokens.
+    """n texts as token ids, without special tokens: text i is `tokens[first[i] : first[i] + sizes[i]]`. Equal
+    texts share their tokens.
 
-    `tokens` is int32, `first` and `sizes` are int64 [n]. `starts` and `ends`, int32 of the shape of `tokens`, say which
-    bytes of its text a token comes from; they are empty unless they were requested. They do not descend within a text.
-    A token without a byte of its own (`▁X` cut into `▁` and `X`, or part of a character) has those of the token before.
+    `tokens` is int32, `first` and `sizes` are int64 [n]. `starts` and `ends`, int32 of the shape of `tokens`,
+    bound the bytes of the text that each token comes from; they are empty unless requested, and never
+    decrease within a text. A token without bytes of its own (`▁X` cut into `▁` and `X`, or part of a
+    character) has those of the token before it.
     """
 
     tokens: np.ndarray
@@ -39,8 +41,8 @@ class EncodedTexts:
     ends: np.ndarray
 
     def tokens_at(self, texts: np.ndarray, positions: np.ndarray) -> np.ndarray:
-        """The token, counted within its text, that holds each byte position, int64; of a position after the last
-        token, the number of tokens. `texts` says which text each position belongs to.
+        """Return the token, counted within its text, that holds each byte position, int64; for a position
+        after the last token, the number of tokens. `texts` says which text each position belongs to.
         """
         # The ends of a text ascend, so the number of ends at or before a byte is the number of its token.
         low, high = self.first[texts].copy(), (self.first + self.sizes)[texts]
@@ -53,31 +55,32 @@ class EncodedTexts:
 
 
 class TextEncoder:
-    """Encodes texts with the tokenizer in the file `path`, which has the checksum `checksum` (xxh3_128 in hex)."""
+    """Encodes texts with the tokenizer in the file `path`, whose xxh3_128 is `checksum` (hexadecimal)."""
 
     def __init__(self, path: str, checksum: str) -> None:
         self._path, self._checksum = path, checksum
 
     @cached_property
     def encoder(self) -> Encoder:
-        """The tokenizer; loaded only where something is not in the cache."""
+        """The tokenizer, loaded only if a text is not in the cache."""
         return Encoder.load(self._path)
 
     def encode(self, texts: pa.LargeStringArray) -> EncodedTexts:
-        """The tokens of texts. Raises ValueError for a text that is null or yields a reserved token."""
+        """Return the tokens of texts. Raises ValueError for a text that is null or yields a reserved token."""
         return self._encoded("texts", texts, self._encode)
 
     def encode_located(self, texts: pa.LargeStringArray) -> EncodedTexts:
-        """The tokens of texts with the bytes that they come from."""
+        """Return the tokens of texts with the bytes that each comes from."""
         return self._encoded("located", texts, self._encode_located)
 
     def encode_words(
         self, texts: pa.LargeStringArray, starts: np.ndarray, offsets: np.ndarray
     ) -> tuple[EncodedTexts, np.ndarray]:
-        """The tokens of texts, and the first token of each word, int64, counted within its text; for a word after the
-        last token, the number of tokens.
+        """Return the tokens of texts and the first token of each word, int64, counted within its text; for a
+        word after the last token, the number of tokens.
 
-        `starts` are the byte offsets of words in their texts, flat, those of text i in `offsets[i] : offsets[i + 1]`.
+        `starts` are the byte offsets of words in their texts, flat; those of text i are `starts[offsets[i] :
+        offsets[i + 1]]`.
         """
         places = [xxhash.xxh3_128_hexdigest(np.asarray(array, np.int64).tobytes()) for array in (starts, offsets)]
 
@@ -118,11 +121,11 @@ class TextEncoder:
 
 
 def answer_tokens(passages: EncodedTexts, spans: list[list[tuple[int, int]]]) -> tuple[np.ndarray, np.ndarray]:
-    """The (first, last) token of the first of each passage's answers, int64 [n]; -1 for no answer. Answers are (start,
-    end) in bytes.
+    """Return the (first, last) token of each passage's first answer, int64 [n]; -1 for no answer. Answers are
+    (start, end) in bytes.
 
-    The first token ends after the answer's first byte, the last one after its last byte, so together they hold all of
-    it.
+    The first token is the first to end after the answer's first byte, and the last is the one that holds its
+    last byte, so that together they hold the whole answer.
     """
     answered = np.array([i for i, answers in enumerate(spans) if answers], dtype=np.int64)
     chosen = np.array([spans[i][0] for i in answered], dtype=np.int64).reshape(-1, 2)
@@ -136,7 +139,9 @@ def answer_tokens(passages: EncodedTexts, spans: list[list[tuple[int, int]]]) ->
 def locate(
     encoder: Encoder, texts: pa.LargeStringArray, sizes: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """(ids, tokens of each text, first byte of each token, byte after its last) of texts of `sizes` bytes."""
+    """Return (ids, number of tokens of each text, first byte of each token, byte after its last) for texts of
+    `sizes` bytes.
+    """
     if encoder.definition.keeps_bytes:
         ids, offsets = encoder.encode(texts)
         starts = encoder.token_starts(ids, offsets)

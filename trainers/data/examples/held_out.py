@@ -1,4 +1,4 @@
-"""A split of tasks that is predicted and scored."""
+"""Held-out splits of tasks, which are predicted and scored."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,7 +20,9 @@ from trainers.tasks.text_to_text import parse_outputs
 
 @dataclass(frozen=True)
 class HeldOut:
-    """A split of some tasks: the inputs and the examples of each. `length` is the most positions of a segment."""
+    """A held-out split of one or more tasks: the inputs and the examples of each. `length` is the maximum
+    number of positions in a segment.
+    """
 
     tasks: tuple[TaskInputs, ...]
     examples: tuple[Examples, ...]
@@ -30,12 +32,12 @@ class HeldOut:
 
     @cached_property
     def sources(self) -> tuple[TaskSource, ...]:
-        """The tasks."""
+        """The tasks as logs show them."""
         return sources_of(self.tasks)
 
     @cached_property
     def samples(self) -> Samples:
-        """All inputs of all tasks."""
+        """All inputs of all tasks, as samples."""
         counts = [len(task) for task in self.tasks]
         source = np.repeat(np.arange(len(counts)), counts).astype(np.int32)
         sequence = np.concatenate([np.arange(count) for count in counts])
@@ -43,23 +45,23 @@ class HeldOut:
         return Samples(np.arange(len(source)), source, sequence, tokens, np.zeros_like(sequence))
 
     def batches(self, size: int, rank: int, world: int) -> Iterator[Batch]:
-        """Yield the share of rank `rank` in batches of `size` inputs: as many on every rank, those of similar
-        length together.
+        """Yield the share of rank `rank` in batches of `size` inputs. Every rank gets the same number of
+        batches, and inputs of similar length are batched together.
         """
         for part in self.samples.share(size, rank, world):
             yield batch_of(self.tasks, part, self.packed)
 
     def notices(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield an event for each task, as `TaskData.notices`."""
+        """Yield an event for each task, as `TaskData.notices` does."""
         for task, examples in zip(self.tasks, self.examples, strict=True):
             yield "task", {**notice_of(task), "split": examples.split}
 
     def predictions(self, outputs: TaskOutputs, model: str = "") -> Predictions:
-        """The predictions of the examples of the only task, from the outputs of its head for all inputs. `model` says
-        what predicted them.
+        """Return the predictions for the examples of the only task, given the head's outputs for all inputs.
+        `model` names what made them.
 
-        Where a question may have no answer, the empty text is predicted if its score is higher;
-        `trainers.tasks.predictions.tune_threshold` finds a better threshold.
+        If a question may have no answer, the empty text is predicted where its score is higher than that of
+        the best answer; `trainers.tasks.predictions.tune_threshold` finds a better threshold.
         """
         (task,), (examples,) = self.tasks, self.examples
         predicted, scores = read_outputs(task, examples, outputs)
@@ -69,8 +71,9 @@ class HeldOut:
     def written_predictions(
         self, texts: Sequence[str], model: str, nats: np.ndarray | None = None, tokens: np.ndarray | None = None
     ) -> Predictions:
-        """The predictions of the examples of the only task, from the texts that a model writes for its inputs. `nats`
-        [n] is what the gold texts cost it, `tokens` how many tokens they have.
+        """Return the predictions for the examples of the only task, given the texts that a model wrote for
+        its inputs. `nats` [n] is the cost of the gold texts under the model, and `tokens` is their number of
+        tokens.
         """
         (examples,) = self.examples
         return predictions_of(examples, parse_outputs(examples, texts), model, nats=nats, tokens=tokens)

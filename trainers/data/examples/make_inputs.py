@@ -1,4 +1,4 @@
-"""From the examples of a split to the inputs of a model."""
+"""Turn the examples of a split into the inputs of a model."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -22,8 +22,8 @@ _SHORTEST = 4  # tokens of text that a row must have room for
 class InputMaker:
     """Makes the inputs of splits for one model.
 
-    A segment takes up to `length` positions, virtual tokens aside, on each side of an encoder-decoder. Windows over a
-    long text share `stride` tokens.
+    A segment takes up to `length` positions, not counting virtual tokens, on each side of an encoder-decoder.
+    Neighbouring windows over a long text share `stride` tokens.
     """
 
     encoder: TextEncoder
@@ -34,9 +34,9 @@ class InputMaker:
     def make(
         self, examples: Examples, pairs: tuple[pa.LargeStringArray, pa.LargeStringArray] | None = None
     ) -> TaskInputs:
-        """The inputs of a split; with `pairs`, its sources and targets as text to text.
+        """Return the inputs of a split. `pairs` are its sources and targets if it is read as text to text.
 
-        Raises ConfigError if rows are too short for the marks around the texts.
+        Raises ConfigError if rows are too short for the special tokens around the texts.
         """
         if pairs is not None:
             return self._text_to_text(examples, *pairs)

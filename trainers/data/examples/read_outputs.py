@@ -1,4 +1,6 @@
-"""From the scores that a head gives to inputs to the predictions of examples: windows joined, tokens back to characters."""
+"""Turn the scores that a head gives to inputs into predictions for examples: join windows, and map tokens to
+characters.
+"""
 
 from collections.abc import Sequence
 
@@ -15,12 +17,13 @@ Scores = Sequence[np.ndarray] | np.ndarray | None
 
 
 def read_outputs(task: TaskInputs, examples: Examples, outputs: TaskOutputs) -> tuple[np.ndarray | list[str], Scores]:
-    """(predictions, scores) of a split's examples from the outputs for all of its inputs, as
-    `trainers.tasks.predictions.predictions_of` takes them.
+    """Return (predictions, scores) for a split's examples as `trainers.tasks.predictions.predictions_of`
+    takes them, given the outputs for all of its inputs.
 
-    Choices and classes are those with the highest score. A word has the tag of its first token, and one that no model
-    could see the first label. An answer is that with the highest sum of the scores of its two ends in all windows; the
-    score of no answer is the lowest over windows (Devlin et al., 2019, section 4.3).
+    The candidate or class with the highest score is predicted. A word gets the tag of its first token, or the
+    first label if that token is in no input. An answer is the one with the highest sum of the scores of its
+    two ends in all windows; the score of no answer is the lowest over windows (Devlin et al., 2019, section
+    4.3).
     """
     assert len(outputs.numbers) == len(task), f"{len(outputs.numbers)} outputs of {len(task)} inputs"
     scores, offsets = outputs.scores, outputs.offsets
@@ -55,8 +58,8 @@ def _word_tags(task: TaskInputs, examples: Examples, scores: np.ndarray, offsets
 def best_answers(
     task: TaskInputs, scores: np.ndarray, offsets: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """(first token, last token, score, score of no answer) of the best answer in each window, the tokens counted in the
-    window's part of the passage. A window without a token has the score -inf.
+    """Return (first token, last token, score, score of no answer) for the best answer in each window. Tokens
+    are counted in the window's part of the passage. A window without tokens has the score -inf.
     """
     first, last = np.zeros((2, len(task)), np.int64)
     best, none = np.empty((2, len(task)))
@@ -116,7 +119,7 @@ def _answer_texts(
 
 
 def whole_characters(text: bytes, start: int, end: int) -> str:
-    """The characters that a range of bytes holds, those at its ends whole."""
+    """Return the characters in a range of bytes, extended to whole characters at its ends."""
     if start == end:
         return ""
     while text[start] & 0xC0 == 0x80:

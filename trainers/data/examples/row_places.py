@@ -1,7 +1,7 @@
-"""Where segments lie in the rows of a batch.
+"""The places of segments in the rows of a batch.
 
-Rows are as long as the longest segment or a little longer: attention over a row costs the square of its length, and longer
-rows only save padding.
+Rows are as long as the longest segment or a little longer: the cost of attention over a row grows with the
+square of its length, and longer rows only save padding.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ _ATTENTION_EQUALS = 1024
 
 @dataclass(frozen=True)
 class Places:
-    """Where s segments lie: the row of each and its first position in the flattened rows [count, width]."""
+    """The places of s segments: the row of each, and its first position in the flattened rows [count, width]."""
 
     row: np.ndarray
     base: np.ndarray
@@ -30,14 +30,18 @@ class Places:
     width: int
 
     def of_tokens(self, offsets: np.ndarray, skip: int = 0) -> tuple[np.ndarray, np.ndarray]:
-        """(flattened position, index within its segment) of tokens of all segments, `skip` after its first position."""
+        """Return (flattened position, index within its segment) for the tokens of all segments, starting
+        `skip` positions after the first of each.
+        """
         sizes = np.diff(offsets)
         within = np.arange(offsets[-1]) - np.repeat(offsets[:-1], sizes)
         return np.repeat(self.base + skip, sizes) + within, within
 
 
 def assign_rows(weights: Sequence[np.ndarray], packed: bool) -> np.ndarray:
-    """The row of each segment, int64 [s], from the positions that segments take, by task."""
+    """Return the row of each segment, int64 [s], given the number of positions that the segments of each task
+    take.
+    """
     if not packed:
         return np.arange(sum(map(len, weights)))
     length = _row_length(weights)
@@ -68,7 +72,7 @@ def _row_length(weights: Sequence[np.ndarray]) -> int:
 
 
 def place(rows: np.ndarray, sizes: np.ndarray) -> Places:
-    """TextSlices of `sizes` positions one after another in their rows, in their order."""
+    """Return the places of segments of `sizes` positions, one after another in their rows in the given order."""
     order = np.argsort(rows, kind="stable")
     sorted_rows, sorted_sizes = rows[order], sizes[order]
     before = np.cumsum(sorted_sizes) - sorted_sizes

@@ -37,7 +37,7 @@ TRAIN, DEV = "train", "dev"
 
 @dataclass(frozen=True)
 class TaskCorpus:
-    """The tasks of a run, the directory of their files (`files`), and its tokenizer's file below `directory`."""
+    """The tasks of a run, the directory of their files (`files`), and its tokenizer, a file in `directory`."""
 
     tasks: tuple[Task, ...]
     files: Location | None
@@ -45,14 +45,16 @@ class TaskCorpus:
     tokenizer: TokenizerRecord
 
     def encode(self, text: str) -> list[int]:
-        """The tokens of a text, without specials."""
+        """Return the tokens of a text, without special tokens."""
         file = str(self.directory.verify(self.tokenizer.file))
         ids = TextEncoder(file, self.tokenizer.xxh3_128).encode(pa.array([text], pa.large_string())).tokens
         return [int(each) for each in ids]
 
     @cached_property
     def fingerprint(self) -> str:
-        """A digest of the tasks' definitions and of the files that a run trains and validates on, wherever they are."""
+        """Return a digest of the tasks' definitions and of the content of the files for training and
+        validation, wherever these are.
+        """
         parts = []
         for task in self.tasks:
             paths = [path for split in self.splits(task) for path in find_split(task, split, self.files).paths]
@@ -65,13 +67,17 @@ class TaskCorpus:
         return {}
 
     def splits(self, task: Task) -> tuple[str, ...]:
-        """The split to train on and that to validate on: `dev`, or the first whose name begins so; it may be missing."""
+        """Return the split to train on and the one to validate on: `dev`, or the first whose name begins with
+        `dev`. The latter may be missing.
+        """
         dev = [split for split in task.splits if split == DEV] or [s for s in task.splits if s.startswith(DEV)]
         known = available_splits(task, self.files)
         return (TRAIN, *(split for split in dev[:1] if split in known))
 
     def examples(self, task: Task, split: str) -> Examples:
-        """The examples of a split, read once. UserError where train and dev share examples, unless the task allows it."""
+        """Return the examples of a split, which is read once. Raises UserError if train and dev share
+        examples, unless the task allows it.
+        """
         if (task.name, split) not in self._examples:
             both = self.splits(task)
             splits = (
@@ -84,9 +90,10 @@ class TaskCorpus:
 
 
 def open_tasks(job: Finetuning) -> TaskCorpus:
-    """Open what a run reads; files of tasks are not read yet.
+    """Open the tasks and the tokenizer of a run. The tasks' files are not read yet.
 
-    Raises UserError if the base has no tokenizer.json, ConfigError if the run names neither a base nor a tokenizer.
+    Raises UserError if the base has no tokenizer.json, ConfigError if the run names neither a base nor a
+    tokenizer.
     """
     if job.init is not None:
         directory, name = parse_local(job.init.path, "init.path"), "tokenizer.json"
@@ -117,20 +124,22 @@ def _tokenizer_record(directory: LocalPath, name: str) -> TokenizerRecord:
 
 
 def task_training(corpus: TaskCorpus, job: Finetuning, excluded: frozenset[bytes] = frozenset()) -> TaskData:
-    """The training inputs of a resolved run in their order. `excluded` documents are of corpora: tasks have none."""
+    """Return the training inputs of a resolved run in their order. `excluded` lists documents of a corpus and
+    is not used, because tasks have none.
+    """
     tasks = tuple(_inputs(corpus, job, corpus.examples(task, TRAIN)) for task in job.tasks)
     order = order_of_tasks(tasks, job.mixing, job.seed, corpus.fingerprint)
     return TaskData(tasks, order, _input_maker(corpus, job).length, job.encoding.packed)
 
 
 def task_validation(corpus: TaskCorpus, job: Finetuning) -> HeldOut:
-    """What is held out for validation: the dev splits of the tasks that have one."""
+    """Return the inputs for validation: the dev splits of the tasks that have one."""
     having = [(task, corpus.splits(task)[1]) for task in job.tasks if len(corpus.splits(task)) == 2]
     return _held_out(corpus, job, having)
 
 
 def task_split(corpus: TaskCorpus, job: Finetuning, split: str, task: Task | None = None) -> HeldOut:
-    """A split of one task of a run, or of every one."""
+    """Return a split of one task of a run, or of every task."""
     return _held_out(corpus, job, [(each, split) for each in (job.tasks if task is None else (task,))])
 
 

@@ -1,7 +1,8 @@
-"""The samples of a fine-tuning run: inputs of tasks in the order of `trainers.data.order`, and what is held out.
+"""The samples of a fine-tuning run: the inputs of its tasks in the order of `trainers.data.order`.
 
-Every epoch of a task is a permutation of its inputs. Which task a sample is of follows the mixing rates of Raffel et al.
-(2020, section 3.5.2), which count examples. The order counts tokens, so a task's rate is multiplied by its mean length.
+Every epoch of a task is a permutation of its inputs. The tasks of the samples follow the mixing rates of
+Raffel et al. (2020, section 3.5.2), which count examples. The order counts tokens, so a task's rate is
+multiplied by the mean length of its inputs.
 """
 
 import math
@@ -23,7 +24,7 @@ from trainers.rows.batch import Batch
 
 @dataclass(frozen=True)
 class TaskSource:
-    """A task as logs and ledgers see it. `tokens` and `text_bytes` are those of an epoch."""
+    """A task as logs and ledgers show it. `tokens` and `text_bytes` are those of an epoch."""
 
     name: str
     tokens: int
@@ -31,7 +32,7 @@ class TaskSource:
 
 
 def mixing_rates(examples: Mapping[str, int], mixing: Mixing) -> dict[str, float]:
-    """The share of each task among the samples, from its number of examples."""
+    """Return the share of each task among the samples, given its number of examples."""
     counted = {name: min(count, mixing.limit) for name, count in examples.items()}
     exponents = {"proportional": 1.0, "temperature": 1 / mixing.temperature, "equal": 0.0}
     exponent = exponents[mixing.kind]
@@ -39,7 +40,7 @@ def mixing_rates(examples: Mapping[str, int], mixing: Mixing) -> dict[str, float
 
 
 def order_of_tasks(tasks: Sequence[TaskInputs], mixing: Mixing, seed: int, fingerprint: str) -> Order:
-    """The order of the inputs of some tasks; `fingerprint` is that of what the run reads."""
+    """Return the order of the inputs of some tasks; `fingerprint` is that of the data that the run reads."""
     rates = mixing_rates({task.name: len(task) for task in tasks}, mixing)
     tokens = {task.name: rates[task.name] * float(task.sizes.mean()) for task in tasks}
     total = sum(tokens.values())
@@ -54,7 +55,7 @@ def order_of_tasks(tasks: Sequence[TaskInputs], mixing: Mixing, seed: int, finge
 class TaskData:
     """The training inputs of a run's tasks in their order, read from sample `since` on.
 
-    Rows hold several inputs if `packed`. `length` is the most positions of a segment.
+    Rows hold several inputs if `packed`. `length` is the maximum number of positions in a segment.
     """
 
     tasks: tuple[TaskInputs, ...]
@@ -65,33 +66,34 @@ class TaskData:
 
     @cached_property
     def sources(self) -> tuple[TaskSource, ...]:
-        """The tasks."""
+        """The tasks as logs show them."""
         return sources_of(self.tasks)
 
     @property
     def row_lengths(self) -> list[int]:
-        """The most positions of a segment, for the only phase."""
+        """The maximum number of positions in a segment, for the only phase."""
         return [self.length]
 
     @property
     def epoch_inputs(self) -> int:
-        """Inputs of an epoch; of several tasks, the inputs of all."""
+        """The number of inputs in an epoch, over all tasks."""
         return sum(map(len, self.tasks))
 
     def read_since(self, sample: int) -> "TaskData":
-        """The same, read from `sample` on."""
+        """Return the same data, read from `sample` on."""
         return replace(self, since=sample)
 
     def split(self, samples: Samples, size: int, rank: int, world: int) -> Iterator[Batch]:
-        """Yield the share of rank `rank` of the samples of a step in batches of `size` inputs: as many on
-        every rank. Thread-safe.
+        """Yield the share of rank `rank` of a step's samples in batches of `size` inputs. Every rank gets the
+        same number of batches. Thread-safe.
         """
         for part in samples.share(size, rank, world):
             yield batch_of(self.tasks, part, self.packed)
 
     def consumed(self, samples: int) -> dict[str, dict[str, float]]:
-        """What samples `since` to `samples` read of each task: tokens (marks included), inputs (`sequences`) and
-        epochs, next to the tokens that the mixture requests. No padding is counted: it depends on the batches.
+        """Return what was read of each task in samples `since` to `samples`: tokens (special tokens
+        included), inputs (`sequences`) and epochs, next to the tokens that the mixture requests. Padding is
+        not counted, because it depends on the batches.
         """
         upto, before = self.order.totals(samples), self._before
         tokens, requested = upto.tokens - before.tokens, upto.requested - before.requested
@@ -113,13 +115,13 @@ class TaskData:
         return self.order.totals(self.since)
 
     def notices(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        """An event for each task: its examples and inputs, and what was cut."""
+        """Yield an event for each task: its examples and inputs, and how much was cut."""
         for task in self.tasks:
             yield "task", notice_of(task)
 
 
 def notice_of(task: TaskInputs) -> dict[str, Any]:
-    """The fields of an event that describes the inputs of a split."""
+    """Return the fields of an event that describes the inputs of a split."""
     cut = task.truncation
     message = f"{task.name}: {cut.total:,} examples, {len(task):,} inputs of {task.sizes.mean():.1f} tokens on average"
     fields = {"source": task.name, "examples": cut.total, "inputs": len(task), "cut_examples": cut.examples}
@@ -128,12 +130,12 @@ def notice_of(task: TaskInputs) -> dict[str, Any]:
 
 
 def sources_of(tasks: Sequence[TaskInputs]) -> tuple[TaskSource, ...]:
-    """The tasks as sources."""
+    """Return the tasks as sources."""
     return tuple(TaskSource(task.name, int(task.sizes.sum()), task.text_bytes) for task in tasks)
 
 
 def batch_of(tasks: Sequence[TaskInputs], samples: Samples, packed: bool) -> Batch:
-    """The rows of some samples."""
+    """Return the batch of some samples."""
     chosen = []
     for source, task in enumerate(tasks):
         here = samples.select(np.flatnonzero(samples.source == source))

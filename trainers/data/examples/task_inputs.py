@@ -22,7 +22,8 @@ InputKind = Literal["classify", "regress", "tag", "span", "choose", "text_to_tex
 
 @dataclass(frozen=True)
 class TextSlices:
-    """s segments of one or two texts: text t of segment i is `tokens[t][begins[t, i] : begins[t, i] + sizes[t, i]]`.
+    """s segments of one or two texts: text t of segment i is `tokens[t][begins[t, i] : begins[t, i] +
+    sizes[t, i]]`.
 
     `tokens` are int32; `begins` and `sizes` are int64 [texts, s].
     """
@@ -37,8 +38,8 @@ class TextSlices:
 
 @dataclass(frozen=True)
 class Rendered:
-    """Segments with their specials: segment i is `ids[offsets[i] : offsets[i + 1]]`. `part` is 0 for specials, 1 and 2
-    for tokens of the first and second text. All int64.
+    """Segments with their special tokens: segment i is `ids[offsets[i] : offsets[i + 1]]`. `part` is 0 for
+    special tokens, and 1 or 2 for tokens of the first or second text. All are int64.
     """
 
     ids: np.ndarray
@@ -48,14 +49,19 @@ class Rendered:
 
 @dataclass(frozen=True)
 class TaskInputs:
-    """The n inputs of a split, of s segments; input i has segments `offsets[i]` to `offsets[i + 1]`, and is of example
-    `example[i]`.
+    """The n inputs of a split, with s segments. Input i has segments `offsets[i]` to `offsets[i + 1]` and
+    belongs to example `example[i]`.
 
-    Gold is set as the kind needs: `labels` int64 [n] (-100 hidden), `values` float64 [n] (nan hidden). Tags: the words
-    that input i predicts are `word_offsets[i]` to `word_offsets[i + 1]` of the flat `words` (number of the word in the
-    split), `word_tokens` (position in the segment, virtual tokens aside, of its first token) and `tags` (-100 hidden).
-    Spans: `answers` int64 [n, 2], the positions in the segment of the first and last token, -1 for none in this window;
-    `token_starts` and `token_ends` are the bytes of passages that tokens come from, of the shape of the second tokens.
+    The fields for gold depend on the kind: `labels` int64 [n] (-100 if hidden), `values` float64 [n] (NaN if
+    hidden).
+
+    Tags: the words that input i predicts are `word_offsets[i]` to `word_offsets[i + 1]` of the flat arrays
+    `words` (number of the word in the split), `word_tokens` (position of its first token in the segment, not
+    counting virtual tokens) and `tags` (-100 if hidden).
+
+    Spans: `answers` int64 [n, 2] has the positions of the first and last token in the segment, -1 if this
+    window has no answer. `token_starts` and `token_ends` bound the bytes of the passage that each token comes
+    from; they have the shape of the second texts' tokens.
     """
 
     name: str
@@ -81,13 +87,13 @@ class TaskInputs:
 
     @property
     def reads(self) -> int:
-        """Texts that a segment reads: the target of text to text is predicted."""
+        """The number of texts that a segment reads. The target of text to text is not read but predicted."""
         return 1 if self.kind == "text_to_text" else len(self.segments.tokens)
 
     @cached_property
     def lengths(self) -> np.ndarray:
-        """Positions of each segment, int64 [s], virtual tokens aside; of an encoder-decoder, in the encoder. A decoder
-        reads source and target.
+        """The number of positions of each segment, int64 [s], not counting virtual tokens; in the encoder of
+        an encoder-decoder. A decoder reads source and target.
         """
         form, sizes = self.format, self.segments.sizes
         lengths: np.ndarray = form.marks(self.reads) + sizes[: self.reads].sum(axis=0)
@@ -95,7 +101,9 @@ class TaskInputs:
 
     @cached_property
     def target_lengths(self) -> np.ndarray:
-        """Positions of each segment in a decoder that reads a target, int64 [s]; 0 for other kinds."""
+        """The number of positions of each segment in a decoder that reads a target, int64 [s]; 0 for other
+        kinds.
+        """
         if self.kind != "text_to_text":
             return np.zeros(len(self.segments), np.int64)
         marks = len(self.format.target_before) + len(self.format.target_after)
@@ -109,26 +117,32 @@ class TaskInputs:
 
     @cached_property
     def sizes(self) -> np.ndarray:
-        """Positions of each input in all, int64 [n], virtual tokens included; of an encoder-decoder, in the encoder."""
+        """The total number of positions of each input, int64 [n], virtual tokens included; in the encoder of
+        an encoder-decoder.
+        """
         ends = np.concatenate([[0], np.cumsum(self.lengths + self.format.virtual_tokens)])
         sizes: np.ndarray = ends[self.offsets[1:]] - ends[self.offsets[:-1]]
         return sizes
 
     def segments_of(self, inputs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(numbers of the segments of these inputs, in order; for each, the index into `inputs`)."""
+        """Return (the numbers of these inputs' segments, in order; for each segment, its index into
+        `inputs`).
+        """
         counts = np.diff(self.offsets)[inputs]
         owner = np.repeat(np.arange(len(inputs)), counts)
         within = np.arange(len(owner)) - np.repeat(np.cumsum(counts) - counts, counts)
         return self.offsets[inputs][owner] + within, owner
 
     def render(self, chosen: np.ndarray) -> Rendered:
-        """What is read of segments `chosen`: their texts, or their sources, with specials."""
+        """Return what the model reads of the segments `chosen`, with special tokens: their texts, or their
+        sources.
+        """
         form = self.format
         marks = (form.before, form.between if self.reads == 2 else (), form.after)
         return _rendered(self.segments, chosen, range(self.reads), marks)
 
     def render_targets(self, chosen: np.ndarray) -> Rendered:
-        """The targets of segments `chosen` of text to text, with specials."""
+        """Return the targets of the segments `chosen` of text to text, with special tokens."""
         return _rendered(self.segments, chosen, range(1, 2), (self.format.target_before, (), self.format.target_after))
 
 

@@ -1,5 +1,5 @@
-"""Inputs of tasks as rows of a batch, without padding between them: several segments in a row, kept apart as the documents
-of pretraining are.
+"""The inputs of tasks as rows of a batch. Rows hold several segments to save padding, separated as the
+documents of pretraining are.
 """
 
 from collections.abc import Sequence
@@ -16,8 +16,8 @@ from trainers.rows.batch import IGNORED, PADDING, Batch, Decoder
 
 @dataclass(frozen=True)
 class ChosenInputs:
-    """Inputs of one task for a batch: `numbers` within the task, int64 [n], and the number of the sample and the epoch
-    that each is read for. `source` is the number of the task.
+    """Inputs of one task that a batch consists of: their `numbers` within the task, int64 [n], and the sample
+    and epoch that each is read for. `source` is the number of the task.
     """
 
     inputs: TaskInputs
@@ -28,9 +28,9 @@ class ChosenInputs:
 
 
 def task_batch(chosen: Sequence[ChosenInputs], packed: bool = True) -> Batch:
-    """The batch of some inputs, of one kind and format, in rows that hold inputs of one task each.
+    """Return the batch of some inputs, all of one kind and format. Each row holds inputs of one task only.
 
-    Without `packed`, every segment has its own row. No inputs make one row of padding.
+    Without `packed`, every segment has its own row. Without inputs, the batch is one row of padding.
     """
     form, kind = chosen[0].inputs.format, chosen[0].inputs.kind
     picked = [each.inputs.segments_of(each.numbers) for each in chosen]

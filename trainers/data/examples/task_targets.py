@@ -1,4 +1,6 @@
-"""What the head of a task reads and predicts in the rows of a batch."""
+"""The targets of a task's head in the rows of a batch: the positions that it reads, and what it should
+predict there.
+"""
 
 from collections.abc import Sequence
 
@@ -12,8 +14,8 @@ from trainers.rows.batch import IGNORED, TaskTargets
 def targets_of(
     tasks: Sequence[TaskInputs], numbers: Sequence[np.ndarray], texts: Rendered, places: Places, skip: int
 ) -> TaskTargets:
-    """The targets of inputs `numbers` of each task, all of one kind. `texts` are their rendered segments at `places`,
-    after `skip` virtual tokens.
+    """Return the targets of inputs `numbers` of each task, all of one kind. `texts` are their rendered
+    segments, at `places` after `skip` virtual tokens.
     """
     kind, reads_last = tasks[0].kind, tasks[0].format.reads_last
     begins = places.base + skip

@@ -23,14 +23,15 @@ from trainers.config.architecture import Model
 
 @dataclass(frozen=True)
 class TextFormat:
-    """The ids `before` the first text, `between` two texts and `after` the last one, and the state that stands for all:
-    the last token's if `reads_last`, else the first's.
+    """The ids `before` the first text, `between` two texts and `after` the last one, and the state that
+    represents the segment: the last token's if `reads_last`, else the first's.
 
-    `token_types` tells the second text from the first (BERT). `decoder_start` is set for encoder-decoders: the id that
-    their decoder reads first. `target_before` and `target_after` enclose the target of text to text.
+    `token_types` tells the second text from the first (BERT). `decoder_start`, for encoder-decoders only, is
+    the id that their decoder reads first. `target_before` and `target_after` enclose the target of text to
+    text.
 
-    `virtual_tokens` ids, `first_virtual` and those that follow it, precede every text; an encoder-decoder reads them in
-    the encoder. The first of a text's positions is `first_position`.
+    Every text is preceded by `virtual_tokens` consecutive ids from `first_virtual` on, in an encoder-decoder
+    the encoder's text only. The position of a text's first token is `first_position`.
     """
 
     before: tuple[int, ...]
@@ -47,7 +48,7 @@ class TextFormat:
     first_position: int = 0
 
     def marks(self, texts: int) -> int:
-        """Specials around one or two texts."""
+        """Return how many special tokens one text, or a pair, gets."""
         return len(self.before) + (len(self.between) if texts == 2 else 0) + len(self.after)
 
 
@@ -58,9 +59,10 @@ def text_format(
     virtual_tokens: int = 0,
     first_position: int = 0,
 ) -> TextFormat:
-    """The format of a resolved model's texts; `specials` are its tokenizer's ids by role.
+    """Return the format of a resolved model's texts, given the ids of its tokenizer's special tokens by role.
 
-    Raises ConfigError if the tokenizer has no special that could mark a text, or the family cannot write text.
+    Raises ConfigError if the tokenizer has no special token to mark a text with, or if the family cannot
+    write text.
     """
     roles = add_fallback_marks(specials)
     if BOS not in roles or EOS not in roles:

@@ -19,8 +19,9 @@ LONGEST_QUESTION = 64
 
 @dataclass(frozen=True)
 class Truncation:
-    """What was left out, and where windows were cut, in the inputs of a split. `tokens` were cut from `examples`
-    examples; `windows` inputs were made of `windowed` examples; `answers` lie in no window as a whole.
+    """How much was cut from the inputs of a split, out of `total`: `tokens` were cut from `examples`
+    examples, `windows` inputs were made from `windowed` examples, and `answers` are not contained in any
+    window.
     """
 
     total: int
@@ -32,7 +33,7 @@ class Truncation:
 
     @property
     def message(self) -> str:
-        """One line for people, empty if nothing was cut."""
+        """A line that tells the user what was cut; empty if nothing was."""
         parts = []
         if self.examples:
             share = self.examples / self.total
@@ -45,9 +46,11 @@ class Truncation:
 
 
 def cut_longest_first(first: np.ndarray, second: np.ndarray, room: int) -> tuple[np.ndarray, np.ndarray]:
-    """Sizes of pairs of texts of `first` and `second` tokens, int64 [n], that together take up to `room`.
+    """Return the sizes of pairs of texts of `first` and `second` tokens, int64 [n], cut so that a pair takes
+    at most `room` tokens.
 
-    If both are longer than half of it, both get half, and the longer one the odd token, as in `tokenizers`.
+    If both texts are longer than half of it, both get half, and the longer one the odd token, as in
+    `tokenizers`.
     """
     shorter, half = np.minimum(first, second), room // 2
     fits = first + second <= room
@@ -60,8 +63,8 @@ def cut_longest_first(first: np.ndarray, second: np.ndarray, room: int) -> tuple
 
 @dataclass(frozen=True)
 class Windows:
-    """Windows over n texts: text i has windows `first[i]` to `first[i + 1]`, int64 [n + 1]. Window w is `sizes[w]`
-    tokens of text `text[w]` from token `starts[w]` on.
+    """Windows over n texts: text i has windows `first[i]` to `first[i + 1]`, int64 [n + 1]. Window w is the
+    `sizes[w]` tokens of text `text[w]` from token `starts[w]` on.
     """
 
     first: np.ndarray
@@ -70,8 +73,9 @@ class Windows:
     sizes: np.ndarray
 
     def of_tokens(self, texts: np.ndarray, tokens: np.ndarray) -> np.ndarray:
-        """The window in which each token of the given texts has the most context, int64: the one with the larger
-        smallest distance to an end, the earlier of two (Devlin et al., 2019, in the code for SQuAD).
+        """Return the window in which each token of the given texts has the most context, int64: the one in
+        which the smaller of its distances to the two ends is largest, the earlier of two equal ones (Devlin
+        et al., 2019, in the code for SQuAD).
         """
         best, most = self.first[texts].copy(), np.full(len(texts), -1, np.int64)
         count = np.diff(self.first)
@@ -85,8 +89,9 @@ class Windows:
 
 
 def cut_windows(sizes: np.ndarray, room: np.ndarray, stride: int) -> Windows:
-    """Windows of up to `room` tokens (int64 [n], 1 or more) over texts of `sizes` tokens, int64 [n]. Neighbours share
-    `stride` tokens, or half of the room if that is less. The last one ends with its text.
+    """Return windows of up to `room` tokens (int64 [n], 1 or more) over texts of `sizes` tokens, int64 [n].
+    Neighbouring windows share `stride` tokens, or half of `room` if that is less. The last window ends with
+    its text.
     """
     step = room - np.minimum(stride, room // 2)
     count = 1 + -(-np.maximum(0, sizes - room) // step)

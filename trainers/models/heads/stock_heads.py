@@ -1,4 +1,4 @@
-"""The `transformers` model that computes what a model with the head of a task computes."""
+"""Convert a model with a task head to the `transformers` model that computes the same."""
 
 import copy
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ from trainers.models.interface import Architecture, HeadForm, HeadKind
 def why_not_stock_head(
     architecture: Architecture, model: Model, kind: HeadKind, pooling: str | None = None, layers: str = "last"
 ) -> str | None:
-    """Why plain `transformers` has no class for this head; None if it has one."""
+    """Return why plain `transformers` has no class for this head, or None if it has one."""
     if architecture.heads[kind].stock is None:
         return f"transformers has no such head of kind {kind} for {model.architecture}"
     for field, value in (("head.layers", layers), ("head.pooling", pooling)):
@@ -24,7 +24,8 @@ def why_not_stock_head(
 def stock_task_model(
     network: Any, architecture: Architecture, specials: dict[str, int], labels: Sequence[str] = ()
 ) -> Any:
-    """The stock model with the weights of `network`, whose stacks are untied, and of its `task_head`.
+    """Return the stock model with the weights of `network` and its `task_head`. The stacks of `network` must
+    be untied.
 
     `labels` are the names of classes or tags. The head must have a stock class (`why_not_stock_head`).
     """

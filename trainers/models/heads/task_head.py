@@ -1,8 +1,8 @@
-"""Heads: what turns the states of a model into the predictions of a task. A head is the module `task_head` of its
-model, so checkpoints, optimizers and exports see its parameters.
+"""Heads, which turn the states of a model into the predictions of a task. A head is the module `task_head` of
+its model, so that checkpoints, optimizers and exports include its parameters.
 
-Each has the form of the `transformers` head of its architecture (`interface.HeadForm`), on the state that stands for a
-text, on several states pooled, or on the states of several layers.
+Each has the form of its architecture's head in `transformers` (`interface.HeadForm`). It reads the state that
+represents a text, several states pooled, or the states of several layers.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,14 +18,15 @@ from trainers.models.interface import Architecture, HeadForm, HeadKind
 Pooling = Literal["first", "last", "mean", "max", "last_max_mean"]
 Layers = Literal["last", "last_four", "scalar_mix"]
 PER_POSITION = ("tag", "span")
-"""Kinds of tasks that predict at every position; the others predict once for every segment."""
+"""Kinds of tasks that predict at every position. The others make one prediction per segment."""
 _FOUR = 4
 
 
 class ScalarMix(torch.nn.Module):
-    """gamma x sum_j softmax(s)_j h_j over all layers, the embeddings first (Peters et al., 2018, equation 1).
+    """A learned weighted mean of layers: gamma x sum_j softmax(s)_j h_j over all layers, starting with the
+    embeddings (Peters et al., 2018, equation 1).
 
-    It begins as the mean of the layers.
+    It is initialised as the plain mean.
     """
 
     def __init__(self, layers: int) -> None:
@@ -34,7 +35,7 @@ class ScalarMix(torch.nn.Module):
         self.gamma = torch.nn.Parameter(torch.ones(1))
 
     def forward(self, layers: Sequence[Any]) -> Any:
-        """The mix of tensors of one shape."""
+        """Return the mix of tensors of one shape."""
         shares = (self.gamma.float() * self.scalars.float().softmax(0)).to(layers[0].dtype)
         return sum(share * states for share, states in zip(shares, layers, strict=True))
 
@@ -56,11 +57,12 @@ class TaskHead(torch.nn.Module):
         self.output = torch.nn.Linear(model.width if form.dense else width, outputs, bias=form.bias)
 
     def forward(self, states: Any, at: Any, owner: Any, layers: Sequence[Any] = ()) -> Any:
-        """Predictions from `states` [rows, length, width]: [rows, length, outputs] where the task predicts at every
-        position, else [segments, outputs]; without the last dimension for numbers and candidates.
+        """Return predictions from `states` [rows, length, width]: [rows, length, outputs] for tasks that
+        predict at every position, else [segments, outputs]. Numbers and candidates have no last dimension.
 
-        `at` int64 [segments] and `owner` int64 [rows, length] are those of `rows.batch.TaskTargets`. `layers` are the
-        states after the embeddings and after every block, where `self.layers` is not `last`.
+        `at` int64 [segments] and `owner` int64 [rows, length] are those of `rows.batch.TaskTargets`. `layers`
+        are the states after the embeddings and after every block; they are needed unless `self.layers` is
+        `last`.
         """
         found = list(layers) if self.layers != "last" else [states]
         if self.layers == "last_four":
@@ -89,11 +91,12 @@ def build_head(
     layers: Layers = "last",
     dropout: float | None = None,
 ) -> TaskHead:
-    """A fresh fp32 head with `outputs` classes, tags, or 1 (regress, choose) or 2 (span: scores of starts and ends).
+    """Return a new fp32 head with one output per class or tag, 1 (regress, choose) or 2 (span: scores of
+    starts and ends).
 
-    `pooling` null is the family's: the first token of encoders, the last one of others. `dropout` null is the model's
-    rate where the stock head has dropout. The weights depend on the sizes and the seed alone. Raises ConfigError if
-    pooling or layers do not apply.
+    If `pooling` is None, it is the family's: the first token for encoders, the last for others. If `dropout`
+    is None, it is the model's rate wherever the stock head has dropout. The weights depend only on the sizes
+    and the seed. Raises ConfigError if `pooling` or `layers` does not apply.
     """
     form = architecture.heads[kind]
     usual: Pooling = "first" if model.family == "encoder" else "last"
@@ -154,7 +157,9 @@ def _pooled(states: Any, at: Any, owner: Any, pooling: Pooling) -> Any:
 
 @contextmanager
 def recorded_layers(blocks: Sequence[Any]) -> Iterator[list[Any]]:
-    """While the context lasts, the list gets what goes into the first of these blocks and comes out of each."""
+    """Collect, while the context lasts, the input of the first of these blocks and the output of each in the
+    list that it yields.
+    """
     layers: list[Any] = []
     handles = [blocks[0].register_forward_pre_hook(lambda block, given: layers.append(given[0]))]
     for block in blocks:
