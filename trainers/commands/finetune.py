@@ -19,7 +19,7 @@ _NAMED = ("model", "run", "data", "method", "seeds", "tokenizer")
 
 
 def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add the command."""
+    """Add the command `finetune`."""
     finetune = commands.add_parser("finetune", help="train a model on a task or a suite; the same command resumes")
     finetune.add_argument("task", metavar="TASK", help="a shipped task or suite, or the path of a task's YAML file")
     finetune.add_argument(

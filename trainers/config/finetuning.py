@@ -1,5 +1,5 @@
-"""The configuration of a fine-tuning run: tasks, a method, a head, and the base that it begins from.
-`trainers.runs.resolve_finetuning` computes the fields that are null here.
+"""The configuration of a fine-tuning run: tasks, method, head and base. `trainers.runs.resolve_finetuning`
+computes the fields that are null here.
 """
 
 from dataclasses import dataclass, field, replace
@@ -22,10 +22,11 @@ Pooling = Literal["first", "last", "mean", "max", "last_max_mean"]
 class HeadSettings:
     """How the head of a task reads a text.
 
-    `pooling` is the state that represents a text: of its first token, of its last, the mean or maximum over its
-    tokens, or the last, maximum and mean concatenated (ULMFiT; Howard and Ruder, 2018, section 3.3). Null is
-    `first` for encoders and `last` for the others. `dropout` is applied before each linear layer of the head; null
-    takes the model's. Methods that train the head on several layers have the field `layers`.
+    `pooling` is the state that represents a text: that of its first token or its last, the mean or maximum
+    over its tokens, or the last, maximum and mean concatenated (ULMFiT; Howard and Ruder, 2018, section 3.3).
+    Null means `first` for encoders and `last` for the others. `dropout` is applied before each linear layer
+    of the head; null means the model's rate. Methods that train the head on several layers have the field
+    `layers`.
     """
 
     pooling: Pooling | None = None
@@ -40,11 +41,12 @@ class HeadSettings:
 class Encoding:
     """How texts become rows of tokens.
 
-    An input has at most `max_length` tokens, specials and virtual tokens included; null is as many as the model has
-    positions. Passages of span tasks and sentences of tagging tasks that are longer are cut into windows that share
-    `stride` tokens; other texts are truncated, the longer of a pair first. With `packed` a row holds several inputs
-    that do not see each other, and little padding; the loss is the same either way. With `text_to_text` any task is
-    solved by writing its answer, from the task's templates.
+    An input has at most `max_length` tokens, special and virtual tokens included; null means the model's
+    number of positions. Longer passages of span tasks and longer sentences of tagging tasks are cut into
+    windows that share `stride` tokens; other texts are truncated, the longer one of a pair first. With
+    `packed`, a row holds several inputs that do not attend to each other, which saves padding and leaves the
+    loss the same. With `text_to_text`, a model solves any task by writing its answer, as the task's templates
+    define it.
     """
 
     max_length: int | None = None
@@ -62,8 +64,8 @@ class Encoding:
 
 @dataclass(frozen=True)
 class Mixing:
-    """How often each of several tasks is read (Raffel et al., 2020, section 3.5.2): in proportion to its examples,
-    of which at most `limit` count; to that raised to 1 / `temperature`; or all alike.
+    """How often each of several tasks is read (Raffel et al., 2020, section 3.5.2): in proportion to its
+    number of examples, counted up to `limit`; to that number raised to 1 / `temperature`; or equally often.
     """
 
     kind: Literal["proportional", "temperature", "equal"] = "proportional"
@@ -78,10 +80,11 @@ class Mixing:
 
 @dataclass(frozen=True)
 class TaskValidation:
-    """The task's first metric on its dev split: every `every` steps, or at the end of every epoch if that is null.
+    """When the dev split is scored, and when the run ends early: every `every` steps, or at the end of every
+    epoch if that is null.
 
-    The checkpoint with the best value is kept, exported and used for predictions. A run ends early after `patience`
-    validations in a row without a better value; null never does.
+    The checkpoint with the best value of the task's first metric is kept, exported and used for predictions.
+    A run ends early after `patience` consecutive validations without a better value; null disables this.
     """
 
     every: int | None = None
@@ -96,7 +99,7 @@ class TaskValidation:
 
 @dataclass(frozen=True)
 class TaskObjective(TrainingObjective):
-    """Stands for the objective of a fine-tuning run, whose inputs and targets come from its task."""
+    """A placeholder for the objective: the inputs and targets of a fine-tuning run come from its task."""
 
     kind: str = "task"
 
@@ -104,7 +107,7 @@ class TaskObjective(TrainingObjective):
     families: ClassVar[tuple[str, ...]] = ("decoder", "encoder", "encoder_decoder")
 
     def apply(self, batch: Batch, context: Context) -> Batch:
-        """Return the batch unchanged: it has its targets."""
+        """Return the batch unchanged: it already has its targets."""
         return batch
 
 
@@ -112,16 +115,12 @@ class TaskObjective(TrainingObjective):
 class Finetuning(Job):
     """A run that trains a base on tasks, by a method.
 
-    `init.path` is the base: a run, an export or a Hugging Face directory, from which `model` is taken. Without
-    `init` the model is new, and `tokenizer` names the tokenizer.json that it reads with: the control without
-    pretraining. `files` is the directory that holds the tasks' files; null is that of $GRISTMILL_TASKS. Of several
-    tasks all are solved as text to text. `label_smoothing` (Szegedy et al., 2016, section 7) takes that share of
-    the target away from the right class and spreads it over all. With `class_weights: balanced` each class
-    weighs the inverse of its share of the training examples.
-
-    The rate of a layer is that of the layer above it times `layer_decay`; ULMFiT's is 1 / 2.6 (Howard and Ruder, 2018,
-    section 3.2). With `unfreeze_every` the head is trained from the first step, and every so many steps one layer more,
-    from the last to the embeddings (section 3.3); layers below have a rate of 0 until then.
+    `init.path` is the base: a run, an export or a Hugging Face directory, from which `model` is taken.
+    Without `init` the model is new, as a control without pretraining, and `tokenizer` names the
+    tokenizer.json to use. `files` is the directory with the tasks' files; null means that of
+    $GRISTMILL_TASKS. Several tasks are always solved as text to text. `label_smoothing` (Szegedy et al.,
+    2016, section 7) moves that share of the target from the right class evenly to all classes. With
+    `class_weights: balanced`, each class is weighted by the inverse of its share of the training examples.
     """
 
     kind: Literal["finetuning"] = "finetuning"
@@ -140,7 +139,7 @@ class Finetuning(Job):
 
     @property
     def objective(self) -> TrainingObjective:
-        """A stand-in that says that the rows are ready."""
+        """A placeholder, since the rows already have their targets."""
         return TaskObjective()
 
     @property
@@ -166,16 +165,16 @@ class Finetuning(Job):
 
     @property
     def head_kind(self) -> Literal["classify", "regress", "tag", "span", "choose"] | None:
-        """The kind of the head that is trained; None if the model writes its answers."""
+        """The kind of the head that is trained, or None if the model writes its answers."""
         kind = self.tasks[0].kind
         return None if self.writes_text or kind == "generate" else kind
 
     def with_inputs(self, inputs: tuple[str, ...]) -> Self:
-        """A copy of the run with its files elsewhere."""
+        """Return a copy of the run that reads the tasks' files from other paths."""
         return replace(self, files=inputs[0] or None)
 
     def check(self) -> None:
-        """Validate ranges and the rules that span several sections."""
+        """Validate ranges and the rules between sections."""
         super().check()
         require(len(self.tasks) >= 1, "tasks: names no task; give at least one")
         names = [task.name for task in self.tasks]

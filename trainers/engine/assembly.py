@@ -1,4 +1,4 @@
-"""From a job to the model that trains: the network, the weights of its base, the head of its task, its method."""
+"""Build the model that a job trains: the network, the weights of its base, its task head and its method."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -20,12 +20,12 @@ from trainers.tasks.schema.task import Task
 def build_forward(
     config: Job, specials: dict[str, int], base: Mapping[str, Any], encode: Encode | None = None
 ) -> Forward:
-    """The model of a resolved job with its losses: in fp32, the same on every worker.
+    """Return the model of a resolved job with its losses, in fp32 and the same on every worker.
 
-    `base` are the weights that it begins with, by the names of its parameters; those that it lacks are drawn from the
-    job's seed. A fine-tuned model then gets its head, whose hidden layers may be in `base` as `task_head...`, and what
-    its method adds; what the method does not train is frozen. `encode` is needed where a prompt that begins from a text
-    is to be trained.
+    `base` has the initial weights by parameter name; parameters that it lacks are drawn from the job's seed.
+    In fine-tuning the model then gets its head, whose hidden layers may be in `base` as `task_head...`, and
+    the parameters that the method adds; those that the method does not train are frozen. `encode` is needed
+    to train a prompt that is initialised from a text.
     """
     network = base_network(config, specials, base)
     if not isinstance(config, Finetuning):
@@ -43,7 +43,7 @@ def build_forward(
 
 
 def base_network(config: Job, specials: dict[str, int], base: Mapping[str, Any]) -> Any:
-    """The network of a job without head and method, with the weights `base`."""
+    """Return the network of a job without head and method, with the weights `base`."""
     import torch
 
     network = build_model(config.model, specials, config.seed)
@@ -65,9 +65,9 @@ def attach_head(
     dropout: float | None = None,
     weights: Mapping[str, Any] = MappingProxyType({}),
 ) -> None:
-    """Give a model a head as `task_head` (`models.heads.task_head.build_head`), and freeze the heads of its pretraining,
-    which the task does not use. The layers of the head but the last begin with those of the same name and shape in
-    `weights`.
+    """Attach a head to a model as `task_head` (`models.heads.task_head.build_head`), and freeze the heads of
+    its pretraining, which the task does not use. The head's layers, except the last, start with the weights
+    of the same name and shape in `weights`.
     """
     import torch
 
@@ -83,12 +83,14 @@ def attach_head(
 
 
 def outputs_of(task: Task) -> int:
-    """How many numbers the head of a task predicts at a time: one for each class or tag; start and end of spans."""
+    """Return the number of outputs of a task's head: one per class or tag; for spans start and end."""
     return {"classify": len(task.labels), "tag": len(task.labels), "span": 2}.get(task.kind, 1)
 
 
 def class_weights(config: Finetuning) -> list[float] | None:
-    """The weight of each class of a resolved job, in the order of the task's labels; None for all alike."""
+    """Return the weight of each class of a resolved job, in the order of the task's labels, or None if all
+    are equal.
+    """
     assert not isinstance(config.class_weights, str), "the job is resolved"
     if config.class_weights is None:
         return None

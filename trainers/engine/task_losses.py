@@ -1,8 +1,8 @@
-"""Losses of tasks: what the predictions of a model's head (`models.heads`) cost.
+"""The losses of tasks, computed from the predictions of a model's head (`models.heads`).
 
-The loss of an input is put at the position `at` of its segment, or of its first candidate; tags have one at the first
-token of every word. So sums by row and source are those of any other loss, and a batch costs the same whether its inputs
-share rows or are padded.
+The loss of an input is placed at the position `at` of its segment, or of its first candidate; tags have a
+loss at the first token of every word. It is thus summed by row and source like any other loss, and is the
+same whether the inputs of a batch share rows or are padded.
 """
 
 from collections.abc import Callable, Sequence
@@ -45,7 +45,7 @@ def task_losses(
 
 
 def first_at(task: TaskTargets) -> np.ndarray:
-    """int64 [n]: `at` of every input; of its first candidate, where it has several."""
+    """Return `at` of every input, int64 [n]; if it has several candidates, that of the first."""
     if task.choice is None:
         return task.at
     first: np.ndarray = task.at[np.searchsorted(task.choice, np.arange(len(task.number)))]

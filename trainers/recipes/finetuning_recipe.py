@@ -1,4 +1,4 @@
-"""What a fine-tuning run begins with before `a.b=value`."""
+"""The default configuration of a fine-tuning run, before `a.b=value` assignments."""
 
 from trainers.adapters import Method
 from trainers.config.architecture import Model
@@ -14,16 +14,16 @@ RATES: dict[str, float] = {
     "adapter": 3e-4,  # Houlsby et al. (2019), section 3.1: 3e-5, 3e-4, 3e-3
     "prefix": 5e-3,  # Liu et al. (2021, P-tuning v2), appendix: 5e-3 to 1e-2
 }
-"""The peak learning rate of a method by default; `DEFAULT_RATE` for those whose papers' rates belong to other optimizers
-and sizes.
+"""The default peak learning rate of each method. `DEFAULT_RATE` is for methods whose papers' rates belong to
+other optimizers and sizes.
 """
 DEFAULT_RATE = 1e-3
 
 
 def finetune(name: str, tasks: tuple[Task, ...], model: Model, base: str | None, method: Method) -> Finetuning:
-    """Fine-tuning of a base: batches of 32, warm-up over 6 % of the steps, linear to 0, betas 0.9 and 0.98, weight
-    decay 0.1 (RoBERTa; Liu et al., 2019, table 10), for 3 epochs (Devlin et al., 2019, appendix A.3: 2 to 4), at
-    the rate of RATES.
+    """Return the fine-tuning job of a base: batches of 32, warm-up over 6 % of the steps, linear decay to 0,
+    betas 0.9 and 0.98, weight decay 0.1 (RoBERTa; Liu et al., 2019, table 10), 3 epochs (Devlin et al., 2019,
+    appendix A.3: 2 to 4), and the method's rate in `RATES`.
     """
     return Finetuning(
         name=name,

@@ -1,4 +1,4 @@
-"""The scores of fine-tuned runs: a row for each task, split, metric and configuration, over its seeds."""
+"""Tables of the scores of fine-tuned runs: a row per task, split, metric and configuration, over its seeds."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,8 +20,8 @@ _MOST_SHOWN = 3  # fields that name a configuration
 
 @dataclass(frozen=True)
 class Result:
-    """The scores of one run on one split of its task: {metric: its score as `trainers.tasks.scores` has it}.
-    `floors` are what the majority of the training split scores.
+    """The scores of one run on one split of its task, by metric, each a score of `trainers.tasks.scores` as
+    JSON. `floors` are the scores of the majority of the training split.
     """
 
     run: LocalPath
@@ -39,8 +39,8 @@ class Result:
 
 @dataclass(frozen=True)
 class Group:
-    """Results of one task and split whose runs differ in nothing but their seed. `label` says in what the
-    configuration differs from those of other groups of the task; it is empty if there are none.
+    """Results on one task and split of runs that differ only in their seed. `label` says how their
+    configuration differs from those of the task's other groups; it is empty if there are none.
     """
 
     task: str
@@ -49,15 +49,15 @@ class Group:
     results: tuple[Result, ...]
 
     def values(self, metric: str) -> list[float]:
-        """Return the values of a metric, one for each run."""
+        """Return the values of a metric, one per run."""
         return [result.scores[metric]["value"] for result in self.results]
 
 
 @dataclass(frozen=True)
 class ScoreRow:
-    """A metric of a group. `deviation` is that of the sample of runs, None for one run; `low` and `high` bound
-    the 95 % bootstrap interval over the `n` examples of a single run, None for several. `floor` is the score of
-    the majority.
+    """A metric of a group. `deviation` is the sample standard deviation over runs, None for one run. `low`
+    and `high` bound the 95 % bootstrap interval over the `n` examples of a single run, None for several runs.
+    `floor` is the score of the majority.
     """
 
     group: Group
@@ -74,8 +74,8 @@ class ScoreRow:
 
 
 def read_results(runs: Sequence[LocalPath]) -> list[Result]:
-    """Read the results of finished runs, one for each split that was scored. Raises UserError for a run
-    without scores.
+    """Read the results of finished runs, one per split that was scored. Raises UserError for a run without
+    scores.
     """
     results = []
     for run in runs:
@@ -87,7 +87,7 @@ def read_results(runs: Sequence[LocalPath]) -> list[Result]:
 
 
 def results_of(run: LocalPath) -> list[Result] | None:
-    """Read the results of a run; None if it has none, as pretraining or a run that is not finished."""
+    """Read the results of a run, or return None if it has none: it is pretraining or not finished."""
     try:
         record = read_json(run / SCORES)
     except FileNotFoundError:
@@ -101,7 +101,7 @@ def results_of(run: LocalPath) -> list[Result] | None:
 
 
 def group_results(results: Sequence[Result]) -> list[Group]:
-    """Group results of the same task, split and configuration, but for the seed."""
+    """Group the results that have the same task, split and configuration apart from the seed."""
     found: dict[tuple[Any, ...], list[Result]] = {}
     for result in results:
         key = (result.task, result.split, tuple(sorted(_compared(result).items())))
@@ -146,8 +146,9 @@ def score_rows(groups: Sequence[Group]) -> Iterator[ScoreRow]:
 
 
 def table(results: Sequence[Result]) -> list[str]:
-    """Lines: task, split and metric, then mean, standard deviation, median and all values over the runs that
-    differ in nothing but their seed; one run alone shows its 95 % interval. The floor is the majority's score.
+    """Return the lines of a table: task, split and metric, then the mean, standard deviation, median and all
+    values over runs that differ only in their seed. A single run has its 95 % interval instead. The floor is
+    the majority's score.
     """
     rows = list(score_rows(group_results(results)))
     lines = [
@@ -166,7 +167,9 @@ def table(results: Sequence[Result]) -> list[str]:
 
 
 def suite_lines(suite: Suite, results: Sequence[Result]) -> list[str]:
-    """One line for each configuration: the suite's score, from the means over seeds, and of how many columns."""
+    """Return a line per configuration: the suite's score, from the means over seeds, and the number of
+    columns it covers.
+    """
     means: dict[str, dict[tuple[str, str], Mapping[str, float]]] = {}
     for group in group_results(results):
         own = {metric: mean(group.values(metric)) for metric in group.results[0].scores}

@@ -1,4 +1,6 @@
-"""Predictions of a task's head as arrays, from batches on many workers to one array in order of the inputs."""
+"""The predictions of a task's head as arrays: collect them from batches on many workers in the order of the
+inputs.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,12 +12,13 @@ from trainers.rows.batch import Batch
 
 @dataclass(frozen=True)
 class TaskOutputs:
-    """What the head of a task predicts for n inputs, before any softmax.
+    """The outputs of a task's head for n inputs, before any softmax.
 
-    `numbers`, int64 [n] and ascending, are those of `TaskTargets.number`. `scores`, fp32, are [n, classes] of kind
-    classify and [n] of kind regress. The others have several scores for each input i, in rows `offsets[i]` to
-    `offsets[i + 1]` (int64 [n + 1]): [m] of its candidates (choose), [m, tags] of the positions that it owns (tag), and
-    [m, 2], start and end, of the positions that an answer may cover, no answer's among them (span), in order of the row.
+    `numbers`, int64 [n] and ascending, are those of `TaskTargets.number`. `scores`, fp32, are [n, classes]
+    for classify and [n] for regress. Other kinds have several scores for each input i, in rows `offsets[i]`
+    to `offsets[i + 1]` (int64 [n + 1]): [m] for its candidates (choose), [m, tags] for the positions that
+    belong to it (tag), and [m, 2], start and end, for the positions that an answer may cover and that of no
+    answer (span), in the order of the row.
     """
 
     numbers: np.ndarray
@@ -24,7 +27,9 @@ class TaskOutputs:
 
 
 def outputs_of(kind: str, predicted: np.ndarray, batch: Batch) -> TaskOutputs:
-    """The outputs of one batch from what its head `predicted` (`models.heads.task_head.TaskHead.forward`)."""
+    """Return the outputs of one batch, given what its head `predicted`
+    (`models.heads.task_head.TaskHead.forward`).
+    """
     task = batch.task
     assert task is not None
     if kind in ("classify", "regress"):
@@ -41,7 +46,7 @@ def outputs_of(kind: str, predicted: np.ndarray, batch: Batch) -> TaskOutputs:
 
 
 def join_outputs(parts: Sequence[TaskOutputs]) -> TaskOutputs:
-    """The outputs of several batches in order of the inputs' numbers."""
+    """Return the outputs of several batches as one, in the order of the inputs' numbers."""
     numbers = np.concatenate([part.numbers for part in parts])
     order = np.argsort(numbers, kind="stable")
     scores = np.concatenate([part.scores for part in parts])

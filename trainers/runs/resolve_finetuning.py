@@ -17,8 +17,8 @@ from trainers.runs.resolve import resolve_schedule
 
 
 def resolve_finetuning(config: Finetuning, corpus: TaskCorpus) -> Finetuning:
-    """Compute the values that are null. The result resolves to itself. Raises ConfigError for values that do not fit the
-    tasks or one another.
+    """Return the job with every null value computed; resolving the result changes nothing. Raises ConfigError
+    for values that do not fit the tasks or one another.
     """
     config = replace(
         config,
@@ -48,7 +48,7 @@ def resolve_finetuning(config: Finetuning, corpus: TaskCorpus) -> Finetuning:
 
 
 def describe_tasks(config: Finetuning, corpus: TaskCorpus, data: TaskData) -> list[str]:
-    """Lines that describe what a run trains on."""
+    """Return lines that describe what a run trains on."""
     steps, sequences = config.budget.steps or 0, config.batch.sequences or 0
     lines = [
         f"data  {sequences:,} inputs a step; {steps:,} steps read {config.budget.tokens:,} tokens, "
