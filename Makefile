@@ -66,6 +66,9 @@ chaos: .venv/installed
 	@mkdir -p build && rm -f build/chaos.jsonl
 	$(PY) -m pytest tests/chaos --chaos build/chaos.jsonl
 	$(PY) docs/reliability.py build/chaos.jsonl
+	$(PY) -m tests.schedules --agents "builds without leases" --minutes 5 --processes 2
+	$(PY) -m tests.schedules --agents build,gc,forget,export,read --minutes 5 --processes 2
+	$(PY) -m tests.schedules --agents workers,forget --minutes 5 --processes 2
 
 bench: .venv/installed
 	$(PY) -m benchmarks.stages $(DEMO)

@@ -22,7 +22,8 @@ Lost and doubled count documents of the corpus or, for a run, rows that are trai
 result is the same; for a run, every row, and every loss to 5 decimals, since another number of workers adds in another order.
 Seconds to recover, median and longest, are measured from the fault to the finished result, or from the next start of the same
 command if that is what recovers. They are for small corpora and models on a machine of {cores} cores, and mostly the start of
-processes. `tests/chaos` contains the faults; a sample of them runs with the ordinary tests.
+processes. `tests/chaos` contains the faults; a sample of them runs with the ordinary tests. What happens when commands meet is
+explored by a simulator, see [schedules.md](schedules.md).
 """
 COLUMNS = "| fault | times | lost | doubled | identical | median s | longest s |\n|---|---:|---:|---:|---|---:|---:|"
 

@@ -13,8 +13,8 @@ _SCENARIOS: dict[str, tuple[str, str]] = {
     "store write": ("stores.store_scenarios", "write_new_object"),
 }
 """name -> (module below tests.schedules, function that makes the scenario)."""
-_COMMANDS = ("build", "gc", "forget", "export", "read")
-"""Commands that may meet in any combination, at a published corpus."""
+_COMMANDS = ("build", "workers", "gc", "forget", "export", "read")
+"""Commands that may meet in any combination, at a published corpus; `workers` is a build whose tasks are processes."""
 
 
 def names() -> list[str]:

@@ -21,13 +21,14 @@ SCENARIOS = {
     "build, forget": lambda: meeting("build", "forget"),
     "build, export, read": lambda: meeting("build", "export", "read"),
     "forget, export, read": lambda: meeting("forget", "export", "read"),
+    "workers, forget": lambda: meeting("workers", "forget"),
     "all": lambda: meeting("build", "gc", "forget", "export", "read"),
 }
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_fixed_seeds(name):
-    found = explore(SCENARIOS[name](), iter(range(25)), Tally())
+    found = explore(SCENARIOS[name](), iter(range(20)), Tally())
     assert found is None, found.story()
 
 

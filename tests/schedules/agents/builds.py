@@ -29,7 +29,7 @@ def two_builds(config=None, *, lease=True, faults=("kills", "suspensions", "erro
     reference = reference_of(config)
 
     def start(world):
-        Published(world)
+        world.facts["published"] = Published(world)
         for number in range(builds):
             world.start(
                 f"build {number + 1}",
@@ -39,6 +39,7 @@ def two_builds(config=None, *, lease=True, faults=("kills", "suspensions", "erro
 
     def judge(world):
         check_ends(world, DISK_ERRORS if any(decision.action == "fail" for decision in world.record) else ())
+        world.facts["published"].check_late()
         check_corpus(world, config, reference)
 
     name = f"{builds} builds" if lease else f"{builds} builds without leases"

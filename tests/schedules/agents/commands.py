@@ -5,6 +5,7 @@ command line does, it catches UserErrors and StorageErrors, and nothing else.
 """
 
 from contextlib import nullcontext
+from functools import partial
 
 from gristmill.errors import StorageError, UserError
 from gristmill.host import host
@@ -17,6 +18,10 @@ from pipelines.contracts.parts import DOCUMENT_COLUMNS
 from pipelines.erasure.erase import collect_garbage, erase
 from pipelines.export.text_export import export_corpus
 from tests.schedules.agents.small_corpora import EXPORT, FORGOTTEN, OUTPUT, inventories, sources_directory
+
+_WORKER_SECONDS = 20.0
+TASK = " task "
+"""In the names of processes that run tasks of another."""
 
 
 class TaskCluster:
@@ -41,6 +46,54 @@ class TaskCluster:
         raise AssertionError("unreachable")
 
 
+class WorkerCluster:
+    """Tasks in processes of their own, two at a time, as on Ray: they outlive a driver that is killed."""
+
+    workers, peak_bytes = 2, 0
+
+    def __init__(self, world):
+        self._world, self._driver = world, world.current.process.name
+
+    def map(self, function, items, label):
+        running = []
+        for position, item in enumerate(items):
+            running.append((position, item, self._begin(function, item)))
+            if len(running) == self.workers:
+                yield self._result(function, label, *running.pop(0))
+        for each in running:
+            yield self._result(function, label, *each)
+
+    def _begin(self, function, item):
+        number = sum(name.startswith(f"{self._driver}{TASK}") for name in self._world.processes)
+        outcome = []  # (result, error) once the task has ended
+        name, machine = f"{self._driver}{TASK}{number}", f"worker {number % 2}"
+        process = self._world.start(name, partial(_run_task, function, item, outcome), machine)
+        return process, outcome
+
+    def _result(self, function, label, position, item, begun):
+        for attempt in range(1, ATTEMPTS + 1):
+            process, outcome = begun
+            # A worker that does not answer for so long is believed to be dead, and may not be.
+            self._world.wait(lambda process=process: not process.alive, _WORKER_SECONDS)
+            result, error = outcome[0] if outcome else (None, StorageError("the worker died"))
+            if error is None:
+                return position, result
+            if isinstance(error, UserError):
+                raise error
+            if attempt == ATTEMPTS:
+                raise task_failure(label(item), error, position, None) from error
+            begun = self._begin(function, item)
+        raise AssertionError("unreachable")
+
+
+def _run_task(function, item, outcome):
+    try:
+        outcome.append((function(item), None))
+    except Exception as error:
+        outcome.append((None, error))
+    return 0
+
+
 def command(function):
     """A function that ends as a command line does: with 0, or with the message of an error for users."""
 
@@ -54,15 +107,19 @@ def command(function):
     return run
 
 
-def build(config, say=print, *, lease=True):
-    """`pipelines build`. Without a lease, which saves work and guards nothing, builds meet more often."""
+def build(config, say=print, *, lease=True, world=None):
+    """`pipelines build`, with tasks on workers of a `world` if there is one.
+
+    Without a lease, which saves work and guards nothing, builds meet more often.
+    """
 
     def run():
         output = config.place
         refuse_unwritable(output)
         ensure_owner(output, config.name, write=False)
         with lock(output, "building", say) if lease else nullcontext():
-            plan_and_build(config, inventories(config.sources), TaskCluster(), say)
+            cluster = TaskCluster() if world is None else WorkerCluster(world)
+            plan_and_build(config, inventories(config.sources), cluster, say)
 
     return command(run)
 

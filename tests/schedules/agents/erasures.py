@@ -19,6 +19,7 @@ _LEASE = (
     r"another process is (building|forgetting documents|collecting garbage) here",
     r"another process took over while this one was suspended; run the command again",
 )
+_LAST_OPERATIONS = 22  # of an export: from its last look at the corpus to export.json
 _AT_WORK = r"`pipelines forget` is at work here or was interrupted"
 _FORGETTING, _BUILD_AGAIN = r"forgetting was interrupted; finish it first", r"build( the corpus)? again$"
 _MESSAGES = {
@@ -32,8 +33,10 @@ _MESSAGES = {
     "export": (r"a build or forget changed the corpus while it was exported", _BUILD_AGAIN, _FORGETTING, _AT_WORK),
     "read": (_BUILD_AGAIN, _AT_WORK),
 }
+_MESSAGES["workers"] = _MESSAGES["build"]
 _MAKE = {
     "build": lambda world: build(_other(), world.say),
+    "workers": lambda world: build(_other(), world.say, world=world),
     "gc": lambda world: gc(corpus()),
     "forget": lambda world: forget(),
     "export": lambda world: export(),
@@ -63,7 +66,8 @@ def meeting(*names, faults=("kills", "suspensions", "power")):
     """Commands that meet: some of build, gc, forget, export, read; one name may occur twice."""
 
     def start(world):
-        Published(world)
+        world.facts["published"] = Published(world)
+        _Late(world)
         for number, name in enumerate(names):
             machine = "a" if "power" in faults else "abcde"[number]
             world.start(f"{name} {number + 1}", _MAKE[name](world), machine)
@@ -71,16 +75,38 @@ def meeting(*names, faults=("kills", "suspensions", "power")):
     def judge(world):
         failed = DISK_ERRORS if any(decision.action == "fail" for decision in world.record) else ()
         check_ends(world, {f"{n} {i + 1}": (*_MESSAGES[n], *failed) for i, n in enumerate(names)})
+        world.facts["published"].check_late()
         _check_export(world)
         if "forget" in names:
             _forget_again(world)
-        if "build" in names:
+        if {"build", "workers"} & set(names):
             check_corpus(world, _other(), None)
         if "forget" in names:
             held = [path for path, data in files_below(world).items() if SECRET.encode() in data]
             assert not held, f"a forgotten document is in {held[0]}"
 
     return Scenario(", ".join(names), start, judge, published_corpus(), faults, around=remembered)
+
+
+class _Late:
+    """Watches that no export is published long after documents were forgotten, of a corpus that still had them."""
+
+    def __init__(self, world):
+        self.forgotten = None  # operations of each agent when forget had finished
+        world.watch(self.look)
+
+    def look(self, world, event):
+        """Called after an operation that has changed the disk."""
+        if event.operation != "rename":
+            return
+        if event.other == f"{OUTPUT}/forgotten.json" and not parsed(world.disk.peek(event.other))["pending"]:
+            self.forgotten = {agent.name: agent.ops for agent in world.agents}
+        if event.other == f"{EXPORT}/export.json" and self.forgotten is not None:
+            corpus = parsed(world.disk.peek(f"{OUTPUT}/manifest.json"))
+            same = parsed(world.disk.peek(event.other))["fingerprint"] == corpus["fingerprint"]
+            ops = next(agent.ops for agent in world.agents if agent.name == event.agent)
+            late = ops - self.forgotten.get(event.agent, 0) > _LAST_OPERATIONS
+            assert same or not late, f"{event.agent} is published though documents were forgotten long before"
 
 
 def _forget_again(world):

@@ -22,6 +22,7 @@ class Published:
         self.disk, self.root = world.disk, root
         self.named: dict[str, dict] = {}  # by step directory: its files
         self.bytes: dict[tuple[str, str], bytes] = {}  # by step directory and mark: the manifest that was published
+        self.late: dict[str, str] = {}  # receipts written into published steps, and by whom
         self.world, self.seen = world, 0
         self.look_at_all()
         world.watch(self.look)
@@ -54,8 +55,17 @@ class Published:
             gone = [name for name in self.named[directory] if not self._is_there(f"{directory}/{name}")]
             assert not gone, f"{event.agent} has removed {directory}/{gone[0]}, which its manifest names"
             self._whole(directory, inside, event.agent)
+        if inside.startswith("units/") and event.operation == "rename" and directory in self.named:
+            self.late[path] = event.agent
         if path in ("manifest.json", "forgotten.json"):
             self._corpus(event.agent)
+
+    def check_late(self):
+        """In the end: whoever wrote a receipt into a published step has removed it again, unless it was killed."""
+        if any(decision.action in ("fail", "power") for decision in self.world.record):
+            return
+        left = [path for path, agent in self.late.items() if self._is_there(path) and self.world.processes[agent].done]
+        assert not left, f"{self.late[left[0]]} has left {left[0]} in a published step"
 
     def _is_there(self, name):
         return self.disk.peek(f"{self.root}/{name}") is not None
